@@ -1,7 +1,8 @@
-//! Exponential back-off with jitter: how long to wait before the next attempt.
+//! Computes how long to wait before the next attempt: exponential back-off with jitter.
 //!
-//! Input: the number of failed attempts and a random number. Output: a time that doubles up to a limit, of
-//! which at least half is waited; the random part keeps relays that failed together from retrying together.
+//! Input: the number of failures in a row, and a random number. Output: a wait between half and all of a
+//! limit that doubles with each failure, up to a maximum. The random part keeps relays that failed together
+//! from retrying together.
 
 use std::time::Duration;
 

@@ -1,6 +1,9 @@
-//! The two messages of a Postgres replication stream, XLogData and keepalive, as the type [`Frame`].
+//! Defines [`Frame`]: one message of a Postgres replication stream, borrowed from the read buffer.
 //!
-//! A frame can come from a socket, a recorded file or a simulation; the core does not know which.
+//! It is a keepalive, or an XLogData message that contains one pgoutput message. Two more variants are
+//! XLogData of which only an excerpt was kept, since it was too large to hold, and XLogData with text that
+//! has no equivalent in UTF-8. A frame can come from a socket, a recorded file or a simulation; the core
+//! does not know which.
 
 use crate::lsn::Lsn;
 use crate::pgoutput::Excerpt;

@@ -9,9 +9,10 @@
 //!
 //! Input: values. Output: values. Invariant: nothing here reads a clock, a socket, a file or the
 //! environment, starts a thread or depends on a runtime, so that the code that ships is the code that is
-//! simulated by seeds, fuzzed and replayed from scripts. [`session`] is the whole of it, around a
-//! [`pipeline`] whose stages the others are; [`transaction`] is the sink that delivers exactly once;
-//! [`supervisor`] says what happens between two sessions.
+//! simulated by seeds, fuzzed and replayed from scripts. A [`session`] drives a [`pipeline`], whose stages
+//! are shown above; [`transaction`] is the sink that delivers exactly once; [`gate`] decides where a stream
+//! is resumed; [`supervisor`] decides what happens between two sessions. Comments name the guarantees of
+//! docs/guarantees.md as G1 to G8.
 //!
 //! ```
 //! use std::convert::Infallible;

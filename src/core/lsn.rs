@@ -1,4 +1,4 @@
-//! [`Lsn`]: a position in Postgres's write-ahead log.
+//! Defines [`Lsn`]: a position in Postgres's write-ahead log, and the error for text that is not one.
 //!
 //! Converts from and to the server's 64-bit number and its `X/X` text. A type of its own, so that a
 //! position is never confused with a count of bytes.

@@ -1,8 +1,9 @@
-//! Deliberate bugs in the shipped code, switched on by tests to prove that the simulation notices them.
+//! Lists deliberate bugs in the shipped code, which tests switch on to prove that the simulation notices
+//! them.
 //!
-//! Input: which bug a test switches on, in builds with the feature `mutants`. Output: whether the code at
-//! hand is to behave wrongly. Without the feature the check is a constant, and the compiler removes it.
-//! Public because the tests of other crates choose the bug.
+//! Input: which [`Mutant`] a test switches on for its thread, in builds with the feature `mutants`. Output:
+//! whether the code that asks is to behave wrongly. Without the feature the answer is constantly no, and
+//! the compiler removes the check. Public because the tests of other crates choose the bug.
 
 /// One mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,10 @@
-//! The progress record: how far the relay came, stored in Kafka beside the records.
+//! Encodes and decodes the progress record: how far a stream was delivered, stored in Kafka beside the
+//! records.
 //!
-//! Input: a [`Mark`] and the [`Lineage`] (cluster, slot, publication, tables) it belongs to. Output: key
-//! and value of the Kafka record, and [`Progress`] again from such a record. Invariant: a record that
-//! another program or a later version wrote is an error and never a position.
+//! Input: a [`Mark`] (how far), and the [`Lineage`] (cluster, timeline, slot, publication, tables) within
+//! which its positions have a meaning. Output: key and value of the Kafka record, and [`Progress`] again
+//! from such a value; also the transactional id of the stream's producer. Invariant: what another program
+//! or a later version wrote is an error and never a position.
 //!
 //! ```json
 //! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",

@@ -1,6 +1,7 @@
-//! The trait [`Sink`]: what a session needs of a Kafka producer.
+//! Defines the trait [`Sink`]: what a session needs of a Kafka producer.
 //!
-//! Contract, for every implementation:
+//! Input: records to send, and how far the session has come ([`Reached`]). Output: confirmations, or a
+//! [`SendError`] that says why a record was not taken. Contract, for every implementation:
 //! * records of one partition are appended in the order of `send` (G2);
 //! * each accepted ticket is answered exactly once by a [`Confirmation`], or `poll` returns an error, after
 //!   which none of its unanswered tickets will be answered: the session is dropped and the relay resumes

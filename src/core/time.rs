@@ -1,7 +1,8 @@
-//! Time as an argument: [`Now`] and [`Instant`].
+//! Defines [`Instant`], a moment on the caller's monotonic clock, and [`Now`], that moment with the wall
+//! clock's time.
 //!
-//! The core reads no clock; the caller passes in what its monotonic clock shows. So a simulation runs hours
-//! in microseconds, and a run can be repeated exactly.
+//! The core reads no clock: its callers pass the time as an argument, so that a simulation runs hours in
+//! microseconds, and a run can be repeated exactly.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;

@@ -1,13 +1,12 @@
-//! Decides from which position a replication stream may be resumed, before its first row is read.
+//! Decides, before a session reads its first row, from which position the replication stream may be
+//! resumed.
 //!
-//! Input: the [`Facts`] about the slot, cluster and timeline as they are now, and the [`Progress`] that was
-//! stored in Kafka. Output: the mark up to which rows count as delivered, or the reason why there is none.
-//! Invariant: the mark is never above the stored progress, nor above the end of a timeline that the server
-//! has left, so that no undelivered row counts as delivered (G1, G6). Called when the slot is taken and the
-//! progress is read. No I/O.
-//!
-//! A log position has a meaning only within its cluster and timeline. Postgres accepts a position of
-//! another cluster without an error; rows would then be skipped or delivered twice.
+//! Input: [`Facts`] about the slot, cluster, timeline, publication and tables as they are now, and the
+//! [`Progress`] that was stored in Kafka. Output: a [`Resume`] (the mark up to which rows count as
+//! delivered, a check of the log, and [`Warning`]s), or a [`GateError`]; errors and warnings have a hint
+//! for the operator. Why: a log position has a meaning only within its cluster and timeline, but Postgres
+//! accepts one of another cluster without an error; rows would then be skipped or delivered twice.
+//! Invariant: the mark is never above the stored progress (G1, G6). No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
-//! Errors of the ledger.
+//! Defines [`LedgerError`]: transactions or confirmations that cannot be right, with a hint for the
+//! operator.
 //!
-//! Each means that a peer violated its protocol or that our code is wrong. The session is dropped, nothing
-//! more is acknowledged, and the next session starts from the slot. This can repeat rows and never loses
-//! one.
+//! Each means that a peer violated its protocol or that our code is wrong. The session ends, nothing more
+//! is acknowledged, and the next session starts from the slot. This can repeat rows and never loses one.
 
 use crate::lsn::Lsn;
 

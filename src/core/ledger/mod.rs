@@ -1,8 +1,10 @@
-//! Which transactions are wholly confirmed: the watermark.
+//! Counts which records of each transaction the brokers have stored, and so how far Postgres may be
+//! acknowledged: the watermark.
 //!
-//! Input: what the stream says (begin, commit, keepalive), what the sink took (`send`) and what
-//! the brokers stored (`confirm`). Output: [`Ledger::settled`], the only position Postgres may be
-//! told, and [`Ledger::has_room`], whether the budget allows another record.
+//! Input: what the stream says (begin, commit, keepalive), what the sink took (`send`) and what the brokers
+//! stored (`confirm`). Output: [`Ledger::settled`], the only position that may be acknowledged;
+//! [`Ledger::has_room`], whether the [`Budget`] allows another record; what is in flight, and commit times
+//! for metrics.
 //!
 //! # The argument
 //!

@@ -1,8 +1,8 @@
-//! The 64-bit number that identifies a record in flight.
+//! Defines [`Ticket`]: the 64-bit number that identifies a record in flight.
 //!
-//! It holds the transaction's number and the record's weight. It is small enough for librdkafka's delivery
-//! opaque, so that a delivery report finds its transaction without a map or an allocation. Only the ledger
-//! creates tickets; the Kafka client passes them through.
+//! It holds the transaction's number and the record's weight (key, value and headers in bytes). It fits
+//! into librdkafka's delivery opaque, so that a delivery report finds its transaction without a map or an
+//! allocation. The ledger issues tickets; the Kafka client passes them through.
 
 /// What a delivery report gives back of a record: two records of one transaction and size share a ticket.
 ///

@@ -1,4 +1,6 @@
-//! Errors in the relation cache: the stream is not valid pgoutput. A new session reads it again from the
+//! Defines [`OutboxError`]: an inserted row that does not match the description of its table in the stream.
+//!
+//! Then the stream is not valid pgoutput: the session ends, and a new one reads the stream again from the
 //! slot.
 
 use super::spec::TableName;

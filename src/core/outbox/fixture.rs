@@ -1,4 +1,8 @@
-//! Test rows, encoded as pgoutput and decoded again, so that they are as a server's.
+//! Helpers for unit tests: outbox rows that are encoded as pgoutput and decoded again, as if a server had
+//! sent them.
+//!
+//! Input: columns of a table or values of a row. Output: the relation cache with that table; rows that
+//! borrow from it, also of an excerpt.
 
 use super::{Outbox, OutboxError, OutboxRow, OutboxSpec, Position, TableName};
 use crate::lsn::Lsn;

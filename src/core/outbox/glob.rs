@@ -1,7 +1,8 @@
-//! Glob patterns: `*` matches any bytes, `?` one UTF-8 character, everything else itself.
+//! Matches glob patterns: `*` is any bytes, `?` one UTF-8 character, everything else itself.
 //!
-//! Matches a whole text, in time linear in the text for each star. Used for prefixes of logical messages
-//! and in routing rules.
+//! [`matches()`] compares a whole text; [`may_match`] says of a text whose end was cut off whether it may
+//! match. The time is at most the product of both lengths. Used for prefixes of logical messages, routing
+//! rules and topic names.
 
 /// Whether `text` as a whole matches.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {

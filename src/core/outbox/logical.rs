@@ -1,9 +1,9 @@
 //! Reads a logical message (`pg_logical_emit_message`) as an outbox row.
 //!
-//! Input: the message's content, a JSON object whose members are columns. Output: an [`OutboxRow`] whose
-//! values are text, typed by their JSON type; objects and arrays are [`type_oid::DOCUMENT`]s. Invariant:
-//! every content gives a row; content that is not a JSON object gives a row with a flaw, which becomes a
-//! dead letter (G4, G7).
+//! Input: the message's content, a JSON object whose members are columns; of a message too large to hold,
+//! its beginning. Output: an [`OutboxRow`] whose values are text, typed by their JSON type; objects and
+//! arrays are [`type_oid::DOCUMENT`]s. Invariant: every content gives a row; content that is not a JSON
+//! object gives a row with a flaw, which becomes a dead letter (G4, G7).
 
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value as Json;

@@ -1,7 +1,10 @@
-//! Keeps the columns of every table that the stream has described, and reads rows by them.
+//! The relation cache ([`Outbox`]): remembers the tables that the stream describes, and reads outbox rows
+//! by them.
 //!
-//! Input: Relation and Type messages, then inserts. Output: outbox rows, borrowed from the frame. Invariant:
-//! columns are found by name in the newest description, never by the place they had before.
+//! Input: Relation and Type messages, then inserts and logical messages. Output: outbox rows, borrowed from
+//! the frame and the cache; nothing for other tables and other message prefixes. Invariant: columns are
+//! found by name in the newest description, never by the place they had before. A domain over a built-in
+//! type counts as that type.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,8 @@
-//! One outbox row, borrowed from the read buffer and the relation cache, with access to its columns.
+//! Defines [`OutboxRow`]: one outbox row, borrowed from the read buffer and the relation cache.
+//!
+//! It gives columns by slot ([`Value`]: NULL, absent, or bytes in text or binary format), their declared
+//! types, the row's table and its [`Position`] in commit order, and, where the row was too large to hold,
+//! what was cut. Debug output contains no values, since contents belong in no log.
 
 use super::spec::{ColumnSlot, TableName};
 use crate::lsn::Lsn;

@@ -1,5 +1,8 @@
-//! OIDs of the built-in types that the router renders in a special way (from `pg_type.dat`; these never
+//! OIDs of the built-in types that the router treats in a special way (from `pg_type.dat`; these never
 //! change).
+//!
+//! Also the look-ups between a type's name and OID, and between the OIDs of an array and of its elements.
+//! `DOCUMENT` is no type of Postgres: it marks a JSON object or array in a logical message.
 
 /// `bool`
 pub const BOOL: u32 = 16;

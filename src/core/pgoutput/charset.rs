@@ -1,10 +1,10 @@
-//! Converts pgoutput messages from a single-byte encoding to UTF-8.
+//! Converts pgoutput messages from a single-byte encoding to UTF-8, since the server's conversion would end
+//! the stream at a character without an equivalent.
 //!
 //! Input: the Unicode character for each byte above 127, as the server itself converts it, and messages
-//! that the server sent without conversion. Output: messages that [`decode`] reads. Invariant: a text is
-//! converted as a whole, or stays as it came and is reported, so that a character without an equivalent
-//! never becomes another one; a message that needs no conversion is not copied; the result is bounded by
-//! the caller (G3). No I/O.
+//! that the server did not convert. Output: messages that [`decode`] reads; also commands in that encoding.
+//! Invariant: a column's text is converted as a whole, or stays as it came and is reported; a message that
+//! needs no conversion is not copied; the result is bounded by the caller (G3). No I/O.
 
 use super::error::DecodeError;
 use super::message::{Insert, LogicalMessage, Message, Relation, decode};

@@ -1,5 +1,7 @@
-//! Bounds-checked big-endian reads from a byte slice. A read returns what is there or an error with the
-//! offset; it never panics or allocates (G7).
+//! Reads big-endian integers, lengths, byte strings and zero-terminated strings from a message, with bounds
+//! checks.
+//!
+//! A read returns what is there or an error with the field and offset; it never panics or allocates (G7).
 
 use super::error::DecodeError;
 

@@ -1,7 +1,7 @@
 //! Encodes pgoutput messages, for simulations, benchmarks and the dry run of routing.
 //!
-//! Each function appends one whole message to `out`. A length that the protocol cannot represent is a
-//! caller's mistake: it is cut to the largest possible one, and the decoder then refuses the message.
+//! Each public function appends one whole message to `out`. A length that the protocol cannot represent is
+//! a caller's mistake: it is cut to the largest possible one, and the decoder then refuses the message.
 
 use super::message::{Begin, Commit, LogicalMessage, Origin, Type};
 use super::tuple::Column;

@@ -1,4 +1,6 @@
-//! Decoding errors: why bytes are not a pgoutput message.
+//! Defines [`DecodeError`]: why bytes are not one whole pgoutput message, with a hint for the operator.
+//!
+//! Such bytes end the session; [`ALTERED_STREAM`] is the hint for streams that no PostgreSQL server sends.
 
 /// The bytes are not one whole pgoutput message of protocol version 1. Upholds G7: whatever
 /// arrives, the answer is a message or one of these. Offsets count from the message's tag.

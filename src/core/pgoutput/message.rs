@@ -1,7 +1,9 @@
-//! The messages of pgoutput, protocol version 1, as borrowed values.
+//! Decodes the messages of pgoutput, protocol version 1, into borrowed values.
 //!
-//! Layouts: PostgreSQL documentation, "Logical Replication Message Formats"; unchanged from version 10 to
-//! 18. Names are bytes and not text, since in a SQL_ASCII database they need not be UTF-8.
+//! Input: the bytes of one message. Output of [`decode`]: a [`Message`] (Begin, Commit, Origin, Relation,
+//! Type, Insert, Update, Delete, Truncate or a logical message), or an error. Layouts: PostgreSQL
+//! documentation, "Logical Replication Message Formats"; unchanged from version 10 to 18. Names are bytes
+//! and not text, since in a SQL_ASCII database they need not be UTF-8.
 
 use super::cursor::Cursor;
 use super::error::DecodeError;

@@ -1,4 +1,6 @@
-//! [`PgTime`]: Postgres's timestamps, microseconds since 2000-01-01.
+//! Defines [`PgTime`]: a moment as Postgres sends it, in microseconds since 2000-01-01 UTC.
+//!
+//! Converts from and to Unix time; values out of range saturate.
 
 /// Microseconds from 2000-01-01 00:00:00 UTC to the Unix epoch's zero, as Postgres counts time
 /// (`POSTGRES_EPOCH_JDATE` in `datatype/timestamp.h`).

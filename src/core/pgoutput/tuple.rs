@@ -1,4 +1,7 @@
-//! The column values of one row (TupleData) as they are on the wire.
+//! Reads the column values of one row (TupleData), as they are on the wire.
+//!
+//! A [`Tuple`] is checked as a whole when its message is decoded, and borrows the bytes; [`Columns`] walks
+//! it without errors and without allocation. A [`Column`] is NULL, unchanged, text or binary.
 
 use super::cursor::Cursor;
 use super::error::DecodeError;

@@ -1,8 +1,9 @@
-//! Headers of a consumer's dead letter: why a consumer could not process a record, and how often it failed.
+//! Builds the dead letter of a consumer: why it could not process a record, and how often it failed.
 //!
-//! Input: the record, a [`ConsumerFailure`], and a [`Truncation`] if the brokers do not store a record so
-//! large. Output: the dead letter's headers, key and value. Invariant: attempts and the time of the first
-//! failure are kept, however often the record is sent again. No I/O.
+//! Input: the record, a [`ConsumerFailure`], and a [`Truncation`] (which parts are left out) if the brokers
+//! do not store a record so large. Output: the dead letter's headers, key and value; for a record that is
+//! sent again, headers with its history. Invariant: attempts and the time of the first failure are kept,
+//! however often the record is sent again. No I/O.
 
 use super::headers::{
     ATTEMPTS_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, FAILED_HEADER,

@@ -1,8 +1,9 @@
-//! Parses a dead letter, and builds what is sent when its record is sent again.
+//! Parses a dead letter, and builds what is needed to send its record again.
 //!
 //! Input: a record of a dead-letter topic: headers that explain the failure, written by the relay or a
-//! consumer, then the record's own headers. Output: a [`DeadLetter`]; headers and timestamp of the record
-//! that is sent again; the receipt for it. No I/O.
+//! consumer, then the record's own headers. Output: a [`DeadLetter`]; headers, partition and timestamp of
+//! the record that is sent again; the receipt that marks the dead letter as sent again. [`Note`] is the
+//! JSON that the relay writes in the place of a value that is too large. No I/O.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,10 @@
-//! Selects dead letters by what an operator typed: ids, codes, topics, times.
+//! Selects the dead letters that an operator asked for: by code, topic, table, event type, id, age or
+//! position.
 //!
-//! A dead letter that is named and is in the topic counts as found, even if another option excludes it. No
-//! I/O.
+//! Input: a [`Filter`], whose conditions must all hold, and dead letters, one after the other. Output:
+//! whether each is selected, and which of those named by id or position were not found. One that is in the
+//! topic counts as found, even if another condition excludes it. [`Target`] parses `PARTITION:OFFSET`, or
+//! takes the text as an id. No I/O.
 
 use super::{DeadLetter, PartitionOffset};
 

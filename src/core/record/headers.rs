@@ -1,7 +1,8 @@
-//! The names of all Kafka headers that Postrider writes.
+//! The names of the `postrider-..` headers, by which dead letters explain a failure.
 //!
-//! A dead letter begins with headers that explain the failure, in a fixed order; the record's own headers
-//! follow, and may have the same names.
+//! A dead letter begins with them in a fixed order; the record's own headers follow, and may have the same
+//! names. `LSN_HEADER` is a header of ordinary records too; `RETRIED_HEADER` marks a record that was sent
+//! again from a dead letter. Also the error code of dead letters that are too large.
 
 /// The reason in one word. The first header of every dead letter.
 pub const ERROR_CODE_HEADER: &str = "postrider-error-code";

@@ -1,9 +1,10 @@
-//! Records that are stored in Kafka, above all dead letters: parsing, headers, selection.
+//! Reads records back from Kafka, above all dead letters, and builds what is sent when one is sent again.
 //!
-//! Input: records read from topics. Output: [`DeadLetter`]s, written by the relay or by a consumer; the
-//! headers of a consumer's dead letter; a selection of them ([`Filter`]); the receipt that says that one
-//! was sent again. Invariant: parsing returns what was written, even where the record's own headers have
-//! the same names. No I/O.
+//! Input: records read from topics. Output: [`DeadLetter`]s, written by the relay or by a consumer; a
+//! selection of them ([`Filter`]); headers for a consumer's dead letter and for a record that is sent
+//! again; the receipt that says so. Also the header names, and the setting for partitioning by key.
+//! Invariant: parsing returns what was written, even where the record's own headers have the same names. No
+//! I/O.
 
 mod consumer;
 mod dead_letter;

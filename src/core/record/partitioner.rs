@@ -1,4 +1,6 @@
-//! The setting that says how a record's key chooses its partition.
+//! Defines [`Partitioner`]: the setting that says how a record's key chooses its partition.
+//!
+//! The words are librdkafka's; `murmur2_random` agrees with the default of Java's producers.
 
 use crate::route::keyword_enum;
 

@@ -1,6 +1,8 @@
-//! A Kafka record as it is stored, with its topic, partition and offset, in memory of its own.
+//! Defines [`StoredRecord`]: a Kafka record read from a topic, with its partition and offset, in memory of
+//! its own.
 //!
-//! It outlives the client's next poll and can be sent again byte for byte. Also parses `PARTITION:OFFSET`.
+//! It outlives the client's next poll and can be sent again byte for byte. [`PartitionOffset`] parses and
+//! prints `PARTITION:OFFSET`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,6 @@
-//! What the operator is told of records that the brokers refused.
+//! Defines [`Audit`]: what became of a record that the brokers refused, for a line in the relay's log.
+//!
+//! Its dead letter was sent, or the operator's policy left the record out.
 
 use crate::pipeline::{Refused, SentDeadLetter};
 

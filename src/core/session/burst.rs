@@ -1,7 +1,8 @@
 //! Limits how many frames are processed before confirmations and status updates get their turn.
 //!
-//! Input: how much is buffered, and the time. Output: whether to process the next frame, to read more
-//! first, or to leave the rest for the next turn. No I/O.
+//! Input: how many bytes are buffered, and the time. Output: [`Work`]: process the next frame, read the
+//! socket first (so that the server can go on sending), or leave the rest for the next turn. No I/O; the
+//! caller reads the clock.
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
-//! Errors that end a session.
+//! Defines [`SessionError`]: why a session failed.
+//!
+//! An error of the pipeline or of the sink, a server that does not answer, a request to end at once, or
+//! records that were not confirmed within the grace period. The caller supplies the type of the sink's
+//! errors.
 
 use crate::pipeline::PipelineError;
 

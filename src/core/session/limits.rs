@@ -1,4 +1,8 @@
-//! The limits of a session: timeouts, and the position at which it ends.
+//! Defines [`Limits`]: the settings that bound a session.
+//!
+//! The intervals of status updates and heartbeats, how long the server may be silent, how long the session
+//! may take to confirm what was sent when it is told to stop, the position at which it ends, and whether it
+//! acknowledges at all.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
-//! Liveness check: detects that the Postgres server no longer answers.
+//! Detects that the Postgres server no longer answers.
 //!
-//! Input: when a keepalive was requested, and when anything was received. Output: an error once the server
-//! was silent for too long after a request. Invariant: time in which we did not read does not count; a
-//! server that sends, however slowly, is never given up; one that was silent at the same work before is
-//! given more time. The caller reads the clock.
+//! Input: when a keepalive was requested, and what each read brought. Output: for how long the server was
+//! silent after the request, once that is too long. `TimeoutEscalation` doubles the timeout if the next
+//! session ends in silence without having come further, since then a large decoding may be the reason.
+//! Invariant: time in which we did not read does not count; a server that sends, however slowly, is never
+//! given up. The caller reads the clock.
 
 use std::time::Duration;
 

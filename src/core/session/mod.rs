@@ -5,11 +5,12 @@
 //! waits for nothing, so that the code that ships is simulated by seeds in virtual time.
 //!
 //! Invariant:
-//! * a [`StatusUpdate`] names only what the pipeline calls settled and, where progress is kept, what is
-//!   kept (G1, G6);
-//! * a session that has begun to end takes no further transaction, reads the open one to its commit, and
-//!   ends in good order only once everything that was sent is confirmed and acknowledged (G8);
-//! * while there is no room the socket is left alone, so that TCP holds the server back (G3).
+//! * a [`StatusUpdate`] names only a position that the pipeline has settled and, where progress is stored
+//!   in Kafka, that the stored progress covers (G1, G6);
+//! * a session that has begun to end reads no further than the open transaction and what earlier sessions
+//!   left unconfirmed; it ends once everything is confirmed and acknowledged, or at its deadline, which is
+//!   an error after a request to stop (G8);
+//! * while there is no room the socket is not read, so that TCP holds the server back (G3).
 //!
 //! A session carries nothing over to the next: on any error it is dropped as a whole, and Postgres sends
 //! again what was not acknowledged.
@@ -26,8 +27,8 @@
 //!       session.next(..)                  wait and read, then session.has_read(now, ..)
 //!   }
 //! ```
-//! Whoever meets a frame that must end the relay calls [`Session::stop_reading`]; a read between two frames
-//! is told by [`Session::has_refilled`].
+//! If a frame must end the relay, the caller calls [`Session::stop_reading`]; after a read between two
+//! frames it calls [`Session::has_refilled`].
 
 mod audit;
 mod burst;

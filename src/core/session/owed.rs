@@ -1,13 +1,11 @@
-//! Counts the records that were sent and not confirmed or acknowledged, across sessions.
+//! Counts across sessions the records that were sent and that Postgres would send again after a stop.
 //!
 //! A relay that stops must know whether the next start would repeat anything. Input: how each session
-//! ended, and how far the slot was acknowledged, by any relay. Output: the number of unconfirmed records,
-//! and the position that settles them. Invariant: a record counts as confirmed only if this relay or its
-//! successor confirmed it; a position counts as acknowledged only if Postgres closed the stream in good
-//! order or was asked (G8). No I/O.
-//!
-//! With exactly-once delivery nothing is left once a later producer has fenced the session's own: its open
-//! transaction is aborted, and its rows are rows of the slot like any other.
+//! ended, and how far the slot was acknowledged, by any relay. Output: [`Owed`]: the number of records
+//! without confirmation, and the position whose acknowledgement settles them. Invariant: a record counts as
+//! confirmed only if this relay or its successor confirmed it (G8). With exactly-once delivery nothing is
+//! left once a later producer has fenced the session's own: its open transaction is aborted, and its rows
+//! are sent like any others.
 
 use super::Session;
 use crate::lsn::Lsn;

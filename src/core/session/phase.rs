@@ -1,7 +1,8 @@
-//! The phases of a session's end: streaming, draining, and by when it must be over.
+//! Defines the phases of a session (`Phase`: streaming or ending) and the reasons for its end ([`End`]).
 //!
-//! Input: reasons to end, each with the time it allows. Output: a [`Phase`]. Invariant: a session that has
-//! begun to end never streams again, and its deadline only moves closer. The caller reads the clock.
+//! Input: a reason to end, and the time that it allows for confirming what was sent. Output: the new phase,
+//! with the reason and the deadline. Invariant: a session that has begun to end never streams again, and
+//! its deadline only moves closer. The caller reads the clock.
 
 use std::time::Duration;
 

@@ -1,4 +1,9 @@
-//! Requests to a session from outside: server shutdown, drain, abort. A request only becomes more urgent.
+//! Defines the requests that come from outside: run, close the stream for a server shutdown, drain (confirm
+//! what is in flight, then exit) and abort.
+//!
+//! [`Requested`] combines the most urgent request with how long ago the relay was told to stop, and decides
+//! whether it must end between two sessions. [`Draining`] tells the log how many records a session that
+//! begins to end still waits for.
 
 use std::time::Duration;
 

@@ -1,6 +1,9 @@
-//! Classes of errors that end a session, by what the supervisor does next.
+//! Defines the types that tell the supervisor how a session failed and what it left.
 //!
-//! The caller maps the errors of its libraries to [`SessionFailure`]; their texts stay with the caller.
+//! [`SessionFailure`] and [`SinkFault`] classify errors by what the supervisor does next; the caller maps
+//! the errors of its libraries to them and keeps their texts. [`RefusedBatch`] holds what the brokers
+//! refused, [`Learned`] what follows for the next session, and [`Left`] what a session leaves: unconfirmed
+//! records, positions, and whether it did useful work.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! Retries a refused login for a limited time, since the password may be about to change.
+//! Decides whether a refused login is tried again, since the password may be about to change.
 //!
-//! Input: that a login was refused which another secret may pass, and when. Output: whether to try again.
-//! Invariant: retries end after `retry.login_give_up_after`. See docs/decisions/0018.
+//! Input: when a login was refused, and the configured limits. Output: whether to try again. Invariant:
+//! retries end once logins were refused for `retry.login_give_up_after` without a break. See
+//! docs/decisions/0018.
 
 use std::time::Duration;
 

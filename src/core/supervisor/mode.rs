@@ -1,9 +1,10 @@
-//! Session modes: other ways of sending (larger batches, single records) up to a log position.
+//! Chooses the mode of the next session: another way of sending, up to a log position.
 //!
+//! Modes: `Backlog` (larger batches, while the slot is far behind), `Small` (less in flight, after records
+//! did not reach the brokers in time) and `Cautious` (single records, so that the next refusal names one).
 //! Input: how far behind the slot is when a session begins, and how sessions end. Output: a
-//! [`SessionMode`], which the caller turns into producer settings. Invariant: sessions that end at one
-//! place without a known record at fault come to send single records, so that the next refusal names one
-//! (G4).
+//! [`SessionMode`], which the caller turns into producer settings. Invariant: sessions that keep ending at
+//! the same position because of the producer lead to `Cautious` (G4).
 
 use super::failure::SinkFault;
 use crate::lsn::Lsn;

@@ -1,8 +1,11 @@
-//! What sessions that ended with a refused batch pass on to the next ones.
+//! Remembers from session to session what the brokers refused, so that the next one does not fail in the
+//! same way.
 //!
-//! Input: the brokers' error, and what the session's core made of it. Output: whether the next session
-//! sends the records in another way, and its largest batch. Invariant: batches become smaller only for a
-//! topic that stores single records, and not for ever (G4).
+//! Input: a [`RefusedBatch`] (which records may be at fault, by the session's analysis), and how far the
+//! session settled. Output: the records that need another treatment ([`Suspects`]), a smaller largest
+//! batch, topics whose settings may explain the refusal, and whether the next session is worth starting at
+//! once. Invariant: batches become smaller only for a topic that stores single records, and for an hour at
+//! a time (G4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Decides where a Kafka transaction ends.
 //!
-//! Input: what was sent in it, and how far the session has come. Output: whether it ends here. Invariant:
-//! it ends between two rows, and between two Postgres transactions unless one of those is too large or too
-//! slow to wait for. The caller reads the clock.
+//! Input: [`BatchLimits`] (records, bytes, age), what was sent in the transaction, how long it is open, and
+//! how far the session has come. Output: whether it ends here. Invariant: it ends between two rows; within
+//! a Postgres transaction only if that one is too large or too slow to wait for, if the session has no room
+//! for more records, or if each record has a Kafka transaction of its own. The caller reads the clock.
 
 use std::time::Duration;
 

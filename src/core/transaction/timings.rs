@@ -1,7 +1,8 @@
-//! Measures where the time of Kafka transactions goes.
+//! Measures where the time of Kafka transactions goes, for tuning the size of batches.
 //!
-//! Input: which step a sink begins and when, and the size of what it ended. Output: totals, for tuning
-//! batches.
+//! Input: which [`Activity`] a sink begins (idle, taking records, waiting for reports, waiting for the
+//! commit) and when, and the size of each transaction. Output: [`Timings`]: total time of each activity,
+//! numbers of transactions and records.
 
 use std::time::Duration;
 

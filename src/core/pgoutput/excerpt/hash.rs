@@ -1,7 +1,8 @@
-//! Size and SHA-256 of a value that is too large to keep.
+//! Computes size and SHA-256 of a value that is too large to keep, so that its dead letter identifies it.
 //!
-//! Input: the value's bytes, in pieces. Output: a [`Cut`]. A bytea arrives as hexadecimal digits; the bytes
-//! they stand for are hashed as well, since those are what consumers would have received.
+//! Input: the value's bytes, in pieces. Output: a [`Cut`] with [`Digest`]s. A bytea arrives as hexadecimal
+//! digits; the bytes that they stand for are hashed as well, since those are what consumers would have
+//! received.
 
 use std::fmt;
 

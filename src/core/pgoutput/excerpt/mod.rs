@@ -1,11 +1,12 @@
-//! Reads a message too large to be held in memory: keeps the beginning of each value and hashes the rest.
+//! Reads a message too large to hold in memory: keeps the beginning of each value, and hashes those that
+//! are cut.
 //!
-//! Input: one pgoutput message, in pieces. Output: an [`Excerpt`], a message of the same kind that
-//! [`super::decode`] reads, with the size and hash of each shortened value. Invariant: memory is bounded,
-//! whatever the message claims or contains (G3); how it is divided into pieces makes no difference; what
-//! `decode` would refuse is refused with the same error, as soon as that is certain (G7). In another
-//! encoding than UTF-8 the excerpt, sizes and hashes are those of the text in UTF-8, except for characters
-//! without an equivalent.
+//! Input: one pgoutput message, in pieces. Output: an [`Excerpt`], a shorter message of the same kind that
+//! [`super::decode`] reads, with size and hash of each value that was cut from an inserted row or logical
+//! message; a dead letter is made of it. Invariant: memory is bounded, whatever the message claims or
+//! contains (G3); how it is divided into pieces makes no difference; what `decode` would refuse is refused
+//! (G7). Text in another encoding is counted and hashed as UTF-8, except for characters without an
+//! equivalent.
 
 mod hash;
 #[cfg(test)]
