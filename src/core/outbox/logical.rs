@@ -2,8 +2,8 @@
 //!
 //! Input: the message's content, a JSON object whose members are columns; of a message too large to hold,
 //! its beginning. Output: an [`OutboxRow`] whose values are text, typed by their JSON type; objects and
-//! arrays are [`type_oid::DOCUMENT`]s. Invariant: every content gives a row; content that is not a JSON
-//! object gives a row with a flaw, which becomes a dead letter (G4, G7).
+//! arrays have the type `type_oid::DOCUMENT`. Invariant: every content gives a row; content that is not a
+//! JSON object gives a row with a flaw, which becomes a dead letter (G4, G7).
 
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value as Json;

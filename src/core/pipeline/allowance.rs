@@ -1,8 +1,8 @@
-//! Limits the share of time spent on something that blocks everything else.
+//! Limits the share of time that may be spent on waits which hold up all other rows ([`Allowance`]).
 //!
-//! Input: the time, as a duration since any fixed moment, and what was spent. Output: what may still be
-//! spent. Invariant: within any span of time no more is granted than `most` plus one part in `share` of
-//! that span.
+//! Input: the time, as a duration since any fixed moment, and what was spent or given back. Output: how
+//! much may still be spent. Invariant: within any span of time no more is granted than `most` plus one part
+//! in `share` of that span.
 
 use std::time::Duration;
 

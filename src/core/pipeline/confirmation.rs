@@ -1,7 +1,8 @@
-//! The types with which a Kafka client reports what became of a record.
+//! Defines the types with which a Kafka client reports what became of a record.
 //!
-//! [`Confirmation`] says for a ticket whether it was stored or refused; [`Blame`] names a record that may
-//! be the reason why a batch was refused. Defined here so that the core depends on no client.
+//! [`Confirmation`] says for a ticket whether the record was stored or refused; a [`Refused`] record comes
+//! back with its bytes, of which a dead letter is made. [`Blame`] names a record that may be the reason why
+//! a batch was refused, and what the brokers object to. Defined here so that the core depends on no client.
 
 use crate::ledger::Ticket;
 use crate::route::{OwnedRecord, Rejection};

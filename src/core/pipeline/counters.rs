@@ -1,7 +1,9 @@
-//! Counters of rows, records and transactions, which the telemetry reads once per tick.
+//! Counts rows, records, rejections and transactions of a session, and what was sent to each topic, for
+//! metrics.
 //!
-//! They live as long as their pipeline; the relay adds them up across sessions. A frame that is submitted
-//! twice is counted once.
+//! The telemetry reads the totals once per tick; the relay adds them up across sessions. A frame that is
+//! submitted twice is counted once. Invariant: topics beyond the first 1,000 share one count, since rows
+//! choose their topics (G3).
 
 use std::collections::HashMap;
 

@@ -1,4 +1,8 @@
-//! Errors of the pipeline, each of which ends the session.
+//! Defines [`PipelineError`]: why the pipeline ends its session, with a hint for the operator.
+//!
+//! Undecodable messages, contradictions in the stream, rows or dead letters that cannot be delivered,
+//! updated outbox rows, or a log other than the one that was resumed. `is_definite` separates those that
+//! only the operator can fix from those that a new session fixes.
 
 use super::mark::CommitId;
 use crate::ledger::LedgerError;

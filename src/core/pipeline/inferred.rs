@@ -1,16 +1,12 @@
-//! Infers from records that a topic refused which later ones it would refuse, and does not send those.
+//! Predicts which records a topic would refuse from those that it has just refused, so that they are not
+//! sent: each refused batch ends a session, and a topic must not cost one for each of its rows (G4).
 //!
-//! Input: each refusal whose cause shows in the record itself: its size, its timestamp, a missing key.
-//! Output: for a record, whether it is refused without being sent. Invariant: a refused batch costs a
-//! session, and a topic must not cost one for each of its rows (G4); a record that is not sent has the same
-//! cause as several recently refused ones, at least to the same degree or, where the degrees kept falling,
-//! short of it by a bounded margin; memory is bounded.
-//!
-//! Time is commit time, so that every session judges the same rows alike. Sizes are those of records before
-//! compression, and a topic's limits of time follow the brokers' clock, so that a record which would have
-//! been stored may be among those that are not sent. Therefore several refusals in a row are needed before
-//! anything is inferred. The brokers do not say, where the client library reports it, which of its limits a
-//! topic applied; our clock decides, unless it is as wrong as the one of the commits.
+//! Input: refused records, and for what of them: their size, their timestamp, a missing key. Output: for a
+//! later record of the topic, a rejection, or nothing if it is to be sent. Invariant: several related
+//! refusals come first (one for a missing key), and the record is as far off as those or within a bounded
+//! margin of them; after a pause of one to ten minutes records are sent again; memory is bounded. Time is
+//! commit time, so that every session decides alike. Since neither compression nor the brokers' clock is
+//! known, a record that would have been stored may be rejected.
 
 use std::collections::BTreeMap;
 

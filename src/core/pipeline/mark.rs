@@ -1,8 +1,9 @@
-//! [`Mark`]: how far a stream was delivered, in a form that outlives a session.
+//! Defines [`Mark`]: how far a stream was delivered, in a form that outlives a session.
 //!
-//! The pipeline makes it from what it handed over, it is stored in Kafka beside the records, and the
-//! pipeline of a later session skips the rows before it. A log position alone would not do: all rows of a
-//! COPY can share one, and a transaction may be larger than what is stored at once.
+//! It is a place between two rows: the end of a transaction or a row within one, and the last delivered
+//! commit ([`CommitId`]). The pipeline makes it, it is stored in Kafka beside the records, and the pipeline
+//! of a later session skips the rows that it covers. A log position alone would not do: all rows of a COPY
+//! can share one, and a transaction may be larger than what is stored at once.
 
 use crate::lsn::Lsn;
 use crate::outbox::Position;

@@ -1,12 +1,14 @@
-//! What to do with rows whose topic does not exist or may not be written.
+//! Decides what to do with rows whose topic does not exist or may not be written.
 //!
-//! Input: the brokers' answers about a topic, and the time, as a duration since any fixed moment. Output: a
-//! [`TopicDecision`] for a row: ask, wait, create the topic, or reject the row. No I/O. Invariants:
+//! Input: the operator's [`MissingPolicy`], the brokers' answers about a topic, and the time, as a duration
+//! since any fixed moment. Output: a [`TopicDecision`] for a row (ask, wait, create the topic, or reject
+//! the row), and a list of topics that cannot be used. [`MissingTopics`] remembers the answers. No I/O.
+//! Invariants:
 //!
 //! * a decision is the same for every row of a topic until the brokers' answer changes, so that the rows of
 //!   one key take one way and keep their order (G2);
-//! * a topic is given up only after the brokers were asked, about it or about all topics, after its first
-//!   row was read;
+//! * rows are rejected only after the brokers were asked for their topic, or for all topics, since the
+//!   first of them was read;
 //! * rows of other topics wait for one topic no longer than the policy allows; topics that brokers may
 //!   create by themselves, those that we try to create, and those that may come back, are waited for in a
 //!   bounded share of the time, however many there are and whether or not they appear (G4). The topics that

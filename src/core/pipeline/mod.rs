@@ -1,18 +1,19 @@
-//! Frame in, at most one record out; confirmation in, settled position out.
+//! The pipeline of one session: makes records of frames, and of the brokers' confirmations the position
+//! that may be acknowledged.
 //!
-//! Input: the frames of one replication session, in order, and the confirmations of the records
-//! that were sent, in any order. Output: records, through the closure that sends them; [`Answer`]s; and
+//! Input: the frames of one replication session, in order, and the confirmations of the records that were
+//! sent, in any order. Output: records, through the closure that sends them; [`Answer`]s; and
 //! [`Pipeline::settled`], the one position that may be acknowledged to Postgres. No clock, socket or
 //! thread: a session drives it, and so do scripts, fuzzers and the seeded simulation.
 //!
 //! Invariant:
-//! * A record is counted as unconfirmed from the moment it was sent until the brokers stored it or its
-//!   dead letter, and nothing at or beyond it is settled before (G1).
-//! * Records leave in the order of the stream (G2). A frame whose record was not taken is handed in
-//!   again and gives the same record under the same ticket.
+//! * A record is counted as unconfirmed from the moment it was sent until the brokers stored it or its dead
+//!   letter, and nothing at or beyond it is settled before (G1).
+//! * Records leave in the order of the stream (G2). A frame whose record was not taken is handed in again
+//!   and gives the same record under the same ticket.
 //! * Nothing grows with what the peers do: the ledger has a budget (G3).
-//! * A row leaves as a record, as a dead letter under the ticket the record would have had, or as
-//!   an explicit [`Skipped`]; going on without one of them is an error (G4).
+//! * A row leaves as a record, as a dead letter under the ticket the record would have had, or as an
+//!   explicit [`Skipped`], unless a rule drops it or an earlier session stored it (G4).
 //!
 //! ```text
 //!   frame -> row -> record -------> send -- taken ---------> Handled::Done: consume the frame

@@ -1,9 +1,9 @@
-//! Handles the messages that are not outbox rows: begin, commit, relation messages and other tables'
-//! changes.
+//! Handles the messages of the stream that are not outbox rows.
 //!
-//! Input: those messages, in stream order. Output: the position in the stream, the ledger's transactions,
-//! counters. Invariant: before any of it is counted, the last delivered commit is found in the log again
-//! (G1, G6).
+//! Input: begin, commit, Relation and Type messages, changes of other kinds than inserts, and other logical
+//! messages, in stream order. Output: the stream position, the ledger's transactions, the relation cache
+//! and the counters are brought up to date; an error where the policy says to stop at an UPDATE of an
+//! outbox row, or where the log is not the one that was resumed (G6).
 
 use super::Pipeline;
 use super::error::PipelineError;

@@ -1,4 +1,7 @@
-//! Settings: what to do with rows that cannot be delivered, and with updates of outbox rows.
+//! Defines the operator's settings for rows that cannot be delivered and for updates of outbox rows.
+//!
+//! [`RejectPolicy`]: send a dead letter, stop, or skip. [`UpdatePolicy`]: ignore, warn, report an error, or
+//! stop.
 
 use crate::route::keyword_enum;
 

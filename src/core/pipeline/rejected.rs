@@ -1,7 +1,9 @@
-//! Decides what a rejected row becomes: a dead letter, or a skipped row.
+//! Decides what a rejected row becomes: a dead letter, a skipped row, or an error that stops the relay.
 //!
-//! Input: a rejected row, the policy, and what the dead-letter topic has refused so far. Output: a dead
-//! letter that is not known to be refused, or a row to skip. No I/O.
+//! Input: the row, its rejection, the policy, and what the dead-letter topic has refused so far. Output: a
+//! dead letter that is not known to be refused (with a note in place of its value, or no timestamp, if the
+//! topic has refused such a one), a row to skip, or an error. `is_dead_letter` recognises a dead letter by
+//! its first header. No I/O.
 
 use super::confirmation::RefusalCause;
 use super::error::PipelineError;

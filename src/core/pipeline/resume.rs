@@ -1,14 +1,11 @@
-//! Checks that the log is the one that rows were delivered from, when a stream is resumed.
+//! Checks, when a stream is resumed, that the server's log is the one that rows were delivered from.
 //!
 //! Input: the mark of an earlier session, and what the server sends again. Output: an error where the two
-//! disagree. Invariant: until the last delivered commit was found at its position, nothing is settled and
-//! no row is new (G1, G6).
-//!
-//! A copy of the cluster that was restored and has since grown has the same system identifier, timeline and
-//! slot, but other rows at the same positions. The transaction id and time of a commit tell the two logs
-//! apart. Postgres sends again what committed at or after the slot's position, so the last delivered commit
-//! is either sent again, or lies before a position that was acknowledged to the slot and is therefore in
-//! the copy too.
+//! disagree; and whether a row lies before the mark, so that it is not sent again (G6). A copy of the
+//! cluster that was restored and has since grown has the same system identifier, timeline and slot, but
+//! other rows at the same positions; the transaction id and time of the last delivered commit tell the two
+//! logs apart. Postgres sends that commit again, unless it lies before a position that was acknowledged to
+//! the slot, and so is in the copy too.
 
 use super::error::PipelineError;
 use super::mark::{CommitId, Mark};

@@ -1,5 +1,8 @@
-//! Result types of the pipeline: a record to send ([`Outgoing`]), and what became of a frame ([`Handled`])
-//! and of a confirmation ([`Answer`]).
+//! Defines what goes into and comes out of the pipeline's steps.
+//!
+//! [`Outgoing`] and [`OwnedOutgoing`]: a record or dead letter to send, with its ticket. [`Handled`]: what
+//! became of a frame, above all whether to consume it or to submit it again. [`Answer`]: what to do after a
+//! confirmation. [`DeadLetter`] and [`Skipped`]: what the caller must write to the log.
 
 use super::confirmation::Refused;
 use crate::ledger::Ticket;

@@ -1,8 +1,9 @@
 //! Tracks which transaction of the stream is open, and numbers its rows.
 //!
-//! Input: begins, logical messages, and rows that are done. Output: the position of the next row.
-//! Invariant: rows get the same numbers when their transaction is sent again; a non-transactional logical
-//! message counts as a transaction of its own, which ends where the message ends (G1).
+//! Input: logical messages, and rows that are done; `note` sets the position at begin and commit. Output:
+//! the position of the next row, and how much of the open transaction is done. Invariant: rows get the same
+//! numbers when their transaction is sent again; a non-transactional logical message counts as a
+//! transaction of its own, which ends where the message ends (G1).
 
 use super::counters::Counters;
 use super::error::PipelineError;

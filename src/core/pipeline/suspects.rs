@@ -1,15 +1,15 @@
-//! Remembers the records of a refused batch, so that the next sessions find the one at fault.
+//! Remembers the records of a refused batch, so that the next sessions find the one at fault: a broker
+//! refuses a batch as a whole, which ends the session.
 //!
-//! A broker refuses a batch as a whole. Input: the records that may be at fault, reported by the session
-//! that ended. Output: for a row's record whether it is sent as usual, alone in its batch (and its Kafka
-//! transaction), or not again. Invariant: a row is refused only if the brokers refused a batch in which its
-//! record, or an identical one, was the only possible cause, or because it resembles several that its topic
-//! has just refused ([`Inferred`]) (G4); everything behind the refused batch is sent as usual.
+//! Input: the records that may be at fault, reported by the session that ended. Output: for a row's record
+//! (or its dead letter) whether it is sent as usual, alone in its batch, or not again; for the next session
+//! a [`RefusalAnalysis`]. Invariant: a row is rejected only if its record, or an identical one, was refused
+//! alone or named by the brokers, or because it resembles several that its topic has just refused
+//! (`Inferred`) (G4).
 //!
-//! Ticket numbers differ between sessions, so a record is recognised by its transaction's commit position,
-//! its weight, and its topic, key and value. Two rows of one transaction that agree in all of these are
-//! treated alike. A non-transactional logical message has a different time in each session, possibly in its
-//! value too; it is the only row of its commit, so that commit and topic identify it.
+//! Tickets differ between sessions, so a record is recognised by its transaction's commit position, its
+//! weight, and its topic, key and value; a non-transactional logical message by its position and topic
+//! alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,7 @@
-//! Parses arrays in Postgres's text format.
+//! Parses one-dimensional arrays in Postgres's text format, which Debezium's style sends as lists.
+//!
+//! Input: what Postgres prints, such as `{a,NULL,"b c"}`. Output: the elements' text without quotes and
+//! escapes, `None` for NULL; nothing if it has several dimensions or is no array.
 
 /// Reads the elements of an array of one dimension, `{a,NULL,"b c"}`; NULL is `None`. `None`: it has
 /// several dimensions, or is no array.

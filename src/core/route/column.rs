@@ -1,8 +1,9 @@
-//! Renders one column's value in the configured style.
+//! Renders one column's value in the configured style: as Postgres prints it, or as Debezium represents it.
 //!
-//! Input: a value, its column's type, and a [`ColumnStyle`]. Output: its text, as it is in a header or a
-//! key, and its [`Kind`], by which `value` writes it into JSON. Invariant: a value that is not as Postgres
-//! prints its type is [`Unreadable`]; nothing panics (G7).
+//! Input: a value, its declared type, and a [`ColumnStyle`]. Output: its text for keys, values and headers
+//! (bytes also as base64 or hexadecimal), the elements of an array, and its `Kind`, by which the value is
+//! written into JSON and into schemas. Invariant: a value that is not as Postgres prints its type is
+//! `Unreadable`; nothing panics (G7).
 
 use super::debezium_time;
 use super::format::{ByteaForm, ColumnStyle};

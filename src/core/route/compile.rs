@@ -1,4 +1,8 @@
 //! Compiles the routing configuration into a router, or says why no row could be routed with it.
+//!
+//! Input: a [`RouteSpec`]. Output: a [`Router`], with rules, topic templates, and the columns that it reads
+//! requested from the [`OutboxSpec`]; or a [`RouteSpecError`]. [`check_members`] checks the member names of
+//! an envelope, a JSON object of payload and other columns.
 
 use super::decisions::{Decisions, Rule, RulePattern, RuleTopic};
 use super::format::{FormatSpec, Members, MissingColumn, ValueFormat};

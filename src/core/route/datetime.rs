@@ -1,6 +1,8 @@
-//! Parses and prints Postgres's dates and times in ISO style.
+//! Parses and prints dates and times: Postgres's ISO style, and RFC 3339.
 //!
-//! As in Postgres there are no leap seconds, and the Gregorian calendar applies to all dates.
+//! Input: text such as `2026-01-01 00:00:00.123456+05:30`, or a time as a number. Output: microseconds
+//! since 1970 or since midnight, year, month and day; or text. As in Postgres there are no leap seconds,
+//! and the Gregorian calendar applies to all dates.
 
 use std::io::Write as _;
 

@@ -2,8 +2,9 @@
 //!
 //! Input: the row and the rejection, or the record and the brokers' reason. Output: a record for the
 //! dead-letter topic, with the value that consumers would have received and headers that say why they did
-//! not. Invariant: it fits the size limit (otherwise G4 would not hold) and contains the row's id. It
-//! allocates, since dead letters are rare.
+//! not; of a value that is too large, size and hash instead. [`untimed`] removes the timestamp of one that
+//! brokers refuse for its time. Invariant: it contains the row's id, up to 1 KiB, and what makes it too
+//! large is left out (otherwise G4 would not hold). It allocates, since dead letters are rare.
 
 use serde_json::json;
 

@@ -1,8 +1,9 @@
 //! Converts dates and times to Debezium's representation (`time.precision.mode = adaptive`).
 //!
-//! Input: Postgres's ISO-style text. Output: numbers since 1970 or since midnight, or ISO 8601 text in UTC.
-//! Infinities become the numbers that Debezium's driver gives them (observed with 3.7.0.Final). `None`: not
-//! such a text.
+//! Input: Postgres's ISO-style text, and the declared digits after the second. Output: days, or milli- or
+//! microseconds, since 1970 or since midnight; for types with a time zone ISO 8601 text in UTC; `None` for
+//! other text. Infinite dates and timestamps become the numbers that Debezium's driver gives them (observed
+//! with 3.7.0.Final).
 
 use std::io::Write as _;
 

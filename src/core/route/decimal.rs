@@ -1,4 +1,8 @@
-//! Decimal numbers as Kafka Connect encodes them: unscaled value as big-endian two's complement, and scale.
+//! Writes decimal numbers (`numeric`) as Kafka Connect and Java do.
+//!
+//! Input: the number as Postgres prints it. Output, for JSON: Connect's base64 of the unscaled value in
+//! big-endian two's complement, with the scale beside it where none is declared, or the plain number; for
+//! headers and keys: scientific notation, where Java's `BigDecimal` prints a small number so.
 
 use super::json::{base64, write_string};
 

@@ -1,8 +1,9 @@
-//! Decides a row's topic by the routing rules, and caches the decisions.
+//! Decides a row's topic and destination by the routing rules, and caches the decisions.
 //!
-//! Input: the columns that rules and templates use. Output: a [`Decision`]. Invariant: the same values
-//! always give the same decision; the cache is bounded (G3). In steady state a row costs one look-up by its
-//! values: no expression is evaluated, no name is built.
+//! Input: compiled rules (`Rule`), and the columns that rules and templates use. Output: a `Decision`: drop
+//! the row, or send it to a topic; or a rejection. For dead letters also the topic that a row was meant
+//! for. Invariant: the same values always give the same decision; the cache is bounded (G3). In steady
+//! state a row costs one look-up by its values: no expression is evaluated, no name is built.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,9 @@
-//! The settings of `[format]`: formats of keys, values and headers.
+//! Defines the settings for the form of keys, values and headers: [`FormatSpec`] and the enums of its
+//! words.
+//!
+//! Formats of key and value, styles of columns and bytes, null members and empty arrays of JSON. Beside
+//! them the words of other settings of a row's form: empty payloads, the unit of timestamp columns, and
+//! missing columns.
 
 use super::keyword_enum::keyword_enum;
 

@@ -1,8 +1,8 @@
-//! A payload or column on its way into a format: written as JsonConverter's JSON, or as StringConverter's
-//! text.
+//! Writes a payload, key or envelope column as Kafka Connect's converters do.
 //!
-//! Input: the value that `value` has parsed. Output: JSON as Kafka Connect's JsonConverter writes it, or
-//! the text that StringConverter sends (Java's `toString`).
+//! Input: a value that `value` has parsed (`Body`: NULL, a plain value, an array or a JSON document).
+//! Output: JSON as JsonConverter writes it, or the text that StringConverter sends (Java's `toString`).
+//! `write_object` and `write_struct_text` do so for an object of several columns.
 
 use serde_json::Value as Json;
 

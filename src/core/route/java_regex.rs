@@ -1,10 +1,10 @@
-//! Regular expressions with the syntax and meaning of `java.util.regex`, look-around and back-references
-//! included.
+//! Regular expressions with the syntax and meaning of `java.util.regex`, since routing settings of Debezium
+//! use it.
 //!
-//! Input: a Java pattern. Output: a [`Matcher`]. Where Java and the engine used here differ by default, the
-//! pattern is rewritten: `\d`, `\w`, `\s` and the POSIX classes are ASCII, `.` stops at five line
-//! terminators, `\Q..\E` quotes. A match that needs more steps than the engine allows is [`Undecided`],
-//! never a guess.
+//! Input: a Java pattern. Output: a [`Matcher`], or an error for a pattern or flag that is not supported.
+//! Where Java and the engine used here differ by default, the pattern is rewritten: `\d`, `\w`, `\s` and
+//! the POSIX classes are ASCII, `.` stops at five line terminators, `\Q..\E` quotes. A match that needs
+//! more steps than the engine allows is [`Undecided`], never a guess.
 
 use fancy_regex::{Regex, RegexBuilder};
 

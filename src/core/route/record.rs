@@ -1,7 +1,9 @@
-//! [`Record`]: what is sent to Kafka.
+//! Defines [`Record`]: what is sent to Kafka (topic, partition, key, value, headers, timestamp).
 //!
 //! It borrows from the read buffer and the router's scratch buffer, without allocation in steady state.
-//! [`OwnedRecord`] is for the rare record that outlives its frame: dead letters and refused records.
+//! [`OwnedRecord`] is for the rare record that outlives its frame: dead letters and refused records. Also a
+//! record's weight against the in-flight budget, its largest size on the wire, and a hash by which it is
+//! recognised when it is sent again.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 

@@ -1,5 +1,7 @@
-//! Why a row cannot become a record. A rejection is a value and not an error: the row becomes a dead letter
-//! under the ticket that its record would have had (G4).
+//! Defines [`Rejection`]: why a row cannot become a record, as a stable [`RejectionCode`] and a sentence.
+//!
+//! It is a value and not an error: by default the row becomes a dead letter under the ticket that its
+//! record would have had (G4). The codes appear in headers, metrics and `postrider route`.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! Converts a column's value to the bytes that Kafka gets.
 //!
-//! Input: a column in text or binary format. Output: the text that Postgres prints for it, or the raw bytes
-//! of a `bytea`. A value that needs no conversion is a slice of the frame; others are written to a reused
-//! scratch buffer, so that nothing is allocated in steady state.
+//! Input: a column in text or binary format. Output: a `Part`, which tells where the bytes are: the text
+//! that Postgres prints for the value, or the raw bytes of a `bytea`; or why the value is `Unreadable`. A
+//! value that needs no conversion is a slice of the frame; others are written to a reused scratch buffer,
+//! so that nothing is allocated in steady state.
 
 use std::io::Write as _;
 

@@ -1,7 +1,10 @@
 //! Makes the Kafka record of an outbox row, or says why there is none.
 //!
-//! Input: a row. Output: a record that borrows the row and this router's scratch, nothing where a rule drops
-//! the row, or a rejection, of which a dead letter is made.
+//! Input: a row. Output: a record that borrows the row and this router's scratch buffer; nothing where a
+//! rule drops the row; or a rejection, of which a dead letter is made. It joins what the other files of
+//! `route` decide and write: topic, key, value, headers, partition, timestamp and size limit.
+//! [`position_text`] prints a row's position as text of fixed width, for the header by which consumers drop
+//! repeats.
 
 use super::cloudevents;
 use super::datetime;

@@ -1,6 +1,8 @@
 //! Writes the schema of a column's value as Debezium's connector does.
 //!
-//! Omitted, unlike in Debezium: defaults, values of an enum, and columns whose style is text.
+//! Input: a column's declared type (or an array's), its `Kind` and its style. Output: the JSON schema that
+//! JsonConverter sends along, with Debezium's semantic name such as `io.debezium.time.Date`. Omitted,
+//! unlike in Debezium: defaults, values of an enum, and columns whose style is text.
 
 use super::column::{Kind, precision};
 use super::debezium_time::is_in_milliseconds;

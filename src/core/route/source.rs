@@ -1,4 +1,8 @@
-//! The columns that the router reads, with the names that rejections give them.
+//! Reads the columns that the router needs, and words the rejection where that fails.
+//!
+//! Input: a row. Output of a `SourceColumn`: the column's bytes or whole number; or a rejection that names
+//! the column, where it is missing, NULL or unreadable. `NamedColumn` is a column that is sent under
+//! another name.
 
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, Unreadable, render};

@@ -1,4 +1,9 @@
-//! The routing configuration, before it is compiled into a router.
+//! Defines [`RouteSpec`]: the routing configuration, before it is compiled into a router.
+//!
+//! It names the columns of id, payload, key, headers and timestamp, the topic template, rules
+//! ([`RuleSpec`]) and formats; the default routes an outbox table as `setup` creates it. [`FieldSpec`]
+//! parses `column:name`. [`RouteSpecError`] says why a routing cannot work for any row, with a hint for the
+//! operator.
 
 use std::str::FromStr;
 

@@ -1,9 +1,10 @@
-//! Builds a topic name from the routing column, by a regular expression and a replacement.
+//! Builds a topic name from the routing column's value, by a regular expression and a replacement.
 //!
-//! Input: the routing column's text. Output: a name, which may be an illegal topic name. The rules are
-//! those of Kafka Connect's RegexRouter, which Debezium's EventRouter uses: the whole value must match,
-//! then the *first match found* is replaced; a value that does not match is unchanged. The two steps differ
-//! for `(a|ab)` and `ab`.
+//! Input: the settings `regex` and `topic`, then the value of each row. Output: a [`TopicTemplate`], or an
+//! error for settings that fit no row; then the name, which may be an illegal topic name. The rules are
+//! those of Kafka Connect's RegexRouter, which Debezium's EventRouter uses: if the whole value matches, the
+//! first match found in it is replaced (it may be shorter than the value); a value that does not match is
+//! itself the name.
 
 use super::java_regex::{Captures, Matcher, Undecided};
 use super::spec::RouteSpecError;

@@ -1,8 +1,10 @@
-//! Validates topic names: legal in Kafka, and not reserved for the relay's own topics.
+//! Validates topic names: legal in Kafka, not reserved for Kafka or the relay itself, and among those
+//! allowed.
 //!
-//! Input: a name from a row, a setting or the command line. Output: an error if it may not be used.
-//! Invariant: a name that Kafka treats as equal to a reserved one is reserved too, since topics may not
-//! differ in `.` and `_` alone.
+//! Input: a name or its beginning, from a row, a setting or the command line; [`TopicsSpec`], the relay's
+//! own topics and the allowed patterns. Output: an error if it may not be used. Invariant: a name that
+//! Kafka treats as equal to a reserved one is reserved too, since topics may not differ in `.` and `_`
+//! alone.
 
 use crate::outbox::glob;
 

@@ -1,9 +1,9 @@
-//! Writes keys and values in the configured format.
+//! Writes keys, values and headers in the configured format.
 //!
-//! Input: a row, and the columns of its key, payload and envelope. Output: a [`Part`] whose bytes are those
-//! that Kafka Connect's converters write for the same row after Debezium's router (raw formats: the column
-//! itself). Invariant: a value contains the whole payload or there is none; what the format cannot
-//! represent is a rejection (G4).
+//! Input: a row, and the columns of its key, payload, headers and envelope (columns sent beside the
+//! payload). Output: a `Part` whose bytes are those that Kafka Connect's converters write for the same row
+//! after Debezium's router (raw formats: the column itself). Invariant: a value contains the whole payload
+//! or there is none; what the format cannot represent is a rejection (G4).
 
 use super::array;
 use super::column::{self, Kind};

@@ -1,10 +1,10 @@
 //! Commit back-off: how long a Kafka transaction waits after the one before it.
 //!
 //! Input: how long the first record of a transaction took to be stored. Output: the pause before the next
-//! transaction, between zero and [`PAUSE_MAX`].
+//! transaction, between zero and 16 ms.
 //!
 //! The brokers answer EndTxn before the transaction markers are written, and refuse to begin another
-//! transaction until they are (CONCURRENT_TRANSACTIONS). The library then asks again 20 ms later
+//! transaction until they are (CONCURRENT_TRANSACTIONS). librdkafka then asks again 20 ms later
 //! (rdkafka_txnmgr.c, 2.12), though the markers take a few milliseconds. It does not report this, but a
 //! record that takes so long was delayed by it. Measured at 1,000 rows/s over 15 partitions: rows are
 //! visible after 41 ms at the median without a pause, and after 27 ms with one of 4 ms.

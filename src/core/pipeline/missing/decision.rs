@@ -1,4 +1,8 @@
-//! Types of the policy about missing topics: its settings, the brokers' answers and the decisions.
+//! Defines the types of the policy about missing topics.
+//!
+//! [`MissingPolicy`] holds the operator's settings (wait, create or reject; [`CreateRule`]s for topics that
+//! the relay creates), [`TopicFault`] the brokers' answer about a topic, [`TopicDecision`] what to do with
+//! a row of it, and [`AbsentTopic`] what metrics and probes show.
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
-//! Writes JSON documents by their inferred shape: as JSON, and as Java prints Connect's structs.
+//! Parses a JSON payload, and writes it by its inferred shape as Debezium's records have it.
+//!
+//! Input: the payload's text, and its `Shape`. Output: JSON, cut off beyond a limit since arrays of objects
+//! can grow far, or the text that Java prints for Connect's structs and lists. Floating-point numbers are
+//! printed as Java does.
 
 use serde_json::Value as Json;
 

@@ -1,5 +1,7 @@
-//! Prints floating-point numbers as Java does (`Double.toString` since JDK 19): the shortest digits that
-//! parse to the same number, plain from 10^-3 to below 10^7, in computerised scientific notation elsewhere.
+//! Prints floating-point numbers, doubles and floats, as Java does (`Double.toString` since JDK 19).
+//!
+//! The shortest digits that parse to the same number, plain from 10^-3 to below 10^7, in computerised
+//! scientific notation elsewhere; `NaN` and `Infinity` by name.
 
 /// Appends a double.
 pub(in crate::route) fn write_double(out: &mut Vec<u8>, number: f64) {

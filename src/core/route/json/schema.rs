@@ -1,4 +1,8 @@
-//! Writes Connect's schemas as JsonConverter does.
+//! Writes the schemas that Kafka Connect's JsonConverter sends along with a value.
+//!
+//! Input: a Connect type and `Attributes` (name, version, parameters), or the `Shape` of a JSON document.
+//! Output: the schema as JSON, with its members in JsonConverter's order. `begin` and `end` write a schema
+//! around members of the caller.
 
 use super::shape::Shape;
 use super::text::write_string;

@@ -1,4 +1,5 @@
-//! Writes strings and bytes in JSON as Jackson's generator does.
+//! Writes JSON strings with the escapes of Jackson's generator, which Kafka Connect uses, and bytes as
+//! base64.
 
 use std::io::Write as _;
 
