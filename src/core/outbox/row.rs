@@ -2,7 +2,7 @@
 //!
 //! It gives columns by slot ([`Value`]: NULL, absent, or bytes in text or binary format), their declared
 //! types, the row's table and its [`Position`] in commit order, and, where the row was too large to hold,
-//! what was cut. Debug output contains no values, since contents belong in no log.
+//! what was cut. The debug output of a [`Value`] tells its length alone, since contents belong in no log.
 
 use super::spec::{ColumnSlot, TableName};
 use crate::lsn::Lsn;

@@ -1,8 +1,8 @@
 //! Defines [`OutboxSpec`]: which tables and message prefixes are outboxes, and which columns are read.
 //!
-//! Configuration and router fill it in; the relation cache reads it. A column may have aliases: by default
-//! ours and Debezium's names stand for each other. [`TableName`] prints as a quoted SQL identifier;
-//! [`ColumnSlot`] is the index by which a wanted column is found in each row.
+//! Configuration and router fill it in; the relation cache reads it. A column may have aliases: of required
+//! columns, the default names here and Debezium's stand for each other. [`TableName`] prints as a quoted
+//! SQL identifier; [`ColumnSlot`] is the index by which a wanted column is found in each row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

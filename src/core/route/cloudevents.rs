@@ -1,8 +1,8 @@
 //! Formats rows as CloudEvents 1.0 (Kafka protocol binding 1.0.2).
 //!
 //! Input: a row and the columns of its attributes. Output: headers (binary mode), or a value that contains
-//! everything (structured mode). The payload is not changed: JSON is embedded as it is, bytes as base64,
-//! other text as a string.
+//! everything (structured mode); a rejection if a required attribute is missing. The payload is not
+//! changed: JSON is embedded as it is, bytes as base64, other text as a string.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! The commit time of the oldest undelivered transaction, across sessions, for the metric of its age.
+//! Keeps the commit time of the oldest undelivered transaction across sessions, for the metric of its age.
 //!
 //! Input: what each session left, and how far the next one has read. Output: the commit time. Invariant: a
 //! transaction that a session left counts until it is settled, or until the next session has read as far,

@@ -1,9 +1,10 @@
 //! Stall detector: ends the relay when the brokers store nothing for too long.
 //!
 //! Input: the state of the connection and the ledger, a few times a second. Output: the error that ends the
-//! relay once the limit is reached. Invariant: brokers that are unreachable and brokers that answer without
-//! storing are both detected; a large transaction is not a stall as long as records of it are confirmed;
-//! time in which this process was suspended does not count. The caller reads the clock.
+//! relay once the limit is reached, and for how long nothing was confirmed. Invariant: brokers that are
+//! unreachable and brokers that answer without storing are both detected; a large transaction is not a
+//! stall as long as records of it are confirmed; time in which this process was suspended does not count.
+//! The caller reads the clock.
 
 use std::time::Duration;
 

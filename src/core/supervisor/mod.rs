@@ -2,8 +2,8 @@
 //!
 //! Input: how each session ended ([`SessionFailure`]), what it left ([`Left`]), the slot's position,
 //! requests from outside, and the time. Output: what to do next ([`NextAction`]), and the parameters of the
-//! next session ([`SessionStart`]). No I/O and no clock, so that a relay's whole life is simulated by seeds
-//! in virtual time.
+//! next session ([`SessionStart`]). [`SupervisorPolicy`] holds the limits. No I/O and no clock, so that a
+//! relay's whole life is simulated by seeds in virtual time.
 //!
 //! Invariants:
 //! * a stop is clean only when everything that any session sent is confirmed (G8);

@@ -1,10 +1,10 @@
 //! Infers the schema of a JSON document as Debezium does: one type for each member and for the elements of
 //! an array.
 //!
-//! Input: a document. Output: its [`Shape`], or why there is none, in which case Debezium passes the text
-//! on unchanged. The shape decides which members are written: nulls and empty arrays have no type and are
-//! omitted, unless they are configured to be kept or a sibling has a type for them; all objects of an array
-//! get the members of all of them.
+//! Input: a document, and whether nulls and empty arrays are kept (`Inference`). Output: its `Shape`, or
+//! `Mixed` if there is none, in which case Debezium passes the text on unchanged. The shape decides which
+//! members are written: nulls and empty arrays have no type and are omitted, unless they are kept or a
+//! sibling has a type for them; all objects of an array get the members of all of them.
 
 use std::collections::HashMap;
 
