@@ -274,7 +274,7 @@ async fn play(
     let judge = Arc::new(Mutex::new(Judge::default()));
     let consumer =
         DemoConsumer::start(&kafka, &event_types(plan.types), Arc::clone(&judge), shows_arrivals)?;
-    let mut relay = RelayProcess::start(stage.database_url.clone(), arguments, Stage::tether()?)?;
+    let mut relay = RelayProcess::start(stage.database_url.clone(), arguments, Stage::watchdog()?)?;
     wait_until_streaming(client.sql(), &stage.slot, &mut relay).await?;
     let shop = tokio::select! {
         shop = shop::play(stage, client.sql(), shows_arrivals) => shop?,

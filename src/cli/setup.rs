@@ -22,8 +22,8 @@ use postrider_config::{
 use postrider_core::route::check_topic;
 use postrider_kafka::{Grade, KafkaSpec, MadeTopics, Purpose, WantedTopic, make_topics};
 use postrider_postgres::control::{
-    Became, ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, Unguarded, connect,
-    unguarded,
+    Became, ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, UnboundedTable,
+    connect, unguarded,
 };
 use postrider_relay::kafka_spec;
 use postrider_relay::{Plan, begin_stream};
@@ -260,7 +260,7 @@ struct Done {
     made: Vec<Made>,
     slot: Option<MadeSlot>,
     topics: MadeTopics,
-    unguarded: Vec<Unguarded>,
+    unguarded: Vec<UnboundedTable>,
     remarks: Vec<String>,
 }
 
@@ -323,7 +323,7 @@ impl Done {
         for remark in self.remarks {
             let _ = writeln!(lines, "note: {remark}");
         }
-        for Unguarded { table, columns, sql } in self.unguarded {
+        for UnboundedTable { table, columns, sql } in self.unguarded {
             let columns = columns.join(", ");
             let _ = writeln!(
                 lines,
@@ -335,8 +335,8 @@ impl Done {
     }
 }
 
-fn open_tables(tables: &[Unguarded]) -> Vec<Value> {
-    let open = |Unguarded { table, columns, sql }: &Unguarded| json!({ "table": table.to_string(), "columns": columns, "sql": sql });
+fn open_tables(tables: &[UnboundedTable]) -> Vec<Value> {
+    let open = |UnboundedTable { table, columns, sql }: &UnboundedTable| json!({ "table": table.to_string(), "columns": columns, "sql": sql });
     tables.iter().map(open).collect()
 }
 

@@ -30,7 +30,7 @@ use postrider_core::gate::Facts;
 use postrider_core::lsn::Lsn;
 use postrider_core::session::{ControlRequest, End, Limits, Owed};
 use postrider_core::supervisor::{
-    AfterSession, Conclusion, Learned, Left, NextAction, Supervisor, SupervisorPolicy,
+    AfterSession, Conclusion, Left, NextAction, RefusalConsequence, Supervisor, SupervisorPolicy,
 };
 use postrider_kafka::{
     AtLeastOnceWithProgress, ExactlyOnce, KafkaSink, Producer, SinkError, learn_topic_settings,
@@ -232,7 +232,7 @@ impl Relay {
     }
 
     /// Says what was learned of a refused batch, and looks for what else may explain it.
-    async fn take_over(&self, error: &RelayError, learned: Learned) {
+    async fn take_over(&self, error: &RelayError, learned: RefusalConsequence) {
         let RelayError::Refused { cause: cause @ SinkError::BatchRefused { topic, .. }, analysis } =
             error
         else {

@@ -2,7 +2,7 @@
 //!
 //! Input: options. Output: a running server on loopback, and its address. Invariant: nothing outside of a
 //! server's temporary folder is written; a server never runs as root; it is stopped and its folder removed on
-//! drop, after a panic, and when this process is killed ([`tether`]). No other user of the machine has
+//! drop, after a panic, and when this process is killed ([`watchdog`]). No other user of the machine has
 //! access: folders and sockets belong to the server's account, TCP requires a random password, and no command
 //! line contains it.
 //!
@@ -24,6 +24,6 @@ pub mod port;
 pub mod postgres;
 pub mod redis;
 pub mod spawn;
-pub mod tether;
+pub mod watchdog;
 
 pub use error::SandboxError;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::account::Account;
 use super::password::RandomPassword;
-use super::tether::{LastSignal, Tether};
+use super::watchdog::{LastSignal, Watchdog};
 use super::{SandboxError, port};
 
 const PROGRAM: &str = "redis-server";
@@ -30,7 +30,7 @@ pub struct Redis {
     port: u16,
     password: RandomPassword,
     account: Account,
-    tether: Tether,
+    watchdog: Watchdog,
 }
 
 impl Redis {
@@ -38,15 +38,15 @@ impl Redis {
     pub fn start() -> Result<Self, SandboxError> {
         let account = Account::unprivileged()?;
         let folder = account.make_folder("postrider-redis-")?;
-        let mut tether = Tether::new(&folder)?;
+        let mut watchdog = Watchdog::new(&folder)?;
         let password = RandomPassword::draw()?;
         let mut attempt = 1;
         loop {
             let port = port::free()?;
-            match spawn(account, &tether, port, &password) {
+            match spawn(account, &watchdog, port, &password) {
                 Ok(child) => {
-                    tether.hold(child.id(), LastSignal::Kill)?;
-                    return Ok(Self { child, port, password, account, tether });
+                    watchdog.hold(child.id(), LastSignal::Kill)?;
+                    return Ok(Self { child, port, password, account, watchdog });
                 }
                 Err(SandboxError::Ended { .. }) if attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(error),
@@ -61,15 +61,15 @@ impl Redis {
 
     /// Ends it as a crash would; whatever it knew is gone.
     pub fn kill(&mut self) -> Result<(), SandboxError> {
-        let failed = |error| SandboxError::file("end the server in", self.tether.folder())(error);
+        let failed = |error| SandboxError::file("end the server in", self.watchdog.folder())(error);
         self.child.kill().and_then(|()| self.child.wait().map(drop)).map_err(failed)?;
-        self.tether.free(self.child.id())
+        self.watchdog.free(self.child.id())
     }
 
     /// Starts it again on the same port, empty. It must have been killed.
     pub fn restart(&mut self) -> Result<(), SandboxError> {
-        self.child = spawn(self.account, &self.tether, self.port, &self.password)?;
-        self.tether.hold(self.child.id(), LastSignal::Kill)
+        self.child = spawn(self.account, &self.watchdog, self.port, &self.password)?;
+        self.watchdog.hold(self.child.id(), LastSignal::Kill)
     }
 }
 
@@ -82,16 +82,16 @@ impl Drop for Redis {
 
 fn spawn(
     account: Account,
-    tether: &Tether,
+    watchdog: &Watchdog,
     port: u16,
     password: &RandomPassword,
 ) -> Result<Child, SandboxError> {
-    let log = tether.folder().join("log");
+    let log = watchdog.folder().join("log");
     let output = File::create(&log).map_err(SandboxError::file("write", &log))?;
     let mut command = Command::new(PROGRAM);
     command
         .arg("-")
-        .current_dir(tether.folder())
+        .current_dir(watchdog.folder())
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(output)

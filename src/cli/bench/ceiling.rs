@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::drain::{Weighed, weigh};
-use super::programs::{DRAIN_LIMIT, EmbeddedBroker, RunSummary, Surroundings, drain};
+use super::drain::{ResourceUsage, run_measured};
+use super::programs::{DRAIN_LIMIT, EmbeddedBroker, RelayTarget, RunSummary, drain};
 use super::wal_load::{self, Rows};
 use super::{BenchError, round, to_mib};
 use postrider_core::lsn::Lsn;
@@ -127,7 +127,7 @@ fn receive(
     cluster: &Cluster,
     transport: PostgresTransport,
     end: Lsn,
-) -> Result<Weighed, BenchError> {
+) -> Result<ResourceUsage, BenchError> {
     let address = cluster.address();
     // A command line can be read by every user of the machine.
     let shown = Address { password: None, ..address.clone() };
@@ -140,12 +140,12 @@ fn receive(
         .envs(address.password.map(|password| ("PGPASSWORD", password)))
         .stdin(Stdio::null())
         .stderr(Stdio::null());
-    Ok(weigh(command, cluster.process().unwrap_or_default(), DRAIN_LIMIT)?.0)
+    Ok(run_measured(command, cluster.process().unwrap_or_default(), DRAIN_LIMIT)?.0)
 }
 
-fn relay(cluster: &Cluster, args: &CeilingArgs) -> Result<(Weighed, RunSummary), BenchError> {
+fn relay(cluster: &Cluster, args: &CeilingArgs) -> Result<(ResourceUsage, RunSummary), BenchError> {
     let broker = EmbeddedBroker::start(args.topics)?;
-    let surroundings = Surroundings {
+    let surroundings = RelayTarget {
         source: &url(&cluster.address(), args.transport),
         slot: RELAY_SLOT,
         bootstrap: &broker.bootstrap,
@@ -178,8 +178,8 @@ async fn check(
 
 fn figures(
     args: &CeilingArgs,
-    receive: &Weighed,
-    relay: &Weighed,
+    receive: &ResourceUsage,
+    relay: &ResourceUsage,
     summary: &RunSummary,
 ) -> Ceiling {
     let rows = f64::from(args.rows);

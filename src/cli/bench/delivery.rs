@@ -9,8 +9,8 @@
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::drain::Weighed;
-use super::programs::{PARTITIONS, ProgramError, RunSummary, Surroundings, drain};
+use super::drain::ResourceUsage;
+use super::programs::{PARTITIONS, ProgramError, RelayTarget, RunSummary, drain};
 use super::visible::{self, Latencies};
 use super::wal_load::{self, Rows};
 use super::{BenchError, DeliveryArgs, round, to_mib};
@@ -132,19 +132,19 @@ async fn prepare(brokers: &str, topics: u32) -> Result<(), TopicsError> {
 struct DeliveryRun {
     guarantee: Guarantee,
     slot: String,
-    weighed: Weighed,
+    weighed: ResourceUsage,
     summary: Option<RunSummary>,
 }
 
 impl DeliveryRun {
     fn new(guarantee: Guarantee, pair: u32) -> Self {
         let slot = format!("bench_{}_{pair}", guarantee.as_str());
-        Self { guarantee, slot, weighed: Weighed::default(), summary: None }
+        Self { guarantee, slot, weighed: ResourceUsage::default(), summary: None }
     }
 
     fn drain(&mut self, args: &DeliveryArgs, cluster: &Cluster) -> Result<(), ProgramError> {
         let (bootstrap, _broker) = args.brokers()?;
-        let surroundings = Surroundings {
+        let surroundings = RelayTarget {
             source: &cluster.unix_url(),
             slot: &self.slot,
             bootstrap: &bootstrap,

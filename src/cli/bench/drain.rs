@@ -1,6 +1,6 @@
 //! Runs a command that reads a slot to its end ("drains" it), as a child process, and measures it.
 //!
-//! Input: the command, the postmaster's process id, a time limit. Output: `Weighed`: wall time, CPU time
+//! Input: the command, the postmaster's process id, a time limit. Output: `ResourceUsage`: wall time, CPU time
 //! and peak memory of the child, and CPU time of its walsender; or a `DrainError` if it does not start,
 //! fails or exceeds the limit. Both processes are sampled from outside, so that the measurement does not
 //! measure itself.
@@ -15,7 +15,7 @@ const SAMPLE: Duration = Duration::from_millis(5);
 
 /// What a drain took.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Weighed {
+pub(super) struct ResourceUsage {
     /// From start of the process to its exit.
     pub(super) wall: Duration,
     /// User and system time of the process.
@@ -57,16 +57,16 @@ pub(super) enum DrainError {
 }
 
 /// Starts `command`, watches it to its end, and returns its figures and standard output's owner.
-pub(super) fn weigh(
+pub(super) fn run_measured(
     mut command: Command,
     postmaster: u32,
     limit: Duration,
-) -> Result<(Weighed, Child), DrainError> {
+) -> Result<(ResourceUsage, Child), DrainError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let start = Instant::now();
     let mut child =
         command.spawn().map_err(|source| DrainError::Start { program: program.clone(), source })?;
-    let mut weighed = Weighed::default();
+    let mut weighed = ResourceUsage::default();
     loop {
         let seen = proc::stat(child.id()).unwrap_or_default();
         weighed.cpu = weighed.cpu.max(seen.cpu);

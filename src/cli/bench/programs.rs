@@ -1,7 +1,7 @@
 //! Runs the embedded broker and the relay as child processes, so that the benchmark does not measure
 //! itself.
 //!
-//! Input: topics, addresses, settings (`Surroundings`). Output: `EmbeddedBroker::start` returns a broker
+//! Input: topics, addresses, settings (`RelayTarget`). Output: `EmbeddedBroker::start` returns a broker
 //! and its address; `drain` delivers what a slot has with `run --once` and returns its summary and resource
 //! use; `carry` starts a relay that runs until its guard is dropped. For exactly-once delivery both run
 //! `adopt` first, which stores the slot's position as progress.
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::drain::{DrainError, Weighed, weigh};
+use super::drain::{DrainError, ResourceUsage, run_measured};
 use super::wal_load;
 use crate::set_source;
 
@@ -105,7 +105,7 @@ const PROGRESS_TOPIC: &str = "BenchProgress";
 
 /// A relay's surroundings.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct RelayTarget<'a> {
     /// URL of the database.
     pub(super) source: &'a str,
     /// The slot.
@@ -129,13 +129,13 @@ pub(super) struct RunSummary {
 
 /// Drains a slot with `run --once`; `postmaster` is the server's process.
 pub(super) fn drain(
-    surroundings: Surroundings<'_>,
+    surroundings: RelayTarget<'_>,
     postmaster: u32,
-) -> Result<(Weighed, RunSummary), ProgramError> {
+) -> Result<(ResourceUsage, RunSummary), ProgramError> {
     adopt(surroundings)?;
     let mut command = command("run", surroundings)?;
     command.args(["--once", "--output", "json"]).stdout(Stdio::piped());
-    let (weighed, child) = weigh(command, postmaster, DRAIN_LIMIT)?;
+    let (weighed, child) = run_measured(command, postmaster, DRAIN_LIMIT)?;
     let mut answer = String::new();
     if let Some(stdout) = child.stdout {
         // The summary is one short line: the pipe held it until now.
@@ -147,7 +147,7 @@ pub(super) fn drain(
 }
 
 /// Starts a relay that carries the stream until it is dropped.
-pub(super) fn carry(surroundings: Surroundings<'_>) -> Result<ChildGuard, ProgramError> {
+pub(super) fn carry(surroundings: RelayTarget<'_>) -> Result<ChildGuard, ProgramError> {
     adopt(surroundings)?;
     let mut command = command("run", surroundings)?;
     let child = command.stdout(Stdio::null()).spawn();
@@ -155,7 +155,7 @@ pub(super) fn carry(surroundings: Surroundings<'_>) -> Result<ChildGuard, Progra
 }
 
 /// Takes the slot's position for the progress that exactly-once delivery begins with.
-fn adopt(surroundings: Surroundings<'_>) -> Result<(), ProgramError> {
+fn adopt(surroundings: RelayTarget<'_>) -> Result<(), ProgramError> {
     const WHAT: &str = "adopt";
     if !surroundings.settings.iter().any(|setting| setting == "kafka.delivery=exactly_once") {
         return Ok(());
@@ -172,8 +172,8 @@ fn adopt(surroundings: Surroundings<'_>) -> Result<(), ProgramError> {
 }
 
 /// A command of this program, in these surroundings.
-fn command(name: &str, surroundings: Surroundings<'_>) -> Result<Command, ProgramError> {
-    let Surroundings { source, slot, bootstrap, settings } = surroundings;
+fn command(name: &str, surroundings: RelayTarget<'_>) -> Result<Command, ProgramError> {
+    let RelayTarget { source, slot, bootstrap, settings } = surroundings;
     let mut command = Command::new(this_program()?);
     command.arg(name).stdin(Stdio::null());
     set_source(&mut command, source);

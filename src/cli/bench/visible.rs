@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::programs::{Surroundings, carry};
+use super::programs::{RelayTarget, carry};
 use super::{BenchError, DeliveryArgs, round, wal_load};
 use postrider_config::Delivery as Guarantee;
 use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, StartOffset};
@@ -99,7 +99,7 @@ async fn live(
     wal_load::make_slot(client.sql(), &slot).await?;
     let written = (rate / WRITERS).max(1) * WRITERS * LOAD_SECONDS;
     let consumer = VisibilityConsumer::start(&bootstrap, args.topics, written)?;
-    let _relay = carry(Surroundings {
+    let _relay = carry(RelayTarget {
         source: &cluster.unix_url(),
         slot: &slot,
         bootstrap: &bootstrap,

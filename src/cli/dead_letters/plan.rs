@@ -1,4 +1,4 @@
-//! Plans a retry: which dead letters go to which topics, and which cannot be sent again (`Hindrance`).
+//! Plans a retry: which dead letters go to which topics, and which cannot be sent again (`NotRetryable`).
 //!
 //! Input: the dead letters that were read, `--to`, the limit. Output: a `RetryPlan`, as text and JSON: the
 //! jobs in order of partition and offset, the reason for each that cannot be sent, and how many were
@@ -20,7 +20,7 @@ pub(super) struct RetryPlan {
     /// By place.
     pub(super) jobs: Vec<Job>,
     /// By place.
-    pub(super) hindered: Vec<(PartitionOffset, Hindrance)>,
+    pub(super) hindered: Vec<(PartitionOffset, NotRetryable)>,
     /// Dead letters that are meant and have their receipt already.
     pub(super) retried: usize,
     /// Jobs whose key and value are the columns' own bytes where others have another format:
@@ -30,7 +30,7 @@ pub(super) struct RetryPlan {
 
 /// Why a dead letter cannot be sent again as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Hindrance {
+pub(super) enum NotRetryable {
     #[error("it was too large to be stored whole; insert the row again")]
     Cut,
     #[error(
@@ -53,24 +53,24 @@ fn destination<'a>(
     letter: &'a DeadLetter,
     to: Option<&'a str>,
     source: &Source,
-) -> Result<&'a str, Hindrance> {
+) -> Result<&'a str, NotRetryable> {
     if letter.is_cut {
-        return Err(Hindrance::Cut);
+        return Err(NotRetryable::Cut);
     }
     if letter.code == RejectionCode::UntranslatableCharacter.as_str() {
-        return Err(Hindrance::Untranslatable);
+        return Err(NotRetryable::Untranslatable);
     }
     if letter.failure().is_some() {
-        return Err(Hindrance::Consumers);
+        return Err(NotRetryable::Consumers);
     }
-    let topic = to.or(letter.topic.as_deref()).ok_or(Hindrance::NoTopic)?;
+    let topic = to.or(letter.topic.as_deref()).ok_or(NotRetryable::NoTopic)?;
     if topic == source.topic.name {
-        return Err(Hindrance::Circular);
+        return Err(NotRetryable::Circular);
     }
     // What `--to` names is the operator's choice, not the row's.
     let topics = &source.topics;
     let judged = if to.is_some() { topics.check_reserved(topic) } else { topics.check(topic) };
-    judged.map(|()| topic).map_err(Hindrance::IllegalTopic)
+    judged.map(|()| topic).map_err(NotRetryable::IllegalTopic)
 }
 
 impl RetryPlan {
@@ -291,11 +291,11 @@ mod tests {
         let to = |intended, to| destination(&letter(0, intended), to, &source).map(str::to_owned);
         assert_eq!(to(Some("orders"), None).as_deref(), Ok("orders"));
         assert_eq!(to(Some("bad/topic"), Some("orders")).as_deref(), Ok("orders"));
-        assert_eq!(to(None, None), Err(Hindrance::NoTopic));
-        assert_eq!(to(Some("dead"), None), Err(Hindrance::Circular));
+        assert_eq!(to(None, None), Err(NotRetryable::NoTopic));
+        assert_eq!(to(Some("dead"), None), Err(NotRetryable::Circular));
         for reserved in ["bad/topic", "progress", "__consumer_offsets", "postrider.progress.x"] {
             for outcome in [to(Some(reserved), None), to(Some("orders"), Some(reserved))] {
-                assert!(matches!(outcome, Err(Hindrance::IllegalTopic(_))), "{reserved}");
+                assert!(matches!(outcome, Err(NotRetryable::IllegalTopic(_))), "{reserved}");
             }
         }
         // What is not on the list may be chosen by who runs the command, and not by a row.

@@ -2,7 +2,7 @@
 //!
 //! Input: the database's URL, and arguments. Output: a `RelayProcess` that can be killed and restarted,
 //! asked whether it has ended, and stopped with SIGTERM. It ends with the demo, even if that is killed
-//! itself (`Tether`).
+//! itself (`Watchdog`).
 
 use std::ffi::OsString;
 use std::io;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::set_source;
-use postrider_sandbox::tether::{LastSignal, Tether};
+use postrider_sandbox::watchdog::{LastSignal, Watchdog};
 
 /// A supervised `postrider run`.
 pub(super) struct RelayProcess {
     source: String,
     arguments: Vec<OsString>,
     child: Child,
-    tether: Tether,
+    watchdog: Watchdog,
     kills: u32,
 }
 
@@ -28,10 +28,10 @@ impl RelayProcess {
     pub(super) fn start(
         source: String,
         arguments: Vec<OsString>,
-        tether: Tether,
+        watchdog: Watchdog,
     ) -> io::Result<Self> {
         let child = spawn(&source, &arguments)?;
-        let mut relay = Self { source, arguments, child, tether, kills: 0 };
+        let mut relay = Self { source, arguments, child, watchdog, kills: 0 };
         relay.hold()?;
         Ok(relay)
     }
@@ -75,11 +75,11 @@ impl RelayProcess {
     }
 
     fn hold(&mut self) -> io::Result<()> {
-        self.tether.hold(self.child.id(), LastSignal::Kill).map_err(io::Error::other)
+        self.watchdog.hold(self.child.id(), LastSignal::Kill).map_err(io::Error::other)
     }
 
     fn release(&mut self) -> io::Result<()> {
-        self.tether.free(self.child.id()).map_err(io::Error::other)
+        self.watchdog.free(self.child.id()).map_err(io::Error::other)
     }
 }
 

@@ -17,7 +17,7 @@ use postrider_postgres::libpq::ConnectInfo;
 use postrider_relay::{Plan, RelayError, begin_stream};
 use postrider_sandbox::account::Account;
 use postrider_sandbox::postgres::{Cluster, Options};
-use postrider_sandbox::tether::Tether;
+use postrider_sandbox::watchdog::Watchdog;
 
 use super::DemoError;
 
@@ -190,8 +190,8 @@ impl Stage {
         Ok(())
     }
 
-    /// A tether for the relay's process.
-    pub(super) fn tether() -> Result<Tether, DemoError> {
-        Ok(Tether::new(&Account::Own.make_folder("postrider-demo-")?)?)
+    /// A watchdog for the relay's process.
+    pub(super) fn watchdog() -> Result<Watchdog, DemoError> {
+        Ok(Watchdog::new(&Account::Own.make_folder("postrider-demo-")?)?)
     }
 }

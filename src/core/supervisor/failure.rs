@@ -2,7 +2,7 @@
 //!
 //! [`SessionFailure`] and [`SinkFault`] classify errors by what the supervisor does next; the caller maps
 //! the errors of its libraries to them and keeps their texts. [`RefusedBatch`] holds what the brokers
-//! refused, [`Learned`] what follows for the next session, and [`Left`] what a session leaves: unconfirmed
+//! refused, [`RefusalConsequence`] what follows for the next session, and [`Left`] what a session leaves: unconfirmed
 //! records, positions, and whether it did useful work.
 
 use std::time::Duration;
@@ -70,7 +70,7 @@ pub struct RefusedBatch<'a> {
 
 /// What came of a refused batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Learned {
+pub struct RefusalConsequence {
     /// From now on no batch of any topic is larger than this.
     pub smaller_batches: Option<u32>,
     /// The next session will not end the same way.

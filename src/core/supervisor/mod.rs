@@ -41,10 +41,10 @@ use crate::pipeline::Suspects;
 use crate::session::{ControlRequest, End, Limits, Owed, Requested, TimeoutEscalation};
 use crate::time::Instant;
 use login_retry::LoginRetry;
-use mode::Narrowing;
+use mode::RepeatedFailures;
 use refusals::Refusals;
 
-pub use failure::{Learned, Left, RefusedBatch, SessionFailure, SinkFault};
+pub use failure::{Left, RefusalConsequence, RefusedBatch, SessionFailure, SinkFault};
 pub use mode::{ModeKind, SessionMode};
 
 /// How soon a pause notices a request to stop.
@@ -179,7 +179,7 @@ pub struct Supervisor {
     /// The way of sending that holds up to a position, if it is not the usual one.
     mode: Option<SessionMode>,
     /// How often sessions ended where the last one did.
-    narrowing: Narrowing,
+    narrowing: RepeatedFailures,
     /// What the brokers refused, and with it a session.
     refusals: Refusals,
     /// How long the server may be silent.
@@ -203,7 +203,7 @@ impl Supervisor {
             has_streamed: false,
             target: None,
             mode: None,
-            narrowing: Narrowing::default(),
+            narrowing: RepeatedFailures::default(),
             refusals: Refusals::default(),
             escalation: TimeoutEscalation::default(),
             login_retry: LoginRetry::default(),
@@ -266,7 +266,7 @@ impl Supervisor {
         request: ControlRequest,
         left: Left,
         result: Result<End, SessionFailure<'_>>,
-    ) -> (AfterSession, Option<Learned>) {
+    ) -> (AfterSession, Option<RefusalConsequence>) {
         (self.owed, self.was_told) = (left.owed, request >= ControlRequest::Drain);
         self.has_streamed |= left.has_streamed;
         // One that did its work for a while is forgiven its end: the next pause is short again.

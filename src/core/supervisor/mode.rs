@@ -65,7 +65,7 @@ impl SessionMode {
 
 /// How often sessions ended at one place.
 #[derive(Debug, Default)]
-pub(super) struct Narrowing {
+pub(super) struct RepeatedFailures {
     settled: Lsn,
     ended: u32,
 }
@@ -74,7 +74,7 @@ pub(super) struct Narrowing {
 /// sent: a broker that is replaced can end two.
 const ENDS_MAX: u32 = 3;
 
-impl Narrowing {
+impl RepeatedFailures {
     /// What the next session needs after one that ended so, having settled everything up to `settled`
     /// and received up to `received`.
     pub(super) fn after(
@@ -122,14 +122,14 @@ mod tests {
 
     #[test]
     fn g4_a_batch_refused_for_nobody_knows_whom_is_narrowed_down_to_a_record() {
-        let mut narrowing = Narrowing::default();
+        let mut narrowing = RepeatedFailures::default();
         let first = narrowing.after(SinkFault::Refused, None, LONG_AGO, NOW).unwrap();
         assert_eq!(first, SessionMode { kind: ModeKind::Cautious, until: NOW });
     }
 
     #[test]
     fn g4_sessions_that_end_at_one_place_do_not_go_on_like_that() {
-        let (mut narrowing, mut mode) = (Narrowing::default(), None);
+        let (mut narrowing, mut mode) = (RepeatedFailures::default(), None);
         let mut kinds = Vec::new();
         for _ in 0..2 * ENDS_MAX {
             mode = narrowing.after(SinkFault::Fatal, mode, LONG_AGO, NOW);
@@ -142,7 +142,7 @@ mod tests {
     /// Brokers that throttle us, say: 24 MiB in one Kafka transaction took longer than it may.
     #[test]
     fn g3_what_was_late_is_sent_in_smaller_parts_before_it_is_sent_singly() {
-        let mut narrowing = Narrowing::default();
+        let mut narrowing = RepeatedFailures::default();
         let small = narrowing.after(SinkFault::Late, None, LONG_AGO, NOW).unwrap();
         assert_eq!(small, SessionMode { kind: ModeKind::Small, until: NOW });
         let further = narrowing.after(SinkFault::Late, Some(small), NOW, NOW).unwrap();
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn sessions_that_get_on_and_outages_change_nothing() {
-        let mut narrowing = Narrowing::default();
+        let mut narrowing = RepeatedFailures::default();
         for settled in 1..100 {
             let at = Lsn::new(settled);
             assert_eq!(narrowing.after(SinkFault::Fatal, None, at, NOW), None);

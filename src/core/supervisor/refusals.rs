@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::failure::{Learned, RefusedBatch};
+use super::failure::{RefusalConsequence, RefusedBatch};
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::pipeline::{Blame, RefusalAnalysis, RefusalCause, Suspects};
@@ -70,7 +70,7 @@ impl Refusals {
         refused: &RefusedBatch<'_>,
         settled: Lsn,
         now: Instant,
-    ) -> Learned {
+    ) -> RefusalConsequence {
         let analysis = refused.analysis;
         self.suspects = analysis.suspects.clone();
         let is_fruitful = analysis.is_news && self.is_fruitful(analysis, settled);
@@ -81,7 +81,7 @@ impl Refusals {
         if let Some(bytes) = smaller_batches {
             self.small_batches = Some(SmallBatches { bytes, since: now });
         }
-        Learned {
+        RefusalConsequence {
             smaller_batches,
             is_news: is_fruitful || smaller_batches.is_some(),
             unexplained: self.unexplained(refused.records, now),

@@ -1,7 +1,7 @@
 //! Enforces `require_auth` on SQL sessions, because tokio-postgres does not report how the server
 //! authenticates us.
 //!
-//! Input: the bytes that a server sends during login, before and inside TLS (`Watched`, `WatchedTls`).
+//! Input: the bytes that a server sends during login, before and inside TLS (`AuthCheckedStream`, `AuthCheckedTls`).
 //! Output: the same bytes, or an error in place of the first authentication request that `require_auth` does
 //! not permit; the method that it asked for (`unwanted`). Invariant: tokio-postgres never sees that request,
 //! so it does not answer it. The replication connection logs in with code of our own and uses the same
@@ -109,19 +109,19 @@ impl Login {
 
 /// A stream whose login is watched.
 #[derive(Debug)]
-pub(super) struct Watched<S> {
+pub(super) struct AuthCheckedStream<S> {
     stream: S,
     login: Login,
 }
 
-impl<S> Watched<S> {
+impl<S> AuthCheckedStream<S> {
     /// A stream that begins with the login, since it is never encrypted.
     pub(super) fn plain(stream: S, require: &RequireAuth) -> Self {
         Self { stream, login: Login::new(require, Expected::Messages) }
     }
 
     /// A stream whose server is asked for TLS, and without it goes on as it is. The encrypted one is
-    /// watched by [`WatchedTls`].
+    /// watched by [`AuthCheckedTls`].
     pub(super) fn asking_for_tls(stream: S, require: &RequireAuth) -> Self {
         Self { stream, login: Login::new(require, Expected::TlsAnswer) }
     }
@@ -134,33 +134,33 @@ impl<S> Watched<S> {
 
 /// A connector whose encrypted streams are watched.
 #[derive(Debug)]
-pub(super) struct WatchedTls<C> {
+pub(super) struct AuthCheckedTls<C> {
     pub(super) connector: C,
     pub(super) require: RequireAuth,
 }
 
-impl<S, C> TlsConnect<S> for WatchedTls<C>
+impl<S, C> TlsConnect<S> for AuthCheckedTls<C>
 where
     C: TlsConnect<S>,
     C::Future: Send + 'static,
 {
-    type Stream = Watched<C::Stream>;
+    type Stream = AuthCheckedStream<C::Stream>;
     type Error = C::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Stream, Self::Error>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
         let handshake = self.connector.connect(stream);
-        Box::pin(async move { Ok(Watched::plain(handshake.await?, &self.require)) })
+        Box::pin(async move { Ok(AuthCheckedStream::plain(handshake.await?, &self.require)) })
     }
 }
 
-impl<S: TlsStream + Unpin> TlsStream for Watched<S> {
+impl<S: TlsStream + Unpin> TlsStream for AuthCheckedStream<S> {
     fn channel_binding(&self) -> ChannelBinding {
         self.stream.channel_binding()
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AuthCheckedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -179,7 +179,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AuthCheckedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -236,7 +236,7 @@ mod tests {
 
     /// What a reader gets of a server that says this, some bytes at a time.
     async fn heard(
-        watched: impl Fn(tokio::io::DuplexStream) -> Watched<tokio::io::DuplexStream>,
+        watched: impl Fn(tokio::io::DuplexStream) -> AuthCheckedStream<tokio::io::DuplexStream>,
         said: &[u8],
         step: usize,
     ) -> (Vec<u8>, Option<AuthMethod>) {
@@ -266,7 +266,7 @@ mod tests {
             let require = require(typed);
             for step in [1, 3, 9, 1000] {
                 let all = [notice.clone(), said.clone()].concat();
-                let stream = |near| Watched::plain(near, &require);
+                let stream = |near| AuthCheckedStream::plain(near, &require);
                 let (heard, found) = heard(stream, &all, step).await;
                 assert_eq!(found, Some(asked), "{typed} by {step}");
                 assert!(heard.len() < notice.len() + REQUEST, "{typed} by {step}: {heard:?}");
@@ -284,7 +284,7 @@ mod tests {
             ("!password", Vec::new()),
         ] {
             let (require, all) = (require(typed), [said, rows.clone()].concat());
-            let stream = |near| Watched::plain(near, &require);
+            let stream = |near| AuthCheckedStream::plain(near, &require);
             assert_eq!(heard(stream, &all, 7).await, (all.clone(), None), "{typed}");
         }
     }
@@ -294,7 +294,7 @@ mod tests {
         let require = require("scram-sha-256");
         for (answer, asked) in [(b"N", Some(AuthMethod::Md5)), (b"S", None)] {
             let said = [&answer[..], &request(5, b"salt")].concat();
-            let stream = |near| Watched::asking_for_tls(near, &require);
+            let stream = |near| AuthCheckedStream::asking_for_tls(near, &require);
             assert_eq!(heard(stream, &said, 2).await.1, asked);
         }
     }

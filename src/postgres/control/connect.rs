@@ -17,7 +17,7 @@ use tokio_postgres::config::{self, SslMode as TokioSslMode};
 use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::authentication::{Watched, WatchedTls, unwanted};
+use super::authentication::{AuthCheckedStream, AuthCheckedTls, unwanted};
 use super::error::ControlError;
 use crate::libpq::ConnectInfo;
 use crate::libpq::{
@@ -189,7 +189,7 @@ async fn log_in(
     let opened = match socket {
         Socket::Unix(socket) => {
             let socket = UnixStream::from_std(socket).map_err(io)?;
-            serve(&config, Watched::plain(socket, require), NoTls).await
+            serve(&config, AuthCheckedStream::plain(socket, require), NoTls).await
         }
         Socket::Tcp(socket) => {
             let peer = socket.peer_addr().map_err(io)?.ip();
@@ -200,19 +200,22 @@ async fn log_in(
             }
             let socket = TcpStream::from_std(socket).map_err(io)?;
             match tls {
-                None => serve(&config, Watched::plain(socket, require), NoTls).await,
+                None => serve(&config, AuthCheckedStream::plain(socket, require), NoTls).await,
                 Some(maker) => {
                     let socket = match info.tls.negotiation {
-                        SslNegotiation::Postgres => Watched::asking_for_tls(socket, require),
-                        SslNegotiation::Direct => Watched::opaque(socket, require),
+                        SslNegotiation::Postgres => {
+                            AuthCheckedStream::asking_for_tls(socket, require)
+                        }
+                        SslNegotiation::Direct => AuthCheckedStream::opaque(socket, require),
                     };
                     let name = tls::server_name(endpoint).to_str().into_owned();
-                    let made: Result<_, _> = MakeTlsConnect::<Watched<TcpStream>>::make_tls_connect(
-                        &mut maker.clone(),
-                        &name,
-                    );
+                    let made: Result<_, _> =
+                        MakeTlsConnect::<AuthCheckedStream<TcpStream>>::make_tls_connect(
+                            &mut maker.clone(),
+                            &name,
+                        );
                     let Ok(connector) = made;
-                    let tls = WatchedTls { connector, require: require.clone() };
+                    let tls = AuthCheckedTls { connector, require: require.clone() };
                     serve(&config, socket, tls).await
                 }
             }

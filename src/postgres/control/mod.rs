@@ -14,10 +14,10 @@ mod error;
 mod existing_rows;
 mod hint_text;
 mod inspect;
+mod newest_rows;
 mod preflight;
 mod requirements_check;
 mod row_size;
-mod rows;
 mod setup;
 mod slot;
 mod slot_sample;
@@ -32,9 +32,9 @@ pub use inspect::{
     Inspection, Others, PartFacts, PublicationFacts, Published, Requirements, ServerFacts,
     TableFacts, inspect,
 };
+pub use newest_rows::{NewestRows, RowColumn, newest_rows};
 pub use preflight::preflight;
-pub use row_size::{Unguarded, unguarded};
-pub use rows::{NewestRows, RowColumn, newest_rows};
+pub use row_size::{UnboundedTable, unguarded};
 pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
 pub use slot::{SlotFacts, slot};
 pub use slot_sample::{SlotSample, current_flush_lsn, held_sample, sample};

@@ -39,7 +39,7 @@ const COLUMNS: &str = "\
 
 /// A table that takes rows of any size.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unguarded {
+pub struct UnboundedTable {
     /// The table.
     pub table: TableName,
     /// The columns that no CHECK measures.
@@ -52,7 +52,7 @@ pub struct Unguarded {
 pub async fn unguarded(
     client: &Client,
     tables: &[TableName],
-) -> Result<Vec<Unguarded>, ControlError> {
+) -> Result<Vec<UnboundedTable>, ControlError> {
     let mut found = Vec::new();
     for table in tables {
         let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
@@ -93,11 +93,11 @@ impl CatalogColumn {
     }
 }
 
-fn judge(table: &TableName, columns: &[CatalogColumn]) -> Option<Unguarded> {
+fn judge(table: &TableName, columns: &[CatalogColumn]) -> Option<UnboundedTable> {
     let open: Vec<String> =
         columns.iter().filter(|column| !column.is_measured).map(|c| c.name.clone()).collect();
     let sizes: Vec<String> = columns.iter().map(CatalogColumn::size).collect();
-    (!open.is_empty()).then(|| Unguarded {
+    (!open.is_empty()).then(|| UnboundedTable {
         table: table.clone(),
         columns: open,
         sql: format!(

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use super::account::Account;
 use super::password::RandomPassword;
 use super::spawn::spawn;
-use super::tether::{LastSignal, Tether};
+use super::watchdog::{LastSignal, Watchdog};
 use super::{SandboxError, binaries, port};
 use server::{Server, log_tail};
 
@@ -44,7 +44,7 @@ pub enum Stop {
 pub struct Cluster {
     // Dropped in this order: the server first, the folder with it last.
     server: Option<Server>,
-    tether: Tether,
+    watchdog: Watchdog,
     options: Options,
     password: RandomPassword,
     account: Account,
@@ -63,10 +63,10 @@ impl Cluster {
         };
         let account = Account::unprivileged()?;
         let folder = account.make_folder("postrider-pg-")?;
-        let tether = Tether::new(&folder)?;
+        let watchdog = Watchdog::new(&folder)?;
         let mut cluster = Self {
             server: None,
-            tether,
+            watchdog,
             options: options.clone(),
             password: RandomPassword::draw()?,
             account,
@@ -117,7 +117,7 @@ impl Cluster {
 
     /// Its folder: the unix socket, `data` and `log` lie in it.
     pub fn folder(&self) -> &Path {
-        self.tether.folder()
+        self.watchdog.folder()
     }
 
     /// Major version, such as 15 or 18.
@@ -160,7 +160,7 @@ impl Cluster {
         server.wait(limit)?;
         let process = server.process();
         self.server = None;
-        self.tether.free(process)
+        self.watchdog.free(process)
     }
 
     /// Starts it after a stop, on the same port and data. Does nothing while it runs.
@@ -193,7 +193,7 @@ impl Cluster {
         let mut command = self.command("postgres");
         command.arg("-D").arg(&data).args(["-p", &self.port.to_string()]);
         let mut server = Server::spawn(&mut command, &log)?;
-        self.tether.hold(server.process(), LastSignal::Quit)?;
+        self.watchdog.hold(server.process(), LastSignal::Quit)?;
         match server.wait_ready(&data, self.options.limit) {
             Ok(()) => {
                 self.server = Some(server);
@@ -202,7 +202,7 @@ impl Cluster {
             Err(error) => {
                 let process = server.process();
                 drop(server);
-                self.tether.free(process)?;
+                self.watchdog.free(process)?;
                 Err(error)
             }
         }

@@ -30,7 +30,7 @@ use super::probes::Probes;
 use super::settings::{database, pool, stop_signal};
 use horizon::Horizons;
 use postrider_service::units::parse_duration;
-use sweep::{MaintenanceTotals, Sweep, Swept, pause};
+use sweep::{CleanupCounts, MaintenanceTotals, Sweep, pause};
 use table::CleanupTable;
 
 /// Arguments of `shop maintain`.
@@ -73,7 +73,7 @@ pub(super) struct MaintenanceArgs {
 struct Cleaned<'a> {
     table: &'static str,
     #[serde(flatten)]
-    swept: &'a Swept,
+    swept: &'a CleanupCounts,
     dry_run: bool,
 }
 
@@ -133,7 +133,7 @@ impl MaintenanceRun<'_> {
                     totals.left_alone.fetch_add(1, Ordering::Relaxed);
                     let left_alone = Some(refusal.to_string());
                     failure.get_or_insert(refusal);
-                    Swept { left_alone, ..Swept::default() }
+                    CleanupCounts { left_alone, ..CleanupCounts::default() }
                 }
                 Err(error) => {
                     // The other tables are cleaned up all the same.
@@ -144,7 +144,7 @@ impl MaintenanceRun<'_> {
                     continue;
                 }
                 Ok(swept) => {
-                    let Swept { deleted, held_back, .. } = swept;
+                    let CleanupCounts { deleted, held_back, .. } = swept;
                     info!(
                         table = table.name(),
                         deleted,

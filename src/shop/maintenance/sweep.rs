@@ -1,7 +1,7 @@
 //! Deletes old rows of one table, page by page from the oldest; counts what it deleted, for output and
 //! metrics.
 //!
-//! Input: a table and an age. Output: `Swept`: how many rows were deleted, and how many were old enough but
+//! Input: a table and an age. Output: `CleanupCounts`: how many rows were deleted, and how many were old enough but
 //! are still needed. Invariant: each row is visited once, by keyset pagination through the index over age and
 //! key, however many have the same age; a page is one transaction; `pause` between pages ends early on stop.
 
@@ -64,7 +64,7 @@ impl MaintenanceTotals {
 
 /// The outcome for one table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Swept {
+pub(super) struct CleanupCounts {
     /// Rows that were deleted, or would be.
     pub(super) deleted: u64,
     /// Rows that are old enough but still needed.
@@ -91,7 +91,7 @@ pub(super) struct Sweep<'a> {
 
 impl Sweep<'_> {
     /// Deletes what is old enough, or counts it, until nothing is left or it is told to stop.
-    pub(super) async fn table(&self, table: CleanupTable) -> Result<Swept, ShopError> {
+    pub(super) async fn table(&self, table: CleanupTable) -> Result<CleanupCounts, ShopError> {
         if table == CleanupTable::Outbox {
             slot::check(self.client, &self.args.slot).await?;
         }
@@ -99,7 +99,7 @@ impl Sweep<'_> {
         // The end of the previous page: age and key as text.
         let mut from = vec!["-infinity".to_owned()];
         from.extend(table.key().iter().map(|(_, kind)| kind.least()));
-        let (mut swept, mut told) = (Swept::default(), Instant::now());
+        let (mut swept, mut told) = (CleanupCounts::default(), Instant::now());
         while !*self.stop.borrow() {
             let row = self.fetch_page(table, &page, &from).await?;
             let seen = self.add(table, &row, &mut swept)?;
@@ -139,7 +139,12 @@ impl Sweep<'_> {
     }
 
     /// Adds the counts of a page. Returns how many rows it visited.
-    fn add(&self, table: CleanupTable, row: &Row, swept: &mut Swept) -> Result<u64, ShopError> {
+    fn add(
+        &self,
+        table: CleanupTable,
+        row: &Row,
+        swept: &mut CleanupCounts,
+    ) -> Result<u64, ShopError> {
         let number = |column: &str| {
             let number: i64 = row.try_get(column)?;
             Ok::<_, ShopError>(u64::try_from(number).unwrap_or_default())

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use postrider::sandbox::account::Account;
 use postrider::sandbox::password::RandomPassword;
 use postrider::sandbox::port;
-use postrider::sandbox::tether::{LastSignal, Tether};
+use postrider::sandbox::watchdog::{LastSignal, Watchdog};
 use postrider::shop::orders::EVENT_TYPES;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -91,14 +91,14 @@ struct SecretRedis {
     port: u16,
     password: RandomPassword,
     authority: std::path::PathBuf,
-    _tether: Tether,
+    _tether: Watchdog,
 }
 
 impl SecretRedis {
     fn start() -> Self {
         let account = Account::unprivileged().unwrap();
         let folder = account.make_folder("postrider-redis-").unwrap();
-        let mut tether = Tether::new(&folder).unwrap();
+        let mut watchdog = Watchdog::new(&folder).unwrap();
         let authority = secured::authority("whom Redis trusts");
         let (certificate, key) = secured::issue(&authority, "redis", &["localhost"]);
         let place = |name: &str, text: &str| {
@@ -123,9 +123,9 @@ impl SecretRedis {
         account.apply(&mut command);
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(configuration.as_bytes()).unwrap();
-        tether.hold(child.id(), LastSignal::Kill).unwrap();
+        watchdog.hold(child.id(), LastSignal::Kill).unwrap();
         wait_for("Redis", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
-        Self { child, port, password, authority, _tether: tether }
+        Self { child, port, password, authority, _tether: watchdog }
     }
 }
 

@@ -18,7 +18,7 @@ use base64::prelude::BASE64_STANDARD;
 use postrider::sandbox::account::Account;
 use postrider::sandbox::password::RandomPassword;
 use postrider::sandbox::port;
-use postrider::sandbox::tether::{LastSignal, Tether};
+use postrider::sandbox::watchdog::{LastSignal, Watchdog};
 use serde_json::Value;
 
 use support::java;
@@ -48,7 +48,7 @@ pub(crate) struct Connect {
     child: Child,
     port: u16,
     password: RandomPassword,
-    tether: Tether,
+    watchdog: Watchdog,
 }
 
 impl Connect {
@@ -56,7 +56,7 @@ impl Connect {
     pub(crate) fn start(jars: &Path, bootstrap: &str, connectors: &[(&str, &str)]) -> Self {
         let account = Account::unprivileged().unwrap();
         let home = account.make_folder("postrider-connect-").unwrap();
-        let mut tether = Tether::new(&home).unwrap();
+        let mut watchdog = Watchdog::new(&home).unwrap();
         let port = port::free().unwrap();
         let worker = home.join("worker.properties");
         fs::write(&worker, properties(bootstrap, port, &home)).unwrap();
@@ -78,8 +78,8 @@ impl Connect {
             .stderr(log)
             .spawn()
             .unwrap();
-        tether.hold(child.id(), LastSignal::Kill).unwrap();
-        Self { child, port, password, tether }
+        watchdog.hold(child.id(), LastSignal::Kill).unwrap();
+        Self { child, port, password, watchdog }
     }
 
     /// Why the worker, or one of its connectors, does not run any more.
@@ -103,7 +103,7 @@ impl Connect {
 
     /// The end of its log.
     pub(crate) fn log(&self) -> String {
-        let text = fs::read_to_string(self.tether.folder().join("log")).unwrap_or_default();
+        let text = fs::read_to_string(self.watchdog.folder().join("log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(40)..].join("\n")
     }

@@ -152,7 +152,7 @@ impl Chaos<'_> {
         let is_up = |number: &usize| self.stage.services[*number].state == State::Running;
         let Some(number) = from_first.find(is_up) else { return };
         let stage = &mut *self.stage;
-        stage.services[number].kill(&mut stage.tether);
+        stage.services[number].kill(&mut stage.watchdog);
         self.toll.kills += 1;
         self.restart(Victim::Service(number));
     }
@@ -225,7 +225,7 @@ impl Chaos<'_> {
         for number in 0..self.stage.services.len() {
             let stage = &mut *self.stage;
             let service = &mut stage.services[number];
-            let Some(status) = service.ended(&mut stage.tether) else { continue };
+            let Some(status) = service.ended(&mut stage.watchdog) else { continue };
             let words = format!("{} ended ({status}):\n{}", service.name, service.last_log_lines());
             eprintln!("{words}");
             self.toll.ended.push(words);

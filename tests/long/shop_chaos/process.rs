@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use postrider::sandbox::tether::{LastSignal, Tether};
+use postrider::sandbox::watchdog::{LastSignal, Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::shop_chaos::clients::ServiceAddress;
@@ -79,7 +79,7 @@ impl Service {
     }
 
     /// Starts it; its log says when it listens.
-    pub(crate) fn start(&mut self, tether: &mut Tether) {
+    pub(crate) fn start(&mut self, watchdog: &mut Watchdog) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
             .args(&self.arguments)
             .envs(self.variables.iter().cloned())
@@ -90,19 +90,19 @@ impl Service {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        tether.hold(child.id(), LastSignal::Kill).unwrap();
+        watchdog.hold(child.id(), LastSignal::Kill).unwrap();
         follow(child.stderr.take().unwrap(), Arc::clone(&self.log), Arc::clone(&self.door));
         self.child = Some(child);
         self.state = State::Running;
     }
 
     /// kill -9.
-    pub(crate) fn kill(&mut self, tether: &mut Tether) {
+    pub(crate) fn kill(&mut self, watchdog: &mut Watchdog) {
         self.count();
         let Some(mut child) = self.child.take() else { return };
         child.kill().unwrap();
         child.wait().unwrap();
-        tether.free(child.id()).unwrap();
+        watchdog.free(child.id()).unwrap();
         *self.door.lock().unwrap() = None;
         self.state = State::Dead;
     }
@@ -126,15 +126,15 @@ impl Service {
     }
 
     /// Waits for the end that it was asked for.
-    pub(crate) fn wait_stopped(&mut self, tether: &mut Tether) -> Option<ExitStatus> {
-        within(STOP_LIMIT, || self.ended(tether))
+    pub(crate) fn wait_stopped(&mut self, watchdog: &mut Watchdog) -> Option<ExitStatus> {
+        within(STOP_LIMIT, || self.ended(watchdog))
     }
 
     /// How it ended, if it did, by itself or because it was asked to.
-    pub(crate) fn ended(&mut self, tether: &mut Tether) -> Option<ExitStatus> {
+    pub(crate) fn ended(&mut self, watchdog: &mut Watchdog) -> Option<ExitStatus> {
         let child = self.child.as_mut()?;
         let status = child.try_wait().unwrap()?;
-        tether.free(child.id()).unwrap();
+        watchdog.free(child.id()).unwrap();
         self.child = None;
         *self.door.lock().unwrap() = None;
         self.state = State::Dead;

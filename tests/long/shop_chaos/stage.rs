@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use postrider::sandbox::account::Account;
 use postrider::sandbox::postgres::{Cluster, Options};
 use postrider::sandbox::redis::Redis;
-use postrider::sandbox::tether::Tether;
+use postrider::sandbox::watchdog::Watchdog;
 
 use crate::shop_chaos::clients::ServiceAddress;
 use crate::shop_chaos::consumers::{self, CONSUMERS};
@@ -59,7 +59,7 @@ pub(crate) struct Stage {
     pub(crate) relay: Option<Running>,
     pub(crate) redis: Redis,
     pub(crate) redis_state: State,
-    pub(crate) tether: Tether,
+    pub(crate) watchdog: Watchdog,
     pub(crate) database: Database,
     pub(crate) bootstrap: String,
     relay_settings: Relay,
@@ -93,7 +93,7 @@ impl Stage {
             relay: None,
             redis,
             redis_state: State::Running,
-            tether: Tether::new(&folder).unwrap(),
+            watchdog: Watchdog::new(&folder).unwrap(),
             relay_settings: relay(&database, &bootstrap),
             database,
             bootstrap,
@@ -115,7 +115,7 @@ impl Stage {
 
     /// Starts a service that is dead.
     pub(crate) fn start_service(&mut self, number: usize) {
-        self.services[number].start(&mut self.tether);
+        self.services[number].start(&mut self.watchdog);
     }
 
     /// Starts the relay, which must be dead.
@@ -169,7 +169,7 @@ impl Stage {
             service.request_stop();
         }
         for service in &mut self.services {
-            let status = service.wait_stopped(&mut self.tether);
+            let status = service.wait_stopped(&mut self.watchdog);
             if !status.is_some_and(|status| status.success()) {
                 let (name, words) = (&service.name, service.last_log_lines());
                 faults.push(format!("{name} did not stop well ({status:?}):\n{words}"));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use postrider_sandbox::account::Account;
 use postrider_sandbox::port;
 use postrider_sandbox::spawn::spawn;
-use postrider_sandbox::tether::{LastSignal, Tether};
+use postrider_sandbox::watchdog::{LastSignal, Watchdog};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rustix::process::{Pid, Signal, kill_process};
@@ -42,7 +42,7 @@ const HEAP_MEASURED_MIB: u32 = 1_024;
 #[derive(Debug)]
 pub struct Kafka {
     brokers: Vec<Broker>,
-    tether: Tether,
+    watchdog: Watchdog,
     options: Options,
     account: Account,
     jars: PathBuf,
@@ -102,7 +102,7 @@ impl Kafka {
     fn format(options: &Options, jars: &Path) -> Self {
         let account = Account::unprivileged().unwrap();
         let home = account.make_folder("postrider-kafka-").unwrap();
-        let tether = Tether::new(&home).unwrap();
+        let watchdog = Watchdog::new(&home).unwrap();
         let ports: Vec<Ports> = (0..options.brokers).map(|_| free_ports()).collect();
         let brokers: Vec<Broker> = (0..options.brokers)
             .map(|index| {
@@ -115,7 +115,7 @@ impl Kafka {
             })
             .collect();
         let kafka =
-            Self { brokers, tether, options: options.clone(), account, jars: jars.to_path_buf() };
+            Self { brokers, watchdog, options: options.clone(), account, jars: jars.to_path_buf() };
         let tools: Vec<Child> = (0..options.brokers)
             .map(|index| {
                 let user = format!("{SCRAM}=[name={ALLOWED_USER},password={PASSWORD}]");
@@ -163,7 +163,7 @@ impl Kafka {
         let Some(mut child) = self.brokers[index].child.take() else { return };
         child.kill().unwrap();
         child.wait().unwrap();
-        self.tether.free(child.id()).unwrap();
+        self.watchdog.free(child.id()).unwrap();
     }
 
     /// Starts a killed broker again on its ports and data, and waits until all brokers answer.
@@ -201,7 +201,7 @@ impl Kafka {
         let mut java = self.java(index, "kafka.Kafka");
         java.arg(folder.join("server.properties")).stdout(log.try_clone().unwrap()).stderr(log);
         let child = spawn(&mut java).map_err(|error| error.to_string())?;
-        self.tether.hold(child.id(), LastSignal::Kill).unwrap();
+        self.watchdog.hold(child.id(), LastSignal::Kill).unwrap();
         self.brokers[index].child = Some(child);
         Ok(())
     }

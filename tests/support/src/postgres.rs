@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use postrider_sandbox::account::Account;
 use postrider_sandbox::postgres::{Address, Cluster, Options, Stop};
-use postrider_sandbox::tether::Tether;
+use postrider_sandbox::watchdog::Watchdog;
 
 use super::sql::Sql;
 use super::{root, skip, unique};
@@ -132,13 +132,13 @@ fn copy(from: &Path, to: &Path) {
 /// The folder itself, or a copy of it where the account of the servers cannot reach it, as in a
 /// clone below root's home. Copies go with this process.
 pub fn readable(folder: &Path) -> PathBuf {
-    static COPIES: OnceLock<Tether> = OnceLock::new();
+    static COPIES: OnceLock<Watchdog> = OnceLock::new();
     let account = Account::unprivileged().unwrap();
     if account.reaches(folder) {
         return folder.to_path_buf();
     }
     let copies = COPIES
-        .get_or_init(|| Tether::new(&account.make_folder("postrider-copy-").unwrap()).unwrap());
+        .get_or_init(|| Watchdog::new(&account.make_folder("postrider-copy-").unwrap()).unwrap());
     let copy = copies.folder().join(unique("copy"));
     self::copy(folder, &copy);
     copy

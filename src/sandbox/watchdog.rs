@@ -42,12 +42,12 @@ rm -rf -- "$1"
 /// A folder and the processes that live in it; all gone when this is dropped, or this process ends
 /// in any way.
 #[derive(Debug)]
-pub struct Tether {
+pub struct Watchdog {
     folder: PathBuf,
     shell: Child,
 }
 
-/// What ends a held process when the tether snaps.
+/// What ends a held process when the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LastSignal {
     /// PostgreSQL's immediate shutdown.
@@ -56,12 +56,12 @@ pub enum LastSignal {
     Kill,
 }
 
-impl Tether {
+impl Watchdog {
     /// Ties `folder` to this process. The folder must be the caller's own: it will be removed.
     pub fn new(folder: &Path) -> Result<Self, SandboxError> {
         let mut shell = Command::new("/bin/sh");
         shell
-            .args(["-c", SCRIPT, "tether"])
+            .args(["-c", SCRIPT, "watchdog"])
             .arg(folder)
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -99,7 +99,7 @@ impl Tether {
     }
 }
 
-impl Drop for Tether {
+impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
         // Waiting cannot fail for our own child; were it to, the shell still does its work.
@@ -120,13 +120,13 @@ mod tests {
     fn dropping_ends_what_is_held_spares_what_is_free_and_removes_the_folder() {
         let folder = tempfile::tempdir().unwrap().keep();
         let (mut held, mut freed) = (sleeper(), sleeper());
-        let mut tether = Tether::new(&folder).unwrap();
-        tether.hold(freed.id(), LastSignal::Kill).unwrap();
-        tether.hold(held.id(), LastSignal::Quit).unwrap();
-        tether.free(freed.id()).unwrap();
+        let mut watchdog = Watchdog::new(&folder).unwrap();
+        watchdog.hold(freed.id(), LastSignal::Kill).unwrap();
+        watchdog.hold(held.id(), LastSignal::Quit).unwrap();
+        watchdog.free(freed.id()).unwrap();
         // Reaped beside the drop: `kill -0` finds a zombie alive.
         let reaper = std::thread::spawn(move || held.wait().unwrap());
-        drop(tether);
+        drop(watchdog);
         assert!(!reaper.join().unwrap().success());
         assert!(!folder.exists());
         assert_eq!(freed.try_wait().unwrap(), None, "a freed process must live on");
@@ -138,7 +138,7 @@ mod tests {
     fn the_shell_acts_at_once_when_the_pipe_ends() {
         let folder = tempfile::tempdir().unwrap().keep();
         let start = Instant::now();
-        drop(Tether::new(&folder).unwrap());
+        drop(Watchdog::new(&folder).unwrap());
         assert!(start.elapsed() < Duration::from_secs(20));
         assert!(!folder.exists());
     }
