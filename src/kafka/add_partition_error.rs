@@ -1,6 +1,8 @@
-//! Finds out which topic made AddPartitionsToTxn fail, from librdkafka's log.
+//! Finds out from librdkafka's log which topic the brokers do not let a Kafka transaction write to (a
+//! refused AddPartitionsToTxn), because the error that the library returns does not name the topic.
 //!
-//! Input: log lines of the client library. Output: the topic, and the broker's reason. No I/O.
+//! Input: one log line. Output: the topic, the broker's reason, and whether it is a matter of permission;
+//! nothing for a line that is about the producer itself, such as one with an old epoch. No I/O.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 

@@ -1,16 +1,10 @@
-//! Checks before a record is sent: is a broker connected, and how many partitions does its topic have?
+//! Checks before a record is sent: is a broker connected, and how many partitions does its topic have? Asks
+//! the brokers on another thread if that is unknown, so that a missing topic does not block the relay.
 //!
-//! Input: the record about to be sent. Output: whether it may be sent now, or why the session is over.
-//! Invariant: a record whose topic is unavailable is not accepted, so that waiting for the topic repeats
-//! nothing; what becomes of its row, [`TopicBook`](super::TopicBook) decides. No call waits for a broker's
-//! answer about a topic.
-//!
-//! Rows choose topics, so they determine how often the brokers are asked. A few topics are asked for by
-//! name: that costs a round trip each, has an exact answer (missing or forbidden), and makes brokers create
-//! the topic if they are so configured. Beyond a share of the time ([`BY_NAME`]) the brokers are asked for
-//! all topics instead. That answer is valid for every row that was received before the request: a topic
-//! that was created before its first row was written is in it, because Postgres sends a row after its
-//! commit. The list of a large cluster is large, so at most half of the time is spent on lists.
+//! Input: the record about to be sent. Output: it may be sent (as a partition's first record or freely), it
+//! must wait, its row is refused, or the session is over. Invariant: a record whose topic is unavailable is
+//! not accepted, so that waiting for the topic repeats nothing; what becomes of its row, `TopicBook`
+//! decides. A call waits for brokers only until the first of them answers, 100 ms at most.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,6 +42,13 @@ const RECOUNTS_MAX: usize = 1_000;
 const LIST_AGE: Duration = Duration::from_secs(2);
 
 /// What is known so far.
+///
+/// Rows choose topics, so they determine how often the brokers are asked. A few topics are asked for by
+/// name: that costs a round trip each, has an exact answer (missing or forbidden), and makes brokers create
+/// the topic if they are so configured. Beyond a share of the time ([`BY_NAME`]) the brokers are asked for
+/// all topics instead. That answer is valid for every row that was received before the request: a topic
+/// that was created before its first row was written is in it, because Postgres sends a row after its
+/// commit. The list of a large cluster is large, so at most half of the time is spent on lists.
 #[derive(Debug)]
 pub(super) struct Admissions {
     /// A broker has answered since the start.

@@ -1,14 +1,11 @@
-//! Tracks which brokers are connected, from librdkafka's log.
+//! Tracks from librdkafka's log whether a broker is reachable. The library has no cheap call for that: its
+//! error callback reports only that all brokers are down, its statistics are a JSON document of every
+//! partition, and a metadata request blocks.
 //!
-//! librdkafka does not report when a broker comes back: its error callback knows only "all brokers are
-//! down", its statistics are a JSON document of every partition, and a metadata request blocks. Its debug
-//! context `broker` logs one line per change of a connection's state, and nothing per record:
-//!
-//! ```text STATE  [thrd:host:9092/1]: host:9092/1: Broker changed state APIVERSION_QUERY -> UP ```
-//!
-//! Input: such lines. Output: whether at least one broker is reachable. A connection that ends does not
-//! prove an outage, since brokers close idle ones; a connection that cannot be made while none is up does.
-//! With none up the library tries again every second, so an outage is known within seconds.
+//! Input: lines of its debug context `broker`, one per change of a connection's state, such as
+//! `host:9092/1: Broker changed state APIVERSION_QUERY -> UP`. Output: whether some broker answers now, did
+//! before, or ever accepted a connection. A connection that ends is no outage, since brokers close idle
+//! ones; a failed attempt to connect is one while no connection is up.
 
 /// What a line changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,10 @@
-//! Receives librdkafka's log lines and client errors.
+//! Interprets librdkafka's log lines and client errors. During an outage the library logs about ten lines a
+//! second, and it does not say which setting is wrong.
 //!
-//! Input: what librdkafka logs and reports apart from delivery reports. Output: lines in Postrider's log,
-//! with its levels and without repetition, and the state that others ask for: is a broker reachable, did
-//! the producer fail fatally, was the login refused.
+//! Input: what librdkafka logs and reports, apart from delivery reports. Output: warnings in Postrider's
+//! log, each kind at most every 10 s, and the state that producers and readers ask for: does a broker
+//! answer and if not, why; did the client fail fatally; was the login refused; which topic may no
+//! transaction write to; how often may a request have been lost.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
-//! Commits Kafka transactions on a thread of its own, so that the hot thread does not wait.
+//! Commits Kafka transactions on a thread of its own, so that the thread that reads from Postgres does not
+//! wait for the brokers.
 //!
 //! Input: requests to commit a producer's open transaction. Output: one result for each. Invariant: a
 //! request returns at once; a result that is not `Ok` says nothing about the transaction's outcome. The
-//! thread ends when this is dropped and the last request is done.
+//! thread ends when the `Committer` is dropped and the last request is done.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

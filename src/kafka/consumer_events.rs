@@ -1,7 +1,9 @@
-//! The rdkafka context of consumers: passes log lines and errors on to [`ClientEvents`].
+//! The rdkafka context of consumers: passes log lines and errors on to `ClientEvents`, which says why no
+//! broker answers or why a login was refused. `serve` polls a consumer without assigned partitions, because
+//! librdkafka reports such events only while a consumer is polled.
 //!
-//! Output: why no broker answers, and why a login was refused. Events arrive only while the consumer is
-//! polled.
+//! Input: librdkafka's callbacks. Output: the reason of an outage, and the error of a login that no broker
+//! ever accepted.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

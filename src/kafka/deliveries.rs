@@ -1,9 +1,10 @@
 //! The rdkafka context of producers: turns delivery reports into confirmations.
 //!
-//! Input: librdkafka's callbacks, all on the thread that polls. Output: confirmations by ticket; the reason
-//! why the session is over, if it is; the number of events served, by which the poll loop knows that none
-//! is left. Invariant: one answer per ticket; no allocation per stored record (the caller's vector is
-//! reused); nothing is logged per record.
+//! Input: librdkafka's callbacks, all on the thread that polls. Output: a confirmation for each record that
+//! was stored, or that was refused in cautious mode (one record of a key at a time); otherwise the error
+//! that ends the session, with the records of the refused batches; and the number of callbacks served, by
+//! which the poll loop knows that none is left. Invariant: only a delivery report with an offset confirms a
+//! record as stored (G1); no allocation and no log line per stored record.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

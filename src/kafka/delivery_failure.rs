@@ -1,6 +1,9 @@
-//! What the error code of a failed delivery means: for the record, or for the session.
+//! Decides by its error code what a failed delivery means: this record can never be stored, the session is
+//! over, or the record only fell with a producer that had failed before. Also classifies a code alone: does
+//! it fence the producer, is it about a rule of the brokers, does it come from a broker at all?
 //!
-//! Input: librdkafka's error code for one record. Output: a [`DeliveryFailure`]. No I/O.
+//! Input: librdkafka's error code, and the record's topic, partition and size. Output: a `DeliveryFailure`
+//! with the reason. No I/O.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 

@@ -2,11 +2,9 @@
 //!
 //! Input: how many brokers and which topics. Output: a bootstrap address for any Kafka client, and
 //! functions that make the brokers fail. It speaks the real protocol on loopback ports, but it is not
-//! Kafka: it keeps 5 MiB (compressed) per partition and discards the oldest beyond that, does not detect
-//! duplicates of an idempotent producer, shows aborted transactions, has no admin API, and creates unknown
-//! topics with four partitions, which cannot be changed. It requires no login: other users of the machine
-//! can read and write its topics, which contain generated data only. It proves nothing about exactly-once
-//! delivery.
+//! Kafka: it keeps 5 MiB (compressed) per partition, does not detect duplicates of an idempotent producer,
+//! shows aborted transactions, has no admin API, creates unknown topics with four partitions, and requires
+//! no login. It proves nothing about exactly-once delivery.
 
 use std::time::Duration;
 
@@ -21,6 +19,9 @@ use super::deliveries::Deliveries;
 use super::settings::KafkaSpec;
 
 /// A cluster inside this process; it ends when dropped.
+///
+/// Beyond 5 MiB of a partition it discards the oldest records; the partition count of a topic cannot be
+/// changed. Other users of the machine can read and write its topics, which contain generated data only.
 pub struct Broker {
     /// The client that hosts the mock cluster. It sends nothing.
     host: BaseProducer<Deliveries>,

@@ -1,8 +1,9 @@
-//! Failpoints: named places in the code where a test can kill, stop or delay the process.
+//! Failpoints: named places in the code where a test can kill, stop or delay the process, to check that no
+//! row is lost wherever it crashes.
 //!
-//! The environment variable `FAILPOINT` says what to do where: `place=kill`, `place=stop` (SIGSTOP) or
-//! `place=sleep` (1 s), at the n-th time with `@n`, such as `commit_asked=kill@7`. Without the feature
-//! `failpoints` nothing of this is compiled.
+//! Input: the environment variable `FAILPOINT`: `place=kill`, `place=stop` (SIGSTOP) or `place=sleep` (1
+//! s), at the n-th time with `@n`, such as `commit_asked=kill@7`. Output: that signal or pause when the
+//! code passes the place. Without the feature `failpoints`, [`pass`] does nothing.
 
 /// Every place, in the order in which a row passes them.
 pub const PLACES: [&str; 15] = [

@@ -1,13 +1,10 @@
-//! Fences earlier transactional producers of the same stream (InitProducerId).
+//! Fences earlier transactional producers of the same stream (InitProducerId), so that none of them can
+//! write any more. `fence` takes seconds at most, since a replication stream is open meanwhile; where no
+//! stream waits, `fence_patiently` and `fence_off` retry for a minute.
 //!
 //! Input: a [`KafkaSpec`] and the [`Lineage`] of the stream. Output: a producer that may begin
 //! transactions, or an error. Invariant: every transaction of an earlier producer with the same
 //! transactional id has ended (KIP-98).
-//!
-//! librdkafka retries half a second after it could not reach the coordinator, and half a second after the
-//! coordinator asked it to retry (rdkafka_txnmgr.c and rdkafka_idempotence.c, 2.12). Both would take most
-//! of a start's time. So it is asked once a broker is connected, and a client that was asked to retry,
-//! because the coordinator has just ended an earlier producer's transaction, is replaced by a new one.
 
 use std::time::{Duration, Instant};
 
@@ -35,6 +32,11 @@ const CLIENTS_MAX: u32 = 4;
 
 /// A producer. From now on no earlier one of this stream can write. Blocks for [`LIMIT`] at most, and
 /// [`MEETING`] more where no broker answers.
+///
+/// librdkafka retries half a second after it could not reach the coordinator, and half a second after the
+/// coordinator asked it to retry (rdkafka_txnmgr.c and rdkafka_idempotence.c, 2.12). Both would take most
+/// of a start's time. So it is asked once a broker is connected, and a client that was asked to retry,
+/// because the coordinator has just ended an earlier producer's transaction, is replaced by a new one.
 pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, SinkError> {
     let config = spec.transactional_config(&lineage.transactional_id())?;
     let deadline = Instant::now() + LIMIT;

@@ -1,21 +1,11 @@
-//! First-write gate: a producer's first record to each partition must be stored before others follow.
+//! First-write gate: a producer's first record to each partition must be stored before others follow, since
+//! Kafka accepts any first sequence number: a new leader can refuse the first batch and store the second.
+//! Upholds G2: the records of one key are stored in commit order.
 //!
-//! Input: the records about to be sent with a key, and the delivery reports. Output: whether a record may
-//! be sent now. Invariant: until a partition has stored a record of this session, at most one record with a
-//! key is in flight to it. Upholds G2. Memory is bounded: a topic is remembered once its partitions are
-//! counted; if there are too many, those without a first write in flight are forgotten, and their first
-//! write is repeated later (G3).
-//!
-//! Why: Kafka accepts any first sequence number from a producer that a partition does not know. A leader
-//! that has just been elected can refuse a session's first batch and accept the second, already in flight;
-//! the second's records are then stored before the first's (seen on Apache Kafka 4.3 with topics that had
-//! just been created). Once one batch is stored, every later leader knows the producer from the log, and
-//! refuses what arrives out of order.
-//!
-//! The partition of a record is predicted as the library will choose it: the key's hash modulo the number
-//! of partitions, which is asked for first. A topic whose number is unknown, such as one that does not
-//! exist yet, counts as one partition until it has stored a record; then it is asked for again. A wrong
-//! prediction, after partitions were added, costs only the protection, and is noticed.
+//! Input: the records about to be sent with a key, the partition counts of topics, and delivery reports.
+//! Output: whether a record may be sent now. Invariant: until a partition has stored a record of this
+//! session, at most one record with a key is in flight to it. `murmur2` and `fnv1a` hash keys as
+//! librdkafka's partitioners do, so that a record's partition can be predicted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -80,7 +70,21 @@ impl Topic {
     const UNCOUNTED: Self = Self { whole: FirstWriteState::Stored, partitions: Vec::new() };
 }
 
-/// See the module's documentation.
+/// What each partition knows of this session's producer.
+///
+/// Why: Kafka accepts any first sequence number from a producer that a partition does not know. A leader
+/// that has just been elected can refuse a session's first batch and accept the second, already in flight;
+/// the second's records are then stored before the first's (seen on Apache Kafka 4.3 with topics that had
+/// just been created). Once one batch is stored, every later leader knows the producer from the log, and
+/// refuses what arrives out of order.
+///
+/// The partition of a record is predicted as the library will choose it: the key's hash modulo the number
+/// of partitions, which is asked for first. A topic whose number is unknown, such as one that does not
+/// exist yet, counts as one partition until it has stored a record; then it is asked for again. A wrong
+/// prediction, after partitions were added, costs only the protection, and is noticed.
+///
+/// Memory is bounded: a topic is remembered once its partitions are counted; if there are too many, those
+/// without a first write in flight are forgotten, and their first write is repeated later (G3).
 #[derive(Debug, Default)]
 pub(super) struct FirstWriteGate {
     hash: Option<fn(&[u8]) -> u32>,

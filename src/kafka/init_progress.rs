@@ -1,8 +1,9 @@
-//! Writes the first progress record of a stream, before its slot is created, and replaces progress for
-//! `postrider adopt`.
+//! Writes the first progress record of a stream (delivered up to 0/0) before its slot is created, so that a
+//! slot that another program created is known by having none; and replaces progress for `postrider adopt`.
 //!
-//! Input: a [`Lineage`] or a [`Progress`]. Output: a stored record. Invariant: when these functions return,
-//! the record is stored, and every later session reads it.
+//! Input: the [`Lineage`] of the stream, or a [`Progress`]. Output: a stored record, and the progress that
+//! was found before. Invariant: when these functions return without error, a record is stored. With
+//! transactions, two relays that begin at once cannot overwrite each other's progress.
 
 use std::time::{Duration, Instant};
 

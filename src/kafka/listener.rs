@@ -1,6 +1,8 @@
-//! Recognises a listener that expects TLS or SASL which we do not use, from librdkafka's log.
+//! Recognises what is wrong with a listener from librdkafka's reasons, which do not name the setting to
+//! change: it requires TLS or SASL that we do not use, offers no login, or is no Kafka broker (such as
+//! Postgres). Also tells a login that broke off, an outage, from one that was refused.
 //!
-//! Input: the reasons that librdkafka logs for the end of a connection. Output: what is wrong, and what to
+//! Input: the reason that librdkafka gives for the end of a connection. Output: what is wrong and what to
 //! set. No I/O.
 
 /// What to do where the listener wants another protocol.

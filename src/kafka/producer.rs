@@ -1,43 +1,10 @@
-//! The idempotent producer: at-least-once delivery.
+//! The idempotent producer: at-least-once delivery, and the part of the transactional producer that sends.
 //!
-//! Input: records with tickets. Output: a confirmation per ticket, or a [`SinkError`] and with it
-//! the end of the session.
-//!
-//! Invariant:
-//! * `Stored` comes from a delivery report under `acks=all` (G1);
-//! * each producer appends to each partition a run of records without gaps, in the order of `send`,
-//!   after one first record ([`first_write_gate`](super::first_write_gate)) (G2). So even
-//!   with repeats after a crash, first occurrences stay in order;
-//! * the library's queue is bounded by records and by bytes; beyond that `send` says `Full` (G3);
-//! * an outage of the brokers stalls: records wait for ever (`message.timeout.ms=0`).
-//!
-//! # Batches the broker refuses
-//!
-//! A broker answers for a batch, so one member too large fails them all, and librdkafka would go on
-//! with what comes later: the next batch of the partition would be stored, and the refused members,
-//! sent again, would follow after it. Therefore `enable.gapless.guarantee` is on: the first refused
-//! batch stops the producer before anything later of that partition can be stored, `poll` says
-//! [`SinkError::BatchRefused`], and the relay starts again from what Postgres was told. The error names
-//! the records of the batch. One that was alone in it is at fault; of several, those that may be are
-//! sent alone by the next session ([`Outgoing::alone`]), between others that go as usual. What is under
-//! way at that moment is waited for, so that one session finds as many refusals as it can.
-//!
-//! Where nobody knows which record is at fault, or for whom no session follows, there is
-//! [`KafkaSpec::cautious`]: batches of one, and at most one record per key under way. A refused record
-//! then comes back as [`Outcome::Refused`] with its bytes, and nothing later of that key has been sent.
-//! Gaplessness is off there, for a refused record leaves a gap that is wanted.
-//!
-//! Measured on Apache Kafka 4.1 with librdkafka 2.12.1, one partition of `max.message.bytes=2000`,
-//! 3,000 records of 100 bytes in batches of about 12, record 500 of 3,000 bytes, linger 0, 1, 5 ms:
-//! without gaplessness all 2,499 later records were stored after the refusal; with it none was,
-//! exactly records 0 to 499 lay in the topic, all of them confirmed, and the library announced its
-//! death with `_GAPLESS_GUARANTEE` before the report that says `MSG_SIZE_TOO_LARGE`. With batches of
-//! 1 MB for a topic of 20 kB it is the batch that is too large, and no record: once one of them was stored
-//! alone, the batches of later sessions are half as large ([`KafkaSpec::batch_bytes`]).
-//!
-//! Costs of caution: one round trip per record of a key, and a new epoch after each refusal.
-//!
-//! [`Outcome::Refused`]: super::Outcome::Refused
+//! Input: records with tickets (the numbers by which they are confirmed). Output: a confirmation per
+//! record, or a [`SinkError`] and with it the end of the session. Invariant: `Stored` comes from a delivery
+//! report under `acks=all` (G1); the records of a key are stored in the order of `send`, and a refused
+//! batch stops the producer before later records are stored (G2); the library's queue is bounded, beyond
+//! that `send` says `Full` (G3); during an outage of the brokers records wait for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +34,42 @@ const EVENTS_PER_POLL: u32 = 1_000;
 const TOPIC_NAME_BYTES_MAX: usize = 249;
 
 /// The producer of one session. Dropping it forgets what is not yet stored.
+///
+/// Invariant:
+/// * `Stored` comes from a delivery report under `acks=all` (G1);
+/// * each producer appends to each partition a run of records without gaps, in the order of `send`,
+///   after one first record (`first_write_gate`) (G2). So even with repeats after a crash, first
+///   occurrences stay in order;
+/// * the library's queue is bounded by records and by bytes; beyond that `send` says `Full` (G3);
+/// * an outage of the brokers stalls: records wait for ever (`message.timeout.ms=0`).
+///
+/// # Batches the broker refuses
+///
+/// A broker answers for a batch, so one member too large fails them all, and librdkafka would go on
+/// with what comes later: the next batch of the partition would be stored, and the refused members,
+/// sent again, would follow after it. Therefore `enable.gapless.guarantee` is on: the first refused
+/// batch stops the producer before anything later of that partition can be stored, `poll` says
+/// [`SinkError::BatchRefused`], and the relay starts again from what Postgres was told. The error names
+/// the records of the batch. One that was alone in it is at fault; of several, those that may be are
+/// sent alone by the next session ([`Outgoing::alone`]), between others that go as usual. What is under
+/// way at that moment is waited for, so that one session finds as many refusals as it can.
+///
+/// Where nobody knows which record is at fault, or for whom no session follows, there is
+/// [`KafkaSpec::cautious`]: batches of one, and at most one record per key under way. A refused record
+/// then comes back as [`Outcome::Refused`] with its bytes, and nothing later of that key has been sent.
+/// Gaplessness is off there, for a refused record leaves a gap that is wanted.
+///
+/// Measured on Apache Kafka 4.1 with librdkafka 2.12.1, one partition of `max.message.bytes=2000`,
+/// 3,000 records of 100 bytes in batches of about 12, record 500 of 3,000 bytes, linger 0, 1, 5 ms:
+/// without gaplessness all 2,499 later records were stored after the refusal; with it none was,
+/// exactly records 0 to 499 lay in the topic, all of them confirmed, and the library announced its
+/// death with `_GAPLESS_GUARANTEE` before the report that says `MSG_SIZE_TOO_LARGE`. With batches of
+/// 1 MB for a topic of 20 kB it is the batch that is too large, and no record: once one of them was stored
+/// alone, the batches of later sessions are half as large ([`KafkaSpec::batch_bytes`]).
+///
+/// Costs of caution: one round trip per record of a key, and a new epoch after each refusal.
+///
+/// [`Outcome::Refused`]: super::Outcome::Refused
 pub struct Producer {
     inner: Arc<BaseProducer<Deliveries>>,
     spec: KafkaSpec,

@@ -1,12 +1,10 @@
-//! Reads the newest progress record of a stream from its topic.
+//! Reads from its topic the newest progress record of a stream: how far an earlier session delivered.
 //!
 //! Input: a topic of one partition, and a key. Output: the newest [`Progress`] of that key in a committed
-//! transaction, or none. Invariant: everything that was written before the call is considered. The topic is
-//! read from its tail, where the newest record of a live stream is.
-//!
-//! A read_committed consumer stops at the first open transaction, and one that has just ended may count as
-//! open until its marker is replicated. So the end offset of *all* records is read first, and the reader
-//! waits until committed records reach as far.
+//! transaction, or none. Invariant: everything that was written before the call is considered. A
+//! read_committed consumer stops at the first open transaction, so the end offset of *all* records is read
+//! first, and the reader waits until committed records reach as far. Reading begins at the tail, where the
+//! newest record of a live stream is.
 
 use std::time::{Duration, Instant};
 

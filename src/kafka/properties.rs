@@ -1,7 +1,9 @@
-//! Which librdkafka properties a user may set in `[kafka.properties]`.
+//! Which librdkafka properties a user may set in `[kafka.properties]`: not those that a guarantee depends
+//! on or that have a Postrider option. Also what to write instead of a property of the Java client or a
+//! mistyped name.
 //!
-//! Input: the keys. Output: an error for a forbidden one, which says why and what to use instead. Names and
-//! meanings: librdkafka's CONFIGURATION.md, 2.12.
+//! Input: a property's name. Output: an error that says why it is reserved and what to use instead; advice
+//! about a name that librdkafka does not know. Names and meanings: librdkafka's CONFIGURATION.md, 2.12.
 
 use super::settings::SettingsError;
 

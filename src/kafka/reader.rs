@@ -1,11 +1,10 @@
-//! A consumer of whole topics without a consumer group.
+//! A consumer of whole topics without a consumer group, so that reading leaves no trace in the cluster.
 //!
-//! Input: a [`KafkaSpec`] and a [`ReaderSpec`]. Output: records, in order within each partition, and a
-//! notice when the end is reached. Invariant: no offset is committed and no group is joined; every call
-//! returns within its limit, whatever the brokers do.
-//!
-//! The client library reports the end of a partition without naming its topic, so a reader that stops at
-//! the end reads its topics one after another; one that follows reads all at once.
+//! Input: a [`KafkaSpec`] and a [`ReaderSpec`]: topics, start, and whether to stop at the end. Output:
+//! records, in order within each partition, and a notice when the end is reached, or a [`ReaderError`] with
+//! a hint. Invariant: no offset is committed and no group is joined. librdkafka reports the end of a
+//! partition without naming its topic, so a reader that stops at the end reads its topics one after
+//! another; one that follows reads all at once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,8 +1,11 @@
-//! Finds the records that may have caused the brokers to refuse a batch.
+//! Finds the records that may have caused the brokers to refuse a batch: they answer for the batch as a
+//! whole.
 //!
-//! Input: the delivery reports of a session that is over. Output: [`SinkError::BatchRefused`] with those
-//! records. Invariant: a record is refused for good only if it was alone in its batch, or if the brokers
-//! named it (KIP-467). No I/O.
+//! Input: the refused records of a session that is over, with their error codes. Output:
+//! [`SinkError::BatchRefused`] with the suspects, which the next session rejects or sends alone, and the
+//! size that its batches must not exceed if the batch itself may be too large. Invariant: a record is
+//! refused for good only if it was alone in its batch or in flight, or if the brokers named it (KIP-467).
+//! No I/O.
 
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::{Blame, RefusalCause};

@@ -1,7 +1,7 @@
-//! Reads the secrets for the brokers again for each new client, so that they can be rotated.
+//! Reads the passwords and keys for the brokers again for each new client, so that they can be rotated.
 //!
 //! Input: files and a command. Output: librdkafka properties for one client. Invariant: a secret that was
-//! read at the start is not used once its file has changed; `Debug` shows no secret.
+//! read at the start is not used for new clients once its file has changed; `Debug` shows no secret.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,8 +1,10 @@
 //! Builds librdkafka's configuration from the operator's settings.
 //!
-//! Input: a [`KafkaSpec`]. Output: client configurations for producer and reader, or a [`SettingsError`].
-//! Invariant: the properties that the guarantees depend on are set here and nowhere else, and the user's
-//! properties cannot override them.
+//! Input: a [`KafkaSpec`]: brokers, options, further librdkafka properties. Output: the configuration of
+//! the idempotent or the transactional producer, or what all clients share; or a [`SettingsError`] with a
+//! hint. Invariant: the properties that the guarantees depend on (`acks`, idempotence, queue bounds) are
+//! set here and nowhere else, and the user's properties cannot override them. `Debug` and errors show no
+//! secret.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,6 @@
-//! [`KafkaSink`], what the relay needs of a sink beyond the core's contract, and [`SinkError`], why a sink
-//! fails, with a hint for each.
+//! [`KafkaSink`]: what the relay needs of a sink beyond the core's contract (is a broker connected, what
+//! progress did an earlier session leave). [`SinkError`]: why a sink failed, whether a new session may
+//! help, and a hint for the operator.
 
 use super::listener::{NO_LOGIN_HELP, offers_no_login};
 use super::settings::SettingsError;

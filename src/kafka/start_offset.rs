@@ -1,8 +1,9 @@
-//! Where a reader begins, in the syntax of kcat's `-o`.
+//! The start position of a reader, in the syntax of kcat's `-o`: parses and prints it, and looks up its
+//! offsets.
 //!
-//! Input: `beginning`, `end`, `-N`, `N`, `@timestamp`, and the partitions. Output: a [`StartOffset`], and
-//! an offset for each partition. End offsets are looked up before reading begins, so that everything
-//! written later is read.
+//! Input: `beginning`, `end`, `-N`, `N` or `@timestamp`, and the partitions to read. Output: a
+//! [`StartOffset`], and an offset for each partition. End offsets are looked up before reading begins, so
+//! that everything written later is read.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,11 @@
-//! Unavailable topics: remembers, across sessions, which topics are missing or forbidden.
+//! What one process knows of its topics across sessions: which are missing, forbidden, deleted or
+//! compacted; and whether a broker ever accepted our login, so that a restarting broker's refusal is not
+//! taken for a wrong password.
 //!
-//! Input: the brokers' answers about topics. Output: what to do with a row ([`TopicDecision`]), a log line
-//! for each change, and a list for probes and metrics. [`MissingTopics`] in the core decides; this adds the
-//! clock, the lock and the creation of topics. Invariant: the lock is held no longer than a decision takes.
+//! Input: the brokers' answers. Output: what to do with a row ([`TopicDecision`]), a log line for each
+//! change, and a list for probes and metrics with the command that fixes each topic. `MissingTopics` in the
+//! core decides; this adds the clock, the lock and the creation of topics. Invariant: the lock is held no
+//! longer than a decision takes.
 
 use std::collections::HashSet;
 use std::fmt;

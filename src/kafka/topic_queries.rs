@@ -1,7 +1,10 @@
-//! Asks the brokers for topic metadata on a thread of its own, so that the hot thread does not wait.
+//! Asks the brokers for topic metadata on a thread of its own, so that the thread that sends records does
+//! not wait.
 //!
-//! Input: queries, one at a time. Output: their replies. Invariant: a call returns at once; a reply was
-//! given after its query was sent. The thread ends when this is dropped and the last query is answered.
+//! Input: queries, one at a time: one topic by name, or all topics. Output: the number of partitions, or
+//! why it is not known; or the list of topics, which also tells whether a missing name collides with an
+//! existing one (`.` and `_` are alike to Kafka). Invariant: a call returns at once; a reply was given
+//! after its query was sent. The thread ends when `TopicQueries` is dropped and the last query is answered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

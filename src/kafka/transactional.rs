@@ -1,8 +1,9 @@
-//! The transactional producer: exactly-once delivery.
+//! The transactional producer: exactly-once delivery. It connects the transaction state machine,
+//! [`postrider_core::transaction`], to librdkafka.
 //!
-//! Input: calls of the transaction state machine ([`postrider_core::transaction`]). Output: the brokers'
-//! answers. Invariant: earlier producers of the stream are fenced before the progress is read; no call but
-//! [`open`] waits for the brokers.
+//! Input: the records and positions of a session. Output: confirmations once their Kafka transaction, which
+//! also holds the progress record, is committed; or a [`SinkError`]. Invariant: earlier producers of the
+//! stream are fenced before the progress is read; no call but [`ExactlyOnce::open`] waits for the brokers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The version of librdkafka.
+//! librdkafka's version and the features that it was built with, so that users can report them.
 
 use rdkafka::ClientConfig;
 

@@ -1,12 +1,11 @@
-//! At-least-once delivery that also stores progress in Kafka.
-//!
-//! Input: records with tickets, and the settled position. Output: confirmations, and now and then a
-//! progress record. Invariant: progress names only settled positions, and Postgres is told only what
-//! progress names. So a server that returns from a crash with an older position causes no repeats of what
+//! At-least-once delivery that also stores progress (the position up to which every record is confirmed) in
+//! Kafka, so that a server that returns from a crash with an older position causes no repeats of what
 //! progress covers.
 //!
-//! Progress is not part of a transaction here: what was confirmed after the last progress record is
-//! repeated after a crash.
+//! Input: records with tickets, and that position. Output: confirmations, and now and then a progress
+//! record. Invariant: progress names only confirmed positions, and Postgres is told only what progress
+//! names. Progress is not part of a Kafka transaction: records confirmed after the last one are repeated
+//! after a crash.
 
 use std::time::Duration;
 

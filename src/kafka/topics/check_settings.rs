@@ -1,7 +1,9 @@
-//! Checks a topic's settings (replication, retention, cleanup policy, ...) against its purpose. No I/O.
+//! Checks a topic's settings (replication, cleanup policy, record size, leader election) against its
+//! purpose, since records may be lost or refused with wrong ones. Also judges missing topics and old
+//! brokers. No I/O.
 //!
-//! Input: [`TopicFacts`] and what the topic is for. Output: [`TopicFinding`]s. Invariant: a setting that is
-//! unknown counts as right; a finding names the topic, the consequence, and the command that fixes it.
+//! Input: `TopicFacts` and what the topic is for. Output: [`TopicFinding`]s. Invariant: a setting that is
+//! unknown counts as right; a finding says what follows from it and how to fix it.
 
 use std::collections::BTreeMap;
 use std::fmt;

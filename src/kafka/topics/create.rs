@@ -1,7 +1,9 @@
-//! Creates the topics of `postrider setup`.
+//! Creates the topics of `postrider setup`: for rows, dead letters and progress, each with the settings
+//! that its purpose needs.
 //!
-//! Input: [`WantedTopic`]s. Output: which were created and which existed, with findings about the latter.
-//! Invariant: an existing topic is never changed. Blocks.
+//! Input: [`WantedTopic`]s, which can also be printed as `kafka-topics.sh` commands. Output: which were
+//! created and which existed, with findings about the latter. Invariant: an existing topic is never
+//! changed. Blocks.
 
 use std::fmt::Write as _;
 

@@ -1,8 +1,9 @@
-//! Asks the brokers for the metadata and settings of topics.
+//! Asks the brokers for the metadata and settings of topics, and for settings of a broker (does it create
+//! topics, how old is it).
 //!
-//! Input: a [`KafkaSpec`] and names. Output: [`TopicMetadata`]. Invariant: no topic is created by being
-//! asked for. An [`Inquiry`] owns two clients of the library: one reads metadata and hears of refused
-//! logins, one uses the admin API.
+//! Input: a [`KafkaSpec`] and names. Output: `TopicMetadata`. Invariant: no topic is created by being asked
+//! for. An `Inquiry` owns two clients of the library: one reads metadata and hears of refused logins, one
+//! uses the admin API. `wait` blocks a thread for an answer of that asynchronous API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;

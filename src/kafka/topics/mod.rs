@@ -1,12 +1,11 @@
 //! Looks up topics, checks their settings, and creates those that Postrider may create.
 //!
-//! Input: a [`KafkaSpec`] and names. Output: [`TopicFinding`]s about topics that store too little or
-//! nothing; the creation of missing topics (the demo's, those of `setup`, and the progress topic), or an
-//! error. Invariant: an existing topic is never changed; the relay creates no topic of the application's.
-//! All but [`create_missing`] may block for seconds.
-//!
-//! Brokers without the admin API cannot be asked (the embedded one says so at once): their topics are
-//! neither checked nor created.
+//! Input: a [`KafkaSpec`] and names. Output: [`TopicFinding`]s about topics that may lose or refuse
+//! records; for [`KafkaSpec::topics`], which missing topics exist now and which were deleted; created
+//! topics (the demo's, those of `setup`, the progress topic, and those for rows if `route.missing_topic`
+//! says so), or a [`TopicsError`] with a hint. Invariant: an existing topic is never changed. Brokers
+//! without the admin API, such as the embedded one, cannot be asked: their topics are neither checked nor
+//! created.
 
 mod check_settings;
 mod create;
