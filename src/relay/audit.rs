@@ -1,8 +1,10 @@
-//! Logs rows that were not delivered: skipped rows and dead letters.
+//! Logs what was not delivered: rows that became dead letters, and rows and refused records that were
+//! skipped.
 //!
-//! Input: what was rejected. Output: one WARN each. Invariant: a skipped row has a line of its own with its
-//! id, which the log never collapses, since no other trace is left; lines about dead letters are collapsed
-//! when there are many. Ids are logged, payloads and keys are not.
+//! Input: the dead letter, row or record with its rejection. Output: one WARN line each; for a row in a dry
+//! run, INFO. Invariant: a skipped row has a line of its own with its id, which the log never collapses,
+//! since no other trace is left; lines about dead letters are collapsed when there are many. Ids are
+//! logged, payloads and keys are not.
 
 use postrider_core::pipeline::{Refused, SentDeadLetter, Skipped};
 use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, TABLE_HEADER};

@@ -1,7 +1,8 @@
-//! Runs a blocking call to Kafka on a thread, beside the control plane.
+//! Runs a blocking call, such as one to Kafka's client, on a thread of its own beside the tokio runtime.
 //!
-//! Invariant: nobody waits for a thread whose result is no longer wanted. A tokio runtime that shuts down
-//! would wait for its blocking tasks.
+//! Input: a closure. Output: its result, or [`RelayError::Thread`]. Why not `spawn_blocking`: a runtime
+//! that shuts down waits for its blocking tasks; here nobody waits for a thread whose result is no longer
+//! wanted.
 
 use tokio::sync::oneshot;
 

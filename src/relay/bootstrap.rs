@@ -1,10 +1,11 @@
-//! Prepares the progress topic in Kafka before a session.
+//! Prepares the progress topic in Kafka, where the relay stores how far it delivered, before a session or
+//! for `postrider setup`; `tell` logs what is wrong with topics.
 //!
 //! Input: the plan, and whether the slot exists. Output: a progress topic that is fit for use and, for a
-//! slot still to be created, a first record: progress at 0/0. Invariant: that record is written before the
-//! slot is created, so that a slot without progress was not created by this relay; a slot that is gone
-//! although rows of it were delivered is not created again. The record names the existing publication, so
-//! that the first session notices if it was replaced. Upholds G1, G6.
+//! slot still to be created by `setup` or with exactly-once delivery, a first record: progress at 0/0.
+//! Invariant: that record is written before the slot is created, so that a slot without progress was not
+//! created by this relay; a slot that is gone although rows of it were delivered is not created again.
+//! Upholds G1, G6.
 
 use crate::blocking::run_blocking;
 use crate::error::RelayError;

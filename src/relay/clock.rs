@@ -1,6 +1,7 @@
-//! Reads the operating system's clocks for the core: [`Now`].
+//! Reads the operating system's clocks for the core, which has none so that it can be simulated.
 //!
-//! Invariant: durations are measured by the monotonic clock, which does not jump.
+//! Output: [`Now`], the time since the start and the time of day. Invariant: durations are measured by the
+//! monotonic clock, which does not jump.
 
 use std::time;
 

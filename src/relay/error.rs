@@ -1,8 +1,8 @@
 //! Why the relay, or one of its sessions, ended.
 //!
-//! Input: the errors of the crates below. Output: one enum, with the class that decides between retrying
-//! and stopping, and so the exit code. Invariant: a transient error ends the process only when the retry
-//! budget is used up; a definite one always does.
+//! Input: the errors of the crates below (Postgres, Kafka, core). Output: [`RelayError`], with its class,
+//! which decides the exit code; whether the relay ends with it or tries again; whether everything before
+//! the error is delivered first; the operator's hint; and the `reason` label of the restart counter.
 
 use postrider_core::gate::GateError;
 use postrider_core::lsn::Lsn;

@@ -1,4 +1,5 @@
-//! Classifies the error that ended a session, for the supervisor.
+//! Classifies the error that ended a session for the supervisor in the core, which decides by it whether,
+//! when and how the next session begins (again, as standby, with other batches, or not at all).
 //!
 //! Input: the error and the plan. Output: a [`SessionFailure`]. No I/O.
 

@@ -1,8 +1,8 @@
 //! The relay: runs one session after the other, from Postgres to Kafka, until it is stopped or fails.
 //!
 //! Input: a [`Plan`] and a [`StopSignal`]. Output: records in Kafka, acknowledged positions in Postgres,
-//! and a [`Summary`]. Invariant: Postgres is told an LSN in one place only (`hot`), and only one that the
-//! pipeline calls settled (G1).
+//! and a [`Summary`]; [`RunOptions`] say how a run differs from the endless one. Invariant: Postgres is told
+//! an LSN in one place only (`hot`), and only one up to which every record is confirmed (G1).
 //!
 //! A relay inside a program of one's own, until everything is delivered that was committed when it began:
 //!

@@ -1,8 +1,9 @@
-//! Whether a refused login may succeed later, because the password is being changed.
+//! Decides whether a refused login may succeed later, because the password is being changed.
 //!
-//! Input: the error that ended a session. Output: whether another secret may help, and may arrive.
-//! Invariant: only logins are retried, and only if the secret comes from a source that can change; a secret
-//! in the configuration itself is refused at once. See docs/decisions/0018.
+//! Input: the error that ended a session, and where the login's secret comes from. Output: whether to log
+//! in again. Invariant: only logins are retried, and only if the secret comes from a source that can
+//! change, such as a file or a command; with a secret in the configuration itself, the relay ends at once.
+//! See docs/decisions/0018.
 
 use crate::error::RelayError;
 use crate::plan::Plan;

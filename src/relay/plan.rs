@@ -1,7 +1,9 @@
-//! Everything that a session is built from.
+//! The [`Plan`]: everything that sessions are built from, and what is derived from it.
 //!
-//! Input: a validated [`Config`] and the producer's settings. Output: a [`Plan`]. Invariant: every error
-//! that can be found without a server has been found.
+//! Input: a validated [`Config`], the Kafka client's settings, and later what was found in the database.
+//! Output: the parameters of the replication stream, a session's pipeline, what must exist in the database
+//! ([`Requirements`]), the stream's identity for progress ([`Lineage`]), what decides where to resume
+//! ([`Facts`]), and the interval of status updates.
 
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
-//! Remembers which changes of the publication were logged, so that each is logged once.
+//! Remembers which changes of the publication were logged, so that sessions and the source monitor of one
+//! process log each change once.
 //!
-//! Input: the transaction that last wrote the publication's row, and where the log ends. Output: whether
-//! that is news. Shared by the sessions of a process and by what monitors the source.
+//! Input: a warning with the id of the transaction that last wrote the publication's row in the catalog;
+//! the end of the WAL at each check of the source. Output: the log line if the change is new; the end of
+//! the WAL at the check before.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,6 +1,8 @@
-//! Producer settings for a session mode.
+//! Producer settings for a session that must not run as usual: larger batches for a backlog, fewer bytes in
+//! flight after records were late, single records (`cautious`) to get past a refused batch.
 //!
-//! Input: a [`SessionMode`], as the supervisor decided. Output: the producer's settings. No I/O.
+//! Input: the [`SessionMode`] that the supervisor chose, if any, and the usual settings. Output: the
+//! settings for this session. No I/O.
 
 use postrider_core::ledger::Budget;
 use postrider_core::supervisor::{ModeKind, SessionMode};

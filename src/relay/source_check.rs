@@ -1,8 +1,10 @@
-//! Checks the source while a new session's stream holds the slot: the hot thread asks, the control plane
-//! answers.
+//! Checks publication, tables and slot once more when a new session holds the slot, since another relay may
+//! have delivered, or somebody changed the source, between the first check and that moment. The session's
+//! thread asks; the tokio side, which has the SQL connection, answers.
 //!
 //! Input: the server process that streams to us. Output: the [`Inspection`] of the source and the slot's
-//! position, read while that process holds the slot. Invariant: asked once, answered once.
+//! position, read while that process holds the slot; or [`RelayError::NoAnswer`] after a limit. Invariant:
+//! asked once, answered at most once; the stream is kept alive meanwhile.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};

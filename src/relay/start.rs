@@ -1,8 +1,10 @@
-//! Starts a session, on the thread that will run it.
+//! Starts a session on the thread that will run it: opens the stream, which takes the slot; opens the Kafka
+//! sink ([`OpenSink`]); checks the source again; decides where to resume; runs the loop.
 //!
-//! Input: the supervisor's parameters. Output: a running [`Session`], or an error. Invariant: the slot is
-//! the lock, so it is taken first; its holder fences earlier producers of the stream before it reads their
-//! progress; nothing is sent before it is known where to resume (G6).
+//! Input: what the supervisor prepared (`HotStart`). Output: how the session ended, or an error. Invariant:
+//! the slot is the lock, so it is taken first; its holder fences earlier producers of the stream before it
+//! reads their progress; nothing is sent before it is known where to resume (G6). The server gets status
+//! updates while the sink opens.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};

@@ -1,8 +1,8 @@
 //! Lets a session be cancelled until it begins to send.
 //!
-//! Input: the hot thread that has a stream, and a supervisor that is asked to stop. Output: which came
-//! first. Invariant: a session that was cancelled before it passed never sends anything, so that a stop
-//! need not wait for a connection that is not established (upholds G8).
+//! Input: `cross`, from the session's thread once it has a stream; `close`, from the supervisor that is
+//! asked to stop. Output: which came first. Invariant: a session that was closed before it crossed never
+//! sends anything, so that a stop need not wait for a connection that is not established (upholds G8).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

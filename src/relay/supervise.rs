@@ -1,9 +1,10 @@
-//! Runs sessions as [`postrider_core::supervisor`] decides: connects, starts the hot thread, waits, logs.
+//! Runs the relay: session after session, as [`postrider_core::supervisor`] decides. [`run`] takes any
+//! sink, [`deliver`] the one that `kafka.delivery` names.
 //!
-//! Input: a [`Plan`] and requests to stop. Output: a [`Summary`] or the error that ended the relay.
-//! Invariant: whether, when and how the next session begins is decided in the core; a session that has not
-//! begun to send is cancelled, one that has is waited for. Runs on the control plane; each session has a
-//! thread of its own.
+//! Input: a [`Plan`] and requests to stop. Output: a [`Summary`] or the error that ended the relay. Per
+//! session it connects, runs preflight checks, starts a thread, monitors the source meanwhile, and logs the
+//! outcome. Invariant: whether, when and how the next session begins is decided in the core; a session that
+//! has not begun to send is cancelled, one that has is waited for, within limits.
 
 mod standby;
 

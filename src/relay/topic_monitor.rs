@@ -1,9 +1,11 @@
-//! Topic monitor: checks the settings of the topics in use, beside the sessions.
+//! Topic monitor: looks at the topics in use, beside the sessions, so that a session waits for no such
+//! request. It checks settings, notices when a missing topic exists, and when a topic with unconfirmed
+//! records was deleted.
 //!
 //! Input: the topics that rows have chosen, from the telemetry, and the dead-letter topic. Output: a log
-//! line for each problem, once; and the error if dead letters can never be stored, which ends the relay.
-//! Invariant: nothing waits for it; unreachable brokers are the sessions' concern, except for a standby,
-//! which has none and warns of them.
+//! line for each problem, once; what changed, in the Kafka client's topic book; and the error if dead
+//! letters can never be stored, which ends the relay. Brokers that do not answer are left to the sessions,
+//! except that a standby, which has none, warns of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,10 +1,11 @@
-//! Monitors the source over SQL while a session streams: shutdown of the server, changed publications, slot
-//! samples.
+//! Monitors the source over SQL while a session streams: shutdown of the server, promotion of a standby,
+//! changed publication or tables, slot samples.
 //!
 //! Input: the session's SQL connection, and what the source was when the process began. Output: the reason
-//! why the session must end, samples of the slot, and a request to close the stream when the server shuts
-//! down. Invariant: only an explicit report of the server counts as a shutdown; a connection that merely
-//! breaks is reopened, and a stream is not left unmonitored for longer than [`UNWATCHED_MAX`].
+//! why the session must end, samples of the slot for the metrics, and a request to close the stream.
+//! Invariant: only an explicit report of the server counts as a shutdown; a connection that merely breaks
+//! is reopened, and a stream is not left unmonitored for longer than `UNWATCHED_MAX`, unless the relay is
+//! stopping.
 
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};

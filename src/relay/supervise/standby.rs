@@ -1,8 +1,9 @@
-//! Standby: waits for a slot that another relay holds.
+//! Standby: waits for a slot that another relay holds, to take over when it is free.
 //!
-//! Input: the error that the slot is in use. Output: the end of the wait, once nobody streams from the slot
-//! or the relay is told to stop. Invariant: one small query at a time, over one connection; the positions
-//! that the other relay acknowledges are noted.
+//! Input: samples of the slot over SQL. Output: the end of the wait, once nobody streams from the slot, the
+//! server does not answer, or the relay is told to stop. Each sample also updates the metrics, and the
+//! position that the other relay has acknowledged. Invariant: one small query at a time, over one
+//! connection.
 
 use std::time::Duration;
 

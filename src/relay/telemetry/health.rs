@@ -1,8 +1,9 @@
-//! Liveness and readiness, from the latest snapshot.
+//! Liveness (`/livez`) and readiness (`/readyz`), from the latest snapshot.
 //!
-//! Input: a [`View`]. Output: a [`Health`] with its checks. Time comes in as ages. Invariant: liveness
-//! never depends on Postgres or Kafka, so that an outage of theirs does not make an orchestrator restart
-//! every relay.
+//! Input: a [`View`]. Output: a [`Health`] with its checks: does the loop run, is the slot held, do records
+//! make progress, does Kafka confirm, are topics missing. Invariant: liveness never depends on Postgres or
+//! Kafka, so that an outage of theirs does not make an orchestrator restart every relay; a standby is ready
+//! unless the caller asks for the active relay.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! A latency histogram with fixed buckets, cheap enough for the hot thread.
+//! A latency histogram with fixed buckets, cheap enough to be updated by the thread that runs the session.
 //!
-//! Input: durations in microseconds. Output: counts per bucket, sum, and estimated quantiles. Invariant: no
-//! allocation, no float, no atomic; counts saturate instead of wrapping.
+//! Input: durations in microseconds. Output: counts per bucket, their sum, upper bounds of quantiles, and
+//! the difference from an earlier state. Invariant: no allocation, no float, no atomic; counts saturate
+//! instead of wrapping.
 
 /// Upper bounds in microseconds, both Prometheus's and ours: 1-2.5-5 steps from 50 us, below which
 /// no broker confirms, to 60 s, above which only "stuck" is left to say.

@@ -1,8 +1,8 @@
 //! The HTTP endpoints `/livez`, `/readyz` and `/metrics`.
 //!
-//! Input: requests. Output: responses from the latest [`View`]. Invariant: read-only, no configuration and
-//! no payload is served, and a slow client delays nobody else (see [`postrider_service::http`]). Runs on
-//! the control plane's tokio.
+//! Input: a bound [`Listener`] (bound early, so that a taken port stops the start) and requests. Output:
+//! responses from the latest [`View`](super::View). Invariant: read-only, no configuration and no payload
+//! is served, and a slow client delays nobody else (see [`postrider_service::http`]).
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -1,8 +1,9 @@
-//! Telemetry of a running relay: health, readiness, metrics.
+//! Telemetry of a running relay: where it publishes its state, and where health checks and metrics read it.
 //!
-//! Input: a [`Snapshot`] from the hot thread once per tick, a [`SlotMetrics`] from the control plane every
-//! few seconds. Output: HTTP responses. Invariant: publishing costs a pointer swap and waits for no reader;
-//! nothing here can slow or stop the relay.
+//! Input: a [`Snapshot`] from the session's thread a few times a second, a [`SlotMetrics`] from SQL every
+//! few seconds. Output: a [`View`] for each observer, rendered as HTTP responses. Invariant: publishing
+//! costs one allocation and a lock that is held for pointer copies only; no observer can slow or stop the
+//! relay.
 
 mod health;
 mod histogram;

@@ -1,5 +1,6 @@
-//! Memory, CPU time and open files of this process from /proc, read once per scrape; nothing on systems
-//! without it.
+//! Memory, CPU time and open files of this process for the `process_*` metrics.
+//!
+//! Input: /proc, read once per scrape. Output: `Usage`; nothing on systems without /proc.
 
 use std::fs;
 

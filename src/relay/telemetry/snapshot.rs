@@ -1,8 +1,9 @@
-//! The relay's state and counters as plain values, published once per tick.
+//! The relay's state and counters as plain values ([`Snapshot`]), and the slot's as Postgres reports them
+//! ([`SlotMetrics`]), so that observers need no access to the running session.
 //!
-//! The hot thread fills a [`Snapshot`] from its locals; the HTTP server and the progress log read it.
-//! Invariant: it contains no handle, lock or clock; counters only grow within a process; no payload or key
-//! is part of it.
+//! Input: the session's thread fills a snapshot a few times a second, SQL samples the slot. Output: health
+//! checks, metrics and the summary of a run read them. Invariant: they contain no handle or lock; counters
+//! only grow within a process; no payload or key is part of them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
