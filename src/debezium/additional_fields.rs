@@ -1,7 +1,9 @@
-//! Translates `table.fields.additional.placement` to headers, envelope and partition.
+//! Parses `table.fields.additional.placement`: which outbox columns become headers, envelope fields, or the
+//! partition.
 //!
-//! The text is split as `EventRouterConfigDefinition` does: at commas, then at colons, with trailing empty
-//! parts dropped. Debezium accepts an unknown placement and fails on the first row; here it is refused.
+//! Input: the option's text. Output: a `Placement`, or why the text is none. The text is split as
+//! `EventRouterConfigDefinition` does: at commas, then at colons, with trailing empty parts dropped.
+//! Debezium accepts an unknown placement and fails on the first row; here it is refused.
 
 /// Where the columns go. Each is `column` or `column:name`.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! The chain of single message transformations: finds the outbox router and the decoder of logical
-//! messages.
+//! messages, and evaluates the predicates that restrict them.
 //!
-//! Input: `transforms`, the types of its members, their predicates. Output: a [`Chain`]. Invariant: an
-//! unknown transformation is refused by name, since its effect on records is unknown.
+//! Input: `transforms`, the types of its members, their predicates. Output: a `Chain` with the prefixes of
+//! both; `source.tables` without those whose rows the predicate keeps from the router. Invariant: an
+//! unknown transformation or predicate is refused, since its effect on records is unknown.
 
 use super::draft::{Draft, Taken, list};
 use super::names::{BARE_DECODER, BARE_ROUTER, DECODE, simple_class};

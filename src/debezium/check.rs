@@ -1,6 +1,7 @@
-//! Checks that the imported configuration is valid, with the configuration's own checks.
+//! Checks that the imported configuration is valid, with the configuration's own checks, so that the relay
+//! will accept the file.
 //!
-//! Input: the draft. Output: refusals of options whose settings are invalid.
+//! Input: the draft, rendered as TOML. Output: refusals of the options whose settings are invalid.
 
 use std::path::PathBuf;
 

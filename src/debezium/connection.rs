@@ -1,8 +1,9 @@
-//! Translates `database.*` to `source.url`.
+//! Translates the connection options `database.*` to `source.url`.
 //!
-//! Input: the connector's connection options, including those for pgjdbc. Output: one URL. Invariant: what
-//! the file omits, or leaves to a placeholder, is omitted from the URL, so that libpq's `PG*` variables and
-//! files can provide it; every part is percent-encoded.
+//! Input: the connector's connection options, including those for pgjdbc. Output: one URL, and the same
+//! without its password for printing; refusals of a key's passphrase and of Java classes that decide whom
+//! to trust. Invariant: what the file omits, or leaves to a placeholder, is omitted from the URL, so that
+//! libpq's `PG*` variables and files can provide it; every part is percent-encoded.
 
 use std::fmt::Write as _;
 

@@ -1,8 +1,10 @@
-//! Translates the connector's own options: slot, publication, tables, logical messages, and modes of column
-//! values.
+//! Translates the connector's own options: slot, publication, tables and logical messages, and the others
+//! that need more than a table of names (`snapshot.mode`, `skipped.operations`, `topic.prefix`, custom
+//! converters).
 //!
-//! Input: options of Debezium's PostgreSQL connector. Output: `[source]`, `[messages]` and `bytea`.
-//! Invariant: slot and publication are Debezium's, so that what it had not delivered is delivered here.
+//! Input: options of Debezium's PostgreSQL connector. Output: `[source]`, `[messages]`, and findings for
+//! the report. Invariant: slot and publication are Debezium's, so that what it had not delivered is
+//! delivered here; a table or prefix that is a pattern which cannot be translated is refused.
 
 use super::chain::Chain;
 use super::draft::{Draft, Taken, list, text};

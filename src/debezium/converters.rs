@@ -2,7 +2,8 @@
 //!
 //! Input: `key.converter`, `value.converter`, `header.converter` and their options, in Debezium Server's
 //! names too; `binary.handling.mode`. Output: `format.key`, `format.value`, `format.columns`,
-//! `format.bytea`. Invariant: a converter that is not given is not guessed silently.
+//! `format.bytea`. Invariant: if a connector's file does not name a converter of keys or values, the report
+//! says which one is assumed; one that Postrider does not have, such as Avro, is refused.
 
 use super::connector::refuse_placeholder;
 use super::draft::{Draft, Taken, text};

@@ -1,6 +1,8 @@
 //! Writes the imported settings as commented TOML, in the order of the option table.
 //!
-//! Invariant: a comment is valid in TOML, whatever the options of the file were called.
+//! Input: the draft. Output: the file with its passwords, or the same for printing, where a comment says
+//! which variable to set instead of each secret. Invariant: a comment is valid in TOML, whatever the
+//! options of the file were called.
 
 use std::fmt::Write as _;
 

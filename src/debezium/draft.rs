@@ -1,8 +1,10 @@
-//! The import's working state: options not yet translated, settings, findings.
+//! The import's working state: options not yet translated, settings for the TOML, findings for the report.
 //!
-//! Input: an [`OptionsFile`]. Output: settings for `document`, the report. Invariant: whoever takes an
-//! option out must report what became of it, so that no option is in two findings and none is forgotten
-//! (`other_options::settle` handles the rest).
+//! Input: an `OptionsFile`; the translating modules take options out of it, add settings, and report what
+//! became of each option. Output: settings for `document`, the report. Invariant: a module that takes an
+//! option out must report it once, so that none is forgotten (`other_options::settle` handles the rest);
+//! secrets of the file are masked in the report. Also recognises placeholders such as `${env:PASSWORD}`,
+//! which are not resolved.
 
 use super::options_file::{Entry, Flavour, GivenContent, OptionsFile};
 use super::{ImportOutcome, OptionFinding};

@@ -1,4 +1,4 @@
-//! Parses `sasl.jaas.config`, Java's way to write a login.
+//! Parses `sasl.jaas.config`, Java's way to write a login, for its user name and password.
 //!
 //! Input: `LoginModule required username="u" password="p";`. Output: the module and its options. The
 //! grammar is that of an entry in a JAAS configuration file.

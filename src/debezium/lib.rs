@@ -3,7 +3,7 @@
 //! Input: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server (properties),
 //! or of the outbox router's options alone. Output: [`Imported`], commented TOML and an [`OptionFinding`]
 //! for each option, or [`ImportError`]. Invariant: an option is in exactly one finding; the TOML is a valid
-//! configuration; nothing is imported while an option that decides what consumers see is refused; no
+//! configuration; nothing is imported if any option is refused, since consumers could see other records; no
 //! finding shows a secret, nor does the text without secrets.
 //!
 //! Names and meanings of the options: Debezium's documentation, "Outbox Event Router" and "Debezium

@@ -1,4 +1,7 @@
-//! Names of options: the outbox router's, old spellings, and which names are similar.
+//! Names of Debezium's options and classes: the outbox router's options, what this release calls an option
+//! of an older one, the nearest known name for a mistyped one, and a class without its package.
+//!
+//! Input: a name from the file. Output: the name that the other modules look for.
 
 use postrider_config::typo;
 

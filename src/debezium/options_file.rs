@@ -1,9 +1,9 @@
-//! Reads a Debezium file into options with the names of Kafka Connect.
+//! Reads a Debezium file into options with the names of Kafka Connect, so that all else handles one form.
 //!
 //! Input: JSON (a bare connector, or `{name, config}`) or properties (of Debezium Server, or of a
-//! connector). Output: an [`OptionsFile`] with every option once, under its name in the file and its
-//! canonical name. Invariant: Debezium Server's prefixes and Quarkus's escapes are removed, and old names
-//! are replaced.
+//! connector). Output: an `OptionsFile`: which kind of file it is, and every option once, under its name in
+//! the file and its canonical name; or an error for any other text. Invariant: Debezium Server's prefixes
+//! and Quarkus's escapes are removed, and old names are replaced.
 
 use serde_json::Value;
 

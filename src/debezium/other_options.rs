@@ -1,7 +1,8 @@
-//! Reports on every option that no other module translated.
+//! Reports on every option that no other module translated, so that the report covers the whole file.
 //!
-//! Input: the options left in the draft. Output: a finding each. Invariant: an option in no table is
-//! reported as unknown, with the nearest known name.
+//! Input: the options left in the draft, and a table that says of each known option whether it is not
+//! needed, works differently, or must be refused. Output: a finding each. Invariant: an option in no table
+//! is reported as unknown, with the nearest known name if there is one.
 
 use super::draft::{Draft, Taken};
 use super::names;

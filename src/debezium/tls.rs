@@ -1,8 +1,9 @@
 //! Translates the Java producer's `security.*`, `sasl.*` and `ssl.*` to librdkafka's properties.
 //!
-//! Input: options of the producer. Output: `[kafka.properties]`. Invariant: what cannot be translated is
-//! refused, since the connection would be weaker or impossible without it; PEM and PKCS#12 are supported,
-//! Java's key stores are not.
+//! Input: options of the producer. Output: `[kafka.properties]`. Invariant: a login, trust store or key
+//! that cannot be translated is refused, since the connection would be weaker or impossible without it.
+//! Certificates of authorities must be PEM, the client's own may be PEM or PKCS#12; Java's key stores are
+//! refused. Java's choice of TLS versions and ciphers is reported as a difference.
 
 use super::draft::{Draft, Taken, text};
 use super::jaas;
