@@ -1,8 +1,8 @@
 //! Runs a service: a consumer, an HTTP server and background tasks, which start and stop together.
 //!
-//! Input: these parts, and a future that completes when the service should stop. Then the consumer finishes
-//! its batch, and the HTTP server gets 10 seconds for its open requests. Output: an error if a part failed.
-//! Invariant: if one part ends by itself, all stop.
+//! Input: these parts, and a future that completes when the service should stop: the consumer finishes its
+//! batch, and open requests have 10 seconds to complete. Output: the first error of background, consumer or
+//! HTTP server, in this order. Invariant: if one part ends by itself, all stop.
 
 use std::future::Future;
 use std::time::Duration;

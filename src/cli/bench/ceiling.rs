@@ -145,13 +145,13 @@ fn receive(
 
 fn relay(cluster: &Cluster, args: &CeilingArgs) -> Result<(ResourceUsage, RunSummary), BenchError> {
     let broker = EmbeddedBroker::start(args.topics)?;
-    let surroundings = RelayTarget {
+    let target = RelayTarget {
         source: &url(&cluster.address(), args.transport),
         slot: RELAY_SLOT,
         bootstrap: &broker.bootstrap,
         settings: &args.relay_set,
     };
-    Ok(drain(surroundings, cluster.process().unwrap_or_default())?)
+    Ok(drain(target, cluster.process().unwrap_or_default())?)
 }
 
 async fn check(

@@ -1,10 +1,11 @@
 //! `bench delivery`: compares the throughput of at-least-once and exactly-once delivery.
 //!
-//! Input: rows, topics, pairs of runs, brokers. Each run reads the same WAL to its end, from a slot of its
-//! own that was created before the rows were written, and is checked: every row confirmed, and the slot has
-//! reached the last commit. Output: `Drains`: medians of rate and CPU time per row, and peak memory; with
-//! `--latency` the `Latencies` that `visible` measures. The order within a pair alternates, so that a
-//! machine whose speed drifts affects both guarantees.
+//! Input: rows, topics, the number of pairs of runs (one at least once, one exactly once), brokers. Each run
+//! reads the same WAL to its end, from a slot of its own that was created before the rows were written, and is
+//! checked: every row confirmed, and the slot has reached the last commit. Output: `Drains`: medians of rate and
+//! CPU time per row, and the peak memory of the exactly-once runs; with `--latency` instead what `visible`
+//! measures under live load. The order within a pair alternates, so that drift in the machine's speed affects
+//! both modes equally.
 
 use serde::Serialize;
 use tokio_postgres::Client;
@@ -132,31 +133,31 @@ async fn prepare(brokers: &str, topics: u32) -> Result<(), TopicsError> {
 struct DeliveryRun {
     guarantee: Guarantee,
     slot: String,
-    weighed: ResourceUsage,
+    usage: ResourceUsage,
     summary: Option<RunSummary>,
 }
 
 impl DeliveryRun {
     fn new(guarantee: Guarantee, pair: u32) -> Self {
         let slot = format!("bench_{}_{pair}", guarantee.as_str());
-        Self { guarantee, slot, weighed: ResourceUsage::default(), summary: None }
+        Self { guarantee, slot, usage: ResourceUsage::default(), summary: None }
     }
 
     fn drain(&mut self, args: &DeliveryArgs, cluster: &Cluster) -> Result<(), ProgramError> {
         let (bootstrap, _broker) = args.brokers()?;
-        let surroundings = RelayTarget {
+        let target = RelayTarget {
             source: &cluster.unix_url(),
             slot: &self.slot,
             bootstrap: &bootstrap,
             settings: &args.relay_settings(self.guarantee),
         };
-        let (weighed, summary) = drain(surroundings, cluster.process().unwrap_or_default())?;
-        (self.weighed, self.summary) = (weighed, Some(summary));
+        let (usage, summary) = drain(target, cluster.process().unwrap_or_default())?;
+        (self.usage, self.summary) = (usage, Some(summary));
         tracing::info!(
             guarantee = self.guarantee.as_str(),
             seconds = summary.streaming_seconds,
-            cpu_s = weighed.cpu.as_secs_f64(),
-            walsender_cpu_s = weighed.walsender_cpu.as_secs_f64(),
+            cpu_s = usage.cpu.as_secs_f64(),
+            walsender_cpu_s = usage.walsender_cpu.as_secs_f64(),
             "drained"
         );
         Ok(())
@@ -193,12 +194,12 @@ fn figures(args: &DeliveryArgs, runs: &[DeliveryRun]) -> Drains {
         rows / median(runs.iter().filter(of(guarantee)).map(DeliveryRun::seconds).collect())
     };
     let cpu = |guarantee| {
-        let seconds = |run: &DeliveryRun| run.weighed.cpu.as_secs_f64();
+        let seconds = |run: &DeliveryRun| run.usage.cpu.as_secs_f64();
         let median = median(runs.iter().filter(of(guarantee)).map(seconds).collect());
         round(median * 1e6 / rows, 2)
     };
     let exactly_once = runs.iter().filter(of(Guarantee::ExactlyOnce));
-    let peak = exactly_once.map(|run| run.weighed.peak_rss_bytes).max();
+    let peak = exactly_once.map(|run| run.usage.peak_rss_bytes).max();
     let [left, right] = BOTH.map(rate);
     Drains {
         broker: args.broker_name(),

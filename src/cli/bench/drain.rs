@@ -66,19 +66,19 @@ pub(super) fn run_measured(
     let start = Instant::now();
     let mut child =
         command.spawn().map_err(|source| DrainError::Start { program: program.clone(), source })?;
-    let mut weighed = ResourceUsage::default();
+    let mut usage = ResourceUsage::default();
     loop {
         let seen = proc::stat(child.id()).unwrap_or_default();
-        weighed.cpu = weighed.cpu.max(seen.cpu);
+        usage.cpu = usage.cpu.max(seen.cpu);
         if seen.is_zombie {
-            weighed.wall = start.elapsed();
+            usage.wall = start.elapsed();
             break;
         }
         if let Some(peak) = proc::peak_rss_bytes(child.id()) {
-            weighed.peak_rss_bytes = peak;
+            usage.peak_rss_bytes = peak;
         }
         if let Some(cpu) = proc::walsender_cpu(postmaster) {
-            weighed.walsender_cpu = weighed.walsender_cpu.max(cpu);
+            usage.walsender_cpu = usage.walsender_cpu.max(cpu);
         }
         if start.elapsed() > limit {
             let _ = child.kill();
@@ -88,7 +88,7 @@ pub(super) fn run_measured(
         std::thread::sleep(SAMPLE);
     }
     match child.wait() {
-        Ok(status) if status.success() => Ok((weighed, child)),
+        Ok(status) if status.success() => Ok((usage, child)),
         Ok(status) => Err(DrainError::Failed { program, status }),
         Err(source) => Err(DrainError::Start { program, source }),
     }

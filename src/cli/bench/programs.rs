@@ -103,7 +103,7 @@ impl EmbeddedBroker {
 /// Where the benches have progress kept.
 const PROGRESS_TOPIC: &str = "BenchProgress";
 
-/// A relay's surroundings.
+/// A relay's target.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RelayTarget<'a> {
     /// URL of the database.
@@ -129,13 +129,13 @@ pub(super) struct RunSummary {
 
 /// Drains a slot with `run --once`; `postmaster` is the server's process.
 pub(super) fn drain(
-    surroundings: RelayTarget<'_>,
+    target: RelayTarget<'_>,
     postmaster: u32,
 ) -> Result<(ResourceUsage, RunSummary), ProgramError> {
-    adopt(surroundings)?;
-    let mut command = command("run", surroundings)?;
+    adopt(target)?;
+    let mut command = command("run", target)?;
     command.args(["--once", "--output", "json"]).stdout(Stdio::piped());
-    let (weighed, child) = run_measured(command, postmaster, DRAIN_LIMIT)?;
+    let (usage, child) = run_measured(command, postmaster, DRAIN_LIMIT)?;
     let mut answer = String::new();
     if let Some(stdout) = child.stdout {
         // The summary is one short line: the pipe held it until now.
@@ -143,24 +143,24 @@ pub(super) fn drain(
     }
     let summary = serde_json::from_str(&answer)
         .map_err(|_| ProgramError::Answer { what: "the relay", answer })?;
-    Ok((weighed, summary))
+    Ok((usage, summary))
 }
 
 /// Starts a relay that carries the stream until it is dropped.
-pub(super) fn carry(surroundings: RelayTarget<'_>) -> Result<ChildGuard, ProgramError> {
-    adopt(surroundings)?;
-    let mut command = command("run", surroundings)?;
+pub(super) fn carry(target: RelayTarget<'_>) -> Result<ChildGuard, ProgramError> {
+    adopt(target)?;
+    let mut command = command("run", target)?;
     let child = command.stdout(Stdio::null()).spawn();
     child.map(ChildGuard).map_err(|source| ProgramError::Start { what: "the relay", source })
 }
 
 /// Takes the slot's position for the progress that exactly-once delivery begins with.
-fn adopt(surroundings: RelayTarget<'_>) -> Result<(), ProgramError> {
+fn adopt(target: RelayTarget<'_>) -> Result<(), ProgramError> {
     const WHAT: &str = "adopt";
-    if !surroundings.settings.iter().any(|setting| setting == "kafka.delivery=exactly_once") {
+    if !target.settings.iter().any(|setting| setting == "kafka.delivery=exactly_once") {
         return Ok(());
     }
-    let output = command(WHAT, surroundings)?
+    let output = command(WHAT, target)?
         .arg("--execute")
         .output()
         .map_err(|source| ProgramError::Start { what: WHAT, source })?;
@@ -171,9 +171,9 @@ fn adopt(surroundings: RelayTarget<'_>) -> Result<(), ProgramError> {
     Err(ProgramError::Answer { what: WHAT, answer })
 }
 
-/// A command of this program, in these surroundings.
-fn command(name: &str, surroundings: RelayTarget<'_>) -> Result<Command, ProgramError> {
-    let RelayTarget { source, slot, bootstrap, settings } = surroundings;
+/// A command of this program, in these target.
+fn command(name: &str, target: RelayTarget<'_>) -> Result<Command, ProgramError> {
+    let RelayTarget { source, slot, bootstrap, settings } = target;
     let mut command = Command::new(this_program()?);
     command.arg(name).stdin(Stdio::null());
     set_source(&mut command, source);

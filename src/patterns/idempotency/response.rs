@@ -1,8 +1,9 @@
-//! An HTTP response that is stored to be replayed to repeated requests, and its binary encoding for Redis.
+//! An HTTP response stored so that a repeated request gets the same one, and its binary encoding for Redis.
 //!
 //! Input: status, headers and body, or encoded bytes. Output: a [`StoredResponse`], or its encoding.
-//! Invariant: a response is valid HTTP, wherever it was read from: its headers contain no line break and no
-//! character that HTTP forbids. Decoding accepts any bytes, and allocates no more than their length.
+//! Invariant: whether built or decoded, a response is valid HTTP: its headers contain no line break and no
+//! character that HTTP forbids. Decoding never panics: malformed bytes give `None`, and a count or length in
+//! them reserves no memory.
 
 use std::fmt;
 

@@ -1,9 +1,11 @@
-//! Classifies errors of Postgres and of effects by SQLSTATE: transient, or a failure of the message.
+//! Classifies errors from Postgres and from a message's handler (`Effects`) by SQLSTATE: transient, or caused
+//! by the message itself, so that a retry cannot help.
 //!
-//! Input: an error with its causes. Output: whether the database is unavailable or there is contention;
-//! whether a prepared statement is outdated; a text for logs and dead letters. Invariant: of an error of
-//! Postgres the text has only codes and names, since message and detail may quote the row; only a FATAL
-//! error, such as a refused login, is not about a statement and is quoted. Pure.
+//! Input: an error with its causes. Output: whether the database is unavailable (a missing table or privilege
+//! counts as that, so that a late migration makes no dead letters) or there is contention; whether a prepared
+//! statement is outdated; a text for logs and dead letters. Invariant: for a Postgres error the text has only
+//! SQLSTATE and names, since message and detail may quote the row; only a FATAL error, such as a refused login,
+//! cannot contain row data, so its message is included. No I/O.
 
 use std::error::Error;
 use std::fmt::Write as _;

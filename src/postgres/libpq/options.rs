@@ -1,8 +1,8 @@
-//! The values of libpq's connection parameters as types (`sslmode`, `channel_binding`, TLS, keepalives, ...).
+//! Types for the values of libpq's connection parameters (`sslmode`, `channel_binding`, TLS, keepalives, ...).
 //!
-//! Input: words; the macro `words!` defines each enum with its words, so that an error can list them. Output:
-//! enums and structs for the connection code. Meanings are libpq's; differences are documented at the
-//! variant.
+//! The macro `words!` defines an enum with its accepted keywords, so that an error message can list them;
+//! `resolve` parses. Output: enums and structs for the connection code. Meanings are libpq's; differences are
+//! documented at the variant.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! A replication connection before it streams: logs in, runs queries, starts the stream.
 //!
-//! Input: a [`ConnectInfo`] and [`SessionParams`]. Output: rows of queries, the server's identity, process
-//! and timeline history, and finally a [`Stream`]; a connection whose slot is held by another can be used
-//! again. Invariant: the session's settings make pgoutput's text canonical, whatever the defaults of the role
-//! or database.
+//! Input: a [`ConnectInfo`] and [`SessionParams`]. Output: rows of queries, the server's identity, its backend
+//! process, its timeline history, and finally a [`Stream`]; if the server refuses START_REPLICATION, as for a
+//! slot that is active elsewhere, the connection can be used again. It takes only a server that fits
+//! `target_session_attrs`, and sets the client encoding of the session and of the stream. Invariant: whatever
+//! the defaults of the role or database, the text format of all values (dates, floats, bytea) is fixed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,7 +127,7 @@ pub struct ServerProcess {
 /// A row of a simple query: text or NULL.
 pub type TextRow = Vec<Option<String>>;
 
-/// Streaming could not be started; where the connection survives (a held slot) it comes back.
+/// Streaming could not be started; unless the server has ended the connection, it comes back.
 #[derive(Debug)]
 pub struct StartRefused<T = Wire> {
     /// Usable for another attempt.

@@ -1,8 +1,9 @@
 //! Places an order once, however often the request is sent.
 //!
-//! Input: a checked [`Order`] and an idempotency key. Output: the response stored for the key, a new
+//! Input: a validated [`Order`] and an idempotency key. Output: the response stored for the key, a new
 //! response, or a `Problem` for the client. Invariant: order, saga, outbox row and key are written in one
-//! transaction, so one key makes at most one order whatever happens to Redis, which is only a cache.
+//! transaction, so one key makes at most one order whatever happens to Redis, which caches responses and marks
+//! requests in progress; Postgres decides.
 
 use std::sync::Arc;
 use std::time::Duration;

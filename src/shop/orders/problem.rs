@@ -1,7 +1,8 @@
 //! Error responses: Problem Details of RFC 9457.
 //!
-//! Input: a status and texts. Output: an `application/problem+json` response. Invariant: no
-//! value that a client sent is repeated, only the name of the field that holds it.
+//! Input: a status, a title and a detail; optionally the field that is wrong and a Retry-After. Output: an
+//! `application/problem+json` response. A rule for callers: the detail repeats no value of the request's body
+//! or headers.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
