@@ -58,7 +58,7 @@ impl Case {
     /// What a reader of committed records sees.
     fn visible(&self) -> Vec<String> {
         let bootstrap = self.cluster.kafka.bootstrap();
-        let records = topic::read(&bootstrap, std::slice::from_ref(&self.topic));
+        let records = topic::read_now(&bootstrap, std::slice::from_ref(&self.topic));
         let text = |value: Option<Vec<u8>>| String::from_utf8(value.unwrap()).unwrap();
         records.into_iter().map(|record| text(record.value)).collect()
     }

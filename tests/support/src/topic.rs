@@ -163,6 +163,20 @@ fn patiently<T>(mut ask: impl FnMut() -> KafkaResult<T>) -> T {
 /// A commit is answered before its markers are written to the partitions: those are waited for, but not
 /// for as long as a transaction may stay open.
 pub fn read(bootstrap: &str, topics: &[String]) -> Vec<Stored> {
+    let committed: BaseConsumer = client(bootstrap).create().unwrap();
+    let everything: BaseConsumer =
+        client(bootstrap).set("isolation.level", "read_uncommitted").create().unwrap();
+    let begun = Instant::now();
+    for topic in topics {
+        let stored_to = ends(&everything, topic);
+        let left = MARKERS_LIMIT.saturating_sub(begun.elapsed());
+        let _ = within(left, || (ends(&committed, topic) >= stored_to).then_some(()));
+    }
+    read_now(bootstrap, topics)
+}
+
+/// The same without the transactions whose markers are still to be written.
+pub fn read_now(bootstrap: &str, topics: &[String]) -> Vec<Stored> {
     topics.iter().flat_map(|topic| read_one(bootstrap, topic)).collect()
 }
 
@@ -171,16 +185,9 @@ fn read_one(bootstrap: &str, topic: &str) -> Vec<Stored> {
     // A broker that has no more says so soon.
     config.set("enable.partition.eof", "true").set("fetch.wait.max.ms", "10");
     let consumer: BaseConsumer = config.create().unwrap();
-    let everything: BaseConsumer =
-        config.clone().set("isolation.level", "read_uncommitted").create().unwrap();
-    let (stored_to, mut committed_to) = (ends(&everything, topic), Vec::new());
-    let _ = within(MARKERS_LIMIT, || {
-        committed_to = ends(&consumer, topic);
-        (committed_to >= stored_to).then_some(())
-    });
     let mut assignment = TopicPartitionList::new();
     let mut unfinished = BTreeSet::new();
-    for (partition, end) in committed_to {
+    for (partition, end) in ends(&consumer, topic) {
         let (low, _) = consumer.fetch_watermarks(topic, partition, ASK_LIMIT).unwrap();
         if low < end {
             assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
