@@ -268,8 +268,10 @@ impl Deliveries {
             // One that a record chose and that is not there is refused before it is sent; this one has
             // gone since, and its topic with it.
             partition: None,
-            // With its headers, which the report does not have.
-            size: usize::try_from(ticket.weight()).unwrap_or(usize::MAX),
+            // With its headers, which the report lacks; tickets outside of a ledger weigh nothing.
+            size: usize::try_from(ticket.weight())
+                .unwrap_or(usize::MAX)
+                .max(message.key_len() + message.payload_len()),
             has_key: message.key().is_some(),
         };
         let broken = match (judge(code, case), timestamp_ms) {
