@@ -97,7 +97,6 @@ impl Encoder {
         source.part(row, |value, declared| column::header(value, declared, form, scratch))
     }
 
-    /// A column as it is: its text, or its bytes in the form they are to have.
     /// A decimal number in scientific notation, where Java has it so.
     fn as_java_prints(
         &self,
@@ -118,6 +117,7 @@ impl Encoder {
         Part::Scratch { start, end: scratch.len() }
     }
 
+    /// A column as it is: its text, or its bytes in the form they are to have.
     fn verbatim(
         &self,
         row: &OutboxRow<'_>,
