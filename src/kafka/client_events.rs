@@ -17,6 +17,7 @@ use super::SinkError;
 pub(super) use super::add_partition_error::AddPartitionError;
 use super::brokers::{BrokerChange, Brokers};
 use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
+use super::log_line::{bare, is_no_news, transaction_error};
 use super::revoked_login::RevokedLogin;
 use postrider_service::log_throttle::LogThrottle;
 
@@ -53,6 +54,8 @@ pub(super) struct ClientEvents {
     /// What the listener wants that we do not do.
     mismatch: Option<(&'static str, &'static str)>,
     fatal: Option<Fatal>,
+    /// Why the library gave up the transaction; it then purges the records under way without a reason.
+    transaction_error: Option<String>,
     /// It gave up since we may not produce at all.
     forbidden: bool,
     revoked_login: RevokedLogin,
@@ -104,6 +107,7 @@ impl Default for ClientEvents {
             trouble: None,
             mismatch: None,
             fatal: None,
+            transaction_error: None,
             forbidden: false,
             revoked_login: RevokedLogin::default(),
             replaced: false,
@@ -169,6 +173,9 @@ impl ClientEvents {
         if facility == "FATAL" {
             // Followed by an error that has the cause's own code instead of `Fatal`.
             self.died(line.split_once("Fatal error: ").map_or(line, |(_, reason)| reason));
+        }
+        if facility == "TXNERR" && self.transaction_error.is_none() {
+            self.transaction_error = transaction_error(line).map(str::to_owned);
         }
         if facility == "ADDPARTS" && self.add_partition_error.is_none() {
             self.add_partition_error = AddPartitionError::read(line);
@@ -257,7 +264,9 @@ impl ClientEvents {
 
     /// Why this client is of no use any more.
     pub(super) fn fatal_reason(&self) -> Option<SinkError> {
-        let reason = self.fatal.as_ref()?.reason.clone();
+        let fatal = self.fatal.as_ref()?;
+        // Our producers end with a transaction that fails, so it failed first.
+        let reason = self.transaction_error.as_ref().unwrap_or(&fatal.reason).clone();
         Some(match (self.replaced, self.forbidden) {
             (true, _) => SinkError::LoginRevoked(reason),
             (_, true) => SinkError::Forbidden(reason),
@@ -347,27 +356,6 @@ fn refused_by(line: &str) -> Option<(&'static str, &'static str)> {
     hung_up_at(line).or_else(|| no_broker_at(line))
 }
 
-/// The library's words without the name of its thread and its states: `[thrd:NAME]: WORDS (after ..`.
-fn bare(line: &str) -> &str {
-    let named = line.strip_prefix("[thrd:").and_then(|rest| rest.split_once("]: "));
-    let words = named.map_or(line, |(_, words)| words);
-    words.split_once(" (after ").map_or(words, |(words, _)| words)
-}
-
-/// Whether a warning of the library says what is known otherwise or passes by itself.
-///
-/// FAIL and ERROR lines come again as errors; GETPID is asked again until it is answered, which a
-/// young broker takes a moment for; METADATAUPDATE is the answer of a restarting broker that names a
-/// leader it does not list, after which it is asked anew; CONFWARN is about settings we chose, unless
-/// it gives advice, as about a login that `security.protocol` leaves unused.
-fn is_no_news(facility: &str, line: &str) -> bool {
-    match facility {
-        "CONFWARN" => !line.contains("recommend setting"),
-        "FAIL" | "ERROR" | "FATAL" | "GETPID" | "METADATAUPDATE" | "TXNERR" | "ADDPARTS" => true,
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -415,6 +403,19 @@ mod tests {
         assert!(matches!(events.fatal_reason(), Some(SinkError::Forbidden(_))));
     }
 
+    /// The records are purged before, and their reports say no more than that.
+    #[test]
+    fn a_transaction_that_failed_is_the_reason_why_its_records_were_purged() {
+        let mut events = ClientEvents::default();
+        events.died("PurgeQueue");
+        assert_eq!(events.fatal_reason(), Some(SinkError::Fatal("PurgeQueue".into())));
+        let line = "[thrd:main]: Current transaction failed in state InTransaction: 1 message(s) failed \
+                    delivery (see individual delivery reports) (_INCONSISTENT)";
+        events.log(Level::Error, "TXNERR", line);
+        let Some(SinkError::Fatal(reason)) = events.fatal_reason() else { panic!("{events:?}") };
+        assert!(reason.starts_with("1 message(s) failed delivery"), "{reason}");
+    }
+
     #[test]
     fn g6_whatever_may_make_the_library_ask_again_is_counted() {
         let mut events = ClientEvents::default();
@@ -427,14 +428,6 @@ mod tests {
         events.log(Level::Debug, "STATE", &state("UP -> DOWN"));
         events.log(Level::Notice, "REQTMOUT", "Timed out EndTxnRequest in flight (after 1000ms)");
         assert_eq!(events.disturbances(), 2);
-    }
-
-    #[test]
-    fn what_the_library_mends_itself_is_no_news() {
-        assert!(is_no_news("METADATAUPDATE", "Partition a[0]: new leader-1 not found in cache"));
-        assert!(is_no_news("CONFWARN", "Configuration property linger.ms is a producer property"));
-        assert!(!is_no_news("CONFWARN", "recommend setting security.protocol=sasl_ssl"));
-        assert!(!is_no_news("MAXPOLL", "Application maximum poll interval exceeded"));
     }
 
     #[test]

@@ -49,15 +49,15 @@ pub(super) fn judge(code: Code, case: FailedRecord<'_>) -> DeliveryFailure {
             None => DeliveryFailure::Break(SinkError::UnknownTopic { topic }),
         },
         code if is_about_the_record(code) => of_the_record(code, case),
-        Code::UnknownTopic | Code::UnknownTopicOrPartition => {
+        // librdkafka 2.12 reports `_DESTROY` for what waits in a partition that the brokers have no more
+        // (`rd_kafka_toppar_destroy_final`), of a topic that was deleted.
+        Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::BrokerDestroy => {
             DeliveryFailure::Break(SinkError::UnknownTopic { topic })
         }
         Code::TopicAuthorizationFailed => DeliveryFailure::Break(SinkError::Unauthorised { topic }),
         // Said of the producer, whatever it sends.
         code if is_fencing(code) => DeliveryFailure::Break(SinkError::Fenced(words(code))),
-        Code::Fatal | Code::PurgeQueue | Code::PurgeInflight | Code::BrokerDestroy => {
-            DeliveryFailure::Consequence
-        }
+        Code::Fatal | Code::PurgeQueue | Code::PurgeInflight => DeliveryFailure::Consequence,
         code => DeliveryFailure::Break(SinkError::Delivery { topic, reason: words(code) }),
     }
 }
@@ -140,10 +140,10 @@ mod tests {
 
     #[test]
     fn outages_are_never_the_records_fault() {
-        assert_eq!(
-            judge(Code::UnknownTopicOrPartition, RECORD),
-            DeliveryFailure::Break(SinkError::UnknownTopic { topic: "t".into() })
-        );
+        for code in [Code::UnknownTopicOrPartition, Code::BrokerDestroy] {
+            let gone = SinkError::UnknownTopic { topic: "t".into() };
+            assert_eq!(judge(code, RECORD), DeliveryFailure::Break(gone));
+        }
         assert_eq!(
             judge(Code::TopicAuthorizationFailed, RECORD),
             DeliveryFailure::Break(SinkError::Unauthorised { topic: "t".into() })

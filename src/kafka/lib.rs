@@ -58,6 +58,7 @@ mod fence;
 mod first_write_gate;
 mod init_progress;
 mod listener;
+mod log_line;
 mod null;
 mod producer;
 mod progress_topic;

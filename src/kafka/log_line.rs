@@ -1,0 +1,46 @@
+//! Reads single log lines of librdkafka: which of them say nothing new, the words of one without its thread,
+//! and the reason of a transaction that failed.
+//!
+//! Input: one log line, and its facility (librdkafka's word for the kind of a line). Output: part of the
+//! line, or whether a warning says something that is not known otherwise. No I/O.
+
+/// The reason in the line with which librdkafka 2.12 gives up a transaction
+/// (`rd_kafka_txn_set_abortable_error0`).
+pub(super) fn transaction_error(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("transaction failed in state ")?;
+    rest.split_once(": ").map(|(_, reason)| reason)
+}
+
+/// The library's words without the name of its thread and its states: `[thrd:NAME]: WORDS (after ..`.
+pub(super) fn bare(line: &str) -> &str {
+    let named = line.strip_prefix("[thrd:").and_then(|rest| rest.split_once("]: "));
+    let words = named.map_or(line, |(_, words)| words);
+    words.split_once(" (after ").map_or(words, |(words, _)| words)
+}
+
+/// Whether a warning of the library says what is known otherwise or passes by itself.
+///
+/// FAIL and ERROR lines come again as errors; GETPID is asked again until it is answered, which a
+/// young broker takes a moment for; METADATAUPDATE is the answer of a restarting broker that names a
+/// leader it does not list, after which it is asked anew; CONFWARN is about settings we chose, unless
+/// it gives advice, as about a login that `security.protocol` leaves unused.
+pub(super) fn is_no_news(facility: &str, line: &str) -> bool {
+    match facility {
+        "CONFWARN" => !line.contains("recommend setting"),
+        "FAIL" | "ERROR" | "FATAL" | "GETPID" | "METADATAUPDATE" | "TXNERR" | "ADDPARTS" => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_library_mends_itself_is_no_news() {
+        assert!(is_no_news("METADATAUPDATE", "Partition a[0]: new leader-1 not found in cache"));
+        assert!(is_no_news("CONFWARN", "Configuration property linger.ms is a producer property"));
+        assert!(!is_no_news("CONFWARN", "recommend setting security.protocol=sasl_ssl"));
+        assert!(!is_no_news("MAXPOLL", "Application maximum poll interval exceeded"));
+    }
+}
