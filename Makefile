@@ -40,6 +40,7 @@ check: ## format, lints, house rules, documentation, docker
 	$(CARGO) clippy --locked --workspace --all-targets --features faults,mutants --quiet -- --deny warnings
 	$(CARGO) check --locked --no-default-features --features zstd --quiet
 	fuzz/check
+	.ci/features
 	.ci/deny
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
 	$(CARGO) test --locked --quiet --test tidy

@@ -33,6 +33,7 @@
 pub mod backoff;
 pub mod frame;
 pub mod gate;
+mod json;
 pub mod ledger;
 pub mod lsn;
 pub mod mutants;

@@ -5,12 +5,10 @@
 //! arrays have the type `type_oid::DOCUMENT`. Invariant: every content gives a row; content that is not a
 //! JSON object gives a row with a flaw, which becomes a dead letter (G4, G7).
 
-use serde::de::{Deserializer as _, MapAccess, Visitor};
-use serde_json::Value as Json;
-
 use super::row::{Cell, ColumnPosition, Format, OutboxRow, Position};
 use super::spec::{MessageSpec, OutboxSpec, TableName, Wanted};
 use super::type_oid as oid;
+use crate::json::{Json, Members};
 use crate::pgoutput::{Excerpt, LogicalMessage};
 
 /// The row last made, kept for its capacity.
@@ -23,52 +21,9 @@ pub(super) struct Content {
     bytes: Vec<u8>,
 }
 
-/// The name under which serde_json hands numbers on: an object with such a member would be read as a
-/// number.
-const NUMBER_MARK: &[u8] = b"$serde_json::private::Number";
-
 fn parse(content: &[u8]) -> Result<Json, &'static str> {
-    if content.windows(NUMBER_MARK.len()).any(|window| window == NUMBER_MARK) {
-        return Err("its content has a member of a reserved name");
-    }
-    serde_json::from_slice(content)
+    Json::parse(content)
         .map_err(|_| "its content is not JSON in UTF-8, or nested more than 127 deep")
-}
-
-/// The first members of an object that is cut: those that are there as a whole, and followed by
-/// another.
-fn parse_beginning(content: &[u8]) -> Members {
-    let mut members = Members::new();
-    if !content.windows(NUMBER_MARK.len()).any(|window| window == NUMBER_MARK) {
-        let mut json = serde_json::Deserializer::from_slice(content);
-        // It ends in an error, as the object does not end.
-        let _ = json.deserialize_map(Beginning(&mut members));
-    }
-    members
-}
-
-type Members = serde_json::Map<String, Json>;
-
-/// Takes members as they come.
-struct Beginning<'m>(&'m mut Members);
-
-impl<'de> Visitor<'de> for Beginning<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut next = map.next_key::<String>()?;
-        while let Some(name) = next {
-            let value = map.next_value()?;
-            // A number that is cut looks like one that is not; a comma tells them apart.
-            next = map.next_key()?;
-            self.0.insert(name, value);
-        }
-        Ok(())
-    }
 }
 
 impl Default for Content {
@@ -94,7 +49,7 @@ impl Content {
         }
         let parsed = match excerpt {
             None => parse(message.content),
-            Some(_) => Ok(Json::Object(parse_beginning(message.content))),
+            Some(_) => Ok(Json::Object(Json::parse_beginning(message.content))),
         };
         let (tuple, flaw) = match parsed {
             Ok(Json::Object(members)) => {
@@ -140,17 +95,11 @@ impl Content {
                 oid::BOOL
             }
             Json::Number(number) => {
-                self.bytes.extend(number.to_string().as_bytes());
+                self.bytes.extend(number.as_str().as_bytes());
                 match number.as_i64() {
                     Some(whole) if i32::try_from(whole).is_ok() => oid::INT4,
                     Some(_) => oid::INT8,
-                    None if number
-                        .as_str()
-                        .bytes()
-                        .all(|byte| byte.is_ascii_digit() || byte == b'-') =>
-                    {
-                        oid::NUMERIC
-                    }
+                    None if number.is_whole() => oid::NUMERIC,
                     None => oid::FLOAT8,
                 }
             }
@@ -159,8 +108,7 @@ impl Content {
                 oid::TEXT
             }
             Json::Array(_) | Json::Object(_) => {
-                let written = serde_json::to_writer(&mut self.bytes, json);
-                assert!(written.is_ok(), "JSON can be written into memory");
+                json.write(&mut self.bytes);
                 oid::DOCUMENT
             }
         }
@@ -171,22 +119,30 @@ impl Content {
 mod tests {
     use super::*;
 
+    fn text(json: &Json) -> String {
+        let mut out = Vec::new();
+        json.write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
     #[test]
-    fn content_that_would_be_read_as_something_else_is_refused() {
-        let number = br#"{"payload": {"$serde_json::private::Number": "1e9"}}"#;
-        assert_eq!(parse(number), Err("its content has a member of a reserved name"));
+    fn content_keeps_its_numbers_and_has_no_reserved_names() {
+        assert_eq!(text(&parse(b"1.50").unwrap()), "1.50");
+        let number = r#"{"payload":{"$serde_json::private::Number":"1e9"}}"#;
+        assert_eq!(text(&parse(number.as_bytes()).unwrap()), number);
         let deep = |levels| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
-        assert!(parse(deep(127).as_bytes()).is_ok());
         assert!(parse(deep(128).as_bytes()).unwrap_err().contains("127"));
-        assert_eq!(parse(b"1.50").unwrap().to_string(), "1.50");
     }
 
     #[test]
     fn of_content_that_is_cut_the_members_before_that_are_known() {
         let whole = r#"{"id": 7, "a": {"b": [1]}, "t": "x", "n": 1234, "last": true}"#;
         let names = |end: usize| {
-            let members = parse_beginning(&whole.as_bytes()[..end]);
-            members.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+            let members = Json::parse_beginning(&whole.as_bytes()[..end]);
+            members
+                .into_iter()
+                .map(|(name, value)| format!("{name}={}", text(&value)))
+                .collect::<Vec<_>>()
         };
         let all = ["id=7", r#"a={"b":[1]}"#, r#"t="x""#, "n=1234", "last=true"];
         assert_eq!(names(whole.len()), all);
@@ -196,6 +152,6 @@ mod tests {
         }
         assert_eq!(names(whole.find("34").unwrap()), all[..3], "not a number that is cut");
         assert_eq!(names(whole.len() - 1), all[..4]);
-        assert!(parse_beginning(br#"[{"id": 7, "a"#).is_empty());
+        assert!(Json::parse_beginning(br#"[{"id": 7, "a"#).is_empty());
     }
 }

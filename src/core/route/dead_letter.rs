@@ -6,7 +6,7 @@
 //! brokers refuse for its time. Invariant: it contains the row's id, up to 1 KiB, and what makes it too
 //! large is left out (otherwise G4 would not hold). It allocates, since dead letters are rare.
 
-use serde_json::json;
+use serde::Serialize;
 
 use super::record::{NO_TIMESTAMP, OwnedRecord};
 use super::rejection::{Rejection, RejectionCode};
@@ -14,6 +14,7 @@ use super::render::{Part, hex_digit, render};
 use super::router::{HeaderContent, Router, position_text};
 use super::source::SourceColumn;
 use super::trace::TRACESTATE_HEADER;
+use crate::json::Json;
 use crate::outbox::{Format, OutboxRow, Value, type_oid};
 use crate::pgoutput::{Digest, Excerpt};
 use crate::record::{
@@ -118,18 +119,15 @@ impl Router {
         let payload = self.payload_digest(row, excerpt);
         let cuts = excerpt.cuts().iter().take(CUTS_TOLD_MAX).map(|cut| {
             let column = row.column_name(cut.column);
-            json!({
-                "column": column, "size": cut.sent.bytes, "sha256": cut.sent.hexadecimal(),
-            })
+            CutColumn { column, size: cut.sent.bytes, sha256: cut.sent.hexadecimal() }
         });
-        let stands_in = json!({
-            "id": id,
-            "size": payload.map(|payload| payload.bytes),
-            "sha256": payload.map(|payload| payload.hexadecimal()),
-            "row_size": excerpt.whole_bytes(),
-            "cut": cuts.collect::<Vec<_>>(),
-        });
-        stands_in.to_string().into_bytes()
+        to_json(&CutRow {
+            id,
+            size: payload.map(|payload| payload.bytes),
+            sha256: payload.map(|payload| payload.hexadecimal()),
+            row_size: excerpt.whole_bytes(),
+            cut: cuts.collect(),
+        })
     }
 
     /// Of what the consumer would have got; of a logical message, of its content.
@@ -196,9 +194,7 @@ impl Router {
         let id = id.map(|bytes| String::from_utf8_lossy(prefix(bytes)).into_owned());
         record.value = record.value.as_deref().map(|value| {
             let size = value.len() as u64;
-            json!(Note { id, size, sha256: Digest::of(value).hexadecimal() })
-                .to_string()
-                .into_bytes()
+            to_json(&Note { id, size, sha256: Digest::of(value).hexadecimal() })
         });
         set_aside(&mut record, explained);
         record
@@ -247,15 +243,43 @@ fn prefix(bytes: &[u8]) -> &[u8] {
     bytes.get(..KEPT_PART_BYTES_MAX).unwrap_or(bytes)
 }
 
+/// What stands in for a row that is too large to hold; members in this order.
+#[derive(Serialize)]
+struct CutRow<'r> {
+    id: Option<String>,
+    /// Of the payload, in bytes.
+    size: Option<usize>,
+    /// Of the payload, in hexadecimal.
+    sha256: Option<String>,
+    row_size: usize,
+    cut: Vec<CutColumn<'r>>,
+}
+
+/// A column of which only the beginning was held.
+#[derive(Serialize)]
+struct CutColumn<'r> {
+    column: Option<&'r str>,
+    size: usize,
+    sha256: String,
+}
+
+fn to_json(value: &impl Serialize) -> Vec<u8> {
+    let Ok(json) = serde_json::to_vec(value) else {
+        unreachable!("texts and numbers can be written into memory");
+    };
+    json
+}
+
 /// A row of which no payload is known, as JSON: its columns by name, as Postgres prints them; what has
 /// no equivalent in UTF-8, as it prints a bytea.
 fn all_columns(row: &OutboxRow<'_>) -> Vec<u8> {
     let member = |(name, value): (&str, Option<(&[u8], Format)>)| {
         let text = value.map(|(bytes, format)| printed(bytes, format));
-        (name.to_owned(), text.into())
+        (name.to_owned(), text.map_or(Json::Null, Json::String))
     };
-    let columns: serde_json::Map<String, serde_json::Value> = row.all().map(member).collect();
-    serde_json::Value::Object(columns).to_string().into_bytes()
+    let mut text = Vec::new();
+    Json::Object(row.all().map(member).collect()).write(&mut text);
+    text
 }
 
 /// What people read of a value.

@@ -4,13 +4,12 @@
 //! Output: JSON as JsonConverter writes it, or the text that StringConverter sends (Java's `toString`).
 //! `write_object` and `write_struct_text` do so for an object of several columns.
 
-use serde_json::Value as Json;
-
 use super::column::Kind;
 use super::decimal;
 use super::format::ColumnStyle;
 use super::json::{self, Shape, base64, write_string};
 use super::render::Unreadable;
+use crate::json::Json;
 use crate::outbox::Declared;
 
 /// A value.

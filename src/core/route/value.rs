@@ -17,6 +17,7 @@ use super::rejection::Rejection;
 use super::render::{Part, Unreadable};
 use super::schema;
 use super::source::{NamedColumn, SourceColumn};
+use crate::json::Json;
 use crate::outbox::{Declared, OutboxRow, Value, type_oid};
 
 /// The formats of one routing, compiled.
@@ -245,7 +246,7 @@ impl Encoder {
     /// The member of a logical message that is an object or array.
     fn document<'a>(&self, text: &'a [u8]) -> Body<'a> {
         let inference = Inference { null_members: self.message_nulls, empty_arrays: Members::Drop };
-        match serde_json::from_slice(text) {
+        match Json::parse(text) {
             Ok(json) => {
                 let shape = json::infer(&json, inference).unwrap_or(Shape::Several);
                 Body::Document { json, shape, bytes_max: self.bytes_max }

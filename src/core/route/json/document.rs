@@ -4,23 +4,18 @@
 //! can grow far, or the text that Java prints for Connect's structs and lists. Floating-point numbers are
 //! printed as Java does.
 
-use serde_json::Value as Json;
-
 use super::number::write_double;
-use super::shape::{Shape, is_whole};
+use super::shape::Shape;
 use super::text::write_string;
-
-/// The name under which serde_json hands numbers on: an object with such a member would be read as a
-/// number.
-const NUMBER_MARK: &str = "$serde_json::private::Number";
+use crate::json::{Json, Number};
 
 /// Reads a payload that begins like an object or array; anything else stays the text it is. What
 /// follows the document is not looked at, as Jackson does not.
 pub(in crate::route) fn parse(text: &str) -> Option<Json> {
-    if !text.starts_with(['{', '[']) || text.contains(NUMBER_MARK) {
+    if !text.starts_with(['{', '[']) {
         return None;
     }
-    serde_json::Deserializer::from_str(text).into_iter().next()?.ok()
+    Json::parse_first(text.as_bytes()).ok()
 }
 
 /// Appends a document as JSON. It may grow far beyond what it was, since every object of an array is
@@ -137,9 +132,9 @@ fn separated<T>(
 
 /// Whole numbers as they are, others as Java's doubles; those beyond a double are a word, which
 /// JSON has as a string.
-fn write_number(out: &mut Vec<u8>, number: &serde_json::Number, in_json: bool) {
+fn write_number(out: &mut Vec<u8>, number: &Number, in_json: bool) {
     let text = number.as_str();
-    if is_whole(number) {
+    if number.is_whole() {
         return out.extend(if text == "-0" { "0" } else { text }.as_bytes());
     }
     let Ok(double) = text.parse::<f64>() else { unreachable!("JSON's numbers are Rust's too") };

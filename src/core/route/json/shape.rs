@@ -8,8 +8,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value as Json};
-
+use crate::json::{Json, Members as JsonMembers, Number};
 use crate::route::format::Members as Kept;
 
 /// The type of a value.
@@ -115,7 +114,7 @@ impl Inference {
         }))
     }
 
-    fn members(self, members: &Map<String, Json>) -> Result<Members, Mixed> {
+    fn members(self, members: &JsonMembers) -> Result<Members, Mixed> {
         let mut shapes = Vec::with_capacity(members.len());
         for (name, json) in members {
             // Connect has no field without a name.
@@ -167,18 +166,13 @@ impl Inference {
     }
 }
 
-fn number_shape(number: &serde_json::Number) -> Shape {
+fn number_shape(number: &Number) -> Shape {
     match number.as_i64() {
         Some(whole) if i32::try_from(whole).is_ok() => Shape::Int32,
         Some(_) => Shape::Int64,
-        None if is_whole(number) => Shape::Huge,
+        None if number.is_whole() => Shape::Huge,
         None => Shape::Float64,
     }
-}
-
-/// Whether a number is written without point and exponent.
-pub(super) fn is_whole(number: &serde_json::Number) -> bool {
-    number.as_str().bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
 }
 
 /// What must not differ between the elements of one array: JSON's kind, and a number's width.
