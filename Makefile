@@ -25,6 +25,8 @@ test: setup ## everything, on real PostgreSQL and real Kafka, with 10,000 simula
 	@status=0; \
 	POSTRIDER_SKIPPED=$(SKIPPED) RUST_TEST_THREADS=$(THREADS) \
 	$(CARGO) test --locked --no-fail-fast --features failpoints,mutants || status=$$?; \
+	POSTRIDER_SKIPPED=$(SKIPPED) $(CARGO) test --locked --manifest-path tests/drivers/Cargo.toml \
+	--target-dir $(or $(CARGO_TARGET_DIR),target)/drivers || status=$$?; \
 	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); else echo "nothing was skipped"; fi; \
 	exit $$status
 
@@ -36,6 +38,7 @@ check: ## format, lints, house rules, documentation, docker
 	@.ci/setup
 	@mkdir -p .servers && rm -f $(SKIPPED)
 	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path tests/drivers/Cargo.toml
 	$(CARGO) clippy --locked --workspace --quiet -- --deny warnings
 	$(CARGO) clippy --locked --workspace --all-targets --features faults,mutants --quiet -- --deny warnings
 	$(CARGO) check --locked --no-default-features --features zstd --quiet

@@ -59,6 +59,52 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
 CREATE INDEX IF NOT EXISTS idempotency_keys_by_age ON idempotency_keys (created_at, scope, key);
 DROP INDEX IF EXISTS idempotency_keys_created_at;
 
+-- Claims a key for the caller's transaction, in every language. `outcome` is
+--     won       it is the first: have the effect, and commit;
+--     done      the same request has committed before: roll back, and send the stored response;
+--     mismatch  the key belongs to another request: roll back, and refuse.
+-- Waits while another transaction has the key. `SELECT * FROM idempotency_claim(..)`.
+CREATE OR REPLACE FUNCTION idempotency_claim(
+    scope       text,
+    key         text,
+    fingerprint bytea,
+    status      integer,
+    headers     jsonb,
+    body        bytea,
+    OUT outcome        text,
+    OUT stored_status  integer,
+    OUT stored_headers jsonb,
+    OUT stored_body    bytea
+) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    stored idempotency_keys;
+BEGIN
+    -- The row may be deleted between the INSERT that conflicts with it and the SELECT that reads it.
+    FOR attempt IN 1..3 LOOP
+        INSERT INTO idempotency_keys (scope, key, fingerprint, status, headers, body)
+        VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (scope, key) DO NOTHING;
+        IF FOUND THEN
+            outcome := 'won';
+            RETURN;
+        END IF;
+        SELECT * INTO stored FROM idempotency_keys AS it WHERE it.scope = $1 AND it.key = $2;
+        IF FOUND AND stored.fingerprint <> $3 THEN
+            outcome := 'mismatch';
+            RETURN;
+        ELSIF FOUND THEN
+            outcome := 'done';
+            stored_status := stored.status;
+            stored_headers := stored.headers;
+            stored_body := stored.body;
+            RETURN;
+        END IF;
+    END LOOP;
+    RAISE 'rows of idempotency_keys are deleted while they are in use'
+        USING HINT = 'delete only keys older than clients retry: a day, or a week';
+END
+$$;
+
 -- 3. Messages that have had their effect, for each consumer.
 CREATE TABLE IF NOT EXISTS processed_messages (
     consumer     text        NOT NULL,
@@ -69,6 +115,18 @@ CREATE TABLE IF NOT EXISTS processed_messages (
 CREATE INDEX IF NOT EXISTS processed_messages_by_age
     ON processed_messages (processed_at, consumer, message_id);
 DROP INDEX IF EXISTS processed_messages_processed_at;
+
+-- Marks a message as processed in the transaction of its effects, in every language. True: it is the first
+-- time, so have the effects, and commit. False: they were committed before. Waits while another transaction
+-- has the same message.
+CREATE OR REPLACE FUNCTION inbox_mark(consumer text, message_id uuid) RETURNS boolean
+LANGUAGE sql SET search_path FROM CURRENT AS $$
+    WITH marked AS (
+        INSERT INTO processed_messages (consumer, message_id) VALUES ($1, $2)
+        ON CONFLICT DO NOTHING RETURNING 1
+    )
+    SELECT EXISTS (SELECT FROM marked)
+$$;
 
 -- 4. Sagas, and what happened to them.
 CREATE TABLE IF NOT EXISTS sagas (

@@ -5,7 +5,9 @@
 //! | `outbox_writer` | `outbox-writer` | appends an event inside the transaction that changes the rows |
 //! | `idempotency` | `idempotency` | answers a repeated request with the first answer: Redis and Postgres |
 //! | `inbox` | `inbox` | a consumer that takes each event once |
+//! | `marker` | `marker` | the same for services with a consumer of their own |
 //! | `saga` | `saga` | steps over several services, with compensation |
+//! | `migrations` | | the tables of all of these |
 //! | `dead_letter` | `dead-letter` | what could not be delivered or consumed: found, and sent again |
 //!
 //! Invariant: nothing here knows the relay, and a service that only writes an outbox compiles
@@ -27,6 +29,9 @@ pub mod dead_letter;
 pub mod idempotency;
 #[cfg(feature = "inbox")]
 pub mod inbox;
+#[cfg(feature = "marker")]
+pub mod marker;
+pub mod migrations;
 #[cfg(feature = "outbox-writer")]
 pub mod outbox_writer;
 #[cfg(feature = "saga")]
