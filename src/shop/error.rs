@@ -14,7 +14,7 @@ use tokio_postgres::error::SqlState;
 use super::kafka::KafkaSettingError;
 use postrider_patterns::dead_letter::DeadLetterError;
 use postrider_patterns::idempotency::IdempotencyError;
-use postrider_patterns::inbox::{InboxError, describe};
+use postrider_patterns::inbox::{InboxError, RetentionError, describe};
 use postrider_patterns::outbox_writer::WriterError;
 use postrider_patterns::saga::SagaError;
 use postrider_postgres::control::{AddressError, LoginRefused};
@@ -81,6 +81,12 @@ pub enum ShopError {
     /// Rows would be deleted that may still be needed.
     #[error("{0}")]
     TooRecent(String),
+    /// A topic keeps messages longer than the markers that tell them from new ones.
+    #[error("{0}")]
+    TopicOutlives(String),
+    /// How long the topics keep messages is unknown.
+    #[error(transparent)]
+    Retention(#[from] RetentionError),
     /// A table could not be cleaned, or not all of it.
     #[error("cannot clean up `{0}`")]
     NotCleaned(&'static str, #[source] Box<ShopError>),
@@ -130,6 +136,10 @@ impl ShopError {
             Self::Forbidden(_) => {
                 "GRANT it to the role; `shop load` needs INSERT on orders and outbox"
             }
+            Self::Retention(error) => return error.hint().map(str::to_owned),
+            Self::TopicOutlives(_) => {
+                "raise --topic-retention, and --older-than with it; or shorten retention.ms of the topic"
+            }
             Self::NotCleaned(_, error) if matches!(**error, Self::Forbidden(_)) => {
                 "GRANT SELECT, UPDATE, DELETE ON <the table and its dependent tables> TO <role>; payments \
                  and reservations need SELECT ON sagas too: docs/patterns/cleaning-up.md"
@@ -161,8 +171,16 @@ impl ShopError {
             {
                 77
             }
-            Self::Plan(_) | Self::Url(_) | Self::Kafka(_) | Self::TooRecent(_) => 2,
-            Self::Connect(_) | Self::Database(_) | Self::Session(_) | Self::Bind(..) => 69,
+            Self::Plan(_)
+            | Self::Url(_)
+            | Self::Kafka(_)
+            | Self::TooRecent(_)
+            | Self::TopicOutlives(_) => 2,
+            Self::Retention(RetentionError::Brokers(_))
+            | Self::Connect(_)
+            | Self::Database(_)
+            | Self::Session(_)
+            | Self::Bind(..) => 69,
             Self::NotCleaned(_, error) => error.exit_code(),
             Self::SlotLost { .. } => 70,
             Self::Forbidden(_)
@@ -171,6 +189,7 @@ impl ShopError {
             Self::TablesMissing(_)
             | Self::Address(_)
             | Self::NoSlot(_)
+            | Self::Retention(_)
             | Self::Outbox(WriterError::Missing(_))
             | Self::Key(IdempotencyError::Missing(_)) => 78,
             _ => 1,

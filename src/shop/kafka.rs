@@ -25,6 +25,13 @@ pub struct KafkaArgs {
     /// Kafka's bootstrap servers
     #[arg(long, env = "KAFKA_BROKERS", value_name = "HOST:PORT,..")]
     brokers: String,
+    #[command(flatten)]
+    client: KafkaClientArgs,
+}
+
+/// Settings of the client, beside the brokers.
+#[derive(Clone, Default, Args)]
+pub(super) struct KafkaClientArgs {
     /// A setting of librdkafka, such as security.protocol=SASL_SSL; may be repeated
     #[arg(long = "kafka", value_name = "NAME=VALUE")]
     settings: Vec<String>,
@@ -77,13 +84,20 @@ impl KafkaSettingError {
 impl KafkaArgs {
     /// Plain connections to these, as `host:port`, separated by commas.
     pub fn at(brokers: impl Into<String>) -> Self {
-        Self { brokers: brokers.into(), settings: Vec::new(), file: None }
+        Self { brokers: brokers.into(), client: KafkaClientArgs::default() }
     }
 
     /// `bootstrap.servers`, then the file, then the flags; of duplicates the later wins. librdkafka accepts
     /// each of them.
     pub(super) fn settings(&self) -> Result<Vec<(String, String)>, ShopError> {
-        let mut all = vec![("bootstrap.servers".to_owned(), self.brokers.clone())];
+        self.client.settings(&self.brokers)
+    }
+}
+
+impl KafkaClientArgs {
+    /// As [`KafkaArgs::settings`], for these brokers.
+    pub(super) fn settings(&self, brokers: &str) -> Result<Vec<(String, String)>, ShopError> {
+        let mut all = vec![("bootstrap.servers".to_owned(), brokers.to_owned())];
         if let Some(path) = &self.file {
             all.extend(read(path)?);
         }
@@ -99,6 +113,12 @@ impl KafkaArgs {
             check(name, value)?;
         }
         Ok(all)
+    }
+}
+
+impl fmt::Debug for KafkaClientArgs {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("KafkaClientArgs").finish_non_exhaustive()
     }
 }
 
@@ -157,12 +177,12 @@ mod tests {
 
     fn with(settings: &[&str], file: Option<&str>) -> Result<Vec<(String, String)>, ShopError> {
         let mut kafka = KafkaArgs::at("a:1,b:2");
-        kafka.settings = settings.iter().map(ToString::to_string).collect();
+        kafka.client.settings = settings.iter().map(ToString::to_string).collect();
         let folder = tempfile::tempdir().unwrap();
         if let Some(text) = file {
             let path = folder.path().join("kafka");
             std::fs::write(&path, text).unwrap();
-            kafka.file = Some(path);
+            kafka.client.file = Some(path);
         }
         kafka.settings()
     }
@@ -206,10 +226,8 @@ mod tests {
 
     #[test]
     fn no_setting_shows_in_a_log() {
-        let kafka = KafkaArgs {
-            settings: vec!["sasl.password=hunter2".to_owned()],
-            ..KafkaArgs::at("a:1")
-        };
+        let mut kafka = KafkaArgs::at("a:1");
+        kafka.client.settings.push("sasl.password=hunter2".to_owned());
         assert!(!format!("{kafka:?}").contains("hunter2"));
     }
 }

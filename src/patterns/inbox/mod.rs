@@ -58,6 +58,7 @@ mod group;
 mod lag;
 mod message;
 mod prepared;
+mod retention;
 mod session;
 mod spec;
 mod sqlstate;
@@ -73,6 +74,7 @@ pub use message::{
 };
 pub use postrider_service::backoff::Backoff;
 pub use prepared::Prepared;
+pub use retention::{RetentionError, TopicRetention, topic_retention};
 pub use spec::{CacheSpec, ConsumerSpec};
 pub use sqlstate::describe;
 pub use status::ConsumerStatus;

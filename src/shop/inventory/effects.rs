@@ -15,7 +15,7 @@ use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 use postrider_patterns::outbox_writer::{Event, append};
 
 /// The topics that the inventory service reads.
-pub(super) const TOPICS: [&str; 2] = ["PaymentProcessed", "OrderTimedOut"];
+pub(crate) const TOPICS: [&str; 2] = ["PaymentProcessed", "OrderTimedOut"];
 
 /// Reserves and releases stock.
 pub(super) struct InventoryEffects;

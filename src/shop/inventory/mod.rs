@@ -13,7 +13,8 @@ use super::error::ShopError;
 use super::probes::Probes;
 use super::service;
 use super::settings::{ServiceListener, ServiceSettings, pool};
-use effects::{InventoryEffects, TOPICS};
+use effects::InventoryEffects;
+pub(crate) use effects::TOPICS;
 use postrider_patterns::inbox::Consumer;
 
 /// Consumer group, owner of the markers, and prefix of the dead-letter topic.

@@ -1,8 +1,8 @@
 //! How old a row must be before `shop maintain` may delete it, so that a redelivered message still finds that
 //! it was processed.
 //!
-//! Input: how long topics keep messages, and how long dead letters may be redriven; a table and an age.
-//! Output: an error if the age is not safe for that table. Pure.
+//! Input: how long topics keep messages, by the arguments or by Kafka, and how long dead letters may be
+//! redriven; a table and an age. Output: an error if the age is not safe for that table. Pure.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::table::CleanupTable;
 use crate::ShopError;
+use postrider_patterns::inbox::TopicRetention;
 use postrider_service::units::parse_duration;
 
 /// For clock skew and late retention: added to every horizon.
@@ -24,7 +25,7 @@ const OUTBOX: Duration = Duration::from_hours(24);
 /// How long a message can be redelivered.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct Horizons {
-    /// How long the topics keep messages: retention.ms
+    /// How long the topics keep messages: retention.ms; refused where Kafka says that they keep them longer
     #[arg(long, default_value = "7d", value_name = "TIME",
         value_parser = parse_duration)]
     topic_retention: Duration,
@@ -47,6 +48,24 @@ impl Horizons {
             safe.as_secs() / 3600,
             older_than.as_secs() / 3600,
         )))
+    }
+
+    /// Refuses where a topic keeps records longer than the horizons assume.
+    pub(super) fn check_topics(&self, topics: &[TopicRetention]) -> Result<(), ShopError> {
+        let assumed = self.topic_retention + SEGMENT_MS;
+        let hours = |time: Duration| time.as_secs().div_ceil(3600);
+        for TopicRetention { topic, longest, .. } in topics {
+            let kept = match longest {
+                Some(longest) if *longest <= assumed => continue,
+                Some(longest) => format!("for up to {} hours", hours(*longest)),
+                None => "for ever".to_owned(),
+            };
+            return Err(ShopError::TopicOutlives(format!(
+                "the topic `{topic}` keeps records {kept}, and the ages here are safe for {} hours",
+                hours(assumed)
+            )));
+        }
+        Ok(())
     }
 
     fn safe(&self, table: CleanupTable) -> Duration {
@@ -87,5 +106,23 @@ mod tests {
         assert!(check(CleanupTable::IdempotencyKeys, 2).is_ok());
         assert!(check(CleanupTable::IdempotencyKeys, 1).is_err());
         assert!(check(CleanupTable::Outbox, 1).is_err());
+    }
+
+    #[test]
+    fn a_topic_that_keeps_messages_longer_than_assumed_is_refused_by_name() {
+        let horizons = Horizons { topic_retention: 7 * DAY, redrive_horizon: 7 * DAY };
+        let of = |longest| {
+            let topic = |name: &str, longest| TopicRetention::new(name, longest);
+            horizons.check_topics(&[topic("short", Some(DAY)), topic("orders", longest)])
+        };
+        assert!(of(Some(14 * DAY)).is_ok());
+        let error = of(Some(14 * DAY + Duration::from_millis(1))).unwrap_err();
+        assert!(
+            error.to_string().contains("`orders` keeps records for up to 337 hours"),
+            "{error}"
+        );
+        let error = of(None).unwrap_err();
+        assert!(error.to_string().contains("`orders` keeps records for ever"), "{error}");
+        assert_eq!(error.exit_code(), 2);
     }
 }

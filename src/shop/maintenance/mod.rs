@@ -1,7 +1,7 @@
 //! `shop maintain`: deletes old rows, once or at an interval; with `--bind` it also serves probes and
 //! metrics.
 //!
-//! Input: an age, tables, and the relay's slot. Output: a line of JSON for each table. It deletes the marks
+//! Input: an age, tables, the relay's slot, and what Kafka says of its topics. Output: a line of JSON for each table. It deletes the marks
 //! of processed messages, idempotency keys, ended sagas with their payments and reservations, and outbox
 //! rows. Invariant: no row younger than its table's safe age is deleted, nor an outbox row that the slot has
 //! not passed; transactions are small, so locks are short; an interrupted run keeps what it has committed.
@@ -26,9 +26,12 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::error::ShopError;
+use super::kafka::KafkaClientArgs;
 use super::probes::Probes;
 use super::settings::{database, pool, stop_signal};
+use super::{inventory, orders, payments};
 use horizon::Horizons;
+use postrider_patterns::inbox::topic_retention;
 use postrider_service::units::parse_duration;
 use sweep::{CleanupCounts, MaintenanceTotals, Sweep, pause};
 use table::CleanupTable;
@@ -47,6 +50,14 @@ pub(super) struct MaintenanceArgs {
     tables: Vec<CleanupTable>,
     #[command(flatten)]
     horizons: Horizons,
+    /// Kafka's bootstrap servers, which are asked how long the topics keep messages
+    #[arg(long, env = "KAFKA_BROKERS", value_name = "HOST:PORT,..")]
+    brokers: Option<String>,
+    #[command(flatten)]
+    kafka: KafkaClientArgs,
+    /// The topics that it is asked about; without it, those of this shop's services
+    #[arg(long = "topic", value_name = "TOPIC")]
+    topics: Vec<String>,
     /// The replication slot that says which outbox rows were delivered
     #[arg(long, default_value = "postrider", value_name = "NAME")]
     slot: String,
@@ -112,54 +123,88 @@ impl MaintenanceArgs {
         work.await
     }
 
+    /// Each time again: an operator may change the retention of a topic at any time.
+    async fn check_topics(&self) -> Result<(), ShopError> {
+        if !self.tables().iter().any(|table| table.outlives_topics()) {
+            return Ok(());
+        }
+        let Some(brokers) = &self.brokers else {
+            warn!(
+                help = "--brokers (KAFKA_BROKERS) has it asked of Kafka",
+                "how long the topics keep messages is taken from --topic-retention"
+            );
+            return Ok(());
+        };
+        let of_shop = [&inventory::TOPICS[..], &orders::TOPICS, &payments::TOPICS].concat();
+        let topics = if self.topics.is_empty() {
+            of_shop
+        } else {
+            self.topics.iter().map(String::as_str).collect()
+        };
+        let retention = topic_retention(&self.kafka.settings(brokers)?, &topics).await?;
+        self.horizons.check_topics(&retention)
+    }
+
     fn tables(&self) -> &[CleanupTable] {
         if self.tables.is_empty() { &CleanupTable::ALL } else { &self.tables }
     }
 }
 
 impl MaintenanceRun<'_> {
-    /// Cleans up all tables; then fails with the first error, if there was one.
+    /// Cleans up all tables; then fails with the first error, if there was one. Tables that outlive the topics
+    /// are left alone where Kafka keeps messages for too long, or does not say how long.
     async fn clean(&self, output: &mut dyn Write) -> Result<(), ShopError> {
+        let mut failure = self.args.check_topics().await.err();
+        let unsafe_topics = failure.as_ref().map(ToString::to_string);
         let client = self.pool.get().await?;
         let (args, totals, stop) = (self.args, &*self.totals, self.stop.clone());
         let sweep = Sweep { client: &client, args, totals, stop };
-        let mut failure = None;
         for table in args.tables() {
             if *self.stop.borrow() {
                 break;
             }
-            let swept = match sweep.table(*table).await {
-                Err(refusal @ (ShopError::NoSlot(_) | ShopError::SlotLost { .. })) => {
-                    totals.left_alone.fetch_add(1, Ordering::Relaxed);
-                    let left_alone = Some(refusal.to_string());
-                    failure.get_or_insert(refusal);
-                    CleanupCounts { left_alone, ..CleanupCounts::default() }
-                }
-                Err(error) => {
-                    // The other tables are cleaned up all the same.
-                    let error = ShopError::NotCleaned(table.name(), Box::new(error));
-                    let (error_text, help) = (error.with_causes(), error.hint());
-                    warn!(error = error_text, help, "continuing with the next table");
-                    failure.get_or_insert(error);
-                    continue;
-                }
-                Ok(swept) => {
-                    let CleanupCounts { deleted, held_back, .. } = swept;
-                    info!(
-                        table = table.name(),
-                        deleted,
-                        held_back,
-                        dry_run = args.dry_run,
-                        "cleaned"
-                    );
-                    swept
-                }
+            let left_alone = unsafe_topics.clone().filter(|_| table.outlives_topics());
+            let swept = if left_alone.is_some() {
+                CleanupCounts { left_alone, ..CleanupCounts::default() }
+            } else {
+                let Some(swept) = self.sweep(&sweep, *table, &mut failure).await else { continue };
+                swept
             };
             let cleaned = Cleaned { table: table.name(), swept: &swept, dry_run: args.dry_run };
             let line = serde_json::to_string(&cleaned).map_err(std::io::Error::other);
             line.and_then(|line| writeln!(output, "{line}")).map_err(ShopError::Output)?;
         }
         failure.map_or(Ok(()), Err)
+    }
+
+    /// One table; `None` if it could not be cleaned up. The others are all the same.
+    async fn sweep(
+        &self,
+        sweep: &Sweep<'_>,
+        table: CleanupTable,
+        failure: &mut Option<ShopError>,
+    ) -> Option<CleanupCounts> {
+        match sweep.table(table).await {
+            Err(refusal @ (ShopError::NoSlot(_) | ShopError::SlotLost { .. })) => {
+                self.totals.left_alone.fetch_add(1, Ordering::Relaxed);
+                let left_alone = Some(refusal.to_string());
+                failure.get_or_insert(refusal);
+                Some(CleanupCounts { left_alone, ..CleanupCounts::default() })
+            }
+            Err(error) => {
+                let error = ShopError::NotCleaned(table.name(), Box::new(error));
+                let (error_text, help) = (error.with_causes(), error.hint());
+                warn!(error = error_text, help, "continuing with the next table");
+                failure.get_or_insert(error);
+                None
+            }
+            Ok(swept) => {
+                let CleanupCounts { deleted, held_back, .. } = swept;
+                let dry_run = self.args.dry_run;
+                info!(table = table.name(), deleted, held_back, dry_run, "cleaned");
+                Some(swept)
+            }
+        }
     }
 
     async fn clean_repeatedly(&self, every: Duration) {

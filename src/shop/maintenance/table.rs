@@ -99,6 +99,11 @@ impl CleanupTable {
         }
     }
 
+    /// Whether a row is kept for as long as a message may be delivered again.
+    pub(super) const fn outlives_topics(self) -> bool {
+        !matches!(self, Self::IdempotencyKeys | Self::Outbox)
+    }
+
     /// The timestamp column for the age of a row: the first column of an index, followed by the key.
     pub(super) const fn age(self) -> &'static str {
         match self {

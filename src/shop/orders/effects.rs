@@ -15,7 +15,7 @@ use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 use postrider_patterns::saga::{self, SagaError};
 
 /// The topics that the order service reads.
-pub(super) const TOPICS: [&str; 6] = [
+pub(crate) const TOPICS: [&str; 6] = [
     "PaymentProcessed",
     "PaymentFailed",
     "PaymentRefunded",

@@ -19,7 +19,7 @@ use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 use postrider_patterns::outbox_writer::{Event, append};
 
 /// The topics that the payment service reads.
-pub(super) const TOPICS: [&str; 3] = ["OrderCreated", "InventoryUnavailable", "OrderTimedOut"];
+pub(crate) const TOPICS: [&str; 3] = ["OrderCreated", "InventoryUnavailable", "OrderTimedOut"];
 
 /// Writes intents, and wakes the task that executes them.
 pub(super) struct PaymentEffects {

@@ -3,6 +3,7 @@
 mod ended;
 mod outbox;
 mod plan;
+mod retention;
 mod running;
 
 use crate::services::stage::Stage;

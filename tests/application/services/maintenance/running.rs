@@ -69,7 +69,7 @@ fn metrics_grow_during_a_run_and_it_stops_when_told_to() {
 #[test]
 fn a_run_without_a_slot_is_counted_and_repeated() {
     let stage = Stage::set();
-    let service = stage.start(&["maintain", "--every", "500ms"]);
+    let service = stage.start(&["maintain", "--every", "500ms", "--table", "outbox"]);
     let skipped = |often: u64| format!("\nshop_maintenance_outbox_left_alone_total {often}\n");
     let held_back = |rows: u64| format!("\nshop_maintenance_outbox_rows_held_back {rows}\n");
     service.wait_for(&[&skipped(2), &held_back(0)]);

@@ -1,0 +1,156 @@
+//! Asks Kafka how long topics keep a record, since a marker must outlive every record that it stands for.
+//!
+//! Input: connection settings of librdkafka, and topics. Output: for each topic the longest time that it keeps a
+//! record, or a `RetentionError`. Invariant: a topic without an answer is an error and never a default.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode;
+
+const POLICY: &str = "cleanup.policy";
+const RETENTION: &str = "retention.ms";
+const SEGMENT: &str = "segment.ms";
+
+/// How long the brokers may take to answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a topic keeps its records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TopicRetention {
+    /// The topic.
+    pub topic: String,
+    /// `retention.ms` and `segment.ms` together, since a record goes with the newest one of its segment; `None`:
+    /// for ever, because the retention is unlimited or the topic is compacted.
+    pub longest: Option<Duration>,
+}
+
+impl TopicRetention {
+    /// As Kafka, or a person, says it.
+    pub fn new(topic: impl Into<String>, longest: Option<Duration>) -> Self {
+        Self { topic: topic.into(), longest }
+    }
+}
+
+/// Why the retention is unknown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RetentionError {
+    /// The brokers did not answer, or refuse the client.
+    #[error("Kafka does not say how long its topics keep records")]
+    Brokers(#[source] KafkaError),
+    /// The topic does not exist, or this user may not ask.
+    #[error("Kafka does not say how long the topic `{topic}` keeps records: {code}")]
+    Topic {
+        /// The topic.
+        topic: String,
+        /// The brokers' reason.
+        code: RDKafkaErrorCode,
+    },
+    /// The answer lacks a setting that every topic has.
+    #[error("the brokers' answer has no valid `{setting}` of the topic `{topic}`")]
+    Setting {
+        /// The topic.
+        topic: String,
+        /// The setting.
+        setting: &'static str,
+    },
+}
+
+impl RetentionError {
+    /// The exact fix, where one is known.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Topic { .. } => {
+                Some("create the topic, or grant DescribeConfigs on it to the Kafka user")
+            }
+            Self::Brokers(_) | Self::Setting { .. } => None,
+        }
+    }
+}
+
+/// Asks the brokers how long each of the topics keeps a record. Waits at most 15 s for each.
+pub async fn topic_retention(
+    kafka: &[(String, String)],
+    topics: &[&str],
+) -> Result<Vec<TopicRetention>, RetentionError> {
+    let config: ClientConfig = kafka.iter().cloned().collect();
+    let client: AdminClient<_> = config.create().map_err(RetentionError::Brokers)?;
+    let mut all = Vec::with_capacity(topics.len());
+    for topic in topics {
+        all.push(ask(&client, topic).await?);
+    }
+    Ok(all)
+}
+
+/// One topic a request, since an answer that is an error does not name its topic.
+async fn ask(
+    client: &AdminClient<DefaultClientContext>,
+    topic: &str,
+) -> Result<TopicRetention, RetentionError> {
+    let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
+    let answers = client
+        .describe_configs([&ResourceSpecifier::Topic(topic)], &options)
+        .await
+        .map_err(RetentionError::Brokers)?;
+    let refused = |code| RetentionError::Topic { topic: topic.to_owned(), code };
+    let answer = answers.into_iter().next();
+    let settings = answer.unwrap_or(Err(RDKafkaErrorCode::InvalidRequest)).map_err(refused)?;
+    let setting = |name| settings.get(name).and_then(|entry| entry.value.as_deref());
+    longest(topic, setting)
+}
+
+/// `setting`: the value of a setting of this topic.
+fn longest<'a>(
+    topic: &str,
+    setting: impl Fn(&'static str) -> Option<&'a str>,
+) -> Result<TopicRetention, RetentionError> {
+    let invalid = |setting| RetentionError::Setting { topic: topic.to_owned(), setting };
+    let is_deleted =
+        setting(POLICY).ok_or_else(|| invalid(POLICY))?.split(',').any(|it| it == "delete");
+    let milliseconds = |name| {
+        let value = setting(name).and_then(|value| value.parse::<i64>().ok());
+        value.ok_or_else(|| invalid(name))
+    };
+    // Negative: without limit.
+    let retention = u64::try_from(milliseconds(RETENTION)?).ok();
+    let segment = u64::try_from(milliseconds(SEGMENT)?).map_err(|_| invalid(SEGMENT))?;
+    let longest =
+        retention.filter(|_| is_deleted).map(|retention| retention.saturating_add(segment));
+    Ok(TopicRetention::new(topic, longest.map(Duration::from_millis)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(
+        policy: &str,
+        retention: &str,
+        segment: &str,
+    ) -> Result<Option<Duration>, RetentionError> {
+        let settings = [(POLICY, policy), (RETENTION, retention), (SEGMENT, segment)];
+        let setting = |name| settings.iter().find(|(it, _)| *it == name).map(|(_, value)| *value);
+        longest("orders", setting).map(|it| it.longest)
+    }
+
+    #[test]
+    fn a_record_is_kept_until_the_newest_of_its_segment_may_go() {
+        let days = |days| Some(Duration::from_hours(24 * days));
+        assert_eq!(of("delete", "604800000", "604800000").unwrap(), days(14));
+        assert_eq!(of("compact,delete", "86400000", "0").unwrap(), days(1));
+        for for_ever in [of("delete", "-1", "1"), of("compact", "604800000", "1")] {
+            assert_eq!(for_ever.unwrap(), None);
+        }
+        for (policy, retention, segment) in
+            [("delete", "", "1"), ("delete", "1", "-1"), ("delete", "x", "1")]
+        {
+            let error = of(policy, retention, segment).unwrap_err();
+            assert!(error.to_string().contains(".ms` of the topic `orders`"), "{error}");
+        }
+    }
+}
