@@ -8,6 +8,7 @@
 //! | `marker` | `marker` | the same for services with a consumer of their own |
 //! | `saga` | `saga` | steps over several services, with compensation |
 //! | `migrations` | | the tables of all of these |
+//! | `traceparent` | either of `outbox-writer`, `inbox` | the trace of an event, from one to the other |
 //! | `dead_letter` | `dead-letter` | what could not be delivered or consumed: found, and sent again |
 //!
 //! Invariant: nothing here knows the relay, and a service that only writes an outbox compiles
@@ -36,3 +37,5 @@ pub mod migrations;
 pub mod outbox_writer;
 #[cfg(feature = "saga")]
 pub mod saga;
+#[cfg(any(feature = "inbox", feature = "outbox-writer"))]
+pub mod traceparent;

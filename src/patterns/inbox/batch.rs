@@ -89,7 +89,7 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     fn classify(&self, record: StoredRecord) -> BatchItem {
-        let message = match Message::read(record) {
+        let message = match Message::read(record, &self.spec.format) {
             Ok(message) => message,
             Err(invalid) => return BatchItem::Invalid(invalid),
         };

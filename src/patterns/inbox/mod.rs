@@ -13,6 +13,11 @@
 //! static DUE: Prepared =
 //!     Prepared::new("INSERT INTO payments (order_id, total, status) VALUES ($1, $2, $3)");
 //!
+//! #[derive(serde::Deserialize)]
+//! struct OrderCreated {
+//!     total: i64,
+//! }
+//!
 //! struct Payments;
 //!
 //! impl Effects for Payments {
@@ -25,8 +30,8 @@
 //!     }
 //!
 //!     async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
-//!         let total = message.payload.get("total").and_then(serde_json::Value::as_i64);
-//!         let total = total.ok_or_else(|| Failure::poison("the payload has no total"))?;
+//!         // A payload that is something else is poison: a dead letter, which says where it is wrong.
+//!         let OrderCreated { total } = message.parse()?;
 //!         // Too expensive is a result like any other.
 //!         let status = if total > 100_000 { "refused" } else { "due" };
 //!         tx.execute(&DUE.of(tx).await?, &[&message.aggregate_id, &total, &status]).await?;
@@ -70,7 +75,7 @@ pub use counters::{ConsumerCounters, ConsumerSnapshot};
 pub use effects::{Effects, Failure, Interest};
 pub use error::InboxError;
 pub use message::{
-    AGGREGATE_TYPE_HEADER, EVENT_TYPE_HEADER, ID_HEADER, InvalidMessage, Message, SEQUENCE_HEADER,
+    InvalidMessage, KeyFormat, Message, MessageFormat, TEXT_ID_NAMESPACE, ValueFormat,
 };
 pub use postrider_service::backoff::Backoff;
 pub use prepared::Prepared;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Backoff, InboxError};
+use super::{Backoff, InboxError, MessageFormat};
 
 /// Kafka settings that the guarantee rests on.
 const OWN_SETTINGS: [&str; 7] = [
@@ -30,6 +30,8 @@ pub struct ConsumerSpec {
     pub name: String,
     /// The topics whose messages it takes; at least one.
     pub topics: Vec<String>,
+    /// How the records of these topics are read. Topics that differ in this are consumers of their own.
+    pub format: MessageFormat,
     /// librdkafka's settings for the connection, `bootstrap.servers` at least; they hold for the
     /// consumer and for the producer of dead letters. Those the guarantee rests on are refused.
     pub kafka: Vec<(String, String)>,
@@ -72,6 +74,7 @@ impl std::fmt::Debug for ConsumerSpec {
         f.debug_struct("ConsumerSpec")
             .field("name", &self.name)
             .field("topics", &self.topics)
+            .field("format", &self.format)
             .field("kafka", &kafka)
             .field("batch_max", &self.batch_max)
             .field("attempts_max", &self.attempts_max)
@@ -109,6 +112,7 @@ impl ConsumerSpec {
         Self {
             name: name.into(),
             topics: topics.into_iter().map(Into::into).collect(),
+            format: MessageFormat::new(),
             kafka: vec![("bootstrap.servers".to_owned(), bootstrap.to_owned())],
             database,
             batch_max: 200,

@@ -260,7 +260,12 @@ fn a_message_too_large_for_the_dead_letter_topic_is_truncated() {
         draft
     };
     let large_key = Draft { key: large.clone(), ..with_header("trace") };
-    let large_type = Draft { headers: vec![("event_type", large.clone())], ..with_header("trace") };
+    // It lacks nothing but an id.
+    let large_type = Draft {
+        headers: vec![("event_type", large.clone())],
+        value: "{}".into(),
+        ..with_header("trace")
+    };
     scene.send(&[draft, with_header("trace"), large_key, large_type, Draft::new(2)]);
     let running = scene.start(TestEffects::plain());
     scene.await_effects(1);

@@ -11,6 +11,7 @@ mod cache;
 mod contention;
 mod dead_letters;
 mod failures;
+mod formats;
 mod mistakes;
 mod once;
 mod outages;
