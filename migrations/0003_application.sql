@@ -10,6 +10,10 @@
 --    caller's transaction ends, so numbers rise in the order of commits, without gaps.
 ALTER TABLE outbox ADD COLUMN IF NOT EXISTS sequence bigint;
 
+-- The trace that the event belongs to, of W3C Trace Context: 55 bytes in its version 00. The relay sends it
+-- as the header of the same name.
+ALTER TABLE outbox ADD COLUMN IF NOT EXISTS traceparent varchar(256);
+
 -- By which it is cleaned, oldest first, and by key where one transaction wrote many. Not BRIN: it cannot
 -- say which rows are the oldest, and of a table whose free space is used again it soon says nothing.
 CREATE INDEX IF NOT EXISTS outbox_by_age ON outbox (created_at, id);
@@ -24,21 +28,86 @@ CREATE TABLE IF NOT EXISTS outbox_sequences (
 
 -- Appends one event in the caller's transaction, and says its number. For every language:
 --     SELECT outbox_append('order', '42', 'OrderCreated', '{"total": 990}');
-CREATE OR REPLACE FUNCTION outbox_append(
-    aggregate_type text,
-    aggregate_id   text,
-    event_type     text,
-    payload        jsonb,
-    id             uuid DEFAULT gen_random_uuid()
-) RETURNS bigint LANGUAGE sql AS $$
-    WITH numbered AS (
-        INSERT INTO outbox_sequences AS counter VALUES ($1, $2, 1)
-        ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET last = counter.last + 1
-        RETURNING last
+--     SELECT outbox_append('order', '42', 'OrderCreated', '{"total": 990}', traceparent => '00-4bf9..-01');
+-- A payload that is NULL is a tombstone; the JSON value null is not.
+--
+-- An earlier version had no traceparent. Beside it the new one would be ambiguous, so it goes in the same
+-- statement: no writer finds neither.
+DO $migration$
+BEGIN
+    DROP FUNCTION IF EXISTS outbox_append(text, text, text, jsonb, uuid);
+    CREATE OR REPLACE FUNCTION outbox_append(
+        aggregate_type text,
+        aggregate_id   text,
+        event_type     text,
+        payload        jsonb,
+        id             uuid DEFAULT gen_random_uuid(),
+        traceparent    text DEFAULT NULL
+    ) RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
+        WITH numbered AS (
+            INSERT INTO outbox_sequences AS counter VALUES ($1, $2, 1)
+            ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET last = counter.last + 1
+            RETURNING last
+        )
+        INSERT INTO outbox
+            (id, aggregate_type, aggregate_id, event_type, payload, sequence, traceparent)
+        SELECT $5, $1, $2, $3, $4, last, $6 FROM numbered
+        RETURNING sequence
+    $$;
+END
+$migration$;
+
+-- Appends several events, in the order of the arrays, and says their numbers in that order. The counters
+-- are locked in one order whatever that of the events is, so two callers do not deadlock.
+--     SELECT * FROM outbox_append_all(
+--         ARRAY['order', 'order'], ARRAY['42', '42'], ARRAY['OrderCreated', 'OrderPaid'],
+--         ARRAY['{"total": 990}', NULL]::jsonb[], ARRAY[gen_random_uuid(), gen_random_uuid()]);
+CREATE OR REPLACE FUNCTION outbox_append_all(
+    aggregate_types text[],
+    aggregate_ids   text[],
+    event_types     text[],
+    payloads        jsonb[],
+    ids             uuid[],
+    traceparents    text[] DEFAULT NULL
+) RETURNS SETOF bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    -- What an array lacks would be NULL: as a payload, a tombstone.
+    IF array_length($2, 1) IS DISTINCT FROM array_length($1, 1)
+        OR array_length($3, 1) IS DISTINCT FROM array_length($1, 1)
+        OR array_length($4, 1) IS DISTINCT FROM array_length($1, 1)
+        OR array_length($5, 1) IS DISTINCT FROM array_length($1, 1)
+        OR $6 IS NOT NULL AND array_length($6, 1) IS DISTINCT FROM array_length($1, 1)
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'array_subscript_error',
+            MESSAGE = 'the arrays of outbox_append_all have different lengths';
+    END IF;
+    RETURN QUERY
+    WITH events AS (
+        SELECT *, row_number() OVER (PARTITION BY kind, key ORDER BY place) AS number
+        FROM unnest($1, $2, $3, $4, $5, $6) WITH ORDINALITY
+            AS event (kind, key, event_type, payload, id, traceparent, place)
+    ), counts AS (
+        SELECT kind, key, count(*) AS count FROM events GROUP BY kind, key
+    ), counted AS (
+        INSERT INTO outbox_sequences AS counter (aggregate_type, aggregate_id, last)
+        SELECT kind, key, count FROM counts ORDER BY kind, key
+        ON CONFLICT (aggregate_type, aggregate_id)
+            DO UPDATE SET last = counter.last + excluded.last
+        RETURNING aggregate_type, aggregate_id, last
+    ), numbered AS (
+        SELECT events.*, counted.last - counts.count + events.number AS sequence
+        FROM events
+        JOIN counts USING (kind, key)
+        JOIN counted ON counted.aggregate_type = kind AND counted.aggregate_id = key
+    ), appended AS (
+        INSERT INTO outbox
+            (id, aggregate_type, aggregate_id, event_type, payload, sequence, traceparent)
+        SELECT id, kind, key, event_type, payload, sequence, traceparent
+        FROM numbered ORDER BY place
     )
-    INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, sequence)
-    SELECT $5, $1, $2, $3, $4, last FROM numbered
-    RETURNING sequence
+    SELECT sequence FROM numbered ORDER BY place;
+END
 $$;
 
 -- 2. Requests that have had their effect: the row is written in the same transaction, so it is the

@@ -1,6 +1,6 @@
 //! Events commit with the caller's transaction or not at all, and are numbered in commit order.
 
-use postrider::outbox_writer::{Event, WriterError, append};
+use postrider::outbox_writer::{Event, WriterError, append, append_all};
 use serde_json::json;
 
 use crate::database::{Stage, count};
@@ -93,11 +93,122 @@ async fn polling_by_id_misses_rows_that_take_their_id_early_and_commit_late() {
 }
 
 #[tokio::test]
-async fn the_sql_function_serves_every_language() {
+async fn the_sql_functions_serve_every_language() {
     let (_stage, client) = Stage::set().await;
     let sql = "SELECT outbox_append('order', '42', 'OrderCreated', '{\"total\": 990}')";
     assert_eq!(count(&client, sql).await, 1);
     assert_eq!(count(&client, sql).await, 2);
+    // Their tables are found from a session that looks elsewhere.
+    client.batch_execute("SET search_path TO pg_catalog").await.unwrap();
+    let sql = "SELECT public.outbox_append('order', '42', 'OrderPaid', NULL)";
+    assert_eq!(count(&client, sql).await, 3);
+    let sql = "SELECT public.outbox_append_all(ARRAY['order'], ARRAY['42'], ARRAY['OrderPaid'], \
+               ARRAY[NULL]::jsonb[], ARRAY[gen_random_uuid()])";
+    assert_eq!(count(&client, sql).await, 4);
+}
+
+#[tokio::test]
+async fn a_database_of_an_earlier_version_is_brought_up_to_date() {
+    let (_stage, client) = Stage::set().await;
+    // As it was before events had traces.
+    client
+        .batch_execute(
+            "DROP FUNCTION outbox_append; DROP FUNCTION outbox_append_all;
+             ALTER TABLE outbox DROP COLUMN traceparent;
+             CREATE FUNCTION outbox_append(aggregate_type text, aggregate_id text, event_type text,
+                 payload jsonb, id uuid DEFAULT gen_random_uuid())
+             RETURNS bigint LANGUAGE sql AS 'SELECT 17::bigint'",
+        )
+        .await
+        .unwrap();
+    let sql = "SELECT outbox_append('order', '42', 'OrderCreated', '{}')";
+    assert_eq!(count(&client, sql).await, 17);
+    client.batch_execute(include_str!("../../migrations/0003_application.sql")).await.unwrap();
+    assert_eq!(count(&client, sql).await, 1, "what was there is not ambiguous");
+    let sql = "SELECT outbox_append('order', '42', 'OrderCreated', NULL, traceparent => '00-1')";
+    assert_eq!(count(&client, sql).await, 2);
+    let sql = "SELECT count(*) FROM outbox WHERE payload IS NULL AND traceparent = '00-1'";
+    assert_eq!(count(&client, sql).await, 1);
+}
+
+#[tokio::test]
+async fn a_tombstone_is_null_and_a_json_null_is_not() {
+    let (_stage, mut client) = Stage::set().await;
+    let transaction = client.transaction().await.unwrap();
+    append(&transaction, &null_of("7")).await.unwrap();
+    append(&transaction, &Event::tombstone("account", "7", "AccountClosed")).await.unwrap();
+    append_all(&transaction, &[null_of("8"), Event::tombstone("account", "8", "AccountClosed")])
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+    let sql = "SELECT sequence FROM outbox WHERE payload IS NULL ORDER BY aggregate_id";
+    let rows = client.query(sql, &[]).await.unwrap();
+    let tombstones: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(tombstones, [2, 2]);
+    assert_eq!(count(&client, "SELECT count(*) FROM outbox WHERE payload = 'null'").await, 2);
+}
+
+fn null_of(aggregate: &str) -> Event {
+    Event::new("account", aggregate, "AccountClosed", serde_json::Value::Null)
+}
+
+#[tokio::test]
+async fn several_events_are_appended_by_one_call_in_their_order() {
+    const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let (_stage, mut client) = Stage::set().await;
+    let transaction = client.transaction().await.unwrap();
+    append(&transaction, &event("8")).await.unwrap();
+    let traced = event("7").with_traceparent(Some(TRACE.parse().unwrap()));
+    let all = [event("8"), traced, event("8"), event("7"), event("9")];
+    let numbers = append_all(&transaction, &all).await.unwrap();
+    assert_eq!(numbers, [2, 1, 3, 2, 1]);
+    assert_eq!(append_all(&transaction, &[]).await.unwrap(), [0_i64; 0]);
+    assert_eq!(append(&transaction, &event("8")).await.unwrap(), 4);
+    transaction.commit().await.unwrap();
+    // Rows of one transaction are delivered in the order of their insertion.
+    let sql = "SELECT aggregate_id, sequence, traceparent, id FROM outbox ORDER BY ctid";
+    let rows = client.query(sql, &[]).await.unwrap();
+    let appended = rows.iter().skip(1).take(5);
+    let rows: Vec<(&str, i64, uuid::Uuid)> =
+        appended.map(|row| (row.get(0), row.get(1), row.get(3))).collect();
+    let wanted = all.iter().zip(&numbers);
+    let wanted: Vec<_> =
+        wanted.map(|(event, &number)| (&*event.aggregate_id, number, event.id)).collect();
+    assert_eq!(rows, wanted);
+    let sql = format!("SELECT count(*) FROM outbox WHERE traceparent = '{TRACE}' AND id = $1");
+    let found = client.query_one(&sql, &[&wanted[1].2]).await.unwrap();
+    assert_eq!(found.get::<_, i64>(0), 1);
+
+    // All or none, and what an array lacks is no tombstone.
+    let transaction = client.transaction().await.unwrap();
+    let twice = append_all(&transaction, &[event("5"), all[0].clone()]).await.unwrap_err();
+    assert!(matches!(twice, WriterError::Repeated(_)), "{twice:?}");
+    transaction.rollback().await.unwrap();
+    let sql = "SELECT outbox_append_all(ARRAY['a', 'a'], ARRAY['1', '1'], ARRAY['X', 'X'], \
+               ARRAY['{}']::jsonb[], ARRAY[gen_random_uuid(), gen_random_uuid()])";
+    let short = client.query(sql, &[]).await.unwrap_err();
+    assert_eq!(short.code().unwrap().code(), "2202E");
+}
+
+/// Each of one pair locks the counters that the other has in the other order.
+#[tokio::test]
+async fn calls_with_the_same_aggregates_in_another_order_do_not_deadlock() {
+    const ROUNDS: usize = 50;
+    let (stage, client) = Stage::set().await;
+    let mut writers = tokio::task::JoinSet::new();
+    for names in [["1", "2", "3", "4"], ["4", "3", "2", "1"]] {
+        let mut client = stage.connect().await;
+        writers.spawn(async move {
+            for _ in 0..ROUNDS {
+                let transaction = client.transaction().await.unwrap();
+                append_all(&transaction, &names.map(event)).await.unwrap();
+                transaction.commit().await.unwrap();
+            }
+        });
+    }
+    writers.join_all().await;
+    let sql = "SELECT count(*) FROM outbox_sequences WHERE last = 100";
+    assert_eq!(count(&client, sql).await, 4);
 }
 
 #[tokio::test]

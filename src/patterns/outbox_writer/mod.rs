@@ -1,9 +1,9 @@
-//! Appends an event to the outbox, inside the caller's transaction.
+//! Appends events to the outbox, inside the caller's transaction.
 //!
-//! Input: a transaction that also changes the business rows, and an [`Event`]. Output: an outbox row with
-//! the next number of its aggregate, or a [`WriterError`]. Invariant: the event exists if and only if the
+//! Input: a transaction that also changes the business rows, and an [`Event`] or several. Output: an outbox
+//! row for each with the next number of its aggregate, or a [`WriterError`]. Invariant: the event exists if and only if the
 //! caller's transaction commits; the numbers of one aggregate rise in commit order, without gaps. Needs
-//! `migrations/0001_outbox.sql` and `0003_application.sql`; other languages call the same SQL function.
+//! `migrations/0001_outbox.sql` and `0003_application.sql`; other languages call the same SQL functions.
 //!
 //! ```no_run
 //! # async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -23,8 +23,12 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
 
-/// An event of the outbox.
+use crate::traceparent::Traceparent;
+
+/// An event of the outbox. It is nothing before it is appended.
 #[derive(Debug, Clone, PartialEq)]
+#[must_use]
+#[non_exhaustive]
 pub struct Event {
     /// The consumer's idempotency key. Version 7, so that the index grows at one end.
     pub id: Uuid,
@@ -34,33 +38,58 @@ pub struct Event {
     pub aggregate_id: String,
     /// The event type; becomes the topic unless the relay's `[route]` says otherwise.
     pub event_type: String,
-    /// Becomes the record's value.
-    pub payload: serde_json::Value,
+    /// Becomes the record's value; `None`, SQL's NULL, becomes a null value: a tombstone.
+    pub payload: Option<serde_json::Value>,
+    /// The trace that the event belongs to; becomes the header `traceparent`.
+    pub traceparent: Option<Traceparent>,
 }
 
 impl Event {
-    /// An event with an id of its own.
+    /// An event with an id of its own. A payload that is JSON's null is a value like any other; see
+    /// [`tombstone`](Self::tombstone).
     pub fn new(
         aggregate_type: impl Into<String>,
         aggregate_id: impl Into<String>,
         event_type: impl Into<String>,
         payload: serde_json::Value,
     ) -> Self {
+        let tombstone = Self::tombstone(aggregate_type, aggregate_id, event_type);
+        Self { payload: Some(payload), ..tombstone }
+    }
+
+    /// An event without a payload. The record's value is null, by which a compacted topic deletes what it
+    /// has of the key.
+    pub fn tombstone(
+        aggregate_type: impl Into<String>,
+        aggregate_id: impl Into<String>,
+        event_type: impl Into<String>,
+    ) -> Self {
         Self {
             id: Uuid::now_v7(),
             aggregate_type: aggregate_type.into(),
             aggregate_id: aggregate_id.into(),
             event_type: event_type.into(),
-            payload,
+            payload: None,
+            traceparent: None,
         }
+    }
+
+    /// As part of this trace: of the request at hand, or of the message that a consumer handles.
+    pub fn with_traceparent(self, traceparent: impl Into<Option<Traceparent>>) -> Self {
+        Self { traceparent: traceparent.into(), ..self }
+    }
+
+    fn trace(&self) -> Option<&str> {
+        self.traceparent.as_ref().map(Traceparent::as_str)
     }
 }
 
 /// Why an event was not appended. The transaction is aborted then, as after any failed statement.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WriterError {
-    /// The function or its tables do not exist.
-    #[error("the function `outbox_append` or its tables do not exist")]
+    /// The functions or their tables do not exist, or are of an earlier version.
+    #[error("the function `outbox_append` or `outbox_append_all`, or its tables do not exist")]
     Missing(#[source] tokio_postgres::Error),
     /// The role lacks a privilege on them.
     #[error("the role lacks INSERT on `outbox` or `outbox_sequences`")]
@@ -102,7 +131,10 @@ impl WriterError {
 impl From<tokio_postgres::Error> for WriterError {
     fn from(error: tokio_postgres::Error) -> Self {
         let code = error.code();
-        if code == Some(&SqlState::UNDEFINED_FUNCTION) || code == Some(&SqlState::UNDEFINED_TABLE) {
+        if [SqlState::UNDEFINED_FUNCTION, SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN]
+            .iter()
+            .any(|missing| code == Some(missing))
+        {
             return Self::Missing(error);
         }
         if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
@@ -124,15 +156,45 @@ pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64,
     // Types are given, so it is one round trip: nothing is prepared.
     let row = transaction
         .query_typed_one(
-            "SELECT outbox_append($1, $2, $3, $4, $5)",
+            "SELECT outbox_append($1, $2, $3, $4, $5, $6)",
             &[
                 (&event.aggregate_type, Type::TEXT),
                 (&event.aggregate_id, Type::TEXT),
                 (&event.event_type, Type::TEXT),
-                (&Json(&event.payload), Type::JSONB),
+                (&event.payload.as_ref().map(Json), Type::JSONB),
                 (&event.id, Type::UUID),
+                (&event.trace(), Type::TEXT),
             ],
         )
         .await?;
     row.try_get(0).map_err(WriterError::Database)
+}
+
+/// Appends several events in one round trip, in their order. Returns the number of each among the events of
+/// its aggregate. If one cannot be appended, none is.
+///
+/// The counters of all aggregates are locked, in one order whatever that of the events is: two transactions
+/// that append everything by one call each cannot deadlock.
+pub async fn append_all(
+    transaction: &Transaction<'_>,
+    events: &[Event],
+) -> Result<Vec<i64>, WriterError> {
+    let texts = |of: fn(&Event) -> &str| events.iter().map(of).collect::<Vec<_>>();
+    let payloads: Vec<_> = events.iter().map(|event| event.payload.as_ref().map(Json)).collect();
+    let ids: Vec<Uuid> = events.iter().map(|event| event.id).collect();
+    let traces: Vec<_> = events.iter().map(Event::trace).collect();
+    let rows = transaction
+        .query_typed(
+            "SELECT outbox_append_all($1, $2, $3, $4, $5, $6)",
+            &[
+                (&texts(|event| &event.aggregate_type), Type::TEXT_ARRAY),
+                (&texts(|event| &event.aggregate_id), Type::TEXT_ARRAY),
+                (&texts(|event| &event.event_type), Type::TEXT_ARRAY),
+                (&payloads, Type::JSONB_ARRAY),
+                (&ids, Type::UUID_ARRAY),
+                (&traces, Type::TEXT_ARRAY),
+            ],
+        )
+        .await?;
+    rows.iter().map(|row| row.try_get(0).map_err(WriterError::Database)).collect()
 }

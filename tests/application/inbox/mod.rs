@@ -17,3 +17,4 @@ mod once;
 mod outages;
 mod rebalances;
 mod scene;
+mod traces;
