@@ -3,7 +3,7 @@
 //! Input: PaymentProcessed, OrderTimedOut. Output: reservations, stock, and outbox rows, in the transaction
 //! that also marks the message as processed. Invariant: insufficient stock is a result, committed with its
 //! event, and not an error; an order that timed out before its payment arrived is never reserved: a RELEASED
-//! row takes the place of the reservation.
+//! row takes the place of the reservation; every request to release is answered, however often it comes.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -74,34 +74,30 @@ async fn reserve(
     }
     let sql = "UPDATE reservations SET status = 'UNAVAILABLE', quantity = 0 WHERE order_id = $1";
     transaction.execute(sql, &[&order]).await?;
-    let reason = format!("`{}` is sold out", paid.sku);
-    emit(transaction, order, "InventoryUnavailable", json!({ "reason": reason })).await
+    unavailable(transaction, order, &paid.sku).await
 }
 
+/// Releases a reservation, or takes the place of one that has not come. Answered each time: the order asks
+/// again because it did not hear of it.
 async fn release(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
-    let inserted = transaction
-        .execute(
-            "INSERT INTO reservations (order_id, sku, quantity, status) \
-             VALUES ($1, '', 0, 'RELEASED') ON CONFLICT (order_id) DO NOTHING",
-            &[&order],
-        )
-        .await?;
-    // Counts reservations, not rows of stock: goods that are no longer listed are released as well.
-    let released = transaction
-        .execute(
-            "WITH released AS (UPDATE reservations SET status = 'RELEASED', updated_at = now() \
-                 WHERE order_id = $1 AND status = 'RESERVED' RETURNING sku, quantity), \
-             restocked AS (UPDATE stock SET available = available + released.quantity \
-                 FROM released WHERE stock.sku = released.sku) \
-             SELECT FROM released",
-            &[&order],
-        )
-        .await?;
-    if inserted + released == 0 {
-        // It was sold out, and that event was emitted already.
-        return Ok(());
+    let bar = "INSERT INTO reservations (order_id, sku, quantity, status) \
+               VALUES ($1, '', 0, 'RELEASED') ON CONFLICT (order_id) DO NOTHING";
+    transaction.execute(bar, &[&order]).await?;
+    let release = "WITH released AS (UPDATE reservations SET status = 'RELEASED', updated_at = now() \
+             WHERE order_id = $1 AND status = 'RESERVED' RETURNING sku, quantity) \
+         UPDATE stock SET available = available + released.quantity \
+             FROM released WHERE stock.sku = released.sku";
+    transaction.execute(release, &[&order]).await?;
+    let sql = "SELECT sku FROM reservations WHERE order_id = $1 AND status = 'UNAVAILABLE'";
+    match transaction.query_opt(sql, &[&order]).await? {
+        Some(row) => unavailable(transaction, order, row.try_get(0)?).await,
+        None => emit(transaction, order, "InventoryReleased", json!({})).await,
     }
-    emit(transaction, order, "InventoryReleased", json!({})).await
+}
+
+async fn unavailable(transaction: &Transaction<'_>, order: Uuid, sku: &str) -> Result<(), Failure> {
+    let reason = format!("`{sku}` is sold out");
+    emit(transaction, order, "InventoryUnavailable", json!({ "reason": reason })).await
 }
 
 async fn emit(

@@ -1,7 +1,7 @@
 //! Tests the three services together in a model of one order.
 //!
-//! Messages are delivered in any order, some twice, and the deadline passes at any time; the order must
-//! end, and payment and stock must match its end. Payment and inventory are modelled after their effects
+//! Messages are delivered in any order, some twice, some are lost for good, and the deadline passes at any
+//! time; the order must end, and payment and stock must match its end. Payment and inventory are modelled after their effects
 //! (`payments/effects`, `payments/settlement`, `inventory/effects`).
 
 use proptest::prelude::*;
@@ -103,6 +103,14 @@ impl World {
         }
     }
 
+    /// Loses one message for good, as a topic that was deleted or a dead letter that nobody redrives does.
+    fn lose(&mut self, place: usize) {
+        if !self.messages.is_empty() {
+            let place = place % self.messages.len();
+            self.messages.remove(place);
+        }
+    }
+
     fn undo_payment(&mut self) {
         match self.payment {
             Payment::Unknown | Payment::Pending { begun: false, .. } => {
@@ -113,7 +121,11 @@ impl World {
                 self.payment = Payment::Pending { undo: true, begun };
             }
             Payment::Charged => self.payment = Payment::Refunding,
-            _ => {}
+            // Its result follows.
+            Payment::Refunding => {}
+            // The answer again: the first may be lost for good.
+            Payment::Voided | Payment::Declined => self.emit("PaymentFailed"),
+            Payment::Refunded => self.emit("PaymentRefunded"),
         }
     }
 
@@ -131,7 +143,9 @@ impl World {
     }
 
     fn release(&mut self) {
-        if matches!(self.stock, Stock::Unknown | Stock::Reserved) {
+        if self.stock == Stock::Unavailable {
+            self.emit("InventoryUnavailable");
+        } else {
             self.stock = Stock::Released;
             self.emit("InventoryReleased");
         }
@@ -161,15 +175,17 @@ impl World {
     }
 
     fn step(&mut self, choice: u8) {
-        match choice % 8 {
+        let place = usize::from(choice / 10);
+        match choice % 10 {
             0 => self.apply(&Fact::DeadlinePassed),
             1 | 2 => self.settle(),
-            3 => self.deliver(usize::from(choice / 8), true),
-            _ => self.deliver(usize::from(choice / 8), false),
+            3 => self.deliver(place, true),
+            4 | 5 => self.lose(place),
+            _ => self.deliver(place, false),
         }
     }
 
-    /// Delivers everything, and lets deadlines pass.
+    /// Delivers everything from now on, and lets deadlines pass.
     fn run_to_end(&mut self) {
         for _ in 0..ROUNDS {
             while !self.messages.is_empty() {

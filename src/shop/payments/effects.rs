@@ -2,9 +2,10 @@
 //! gateway.
 //!
 //! Input: OrderCreated, InventoryUnavailable, OrderTimedOut. Output: a row in `payments`, and PaymentFailed
-//! in the outbox if the payment is voided, in the transaction that also marks the message as processed; then
-//! the task that calls the gateway is woken. Invariant: an order that timed out before its payment began is
-//! never charged: a VOIDED row takes the place of the intent.
+//! or PaymentRefunded in the outbox if nothing is left to undo, in the transaction that also marks the message
+//! as processed; then the task that calls the gateway is woken. Invariant: an order that timed out before its
+//! payment began is never charged: a VOIDED row takes the place of the intent; every request to undo is
+//! answered, at once or by the gateway's reply, however often it comes.
 
 use std::sync::Arc;
 
@@ -72,33 +73,33 @@ async fn intend(
     Ok(())
 }
 
-/// Refunds a charge, marks one in progress for a refund, and voids one that has not begun.
+/// Refunds a charge, marks one in progress for a refund, and voids one that has not begun. What is undone
+/// already is answered again, each time: the order asks again because it did not hear of it.
 async fn undo(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
-    let voided = transaction
-        .execute(
-            // An intent that was never attempted counts as none.
-            "INSERT INTO payments AS known (order_id, order_placed, amount_cents, status, reason) \
-             VALUES ($1, '{}', 0, 'VOIDED', 'the order was given up') \
-             ON CONFLICT (order_id) DO UPDATE SET status = 'VOIDED', reason = excluded.reason, \
-                 updated_at = now() WHERE known.status = 'PENDING' AND known.attempts = 0",
-            &[&order],
-        )
-        .await?;
-    if voided > 0 {
-        let payload = json!({ "reason": "the order was given up" });
-        let event = Event::new("payment", order.to_string(), "PaymentFailed", payload);
-        append(transaction, &event).await.map_err(Failure::technical)?;
-        return Ok(());
-    }
-    transaction
-        .execute(
-            "UPDATE payments SET undo = true, updated_at = now(), \
-                 status = CASE status WHEN 'CHARGED' THEN 'REFUNDING' ELSE status END, \
-                 attempts = CASE status WHEN 'CHARGED' THEN 0 ELSE attempts END, \
-                 next_attempt_at = CASE status WHEN 'CHARGED' THEN now() ELSE next_attempt_at END \
-             WHERE order_id = $1 AND status IN ('PENDING', 'CHARGED')",
-            &[&order],
-        )
-        .await?;
+    // An intent that was never attempted counts as none.
+    let void = "INSERT INTO payments AS known (order_id, order_placed, amount_cents, status, reason) \
+         VALUES ($1, '{}', 0, 'VOIDED', 'the order was given up') \
+         ON CONFLICT (order_id) DO UPDATE SET status = 'VOIDED', reason = excluded.reason, \
+             updated_at = now() WHERE known.status = 'PENDING' AND known.attempts = 0";
+    transaction.execute(void, &[&order]).await?;
+    let refund = "UPDATE payments SET undo = true, updated_at = now(), \
+             status = CASE status WHEN 'CHARGED' THEN 'REFUNDING' ELSE status END, \
+             attempts = CASE status WHEN 'CHARGED' THEN 0 ELSE attempts END, \
+             next_attempt_at = CASE status WHEN 'CHARGED' THEN now() ELSE next_attempt_at END \
+         WHERE order_id = $1 AND status IN ('PENDING', 'CHARGED')";
+    transaction.execute(refund, &[&order]).await?;
+    let sql = "SELECT status, amount_cents, reason FROM payments WHERE order_id = $1";
+    let row = transaction.query_one(sql, &[&order]).await?;
+    let (status, amount_cents): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
+    let (event_type, payload) = match status.as_str() {
+        "VOIDED" | "DECLINED" => {
+            ("PaymentFailed", json!({ "reason": row.try_get::<_, Option<String>>(2)? }))
+        }
+        "REFUNDED" => ("PaymentRefunded", json!({ "amount_cents": amount_cents })),
+        // The event follows with the gateway's reply.
+        _ => return Ok(()),
+    };
+    let event = Event::new("payment", order.to_string(), event_type, payload);
+    append(transaction, &event).await.map_err(Failure::technical)?;
     Ok(())
 }

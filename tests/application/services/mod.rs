@@ -16,6 +16,7 @@ mod gate;
 mod gauges;
 mod idle_connections;
 mod logins;
+mod lost_replies;
 mod maintenance;
 mod orders;
 mod pauses;

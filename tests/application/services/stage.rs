@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use postrider::kafka::embedded::Broker;
 use postrider::sandbox::postgres::{Address, Cluster, Options};
@@ -21,6 +22,8 @@ const MIGRATIONS: [&str; 4] = [
     include_str!("../../../migrations/0003_application.sql"),
     include_str!("../../../migrations/0004_services.sql"),
 ];
+/// How long a broker may take.
+pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 const DEAD_LETTERS: &str = "shop-orders.dead-letters";
 /// Options of a URL without time limits for locks, whatever the machine's load.
 const NO_TIMEOUTS: &str = "options=-c%20lock_timeout%3D60s%20-c%20statement_timeout%3D0\

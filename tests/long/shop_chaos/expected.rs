@@ -5,6 +5,7 @@
 //! seen as well as one that is not there. Written from the shop's description, without its code. Pure.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use crate::shop_chaos::consumers::{CONSUMERS, consumers_of};
 use crate::shop_chaos::workload::OrderRequest;
@@ -44,7 +45,8 @@ struct Scenario {
     /// Whether the gateway approved; `None` where it was never asked.
     charged: Option<bool>,
     stock: Stock,
-    /// What is told besides OrderCreated and the end; OrderTimedOut at each deadline anew.
+    /// What is told besides OrderCreated and the end; OrderTimedOut at each deadline anew, and so is the
+    /// answer to it.
     events: &'static [&'static str],
 }
 
@@ -123,15 +125,24 @@ pub(crate) fn possible(wish: &OrderRequest, is_confirmed: bool, timeouts: u32) -
         let is_paid_right = story.charged.is_none_or(|charged| charged == wish.is_payable());
         story.is_confirmed == is_confirmed && is_paid_right
     };
-    // What was voided may have been heard of, or not.
-    let amounts = |story: &Scenario| {
-        if story.charged.is_some() { vec![wish.amount_cents] } else { vec![0, wish.amount_cents] }
-    };
-    let stories = STORIES.iter().filter(is_possible);
-    stories
-        .flat_map(|story| amounts(story).into_iter().map(move |amount| (story, amount)))
-        .map(|(story, amount)| story.expected(wish, amount, timeouts.max(1)))
-        .collect()
+    let mut ways = Vec::new();
+    for story in STORIES.iter().filter(is_possible) {
+        let timeouts = if story.is_given_up() { timeouts.max(1) } else { 0 };
+        // What was voided may have been heard of, or not.
+        let unheard = story.charged.is_none().then_some(0);
+        for amount in unheard.into_iter().chain([wish.amount_cents]) {
+            for answers in story.payment_answers(timeouts) {
+                ways.push(story.expected(wish, amount, &Counts { timeouts, answers }));
+            }
+        }
+    }
+    ways
+}
+
+/// How often an order was given up, and how often the payment service answered that.
+struct Counts {
+    timeouts: u32,
+    answers: u32,
 }
 
 impl Expected {
@@ -173,7 +184,25 @@ impl Expected {
 }
 
 impl Scenario {
-    fn expected(&self, wish: &OrderRequest, intended_cents: i64, timeouts: u32) -> Expected {
+    fn is_given_up(&self) -> bool {
+        self.events.contains(&"OrderTimedOut")
+    }
+
+    /// How often the payment service tells its end: a request to undo that comes before the end is answered
+    /// by it, and each later one again.
+    fn payment_answers(&self, timeouts: u32) -> RangeInclusive<u32> {
+        match self.payment {
+            "VOIDED" => timeouts..=timeouts,
+            "DECLINED" => 1..=1 + timeouts,
+            // That it is sold out is told to the payment service too, at each deadline again.
+            "REFUNDED" if self.stock == Stock::Unavailable => 1..=1 + 2 * timeouts,
+            "REFUNDED" => 1..=timeouts,
+            _ => 1..=1,
+        }
+    }
+
+    fn expected(&self, wish: &OrderRequest, intended_cents: i64, counts: &Counts) -> Expected {
+        let Counts { timeouts, answers } = *counts;
         let mut expected = Expected::default();
         expected.want_rows(self, wish, intended_cents);
         let end = if self.is_confirmed { "OrderConfirmed" } else { "OrderCancelled" };
@@ -183,9 +212,14 @@ impl Scenario {
         expected.want("heard OrderCreated".to_owned(), 1);
         let orders = CONSUMERS[0].name;
         for &event in self.events {
-            let is_timeout = event == "OrderTimedOut";
-            expected.want_event(event, if is_timeout { timeouts } else { 1 });
-            if is_timeout {
+            let count = match event {
+                "OrderTimedOut" | "InventoryReleased" => timeouts,
+                "InventoryUnavailable" => 1 + timeouts,
+                "PaymentFailed" | "PaymentRefunded" => answers,
+                _ => 1,
+            };
+            expected.want_event(event, count);
+            if event == "OrderTimedOut" {
                 // The first alone changes the picture.
                 expected.want("heard DeadlinePassed".to_owned(), 1);
             } else if consumers_of(event).any(|reader| reader == orders) {
