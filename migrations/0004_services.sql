@@ -22,6 +22,9 @@ CREATE TABLE IF NOT EXISTS payments (
     next_attempt_at timestamptz NOT NULL DEFAULT now(),
     updated_at      timestamptz NOT NULL DEFAULT now()
 );
+-- When the gateway was first sent this charge's or this refund's key; NULL before. A gateway forgets keys
+-- after a day or so, and a call that is repeated later is another charge.
+ALTER TABLE payments ADD COLUMN IF NOT EXISTS first_attempt_at timestamptz;
 CREATE INDEX IF NOT EXISTS payments_open ON payments (next_attempt_at)
     WHERE status IN ('PENDING', 'REFUNDING');
 CREATE INDEX IF NOT EXISTS payments_by_age ON payments (updated_at, order_id)
@@ -31,13 +34,24 @@ DROP INDEX IF EXISTS payments_settled;
 -- The simulated gateway's own books; the payment service knows them through its calls only.
 CREATE TABLE IF NOT EXISTS gateway_operations (
     -- The caller's idempotency key.
-    key          text        PRIMARY KEY,
+    key          text        NOT NULL,
     kind         text        NOT NULL CHECK (kind IN ('charge', 'refund')),
     amount_cents bigint      NOT NULL,
     -- NULL: approved.
     declined     text,
     at           timestamptz NOT NULL DEFAULT now()
 );
+-- What the caller calls the payment in its own books.
+ALTER TABLE gateway_operations ADD COLUMN IF NOT EXISTS reference text;
+-- When the gateway forgot the key: a call with it is then a new operation.
+ALTER TABLE gateway_operations ADD COLUMN IF NOT EXISTS key_forgotten_at timestamptz;
+UPDATE gateway_operations SET reference = regexp_replace(key, '^(charge|refund)-', '')
+    WHERE reference IS NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS gateway_operations_key
+    ON gateway_operations (key, key_forgotten_at) NULLS NOT DISTINCT;
+CREATE INDEX IF NOT EXISTS gateway_operations_reference ON gateway_operations (reference, kind);
+-- An earlier version remembered keys for ever.
+ALTER TABLE gateway_operations DROP CONSTRAINT IF EXISTS gateway_operations_pkey;
 
 -- The inventory service.
 CREATE TABLE IF NOT EXISTS stock (

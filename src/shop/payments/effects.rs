@@ -85,6 +85,7 @@ async fn undo(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure>
     let refund = "UPDATE payments SET undo = true, updated_at = now(), \
              status = CASE status WHEN 'CHARGED' THEN 'REFUNDING' ELSE status END, \
              attempts = CASE status WHEN 'CHARGED' THEN 0 ELSE attempts END, \
+             first_attempt_at = CASE status WHEN 'CHARGED' THEN NULL ELSE first_attempt_at END, \
              next_attempt_at = CASE status WHEN 'CHARGED' THEN now() ELSE next_attempt_at END \
          WHERE order_id = $1 AND status IN ('PENDING', 'CHARGED')";
     transaction.execute(refund, &[&order]).await?;

@@ -1,8 +1,10 @@
 //! A simulated external payment gateway: slow, with a ledger of its own, and some replies are lost.
 //!
-//! Input: a charge or a refund with an idempotency key. Output: approved, declined, or no reply. Invariant:
-//! one key is booked once, however often it is sent; some replies are lost after the booking, as on a real
-//! network, so a caller without a reply must retry with the same key.
+//! Input: a charge or a refund with an idempotency key and the merchant's reference, or a question for what
+//! was booked under a reference. Output: approved, declined, or no reply. Invariant: one key is booked once,
+//! however often it is sent within [`KEY_MEMORY`], and again after that, as real gateways do; some replies are
+//! lost after the booking, as on a real network, so a caller without a reply retries with the same key, and
+//! asks by the reference once the key is too old.
 
 use std::time::Duration;
 
@@ -12,6 +14,9 @@ use crate::ShopError;
 
 /// Above this a card is declined, in cents.
 pub const CARD_LIMIT_CENTS: i64 = 80_000;
+/// For how long the gateway remembers a key. Stripe removes keys once they are at least 24 hours old
+/// (its API reference, "Idempotent requests").
+pub(super) const KEY_MEMORY: Duration = Duration::from_hours(24);
 /// How long a call takes.
 const DELAY: Duration = Duration::from_millis(5);
 /// One in this many first calls loses its reply after the booking.
@@ -47,6 +52,27 @@ pub(super) enum GatewayReply {
     Lost,
 }
 
+impl GatewayReply {
+    fn of_booking(declined: Option<String>) -> Self {
+        declined.map_or(Self::Approved, Self::Declined)
+    }
+}
+
+/// A charge or a refund, as it is sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GatewayRequest<'a> {
+    /// Which of the two.
+    pub(super) kind: Operation,
+    /// The idempotency key.
+    pub(super) key: &'a str,
+    /// What the merchant calls it, to find it by.
+    pub(super) reference: &'a str,
+    /// The amount.
+    pub(super) amount_cents: i64,
+    /// How often the caller has sent it, this time included.
+    pub(super) attempt: i32,
+}
+
 /// A client of the gateway.
 #[derive(Clone)]
 pub(super) struct Gateway {
@@ -59,30 +85,42 @@ impl Gateway {
         Self { books }
     }
 
-    /// Books once for each key. `attempt` counts the caller's calls for it, from 1.
+    /// Books once for each key that is younger than [`KEY_MEMORY`].
     pub(super) async fn call(
         &self,
-        kind: Operation,
-        key: &str,
-        amount_cents: i64,
-        attempt: i32,
+        request: &GatewayRequest<'_>,
     ) -> Result<GatewayReply, ShopError> {
+        let GatewayRequest { kind, key, reference, amount_cents, attempt } = *request;
         tokio::time::sleep(DELAY).await;
         let is_declined = kind == Operation::Charge && amount_cents > CARD_LIMIT_CENTS;
         let declined = is_declined.then_some("the card's limit is exceeded");
         let client = self.books.get().await?;
-        client
-            .execute(
-                "INSERT INTO gateway_operations (key, kind, amount_cents, declined) \
-                 VALUES ($1, $2, $3, $4) ON CONFLICT (key) DO NOTHING",
-                &[&key, &kind.as_str(), &amount_cents, &declined],
-            )
-            .await?;
-        let sql = "SELECT declined FROM gateway_operations WHERE key = $1";
-        let booked: Option<String> = client.query_one(sql, &[&key]).await?.try_get(0)?;
+        let forget = "UPDATE gateway_operations SET key_forgotten_at = now() WHERE key = $1 \
+             AND key_forgotten_at IS NULL AND at < now() - $2 * interval '1 second'";
+        client.execute(forget, &[&key, &KEY_MEMORY.as_secs_f64()]).await?;
+        let book = "INSERT INTO gateway_operations (key, kind, reference, amount_cents, declined) \
+             VALUES ($1, $2, $3, $4, $5) ON CONFLICT (key, key_forgotten_at) DO NOTHING";
+        client.execute(book, &[&key, &kind.as_str(), &reference, &amount_cents, &declined]).await?;
+        let sql =
+            "SELECT declined FROM gateway_operations WHERE key = $1 AND key_forgotten_at IS NULL";
+        let booked = client.query_one(sql, &[&key]).await?.try_get(0)?;
         if attempt == 1 && crc32fast::hash(key.as_bytes()).is_multiple_of(LOST_ONE_IN) {
             return Ok(GatewayReply::Lost);
         }
-        Ok(booked.map_or(GatewayReply::Approved, GatewayReply::Declined))
+        Ok(GatewayReply::of_booking(booked))
+    }
+
+    /// What was booked under the merchant's reference, however long ago; `None` if nothing was.
+    pub(super) async fn find(
+        &self,
+        kind: Operation,
+        reference: &str,
+    ) -> Result<Option<GatewayReply>, ShopError> {
+        tokio::time::sleep(DELAY).await;
+        let sql = "SELECT declined FROM gateway_operations \
+             WHERE reference = $1 AND kind = $2 ORDER BY at DESC LIMIT 1";
+        let client = self.books.get().await?;
+        let found = client.query_opt(sql, &[&reference, &kind.as_str()]).await?;
+        found.map(|row| Ok(GatewayReply::of_booking(row.try_get(0)?))).transpose()
     }
 }

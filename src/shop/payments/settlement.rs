@@ -2,10 +2,12 @@
 //!
 //! Input: rows of `payments`. Output: the gateway's result and its event, in one transaction; metrics.
 //! Invariant: no transaction is open while the gateway is called; a payment whose process died is due again
-//! after its lease, and is retried with the same key, so recovery is the normal path.
+//! after its lease, and is retried with the same key, so recovery is the normal path; a key that the gateway
+//! may have forgotten is never sent again: the gateway is asked what it booked, and if it knows of nothing,
+//! the payment stays open for a person to look at.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::Pool;
 use serde_json::{Value, json};
@@ -15,7 +17,7 @@ use tokio_postgres::Transaction;
 use tracing::warn;
 use uuid::Uuid;
 
-use super::gateway::{Gateway, GatewayReply, Operation};
+use super::gateway::{Gateway, GatewayReply, GatewayRequest, KEY_MEMORY, Operation};
 use crate::ShopError;
 use crate::probes::Metric;
 use postrider_patterns::outbox_writer::{Event, append};
@@ -24,9 +26,13 @@ use postrider_service::log_throttle::LogThrottle;
 /// Payments that are executed at a time.
 const BATCH: i64 = 32;
 /// A call takes milliseconds; a process without a result after this is considered dead.
-const LEASE_S: f64 = 5.0;
+const LEASE: Duration = Duration::from_secs(5);
 /// How long a call may take; well below the lease.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
+/// Of the gateway's memory for keys, what is left to calls that are on their way and to clocks that differ.
+const KEY_MARGIN: Duration = Duration::from_hours(1);
+/// How often the gateway is asked again for a payment that it knows nothing of.
+const REVIEW_INTERVAL_S: f64 = 600.0;
 /// The first pause after a call without a reply, doubled each time up to [`BACKOFF_MAX_S`].
 const BACKOFF_S: f64 = 0.1;
 const BACKOFF_MAX_S: f64 = 30.0;
@@ -43,14 +49,28 @@ struct DuePayment {
     amount_cents: i64,
     kind: Operation,
     attempt: i32,
+    /// The gateway may have forgotten the key.
+    is_key_old: bool,
+    leased: Instant,
 }
 
-/// Intents without a result, and those of them that are due and not leased; `None` while the database is
-/// unavailable.
-pub(super) type OpenPayments = Option<(u64, u64)>;
+/// Intents without a result.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenPayments {
+    open: u64,
+    /// Those of them that are due and not leased.
+    due: u64,
+    /// Those whose outcome is unknown and whose key is too old to be sent again.
+    unknown: u64,
+}
 
-/// Counts intents until it is dropped.
-pub(super) async fn count(pool: Pool, waiting: watch::Sender<OpenPayments>) {
+/// For how long a key may be sent again.
+fn key_age_max_s() -> f64 {
+    KEY_MEMORY.saturating_sub(KEY_MARGIN).as_secs_f64()
+}
+
+/// Counts intents until it is dropped; `None` while the database is unavailable.
+pub(super) async fn count(pool: Pool, waiting: watch::Sender<Option<OpenPayments>>) {
     loop {
         // Without the database the metrics are absent; `settle` logs why.
         waiting.send_replace(count_open(&pool).await.ok());
@@ -58,20 +78,27 @@ pub(super) async fn count(pool: Pool, waiting: watch::Sender<OpenPayments>) {
     }
 }
 
-async fn count_open(pool: &Pool) -> Result<(u64, u64), ShopError> {
-    let sql = "SELECT count(*), count(*) FILTER (WHERE next_attempt_at <= statement_timestamp()) \
+async fn count_open(pool: &Pool) -> Result<OpenPayments, ShopError> {
+    let sql = "SELECT count(*), count(*) FILTER (WHERE next_attempt_at <= statement_timestamp()), \
+                   count(*) FILTER (WHERE first_attempt_at \
+                       < statement_timestamp() - $1 * interval '1 second') \
                FROM payments WHERE status IN ('PENDING', 'REFUNDING')";
-    let row = pool.get().await?.query_one(sql, &[]).await?;
+    let row = pool.get().await?.query_one(sql, &[&key_age_max_s()]).await?;
     let number = |at| Ok::<_, ShopError>(u64::try_from(row.try_get::<_, i64>(at)?).unwrap_or(0));
-    Ok((number(0)?, number(1)?))
+    Ok(OpenPayments { open: number(0)?, due: number(1)?, unknown: number(2)? })
 }
 
 /// The metrics. Every process of the service reports the same of the one database.
-pub(super) fn counts(waiting: OpenPayments) -> impl Iterator<Item = Metric> {
-    waiting.into_iter().flat_map(|(open, due)| {
+pub(super) fn counts(waiting: Option<OpenPayments>) -> impl Iterator<Item = Metric> {
+    waiting.into_iter().flat_map(|OpenPayments { open, due, unknown }| {
         [
             ("shop_payments_open", "charges and refunds without a result", open),
             ("shop_payments_due", "of these, those that are due and not being executed", due),
+            (
+                "shop_payments_unknown",
+                "of these, those that the gateway was asked for too long ago to ask again",
+                unknown,
+            ),
         ]
     })
 }
@@ -122,16 +149,23 @@ async fn lease(pool: &Pool) -> Result<Vec<DuePayment>, ShopError> {
         .get()
         .await?
         .query(
+            // An earlier version did not write down when it first called: not after the intent was last
+            // changed, unless it was marked for a refund since.
             "UPDATE payments SET attempts = attempts + 1, \
+                 first_attempt_at = coalesce(first_attempt_at, CASE \
+                     WHEN attempts = 0 THEN statement_timestamp() \
+                     WHEN status = 'PENDING' AND undo THEN '-infinity' ELSE updated_at END), \
                  next_attempt_at = statement_timestamp() + $2 * interval '1 second' \
              WHERE order_id = ANY (ARRAY(SELECT order_id FROM payments \
                  WHERE status IN ('PENDING', 'REFUNDING') \
                      AND next_attempt_at <= statement_timestamp() \
                  ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED)) \
-             RETURNING order_id, order_placed, amount_cents, status = 'REFUNDING', attempts",
-            &[&BATCH, &LEASE_S],
+             RETURNING order_id, order_placed, amount_cents, status = 'REFUNDING', attempts, \
+                 first_attempt_at < statement_timestamp() - $3 * interval '1 second'",
+            &[&BATCH, &LEASE.as_secs_f64(), &key_age_max_s()],
         )
         .await?;
+    let leased = Instant::now();
     let due = rows.iter().map(|row| {
         let is_refund: bool = row.try_get(3)?;
         Ok(DuePayment {
@@ -140,25 +174,31 @@ async fn lease(pool: &Pool) -> Result<Vec<DuePayment>, ShopError> {
             amount_cents: row.try_get(2)?,
             kind: if is_refund { Operation::Refund } else { Operation::Charge },
             attempt: row.try_get(4)?,
+            is_key_old: row.try_get(5)?,
+            leased,
         })
     });
     due.collect()
 }
 
 async fn execute(pool: &Pool, gateway: &Gateway, due: &DuePayment) -> Result<(), ShopError> {
-    let key = format!("{}-{}", due.kind.as_str(), due.order);
-    let call = gateway.call(due.kind, &key, due.amount_cents, due.attempt);
-    let answer = tokio::time::timeout(CALL_LIMIT, call).await.unwrap_or(Ok(GatewayReply::Lost))?;
+    if due.leased.elapsed() > LEASE.saturating_sub(CALL_LIMIT) {
+        // This process was paused: another may have it by now, and the key may be older than it was.
+        return Ok(());
+    }
+    let asked = tokio::time::timeout(CALL_LIMIT, ask(gateway, due)).await;
+    let answer = asked.unwrap_or(Ok(Some(GatewayReply::Lost)))?;
     let mut client = pool.get().await?;
     let transaction = client.transaction().await?;
     match (due.kind, answer) {
-        (_, GatewayReply::Lost) => reschedule(&transaction, due).await?,
-        (Operation::Charge, GatewayReply::Approved) => charged(&transaction, due).await?,
-        (Operation::Charge, GatewayReply::Declined(reason)) => {
+        (_, Some(GatewayReply::Lost)) => reschedule(&transaction, due).await?,
+        (_, None) => await_review(&transaction, due).await?,
+        (Operation::Charge, Some(GatewayReply::Approved)) => charged(&transaction, due).await?,
+        (Operation::Charge, Some(GatewayReply::Declined(reason))) => {
             declined(&transaction, due, &reason).await?;
         }
-        (Operation::Refund, GatewayReply::Approved) => refunded(&transaction, due).await?,
-        (Operation::Refund, GatewayReply::Declined(reason)) => {
+        (Operation::Refund, Some(GatewayReply::Approved)) => refunded(&transaction, due).await?,
+        (Operation::Refund, Some(GatewayReply::Declined(reason))) => {
             // Retried without limit: a refund is owed.
             warn!(order = %due.order, reason, "the gateway declined a refund; retrying");
             reschedule(&transaction, due).await?;
@@ -168,19 +208,53 @@ async fn execute(pool: &Pool, gateway: &Gateway, due: &DuePayment) -> Result<(),
     Ok(())
 }
 
+/// Sends the request, or asks for its result if the gateway may have forgotten the key: sent again, it would
+/// be a second charge. `None` if the gateway knows of no such request.
+async fn ask(gateway: &Gateway, due: &DuePayment) -> Result<Option<GatewayReply>, ShopError> {
+    let reference = due.order.to_string();
+    if due.is_key_old {
+        return gateway.find(due.kind, &reference).await;
+    }
+    let key = format!("{}-{reference}", due.kind.as_str());
+    let (kind, amount_cents, attempt) = (due.kind, due.amount_cents, due.attempt);
+    let request = GatewayRequest { kind, key: &key, reference: &reference, amount_cents, attempt };
+    gateway.call(&request).await.map(Some)
+}
+
+/// A gateway that knows nothing of a request may not have got it, or not have found it: whether money
+/// moved is for a person to say. It is asked again, seldom, and shown as `shop_payments_unknown` meanwhile.
+async fn await_review(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), ShopError> {
+    let kind = due.kind.as_str();
+    warn!(
+        order = %due.order, kind,
+        "the gateway knows nothing of an old request; it is not repeated: docs/patterns/saga.md, \
+         \"A payment whose outcome is unknown\""
+    );
+    put_off(transaction, due, REVIEW_INTERVAL_S).await
+}
+
 async fn reschedule(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), ShopError> {
     let pause = (BACKOFF_S * 2_f64.powi(due.attempt.clamp(1, 16) - 1)).min(BACKOFF_MAX_S);
-    // Unless another process has leased it since.
+    put_off(transaction, due, pause).await
+}
+
+/// Unless another process has leased it since.
+async fn put_off(
+    transaction: &Transaction<'_>,
+    due: &DuePayment,
+    pause_s: f64,
+) -> Result<(), ShopError> {
     let sql = "UPDATE payments SET next_attempt_at = clock_timestamp() + $2 * interval '1 second' \
                WHERE order_id = $1 AND attempts = $3 AND status = $4";
     let status = if due.kind == Operation::Refund { "REFUNDING" } else { "PENDING" };
-    transaction.execute(sql, &[&due.order, &pause, &due.attempt, &status]).await?;
+    transaction.execute(sql, &[&due.order, &pause_s, &due.attempt, &status]).await?;
     Ok(())
 }
 
 /// If another process executed the same payment, it has written the same result: nothing is left to do.
 async fn charged(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), ShopError> {
     let sql = "UPDATE payments SET updated_at = now(), attempts = 0, next_attempt_at = now(), \
+                   first_attempt_at = NULL, \
                    status = CASE WHEN undo THEN 'REFUNDING' ELSE 'CHARGED' END \
                WHERE order_id = $1 AND status = 'PENDING' RETURNING undo";
     let Some(row) = transaction.query_opt(sql, &[&due.order]).await? else { return Ok(()) };

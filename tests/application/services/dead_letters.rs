@@ -15,7 +15,7 @@ use support::wait::wait_for;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-fn produce(bootstrap: &str, event_type: &str, order: &str) {
+pub(crate) fn produce(bootstrap: &str, event_type: &str, order: &str) {
     let producer: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
     let id = Uuid::now_v7().to_string();

@@ -13,6 +13,7 @@ mod bursts;
 mod dead_letters;
 mod deadlines;
 mod gate;
+mod gateway_outage;
 mod gauges;
 mod idle_connections;
 mod logins;

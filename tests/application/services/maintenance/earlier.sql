@@ -23,3 +23,14 @@ INSERT INTO sagas VALUES
 CREATE INDEX payments_settled ON payments (updated_at)
     WHERE status NOT IN ('PENDING', 'REFUNDING');
 CREATE INDEX reservations_updated_at ON reservations (updated_at);
+-- A gateway that remembered its keys for ever.
+ALTER TABLE payments DROP COLUMN first_attempt_at;
+DROP TABLE gateway_operations;
+CREATE TABLE gateway_operations (
+    key          text        PRIMARY KEY,
+    kind         text        NOT NULL CHECK (kind IN ('charge', 'refund')),
+    amount_cents bigint      NOT NULL,
+    declined     text,
+    at           timestamptz NOT NULL DEFAULT now()
+);
+INSERT INTO gateway_operations VALUES ('charge-7', 'charge', 100, NULL), ('refund-7', 'refund', 100, NULL);

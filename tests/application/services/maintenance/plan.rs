@@ -69,6 +69,11 @@ fn migrations_can_be_repeated_also_on_tables_of_an_earlier_version() {
         let ended = "SELECT count(*) FROM sagas WHERE ended_at = updated_at AND put_off = 0";
         assert_eq!(stage.count(ended), 1, "the one that has ended");
         assert_eq!(stage.count("SELECT count(*) FROM sagas WHERE ended_at IS NULL"), 1);
+        let found = "SELECT count(*) FROM gateway_operations WHERE reference = '7'";
+        assert_eq!(stage.count(found), 2);
+        let lasting =
+            "SELECT count(*) FROM pg_constraint WHERE conname = 'gateway_operations_pkey'";
+        assert_eq!(stage.count(lasting), 0, "a key that was forgotten can be booked again");
     }
     let (status, out, stderr) = stage.maintain(&["--table", "sagas"]);
     assert_eq!((status, out.contains("\"deleted\":1,")), (0, true), "{stderr}");
