@@ -230,3 +230,17 @@ CREATE TABLE IF NOT EXISTS saga_history (
     at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (kind, id, number)
 );
+-- The id of the message that the event came with; NULL for the clock, an operator, and the start.
+ALTER TABLE saga_history ADD COLUMN IF NOT EXISTS cause uuid;
+
+-- Timers that a saga has set; a row is deleted when its timer fires or is cancelled.
+CREATE TABLE IF NOT EXISTS saga_timers (
+    kind  text        NOT NULL,
+    id    text        NOT NULL,
+    name  text        NOT NULL,
+    due   timestamptz NOT NULL,
+    -- How often a process took it to fire it; above 1 where that failed.
+    tries integer     NOT NULL DEFAULT 0,
+    PRIMARY KEY (kind, id, name)
+);
+CREATE INDEX IF NOT EXISTS saga_timers_due ON saga_timers (kind, due);

@@ -116,6 +116,9 @@ impl ShopError {
             Self::Consumer(error) => return error.hint(),
             Self::DeadLetters(error) => return error.hint(),
             Self::Outbox(error) => return error.hint().map(str::to_owned),
+            Self::Saga(SagaError::Unknown { .. }) => {
+                "`shop sagas list --all` has those that are open; ended ones are deleted some time later"
+            }
             Self::Saga(error) => return error.hint().map(str::to_owned),
             Self::Key(error) => return error.hint().map(str::to_owned),
             Self::Bind(..) => "choose another with --bind, such as 127.0.0.1:0 for any free port",
@@ -176,21 +179,29 @@ impl ShopError {
             | Self::Kafka(_)
             | Self::TooRecent(_)
             | Self::TopicOutlives(_) => 2,
+            Self::Saga(SagaError::Database(error))
+                if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) =>
+            {
+                77
+            }
             Self::Retention(RetentionError::Brokers(_))
             | Self::Connect(_)
             | Self::Database(_)
             | Self::Session(_)
-            | Self::Bind(..) => 69,
+            | Self::Bind(..)
+            | Self::Saga(SagaError::Database(_)) => 69,
             Self::NotCleaned(_, error) => error.exit_code(),
             Self::SlotLost { .. } => 70,
             Self::Forbidden(_)
             | Self::Outbox(WriterError::Forbidden(_))
+            | Self::Saga(SagaError::Outbox(WriterError::Forbidden(_)))
             | Self::Key(IdempotencyError::Forbidden(_)) => 77,
             Self::TablesMissing(_)
             | Self::Address(_)
             | Self::NoSlot(_)
             | Self::Retention(_)
             | Self::Outbox(WriterError::Missing(_))
+            | Self::Saga(SagaError::Missing(_) | SagaError::Outbox(WriterError::Missing(_)))
             | Self::Key(IdempotencyError::Missing(_)) => 78,
             _ => 1,
         }

@@ -7,4 +7,5 @@ mod inbox;
 mod load;
 mod outbox_writer;
 mod saga;
+mod saga_library;
 mod services;

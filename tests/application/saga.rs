@@ -22,7 +22,7 @@ impl Saga for Three {
     fn apply(&mut self, _: &&'static str) -> Vec<Emitted> {
         self.steps += 1;
         let ends = self.steps == 3;
-        let done = Emitted { event_type: "Done", payload: json!({ "steps": 3 }) };
+        let done = Emitted::new("Done", json!({ "steps": 3 }));
         ends.then_some(done).into_iter().collect()
     }
 
@@ -37,6 +37,10 @@ impl Saga for Three {
     fn has_ended(&self) -> bool {
         self.steps >= 3
     }
+
+    fn deadline_passed() -> &'static str {
+        "late"
+    }
 }
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -44,7 +48,7 @@ const HOUR: Duration = Duration::from_hours(1);
 #[tokio::test]
 async fn a_saga_advances_event_by_event_and_keeps_its_history() {
     let (stage, mut client) = Stage::set().await;
-    let begun = Emitted { event_type: "Begun", payload: json!({}) };
+    let begun = Emitted::new("Begun", json!({}));
     let transaction = client.transaction().await.unwrap();
     saga::start(&transaction, "a", &Three::default(), &[begun], HOUR).await.unwrap();
     transaction.commit().await.unwrap();
@@ -55,7 +59,7 @@ async fn a_saga_advances_event_by_event_and_keeps_its_history() {
         let mut client = stage.connect().await;
         steps.spawn(async move {
             let transaction = client.transaction().await.unwrap();
-            let step = saga::advance::<Three>(&transaction, "a", &event).await.unwrap();
+            let step = saga::advance::<Three>(&transaction, "a", &event, None).await.unwrap();
             transaction.commit().await.unwrap();
             step.ended
         });
@@ -64,9 +68,9 @@ async fn a_saga_advances_event_by_event_and_keeps_its_history() {
     let view = saga::view::<Three>(&client, "a").await.unwrap().unwrap();
     assert_eq!((view.state, view.status.as_str()), (Three { steps: 3 }, "DONE"));
     let history = saga::history::<Three>(&client, "a").await.unwrap();
-    let statuses: Vec<_> = history.iter().map(|(_, status, _)| status.as_str()).collect();
+    let statuses: Vec<_> = history.iter().map(|entry| entry.status.as_str()).collect();
     assert_eq!(statuses, ["COUNTING", "COUNTING", "COUNTING", "DONE"]);
-    assert_eq!(history[0].0, "Begun");
+    assert_eq!(history[0].event, "Begun");
     assert_eq!(count(&client, "SELECT count(*) FROM outbox WHERE event_type = 'Done'").await, 1);
     assert_eq!(saga::view::<Three>(&client, "b").await.unwrap(), None);
 }
@@ -75,11 +79,11 @@ async fn a_saga_advances_event_by_event_and_keeps_its_history() {
 async fn an_unknown_saga_and_an_invalid_state_are_different_errors() {
     let (_stage, mut client) = Stage::set().await;
     let transaction = client.transaction().await.unwrap();
-    let error = saga::advance::<Three>(&transaction, "a", &"x").await.unwrap_err();
+    let error = saga::advance::<Three>(&transaction, "a", &"x", None).await.unwrap_err();
     assert!(matches!(error, SagaError::Unknown { .. }), "{error:?}");
     let sql = "INSERT INTO sagas (kind, id, state, status) VALUES ('three', 'a', '[]', '')";
     transaction.execute(sql, &[]).await.unwrap();
-    let error = saga::advance::<Three>(&transaction, "a", &"x").await.unwrap_err();
+    let error = saga::advance::<Three>(&transaction, "a", &"x", None).await.unwrap_err();
     assert!(matches!(error, SagaError::State { .. }), "{error:?}");
     assert!(error.hint().unwrap().contains("sagas"));
     transaction.rollback().await.unwrap();
@@ -109,7 +113,7 @@ async fn overdue_sagas_are_found_by_one_caller_and_postponed() {
     third.commit().await.unwrap();
     for _ in 0..3 {
         let step = client.transaction().await.unwrap();
-        saga::advance::<Three>(&step, "late", &"x").await.unwrap();
+        saga::advance::<Three>(&step, "late", &"x", None).await.unwrap();
         step.commit().await.unwrap();
     }
     let sql = "SELECT count(*) FROM sagas WHERE deadline IS NOT NULL";

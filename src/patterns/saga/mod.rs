@@ -1,34 +1,95 @@
 //! Sagas: processes over several services that complete or are compensated, and never hang.
 //!
-//! Input: events of one saga, in any order, some repeated, some late. Output: its next state and the events
-//! it emits, written in one transaction with the outbox, or a [`SagaError`]. Invariant: [`Saga::apply`] is
-//! pure, so every order of events can be tested; a saga that has not ended has a deadline, and [`overdue`]
-//! finds those that passed it. The caller filters duplicates (`inbox`); a saga should tolerate them all the
-//! same.
+//! Input: events of one saga, in any order, some repeated, some late; the clock. Output: its next state and
+//! the events it emits, written in one transaction with the outbox, or a [`SagaError`]. Invariant:
+//! [`Saga::apply`] is pure, so every order of events can be tested; a saga that has not ended has a deadline,
+//! and [`run_deadlines`] applies an event to each that passed it, again and again until it ends. The caller
+//! filters duplicates (`inbox`); a saga should tolerate them all the same. Needs
+//! `migrations/0001_outbox.sql` and `0003_application.sql`.
 //!
 //! The way to tolerate reordered events is to store *facts* that only grow (paid, then refunded; never
-//! back) and to derive the status from them: then the outcome does not depend on the order of events.
+//! back) and to derive the status from them, and so the timers: then the outcome does not depend on the order
+//! of events.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use postrider_patterns::saga::{self, Emitted, Saga, SagaError, Timer};
+//! use serde::{Deserialize, Serialize};
+//! use serde_json::json;
+//!
+//! #[derive(Debug, Default, Serialize, Deserialize)]
+//! struct Trip { booked: bool, asked: bool, given_up: bool }
+//!
+//! enum Fact { Booked, AskDue, DeadlinePassed }
+//!
+//! impl Saga for Trip {
+//!     const KIND: &'static str = "trip";
+//!     type Event = Fact;
+//!
+//!     fn apply(&mut self, fact: &Fact) -> Vec<Emitted> {
+//!         match fact {
+//!             Fact::Booked => { self.booked = true; vec![] }
+//!             Fact::AskDue => { self.asked = true; vec![Emitted::new("HotelAsked", json!({}))] }
+//!             Fact::DeadlinePassed => { self.given_up = true; vec![Emitted::new("TripGivenUp", json!({}))] }
+//!         }
+//!     }
+//!     fn name(fact: &Fact) -> &'static str {
+//!         match fact {
+//!             Fact::Booked => "Booked",
+//!             Fact::AskDue => "AskDue",
+//!             Fact::DeadlinePassed => "DeadlinePassed",
+//!         }
+//!     }
+//!     fn status(&self) -> &'static str { if self.has_ended() { "ENDED" } else { "OPEN" } }
+//!     fn has_ended(&self) -> bool { self.booked || self.given_up }
+//!     fn deadline_passed() -> Fact { Fact::DeadlinePassed }
+//!     fn timers(&self) -> Vec<Timer> {
+//!         let ask = Timer { name: "ask", after: Duration::from_secs(3_600) };
+//!         if self.asked { vec![] } else { vec![ask] }
+//!     }
+//!     fn timer_fired(name: &str) -> Option<Fact> { (name == "ask").then_some(Fact::AskDue) }
+//! }
+//!
+//! # async fn example(mut client: tokio_postgres::Client) -> Result<(), SagaError> {
+//! let day = Duration::from_secs(86_400);
+//! let transaction = client.transaction().await?;
+//! saga::start(&transaction, "42", &Trip::default(), &[], day).await?;
+//! saga::advance::<Trip>(&transaction, "42", &Fact::Booked, None).await?;
+//! transaction.commit().await?;
+//! // Every half second or so, in any number of processes:
+//! saga::fire_due::<Trip>(&mut client, day).await?;
+//! # Ok(())
+//! # }
+//! ```
 
-mod driver;
+mod deadlines;
+mod error;
+mod operator;
+mod store;
+mod timers;
 
-pub use driver::{
-    OpenSagas, SagaView, Transition, advance, count_open, history, overdue, start, view,
+pub use deadlines::{DueRound, OpenSagas, count_open, fire_due, overdue, run_deadlines};
+pub use error::SagaError;
+pub use operator::{
+    CleanedSagas, OperatorAction, SagaDetails, SagaSummary, TimerEntry, act, clean_ended, list,
+    show,
 };
+pub use store::{HistoryEntry, SagaView, Transition, advance, history, start, view};
 
 use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio_postgres::Error;
-
-use crate::outbox_writer::WriterError;
+use tokio_postgres::Transaction;
 
 /// The state of a process, and its transitions.
 pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
     /// Names this kind of saga in the tables, and its events' aggregate type in the outbox.
     const KIND: &'static str;
     /// The events that it handles.
-    type Event: Sync;
+    type Event: Send + Sync;
 
     /// Applies one event; returns the events to emit. Must not fail: a late or repeated event changes nothing.
     fn apply(&mut self, event: &Self::Event) -> Vec<Emitted>;
@@ -39,67 +100,78 @@ pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
     /// The status, derived from the state.
     fn status(&self) -> &'static str;
 
-    /// Whether it has ended, so that no deadline is needed any more.
+    /// Whether it has ended, so that neither deadline nor timers are needed any more.
     fn has_ended(&self) -> bool;
+
+    /// The event to apply when the deadline has passed, each time: usually the one that gives up and has
+    /// everything undone.
+    fn deadline_passed() -> Self::Event;
+
+    /// The event by which an operator has everything undone ([`OperatorAction::Compensate`]).
+    fn compensation() -> Self::Event {
+        Self::deadline_passed()
+    }
+
+    /// The timers that run in this state, derived from it. After each event those that are new are set, those
+    /// that are gone are cancelled, the others keep their time. One that has fired and is still here is set
+    /// again.
+    fn timers(&self) -> Vec<Timer> {
+        Vec::new()
+    }
+
+    /// The event to apply when a timer fires; `None` for a name that only an earlier version knew.
+    fn timer_fired(name: &str) -> Option<Self::Event> {
+        let _ = name;
+        None
+    }
+
+    /// Writes a new status to the caller's own tables, in the transaction that changes it: whoever advances the
+    /// saga, a message, the clock or an operator.
+    fn status_changed(
+        transaction: &Transaction<'_>,
+        id: &str,
+        status: &'static str,
+    ) -> impl Future<Output = Result<(), SagaError>> + Send {
+        let _ = (transaction, id, status);
+        async { Ok(()) }
+    }
 }
 
-/// An event that a saga emits through the outbox; its aggregate is the saga itself.
+/// An event that a saga emits through the outbox.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Emitted {
     /// What happened; becomes the topic.
     pub event_type: &'static str,
     /// The record's value.
     pub payload: serde_json::Value,
+    /// Type and id of the aggregate, which is the record's key; `None`: the saga itself.
+    pub aggregate: Option<(String, String)>,
 }
 
-/// Why a saga did not advance. The caller's transaction has to be rolled back.
-#[derive(Debug, thiserror::Error)]
-pub enum SagaError {
-    /// The saga does not exist: it was not started here.
-    #[error("there is no saga `{kind}` `{id}`")]
-    Unknown {
-        /// [`Saga::KIND`].
-        kind: &'static str,
-        /// The saga's id.
-        id: String,
-    },
-    /// The stored state is not of this kind: an older version or another program wrote it.
-    #[error("cannot decode the stored state of saga `{kind}` `{id}`")]
-    State {
-        /// [`Saga::KIND`].
-        kind: &'static str,
-        /// The saga's id.
-        id: String,
-        /// What is wrong with it.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// An emitted event could not be appended to the outbox.
-    #[error("cannot append a saga's event to the outbox")]
-    Outbox(#[from] WriterError),
-    /// The tables `sagas` and `saga_history`.
-    #[error("a statement on the saga tables failed")]
-    Database(#[from] Error),
+impl Emitted {
+    /// An event of the saga itself.
+    pub fn new(event_type: &'static str, payload: serde_json::Value) -> Self {
+        Self { event_type, payload, aggregate: None }
+    }
+
+    /// Makes it an event of another aggregate, ordered among the events of that one.
+    #[must_use]
+    pub fn of_aggregate(
+        mut self,
+        aggregate_type: impl Into<String>,
+        id: impl Into<String>,
+    ) -> Self {
+        self.aggregate = Some((aggregate_type.into(), id.into()));
+        self
+    }
 }
 
-impl SagaError {
-    /// The exact fix, where one is known.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Outbox(error) => error.hint(),
-            Self::State { .. } => Some(
-                "add serde defaults for fields that are new, or fix the row in the table `sagas`",
-            ),
-            Self::Unknown { .. } | Self::Database(_) => None,
-        }
-    }
-
-    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
-    pub fn database(&self) -> Option<&Error> {
-        match self {
-            Self::Outbox(error) => Some(error.database()),
-            Self::Database(error) => Some(error),
-            Self::Unknown { .. } | Self::State { .. } => None,
-        }
-    }
+/// A timer of one saga.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timer {
+    /// Its name, unique within the saga.
+    pub name: &'static str,
+    /// When it fires, from the moment at which it is set.
+    pub after: Duration,
 }

@@ -1,13 +1,11 @@
-//! How the order service processes a message: advances the order's saga and updates the order's status.
+//! How the order service processes a message: advances the order's saga, and with it the order's status.
 //!
-//! Input: events of payment and inventory, or a passed deadline (`advance`). Output: the saga's next state,
-//! the order's status and outbox rows, in the transaction that also marks the message as processed.
-//! Invariant: an event that arrives late or out of order is still applied; one about an unknown order is a
+//! Input: events of payment and inventory. Output: the saga's next state, the order's status and outbox rows,
+//! in the transaction that also marks the message as processed. Invariant: an event that arrives late or out of order is still applied; one about an unknown order is a
 //! dead letter.
 
 use serde::Deserialize;
 use tokio_postgres::Transaction;
-use uuid::Uuid;
 
 use super::process::{Fact, OrderProcess};
 use crate::messages::{interest, order_id};
@@ -45,23 +43,11 @@ impl Effects for OrderEffects {
         })?;
         let fact = Fact::of_event(&message.event_type, failure.reason.as_deref())
             .ok_or_else(|| Failure::poison("the event type is not one that an order handles"))?;
-        advance(transaction, order, &fact).await.map_err(|error| match error {
-            SagaError::Unknown { .. } => Failure::poison("there is no such order"),
-            other => Failure::technical(other),
-        })
+        let id = order.to_string();
+        match saga::advance::<OrderProcess>(transaction, &id, &fact, Some(message.id)).await {
+            Ok(_) => Ok(()),
+            Err(SagaError::Unknown { .. }) => Err(Failure::poison("there is no such order")),
+            Err(other) => Err(Failure::technical(other)),
+        }
     }
-}
-
-/// Advances one order's saga, and updates the status in the order's row.
-pub(super) async fn advance(
-    transaction: &Transaction<'_>,
-    order: Uuid,
-    fact: &Fact,
-) -> Result<(), SagaError> {
-    let step = saga::advance::<OrderProcess>(transaction, &order.to_string(), fact).await?;
-    if step.from != step.to {
-        let sql = "UPDATE orders SET status = $2 WHERE id = $1";
-        transaction.execute(sql, &[&order, &step.to]).await?;
-    }
-    Ok(())
 }

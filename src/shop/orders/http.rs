@@ -173,10 +173,6 @@ async fn process(orders: &OrderPlacer, id: &str) -> Result<Option<Value>, ShopEr
     let client = &**client;
     let Some(view) = saga::view::<OrderProcess>(client, id).await? else { return Ok(None) };
     let history = saga::history::<OrderProcess>(client, id).await?;
-    let history: Vec<Value> = history
-        .into_iter()
-        .map(|(event, status, at)| json!({ "event": event, "status": status, "at": at }))
-        .collect();
     Ok(Some(json!({
         "id": id, "status": view.status, "state": view.state, "history": history,
     })))

@@ -181,16 +181,14 @@ async fn insert(
             ],
         )
         .await?;
-    let created = Emitted {
-        event_type: "OrderCreated",
-        payload: json!({
-            "order_id": id.to_string(),
-            "customer": order.customer,
-            "sku": order.sku,
-            "quantity": order.quantity,
-            "amount_cents": order.amount_cents,
-        }),
-    };
+    let payload = json!({
+        "order_id": id.to_string(),
+        "customer": order.customer,
+        "sku": order.sku,
+        "quantity": order.quantity,
+        "amount_cents": order.amount_cents,
+    });
+    let created = Emitted::new("OrderCreated", payload);
     saga::start(transaction, &id.to_string(), &process, &[created], order_timeout).await?;
     Ok(())
 }

@@ -7,8 +7,10 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio_postgres::Transaction;
+use tokio_postgres::types::{ToSql, Type};
 
-use postrider_patterns::saga::{Emitted, Saga};
+use postrider_patterns::saga::{Emitted, Saga, SagaError};
 
 /// The state of the payment. It only moves to later variants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -37,7 +39,7 @@ enum Stock {
 pub(super) struct OrderProcess {
     payment: Payment,
     stock: Stock,
-    /// Its deadline passed; everything done for it is undone.
+    /// Its deadline passed, or an operator cancelled it; everything done for it is undone.
     given_up: bool,
     /// Why it was cancelled: the first reason that was reported.
     #[serde(default)]
@@ -61,6 +63,8 @@ pub(super) enum Fact {
     InventoryReleased,
     /// The order took too long.
     DeadlinePassed,
+    /// An operator has it undone.
+    CancelledByOperator,
 }
 
 impl Fact {
@@ -104,7 +108,7 @@ impl OrderProcess {
             Fact::InventoryReserved => (Payment::Awaited, Stock::Reserved),
             Fact::InventoryUnavailable(_) => (Payment::Awaited, Stock::Unavailable),
             Fact::InventoryReleased => (Payment::Awaited, Stock::Released),
-            Fact::DeadlinePassed => {
+            Fact::DeadlinePassed | Fact::CancelledByOperator => {
                 self.given_up = true;
                 (Payment::Awaited, Stock::Awaited)
             }
@@ -114,6 +118,7 @@ impl OrderProcess {
         let reason = match fact {
             Fact::PaymentFailed(reason) | Fact::InventoryUnavailable(reason) => reason,
             Fact::DeadlinePassed => "it took too long",
+            Fact::CancelledByOperator => "an operator cancelled it",
             _ => return,
         };
         self.reason.get_or_insert_with(|| reason.to_owned());
@@ -132,20 +137,17 @@ impl Saga for OrderProcess {
         if self.has_ended() {
             return Vec::new();
         }
+        let was_given_up = self.given_up;
         self.record_fact(fact);
+        let with_reason =
+            |event_type| vec![Emitted::new(event_type, json!({ "reason": self.reason() }))];
         match self.outcome() {
-            Some(OrderOutcome::Confirmed) => {
-                vec![Emitted { event_type: "OrderConfirmed", payload: json!({}) }]
-            }
-            Some(OrderOutcome::Cancelled) => vec![Emitted {
-                event_type: "OrderCancelled",
-                payload: json!({ "reason": self.reason() }),
-            }],
+            Some(OrderOutcome::Confirmed) => vec![Emitted::new("OrderConfirmed", json!({}))],
+            Some(OrderOutcome::Cancelled) => with_reason("OrderCancelled"),
             // At each deadline again: a service that could not undo its part may be able to by then.
-            None if *fact == Fact::DeadlinePassed => vec![Emitted {
-                event_type: "OrderTimedOut",
-                payload: json!({ "reason": self.reason() }),
-            }],
+            None if *fact == Fact::DeadlinePassed || self.given_up != was_given_up => {
+                with_reason("OrderTimedOut")
+            }
             None => Vec::new(),
         }
     }
@@ -159,6 +161,7 @@ impl Saga for OrderProcess {
             Fact::InventoryUnavailable(_) => "InventoryUnavailable",
             Fact::InventoryReleased => "InventoryReleased",
             Fact::DeadlinePassed => "DeadlinePassed",
+            Fact::CancelledByOperator => "CancelledByOperator",
         }
     }
 
@@ -175,6 +178,25 @@ impl Saga for OrderProcess {
 
     fn has_ended(&self) -> bool {
         self.outcome().is_some()
+    }
+
+    fn deadline_passed() -> Fact {
+        Fact::DeadlinePassed
+    }
+
+    fn compensation() -> Fact {
+        Fact::CancelledByOperator
+    }
+
+    async fn status_changed(
+        transaction: &Transaction<'_>,
+        id: &str,
+        status: &'static str,
+    ) -> Result<(), SagaError> {
+        let sql = "UPDATE orders SET status = $1 WHERE id = $2::uuid";
+        let values: [(&(dyn ToSql + Sync), Type); 2] = [(&status, Type::TEXT), (&id, Type::TEXT)];
+        transaction.execute_typed(sql, &values).await?;
+        Ok(())
     }
 }
 
@@ -236,6 +258,20 @@ mod tests {
         let cancelling = ["CANCELLING"; 4];
         assert_eq!(statuses, [&["PAID"][..], &cancelling, &["CANCELLED"]].concat());
         assert_eq!(emitted, ["OrderTimedOut", "OrderTimedOut", "OrderCancelled"]);
+    }
+
+    #[test]
+    fn an_order_that_an_operator_cancels_is_undone_and_asked_for_once() {
+        let (statuses, emitted) = play(&[
+            Fact::PaymentProcessed,
+            Fact::CancelledByOperator,
+            Fact::CancelledByOperator,
+            Fact::PaymentRefunded,
+            Fact::InventoryReleased,
+            Fact::CancelledByOperator,
+        ]);
+        assert_eq!(statuses.last(), Some(&"CANCELLED"));
+        assert_eq!(emitted, ["OrderTimedOut", "OrderCancelled"]);
     }
 
     #[test]

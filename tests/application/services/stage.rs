@@ -133,8 +133,12 @@ impl Stage {
 
     /// `shop maintain`: its exit code, stdout and stderr.
     pub(crate) fn maintain(&self, args: &[&str]) -> (i32, String, String) {
+        self.command(&[&["maintain"], args].concat())
+    }
+
+    /// A command of the shop that ends: its exit code, stdout and stderr.
+    pub(crate) fn command(&self, args: &[&str]) -> (i32, String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_shop"))
-            .arg("maintain")
             .args(args)
             .env("DATABASE_URL", self.cluster.unix_url())
             .output()

@@ -1,0 +1,78 @@
+//! Why a saga did not advance, and how to fix it.
+//!
+//! Input: errors of Postgres, of the outbox writer, and of decoding a state. Output: [`SagaError`] with a hint.
+//! Invariant: no state and no payload in any text.
+
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+use crate::outbox_writer::WriterError;
+
+/// Why a saga did not advance. The caller's transaction has to be rolled back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SagaError {
+    /// The saga does not exist: it was not started here.
+    #[error("there is no saga `{kind}` `{id}`")]
+    Unknown {
+        /// [`Saga::KIND`](super::Saga::KIND).
+        kind: &'static str,
+        /// The saga's id.
+        id: String,
+    },
+    /// The stored state is not of this kind: an older version or another program wrote it.
+    #[error("cannot decode the stored state of saga `{kind}` `{id}`")]
+    State {
+        /// [`Saga::KIND`](super::Saga::KIND).
+        kind: &'static str,
+        /// The saga's id.
+        id: String,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// An emitted event could not be appended to the outbox.
+    #[error("cannot append a saga's event to the outbox")]
+    Outbox(#[from] WriterError),
+    /// A table or a column of the sagas does not exist.
+    #[error("a table or a column of the sagas is missing")]
+    Missing(#[source] Error),
+    /// The tables `sagas`, `saga_history` and `saga_timers`.
+    #[error("a statement on the saga tables failed")]
+    Database(#[source] Error),
+}
+
+impl SagaError {
+    /// The exact fix, where one is known.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Outbox(error) => error.hint(),
+            Self::State { .. } => Some(
+                "add serde defaults for fields that are new, or fix the row in the table `sagas`",
+            ),
+            Self::Missing(_) => {
+                Some("psql -d \"$DATABASE_URL\" -f migrations/0003_application.sql")
+            }
+            Self::Unknown { .. } | Self::Database(_) => None,
+        }
+    }
+
+    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
+    pub fn database(&self) -> Option<&Error> {
+        match self {
+            Self::Outbox(error) => Some(error.database()),
+            Self::Missing(error) | Self::Database(error) => Some(error),
+            Self::Unknown { .. } | Self::State { .. } => None,
+        }
+    }
+}
+
+impl From<Error> for SagaError {
+    fn from(error: Error) -> Self {
+        let missing = [&SqlState::UNDEFINED_TABLE, &SqlState::UNDEFINED_COLUMN];
+        if error.code().is_some_and(|code| missing.contains(&code)) {
+            return Self::Missing(error);
+        }
+        Self::Database(error)
+    }
+}

@@ -1,0 +1,269 @@
+//! Stores sagas in Postgres: starts them, applies events to them, and shows them.
+//!
+//! Input: the caller's transaction, a saga's id, an event. Output: the new state and an entry in its
+//! history, its timers, and the events that the saga emits as rows of the outbox, all in that transaction; a
+//! `Transition`. Invariant: a saga's row is locked while an event is applied, so that events of one saga
+//! are applied one after the other.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio_postgres::types::{Json, Type};
+use tokio_postgres::{GenericClient, Row, Transaction};
+use uuid::Uuid;
+
+use super::{Emitted, Saga, SagaError, Timer, timers};
+use crate::outbox_writer::{Event, append};
+
+/// The effect of an event on a saga.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Transition {
+    /// The status before.
+    pub from: String,
+    /// The status after; the same for an event that did not change it.
+    pub to: &'static str,
+    /// Whether the state changed; a repeat or a late event changes nothing.
+    pub changed: bool,
+    /// Whether the saga ended with this event.
+    pub ended: bool,
+    /// Whether it has ended, with this event or before.
+    pub has_ended: bool,
+    /// The types of the events that it emitted, in order.
+    pub emitted: Vec<&'static str>,
+}
+
+/// State and status of a saga.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct SagaView<S> {
+    /// Its state.
+    pub state: S,
+    /// Its status.
+    pub status: String,
+}
+
+/// What happened to a saga.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HistoryEntry {
+    /// The event, as [`Saga::name`] calls it.
+    pub event: String,
+    /// The status after it.
+    pub status: String,
+    /// When: RFC 3339, UTC.
+    pub at: String,
+    /// The id of the message that the event came with, a UUID.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+}
+
+/// Starts a saga in the caller's transaction, emits its first events and sets its timers. Its deadline is
+/// `timeout` from now.
+///
+/// Fails with a unique violation if a saga with this id exists already.
+pub async fn start<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    state: &S,
+    first: &[Emitted],
+    timeout: Duration,
+) -> Result<(), SagaError> {
+    let status = state.status();
+    transaction
+        .query_typed(
+            "INSERT INTO sagas (kind, id, state, status, deadline) \
+             VALUES ($1, $2, $3, $4, clock_timestamp() + $5 * interval '1 second')",
+            &[
+                (&S::KIND, Type::TEXT),
+                (&id, Type::TEXT),
+                (&Json(state), Type::JSONB),
+                (&status, Type::TEXT),
+                (&timeout.as_secs_f64(), Type::FLOAT8),
+            ],
+        )
+        .await?;
+    emit::<S>(transaction, id, first).await?;
+    let running = running(state);
+    if !running.is_empty() {
+        timers::replace::<S>(transaction, id, &running).await?;
+    }
+    let event = first.first().map_or("", |emitted| emitted.event_type);
+    append_history::<S>(transaction, id, NewEntry { event, status, cause: None }).await
+}
+
+/// Applies an event to a saga, in the caller's transaction. The saga is locked until that ends, so two
+/// events of one saga are applied one after the other. `cause` is the id of the message that the event came
+/// with; it is kept in the history.
+pub async fn advance<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    event: &S::Event,
+    cause: Option<Uuid>,
+) -> Result<Transition, SagaError> {
+    let loaded = load_locked::<S>(transaction, id).await?;
+    step(transaction, id, loaded, Step { event, cause, fired: None }).await
+}
+
+/// Reads a saga, and locks it until the transaction ends.
+pub(super) async fn load_locked<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+) -> Result<SagaView<S>, SagaError> {
+    let found = transaction
+        .query_typed_opt(
+            "SELECT state, status FROM sagas WHERE kind = $1 AND id = $2 FOR UPDATE",
+            &[(&S::KIND, Type::TEXT), (&id, Type::TEXT)],
+        )
+        .await?;
+    let row = found.ok_or_else(|| SagaError::Unknown { kind: S::KIND, id: id.to_owned() })?;
+    parse::<S>(id, &row)
+}
+
+/// What is applied to a saga.
+pub(super) struct Step<'a, E> {
+    /// The event.
+    pub(super) event: &'a E,
+    /// The message that it came with.
+    pub(super) cause: Option<Uuid>,
+    /// The timer that it came from, whose row is deleted already.
+    pub(super) fired: Option<&'a str>,
+}
+
+/// Applies an event to a saga that is locked.
+pub(super) async fn step<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    loaded: SagaView<S>,
+    Step { event, cause, fired }: Step<'_, S::Event>,
+) -> Result<Transition, SagaError> {
+    let SagaView { mut state, status: from } = loaded;
+    let to_json =
+        |state: &S| serde_json::to_value(state).map_err(|source| invalid_state::<S>(id, source));
+    // Not what is stored: a field that is new would be a change.
+    let (before, was_open) = (to_json(&state)?, !state.has_ended());
+    let ran = running(&state);
+    let emitted = state.apply(event);
+    let (to, has_ended, runs) = (state.status(), state.has_ended(), running(&state));
+    emit::<S>(transaction, id, &emitted).await?;
+    let names = |timers: &[Timer]| timers.iter().map(|timer| timer.name).collect::<Vec<_>>();
+    if fired.is_some() || names(&ran) != names(&runs) {
+        timers::replace::<S>(transaction, id, &runs).await?;
+    }
+    let emitted = emitted.iter().map(|emitted| emitted.event_type).collect();
+    let after = to_json(&state)?;
+    if after == before {
+        // A repeat, or too late: nothing to write.
+        return Ok(Transition { from, to, changed: false, ended: false, has_ended, emitted });
+    }
+    transaction
+        .query_typed(
+            "UPDATE sagas SET state = $3, status = $4, updated_at = now(), \
+             deadline = CASE WHEN $5 THEN NULL ELSE deadline END, \
+             ended_at = CASE WHEN $5 THEN now() END WHERE kind = $1 AND id = $2",
+            &[
+                (&S::KIND, Type::TEXT),
+                (&id, Type::TEXT),
+                (&Json(&after), Type::JSONB),
+                (&to, Type::TEXT),
+                (&has_ended, Type::BOOL),
+            ],
+        )
+        .await?;
+    let entry = NewEntry { event: S::name(event), status: to, cause };
+    append_history::<S>(transaction, id, entry).await?;
+    if from != to {
+        S::status_changed(transaction, id, to).await?;
+    }
+    Ok(Transition { from, to, changed: true, ended: has_ended && was_open, has_ended, emitted })
+}
+
+/// The current state of a saga, if it exists.
+pub async fn view<S: Saga>(
+    client: &impl GenericClient,
+    id: &str,
+) -> Result<Option<SagaView<S>>, SagaError> {
+    let sql = "SELECT state, status FROM sagas WHERE kind = $1 AND id = $2";
+    let found = client.query_opt(sql, &[&S::KIND, &id]).await?;
+    found.map(|row| parse(id, &row)).transpose()
+}
+
+/// What happened to a saga, in order.
+pub async fn history<S: Saga>(
+    client: &impl GenericClient,
+    id: &str,
+) -> Result<Vec<HistoryEntry>, SagaError> {
+    let sql = "SELECT event, status, to_char(at AT TIME ZONE 'UTC', \
+               'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), cause::text \
+               FROM saga_history WHERE kind = $1 AND id = $2 ORDER BY number";
+    let rows = client.query(sql, &[&S::KIND, &id]).await?;
+    let entry = |row: &Row| {
+        Ok(HistoryEntry {
+            event: row.try_get(0)?,
+            status: row.try_get(1)?,
+            at: row.try_get(2)?,
+            cause: row.try_get(3)?,
+        })
+    };
+    rows.iter().map(entry).collect()
+}
+
+fn running<S: Saga>(state: &S) -> Vec<Timer> {
+    if state.has_ended() { Vec::new() } else { state.timers() }
+}
+
+fn invalid_state<S: Saga>(id: &str, source: serde_json::Error) -> SagaError {
+    SagaError::State { kind: S::KIND, id: id.to_owned(), source }
+}
+
+fn parse<S: Saga>(id: &str, row: &Row) -> Result<SagaView<S>, SagaError> {
+    let Json(state): Json<Value> = row.try_get(0)?;
+    let state = serde_json::from_value(state).map_err(|source| invalid_state::<S>(id, source))?;
+    Ok(SagaView { state, status: row.try_get(1)? })
+}
+
+async fn emit<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    emitted: &[Emitted],
+) -> Result<(), SagaError> {
+    for Emitted { event_type, payload, aggregate } in emitted {
+        let (aggregate_type, aggregate_id) = match aggregate {
+            Some((aggregate_type, id)) => (aggregate_type.as_str(), id.as_str()),
+            None => (S::KIND, id),
+        };
+        let event = Event::new(aggregate_type, aggregate_id, *event_type, payload.clone());
+        append(transaction, &event).await?;
+    }
+    Ok(())
+}
+
+struct NewEntry<'a> {
+    event: &'a str,
+    status: &'a str,
+    cause: Option<Uuid>,
+}
+
+/// The saga's row is locked, so the number is unique.
+async fn append_history<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    entry: NewEntry<'_>,
+) -> Result<(), SagaError> {
+    transaction
+        .query_typed(
+            "INSERT INTO saga_history (kind, id, number, event, status, cause) \
+             SELECT $1, $2, coalesce(max(number), 0) + 1, $3, $4, $5 \
+             FROM saga_history WHERE kind = $1 AND id = $2",
+            &[
+                (&S::KIND, Type::TEXT),
+                (&id, Type::TEXT),
+                (&entry.event, Type::TEXT),
+                (&entry.status, Type::TEXT),
+                (&entry.cause, Type::UUID),
+            ],
+        )
+        .await?;
+    Ok(())
+}
