@@ -38,7 +38,7 @@ pub enum Piece {
     Idempotency,
     /// `processed_messages` and `inbox_mark`.
     Inbox,
-    /// `sagas` and `saga_history`; a saga's events are rows of [`Piece::Outbox`].
+    /// `sagas`, `saga_history` and `saga_timers`; a saga's events are rows of [`Piece::Outbox`].
     Saga,
 }
 

@@ -1,5 +1,5 @@
 //! The command line of `shop`: write a load of orders, run the order, payment or inventory service, delete
-//! old rows (`maintain`), list or redrive dead letters.
+//! old rows (`maintain`), list or redrive dead letters, list or move orders that are stuck (`sagas`).
 //!
 //! Input: arguments and environment variables. Output: the result of the command on the given output, or an
 //! error with its exit code. Logs go to stderr, so that stdout carries results only.
@@ -15,7 +15,7 @@ use super::dead_letters::DeadLettersArgs;
 use super::error::ShopError;
 use super::load::{LoadPlan, LoadReport, Rate, run};
 use super::maintenance::MaintenanceArgs;
-use super::orders::OrderLimits;
+use super::orders::{OrderLimits, SagasArgs};
 use super::settings::{ServiceListener, ServiceSettings, stop_signal};
 use super::{inventory, orders, payments};
 use postrider_service::units::parse_duration;
@@ -42,6 +42,8 @@ enum Command {
     Maintain(MaintenanceArgs),
     /// List and redrive the dead letters of a consumer
     DeadLetters(DeadLettersArgs),
+    /// List orders that are stuck, show one, fire its deadline now, or have it undone
+    Sagas(SagasArgs),
 }
 
 #[derive(Debug, Args)]
@@ -139,6 +141,7 @@ impl Shop {
                     inventory::run(&settings, endpoint).await
                 }
                 Command::DeadLetters(args) => args.run(stdout),
+                Command::Sagas(args) => args.run(stdout).await,
                 Command::Maintain(args) => {
                     start_logs();
                     args.run(stdout).await

@@ -12,6 +12,7 @@ mod http;
 mod in_flight;
 #[cfg(test)]
 mod model;
+mod operator;
 mod place;
 mod problem;
 mod process;
@@ -30,6 +31,7 @@ use super::settings::{ServiceListener, ServiceSettings, pool};
 use admission::AdmissionControl;
 use effects::OrderEffects;
 pub(crate) use effects::TOPICS;
+pub(super) use operator::SagasArgs;
 use place::OrderPlacer;
 use postrider_patterns::idempotency::{self, Counts, Guard};
 use postrider_patterns::inbox::Consumer;

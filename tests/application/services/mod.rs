@@ -22,6 +22,7 @@ mod maintenance;
 mod orders;
 mod pauses;
 mod refusals;
+mod sagas;
 mod secured;
 mod stage;
 mod standby;
