@@ -14,6 +14,8 @@ pub mod orders;
 pub mod payments;
 pub mod settings;
 
+#[cfg(test)]
+mod choreography;
 mod connect;
 mod dead_letters;
 mod error;
