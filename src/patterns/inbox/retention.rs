@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_record_is_kept_until_the_newest_of_its_segment_may_go() {
-        let days = |days| Some(Duration::from_hours(24 * days));
+        let days = |days: u64| Some(Duration::from_hours(24 * days));
         assert_eq!(of("delete", "604800000", "604800000").unwrap(), days(14));
         assert_eq!(of("compact,delete", "86400000", "0").unwrap(), days(1));
         for for_ever in [of("delete", "-1", "1"), of("compact", "604800000", "1")] {
