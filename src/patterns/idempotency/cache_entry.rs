@@ -14,7 +14,7 @@
 
 use bytes::Bytes;
 
-use super::request::Fingerprint;
+use super::request::{Fingerprint, Request};
 use super::response::StoredResponse;
 
 const PENDING: u8 = b'P';
@@ -46,7 +46,15 @@ pub(super) enum CacheEntry {
 }
 
 impl CacheEntry {
-    pub(super) fn decode(mut value: Bytes, fingerprint: &Fingerprint) -> Self {
+    /// What the value says to a request, by whichever of its fingerprints.
+    pub(super) fn of(value: &Bytes, request: &Request) -> Self {
+        match (Self::decode(value.clone(), request.fingerprint()), request.former_fingerprint()) {
+            (Self::Mismatch, Some(former)) => Self::decode(value.clone(), former),
+            (entry, _) => entry,
+        }
+    }
+
+    fn decode(mut value: Bytes, fingerprint: &Fingerprint) -> Self {
         if value.len() < PREFIX {
             return Self::Corrupt;
         }

@@ -27,7 +27,7 @@ use tokio_postgres::types::{Json, Type};
 use tokio_postgres::{GenericClient, Row, Transaction};
 
 use super::error::IdempotencyError;
-use super::request::Request;
+use super::request::{Fingerprint, Request};
 use super::response::StoredResponse;
 
 /// A row may be deleted between the INSERT that conflicted with it and the SELECT that reads it.
@@ -117,7 +117,8 @@ pub async fn find_claim(
 }
 
 fn read(row: &Row, request: &Request) -> Result<ExistingClaim, IdempotencyError> {
-    if row.try_get::<_, &[u8]>(0)? != request.fingerprint().as_bytes().as_slice() {
+    let stored = Fingerprint::try_from(row.try_get::<_, &[u8]>(0)?);
+    if !stored.is_ok_and(|stored| request.accepts(&stored)) {
         return Ok(ExistingClaim::Mismatch);
     }
     let status: i16 = row.try_get(1)?;

@@ -102,7 +102,7 @@ impl Guard {
             BeginReply::New(lease) => return Some(BeginOutcome::New(lease)),
             BeginReply::Existing(value) => value,
         };
-        Some(match CacheEntry::decode(value, request.fingerprint()) {
+        Some(match CacheEntry::of(&value, request) {
             CacheEntry::Pending => {
                 BeginOutcome::Pending { retry_after: redis.settings().retry_after }
             }

@@ -91,6 +91,7 @@
 
 mod breaker;
 mod cache_entry;
+mod canonical;
 mod claims;
 mod counts;
 mod error;
@@ -105,5 +106,5 @@ pub use counts::Counts;
 pub use error::IdempotencyError;
 pub use guard::{BeginOutcome, Guard, OwnerUpdate};
 pub use redis_store::{GuardSettings, Lease};
-pub use request::{Fingerprint, Key, KeyRefusal, Request};
+pub use request::{Fingerprint, Key, KeyRefusal, NotJson, Request};
 pub use response::StoredResponse;

@@ -2,13 +2,14 @@
 //! for.
 //!
 //! Input: the value of the `Idempotency-Key` header; method, path and body. Output: a [`Request`], or why
-//! the key or scope is refused. Invariant: a [`Key`] is 1 to 255 visible ASCII characters, so it can be a
+//! the key, scope or body is refused. Invariant: a [`Key`] is 1 to 255 visible ASCII characters, so it can be a
 //! part of any key or text without escaping; neither key nor scope shows in `Debug`.
 
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
+use super::canonical::canonical;
 use super::error::IdempotencyError;
 
 /// As many characters as Stripe allows, and PostgreSQL's index rows take many times that.
@@ -23,6 +24,7 @@ pub struct Key(String);
 
 /// Why a key is not valid: the client's mistake, for a 400 that says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeyRefusal {
     /// Nothing in it.
     #[error("the idempotency key is empty")]
@@ -83,11 +85,12 @@ impl Fingerprint {
         Self(hash.finalize().into())
     }
 
-    /// The same of a JSON body: the order of names and the white space do not matter. Numbers are
-    /// compared as they are written.
-    pub fn of_json(method: &str, path: &str, mut body: serde_json::Value) -> Self {
-        body.sort_all_objects();
-        Self::of(method, path, body.to_string().as_bytes())
+    /// The same of a JSON text, for all texts that mean the same: white space, the order of members,
+    /// escapes, and how a number is written do not matter (1.0, 1.00 and 1e0 are one). Numbers are
+    /// compared as decimals of any length, never as floating-point numbers. Of members with one name
+    /// each counts. Error: the body is not JSON.
+    pub fn of_json(method: &str, path: &str, body: &[u8]) -> Result<Self, NotJson> {
+        canonical(body).map(|form| Self::of(method, path, &form)).ok_or(NotJson)
     }
 
     /// Its 32 bytes.
@@ -96,12 +99,27 @@ impl Fingerprint {
     }
 }
 
+impl TryFrom<&[u8]> for Fingerprint {
+    type Error = std::array::TryFromSliceError;
+
+    /// What [`Fingerprint::as_bytes`] gave.
+    fn try_from(bytes: &[u8]) -> Result<Self, Self::Error> {
+        bytes.try_into().map(Self)
+    }
+}
+
+/// The body of a request is not JSON: the client's mistake, for a 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the body is not valid JSON")]
+pub struct NotJson;
+
 /// One attempt of a client to have something done once.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Request {
     scope: String,
     key: Key,
     fingerprint: Fingerprint,
+    former: Option<Fingerprint>,
 }
 
 impl Request {
@@ -117,7 +135,16 @@ impl Request {
         if !fits || scope.chars().any(char::is_control) {
             return Err(IdempotencyError::Scope);
         }
-        Ok(Self { scope, key, fingerprint })
+        Ok(Self { scope, key, fingerprint, former: None })
+    }
+
+    /// The same request, which is also the one that was stored with this fingerprint: what an earlier
+    /// version of the program computed, for as long as what that version stored is kept. Without it a
+    /// client that retries across the change gets a mismatch.
+    #[must_use]
+    pub fn with_former_fingerprint(mut self, former: Fingerprint) -> Self {
+        self.former = Some(former);
+        self
     }
 
     /// Which keys share a namespace.
@@ -134,6 +161,15 @@ impl Request {
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
+
+    pub(super) fn former_fingerprint(&self) -> Option<&Fingerprint> {
+        self.former.as_ref()
+    }
+
+    /// Whether what has this fingerprint is this request.
+    pub(super) fn accepts(&self, stored: &Fingerprint) -> bool {
+        self.fingerprint == *stored || self.former == Some(*stored)
+    }
 }
 
 impl fmt::Debug for Request {
@@ -145,7 +181,6 @@ impl fmt::Debug for Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_key_is_1_to_255_visible_ascii_characters() {
@@ -182,11 +217,22 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_names_in_json_does_not_matter_and_their_values_do() {
-        let of = |body| Fingerprint::of_json("POST", "/orders", body);
-        let one = of(json!({"a": {"x": 1, "y": [1, 2]}, "b": 2}));
-        assert_eq!(one, of(json!({"b": 2, "a": {"y": [1, 2], "x": 1}})));
-        assert_ne!(one, of(json!({"b": 2, "a": {"y": [2, 1], "x": 1}})));
+    fn json_that_means_the_same_has_one_fingerprint() {
+        let of = |body: &str| Fingerprint::of_json("POST", "/orders", body.as_bytes());
+        let one = of(r#"{"a": {"x": 1.0, "y": [1, 2]}, "b": 2}"#).unwrap();
+        assert_eq!(of(r#"{"b":2e0,"a":{"y":[1,2],"x":1.00}}"#), Ok(one));
+        assert_ne!(of(r#"{"b":2,"a":{"y":[2,1],"x":1}}"#), Ok(one));
+        assert_eq!(of("{"), Err(NotJson));
+    }
+
+    #[test]
+    fn a_request_is_also_the_one_with_its_former_fingerprint() {
+        let [new, former, other] =
+            [b"1", b"2", b"3"].map(|body| Fingerprint::of("POST", "/", body));
+        let request = Request::new("s", Key::parse("k").unwrap(), new).unwrap();
+        assert!(request.accepts(&new) && !request.accepts(&former));
+        let request = request.with_former_fingerprint(former);
+        assert!(request.accepts(&new) && request.accepts(&former) && !request.accepts(&other));
     }
 
     #[test]
