@@ -52,8 +52,7 @@ fn main() {
 }
 
 async fn measure(redis: &Redis, concurrency: u64) -> serde_json::Value {
-    let settings =
-        GuardSettings { response_timeout: Duration::from_secs(5), ..GuardSettings::default() };
+    let settings = GuardSettings::default().response_timeout(Duration::from_secs(5));
     let guard = Arc::new(Guard::connect(&redis.url(), &settings).unwrap());
     let guard = Side::Guard(guard, Arc::new(response()));
     let setnx = Side::Setnx(Setnx { connection: session(redis).await });

@@ -39,8 +39,10 @@ const INSERT: &str = "\
 const SELECT: &str = "\
     SELECT fingerprint, status, headers, body FROM idempotency_keys WHERE scope = $1 AND key = $2";
 
-/// Whether the transaction may have its effect.
+/// Whether the transaction may have its effect. A new variant would be a breaking change on purpose: each
+/// needs code.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "unless the claim is won, the effect has happened before"]
 pub enum Claim {
     /// It is the first: go on, and commit.
     Won,

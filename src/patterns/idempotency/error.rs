@@ -5,18 +5,21 @@
 //! not answer is not an error: the guard then leaves the decision to Postgres. A client's invalid key is a
 //! `KeyRefusal` instead.
 
+use std::error::Error;
+
 use tokio_postgres::error::SqlState;
 
 /// Why the guard cannot be created, a response cannot be stored, or Postgres did not decide. After an
 /// error of Postgres the transaction is aborted: roll it back.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum IdempotencyError {
     /// Settings that are out of range.
     #[error("invalid settings of the idempotency guard: {0}")]
     Settings(&'static str),
     /// The Redis URL cannot be parsed. Its text is not repeated: it may contain a password.
     #[error("the Redis URL is not valid")]
-    Url(#[source] redis::RedisError),
+    Url(#[source] Box<dyn Error + Send + Sync>),
     /// The scope is not 1 to 255 bytes without control characters.
     #[error("the scope of the request is empty, too long, or has a control character")]
     Scope,
@@ -49,6 +52,10 @@ pub enum IdempotencyError {
 }
 
 impl IdempotencyError {
+    pub(super) fn url(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Url(Box::new(error))
+    }
+
     /// The exact fix, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

@@ -25,8 +25,9 @@ use super::redis_store::{BeginReply, GuardSettings, Lease, RedisStore};
 use super::request::Request;
 use super::response::StoredResponse;
 
-/// What to do with a request.
+/// What to do with a request. A new variant would be a breaking change on purpose: each needs code.
 #[derive(Debug)]
+#[must_use = "whether to execute the request"]
 pub enum BeginOutcome {
     /// It is the first: execute it, then [`Guard::complete`].
     New(Lease),

@@ -100,6 +100,7 @@ mod redis_store;
 mod request;
 mod response;
 mod scripts;
+mod settings;
 
 pub use claims::{Claim, ExistingClaim, claim, find_claim};
 pub use counts::Counts;

@@ -30,8 +30,9 @@ const PENDING_TTL_MIN: Duration = Duration::from_millis(30);
 /// Longer is a mistake in the unit.
 const TTL_MAX: Duration = Duration::from_hours(24 * 366);
 
-/// Settings of the guard's Redis cache.
+/// Settings of the guard's Redis cache: the default, changed by the method of each name.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GuardSettings {
     /// Before every key; 0 to 64 bytes.
     pub prefix: String,
@@ -140,8 +141,8 @@ impl RedisStore {
     pub(super) fn connect(url: &str, settings: &GuardSettings) -> Result<Self, IdempotencyError> {
         settings.check()?;
         let settings = settings.clone();
-        let client = client(url).map_err(IdempotencyError::Url)?;
-        let connection = connection(&client).map_err(IdempotencyError::Url)?;
+        let client = client(url).map_err(IdempotencyError::url)?;
+        let connection = connection(&client).map_err(IdempotencyError::url)?;
         let state = RedisState { breaker: CircuitBreaker::new(settings.bypass), connection };
         Ok(Self { client, settings, scripts: Scripts::new(), state: Mutex::new(state) })
     }
@@ -304,7 +305,7 @@ mod tests {
     #[test]
     fn an_invalid_url_is_refused_without_being_repeated() {
         let error =
-            client("redis://:s3cret@host:port/").map_err(IdempotencyError::Url).unwrap_err();
+            client("redis://:s3cret@host:port/").map_err(IdempotencyError::url).unwrap_err();
         let source = std::error::Error::source(&error).unwrap().to_string();
         assert!(!error.to_string().contains("s3cret") && !source.contains("s3cret"), "{source}");
     }

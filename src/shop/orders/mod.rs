@@ -33,7 +33,7 @@ use effects::OrderEffects;
 pub(crate) use effects::TOPICS;
 pub(super) use operator::SagasArgs;
 use place::OrderPlacer;
-use postrider_patterns::idempotency::{self, Counts, Guard};
+use postrider_patterns::idempotency::{Counts, Guard, GuardSettings};
 use postrider_patterns::inbox::Consumer;
 
 /// Consumer group, owner of the markers, and prefix of the dead-letter topic.
@@ -74,11 +74,7 @@ pub async fn run(
     let database = settings.database()?;
     let pool = pool(&database)?;
     let guard = Arc::new(match &settings.redis_url {
-        Some(url) => {
-            let how =
-                idempotency::GuardSettings { pending_ttl: owner_silence, ..Default::default() };
-            Guard::connect(url, &how)?
-        }
+        Some(url) => Guard::connect(url, &GuardSettings::default().pending_ttl(owner_silence))?,
         None => Guard::without_redis(),
     });
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, OrderEffects)?;

@@ -34,7 +34,8 @@ async fn the_first_to_commit_wins_and_all_others_get_its_response() {
 async fn the_same_key_with_another_request_is_a_mismatch_in_postgres_too() {
     let database = Database::migrated().await;
     let mut client = database.client().await;
-    claim_and_commit(&mut client, &request("k"), &response("{}")).await;
+    let claimed = claim_and_commit(&mut client, &request("k"), &response("{}")).await;
+    assert_eq!(claimed, Claim::Won);
     let other = request_with_body("k", "another body");
     assert_eq!(claim_and_commit(&mut client, &other, &response("{}")).await, Claim::Mismatch);
     assert_eq!(find_claim(&client, &other).await.unwrap(), Some(ExistingClaim::Mismatch));
@@ -96,7 +97,7 @@ async fn a_wait_that_is_bounded_ends_busy() {
     let database = Database::migrated().await;
     let (mut one, mut two) = (database.client().await, database.client().await);
     let first = one.transaction().await.unwrap();
-    claim(&first, &request("k"), &response("1")).await.unwrap();
+    assert_eq!(claim(&first, &request("k"), &response("1")).await.unwrap(), Claim::Won);
     two.batch_execute("SET lock_timeout = '20ms'").await.unwrap();
     let second = two.transaction().await.unwrap();
     let error = claim(&second, &request("k"), &response("2")).await.unwrap_err();
@@ -123,7 +124,8 @@ async fn errors_name_the_situation_and_the_remedy() {
 async fn a_row_without_a_valid_response_is_reported_and_not_replayed() {
     let database = Database::migrated().await;
     let mut client = database.client().await;
-    claim_and_commit(&mut client, &request("k"), &response("{}")).await;
+    let claimed = claim_and_commit(&mut client, &request("k"), &response("{}")).await;
+    assert_eq!(claimed, Claim::Won);
     for garbled in [
         "status = -1",
         "status = 600",

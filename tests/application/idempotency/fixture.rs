@@ -20,11 +20,8 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 /// Patient with Redis, so that a busy machine is not taken for a dead server; quick to ask it again.
 pub(crate) fn settings() -> GuardSettings {
-    GuardSettings {
-        response_timeout: Duration::from_secs(20),
-        bypass: Duration::from_millis(50),
-        ..GuardSettings::default()
-    }
+    let patient = GuardSettings::default().response_timeout(Duration::from_secs(20));
+    patient.bypass(Duration::from_millis(50))
 }
 
 /// A guard before a Redis of its own.

@@ -35,10 +35,11 @@ async fn different_pairs_of_scope_and_key_have_different_redis_keys() {
     let (redis, guard) = guarded(&settings());
     let pairs =
         [("a", "b:c"), ("a:b", "c"), ("a b", "c"), ("a", "b"), ("a b c", "d"), ("a:b c", "d")];
+    let mut owners = Vec::new();
     for (scope, key) in pairs {
         let fingerprint = Fingerprint::of("POST", "/", b"");
         let request = Request::new(scope, Key::parse(key).unwrap(), fingerprint).unwrap();
-        lease(guard.begin(&request).await);
+        owners.push(lease(guard.begin(&request).await));
     }
     let keys = i64::try_from(pairs.len()).unwrap();
     assert_eq!(command(&redis, "DBSIZE").await, Value::Int(keys));

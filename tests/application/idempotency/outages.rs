@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider::idempotency::{
-    BeginOutcome, Claim, ExistingClaim, Guard, GuardSettings, OwnerUpdate, claim, find_claim,
+    BeginOutcome, Claim, ExistingClaim, Guard, OwnerUpdate, claim, find_claim,
 };
 use postrider::sandbox::password::RandomPassword;
 use postrider::sandbox::redis::Redis;
@@ -62,7 +62,7 @@ async fn a_redis_that_is_killed_half_way_makes_the_guard_unsure_until_it_is_back
         assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
     }
     redis.restart().unwrap();
-    lease(begin_when_redis_is_back(&guard, &request("k")).await);
+    let _owner = lease(begin_when_redis_is_back(&guard, &request("k")).await);
     assert_eq!(guard.complete(&owner, &response("{}")).await, OwnerUpdate::Stale);
     assert!(guard.counts().unsure >= 20);
 }
@@ -74,7 +74,7 @@ async fn a_guard_is_made_while_its_redis_is_away() {
     let guard = Guard::connect(&redis.url(), &settings()).unwrap();
     assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
     redis.restart().unwrap();
-    lease(begin_when_redis_is_back(&guard, &request("k")).await);
+    let _owner = lease(begin_when_redis_is_back(&guard, &request("k")).await);
 }
 
 /// Were each of them to ask, the server would run all of their scripts when it wakes.
@@ -82,14 +82,11 @@ async fn a_guard_is_made_while_its_redis_is_away() {
 async fn a_redis_that_hangs_costs_one_request_its_time_and_the_others_none() {
     let (redis, patient) = guarded(&settings());
     // Both connected before the pause.
-    let impatient = GuardSettings {
-        response_timeout: Duration::from_millis(200),
-        bypass: Duration::from_hours(1),
-        ..settings()
-    };
-    lease(patient.begin(&request("before")).await);
+    let impatient = settings().response_timeout(Duration::from_millis(200));
+    let impatient = impatient.bypass(Duration::from_hours(1));
+    let _owner = lease(patient.begin(&request("before")).await);
     let guard = Guard::connect(&redis.url(), &impatient).unwrap();
-    lease(guard.begin(&request("also-before")).await);
+    let _owner = lease(guard.begin(&request("also-before")).await);
     let before = calls(&redis, "evalsha").await;
 
     command(&redis, "CLIENT PAUSE 1000 ALL").await;
@@ -105,11 +102,11 @@ async fn a_redis_that_hangs_costs_one_request_its_time_and_the_others_none() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_redis_makes_the_guard_unsure_until_there_is_room() {
     let (redis, guard) = guarded(&settings());
-    lease(guard.begin(&request("before")).await);
+    let _owner = lease(guard.begin(&request("before")).await);
     command(&redis, "CONFIG SET maxmemory 1").await;
     assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
     command(&redis, "CONFIG SET maxmemory 0").await;
-    lease(begin_when_redis_is_back(&guard, &request("k")).await);
+    let _owner = lease(begin_when_redis_is_back(&guard, &request("k")).await);
 }
 
 /// The client's keeper of connections repeats such a refusal for ever; the guard does not.
@@ -126,7 +123,7 @@ async fn a_login_that_was_refused_is_tried_again() {
         let_pass(settings().bypass, "Redis is bypassed for so long").await;
     }
     command(&redis, &format!("CONFIG SET requirepass {later}")).await;
-    lease(begin_when_redis_is_back(&guard, &request("k")).await);
+    let _owner = lease(begin_when_redis_is_back(&guard, &request("k")).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{BeginOutcome, Claim, GuardSettings, claim};
+use postrider::idempotency::{BeginOutcome, Claim, claim};
 use postrider::sandbox::redis::Redis;
 
 use crate::idempotency::fixture::{
@@ -30,7 +30,7 @@ async fn setnx_and_a_crash_before_expire_lock_a_key_for_ever() {
     assert_eq!(naive.begin("k").await.unwrap(), SetnxBegin::Locked);
 
     command(&redis, "FLUSHALL").await;
-    lease(guard.begin(&request("k")).await);
+    let _owner = lease(guard.begin(&request("k")).await);
     assert!(ttl(&only_key(&redis).await).await > 0, "value and end are one command");
 }
 
@@ -89,7 +89,7 @@ async fn with_redis_alone_a_flush_doubles_the_effect() {
 
     client.batch_execute("TRUNCATE effects").await.unwrap();
     for expected in [Claim::Won, Claim::Done(response("done"))] {
-        lease(guard.begin(&request("k")).await);
+        let _owner = lease(guard.begin(&request("k")).await);
         assert_eq!(execute(&database).await, expected);
         command(&redis, "FLUSHALL").await;
     }
@@ -113,7 +113,7 @@ async fn a_duplicate_acknowledged_while_the_first_works_is_lost_with_it() {
         "retry later"
     );
     guard.release(&owner).await;
-    lease(guard.begin(&request("k")).await);
+    let _owner = lease(guard.begin(&request("k")).await);
     assert_eq!(execute(&database).await, Claim::Won);
     assert_eq!(database.effects().await, 1);
 }
@@ -121,10 +121,10 @@ async fn a_duplicate_acknowledged_while_the_first_works_is_lost_with_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_time_to_live_shorter_than_the_work_lets_two_work() {
     let ttl = Duration::from_secs(1);
-    let (_redis, guard) = guarded(&GuardSettings { pending_ttl: ttl, ..settings() });
-    lease(guard.begin(&request("not-renewed")).await);
+    let (_redis, guard) = guarded(&settings().pending_ttl(ttl));
+    let _owner = lease(guard.begin(&request("not-renewed")).await);
     let_pass(ttl + ttl / 10, "the lease expires").await;
-    lease(guard.begin(&request("not-renewed")).await);
+    let _owner = lease(guard.begin(&request("not-renewed")).await);
 
     let owner = lease(guard.begin(&request("renewed")).await);
     guard.run_renewing(&owner, let_pass(ttl + ttl / 10, "the same, renewed")).await;
@@ -138,7 +138,8 @@ async fn completing_before_the_commit_replays_what_never_happened() {
     let mut client = database.client().await;
     let owner = lease(guard.begin(&request("k")).await);
     let transaction = client.transaction().await.unwrap();
-    claim(&transaction, &request("k"), &response("done")).await.unwrap();
+    let claimed = claim(&transaction, &request("k"), &response("done")).await.unwrap();
+    assert_eq!(claimed, Claim::Won);
     transaction.execute("INSERT INTO effects VALUES ('k')", &[]).await.unwrap();
     guard.complete(&owner, &response("done")).await;
     // Here the process dies, or the COMMIT fails.

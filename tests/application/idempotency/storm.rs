@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use postrider::idempotency::{
-    BeginOutcome, Claim, ExistingClaim, Guard, GuardSettings, Lease, Request, StoredResponse,
-    claim, find_claim,
+    BeginOutcome, Claim, ExistingClaim, Guard, Lease, Request, StoredResponse, claim, find_claim,
 };
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -204,7 +203,7 @@ const TTL: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_secs(1);
 
 async fn paused_beyond_the_ttl(pauses: [Duration; 2]) {
-    let (_redis, guard) = guarded(&GuardSettings { pending_ttl: TTL, ..settings() });
+    let (_redis, guard) = guarded(&settings().pending_ttl(TTL));
     let service = Service::new(guard, pauses).await;
     let mut outcomes = Vec::new();
     let owner = tokio::spawn({

@@ -12,7 +12,7 @@ use support::task::let_pass;
 const TTL: Duration = Duration::from_secs(5);
 
 fn brief() -> GuardSettings {
-    GuardSettings { pending_ttl: TTL, ..settings() }
+    settings().pending_ttl(TTL)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
