@@ -1,10 +1,11 @@
 //! Claims an idempotency key in Postgres: inserts its row into `idempotency_keys` in the transaction of the
 //! effect, so that only one of several identical requests commits its effect.
 //!
-//! Input: the caller's transaction, a [`Request`] and the [`StoredResponse`] it will get. Output: a
-//! [`Claim`]; [`find_claim`] only looks for a committed one. Invariant: of all transactions that claim one
-//! key with [`Claim::Won`] at most one commits, and its row exists if and only if its effect does; a row
-//! never changes. Needs `migrations/0003_application.sql`.
+//! Input: the caller's transaction, a [`Request`] and the [`StoredResponse`] it will get, now or (`reserve`,
+//! then `store`) before the transaction ends. Output: a [`Claim`]; [`find_claim`] only looks for a committed
+//! one. Invariant: of all transactions that claim one key with [`Claim::Won`] at most one commits, and its
+//! row exists if and only if its effect does; a committed row never changes. Needs
+//! `migrations/0003_application.sql`.
 //!
 //! # Why in Postgres and not in Redis
 //!
@@ -38,6 +39,12 @@ const INSERT: &str = "\
     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (scope, key) DO NOTHING";
 const SELECT: &str = "\
     SELECT fingerprint, status, headers, body FROM idempotency_keys WHERE scope = $1 AND key = $2";
+
+const UPDATE: &str = "\
+    UPDATE idempotency_keys SET status = $3, headers = $4, body = $5 WHERE scope = $1 AND key = $2";
+/// The status of a row whose transaction has not got its response yet: none that a response can have, so
+/// that such a row, should it ever be committed, is an error and not an empty response.
+const RESERVED: i16 = 0;
 
 /// Whether the transaction may have its effect. A new variant would be a breaking change on purpose: each
 /// needs code.
@@ -74,10 +81,49 @@ pub async fn claim(
     request: &Request,
     response: &StoredResponse,
 ) -> Result<Claim, IdempotencyError> {
+    let (status, headers) = (status(response), response.headers());
+    insert(transaction, request, (status, headers, response.body())).await
+}
+
+/// The same before the response is known: if it is won, `store` must follow in the same transaction.
+pub(super) async fn reserve(
+    transaction: &Transaction<'_>,
+    request: &Request,
+) -> Result<Claim, IdempotencyError> {
+    insert(transaction, request, (RESERVED, &[], &[])).await
+}
+
+/// Gives the row that `reserve` has inserted in this transaction its response. An error where a
+/// statement of the transaction has failed before, even if that was ignored.
+pub(super) async fn store(
+    transaction: &Transaction<'_>,
+    request: &Request,
+    response: &StoredResponse,
+) -> Result<(), IdempotencyError> {
+    let updated = transaction
+        .execute_typed(
+            UPDATE,
+            &[
+                (&request.scope(), Type::TEXT),
+                (&request.key().as_str(), Type::TEXT),
+                (&status(response), Type::INT2),
+                (&Json(response.headers()), Type::JSONB),
+                (&response.body().as_ref(), Type::BYTEA),
+            ],
+        )
+        .await?;
+    if updated == 1 { Ok(()) } else { Err(IdempotencyError::Vanishing) }
+}
+
+/// Status, headers and body.
+type Parts<'a> = (i16, &'a [(String, String)], &'a [u8]);
+
+async fn insert(
+    transaction: &Transaction<'_>,
+    request: &Request,
+    (status, headers, body): Parts<'_>,
+) -> Result<Claim, IdempotencyError> {
     let fingerprint = request.fingerprint().as_bytes().as_slice();
-    let Ok(status) = i16::try_from(response.status()) else {
-        unreachable!("a response has a status from 200 to 599");
-    };
     for _ in 0..ATTEMPTS {
         // Types are given, so it is one round trip: nothing is prepared.
         let inserted = transaction
@@ -88,8 +134,8 @@ pub async fn claim(
                     (&request.key().as_str(), Type::TEXT),
                     (&fingerprint, Type::BYTEA),
                     (&status, Type::INT2),
-                    (&Json(response.headers()), Type::JSONB),
-                    (&response.body().as_ref(), Type::BYTEA),
+                    (&Json(headers), Type::JSONB),
+                    (&body, Type::BYTEA),
                 ],
             )
             .await?;
@@ -103,6 +149,13 @@ pub async fn claim(
         }
     }
     Err(IdempotencyError::Vanishing)
+}
+
+fn status(response: &StoredResponse) -> i16 {
+    let Ok(status) = i16::try_from(response.status()) else {
+        unreachable!("a response has a status from 200 to 599");
+    };
+    status
 }
 
 /// The committed claim of the request's key, if any. Does not wait, so an open transaction is not seen:

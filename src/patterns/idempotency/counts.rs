@@ -1,7 +1,7 @@
 //! Counters of what the idempotency guard decided, for metrics.
 //!
 //! Input: each decision of [`Guard`](super::Guard). Output: [`Counts`], a plain snapshot of the atomic
-//! counters. Invariant: numbers only grow; each call of `begin` is counted once.
+//! counters. Invariant: numbers only grow; each request is counted once, however long it waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -34,7 +34,7 @@ pub enum IdempotencyError {
     #[error("the table `idempotency_keys` does not exist")]
     Missing(#[source] tokio_postgres::Error),
     /// The role lacks a privilege on it.
-    #[error("the role lacks SELECT or INSERT on `idempotency_keys`")]
+    #[error("the role lacks SELECT, INSERT or UPDATE on `idempotency_keys`")]
     Forbidden(#[source] tokio_postgres::Error),
     /// Another transaction has locked the key for longer than this session's `lock_timeout`: tell the
     /// client to retry.
@@ -46,6 +46,13 @@ pub enum IdempotencyError {
     /// The row existed and was deleted, several times: something deletes keys that are in use.
     #[error("rows of `idempotency_keys` are deleted while they are in use")]
     Vanishing,
+    /// COMMIT was sent and its outcome is not known: the effect is there or it is not. The same request
+    /// with the same key finds out.
+    #[error("the outcome of COMMIT is not known")]
+    CommitUnknown(#[source] tokio_postgres::Error),
+    /// The tokio runtime ended before the work did.
+    #[error("the runtime was shut down before the request was executed")]
+    ShutDown,
     /// The statement failed for another reason.
     #[error("cannot claim the idempotency key in the database")]
     Database(#[source] tokio_postgres::Error),
@@ -65,7 +72,9 @@ impl IdempotencyError {
             Self::Missing(_) => {
                 Some("psql -d \"$DATABASE_URL\" -f migrations/0003_application.sql")
             }
-            Self::Forbidden(_) => Some("GRANT SELECT, INSERT ON idempotency_keys TO <role>"),
+            Self::Forbidden(_) => {
+                Some("GRANT SELECT, INSERT, UPDATE ON idempotency_keys TO <role>")
+            }
             Self::Vanishing => Some("delete only keys older than clients retry: a day, or a week"),
             _ => None,
         }
@@ -77,6 +86,7 @@ impl IdempotencyError {
             Self::Missing(error)
             | Self::Forbidden(error)
             | Self::Busy(error)
+            | Self::CommitUnknown(error)
             | Self::Database(error) => Some(error),
             _ => None,
         }

@@ -13,23 +13,35 @@
 //!
 //! Input: a [`Request`], a [`Lease`], a [`StoredResponse`]. Output: [`BeginOutcome`], [`OwnerUpdate`].
 //! Invariant: only the owner changes a key; each call is one round trip, and none while Redis is bypassed;
-//! no call returns an error.
+//! no call returns an error; a call that is dropped half-way leaves no key PENDING without an owner.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use super::cache_entry::CacheEntry;
 use super::counts::{AtomicCounts, Counts, count};
 use super::error::IdempotencyError;
-use super::redis_store::{BeginReply, GuardSettings, Lease, RedisStore};
+use super::in_flight::AllInFlight;
+use super::lease::{Completion, Finish, Lease};
+use super::redis_store::{BeginReply, GuardSettings, RedisStore};
 use super::request::Request;
 use super::response::StoredResponse;
+
+/// The Retry-After of a guard without Redis, as the default of one with it.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Longer than any client or proxy waits for a response.
+const WAIT_MAX: Duration = Duration::from_hours(1);
 
 /// What to do with a request. A new variant would be a breaking change on purpose: each needs code.
 #[derive(Debug)]
 #[must_use = "whether to execute the request"]
 pub enum BeginOutcome {
-    /// It is the first: execute it, then [`Guard::complete`].
+    /// It is the first: execute it, then [`Guard::complete`]. Dropped, the lease frees its key.
     New(Lease),
     /// The same request is in progress: 409, retry later.
     Pending {
@@ -58,11 +70,40 @@ pub enum OwnerUpdate {
     Unsure,
 }
 
-/// The cache in front of the claims table, with or without Redis. Share it: all its calls take `&self`.
-#[derive(Debug)]
+/// The cache in front of the claims table, with or without Redis. A clone is the same guard.
+#[derive(Debug, Clone)]
 pub struct Guard {
-    redis: Option<RedisStore>,
-    tally: AtomicCounts,
+    pub(super) shared: Arc<Shared>,
+    pub(super) waiting: Waiting,
+}
+
+/// What all clones of a guard and its leases have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) redis: Option<RedisStore>,
+    pub(super) tally: AtomicCounts,
+    pub(super) in_flight: Arc<AllInFlight>,
+    /// For what is left to do when a future or a lease is dropped.
+    runtime: Option<Handle>,
+}
+
+/// How requests wait for the first with their key.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    pub(super) time_max: Duration,
+    pub(super) places: Arc<Semaphore>,
+}
+
+impl Shared {
+    pub(super) fn retry_after(&self) -> Duration {
+        self.redis.as_ref().map_or(RETRY_AFTER, |redis| redis.settings().retry_after)
+    }
+
+    pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(future);
+        }
+    }
 }
 
 impl Guard {
@@ -70,67 +111,101 @@ impl Guard {
     /// in the background; must be called inside a tokio runtime. Errors:
     /// [`IdempotencyError::Url`], [`IdempotencyError::Settings`].
     pub fn connect(url: &str, settings: &GuardSettings) -> Result<Self, IdempotencyError> {
-        Ok(Self {
-            redis: Some(RedisStore::connect(url, settings)?),
-            tally: AtomicCounts::default(),
-        })
+        Ok(Self::new(Some(RedisStore::connect(url, settings)?)))
     }
 
     /// A guard that leaves everything to Postgres: always [`BeginOutcome::Unsure`].
     pub fn without_redis() -> Self {
-        Self { redis: None, tally: AtomicCounts::default() }
+        Self::new(None)
+    }
+
+    fn new(redis: Option<RedisStore>) -> Self {
+        let shared = Shared {
+            redis,
+            tally: AtomicCounts::default(),
+            in_flight: Arc::default(),
+            runtime: Handle::try_current().ok(),
+        };
+        let waiting = Waiting { time_max: Duration::ZERO, places: Arc::new(Semaphore::new(0)) };
+        Self { shared: Arc::new(shared), waiting }
+    }
+
+    /// The same guard, whose [`Guard::execute`] lets a request wait for the response of the first with
+    /// its key, for `time_max` at most (an hour is the limit), before it is told to retry; so may
+    /// `requests_max` at a time. By default none waits.
+    ///
+    /// Those that wait for a request of this process are woken by it; the others ask Redis, every 10 ms
+    /// at first and every 200 ms later.
+    #[must_use]
+    pub fn with_waiting(mut self, time_max: Duration, requests_max: usize) -> Self {
+        let places = Arc::new(Semaphore::new(requests_max.min(Semaphore::MAX_PERMITS)));
+        self.waiting = Waiting { time_max: time_max.min(WAIT_MAX), places };
+        self
     }
 
     /// Tries to get the lease.
     ///
-    /// If the future is dropped while it waits, the key may stay PENDING without an owner until it
-    /// expires.
+    /// If the future is dropped while it waits, a lease that it gets all the same is released in the
+    /// background.
     pub async fn begin(&self, request: &Request) -> BeginOutcome {
-        let begin = self.ask(request).await.unwrap_or(BeginOutcome::Unsure);
+        let begin = self.ask(request).await;
         count(match &begin {
-            BeginOutcome::New(_) => &self.tally.new,
-            BeginOutcome::Pending { .. } => &self.tally.pending,
-            BeginOutcome::Replay(_) => &self.tally.replayed,
-            BeginOutcome::Mismatch => &self.tally.mismatched,
-            BeginOutcome::Unsure => &self.tally.unsure,
+            BeginOutcome::New(_) => &self.shared.tally.new,
+            BeginOutcome::Pending { .. } => &self.shared.tally.pending,
+            BeginOutcome::Replay(_) => &self.shared.tally.replayed,
+            BeginOutcome::Mismatch => &self.shared.tally.mismatched,
+            BeginOutcome::Unsure => &self.shared.tally.unsure,
         });
         begin
     }
 
-    async fn ask(&self, request: &Request) -> Option<BeginOutcome> {
-        let redis = self.redis.as_ref()?;
-        let value = match redis.begin(request).await? {
-            BeginReply::New(lease) => return Some(BeginOutcome::New(lease)),
-            BeginReply::Existing(value) => value,
+    pub(super) async fn ask(&self, request: &Request) -> BeginOutcome {
+        let (shared, asked) = (Arc::clone(&self.shared), request.clone());
+        let begin = async move {
+            Some(match shared.redis.as_ref()?.begin(&asked).await? {
+                BeginReply::New(owned) => BeginOutcome::New(Lease::new(owned, Arc::clone(&shared))),
+                BeginReply::Existing(value) => match CacheEntry::of(&value, &asked) {
+                    CacheEntry::Pending => {
+                        BeginOutcome::Pending { retry_after: shared.retry_after() }
+                    }
+                    CacheEntry::Completed(response) => BeginOutcome::Replay(response),
+                    CacheEntry::Mismatch => BeginOutcome::Mismatch,
+                    CacheEntry::Pointer | CacheEntry::Corrupt => return None,
+                },
+            })
         };
-        Some(match CacheEntry::of(&value, request) {
-            CacheEntry::Pending => {
-                BeginOutcome::Pending { retry_after: redis.settings().retry_after }
-            }
-            CacheEntry::Completed(response) => BeginOutcome::Replay(response),
-            CacheEntry::Mismatch => BeginOutcome::Mismatch,
-            CacheEntry::Pointer | CacheEntry::Corrupt => BeginOutcome::Unsure,
-        })
+        let outcome = Finish::new(begin, self.shared.runtime.clone()).await;
+        outcome.unwrap_or(BeginOutcome::Unsure)
     }
 
     /// Stores the response that the owner's transaction committed, or found committed by another. Call it
     /// after the COMMIT, never before.
+    ///
+    /// If the future is dropped while it waits, the response is stored in the background.
     pub async fn complete(&self, lease: &Lease, response: &StoredResponse) -> OwnerUpdate {
-        let Some(redis) = &self.redis else { return OwnerUpdate::Unsure };
-        self.owner_update(redis.complete(lease, response).await)
+        lease.leave_to_expire();
+        let Some(redis) = &self.shared.redis else { return OwnerUpdate::Unsure };
+        let completion = Completion::of(lease, response);
+        let was_owner = redis.complete(&lease.owned, response).await;
+        completion.done();
+        self.owner_update(was_owner)
     }
 
     /// Extends the lease. [`Guard::run_renewing`] does it by itself.
     pub async fn renew(&self, lease: &Lease) -> OwnerUpdate {
-        let Some(redis) = &self.redis else { return OwnerUpdate::Unsure };
-        self.owner_update(redis.renew(lease).await)
+        let Some(redis) = &self.shared.redis else { return OwnerUpdate::Unsure };
+        self.owner_update(redis.renew(&lease.owned).await)
     }
 
     /// Deletes the key after a failure without effect, so that the client's next attempt need not wait.
+    /// A lease that is dropped does it too, but later than its handler's response.
     /// Not after a COMMIT whose outcome is unknown.
     pub async fn release(&self, lease: &Lease) -> OwnerUpdate {
-        let Some(redis) = &self.redis else { return OwnerUpdate::Unsure };
-        self.owner_update(redis.release(lease).await)
+        let Some(redis) = &self.shared.redis else { return OwnerUpdate::Unsure };
+        let released = redis.release(&lease.owned).await;
+        // Only now: where this future is dropped before, the lease sees to it.
+        lease.leave_to_expire();
+        self.owner_update(released)
     }
 
     /// Runs the work, and renews the lease at every third of its time to live, so that two renewals may
@@ -149,11 +224,11 @@ impl Guard {
 
     /// Numbers since the guard was made.
     pub fn counts(&self) -> Counts {
-        self.tally.snapshot()
+        self.shared.tally.snapshot()
     }
 
     async fn renew_until_stale(&self, lease: &Lease) -> Infallible {
-        if let Some(redis) = &self.redis {
+        if let Some(redis) = &self.shared.redis {
             let third = redis.settings().pending_ttl / 3;
             loop {
                 tokio::time::sleep(third).await;
@@ -169,7 +244,7 @@ impl Guard {
         match was_owner {
             Some(true) => OwnerUpdate::Applied,
             Some(false) => {
-                count(&self.tally.stale);
+                count(&self.shared.tally.stale);
                 OwnerUpdate::Stale
             }
             None => OwnerUpdate::Unsure,

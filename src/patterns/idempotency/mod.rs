@@ -1,8 +1,8 @@
 //! The `Idempotency-Key` guard: one effect for many identical requests. Independent of any HTTP framework.
 //!
-//! Input: a [`Request`]: a scope, the client's key and a fingerprint of what it asks for; later its
-//! [`StoredResponse`]. Output: [`BeginOutcome`], whether to execute, wait, replay or refuse; and [`Claim`],
-//! whether the effect may happen. Invariant: of all requests with one key at most one commits its effect,
+//! Input: a [`Request`]: a scope, the client's key and a fingerprint of what it asks for; and its effect,
+//! which returns a [`StoredResponse`]. Output: [`Outcome`], what the client gets; or of the parts
+//! [`BeginOutcome`], whether to execute, wait, replay or refuse, and [`Claim`], whether the effect may happen. Invariant: of all requests with one key at most one commits its effect,
 //! since [`claim`] inserts a row with a unique key in the same transaction; a key that Redis loses can cost
 //! a second execution that is rolled back, never a second effect. No request fails because Redis is down.
 //!
@@ -20,92 +20,40 @@
 //!
 //! # Use
 //!
-//! ```no_run
-//! use postrider_patterns::idempotency::{
-//!     StoredResponse, BeginOutcome, Claim, Guard, IdempotencyError, ExistingClaim, Request, claim, find_claim,
-//! };
+//! [`Guard::execute`] is the whole flow: it begins, waits or replays, runs the effect and the claim in one
+//! transaction, commits, caches the response, and frees the key after a failure. Its example is an endpoint.
 //!
-//! /// What the HTTP layer turns into 201 (or the replay of it), 409 with Retry-After, 422.
-//! enum Reply { Stored(StoredResponse), Wait(std::time::Duration), Mismatch }
-//!
-//! async fn place(
-//!     guard: &Guard,
-//!     client: &mut tokio_postgres::Client,
-//!     request: &Request,
-//! ) -> Result<Reply, IdempotencyError> {
-//!     let lease = match guard.begin(request).await {
-//!         BeginOutcome::New(lease) => Some(lease),
-//!         BeginOutcome::Pending { retry_after } => return Ok(Reply::Wait(retry_after)),
-//!         BeginOutcome::Replay(response) => return Ok(Reply::Stored(response)),
-//!         BeginOutcome::Mismatch => return Ok(Reply::Mismatch),
-//!         BeginOutcome::Unsure => match find_claim(client, request).await? {
-//!             Some(ExistingClaim::Done(response)) => return Ok(Reply::Stored(response)),
-//!             Some(ExistingClaim::Mismatch) => return Ok(Reply::Mismatch),
-//!             None => None,
-//!         },
-//!     };
-//!     let work = effect(client, request);
-//!     let claimed = match &lease {
-//!         Some(lease) => guard.run_renewing(lease, work).await,
-//!         None => work.await,
-//!     };
-//!     match (claimed, lease) {
-//!         (Ok((Claim::Won, response)) | Ok((Claim::Done(response), _)), lease) => {
-//!             if let Some(lease) = lease {
-//!                 // Stale or not, the response is the one that Postgres has committed.
-//!                 guard.complete(&lease, &response).await;
-//!             }
-//!             Ok(Reply::Stored(response))
-//!         }
-//!         (Ok((Claim::Mismatch, _)), lease) => {
-//!             if let Some(lease) = lease {
-//!                 guard.release(&lease).await;
-//!             }
-//!             Ok(Reply::Mismatch)
-//!         }
-//!         // If COMMIT itself failed, the outcome is unknown: the key stays PENDING until it expires, and
-//!         // the client's next attempt finds the outcome in Postgres.
-//!         (Err(error), _) => Err(error),
-//!     }
-//! }
-//!
-//! async fn effect(
-//!     client: &mut tokio_postgres::Client,
-//!     request: &Request,
-//! ) -> Result<(Claim, StoredResponse), IdempotencyError> {
-//!     let id = uuid::Uuid::now_v7();
-//!     let headers = vec![("location".to_owned(), format!("/orders/{id}"))];
-//!     let response = StoredResponse::new(201, headers, format!("{{\"id\":\"{id}\"}}"))?;
-//!     let transaction = client.transaction().await?;
-//!     let claimed = claim(&transaction, request, &response).await?;
-//!     if claimed == Claim::Won {
-//!         transaction.execute("INSERT INTO orders (id) VALUES ($1)", &[&id]).await?;
-//!         transaction.commit().await?;
-//!     }
-//!     Ok((claimed, response))
-//! }
-//! ```
+//! Below are the parts, for flows of another shape: [`Guard::begin`], [`Guard::complete`],
+//! [`Guard::release`], [`Guard::run_renewing`], [`claim`] and [`find_claim`]. Whoever puts them together keeps
+//! to this: complete after the COMMIT, never before; [`Lease::leave_to_expire`] before the COMMIT; release
+//! after any failure before that. A lease that is dropped frees its key.
 //!
 //! The mistakes that published versions of this make, each with the test that shows it:
 //! `docs/patterns/idempotency-key.md`.
 
+mod attempt;
 mod breaker;
 mod cache_entry;
 mod canonical;
 mod claims;
 mod counts;
+mod enter;
 mod error;
 mod guard;
+mod in_flight;
+mod lease;
 mod redis_store;
 mod request;
 mod response;
 mod scripts;
 mod settings;
 
+pub use attempt::{Attempt, Outcome};
 pub use claims::{Claim, ExistingClaim, claim, find_claim};
 pub use counts::Counts;
 pub use error::IdempotencyError;
 pub use guard::{BeginOutcome, Guard, OwnerUpdate};
-pub use redis_store::{GuardSettings, Lease};
+pub use lease::Lease;
+pub use redis_store::GuardSettings;
 pub use request::{Fingerprint, Key, KeyRefusal, NotJson, Request};
 pub use response::StoredResponse;

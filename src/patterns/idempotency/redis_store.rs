@@ -85,18 +85,16 @@ impl GuardSettings {
     }
 }
 
-/// The exclusive right to execute a request, until its time to live expires.
+/// What only the owner of a key knows; [`super::Lease`] says when it ends.
 #[derive(Debug, Clone)]
-pub struct Lease {
+pub(super) struct Lease {
     redis_key: RedisKey,
     fingerprint: Fingerprint,
     token: u64,
 }
 
 impl Lease {
-    /// The fencing token: microseconds of Redis's clock, larger for a later owner of the key unless that
-    /// clock is set back. For other systems that should refuse a former owner.
-    pub fn token(&self) -> u64 {
+    pub(super) fn token(&self) -> u64 {
         self.token
     }
 

@@ -44,6 +44,23 @@ impl StoredResponse {
         }
     }
 
+    /// A response with a JSON body and its content type. Error: [`IdempotencyError::Status`].
+    pub fn json(status: u16, body: &serde_json::Value) -> Result<Self, IdempotencyError> {
+        let kind = ("content-type".to_owned(), "application/json".to_owned());
+        Self::new(status, vec![kind], body.to_string())
+    }
+
+    /// The same with one more header. Error: [`IdempotencyError::Header`].
+    pub fn with_header(
+        self,
+        name: impl Into<String>,
+        value: impl Into<String>,
+    ) -> Result<Self, IdempotencyError> {
+        let Self { status, mut headers, body } = self;
+        headers.push((name.into(), value.into()));
+        Self::new(status, headers, body)
+    }
+
     /// 200 to 599.
     pub fn status(&self) -> u16 {
         self.status
@@ -161,6 +178,15 @@ mod tests {
             let refused = StoredResponse::new(status, Vec::new(), "");
             assert!(matches!(refused, Err(IdempotencyError::Status(_))), "{status}");
         }
+    }
+
+    #[test]
+    fn a_json_response_has_its_content_type_and_what_is_added() {
+        let response = StoredResponse::json(201, &serde_json::json!({"id": 1})).unwrap();
+        let response = response.with_header("location", "/orders/1").unwrap();
+        let parts = (response.status(), response.headers().len(), response.body().as_ref());
+        assert_eq!(parts, (201, 2, br#"{"id":1}"#.as_slice()));
+        assert!(matches!(response.with_header("x", "a\nb"), Err(IdempotencyError::Header(2))));
     }
 
     #[test]

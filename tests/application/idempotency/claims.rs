@@ -117,7 +117,7 @@ async fn errors_name_the_situation_and_the_remedy() {
     client.batch_execute("SET ROLE pg_monitor").await.unwrap();
     let error = find_claim(&client, &request("k")).await.unwrap_err();
     assert!(matches!(error, IdempotencyError::Forbidden(_)), "{error:?}");
-    assert!(error.hint().unwrap().contains("GRANT SELECT, INSERT"));
+    assert!(error.hint().unwrap().contains("GRANT SELECT, INSERT, UPDATE"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,6 +12,8 @@
 )]
 
 mod claims;
+mod dropped;
+mod execute;
 mod fixture;
 mod hostile;
 mod memory;

@@ -1,0 +1,215 @@
+//! Executes a request once, from the lease to the response, whatever fails on the way.
+//!
+//! Input: a [`Request`], and the work: code that gets a database session and calls [`Attempt::run`] with the
+//! effect. Output: an [`Outcome`]. Invariant: claim, effect and stored response commit together or not at
+//! all; the work goes on when its caller is dropped (its client has hung up), so that the next attempt finds
+//! its response; before the caller has the outcome of work that failed, the key is free again, unless the
+//! outcome of its COMMIT is not known.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::{Client, Transaction};
+use tracing::Instrument as _;
+
+use super::claims::{Claim, reserve, store};
+use super::enter::Entry;
+use super::error::IdempotencyError;
+use super::guard::{Guard, OwnerUpdate};
+use super::in_flight::InFlight;
+use super::lease::Lease;
+use super::request::Request;
+use super::response::StoredResponse;
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "the client's response"]
+pub enum Outcome {
+    /// It has had its effect now: this is its response.
+    Executed(StoredResponse),
+    /// It had its effect before: this was its response.
+    Replayed(StoredResponse),
+    /// The same request is in progress: 409, retry later.
+    Pending {
+        /// For the Retry-After header.
+        retry_after: Duration,
+    },
+    /// The key belongs to another request: 422.
+    Mismatch,
+}
+
+/// The right to execute a request, for [`Attempt::run`]. A clone is the same attempt.
+#[derive(Debug, Clone)]
+#[must_use = "nothing is executed before `run`"]
+pub struct Attempt(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    guard: Guard,
+    request: Request,
+    /// None where Redis could not say: Postgres decides alone.
+    lease: Option<Lease>,
+    in_flight: InFlight,
+}
+
+impl Guard {
+    /// Executes the request unless it has been executed before: of all attempts with one key, in all
+    /// processes, one has its effect, and the others get its response.
+    ///
+    /// `work` is called for a request that is to be executed, in a task of its own, which goes on when
+    /// this future is dropped, and with its lease renewed while it lasts. It gets a session with
+    /// Postgres and awaits [`Attempt::run`]. Where it ends without an effect, by an error, a panic or
+    /// otherwise, the key is free before this future is ready. A panic goes on in the caller.
+    ///
+    /// ```no_run
+    /// use postrider_patterns::idempotency::{Guard, IdempotencyError, Outcome, Request, StoredResponse};
+    ///
+    /// /// The pool may be any that gives a `tokio_postgres::Client`.
+    /// async fn place(guard: &Guard, request: &Request, pool: Pool) -> Result<Outcome, IdempotencyError> {
+    ///     guard
+    ///         .execute(request, |attempt| async move {
+    ///             let mut client = pool.get().await?;
+    ///             let effect = attempt.run(&mut client, async |transaction| {
+    ///                 let id = uuid::Uuid::now_v7();
+    ///                 transaction.execute("INSERT INTO orders (id) VALUES ($1)", &[&id]).await?;
+    ///                 StoredResponse::json(201, &serde_json::json!({ "id": id.to_string() }))
+    ///             });
+    ///             effect.await
+    ///         })
+    ///         .await
+    /// }
+    /// # struct Pool;
+    /// # impl Pool {
+    /// #     async fn get(&self) -> Result<tokio_postgres::Client, IdempotencyError> { todo!() }
+    /// # }
+    /// ```
+    pub async fn execute<E, F>(
+        &self,
+        request: &Request,
+        work: impl FnOnce(Attempt) -> F,
+    ) -> Result<Outcome, E>
+    where
+        E: From<IdempotencyError> + Send + 'static,
+        F: Future<Output = Result<Outcome, E>> + Send + 'static,
+    {
+        match self.enter(request).await {
+            Entry::Answer(outcome) => Ok(outcome),
+            Entry::Execute(attempt) => attempt.clone().detached(work(attempt)).await?,
+        }
+    }
+}
+
+impl Attempt {
+    pub(super) fn new(
+        guard: &Guard,
+        request: &Request,
+        lease: Option<Lease>,
+        in_flight: InFlight,
+    ) -> Self {
+        let (guard, request) = (guard.clone(), request.clone());
+        Self(Arc::new(Inner { guard, request, lease, in_flight }))
+    }
+
+    /// What is to be executed.
+    pub fn request(&self) -> &Request {
+        &self.0.request
+    }
+
+    /// Runs the effect in a transaction of `client`, unless the request had it before: claims the key,
+    /// awaits `effect`, stores the response that it returns, commits, and caches the response.
+    ///
+    /// What `effect` refuses for good, and would refuse again (a business rule), it returns as a
+    /// response: it is stored and replayed, and everything the effect wrote is committed with it. An
+    /// error rolls everything back, and the next attempt starts anew. What `effect` does outside of the
+    /// transaction may happen twice.
+    ///
+    /// A session that waits for another transaction with the same key waits for `lock_timeout`, then the
+    /// outcome is [`Outcome::Pending`]. Errors: the effect's own; [`IdempotencyError::CommitUnknown`]
+    /// and the other errors of Postgres.
+    pub async fn run<E: From<IdempotencyError>>(
+        &self,
+        client: &mut Client,
+        effect: impl AsyncFnOnce(&Transaction<'_>) -> Result<StoredResponse, E>,
+    ) -> Result<Outcome, E> {
+        let Inner { guard, request, lease, in_flight } = &*self.0;
+        let transaction = client.transaction().await.map_err(IdempotencyError::from)?;
+        let (outcome, response) = match reserve(&transaction, request).await {
+            Ok(Claim::Won) => {
+                let response = effect(&transaction).await?;
+                store(&transaction, request, &response).await?;
+                self.commit(transaction).await?;
+                (Outcome::Executed(response.clone()), response)
+            }
+            Ok(Claim::Done(response)) => (Outcome::Replayed(response.clone()), response),
+            Ok(Claim::Mismatch) => return Ok(Outcome::Mismatch),
+            Err(IdempotencyError::Busy(_)) => return Ok(guard.pending()),
+            Err(error) => return Err(error.into()),
+        };
+        in_flight.publish(&response);
+        if let Some(lease) = lease
+            && guard.complete(lease, &response).await == OwnerUpdate::Stale
+        {
+            // The effect is there once all the same: the unique key in Postgres ensures that.
+            tracing::warn!("a request outlasted its lease; its response was not cached");
+        }
+        Ok(outcome)
+    }
+
+    async fn commit(&self, transaction: Transaction<'_>) -> Result<(), IdempotencyError> {
+        let Some(lease) = &self.0.lease else {
+            return transaction.commit().await.map_err(after_commit);
+        };
+        // From here on a drop of this future must not free the key: COMMIT may have been sent.
+        lease.leave_to_expire();
+        let committed = transaction.commit().await.map_err(after_commit);
+        if matches!(committed, Err(ref error) if !matches!(error, IdempotencyError::CommitUnknown(_)))
+        {
+            self.0.guard.release(lease).await;
+        }
+        committed
+    }
+
+    /// Drives the work in a task of its own; then the key is free, unless that was settled.
+    pub(super) async fn detached<T: Send + 'static>(
+        self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, IdempotencyError> {
+        let attempt = self.clone();
+        let task = async move {
+            let output = match &attempt.0.lease {
+                Some(lease) => attempt.0.guard.run_renewing(lease, work).await,
+                None => work.await,
+            };
+            attempt.settle().await;
+            output
+        };
+        match tokio::spawn(task.instrument(tracing::Span::current())).await {
+            Ok(output) => Ok(output),
+            Err(ended) => {
+                self.settle().await;
+                match ended.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => Err(IdempotencyError::ShutDown),
+                }
+            }
+        }
+    }
+
+    async fn settle(&self) {
+        if let Some(lease) = self.0.lease.as_ref().filter(|lease| !lease.is_settled()) {
+            self.0.guard.release(lease).await;
+        }
+    }
+}
+
+/// An ERROR with which the server answers COMMIT has rolled the transaction back. A FATAL one, or a
+/// connection that ends, says nothing about the transaction: both may come after it was committed.
+fn after_commit(error: tokio_postgres::Error) -> IdempotencyError {
+    let is_rolled_back = error.as_db_error().is_some_and(|answer| {
+        answer.parsed_severity() == Some(Severity::Error)
+            && *answer.code() != SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN
+    });
+    if is_rolled_back { error.into() } else { IdempotencyError::CommitUnknown(error) }
+}

@@ -1,0 +1,126 @@
+//! Decides whether a request is executed now, and lets it wait for the first with its key if it may.
+//!
+//! Input: a [`Request`]. Output: an [`Attempt`] to execute it, or the outcome that it has without. Invariant: in
+//! this process at most one attempt per key exists at a time; a request waits no longer than the guard
+//! allows, and no more than it allows at a time.
+
+use std::time::Duration;
+
+use tokio::sync::SemaphorePermit;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::attempt::{Attempt, Outcome};
+use super::counts::count;
+use super::guard::{BeginOutcome, Guard};
+use super::in_flight::Holder;
+use super::request::Request;
+
+/// The pause before Redis is asked again, at first: some times what an order takes.
+const PAUSE: Duration = Duration::from_millis(10);
+/// At last: what somebody who waits hardly notices, and 5 round trips per second for each that waits.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// What a request does.
+#[derive(Debug)]
+pub(super) enum Entry {
+    Execute(Attempt),
+    Answer(Outcome),
+}
+
+impl Guard {
+    pub(super) async fn enter(&self, request: &Request) -> Entry {
+        let mut wait = Wait::new(self);
+        let tally = &self.shared.tally;
+        loop {
+            let (lease, counter) = match self.ask(request).await {
+                BeginOutcome::New(lease) => (Some(lease), &tally.new),
+                BeginOutcome::Unsure => (None, &tally.unsure),
+                BeginOutcome::Replay(response) => {
+                    count(&tally.replayed);
+                    return Entry::Answer(Outcome::Replayed(response));
+                }
+                BeginOutcome::Mismatch => return self.mismatch(),
+                BeginOutcome::Pending { .. } => match wait.step(request).await {
+                    Some(answer) => return Entry::Answer(answer),
+                    None => continue,
+                },
+            };
+            match self.shared.in_flight.enter(request) {
+                Ok(in_flight) => {
+                    count(counter);
+                    return Entry::Execute(Attempt::new(self, request, lease, in_flight));
+                }
+                Err(Holder::Other) => return self.mismatch(),
+                Err(Holder::Same(_)) => {}
+            }
+            // Redis has forgotten the request that is in progress here, or was not asked.
+            if let Some(lease) = lease {
+                self.release(&lease).await;
+            }
+            if let Some(answer) = wait.step(request).await {
+                return Entry::Answer(answer);
+            }
+        }
+    }
+
+    fn mismatch(&self) -> Entry {
+        count(&self.shared.tally.mismatched);
+        Entry::Answer(Outcome::Mismatch)
+    }
+
+    pub(super) fn pending(&self) -> Outcome {
+        Outcome::Pending { retry_after: self.shared.retry_after() }
+    }
+}
+
+/// A request that waits.
+struct Wait<'a> {
+    guard: &'a Guard,
+    until: Instant,
+    pause: Duration,
+    place: Option<SemaphorePermit<'a>>,
+}
+
+impl<'a> Wait<'a> {
+    fn new(guard: &'a Guard) -> Self {
+        let until = Instant::now() + guard.waiting.time_max;
+        Self { guard, until, pause: PAUSE, place: None }
+    }
+
+    /// Waits until it is worth asking again (`None`), or there is an answer: the first one's response,
+    /// or that the time or the places for waiting are used up.
+    async fn step(&mut self, request: &Request) -> Option<Outcome> {
+        let answer = self.next(request).await;
+        let tally = &self.guard.shared.tally;
+        match &answer {
+            Some(Outcome::Replayed(_)) => count(&tally.replayed),
+            Some(_) => count(&tally.pending),
+            None => {}
+        }
+        answer
+    }
+
+    async fn next(&mut self, request: &Request) -> Option<Outcome> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Some(self.guard.pending());
+        }
+        if self.place.is_none() {
+            let Ok(place) = self.guard.waiting.places.try_acquire() else {
+                return Some(self.guard.pending());
+            };
+            self.place = Some(place);
+        }
+        if let Some(Holder::Same(mut first)) = self.guard.shared.in_flight.holder(request) {
+            return match timeout(left, first.wait_for(Option::is_some)).await {
+                Ok(Ok(response)) => response.clone().map(Outcome::Replayed),
+                // It ended without a response.
+                Ok(Err(_)) => None,
+                Err(_) => Some(self.guard.pending()),
+            };
+        }
+        sleep(self.pause.min(left)).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        None
+    }
+}

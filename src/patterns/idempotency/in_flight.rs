@@ -1,0 +1,141 @@
+//! The requests that this process executes, so that others with the same key wait for them here and not in
+//! the database.
+//!
+//! Input: a [`Request`]. Output: an [`InFlight`] for the first with its key, until that is dropped; for others
+//! a receiver of the first one's response, which is closed where there is none. Invariant: of the requests
+//! with one key at most one waits in the database, so that repeats of a request whose key another process
+//! has locked occupy one session, not all of them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use super::request::{Fingerprint, Request};
+use super::response::StoredResponse;
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct AllInFlight(Mutex<HashMap<Name, First>>);
+
+/// Scope and key.
+type Name = (String, String);
+
+#[derive(Debug)]
+struct First {
+    fingerprint: Fingerprint,
+    response: watch::Receiver<Option<StoredResponse>>,
+}
+
+/// Reserves a key until it is dropped.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    all: Arc<AllInFlight>,
+    name: Name,
+    response: watch::Sender<Option<StoredResponse>>,
+}
+
+/// Who has a key.
+#[derive(Debug)]
+pub(super) enum Holder {
+    /// The same request: this will be its response.
+    Same(watch::Receiver<Option<StoredResponse>>),
+    /// Another request.
+    Other,
+}
+
+impl AllInFlight {
+    /// Reserves the request's key, unless another has it.
+    pub(super) fn enter(self: &Arc<Self>, request: &Request) -> Result<InFlight, Holder> {
+        let name = name(request);
+        match self.lock().entry(name.clone()) {
+            Entry::Occupied(first) => Err(Holder::of(first.get(), request)),
+            Entry::Vacant(free) => {
+                let (response, receiver) = watch::channel(None);
+                let fingerprint = *request.fingerprint();
+                free.insert(First { fingerprint, response: receiver });
+                Ok(InFlight { all: Arc::clone(self), name, response })
+            }
+        }
+    }
+
+    /// Who has the request's key, if anybody.
+    pub(super) fn holder(&self, request: &Request) -> Option<Holder> {
+        self.lock().get(&name(request)).map(|first| Holder::of(first, request))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Name, First>> {
+        // Each change is a single step, so nothing is left half done by a panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl InFlight {
+    /// Gives those that wait the response.
+    pub(super) fn publish(&self, response: &StoredResponse) {
+        self.response.send_replace(Some(response.clone()));
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.name);
+    }
+}
+
+impl Holder {
+    fn of(first: &First, request: &Request) -> Self {
+        if request.accepts(&first.fingerprint) {
+            Self::Same(first.response.clone())
+        } else {
+            Self::Other
+        }
+    }
+}
+
+fn name(request: &Request) -> Name {
+    (request.scope().to_owned(), request.key().as_str().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::idempotency::request::Key;
+
+    fn request(scope: &str, key: &str, body: &str) -> Request {
+        let fingerprint = Fingerprint::of("POST", "/orders", body.as_bytes());
+        Request::new(scope, Key::parse(key).unwrap(), fingerprint).unwrap()
+    }
+
+    #[test]
+    fn a_key_is_reserved_once_at_a_time_and_independently_of_others() {
+        let all = Arc::<AllInFlight>::default();
+        let hot = request("a", "hot", "1");
+        let reserved = all.enter(&hot).unwrap();
+        assert!(matches!(all.enter(&hot), Err(Holder::Same(_))));
+        assert!(matches!(all.enter(&request("a", "hot", "2")), Err(Holder::Other)));
+        assert!(all.enter(&request("a", "other", "1")).is_ok());
+        assert!(all.enter(&request("b", "hot", "1")).is_ok());
+        drop(reserved);
+        assert!(all.holder(&hot).is_none());
+        assert!(all.enter(&hot).is_ok());
+        assert!(all.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn those_that_wait_get_the_response_or_learn_that_there_is_none() {
+        let all = Arc::<AllInFlight>::default();
+        let hot = request("a", "hot", "1");
+        for response in [Some(StoredResponse::new(201, Vec::new(), "1").unwrap()), None] {
+            let reserved = all.enter(&hot).unwrap();
+            let Some(Holder::Same(mut waiting)) = all.holder(&hot) else { panic!("it is held") };
+            if let Some(response) = &response {
+                reserved.publish(response);
+            }
+            drop(reserved);
+            let got = waiting.wait_for(Option::is_some).await.ok().and_then(|it| it.clone());
+            assert_eq!(got, response);
+        }
+    }
+}
