@@ -45,7 +45,12 @@ pub const WALLS: &[Wall] = &[
     },
     Wall {
         krate: "postrider-patterns",
-        features: "outbox-writer,idempotency,dead-letter,inbox,saga",
+        features: "idempotency-tower",
+        keeps_out: &["rdkafka", "axum", "hyper", "tower", "clap"],
+    },
+    Wall {
+        krate: "postrider-patterns",
+        features: "outbox-writer,idempotency-tower,dead-letter,inbox,saga",
         keeps_out: &["postrider-relay", "postrider-postgres", "axum", "clap"],
     },
     Wall {

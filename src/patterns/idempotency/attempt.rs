@@ -7,6 +7,7 @@
 //! outcome of its COMMIT is not known.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio_postgres::error::{Severity, SqlState};
@@ -52,6 +53,7 @@ struct Inner {
     /// None where Redis could not say: Postgres decides alone.
     lease: Option<Lease>,
     in_flight: InFlight,
+    was_run: AtomicBool,
 }
 
 impl Guard {
@@ -109,12 +111,17 @@ impl Attempt {
         in_flight: InFlight,
     ) -> Self {
         let (guard, request) = (guard.clone(), request.clone());
-        Self(Arc::new(Inner { guard, request, lease, in_flight }))
+        Self(Arc::new(Inner { guard, request, lease, in_flight, was_run: AtomicBool::new(false) }))
     }
 
     /// What is to be executed.
     pub fn request(&self) -> &Request {
         &self.0.request
+    }
+
+    /// Whether [`Attempt::run`] was called.
+    pub(super) fn was_run(&self) -> bool {
+        self.0.was_run.load(Ordering::Relaxed)
     }
 
     /// Runs the effect in a transaction of `client`, unless the request had it before: claims the key,
@@ -133,7 +140,8 @@ impl Attempt {
         client: &mut Client,
         effect: impl AsyncFnOnce(&Transaction<'_>) -> Result<StoredResponse, E>,
     ) -> Result<Outcome, E> {
-        let Inner { guard, request, lease, in_flight } = &*self.0;
+        let Inner { guard, request, lease, in_flight, was_run } = &*self.0;
+        was_run.store(true, Ordering::Relaxed);
         let transaction = client.transaction().await.map_err(IdempotencyError::from)?;
         let (outcome, response) = match reserve(&transaction, request).await {
             Ok(Claim::Won) => {

@@ -22,6 +22,7 @@
 //!
 //! [`Guard::execute`] is the whole flow: it begins, waits or replays, runs the effect and the claim in one
 //! transaction, commits, caches the response, and frees the key after a failure. Its example is an endpoint.
+//! With the feature `idempotency-tower` a layer does it for HTTP services: see `tower`.
 //!
 //! Below are the parts, for flows of another shape: [`Guard::begin`], [`Guard::complete`],
 //! [`Guard::release`], [`Guard::run_renewing`], [`claim`] and [`find_claim`]. Whoever puts them together keeps
@@ -47,6 +48,8 @@ mod request;
 mod response;
 mod scripts;
 mod settings;
+#[cfg(feature = "idempotency-tower")]
+pub mod tower;
 
 pub use attempt::{Attempt, Outcome};
 pub use claims::{Claim, ExistingClaim, claim, find_claim};

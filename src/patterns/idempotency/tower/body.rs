@@ -1,0 +1,29 @@
+//! Reads the body of a request whole, within limits of size and time.
+//!
+//! Input: a body, the largest size in bytes and the longest time. Output: its bytes, or the problem for the
+//! client. Invariant: no more than the largest size is kept in memory.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+
+use super::problem::Problem;
+
+pub(super) async fn read<B>(body: B, bytes_max: usize, time_max: Duration) -> Result<Bytes, Problem>
+where
+    B: http_body::Body<Data: Send, Error: Send> + Send + 'static,
+{
+    let body = Limited::new(body.map_err(|_| Broken).boxed_unsync(), bytes_max);
+    match tokio::time::timeout(time_max, body.collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::too_large(bytes_max)),
+        Ok(Err(_)) => Err(Problem::incomplete()),
+        Err(_) => Err(Problem::too_slow(time_max)),
+    }
+}
+
+/// The body's own error, which says nothing that the client does not know.
+#[derive(Debug, thiserror::Error)]
+#[error("the body was not received completely")]
+struct Broken;

@@ -1,0 +1,281 @@
+//! The guard as a tower layer: in front of the handler of an endpoint it reads the key and the body, replays,
+//! waits and refuses; what it lets through finds its [`Attempt`] among the request's extensions.
+//!
+//! Input: an HTTP request, and who sends it (a closure: there is no default, since clients that share a scope
+//! share their keys). Output: the handler's response, or a stored one, or a problem (RFC 9457): 400 without a
+//! usable key, 403 without a caller, 408 and 413 for a body that is too slow or too large, 409 while the same
+//! request is in progress, 422 for a key of another request. Invariant: a handler whose client hangs up goes
+//! on; when it has ended without an effect, the key is free before its response is sent; a success without
+//! [`Attempt::run`] is an error, since nothing guards it.
+//!
+//! # An endpoint
+//!
+//! ```
+//! use axum::extract::{Extension, State};
+//! use axum::response::Response;
+//! use axum::{Json, Router, routing::post};
+//! use postrider_patterns::idempotency::tower::IdempotencyLayer;
+//! use postrider_patterns::idempotency::{Attempt, Guard, StoredResponse};
+//! # use postrider_patterns::idempotency::IdempotencyError;
+//! # #[derive(Clone)]
+//! # struct Pool;
+//! # impl Pool { async fn get(&self) -> Result<tokio_postgres::Client, Failed> { Err(Failed) } }
+//! # struct Failed;
+//! # impl From<IdempotencyError> for Failed { fn from(_: IdempotencyError) -> Self { Self } }
+//! # impl From<tokio_postgres::Error> for Failed { fn from(_: tokio_postgres::Error) -> Self { Self } }
+//! # impl axum::response::IntoResponse for Failed {
+//! #     fn into_response(self) -> Response { axum::http::StatusCode::SERVICE_UNAVAILABLE.into_response() }
+//! # }
+//!
+//! async fn place(
+//!     State(pool): State<Pool>,
+//!     Extension(attempt): Extension<Attempt>,
+//!     Json(order): Json<serde_json::Value>,
+//! ) -> Result<Response, Failed> {
+//!     let mut client = pool.get().await?;
+//!     let effect = async |transaction: &tokio_postgres::Transaction<'_>| -> Result<_, Failed> {
+//!         let id = uuid::Uuid::now_v7();
+//!         transaction.execute("INSERT INTO orders VALUES ($1, $2)", &[&id, &order]).await?;
+//!         Ok(StoredResponse::json(201, &serde_json::json!({ "id": id.to_string() }))?)
+//!     };
+//!     Ok(attempt.run(&mut client, effect).await?.into_http())
+//! }
+//!
+//! fn service(guard: Guard, pool: Pool) -> Router {
+//!     // Whoever has checked the caller's token leaves the account among the extensions.
+//!     let account = |request: &axum::http::request::Parts| {
+//!         request.extensions.get::<Account>().map(|account| account.0.clone())
+//!     };
+//!     let orders = post(place).layer(IdempotencyLayer::new(guard, account));
+//!     Router::new().route("/orders", orders).with_state(pool)
+//! }
+//!
+//! #[derive(Clone)]
+//! struct Account(String);
+//! # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+//! # runtime.block_on(async { service(Guard::without_redis(), Pool) });
+//! ```
+
+mod body;
+mod problem;
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::attempt::{Attempt, Outcome};
+use super::enter::Entry;
+use super::guard::Guard;
+use super::request::{Fingerprint, Key, Request};
+use super::response::StoredResponse;
+use problem::Problem;
+
+/// The header with the client's key.
+const KEY_HEADER: &str = "idempotency-key";
+/// Marks a response that is a replay.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// What a form or an order has at most, many times over. JSON of this size nested as deeply as it is read
+/// takes some milliseconds to bring into its canonical form.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+/// More than enough for a body of that size. A slower client would occupy a connection and memory.
+const BODY_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Puts the guard in front of a service.
+#[derive(Debug, Clone)]
+pub struct IdempotencyLayer<C> {
+    guard: Guard,
+    caller: C,
+    body_bytes_max: usize,
+    body_time_max: Duration,
+}
+
+impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
+    /// `caller` says whose keys a request's are: an account or tenant that something before has
+    /// authenticated, never what the client merely says. It is the scope of [`Request::new`], 1 to 255
+    /// bytes. `None` is refused with 403. A caller that uses a key on two routes gets 422 on the second.
+    pub fn new(guard: Guard, caller: C) -> Self {
+        let (body_bytes_max, body_time_max) = (BODY_BYTES_MAX, BODY_TIME_MAX);
+        Self { guard, caller, body_bytes_max, body_time_max }
+    }
+
+    /// Sets the size of the largest body, in bytes, which is kept in memory; 64 KiB by default.
+    #[must_use]
+    pub fn body_bytes_max(mut self, bytes: usize) -> Self {
+        self.body_bytes_max = bytes;
+        self
+    }
+
+    /// Sets how long a body may take to arrive; 5 s by default.
+    #[must_use]
+    pub fn body_time_max(mut self, time: Duration) -> Self {
+        self.body_time_max = time;
+        self
+    }
+}
+
+impl<C: Clone, S> Layer<S> for IdempotencyLayer<C> {
+    type Service = Idempotency<C, S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Idempotency { layer: self.clone(), inner }
+    }
+}
+
+/// A service behind the guard. Requests whose method changes nothing (GET, HEAD, OPTIONS, TRACE) pass.
+#[derive(Debug, Clone)]
+pub struct Idempotency<C, S> {
+    layer: IdempotencyLayer<C>,
+    inner: S,
+}
+
+impl<C, S, B, R> Service<http::Request<B>> for Idempotency<C, S>
+where
+    C: Fn(&Parts) -> Option<String> + Clone + Send + Sync + 'static,
+    S: Service<http::Request<B>, Response = http::Response<R>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: http_body::Body<Data: Send, Error: Send> + From<Bytes> + Send + 'static,
+    R: From<Bytes> + Send + 'static,
+{
+    type Response = http::Response<R>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        if request.method().is_safe() {
+            return Box::pin(self.inner.call(request));
+        }
+        // The one that was polled is ready; its clone need not be.
+        let next = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, next);
+        let layer = self.layer.clone();
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            let read = layer.read(&parts, body).await;
+            let (request, bytes) = match read {
+                Ok(read) => read,
+                Err(problem) => return Ok(problem.into_http()),
+            };
+            match layer.guard.enter(&request).await {
+                Entry::Answer(outcome) => Ok(outcome.into_http()),
+                Entry::Execute(attempt) => execute(inner, attempt, parts, bytes).await,
+            }
+        })
+    }
+}
+
+/// Calls the handler in a task of its own.
+async fn execute<S, B, R>(
+    mut inner: S,
+    attempt: Attempt,
+    mut parts: Parts,
+    body: Bytes,
+) -> Result<http::Response<R>, S::Error>
+where
+    S: Service<http::Request<B>, Response = http::Response<R>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: From<Bytes>,
+    R: From<Bytes> + Send + 'static,
+{
+    parts.extensions.insert(attempt.clone());
+    let handled = inner.call(http::Request::from_parts(parts, B::from(body)));
+    let handled = match attempt.clone().detached(handled).await {
+        Ok(handled) => handled?,
+        Err(error) => {
+            tracing::warn!(%error, "a request was not executed");
+            return Ok(Problem::unavailable().into_http());
+        }
+    };
+    if handled.status().is_success() && !attempt.was_run() {
+        tracing::error!("the handler of a guarded request has succeeded without `Attempt::run`");
+        return Ok(Problem::unguarded().into_http());
+    }
+    Ok(handled)
+}
+
+impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
+    /// What the request asks for, and its body.
+    async fn read<B>(&self, parts: &Parts, body: B) -> Result<(Request, Bytes), Problem>
+    where
+        B: http_body::Body<Data: Send, Error: Send> + Send + 'static,
+    {
+        let key = key(&parts.headers)?;
+        let scope = (self.caller)(parts).ok_or_else(Problem::without_caller)?;
+        let body = body::read(body, self.body_bytes_max, self.body_time_max).await?;
+        let fingerprint = fingerprint(parts, &body);
+        let request = Request::new(scope, key, fingerprint).map_err(|error| {
+            tracing::error!(%error, "a caller cannot be the scope of idempotency keys");
+            Problem::without_caller()
+        })?;
+        Ok((request, body))
+    }
+}
+
+/// The one key that the request has.
+fn key(headers: &HeaderMap) -> Result<Key, Problem> {
+    let mut values = headers.get_all(KEY_HEADER).iter();
+    let Some(value) = values.next() else { return Err(Problem::without_key()) };
+    if values.next().is_some() {
+        return Err(Problem::key("send exactly one key"));
+    }
+    Key::parse(value.as_bytes()).map_err(|refusal| Problem::key(refusal.to_string()))
+}
+
+/// JSON in its canonical form; every other body, and what claims to be JSON and is not, byte by byte.
+fn fingerprint(parts: &Parts, body: &[u8]) -> Fingerprint {
+    let (method, path) = (parts.method.as_str(), parts.uri.path_and_query());
+    let path = path.map_or("", |path| path.as_str());
+    let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let essence = kind.and_then(|kind| kind.split(';').next()).map_or("", str::trim);
+    let essence = essence.to_ascii_lowercase();
+    let json = (essence == "application/json" || essence.ends_with("+json"))
+        .then(|| Fingerprint::of_json(method, path, body).ok());
+    json.flatten().unwrap_or_else(|| Fingerprint::of(method, path, body))
+}
+
+impl Outcome {
+    /// The response to the client: the stored one, marked `Idempotent-Replayed: true` if it is a replay;
+    /// or a problem with 409 and Retry-After, or 422.
+    pub fn into_http<R: From<Bytes>>(self) -> http::Response<R> {
+        match self {
+            Self::Executed(response) => response.into_http(),
+            Self::Replayed(response) => {
+                let mut response = response.into_http();
+                response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+                response
+            }
+            Self::Pending { retry_after } => Problem::pending(retry_after).into_http(),
+            Self::Mismatch => Problem::mismatch().into_http(),
+        }
+    }
+}
+
+impl StoredResponse {
+    /// As a response of HTTP.
+    pub fn into_http<R: From<Bytes>>(self) -> http::Response<R> {
+        let mut response = http::Response::new(R::from(self.body().clone()));
+        let Ok(status) = StatusCode::from_u16(self.status()) else {
+            unreachable!("a stored response has a status from 200 to 599");
+        };
+        *response.status_mut() = status;
+        for (name, value) in self.headers() {
+            let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value))
+            else {
+                unreachable!("the headers of a stored response are valid HTTP");
+            };
+            response.headers_mut().append(name, value);
+        }
+        response
+    }
+}
