@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::cache_entry::CacheEntry;
 use super::counts::{AtomicCounts, Counts, count};
@@ -145,8 +146,8 @@ impl Guard {
 
     /// Tries to get the lease.
     ///
-    /// If the future is dropped while it waits, a lease that it gets all the same is released in the
-    /// background.
+    /// If the future is dropped while it waits, or Redis answers too late, a lease that it gets all the
+    /// same is released in the background.
     pub async fn begin(&self, request: &Request) -> BeginOutcome {
         let begin = self.ask(request).await;
         count(match &begin {
@@ -160,6 +161,7 @@ impl Guard {
     }
 
     pub(super) async fn ask(&self, request: &Request) -> BeginOutcome {
+        let Some(redis) = &self.shared.redis else { return BeginOutcome::Unsure };
         let (shared, asked) = (Arc::clone(&self.shared), request.clone());
         let begin = async move {
             Some(match shared.redis.as_ref()?.begin(&asked).await? {
@@ -174,8 +176,15 @@ impl Guard {
                 },
             })
         };
-        let outcome = Finish::new(begin, self.shared.runtime.clone()).await;
-        outcome.unwrap_or(BeginOutcome::Unsure)
+        // It goes on in the background when it is late: a lease that nobody awaits any more is released.
+        let begin = Finish::new(begin, self.shared.runtime.clone());
+        match timeout(redis.settings().response_timeout, begin).await {
+            Ok(outcome) => outcome.unwrap_or(BeginOutcome::Unsure),
+            Err(elapsed) => {
+                redis.late(&elapsed);
+                BeginOutcome::Unsure
+            }
+        }
     }
 
     /// Stores the response that the owner's transaction committed, or found committed by another. Call it
@@ -203,8 +212,10 @@ impl Guard {
     pub async fn release(&self, lease: &Lease) -> OwnerUpdate {
         let Some(redis) = &self.shared.redis else { return OwnerUpdate::Unsure };
         let released = redis.release(&lease.owned).await;
-        // Only now: where this future is dropped before, the lease sees to it.
-        lease.leave_to_expire();
+        // Where Redis has not answered, or this future is dropped before, the lease sees to it.
+        if released.is_some() {
+            lease.leave_to_expire();
+        }
         self.owner_update(released)
     }
 

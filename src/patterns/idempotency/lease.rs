@@ -9,12 +9,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
 
 use super::guard::Shared;
 use super::redis_store;
 use super::response::StoredResponse;
+
+/// Between two attempts to release a key, where Redis is not bypassed for longer after a failure.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// For what is awaited in the background. A Redis that hangs for longer may keep keys PENDING until they
+/// expire; without an end, memory would grow while it hangs.
+const BACKGROUND_MAX: Duration = Duration::from_mins(10);
 
 /// The exclusive right to execute a request, until its time to live expires. Dropped, it frees its key in
 /// the background: a handler that returns early, panics or is cancelled locks nobody out.
@@ -57,9 +65,12 @@ impl Drop for Lease {
         }
         let (shared, owned) = (Arc::clone(&self.shared), self.owned.clone());
         self.shared.spawn(async move {
-            if let Some(redis) = &shared.redis {
-                // Where it fails, the key expires by itself.
-                redis.release(&owned).await;
+            let Some(redis) = &shared.redis else { return };
+            let settings = redis.settings();
+            // Later it has expired by itself.
+            let until = Instant::now() + settings.pending_ttl;
+            while redis.release(&owned).await.is_none() && Instant::now() < until {
+                tokio::time::sleep(settings.bypass.max(PAUSE_MIN)).await;
             }
         });
     }
@@ -140,7 +151,7 @@ where
     fn drop(&mut self) {
         let Some(future) = self.future.take() else { return };
         if let (true, Some(runtime)) = (self.has_begun, &self.runtime) {
-            runtime.spawn(async move { drop(future.await) });
+            runtime.spawn(async move { drop(timeout(BACKGROUND_MAX, future).await) });
         }
     }
 }

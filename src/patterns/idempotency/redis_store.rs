@@ -2,7 +2,7 @@
 //!
 //! Input: `GuardSettings`, a request, or the `Lease` of the request that executes, with its response.
 //! Output: a new lease, the existing value, or whether the lease was still valid; `None` if Redis did not
-//! answer in time. Invariant: a call takes no longer than the response timeout, connecting included; after
+//! answer in time. Invariant: a call but `begin` takes no longer than the response timeout, connecting included; after
 //! a failure Redis is bypassed for a while, so that an outage neither fails nor slows down requests.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -145,13 +145,15 @@ impl RedisStore {
         Ok(Self { client, settings, scripts: Scripts::new(), state: Mutex::new(state) })
     }
 
+    /// However long it takes: what Redis answers too late must be known, or nobody can release it. The
+    /// caller sets the limit, and says so by `late`.
     pub(super) async fn begin(&self, request: &Request) -> Option<BeginReply> {
         let fingerprint = *request.fingerprint();
         let redis_key = self.key_of(request);
         let mut call = self.scripts.begin.key(redis_key.0.as_str());
         let prefix = cache_entry::pending_prefix(&fingerprint);
         call.arg(prefix.as_slice()).arg(millis(self.settings.pending_ttl));
-        match self.call(&call).await? {
+        match self.answer(&call).await? {
             Value::Int(token) => {
                 let token = u64::try_from(token).ok()?;
                 Some(BeginReply::New(Lease { redis_key, fingerprint, token }))
@@ -198,6 +200,21 @@ impl RedisStore {
     }
 
     async fn call<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Option<T> {
+        match tokio::time::timeout(self.settings.response_timeout, self.answer(call)).await {
+            Ok(answer) => answer,
+            Err(elapsed) => {
+                self.late(&elapsed);
+                None
+            }
+        }
+    }
+
+    /// Redis has not answered in time.
+    pub(super) fn late(&self, elapsed: &tokio::time::error::Elapsed) {
+        self.failed(elapsed);
+    }
+
+    async fn answer<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Option<T> {
         let (ask, mut connection) = {
             let mut state = self.state();
             (state.breaker.ask(Instant::now()), state.connection.clone())
@@ -205,24 +222,19 @@ impl RedisStore {
         if ask == Attempt::Bypass {
             return None;
         }
-        let response = call.invoke_async(&mut connection);
-        match tokio::time::timeout(self.settings.response_timeout, response).await {
-            Ok(Ok(value)) => {
+        match call.invoke_async(&mut connection).await {
+            Ok(value) => {
                 if ask == Attempt::Probe {
                     self.state().breaker.recovered();
                     tracing::info!("Redis is available again; the idempotency guard uses it");
                 }
                 Some(value)
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 if !error.is_io_error() {
                     self.replace_connection();
                 }
                 self.failed(&error);
-                None
-            }
-            Err(elapsed) => {
-                self.failed(&elapsed);
                 None
             }
         }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{BeginOutcome, Guard, GuardSettings, StoredResponse};
+use postrider::idempotency::{BeginOutcome, Guard, GuardSettings, OwnerUpdate, StoredResponse};
 use postrider::sandbox::redis::Redis;
 
 use crate::idempotency::fixture::{calls, command, guarded, lease, request, response, settings};
@@ -12,6 +12,11 @@ use support::task::{let_pass, wait_for};
 
 pub(crate) fn lasting() -> GuardSettings {
     settings().pending_ttl(Duration::from_hours(1))
+}
+
+/// Redis may take no longer than it takes when nothing else runs.
+fn hasty() -> GuardSettings {
+    lasting().response_timeout(Duration::from_millis(150))
 }
 
 /// Redis answers nothing for a while, so what is sent now is waited for.
@@ -96,6 +101,35 @@ async fn a_begin_that_is_dropped_half_way_leaves_no_key_pending() {
     })
     .await;
     assert_eq!(command(&redis, "DBSIZE").await, redis::Value::Int(0));
+}
+
+/// As on a busy machine: the request is executed by way of Postgres, and its script runs all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_begin_that_redis_answers_too_late_leaves_no_key_pending() {
+    let (redis, guard) = guarded(&hasty());
+    let owner = lease(guard.begin(&request("before")).await);
+    guard.release(&owner).await;
+    let before = calls(&redis, "evalsha").await;
+    pause(&redis).await;
+    assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
+    // Waits for the end of the pause.
+    wait_for("begin and release", async || {
+        (calls(&redis, "evalsha").await >= before + 2).then_some(())
+    })
+    .await;
+    await_empty(&redis).await;
+}
+
+/// It is not even sent: Redis is bypassed, since it was late for another request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_redis_is_not_asked_for_follows_when_it_is_asked_again() {
+    let (redis, guard) = guarded(&hasty().bypass(Duration::from_millis(500)));
+    let owner = lease(guard.begin(&request("k")).await);
+    pause(&redis).await;
+    assert!(matches!(guard.begin(&request("other")).await, BeginOutcome::Unsure));
+    assert_eq!(guard.release(&owner).await, OwnerUpdate::Unsure);
+    drop(owner);
+    await_empty(&redis).await;
 }
 
 /// The client hangs up after the COMMIT, while the response is cached.

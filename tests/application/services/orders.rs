@@ -97,7 +97,7 @@ pub(crate) fn assert_one_order(before: [i64; 4], stage: &Stage, responses: &[Res
 }
 
 /// Later requests get that response. Redis may have taken a lease whose reply was too late for the service:
-/// until it expires, requests get 409.
+/// until that is released, requests get 409.
 pub(crate) fn assert_replayed(addresses: &[&str], key: &str, body: &str) {
     for address in addresses {
         let last = wait_for("the stored response", || {
