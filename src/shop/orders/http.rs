@@ -2,18 +2,18 @@
 //! document.
 //!
 //! Input: HTTP requests; a POST needs an `Idempotency-Key`. Output: JSON; the routes of the probes are
-//! included. Invariant: every error response of these handlers is an RFC 9457 problem; requests that need the
-//! database pass admission control, probes and metrics do not; a client that disconnects does not cancel an
-//! order half-way.
+//! included. Invariant: every error response is an RFC 9457 problem; requests that need the database pass
+//! admission control, probes and metrics do not; a client that disconnects does not cancel an order half-way,
+//! nor free its slot before it is placed: the guard's layer drives the handler.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, FromRequest as _, Path, Request as HttpRequest, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{DefaultBodyLimit, Extension, Path, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
@@ -21,27 +21,25 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::admission::Admitted;
-use super::place::{OrderPlacer, Placed};
+use super::place::OrderPlacer;
 use super::problem::Problem;
 use super::process::OrderProcess;
 use super::request::{BODY_MAX, Order};
 use crate::ShopError;
 use crate::probes::Probes;
-use postrider_patterns::idempotency::{Fingerprint, Key, Request};
+use postrider_patterns::idempotency::tower::IdempotencyLayer;
+use postrider_patterns::idempotency::{Attempt, Guard, Outcome};
 use postrider_patterns::saga;
 
-/// Keys of clients that share this scope must differ; a service with tenants puts the tenant here.
+/// Keys of clients that share this scope must differ. The shop has no accounts: a service that has them
+/// puts the one it has authenticated here.
 const SCOPE: &str = "POST /orders";
-const KEY_HEADER: &str = "idempotency-key";
-/// More than enough for a body of 16 KiB. A slower client would occupy a connection and memory.
-const BODY_TIME_MAX: Duration = Duration::from_secs(5);
-/// Marks a response that is a replay.
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// All routes.
-pub(super) fn router(orders: OrderPlacer, probes: Probes) -> Router {
+pub(super) fn router(orders: OrderPlacer, guard: Guard, probes: Probes) -> Router {
+    let guarded = IdempotencyLayer::new(guard, |_: &Parts| Some(SCOPE.to_owned()));
     Router::new()
-        .route("/orders", post(place))
+        .route("/orders", post(place).layer(guarded.body_bytes_max(BODY_MAX)))
         .route("/orders/{id}", get(order))
         .route("/orders/{id}/status", get(status))
         .route("/openapi.json", get(openapi))
@@ -54,80 +52,21 @@ pub(super) fn router(orders: OrderPlacer, probes: Probes) -> Router {
 
 async fn place(
     State(orders): State<Arc<OrderPlacer>>,
-    request: HttpRequest,
+    Extension(attempt): Extension<Attempt>,
+    headers: HeaderMap,
+    body: Bytes,
 ) -> Result<Response, Problem> {
-    let headers = request.headers().clone();
-    let key = key(&headers)?;
-    let body = tokio::time::timeout(BODY_TIME_MAX, Bytes::from_request(request, &())).await;
-    let body = body.map_err(|_| too_slow())?.map_err(|refused| too_large(&refused))?;
     let order = Order::parse(&headers, &body)?;
-    let fingerprint = Fingerprint::of("POST", "/orders", &order.canonical());
-    let request = Request::new(SCOPE, key, fingerprint).map_err(|_| Problem::unavailable())?;
-    let admitted = admit(&orders).await?;
-    // A client that disconnects must not cancel the work half-way and leave its key pending, nor free its
-    // slot before the work is done.
-    let work = tokio::spawn(async move {
-        let placed = orders.place(&request, &order).await;
-        drop(admitted);
-        placed
-    });
-    let placed = work.await.map_err(|_| Problem::unavailable())?;
-    Ok(respond(&placed?))
+    let _admitted = admit(&orders).await?;
+    let placed = orders.place(&attempt, &order).await;
+    placed.map(Outcome::into_http).map_err(|error| {
+        warn!(error = %error.with_causes(), "cannot write an order");
+        Problem::unavailable()
+    })
 }
 
 async fn admit(orders: &OrderPlacer) -> Result<Admitted, Problem> {
     orders.admission.enter().await.ok_or_else(Problem::overloaded)
-}
-
-/// The one key that the request has.
-fn key(headers: &HeaderMap) -> Result<Key, Problem> {
-    let refused =
-        |title, detail: String| Problem::new(StatusCode::BAD_REQUEST, title, detail).of(KEY_HEADER);
-    let mut values = headers.get_all(KEY_HEADER).iter();
-    let Some(value) = values.next() else {
-        let detail = "send a key of your own choice, such as a UUID, and the same key when you \
-                      retry the same order";
-        return Err(refused("idempotency key missing", detail.to_owned()));
-    };
-    if values.next().is_some() {
-        return Err(refused("idempotency key not usable", "send exactly one key".to_owned()));
-    }
-    Key::parse(value.as_bytes())
-        .map_err(|error| refused("idempotency key not usable", error.to_string()))
-}
-
-fn too_large(refused: &BytesRejection) -> Problem {
-    if refused.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        let detail = format!("the body may have {BODY_MAX} bytes");
-        return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body too large", detail).of("body");
-    }
-    Problem::new(
-        StatusCode::BAD_REQUEST,
-        "malformed request",
-        "the body was not received completely",
-    )
-}
-
-fn too_slow() -> Problem {
-    let detail = format!("the body must arrive within {} s", BODY_TIME_MAX.as_secs());
-    Problem::new(StatusCode::REQUEST_TIMEOUT, "body too slow", detail).of("body")
-}
-
-fn respond(placed: &Placed) -> Response {
-    let mut response = Response::new(Body::from(placed.response.body().clone()));
-    let Ok(status) = StatusCode::from_u16(placed.response.status()) else {
-        unreachable!("an answer has a status from 200 to 599");
-    };
-    *response.status_mut() = status;
-    for (name, value) in placed.response.headers() {
-        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
-            response.headers_mut().append(name, value);
-        }
-    }
-    if placed.is_replayed {
-        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    }
-    response
 }
 
 async fn order(

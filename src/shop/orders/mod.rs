@@ -9,7 +9,6 @@ mod admission;
 mod deadlines;
 mod effects;
 mod http;
-mod in_flight;
 #[cfg(test)]
 mod model;
 mod operator;
@@ -73,13 +72,13 @@ pub async fn run(
     let OrderLimits { order_timeout, owner_silence } = limits;
     let database = settings.database()?;
     let pool = pool(&database)?;
-    let guard = Arc::new(match &settings.redis_url {
+    let guard = match &settings.redis_url {
         Some(url) => Guard::connect(url, &GuardSettings::default().pending_ttl(owner_silence))?,
         None => Guard::without_redis(),
-    });
+    };
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, OrderEffects)?;
     let admission = Arc::new(AdmissionControl::default());
-    let guarded = Arc::clone(&guard);
+    let guarded = guard.clone();
     let admitting = Arc::clone(&admission);
     let (counting, known) = watch::channel(None);
     let probes = Probes::new(pool.clone(), move || {
@@ -98,10 +97,7 @@ pub async fn run(
             ((), ()) = async { tokio::join!(watching, open_orders) } => std::future::pending().await,
         }
     });
-    let router = http::router(
-        OrderPlacer { pool, guard, admission, in_flight: Arc::default(), order_timeout },
-        probes,
-    );
+    let router = http::router(OrderPlacer { pool, admission, order_timeout }, guard, probes);
     service::run(consumer, database.tls, router, background, endpoint).await
 }
 

@@ -1,10 +1,15 @@
-//! One key, one order, though the process that owns the key is frozen for longer than its lease.
+//! One key, one order, though the process that owns the key is frozen for longer than its lease, or its
+//! client hangs up.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::services::orders::{BODY, assert_one_order, assert_replayed, burst};
 use crate::services::stage::{Service, Stage};
 use support::http::{Response, place};
+use support::wait::{let_pass, wait_for, wait_until};
 
 /// A short lease.
 const BRIEF: [&str; 2] = ["--owner-silence", "500ms"];
@@ -90,4 +95,46 @@ fn an_owner_that_hangs_inside_its_transaction_is_waited_for_by_its_successor() {
     assert!(responses.iter().any(|response| again(&response)), "a successor took over and waited");
     owner.stop();
     other.stop();
+}
+
+/// Clients give up while their orders are being written. Each order is placed all the same, and the next
+/// attempt has its response within a second of that.
+#[test]
+fn clients_that_hang_up_have_their_orders_and_the_next_attempts_the_responses() {
+    const CLIENTS: usize = 10;
+    let stage = Stage::set();
+    let service = stage.orders_without_timeouts(&[]);
+    let keys: Vec<String> = (0..CLIENTS).map(|number| format!("hung-up-{number}")).collect();
+    stage.lock_orders();
+    thread::scope(|scope| {
+        for key in &keys {
+            scope.spawn(|| hang_up(&service.address, key, Duration::from_millis(300)));
+        }
+    });
+    stage.await_blocked(i64::try_from(CLIENTS).unwrap());
+    stage.unlock_orders();
+    wait_until("the orders", || stage.count("SELECT count(*) FROM orders") >= 10);
+    let placed = Instant::now();
+    for key in &keys {
+        let next = wait_for("the response", || {
+            let next = place(&service.address, key, BODY).unwrap();
+            (next.status != 409).then_some(next)
+        });
+        assert_eq!((next.status, next.header("idempotent-replayed")), (201, Some("true")));
+    }
+    assert!(placed.elapsed() <= Duration::from_secs(1), "{:?}", placed.elapsed());
+    assert_eq!(stage.written(), [10; 4]);
+    service.stop();
+}
+
+/// Sends an order, and breaks the connection before there can be a response.
+fn hang_up(address: &str, key: &str, after: Duration) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = BODY.len();
+    let head = format!(
+        "POST /orders HTTP/1.1\r\nhost: shop\r\ncontent-type: application/json\r\n\
+         idempotency-key: {key}\r\ncontent-length: {length}\r\n\r\n{BODY}"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let_pass(after, "the client loses patience");
 }
