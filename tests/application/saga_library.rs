@@ -1,5 +1,7 @@
 //! What the saga library does besides events: timers, deadlines, operators' actions, cleaning up.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -128,7 +130,10 @@ async fn timers_follow_the_state_and_each_fires_once() {
     apply(&mut client, "a", Fact::Insured).await;
     let both = running(&[("a ask", 40), ("a claim", 120)]);
     assert_eq!(timers(&client).await, both, "the first keeps its time");
-    assert_eq!(saga::fire_due::<Delivery>(&mut client, HOUR).await.unwrap(), Default::default());
+    assert_eq!(
+        saga::fire_due::<Delivery>(&mut client, HOUR).await.unwrap(),
+        saga::DueRound::default()
+    );
 
     client.execute("UPDATE saga_timers SET due = now() WHERE name = 'ask'", &[]).await.unwrap();
     // Two processes at once.
