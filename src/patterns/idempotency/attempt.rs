@@ -120,6 +120,7 @@ impl Attempt {
     }
 
     /// Whether [`Attempt::run`] was called.
+    #[cfg(feature = "idempotency-tower")]
     pub(super) fn was_run(&self) -> bool {
         self.0.was_run.load(Ordering::Relaxed)
     }

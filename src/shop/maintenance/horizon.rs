@@ -53,7 +53,7 @@ impl Horizons {
     /// Refuses where a topic keeps records longer than the horizons assume.
     pub(super) fn check_topics(&self, topics: &[TopicRetention]) -> Result<(), ShopError> {
         let assumed = self.topic_retention + SEGMENT_MS;
-        let hours = |time: Duration| time.as_secs().div_ceil(3600);
+        let hours = |time: Duration| time.as_millis().div_ceil(3_600_000);
         for TopicRetention { topic, longest, .. } in topics {
             let kept = match longest {
                 Some(longest) if *longest <= assumed => continue,
