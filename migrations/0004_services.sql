@@ -68,3 +68,26 @@ CREATE TABLE IF NOT EXISTS reservations (
 );
 CREATE INDEX IF NOT EXISTS reservations_by_age ON reservations (updated_at, order_id);
 DROP INDEX IF EXISTS reservations_updated_at;
+
+-- The notification service. A row is the intent to mail a customer about the end of an order.
+CREATE TABLE IF NOT EXISTS notifications (
+    order_id        uuid        PRIMARY KEY,
+    -- From OrderCreated; NULL before that is heard of.
+    customer        text,
+    -- The event to tell of; NULL before. Its id is the mail's Message-ID.
+    event_id        uuid,
+    event_type      text,
+    -- WAITING until both are known.
+    status          text        NOT NULL CHECK (status IN
+        ('WAITING', 'PENDING', 'SENT', 'REFUSED', 'UNADDRESSED')),
+    -- The server's reply code, where it refused the recipient or the mail.
+    reply_code      smallint,
+    attempts        integer     NOT NULL DEFAULT 0,
+    -- When it may be sent (again); whoever sends it puts this off first.
+    next_attempt_at timestamptz NOT NULL DEFAULT now(),
+    updated_at      timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX IF NOT EXISTS notifications_open ON notifications (next_attempt_at)
+    WHERE status = 'PENDING';
+CREATE INDEX IF NOT EXISTS notifications_by_age ON notifications (updated_at, order_id)
+    WHERE status NOT IN ('WAITING', 'PENDING');

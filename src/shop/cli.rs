@@ -1,5 +1,5 @@
-//! The command line of `shop`: write a load of orders, run the order, payment or inventory service, delete
-//! old rows (`maintain`), list or redrive dead letters, list or move orders that are stuck (`sagas`).
+//! The command line of `shop`: write a load of orders, run the order, payment, inventory or notification
+//! service, delete old rows (`maintain`), list or redrive dead letters, list or move orders that are stuck (`sagas`).
 //!
 //! Input: arguments and environment variables. Output: the result of the command on the given output, or an
 //! error with its exit code. Logs go to stderr, so that stdout carries results only.
@@ -15,6 +15,7 @@ use super::dead_letters::DeadLettersArgs;
 use super::error::ShopError;
 use super::load::{LoadPlan, LoadReport, Rate, run};
 use super::maintenance::MaintenanceArgs;
+use super::notifications::{self, MailSettings};
 use super::orders::{OrderLimits, SagasArgs};
 use super::settings::{ServiceListener, ServiceSettings, stop_signal};
 use super::{inventory, orders, payments};
@@ -38,6 +39,8 @@ enum Command {
     Payments(ServiceSettings),
     /// Reserve and release stock, once for each order
     Inventory(ServiceSettings),
+    /// Mail customers when their orders are confirmed or cancelled
+    Notifications(NotificationsArgs),
     /// Delete old markers, idempotency keys, ended sagas and outbox rows
     Maintain(MaintenanceArgs),
     /// List and redrive the dead letters of a consumer
@@ -65,6 +68,14 @@ impl OrdersArgs {
     fn limits(&self) -> OrderLimits {
         OrderLimits { order_timeout: self.patience, owner_silence: self.owner_silence }
     }
+}
+
+#[derive(Debug, Args)]
+struct NotificationsArgs {
+    #[command(flatten)]
+    settings: ServiceSettings,
+    #[command(flatten)]
+    mail: MailSettings,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -139,6 +150,11 @@ impl Shop {
                     start_logs();
                     let endpoint = ServiceListener::listen(settings.bind, stop_signal()).await?;
                     inventory::run(&settings, endpoint).await
+                }
+                Command::Notifications(NotificationsArgs { settings, mail }) => {
+                    start_logs();
+                    let endpoint = ServiceListener::listen(settings.bind, stop_signal()).await?;
+                    notifications::run(&settings, &mail, endpoint).await
                 }
                 Command::DeadLetters(args) => args.run(stdout),
                 Command::Sagas(args) => args.run(stdout).await,

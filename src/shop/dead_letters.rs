@@ -50,7 +50,7 @@ enum Action {
 /// Which dead letters; without further flags, all of the consumer's.
 #[derive(Debug, Args)]
 struct Selection {
-    /// The consumer: shop-orders, shop-payments or shop-inventory
+    /// The consumer: shop-orders, shop-payments, shop-inventory or shop-notifications
     consumer: String,
     #[command(flatten)]
     kafka: KafkaArgs,

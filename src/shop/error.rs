@@ -101,6 +101,12 @@ pub enum ShopError {
         /// The reason that Postgres gives.
         reason: String,
     },
+    /// The URL of the SMTP server cannot be used. Its text is not repeated: it may contain a password.
+    #[error("the URL of the SMTP server is not valid")]
+    SmtpUrl(#[source] lettre::transport::smtp::Error),
+    /// The sender is not a mail address.
+    #[error("the sender of mails is not a mail address")]
+    MailFrom(#[source] lettre::address::AddressError),
     /// The async runtime could not start.
     #[error("cannot start the async runtime")]
     Runtime(#[source] std::io::Error),
@@ -155,6 +161,10 @@ impl ShopError {
                 "set --slot to the relay's slot; without a relay, list the other tables with \
                  --table"
             }
+            Self::SmtpUrl(_) => {
+                "set --smtp-url to smtp://host:25, smtp://user:password@host:587?tls=required or smtps://host"
+            }
+            Self::MailFrom(_) => "set --mail-from to an address such as shop@example.com",
             Self::SlotLost { .. } => {
                 "resend undelivered rows from the table, and create the slot again: \
                  docs/operations.md, \"The slot is lost\""
@@ -177,6 +187,8 @@ impl ShopError {
             Self::Plan(_)
             | Self::Url(_)
             | Self::Kafka(_)
+            | Self::SmtpUrl(_)
+            | Self::MailFrom(_)
             | Self::TooRecent(_)
             | Self::TopicOutlives(_) => 2,
             Self::Saga(SagaError::Database(error))

@@ -1,4 +1,4 @@
-//! The shop, an example application whose order, payment and inventory services communicate through the
+//! The shop, an example application whose order, payment, inventory and notification services communicate through the
 //! outbox.
 //!
 //! Input: a command line (`cli`), HTTP requests and Kafka messages, or a plan of a load (`load`). Output:
@@ -10,6 +10,7 @@ pub mod draw;
 pub mod inventory;
 pub mod load;
 mod maintenance;
+pub mod notifications;
 pub mod orders;
 pub mod payments;
 pub mod settings;

@@ -73,12 +73,13 @@ impl Horizons {
             + match table {
                 // A message may stay in its topic that long, then in the dead-letter topic, then,
                 // redriven, in its topic once more, for all consumers.
-                // Sagas, payments and reservations are kept as long as the markers, so that a late
+                // Sagas, payments, reservations and notifications are kept as long as the markers, so that a late
                 // message finds that it has been processed.
                 CleanupTable::ProcessedMessages
                 | CleanupTable::Sagas
                 | CleanupTable::Payments
-                | CleanupTable::Reservations => {
+                | CleanupTable::Reservations
+                | CleanupTable::Notifications => {
                     2 * (self.topic_retention + SEGMENT_MS) + self.redrive_horizon
                 }
                 CleanupTable::IdempotencyKeys => IDEMPOTENCY_KEY_TTL,

@@ -21,6 +21,8 @@ pub(super) enum CleanupTable {
     Payments,
     /// Reservations of ended orders, and the sequences of their events.
     Reservations,
+    /// Mails that were sent or refused.
+    Notifications,
     /// Events that were written.
     Outbox,
 }
@@ -78,12 +80,13 @@ const NOT_PASSED: &str = "coalesce(NOT (age(t.xmin) < 0 OR age(t.xmin) > \
 
 impl CleanupTable {
     /// All tables. The outbox is the last: it is the one that may have to be skipped.
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::ProcessedMessages,
         Self::IdempotencyKeys,
         Self::Sagas,
         Self::Payments,
         Self::Reservations,
+        Self::Notifications,
         Self::Outbox,
     ];
 
@@ -95,6 +98,7 @@ impl CleanupTable {
             Self::Sagas => "sagas",
             Self::Payments => "payments",
             Self::Reservations => "reservations",
+            Self::Notifications => "notifications",
             Self::Outbox => "outbox",
         }
     }
@@ -110,7 +114,7 @@ impl CleanupTable {
             Self::ProcessedMessages => "processed_at",
             Self::IdempotencyKeys | Self::Outbox => "created_at",
             Self::Sagas => "ended_at",
-            Self::Payments | Self::Reservations => "updated_at",
+            Self::Payments | Self::Reservations | Self::Notifications => "updated_at",
         }
     }
 
@@ -119,6 +123,7 @@ impl CleanupTable {
         match self {
             Self::Sagas => "t.ended_at IS NOT NULL",
             Self::Payments => "t.status NOT IN ('PENDING', 'REFUNDING')",
+            Self::Notifications => "t.status NOT IN ('WAITING', 'PENDING')",
             _ => "true",
         }
     }
@@ -141,7 +146,9 @@ impl CleanupTable {
             }
             Self::IdempotencyKeys => &[("scope", KeyType::Text), ("key", KeyType::Text)],
             Self::Sagas => &[("kind", KeyType::Text), ("id", KeyType::Text)],
-            Self::Payments | Self::Reservations => &[("order_id", KeyType::Uuid)],
+            Self::Payments | Self::Reservations | Self::Notifications => {
+                &[("order_id", KeyType::Uuid)]
+            }
             Self::Outbox => &[("id", KeyType::Uuid)],
         }
     }

@@ -16,14 +16,24 @@ use support::wait::wait_for;
 const LIMIT: Duration = Duration::from_mins(1);
 
 pub(crate) fn produce(bootstrap: &str, event_type: &str, order: &str) {
+    produce_as(bootstrap, event_type, order, ("{}", Uuid::now_v7()));
+}
+
+/// A message with this payload and this id.
+pub(crate) fn produce_as(
+    bootstrap: &str,
+    event_type: &str,
+    order: &str,
+    (payload, id): (&str, Uuid),
+) {
     let producer: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
-    let id = Uuid::now_v7().to_string();
+    let id = id.to_string();
     let header = |key, value| Header { key, value: Some(value) };
     let headers = OwnedHeaders::new()
         .insert(header("id", id.as_str()))
         .insert(header("event_type", event_type));
-    let record = BaseRecord::to(event_type).key(order).payload("{}").headers(headers);
+    let record = BaseRecord::to(event_type).key(order).payload(payload).headers(headers);
     producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(LIMIT).unwrap();
 }

@@ -19,6 +19,7 @@ mod idle_connections;
 mod logins;
 mod lost_replies;
 mod maintenance;
+mod notifications;
 mod orders;
 mod pauses;
 mod refusals;

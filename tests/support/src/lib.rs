@@ -35,6 +35,7 @@ pub mod retention;
 pub mod secured;
 pub mod setnx;
 pub mod skip;
+pub mod smtp;
 pub mod sql;
 pub mod status_log;
 pub mod status_proxy;

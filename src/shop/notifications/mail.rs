@@ -1,0 +1,119 @@
+//! One mail: its text, and sending it by SMTP.
+//!
+//! Input: an order's end. Output: sent, refused by the server for good, or to be tried again. Invariant: a mail
+//! about one event is the same bytes each time, with a Message-ID that is derived from the event's id, so that
+//! mail servers and people recognise a repeat; its text is ASCII and quotes nothing that a customer wrote.
+
+use std::time::Duration;
+
+use lettre::address::{Address, Envelope};
+use lettre::{AsyncSmtpTransport, AsyncTransport as _, Tokio1Executor};
+use uuid::Uuid;
+
+use crate::ShopError;
+
+/// How long the server may take for each command.
+const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+
+/// The end of an order, to be told to its customer.
+#[derive(Debug)]
+pub(super) struct OrderEnd {
+    /// The order.
+    pub(super) order: Uuid,
+    /// Its event's id.
+    pub(super) event: Uuid,
+    /// OrderConfirmed or OrderCancelled.
+    pub(super) event_type: String,
+    /// The customer: a mail address, or not.
+    pub(super) customer: String,
+    /// The mail's date, as RFC 5322 has it.
+    pub(super) date: String,
+}
+
+/// What became of a mail.
+#[derive(Debug)]
+pub(super) enum MailOutcome {
+    /// The server has taken it.
+    Sent,
+    /// The server does not take it, and would not later: its reply code.
+    Refused(i16),
+    /// The customer is no mail address.
+    Unaddressed,
+    /// The server is not there or not able to: try again later.
+    Failed(lettre::transport::smtp::Error),
+}
+
+/// Sends mails through a server.
+#[derive(Clone)]
+pub(super) struct Mailer {
+    server: AsyncSmtpTransport<Tokio1Executor>,
+    from: Address,
+}
+
+impl Mailer {
+    /// A client of the server at `url`; `from` is the sender of all mails.
+    pub(super) fn new(url: &str, from: &str) -> Result<Self, ShopError> {
+        let server = AsyncSmtpTransport::<Tokio1Executor>::from_url(url);
+        let server = server.map_err(ShopError::SmtpUrl)?.timeout(Some(COMMAND_LIMIT)).build();
+        let from = from.parse().map_err(ShopError::MailFrom)?;
+        Ok(Self { server, from })
+    }
+
+    /// Sends a mail. A repeat is the same mail.
+    pub(super) async fn send(&self, end: &OrderEnd) -> MailOutcome {
+        // Not every server takes other addresses.
+        let to = end.customer.parse::<Address>().ok().filter(|_| end.customer.is_ascii());
+        let Some(to) = to else { return MailOutcome::Unaddressed };
+        let text = text(&self.from, &to, end);
+        let Ok(envelope) = Envelope::new(Some(self.from.clone()), vec![to]) else {
+            return MailOutcome::Unaddressed;
+        };
+        let Err(error) = self.server.send_raw(&envelope, text.as_bytes()).await else {
+            return MailOutcome::Sent;
+        };
+        let code = error.status().filter(|_| error.is_permanent());
+        let Some(code) = code.and_then(|code| code.to_string().parse().ok()) else {
+            return MailOutcome::Failed(error);
+        };
+        // It may be the greeting or the login that was refused, which is not the recipient's fault.
+        match self.server.test_connection().await {
+            Ok(true) => MailOutcome::Refused(code),
+            Ok(false) => MailOutcome::Failed(error),
+            Err(unable) => MailOutcome::Failed(unable),
+        }
+    }
+}
+
+fn text(from: &Address, to: &Address, end: &OrderEnd) -> String {
+    let OrderEnd { order, event, event_type, date, .. } = end;
+    let what = if event_type == "OrderConfirmed" { "is confirmed" } else { "was cancelled" };
+    format!(
+        "From: {from}\r\nTo: {to}\r\nSubject: Your order {what}\r\nDate: {date}\r\n\
+         Message-ID: <{event}@{domain}>\r\nMIME-Version: 1.0\r\n\
+         Content-Type: text/plain; charset=us-ascii\r\n\r\nYour order {order} {what}.\r\n",
+        domain = from.domain(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_mail_is_the_same_bytes() {
+        let end = OrderEnd {
+            order: Uuid::nil(),
+            event: Uuid::max(),
+            event_type: "OrderConfirmed".to_owned(),
+            customer: "ada@example.org".to_owned(),
+            date: "Wed, 25 Nov 2026 11:00:00 +0000".to_owned(),
+        };
+        let address = |text: &str| text.parse::<Address>().unwrap();
+        let (from, to) = (address("shop@example.com"), address("ada@example.org"));
+        let mail = text(&from, &to, &end);
+        assert_eq!(mail, text(&from, &to, &end));
+        let id = "\r\nMessage-ID: <ffffffff-ffff-ffff-ffff-ffffffffffff@example.com>\r\n";
+        assert!(mail.contains(id) && mail.is_ascii(), "{mail}");
+        assert!(mail.lines().all(|line| line.len() < 78), "{mail}");
+    }
+}
