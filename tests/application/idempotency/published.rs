@@ -5,16 +5,65 @@ use std::time::Duration;
 
 use postrider::idempotency::{BeginOutcome, Claim, claim};
 use postrider::sandbox::redis::Redis;
+use redis::aio::MultiplexedConnection;
 
 use crate::idempotency::fixture::{
     Database, command, guarded, lease, only_key, replayed, request, request_with_body, response,
     session, settings,
 };
-use support::setnx::{self, Setnx, SetnxBegin};
+use support::setnx::{self, SetNxEx, Setnx, SetnxBegin};
 use support::task::let_pass;
 
 async fn naive(redis: &Redis) -> Setnx {
     Setnx { connection: session(redis).await }
+}
+
+/// Between the two commands of one request the other has its first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn get_then_set_lets_two_requests_work_at_once() {
+    let (redis, guard) = guarded(&settings());
+    let (mut one, mut other) = (session(&redis).await, session(&redis).await);
+    let set = async |session: &mut MultiplexedConnection| -> String {
+        redis::cmd("SET").arg(setnx::lock("k")).arg(1).query_async(session).await.unwrap()
+    };
+    let is_free = async |session: &mut MultiplexedConnection| {
+        let lock: Option<Vec<u8>> =
+            redis::cmd("GET").arg(setnx::lock("k")).query_async(session).await.unwrap();
+        lock.is_none()
+    };
+    assert!(is_free(&mut one).await && is_free(&mut other).await, "both go on");
+    assert_eq!([set(&mut one).await, set(&mut other).await], ["OK", "OK"], "and both have it");
+
+    command(&redis, "FLUSHALL").await;
+    let (one, other) = (request("k"), request("k"));
+    let both = tokio::join!(guard.begin(&one), guard.begin(&other));
+    assert!(
+        matches!(
+            both,
+            (BeginOutcome::New(_), BeginOutcome::Pending { .. })
+                | (BeginOutcome::Pending { .. }, BeginOutcome::New(_))
+        ),
+        "question and answer are one command: {both:?}"
+    );
+}
+
+/// NX does not help where result and lock are two keys: the first completes between the two commands of
+/// the second, and the lock that it deleted is free again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn get_then_set_nx_repeats_a_request_that_completes_in_between() {
+    let (redis, guard) = guarded(&settings());
+    let connect = async || SetNxEx { connection: session(&redis).await };
+    let (mut first, mut second) = (connect().await, connect().await);
+    assert_eq!(first.begin("k").await.unwrap(), SetnxBegin::New);
+    assert_eq!(setnx::stored(&mut second.connection, "k").await.unwrap(), None);
+    first.complete("k", b"done").await.unwrap();
+    assert!(second.lock("k").await.unwrap(), "the second works, too");
+
+    command(&redis, "FLUSHALL").await;
+    let owner = lease(guard.begin(&request("k")).await);
+    assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Pending { .. }));
+    guard.complete(&owner, &response("done")).await;
+    assert_eq!(replayed(guard.begin(&request("k")).await), response("done"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
