@@ -23,6 +23,7 @@ pub mod password;
 pub mod port;
 pub mod postgres;
 pub mod redis;
+pub mod redis_group;
 pub mod spawn;
 pub mod watchdog;
 

@@ -4,18 +4,22 @@
 //! goes to it through stdin, not on a command line. Invariant: the server ends when [`Redis`] is dropped or
 //! this process ends.
 
-use std::fs::{File, read_to_string};
-use std::io::{self, ErrorKind, Write as _};
+use std::fs::{File, read_to_string, write};
+use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::account::Account;
 use super::password::RandomPassword;
 use super::watchdog::{LastSignal, Watchdog};
 use super::{SandboxError, port};
 
+/// On the search path.
 const PROGRAM: &str = "redis-server";
 /// A start takes some 20 ms.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -28,25 +32,63 @@ const ATTEMPTS: u32 = 5;
 pub struct Redis {
     child: Child,
     port: u16,
-    password: RandomPassword,
+    role: Role,
     account: Account,
     watchdog: Watchdog,
+}
+
+/// What a server is started as, beside a port of its own. All that belong together have one password.
+#[derive(Debug, Clone)]
+pub(super) struct Role {
+    password: RandomPassword,
+    kind: Kind,
+    program: PathBuf,
+}
+
+impl Role {
+    pub(super) fn new(password: &RandomPassword, kind: Kind) -> Self {
+        Self { password: password.clone(), kind, program: PROGRAM.into() }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Alone,
+    /// Of the server on that port.
+    ReplicaOf(u16),
+    ClusterNode {
+        node_timeout: Duration,
+    },
+    /// Of the server on that port.
+    Sentinel {
+        master: u16,
+        down_after: Duration,
+    },
 }
 
 impl Redis {
     /// Starts one that forgets everything when it ends.
     pub fn start() -> Result<Self, SandboxError> {
+        Self::start_program(Path::new(PROGRAM))
+    }
+
+    /// The same with another server that knows Redis's protocol and settings, such as Valkey's.
+    pub fn start_program(program: &Path) -> Result<Self, SandboxError> {
+        let password = RandomPassword::draw()?;
+        Self::start_as(&Role { program: program.into(), ..Role::new(&password, Kind::Alone) })
+    }
+
+    pub(super) fn start_as(role: &Role) -> Result<Self, SandboxError> {
         let account = Account::unprivileged()?;
         let folder = account.make_folder("postrider-redis-")?;
         let mut watchdog = Watchdog::new(&folder)?;
-        let password = RandomPassword::draw()?;
         let mut attempt = 1;
         loop {
             let port = port::free()?;
-            match spawn(account, &watchdog, port, &password) {
+            match spawn(account, &watchdog, port, role) {
                 Ok(child) => {
                     watchdog.hold(child.id(), LastSignal::Kill)?;
-                    return Ok(Self { child, port, password, account, watchdog });
+                    return Ok(Self { child, port, role: role.clone(), account, watchdog });
                 }
                 Err(SandboxError::Ended { .. }) if attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(error),
@@ -56,7 +98,12 @@ impl Redis {
 
     /// Where clients connect, `redis://:PASSWORD@127.0.0.1:PORT`. Not for a command line.
     pub fn url(&self) -> String {
-        format!("redis://:{}@127.0.0.1:{}", self.password.as_str(), self.port)
+        format!("redis://:{}@127.0.0.1:{}", self.role.password.as_str(), self.port)
+    }
+
+    /// On 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Ends it as a crash would; whatever it knew is gone.
@@ -68,8 +115,37 @@ impl Redis {
 
     /// Starts it again on the same port, empty. It must have been killed.
     pub fn restart(&mut self) -> Result<(), SandboxError> {
-        self.child = spawn(self.account, &self.watchdog, self.port, &self.password)?;
+        self.child = spawn(self.account, &self.watchdog, self.port, &self.role)?;
         self.watchdog.hold(self.child.id(), LastSignal::Kill)
+    }
+
+    pub(super) fn stop(&self) -> Result<(), SandboxError> {
+        let failed = SandboxError::file("stop the server in", self.watchdog.folder());
+        kill_process(Pid::from_child(&self.child), Signal::STOP)
+            .map_err(|error| failed(error.into()))
+    }
+
+    /// What `redis-cli` prints for the words of a command, or of its own options.
+    pub(super) fn cli(&self, words: &[&str]) -> Result<String, SandboxError> {
+        const CLI: &str = "redis-cli";
+        let mut command = Command::new(CLI);
+        command
+            .args(["-h", "127.0.0.1", "-p", &self.port.to_string()])
+            .args(words)
+            .env("REDISCLI_AUTH", self.role.password.as_str())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let output = super::spawn::spawn(&mut command)
+            .and_then(Child::wait_with_output)
+            .map_err(|source| SandboxError::Spawn { program: CLI.into(), source })?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            return Ok(said);
+        }
+        let (program, status) = (CLI.to_owned(), output.status.to_string());
+        let log = said + &String::from_utf8_lossy(&output.stderr);
+        Err(SandboxError::Ended { program, status, log })
     }
 }
 
@@ -84,57 +160,91 @@ fn spawn(
     account: Account,
     watchdog: &Watchdog,
     port: u16,
-    password: &RandomPassword,
+    role: &Role,
 ) -> Result<Child, SandboxError> {
     let log = watchdog.folder().join("log");
     let output = File::create(&log).map_err(SandboxError::file("write", &log))?;
-    let mut command = Command::new(PROGRAM);
+    let text = configuration(port, role)?;
+    let mut command = Command::new(&role.program);
     command
-        .arg("-")
         .current_dir(watchdog.folder())
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(output)
         .stderr(Stdio::null());
+    if let Kind::Sentinel { .. } = role.kind {
+        // It writes what it learns into its configuration, so that must be a file.
+        let file = watchdog.folder().join("sentinel.conf");
+        write(&file, &text).map_err(SandboxError::file("write", &file))?;
+        account.own(&file)?;
+        command.arg(file).arg("--sentinel");
+    } else {
+        command.arg("-");
+    }
     account.apply(&mut command);
     let mut child = super::spawn::spawn(&mut command)
-        .map_err(|source| SandboxError::Spawn { program: PROGRAM.into(), source })?;
-    if configure(&mut child, port, password).is_err() {
+        .map_err(|source| SandboxError::Spawn { program: role.program.clone(), source })?;
+    // Its standard input ends with that. A user of the machine could read a command line.
+    let told = child.stdin.take().is_some_and(|mut input| input.write_all(text.as_bytes()).is_ok());
+    if !told && !matches!(role.kind, Kind::Sentinel { .. }) {
         // One that is not told everything must not serve; why it was not told, its words say below.
         child.kill().map_err(SandboxError::file("end the server of", &log))?;
     }
+    await_ready(child, port, &log)
+}
+
+fn await_ready(mut child: Child, port: u16, log: &Path) -> Result<Child, SandboxError> {
     let deadline = Instant::now() + LIMIT;
-    let said = || read_to_string(&log).unwrap_or_default();
+    let said = || read_to_string(log).unwrap_or_default();
     loop {
-        let ended = child.try_wait().map_err(SandboxError::file("wait for the server of", &log))?;
+        let ended = child.try_wait().map_err(SandboxError::file("wait for the server of", log))?;
         if let Some(status) = ended {
             let (program, status) = (PROGRAM.to_owned(), status.to_string());
             return Err(SandboxError::Ended { program, status, log: said() });
         }
-        // Its own words, lest another server on the port is taken for it.
-        if said().contains("Ready to accept connections")
-            && TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
-        {
+        // Its own words, lest another server on the port is taken for it. The second are a Sentinel's.
+        let words = said();
+        let is_ready = words.contains("Ready to accept connections") || words.contains("+monitor");
+        if is_ready && TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return Ok(child);
         }
         if Instant::now() > deadline {
             let _ = child.kill().and_then(|()| child.wait());
             let (program, what) = (PROGRAM.to_owned(), "become ready");
-            return Err(SandboxError::TimedOut { program, what, limit: LIMIT, log: said() });
+            return Err(SandboxError::TimedOut { program, what, limit: LIMIT, log: words });
         }
         std::thread::sleep(POLL);
     }
 }
 
-/// Tells it by its standard input what every user of the machine could read on a command line. The
-/// input ends with that.
-fn configure(child: &mut Child, port: u16, password: &RandomPassword) -> io::Result<()> {
-    let Some(mut input) = child.stdin.take() else { return Err(ErrorKind::BrokenPipe.into()) };
-    let password = password.as_str();
-    let text =
-        format!("requirepass {password}\nbind 127.0.0.1\nport {port}\nsave \"\"\nappendonly no\n");
-    input.write_all(text.as_bytes())
+/// With the settings that Redis has by itself, but for what is named here.
+fn configuration(port: u16, role: &Role) -> Result<String, SandboxError> {
+    let password = role.password.as_str();
+    let common = format!("requirepass {password}\nbind 127.0.0.1\nport {port}\n");
+    let memory_only = format!("{common}masterauth {password}\nsave \"\"\nappendonly no\n");
+    Ok(match role.kind {
+        Kind::Alone => memory_only,
+        Kind::ReplicaOf(master) => format!("{memory_only}replicaof 127.0.0.1 {master}\n"),
+        Kind::ClusterNode { node_timeout } => {
+            // By itself it would take the port ten thousand higher, which may be another's.
+            let bus = port::free()?;
+            format!(
+                "{memory_only}cluster-enabled yes\ncluster-port {bus}\n\
+                 cluster-node-timeout {}\n",
+                node_timeout.as_millis()
+            )
+        }
+        Kind::Sentinel { master, down_after } => format!(
+            "{common}sentinel monitor {MASTER_NAME} 127.0.0.1 {master} 2\n\
+             sentinel auth-pass {MASTER_NAME} {password}\nsentinel sentinel-pass {password}\n\
+             sentinel down-after-milliseconds {MASTER_NAME} {}\n",
+            down_after.as_millis()
+        ),
+    })
 }
+
+/// By which Sentinels know their master.
+pub(super) const MASTER_NAME: &str = "guard";
 
 #[cfg(test)]
 mod tests {

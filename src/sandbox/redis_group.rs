@@ -1,0 +1,155 @@
+//! Temporary groups of Redis servers that survive the loss of one, for tests of failover: a Redis Cluster of
+//! six, and a master with a replica under three Sentinels.
+//!
+//! Output: the running servers, their URL in the form that the guard of `postrider-patterns` takes, and the means
+//! to kill a master. Invariant: once started, each master has a replica that may take its place; all
+//! servers of a group have the same password, and end when it is dropped or this process ends.
+
+use std::time::{Duration, Instant};
+
+use super::SandboxError;
+use super::password::RandomPassword;
+use super::redis::{Kind, MASTER_NAME, Redis, Role};
+
+/// For all servers to know each other, which takes a few seconds.
+const LIMIT: Duration = Duration::from_mins(1);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Three masters, each with a replica.
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<Redis>,
+    password: RandomPassword,
+}
+
+impl RedisCluster {
+    /// `node_timeout` is how long a node must be silent to be taken for dead; Redis's default is 15 s.
+    pub fn start(node_timeout: Duration) -> Result<Self, SandboxError> {
+        let password = RandomPassword::draw()?;
+        let role = Role::new(&password, Kind::ClusterNode { node_timeout });
+        let nodes = (0..6).map(|_| Redis::start_as(&role)).collect::<Result<Vec<_>, _>>()?;
+        let cluster = Self { nodes, password };
+        let places = cluster.places();
+        let mut create = vec!["--cluster", "create"];
+        create.extend(places.iter().map(String::as_str));
+        create.extend(["--cluster-replicas", "1", "--cluster-yes"]);
+        cluster.ask(&create)?;
+        for node in &cluster.nodes {
+            await_reply(node, "CLUSTER INFO", &["cluster_state:ok", "cluster_known_nodes:6"])?;
+            await_replication(node)?;
+        }
+        Ok(cluster)
+    }
+
+    /// `redis+cluster://:PASSWORD@127.0.0.1:PORT,127.0.0.1:PORT..`, all nodes. Not for a command line.
+    pub fn url(&self) -> String {
+        format!("redis+cluster://:{}@{}", self.password.as_str(), self.places().join(","))
+    }
+
+    /// Ends the master that has this key as a crash would, and returns its port.
+    pub fn kill_master_of(&mut self, key: &str) -> Result<u16, SandboxError> {
+        let reply = self.ask(&["GET", key])?;
+        // `MOVED 3999 127.0.0.1:6381`, unless it was asked itself.
+        let moved = reply.trim().strip_prefix("MOVED ").and_then(|to| to.rsplit_once(':'));
+        let port = moved.and_then(|(_, port)| port.parse().ok());
+        let of_port = |node: &Redis| Some(node.port()) == port;
+        let master = self.nodes.remove(self.nodes.iter().position(of_port).unwrap_or(0));
+        Ok(master.port())
+    }
+
+    fn places(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect()
+    }
+
+    fn ask(&self, words: &[&str]) -> Result<String, SandboxError> {
+        self.nodes.first().map_or_else(|| Ok(String::new()), |node| node.cli(words))
+    }
+}
+
+/// A master, its replica, and three Sentinels of which two must agree.
+#[derive(Debug)]
+pub struct RedisSentinels {
+    master: Option<Redis>,
+    /// Ends with the group.
+    _replica: Redis,
+    sentinels: Vec<Redis>,
+    password: RandomPassword,
+}
+
+impl RedisSentinels {
+    /// `down_after` is how long a master must be silent to be taken for dead; Redis's default is 30 s.
+    pub fn start(down_after: Duration) -> Result<Self, SandboxError> {
+        let password = RandomPassword::draw()?;
+        let start = |kind| Redis::start_as(&Role::new(&password, kind));
+        let master = start(Kind::Alone)?;
+        let replica = start(Kind::ReplicaOf(master.port()))?;
+        await_replication(&replica)?;
+        let kind = Kind::Sentinel { master: master.port(), down_after };
+        let sentinels = (0..3).map(|_| start(kind)).collect::<Result<Vec<_>, _>>()?;
+        for sentinel in &sentinels {
+            await_reply(sentinel, "INFO sentinel", &["status=ok", "slaves=1,sentinels=3"])?;
+        }
+        Ok(Self { master: Some(master), _replica: replica, sentinels, password })
+    }
+
+    /// `redis+sentinel://:PASSWORD@127.0.0.1:PORT,../guard?sentinel_login=:PASSWORD`. Not for a command
+    /// line.
+    pub fn url(&self) -> String {
+        let places: Vec<String> =
+            self.sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port())).collect();
+        let (password, places) = (self.password.as_str(), places.join(","));
+        format!("redis+sentinel://:{password}@{places}/{MASTER_NAME}?sentinel_login=:{password}")
+    }
+
+    /// Ends the master as a crash would.
+    pub fn kill_master(&mut self) {
+        self.master = None;
+    }
+
+    /// Makes the master hang: connections stay, and nothing answers.
+    pub fn stop_master(&self) -> Result<(), SandboxError> {
+        self.master.as_ref().map_or(Ok(()), Redis::stop)
+    }
+}
+
+/// Waits until it has a replica that has its data, or is one.
+fn await_replication(node: &Redis) -> Result<(), SandboxError> {
+    let role = node.cli(&["ROLE"])?;
+    let wanted = if role.starts_with("master") {
+        ["role:master", "state=online"]
+    } else {
+        ["role:slave", "master_link_status:up"]
+    };
+    await_reply(node, "INFO replication", &wanted)
+}
+
+fn await_reply(node: &Redis, question: &str, wanted: &[&str]) -> Result<(), SandboxError> {
+    let words: Vec<&str> = question.split(' ').collect();
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let reply = node.cli(&words)?;
+        if wanted.iter().all(|words| reply.contains(words)) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let (program, what) = ("redis-server".to_owned(), "find the servers of its group");
+            return Err(SandboxError::TimedOut { program, what, limit: LIMIT, log: reply });
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_master_of_a_key_is_killed_and_the_others_stay() {
+        let mut cluster = RedisCluster::start(Duration::from_secs(15)).unwrap();
+        let master = cluster.kill_master_of("a-key").unwrap();
+        assert_eq!(cluster.nodes.len(), 5);
+        let reply = cluster.ask(&["GET", "a-key"]).unwrap();
+        assert!(reply.trim().is_empty() || reply.contains(&master.to_string()), "{reply}");
+        assert!(cluster.nodes.iter().all(|node| node.port() != master));
+    }
+}
