@@ -2,7 +2,8 @@
 //! which a lock in Redis is published: three round trips ([`SetNxEx`]) and six ([`Setnx`]).
 //!
 //! Input: the word `figures`: `cargo bench --bench guard -- figures`; a plain `cargo bench` runs nothing of
-//! it. Output: a line of JSON for each number of concurrent requests. Requests per second, the ratios
+//! it. Output: a line of JSON for each number of concurrent requests, on Redis and on a server whose SET has
+//! IFEQ, which lets the guard do without a script. Requests per second, the ratios
 //! of rounds that followed each other, and the processor time that a request took in Redis and in the client
 //! are each `[median, least, most]` of the rounds. Invariant: all run on the same private server, each on
 //! one multiplexed connection, in rounds that take turns; every request has a key of its own and stores
@@ -28,6 +29,7 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use serde_json::{Value, json};
 use support::setnx::{SetNxEx, Setnx, SetnxBegin};
+use support::valkey;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
@@ -48,6 +50,9 @@ fn main() {
     }
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     run(&runtime, "redis", &Redis::start().unwrap());
+    if let Some(server) = valkey::start() {
+        run(&runtime, "valkey", &server);
+    }
 }
 
 fn run(runtime: &Runtime, name: &str, server: &Redis) {

@@ -41,7 +41,7 @@ pub const WALLS: &[Wall] = &[
     Wall {
         krate: "postrider-patterns",
         features: "idempotency",
-        keeps_out: &["rdkafka", "axum", "clap"],
+        keeps_out: &["rdkafka", "rustls", "axum", "clap"],
     },
     Wall {
         krate: "postrider-patterns",

@@ -2,7 +2,7 @@
 //! string.
 //!
 //! ```text
-//! PENDING    P  fingerprint (32)  fencing token (8, big-endian)                            41 bytes
+//! PENDING    P  fingerprint (32)  the owner's token (8)                                    41 bytes
 //! COMPLETED  C  fingerprint (32)  status (2)  headers (1 + ..)  body                       36 + ..
 //! POINTER    L  fingerprint (32)  the response is too large: look in Postgres                33 bytes
 //! ```
@@ -21,12 +21,10 @@ const PENDING: u8 = b'P';
 const COMPLETED: u8 = b'C';
 const POINTER: u8 = b'L';
 
-/// Bytes of a fencing token.
+/// Bytes of an owner's token.
 const TOKEN: usize = 8;
 const PREFIX: usize = 1 + Fingerprint::LENGTH;
 
-/// What PENDING begins with; the script adds the token.
-pub(super) type PendingPrefix = [u8; PREFIX];
 /// The whole of PENDING, which only its owner knows.
 pub(super) type Pending = [u8; PREFIX + TOKEN];
 
@@ -75,14 +73,6 @@ impl CacheEntry {
     }
 }
 
-pub(super) fn pending_prefix(fingerprint: &Fingerprint) -> PendingPrefix {
-    let mut prefix = [PENDING; PREFIX];
-    for (to, from) in prefix.iter_mut().skip(1).zip(fingerprint.as_bytes()) {
-        *to = *from;
-    }
-    prefix
-}
-
 pub(super) fn pending(fingerprint: &Fingerprint, token: u64) -> Pending {
     let mut all = [PENDING; PREFIX + TOKEN];
     let tail = token.to_be_bytes();
@@ -92,15 +82,12 @@ pub(super) fn pending(fingerprint: &Fingerprint, token: u64) -> Pending {
     all
 }
 
-/// COMPLETED with the response, or POINTER if the response is longer than `bytes_max`.
-pub(super) fn completed(
-    fingerprint: &Fingerprint,
-    response: &StoredResponse,
-    bytes_max: usize,
-) -> Vec<u8> {
+/// COMPLETED with the response, or POINTER if the response is longer than `bytes_max`. The fingerprint is
+/// that of the owner's PENDING.
+pub(super) fn completed(pending: &Pending, response: &StoredResponse, bytes_max: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(PREFIX + 64 + response.body().len().min(bytes_max));
     value.push(COMPLETED);
-    value.extend_from_slice(fingerprint.as_bytes());
+    value.extend(pending.iter().skip(1).take(Fingerprint::LENGTH));
     if response.body().len() <= bytes_max {
         response.encode(&mut value);
     }
@@ -136,17 +123,17 @@ mod tests {
     proptest! {
         #[test]
         fn every_response_decodes_to_itself(response in responses()) {
-            let value = completed(&fingerprint(), &response, usize::MAX);
+            let value = completed(&pending(&fingerprint(), 1), &response, usize::MAX);
             let entry = CacheEntry::decode(value.into(), &fingerprint());
             prop_assert_eq!(entry, CacheEntry::Completed(response));
         }
 
         #[test]
         fn a_value_is_the_response_up_to_the_limit_and_a_pointer_beyond(response in responses()) {
-            let whole = completed(&fingerprint(), &response, usize::MAX);
+            let whole = completed(&pending(&fingerprint(), 1), &response, usize::MAX);
             let length = whole.len() - PREFIX;
-            prop_assert_eq!(&completed(&fingerprint(), &response, length), &whole);
-            let value = completed(&fingerprint(), &response, length - 1);
+            prop_assert_eq!(&completed(&pending(&fingerprint(), 1), &response, length), &whole);
+            let value = completed(&pending(&fingerprint(), 1), &response, length - 1);
             prop_assert_eq!(value.len(), PREFIX);
             prop_assert_eq!(CacheEntry::decode(value.into(), &fingerprint()), CacheEntry::Pointer);
         }
@@ -156,8 +143,8 @@ mod tests {
             let other = Fingerprint::of("POST", "/orders", b"{\"other\":1}");
             let values = [
                 pending(&fingerprint(), token).to_vec(),
-                completed(&fingerprint(), &response, usize::MAX),
-                completed(&fingerprint(), &response, 0),
+                completed(&pending(&fingerprint(), 1), &response, usize::MAX),
+                completed(&pending(&fingerprint(), 1), &response, 0),
             ];
             for value in values {
                 prop_assert_eq!(CacheEntry::decode(value.into(), &other), CacheEntry::Mismatch);
@@ -174,7 +161,7 @@ mod tests {
         fn a_damaged_value_is_decoded_without_a_panic(
             response in responses(), at: proptest::sample::Index, bytes in vec(any::<u8>(), 0..12),
         ) {
-            let mut value = completed(&fingerprint(), &response, usize::MAX);
+            let mut value = completed(&pending(&fingerprint(), 1), &response, usize::MAX);
             let at = at.index(value.len());
             value.splice(at..value.len().min(at + bytes.len()), bytes);
             CacheEntry::decode(value.into(), &fingerprint());
@@ -182,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn pending_is_its_head_and_the_token_in_one_allocation_of_redis() {
+    fn pending_is_fingerprint_and_token_in_one_allocation_of_redis() {
         let whole = pending(&fingerprint(), 0x0102_0304_0506_0708);
-        assert_eq!(whole[..PREFIX], pending_prefix(&fingerprint()));
+        assert_eq!(whole[..PREFIX], [[b'P'].as_slice(), fingerprint().as_bytes()].concat());
         assert_eq!(whole[PREFIX..], [1, 2, 3, 4, 5, 6, 7, 8]);
         assert!(whole.len() <= 44, "OBJ_ENCODING_EMBSTR_SIZE_LIMIT of Redis");
         assert_eq!(

@@ -66,9 +66,11 @@ impl IdempotencyError {
     /// The exact fix, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Url(_) => {
-                Some("write it as redis://user:password@host:6379/0, or rediss:// for TLS")
-            }
+            Self::Url(_) => Some(
+                "write it as redis://user:password@host:6379/0, redis+cluster://host,host.. or \
+                     redis+sentinel://host,host../NAME; rediss for TLS; each but the first needs its \
+                     cargo feature",
+            ),
             Self::Missing(_) => {
                 Some("psql -d \"$DATABASE_URL\" -f migrations/0003_application.sql")
             }

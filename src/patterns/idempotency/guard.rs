@@ -38,6 +38,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Longer than any client or proxy waits for a response.
 const WAIT_MAX: Duration = Duration::from_hours(1);
 
+/// `begin` waits this much longer than the response timeout, so that Redis is bypassed by then.
+const LATE_NOTED: Duration = Duration::from_millis(2);
+
 /// What to do with a request. A new variant would be a breaking change on purpose: each needs code.
 #[derive(Debug)]
 #[must_use = "whether to execute the request"]
@@ -108,9 +111,16 @@ impl Shared {
 }
 
 impl Guard {
-    /// A guard with the Redis at `url`. Returns at once, whether or not Redis is available, and connects
-    /// in the background; must be called inside a tokio runtime. Errors:
+    /// A guard with the Redis at `url`, version 7.0 or newer. Returns at once, whether or not Redis is
+    /// available, and connects in the background; must be called inside a tokio runtime. Errors:
     /// [`IdempotencyError::Url`], [`IdempotencyError::Settings`].
+    ///
+    /// One server: `redis://user:password@host:6379/0`. A Redis Cluster (feature `redis-cluster`):
+    /// `redis+cluster://user:password@one:6379,two:6379`, any of its nodes. Sentinels (feature
+    /// `redis-sentinel`) and the name by which they know the master:
+    /// `redis+sentinel://user:password@one:26379,two:26379/NAME/0?sentinel_login=user:password`; the first
+    /// login is the master's, and without the last the Sentinels are asked without one. With `rediss` in
+    /// place of `redis`, TLS (feature `redis-tls`).
     pub fn connect(url: &str, settings: &GuardSettings) -> Result<Self, IdempotencyError> {
         Ok(Self::new(Some(RedisStore::connect(url, settings)?)))
     }
@@ -178,13 +188,8 @@ impl Guard {
         };
         // It goes on in the background when it is late: a lease that nobody awaits any more is released.
         let begin = Finish::new(begin, self.shared.runtime.clone());
-        match timeout(redis.settings().response_timeout, begin).await {
-            Ok(outcome) => outcome.unwrap_or(BeginOutcome::Unsure),
-            Err(elapsed) => {
-                redis.late(&elapsed);
-                BeginOutcome::Unsure
-            }
-        }
+        let limit = redis.settings().response_timeout + LATE_NOTED;
+        timeout(limit, begin).await.ok().flatten().unwrap_or(BeginOutcome::Unsure)
     }
 
     /// Stores the response that the owner's transaction committed, or found committed by another. Call it

@@ -40,12 +40,6 @@ impl Lease {
         Self { owned, shared, is_settled: AtomicBool::new(false) }
     }
 
-    /// The fencing token: microseconds of Redis's clock, larger for a later owner of the key unless that
-    /// clock is set back. For other systems that should refuse a former owner.
-    pub fn token(&self) -> u64 {
-        self.owned.token()
-    }
-
     /// From now on a drop does not free the key; it is free when its time to live expires. For the time
     /// from before a COMMIT until its outcome is known.
     pub fn leave_to_expire(&self) {

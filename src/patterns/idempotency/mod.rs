@@ -8,7 +8,7 @@
 //!
 //! # Two halves
 //!
-//! **Redis, the cache** ([`Guard`]): absent, then PENDING with a fencing token and a time to live, then
+//! **Redis, the cache** ([`Guard`]): absent, then PENDING with its owner's token and a time to live, then
 //! COMPLETED with the stored response. It answers most duplicates in one round trip, and tells those that
 //! arrive while the first is in progress to retry later. It is a cache: the guard is correct without it.
 //!
@@ -37,12 +37,14 @@ mod breaker;
 mod cache_entry;
 mod canonical;
 mod claims;
+mod connection;
 mod counts;
 mod enter;
 mod error;
 mod guard;
 mod in_flight;
 mod lease;
+mod redis_server;
 mod redis_store;
 mod request;
 mod response;

@@ -1,32 +1,30 @@
-//! Stores the state of idempotency keys in Redis: runs the Lua scripts, behind a circuit breaker.
+//! Stores the state of idempotency keys in Redis: one command or script for each transition, behind a circuit
+//! breaker.
 //!
 //! Input: `GuardSettings`, a request, or the `Lease` of the request that executes, with its response.
 //! Output: a new lease, the existing value, or whether the lease was still valid; `None` if Redis did not
-//! answer in time. Invariant: a call but `begin` takes no longer than the response timeout, connecting included; after
-//! a failure Redis is bypassed for a while, so that an outage neither fails nor slows down requests.
+//! answer in time. Invariant: a call but `begin` takes no longer than the response timeout, connecting included;
+//! after a failure Redis is bypassed for a while, so that an outage neither fails nor slows down requests.
 
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::io::tcp::TcpSettings;
-use redis::{
-    Client, FromRedisValue, IntoConnectionInfo as _, RedisResult, ScriptInvocation, Value,
-};
+use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
 
 use super::breaker::{Attempt, CircuitBreaker};
 use super::cache_entry::{self, Pending};
+use super::connection::{Connecting, Connection};
 use super::error::IdempotencyError;
-use super::request::{Fingerprint, Request};
-use super::scripts::Scripts;
+use super::redis_server::Server;
+use super::request::Request;
+use super::scripts::Script;
 
-/// For TCP, TLS and authentication of a new connection, in the background.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long sent data may stay unacknowledged before the kernel closes the connection. Its default is
-/// some fifteen minutes, during which every probe would go to the same dead connection.
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(3);
 /// With less, any pause would miss the renewal at every third of it.
 const PENDING_TTL_MIN: Duration = Duration::from_millis(30);
+/// `ERR syntax error`, or another text after ERR.
+const UNKNOWN_OPTION: ErrorKind = ErrorKind::Server(ServerErrorKind::ResponseError);
 /// Longer is a mistake in the unit.
 const TTL_MAX: Duration = Duration::from_hours(24 * 366);
 
@@ -86,80 +84,90 @@ impl GuardSettings {
 }
 
 /// What only the owner of a key knows; [`super::Lease`] says when it ends.
-#[derive(Debug, Clone)]
-pub(super) struct Lease {
-    redis_key: RedisKey,
-    fingerprint: Fingerprint,
-    token: u64,
-}
-
-impl Lease {
-    pub(super) fn token(&self) -> u64 {
-        self.token
-    }
-
-    fn pending(&self) -> Pending {
-        cache_entry::pending(&self.fingerprint, self.token)
-    }
-}
-
-/// Contains the client's key, so `Debug` hides it.
 #[derive(Clone)]
-struct RedisKey(String);
+pub(super) struct Lease {
+    redis_key: String,
+    pending: Pending,
+}
 
-impl std::fmt::Debug for RedisKey {
+/// Without the client's key and the fingerprint of its request.
+impl std::fmt::Debug for Lease {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "RedisKey({} bytes)", self.0.len())
+        out.debug_struct("Lease").finish_non_exhaustive()
     }
 }
 
-/// The result of the `begin` script.
+/// What becomes of a call that Redis has not answered in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WhenLate {
+    GiveUp,
+    GoOn,
+}
+
+/// The outcome of `begin`.
 #[derive(Debug)]
 pub(super) enum BeginReply {
     New(Lease),
     Existing(bytes::Bytes),
 }
 
-/// A Redis server and the state of its circuit breaker.
-#[derive(Debug)]
+/// Redis, and the state of its circuit breaker.
 pub(super) struct RedisStore {
-    client: Client,
+    server: Server,
     settings: GuardSettings,
-    scripts: Scripts,
+    set: Script,
+    delete: Script,
+    /// Whether the server has SET with IFEQ, as far as is known.
+    has_ifeq: AtomicBool,
     state: Mutex<RedisState>,
 }
 
-#[derive(Debug)]
 struct RedisState {
     breaker: CircuitBreaker,
-    connection: ConnectionManager,
+    /// `None` after a failure, until the next call.
+    connection: Option<Connecting>,
+}
+
+/// Without the server's address and password.
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("RedisStore").field("settings", &self.settings).finish_non_exhaustive()
+    }
 }
 
 impl RedisStore {
     pub(super) fn connect(url: &str, settings: &GuardSettings) -> Result<Self, IdempotencyError> {
         settings.check()?;
         let settings = settings.clone();
-        let client = client(url).map_err(IdempotencyError::url)?;
-        let connection = connection(&client).map_err(IdempotencyError::url)?;
-        let state = RedisState { breaker: CircuitBreaker::new(settings.bypass), connection };
-        Ok(Self { client, settings, scripts: Scripts::new(), state: Mutex::new(state) })
+        let server = Server::parse(url).map_err(IdempotencyError::url)?;
+        let state = RedisState {
+            breaker: CircuitBreaker::new(settings.bypass),
+            connection: Some(Connecting::start(&server)),
+        };
+        Ok(Self {
+            server,
+            settings,
+            set: Script::set(),
+            delete: Script::delete(),
+            has_ifeq: AtomicBool::new(true),
+            state: Mutex::new(state),
+        })
     }
 
     /// However long it takes: what Redis answers too late must be known, or nobody can release it. The
-    /// caller sets the limit, and says so by `late`.
+    /// caller sets the limit; that the answer is late is noted here.
     pub(super) async fn begin(&self, request: &Request) -> Option<BeginReply> {
-        let fingerprint = *request.fingerprint();
         let redis_key = self.key_of(request);
-        let mut call = self.scripts.begin.key(redis_key.0.as_str());
-        let prefix = cache_entry::pending_prefix(&fingerprint);
-        call.arg(prefix.as_slice()).arg(millis(self.settings.pending_ttl));
-        match self.answer(&call).await? {
-            Value::Int(token) => {
-                let token = u64::try_from(token).ok()?;
-                Some(BeginReply::New(Lease { redis_key, fingerprint, token }))
-            }
+        let pending = cache_entry::pending(request.fingerprint(), token());
+        let mut command = redis::cmd("SET");
+        command.arg(redis_key.as_str()).arg(pending.as_slice()).arg("NX").arg("GET");
+        command.arg("PX").arg(millis(self.settings.pending_ttl));
+        let call = async |mut connection: Connection| {
+            unless_of_another_type(command.query_async(&mut connection).await, Value::Okay)
+        };
+        match self.exchange(call, WhenLate::GoOn).await? {
+            Value::Nil => Some(BeginReply::New(Lease { redis_key, pending })),
             Value::BulkString(value) => Some(BeginReply::Existing(value.into())),
-            // A key of another type.
             _ => None,
         }
     }
@@ -171,22 +179,39 @@ impl RedisStore {
         response: &super::response::StoredResponse,
     ) -> Option<bool> {
         let bytes_max = self.settings.stored_bytes_max;
-        let value = cache_entry::completed(&lease.fingerprint, response, bytes_max);
-        let mut call = self.scripts.complete.key(lease.redis_key.0.as_str());
-        call.arg(lease.pending().as_slice()).arg(value).arg(millis(self.settings.completed_ttl));
-        self.call(&call).await
+        let value = cache_entry::completed(&lease.pending, response, bytes_max);
+        self.replace(lease, &value, self.settings.completed_ttl).await
     }
 
     pub(super) async fn renew(&self, lease: &Lease) -> Option<bool> {
-        let mut call = self.scripts.renew.key(lease.redis_key.0.as_str());
-        call.arg(lease.pending().as_slice()).arg(millis(self.settings.pending_ttl));
-        self.call(&call).await
+        self.replace(lease, &lease.pending, self.settings.pending_ttl).await
     }
 
     pub(super) async fn release(&self, lease: &Lease) -> Option<bool> {
-        let mut call = self.scripts.release.key(lease.redis_key.0.as_str());
-        call.arg(lease.pending().as_slice());
-        self.call(&call).await
+        let (key, pending) = (lease.redis_key.as_str(), lease.pending.as_slice());
+        self.call(async |mut it| self.delete.run(&mut it, key, &[pending]).await).await
+    }
+
+    /// Replaces the lease's PENDING, if it is there, by one command where the server has it: Redis from 8.4
+    /// on, Valkey from 8.1 on. Others have a script for it, which costs them as much as the rest of a
+    /// request.
+    async fn replace(&self, lease: &Lease, value: &[u8], ttl: Duration) -> Option<bool> {
+        let (key, pending) = (lease.redis_key.as_str(), lease.pending.as_slice());
+        let ttl = millis(ttl).to_string();
+        let mut command = redis::cmd("SET");
+        command.arg(key).arg(value).arg("IFEQ").arg(pending).arg("PX").arg(&ttl);
+        let call = async |mut connection: Connection| {
+            if self.has_ifeq.load(Ordering::Relaxed) {
+                match command.query_async(&mut connection).await {
+                    Err(error) if error.kind() == UNKNOWN_OPTION => {
+                        self.has_ifeq.store(false, Ordering::Relaxed);
+                    }
+                    outcome => return unless_of_another_type(outcome, false),
+                }
+            }
+            self.set.run(&mut connection, key, &[pending, value, ttl.as_bytes()]).await
+        };
+        self.call(call).await
     }
 
     pub(super) fn settings(&self) -> &GuardSettings {
@@ -194,66 +219,73 @@ impl RedisStore {
     }
 
     /// The client's key contains no space, so different pairs of scope and key give different Redis keys.
-    fn key_of(&self, request: &Request) -> RedisKey {
-        let parts = [&self.settings.prefix, request.scope(), " ", request.key().as_str()];
-        RedisKey(parts.concat())
+    fn key_of(&self, request: &Request) -> String {
+        [&self.settings.prefix, request.scope(), " ", request.key().as_str()].concat()
     }
 
-    async fn call<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Option<T> {
-        match tokio::time::timeout(self.settings.response_timeout, self.answer(call)).await {
-            Ok(answer) => answer,
+    async fn call<T>(&self, call: impl AsyncFnOnce(Connection) -> RedisResult<T>) -> Option<T> {
+        self.exchange(call, WhenLate::GiveUp).await
+    }
+
+    async fn exchange<T>(
+        &self,
+        call: impl AsyncFnOnce(Connection) -> RedisResult<T>,
+        when_late: WhenLate,
+    ) -> Option<T> {
+        let (attempt, mut connecting) = self.attempt()?;
+        let shared = connecting.clone();
+        let mut reply = pin!(async { call(connecting.ready().await?).await });
+        let reply = match tokio::time::timeout(self.settings.response_timeout, &mut reply).await {
+            Ok(reply) => reply,
             Err(elapsed) => {
-                self.late(&elapsed);
-                None
+                // Once may be a pause of the server; twice, it may be a host that is gone, or one that
+                // is no master any more. Another connection finds out.
+                let is_dead = attempt == Attempt::Probe && !shared.is_pending();
+                self.failed(&elapsed, is_dead.then_some(&shared));
+                if when_late == WhenLate::GiveUp {
+                    return None;
+                }
+                reply.await
             }
-        }
-    }
-
-    /// Redis has not answered in time.
-    pub(super) fn late(&self, elapsed: &tokio::time::error::Elapsed) {
-        self.failed(elapsed);
-    }
-
-    async fn answer<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Option<T> {
-        let (ask, mut connection) = {
-            let mut state = self.state();
-            (state.breaker.ask(Instant::now()), state.connection.clone())
         };
-        if ask == Attempt::Bypass {
-            return None;
-        }
-        match call.invoke_async(&mut connection).await {
+        match reply {
             Ok(value) => {
-                if ask == Attempt::Probe {
+                if attempt == Attempt::Probe {
                     self.state().breaker.recovered();
                     tracing::info!("Redis is available again; the idempotency guard uses it");
                 }
                 Some(value)
             }
             Err(error) => {
-                if !error.is_io_error() {
-                    self.replace_connection();
-                }
-                self.failed(&error);
+                self.failed(&error, Some(&shared));
                 None
             }
         }
     }
 
-    fn failed(&self, why: &(dyn std::error::Error + 'static)) {
-        if self.state().breaker.failed(Instant::now()) {
+    /// `None` while Redis is bypassed.
+    fn attempt(&self) -> Option<(Attempt, Connecting)> {
+        let mut state = self.state();
+        let attempt = state.breaker.ask(Instant::now());
+        if attempt == Attempt::Bypass {
+            return None;
+        }
+        let connection = state.connection.get_or_insert_with(|| Connecting::start(&self.server));
+        Some((attempt, connection.clone()))
+    }
+
+    /// `useless` is given up, if another call has not done so.
+    fn failed(&self, why: &(dyn std::error::Error + 'static), useless: Option<&Connecting>) {
+        let mut state = self.state();
+        if useless.is_some_and(|it| state.connection.as_ref().is_some_and(|now| now.is_same_as(it)))
+        {
+            state.connection = None;
+        }
+        if state.breaker.failed(Instant::now()) {
             tracing::warn!(
                 error = why,
                 "Redis is unavailable; until it is back, Postgres alone guards against duplicates"
             );
-        }
-    }
-
-    /// `ConnectionManager` reconnects by itself after a network error only: after a failed login it would
-    /// repeat the same error for ever.
-    fn replace_connection(&self) {
-        if let Ok(fresh) = connection(&self.client) {
-            self.state().connection = fresh;
         }
     }
 
@@ -263,29 +295,18 @@ impl RedisStore {
     }
 }
 
-fn client(url: &str) -> RedisResult<Client> {
-    // Without nodelay a small request waits until the one before it is acknowledged.
-    let tcp = TcpSettings::default().set_nodelay(true);
-    #[cfg(target_os = "linux")]
-    let tcp = tcp.set_user_timeout(TCP_USER_TIMEOUT);
-    Client::open(url.into_connection_info()?.set_tcp_settings(tcp))
+/// A key of another type than ours is no failure of Redis.
+fn unless_of_another_type<T>(outcome: RedisResult<T>, other: T) -> RedisResult<T> {
+    match outcome {
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(other),
+        outcome => outcome,
+    }
 }
 
-/// Returns at once, and connects meanwhile.
-fn connection(client: &Client) -> RedisResult<ConnectionManager> {
-    let config = ConnectionManagerConfig::new()
-        // One attempt for each probe: no retries inside the manager.
-        .set_number_of_retries(0)
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        // `call` has a timeout of its own around everything.
-        .set_response_timeout(None);
-    let manager = ConnectionManager::new_lazy_with_config(client.clone(), config)?;
-    let mut first = manager.clone();
-    tokio::spawn(async move {
-        // It only drives the connection: the next call sees the outcome.
-        let _: RedisResult<()> = redis::cmd("PING").query_async(&mut first).await;
-    });
-    Ok(manager)
+/// Different for each owner: 62 random bits of the system's generator. Random, and not a counter, so that no
+/// copy of a process or of its machine gives the same one again.
+fn token() -> u64 {
+    uuid::Uuid::now_v7().as_u64_pair().1
 }
 
 fn millis(time: Duration) -> u64 {
@@ -310,13 +331,5 @@ mod tests {
         ] {
             assert!(matches!(bad.check(), Err(IdempotencyError::Settings(_))), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn an_invalid_url_is_refused_without_being_repeated() {
-        let error =
-            client("redis://:s3cret@host:port/").map_err(IdempotencyError::url).unwrap_err();
-        let source = std::error::Error::source(&error).unwrap().to_string();
-        assert!(!error.to_string().contains("s3cret") && !source.contains("s3cret"), "{source}");
     }
 }

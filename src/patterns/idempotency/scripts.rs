@@ -1,70 +1,63 @@
-//! The Lua scripts that begin, complete, renew and release an idempotency key in Redis, each in one round
-//! trip.
+//! The two Lua scripts that change an idempotency key only if it still has its owner's PENDING, each in one
+//! round trip.
 //!
-//! Output: `Scripts`, called by digest; the client loads a script that Redis does not know yet. Invariant:
-//! reads and writes of a script are atomic; a key of another type is left alone and raises no error, so
-//! that it does not look like a failure of Redis. Needs Redis 5 or newer, since the clock is read before a
-//! write. PSETEX and locals rather than SET with options: a call from Lua costs more than the command
-//! itself, and each argument adds to that.
-//!
-//! # The fencing token
-//!
-//! Microseconds of Redis's own clock at the moment of `begin`: it rises from owner to owner of a key
-//! without a counter that a flush, an eviction or the key's expiry would forget. Between two owners lie
-//! at least two other scripts, which take more than a microsecond. If the clock is set back, or after a
-//! failover to a server whose clock is behind, a later owner may have a smaller token. The scripts compare
-//! tokens for equality alone, so even then the former owner is told that it is stale; only another
-//! system that compares them by size is affected. Lua's numbers hold microseconds exactly
-//! until the year 2255.
+//! Input: a connection, the key, the arguments. Output: whether the value was the owner's. Invariant: the
+//! comparison and the write are atomic, and touch the one key that the script declares; a key of another
+//! type is left alone and raises no error, so that it does not look like a failure of Redis. PSETEX rather
+//! than SET with options: each argument of a call from Lua adds to its cost.
 
-use redis::Script;
-
-/// KEYS: the key. ARGV: what PENDING begins with, its time to live in ms.
-/// Returns the token, or the existing value, or nil if that is not a string.
-const BEGIN: &str = "\
-local call, key = redis.call, KEYS[1]
-local held = redis.pcall('GET', key)
-if held then return type(held) == 'string' and held end
-local now = call('TIME')
-local token = now[1] * 1000000 + now[2]
-call('PSETEX', key, ARGV[2], ARGV[1] .. struct.pack('>I8', token))
-return token";
+use redis::aio::ConnectionLike;
+use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind};
 
 /// ARGV: the owner's PENDING, the value to replace it with, its time to live in ms.
-const COMPLETE: &str = "\
-local key = KEYS[1]
-if redis.pcall('GET', key) ~= ARGV[1] then return 0 end
-redis.call('PSETEX', key, ARGV[3], ARGV[2])
-return 1";
-
-/// ARGV: the owner's PENDING, its time to live in ms.
-const RENEW: &str = "\
+const SET: &str = "\
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
+redis.call('PSETEX', KEYS[1], ARGV[3], ARGV[2])
 return 1";
 
 /// ARGV: the owner's PENDING.
-const RELEASE: &str = "\
+const DELETE: &str = "\
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
 return 1";
 
-/// The scripts and their digests.
-#[derive(Debug)]
-pub(super) struct Scripts {
-    pub(super) begin: Script,
-    pub(super) complete: Script,
-    pub(super) renew: Script,
-    pub(super) release: Script,
+/// A script and its digest.
+pub(super) struct Script {
+    code: &'static str,
+    digest: String,
 }
 
-impl Scripts {
-    pub(super) fn new() -> Self {
-        Self {
-            begin: Script::new(BEGIN),
-            complete: Script::new(COMPLETE),
-            renew: Script::new(RENEW),
-            release: Script::new(RELEASE),
+impl Script {
+    pub(super) fn set() -> Self {
+        Self::new(SET)
+    }
+
+    pub(super) fn delete() -> Self {
+        Self::new(DELETE)
+    }
+
+    fn new(code: &'static str) -> Self {
+        Self { code, digest: redis::Script::new(code).get_hash().to_owned() }
+    }
+
+    /// Runs it by its digest; by its text, which Redis then remembers, where it does not know the digest:
+    /// after a restart, a failover, or SCRIPT FLUSH.
+    pub(super) async fn run(
+        &self,
+        connection: &mut impl ConnectionLike,
+        key: &str,
+        arguments: &[&[u8]],
+    ) -> RedisResult<bool> {
+        let command = |name, script: &str| -> Cmd {
+            let mut command = redis::cmd(name);
+            command.arg(script).arg(1).arg(key).arg(arguments);
+            command
+        };
+        match command("EVALSHA", &self.digest).query_async(connection).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                command("EVAL", self.code).query_async(connection).await
+            }
+            outcome => outcome,
         }
     }
 }

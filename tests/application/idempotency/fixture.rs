@@ -143,6 +143,11 @@ impl Database {
         client.query_one("SELECT count(*) FROM effects", &[]).await.unwrap().get(0)
     }
 
+    pub(crate) async fn keys_with_effects(&self) -> i64 {
+        let client = self.client().await;
+        client.query_one("SELECT count(DISTINCT key) FROM effects", &[]).await.unwrap().get(0)
+    }
+
     /// Waits until this many sessions wait for a lock.
     pub(crate) async fn await_blocked(&self, sessions: i64) {
         let client = self.client().await;

@@ -14,6 +14,7 @@
 mod claims;
 mod dropped;
 mod execute;
+mod failover;
 mod fixture;
 mod hang_ups;
 mod hostile;
@@ -23,4 +24,5 @@ mod outages;
 mod published;
 mod storm;
 mod transitions;
+mod valkey;
 mod zombies;

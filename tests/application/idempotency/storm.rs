@@ -20,17 +20,17 @@ const SESSIONS: usize = 32;
 
 /// The outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+pub(crate) enum Outcome {
     Made(StoredResponse),
     Replayed(StoredResponse),
     Wait,
 }
 
 /// A service as the guard's documentation writes it.
-struct Service {
-    guard: Guard,
+pub(crate) struct Service {
+    pub(crate) guard: Guard,
     sessions: Vec<Mutex<Client>>,
-    database: Database,
+    pub(crate) database: Database,
     executions: AtomicU32,
     /// For how long each execution is paused before its transaction and inside it, without its
     /// lease being renewed.
@@ -38,7 +38,7 @@ struct Service {
 }
 
 impl Service {
-    async fn new(guard: Guard, pauses: [Duration; 2]) -> Arc<Self> {
+    pub(crate) async fn new(guard: Guard, pauses: [Duration; 2]) -> Arc<Self> {
         let database = Database::migrated().await;
         let mut sessions = Vec::new();
         for _ in 0..SESSIONS {
@@ -47,7 +47,7 @@ impl Service {
         Arc::new(Self { guard, sessions, database, executions: AtomicU32::new(0), pauses })
     }
 
-    async fn place(&self, number: usize, request: &Request) -> Outcome {
+    pub(crate) async fn place(&self, number: usize, request: &Request) -> Outcome {
         let lease = match self.guard.begin(request).await {
             BeginOutcome::New(lease) => Some(lease),
             BeginOutcome::Pending { .. } => return Outcome::Wait,

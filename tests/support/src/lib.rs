@@ -41,6 +41,7 @@ pub mod status_log;
 pub mod status_proxy;
 pub mod task;
 pub mod topic;
+pub mod valkey;
 pub mod wait;
 
 use std::path::Path;
