@@ -26,7 +26,7 @@ const SHAPE: &str = "
         ALTER aggregate_id DROP NOT NULL, ALTER event_type DROP NOT NULL,
         ALTER created_at DROP NOT NULL, ALTER payload TYPE text,
         ADD n int, ADD fate text, ADD note text, ADD detail json, ADD amount numeric,
-        ADD weight float8, ADD traceparent text";
+        ADD weight float8, ALTER traceparent TYPE text";
 
 /// Values of `format.value` that are more than the payload's bytes.
 const FORMATS: [&str; 5] =
