@@ -146,12 +146,17 @@ fn counts(consumer: &ConsumerSnapshot) -> Vec<Metric> {
 
 /// Omits what is not known.
 fn gauges(status: &ConsumerStatus) -> Vec<Metric> {
-    let ConsumerStatus { partitions, lag_messages, .. } = *status;
+    let &ConsumerStatus { partitions, lag_messages, waiting_messages, .. } = status;
     let lag = ("shop_consumer_lag_messages", "messages that are not handled yet", lag_messages);
     let partitions =
         ("shop_consumer_partitions", "partitions assigned to this process", Some(partitions));
+    let waiting = (
+        "shop_consumer_waiting_messages",
+        "messages that failed and wait for another attempt, and those behind them",
+        Some(waiting_messages),
+    );
     let known = |(name, help, value): (_, _, Option<u64>)| Some((name, help, value?));
-    [partitions, lag].into_iter().filter_map(known).collect()
+    [partitions, lag, waiting].into_iter().filter_map(known).collect()
 }
 
 fn text(counts: &[Metric]) -> String {

@@ -1,12 +1,12 @@
 //! Tracks which partitions are assigned to this group member, since when, and up to which offset each is
 //! handled.
 //!
-//! Input: assignments and revocations, received records, handled records. Output: whether a record is still
-//! this member's, the offsets to commit, and the lag. Invariant: each assignment has an epoch, and a record
-//! received in an older epoch moves no offset, even if the partition was reassigned to the same member
-//! meanwhile. Pure.
+//! Input: assignments and revocations, received records, handled records, in any order. Output: whether a
+//! record is still this member's, the offsets to commit, and the lag. Invariant: an offset to commit has no
+//! received record before it that is not handled; each assignment has an epoch, and a record received in an
+//! older epoch moves no offset, even if the partition was reassigned to the same member meanwhile. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use postrider_core::record::StoredRecord;
 
@@ -41,8 +41,10 @@ struct Assignment {
     epoch: u64,
     /// The offset that it started at, once that was requested.
     start: Option<i64>,
-    /// The next offset to read, once a record was handled in this assignment.
-    next: Option<i64>,
+    /// The offset after the last record that was handled in this assignment.
+    after_handled: Option<i64>,
+    /// Records that were received and are not handled.
+    unhandled: BTreeSet<i64>,
 }
 
 impl ReceivedRecord {
@@ -54,12 +56,20 @@ impl ReceivedRecord {
     }
 }
 
+impl RecordPosition {
+    /// Its partition.
+    pub(super) fn partition(&self) -> &Partition {
+        &self.partition
+    }
+}
+
 impl Assignments {
     /// These are assigned from now on.
     pub(super) fn assign(&mut self, partitions: impl IntoIterator<Item = Partition>) {
         self.epoch += 1;
         let epoch = self.epoch;
-        let new = || Assignment { epoch, start: None, next: None };
+        let new =
+            || Assignment { epoch, start: None, after_handled: None, unhandled: BTreeSet::new() };
         self.partitions.extend(partitions.into_iter().map(|partition| (partition, new())));
     }
 
@@ -78,20 +88,20 @@ impl Assignments {
         self.epoch
     }
 
-    /// Tags a record with the current epoch; `None` if its partition is not assigned.
-    pub(super) fn tag(&self, record: StoredRecord) -> Option<ReceivedRecord> {
-        let assignment = self.partitions.get(&(record.topic.clone(), record.partition))?;
+    /// Notes that it was received, and tags it with the current epoch; `None` if its partition is not assigned.
+    pub(super) fn tag(&mut self, record: StoredRecord) -> Option<ReceivedRecord> {
+        let assignment = self.partitions.get_mut(&(record.topic.clone(), record.partition))?;
+        assignment.unhandled.insert(record.offset);
         Some(ReceivedRecord { epoch: assignment.epoch, record })
     }
 
     /// Whether its partition has been assigned ever since it was received.
-    pub(super) fn is_current(&self, received: &ReceivedRecord) -> bool {
-        let StoredRecord { topic, partition, .. } = &received.record;
-        let assignment = self.partitions.get(&(topic.clone(), *partition));
-        assignment.is_some_and(|assignment| assignment.epoch == received.epoch)
+    pub(super) fn is_current(&self, position: &RecordPosition) -> bool {
+        let assignment = self.partitions.get(&position.partition);
+        assignment.is_some_and(|assignment| assignment.epoch == position.epoch)
     }
 
-    /// Notes that these are handled, and returns the offsets that changed.
+    /// Notes that these are handled, and returns the offsets to commit that changed.
     pub(super) fn mark_handled(
         &mut self,
         positions: &[RecordPosition],
@@ -100,8 +110,12 @@ impl Assignments {
         for RecordPosition { partition, offset, epoch } in positions {
             let assignment = self.partitions.get_mut(partition);
             if let Some(assignment) = assignment.filter(|it| it.epoch == *epoch) {
-                assignment.next = Some(offset + 1);
-                changed.insert(partition.clone(), offset + 1);
+                let before = assignment.next();
+                assignment.unhandled.remove(offset);
+                assignment.after_handled = assignment.after_handled.max(Some(offset + 1));
+                if let Some(next) = assignment.next().filter(|_| assignment.next() != before) {
+                    changed.insert(partition.clone(), next);
+                }
             }
         }
         changed
@@ -111,7 +125,7 @@ impl Assignments {
     pub(super) fn handled(&self, wanted: impl Fn(&Partition) -> bool) -> BTreeMap<Partition, i64> {
         let known = self.partitions.iter().filter(|(partition, _)| wanted(partition));
         known
-            .filter_map(|(partition, assignment)| Some((partition.clone(), assignment.next?)))
+            .filter_map(|(partition, assignment)| Some((partition.clone(), assignment.next()?)))
             .collect()
     }
 
@@ -146,8 +160,14 @@ impl Assignments {
 }
 
 impl Assignment {
+    /// The next offset to read after a restart, once a record was handled: of the first that is not.
+    fn next(&self) -> Option<i64> {
+        let after_handled = self.after_handled?;
+        Some(self.unhandled.first().map_or(after_handled, |&first| first.min(after_handled)))
+    }
+
     fn from(&self) -> Option<i64> {
-        self.next.or(self.start)
+        self.next().or(self.start)
     }
 }
 
@@ -159,7 +179,7 @@ mod tests {
         ("orders".to_owned(), number)
     }
 
-    fn received(assignments: &Assignments, number: i32, offset: i64) -> ReceivedRecord {
+    fn received(assignments: &mut Assignments, number: i32, offset: i64) -> ReceivedRecord {
         let record = StoredRecord {
             topic: "orders".into(),
             partition: number,
@@ -178,7 +198,8 @@ mod tests {
     fn a_reassigned_partition_ignores_records_of_its_older_epoch() {
         let mut assignments = Assignments::default();
         assignments.assign([partition(0), partition(1)]);
-        let batch = [received(&assignments, 0, 7), received(&assignments, 1, 3)];
+        let batch = [received(&mut assignments, 0, 7), received(&mut assignments, 1, 3)];
+        let batch = batch.map(|it| it.position());
         assert!(batch.iter().all(|it| assignments.is_current(it)));
         // Both while the batch is being processed.
         assignments.revoke(&[partition(0)]);
@@ -186,10 +207,10 @@ mod tests {
         assignments.assign([partition(0)]);
         assert!(!assignments.is_current(&batch[0]) && assignments.is_current(&batch[1]));
         // The new assignment is further, because another member had the partition in between.
-        let newer = received(&assignments, 0, 40);
+        let newer = received(&mut assignments, 0, 40);
         let changed = assignments.mark_handled(&[newer.position()]);
         assert_eq!(changed, [(partition(0), 41)].into());
-        let changed = assignments.mark_handled(&batch.map(|it| it.position()));
+        let changed = assignments.mark_handled(&batch);
         assert_eq!(changed, [(partition(1), 4)].into());
         assert_eq!(offsets(&assignments), [(0, 41), (1, 4)]);
     }
@@ -198,7 +219,7 @@ mod tests {
     fn a_reassigned_partition_has_no_offset_to_commit() {
         let mut assignments = Assignments::default();
         assignments.assign([partition(0)]);
-        let old = received(&assignments, 0, 7);
+        let old = received(&mut assignments, 0, 7);
         assignments.revoke(&[partition(0)]);
         assert!(assignments.mark_handled(&[old.position()]).is_empty());
         assignments.assign([partition(0)]);
@@ -207,10 +228,23 @@ mod tests {
     }
 
     #[test]
+    fn an_offset_waits_for_every_record_before_it() {
+        let mut assignments = Assignments::default();
+        assignments.assign([partition(0)]);
+        let batch = [4, 5, 7].map(|offset| received(&mut assignments, 0, offset).position());
+        assert_eq!(assignments.mark_handled(&batch[1..2]), [(partition(0), 4)].into());
+        // Nothing that the brokers do not know.
+        assert!(assignments.mark_handled(&batch[2..]).is_empty());
+        let newer = received(&mut assignments, 0, 8);
+        assert_eq!(assignments.mark_handled(&batch[..1]), [(partition(0), 8)].into());
+        assert_eq!(assignments.mark_handled(&[newer.position()]), [(partition(0), 9)].into());
+    }
+
+    #[test]
     fn a_record_of_a_partition_that_is_not_assigned_is_dropped() {
         let mut assignments = Assignments::default();
         assignments.assign([partition(0)]);
-        let record = received(&assignments, 0, 1).record;
+        let record = received(&mut assignments, 0, 1).record;
         assignments.revoke(&[partition(0)]);
         assert!(assignments.tag(record).is_none());
     }
@@ -223,7 +257,7 @@ mod tests {
         assert_eq!((assignments.unknown().len(), assignments.lag(&ends)), (2, 0));
         assignments.set_start(&[(partition(0), 4), (partition(1), 12), (partition(2), 0)].into());
         assert_eq!((assignments.unknown().len(), assignments.lag(&ends)), (0, 6));
-        let first = received(&assignments, 0, 4);
+        let first = received(&mut assignments, 0, 4);
         assignments.mark_handled(&[first.position()]);
         assert_eq!(assignments.lag(&ends), 5);
     }

@@ -1,21 +1,27 @@
-//! Processes a batch of records: applies their effects in one transaction, and publishes dead letters.
+//! Processes a batch of records: applies their effects in one transaction, retries what failed, and publishes
+//! dead letters.
 //!
-//! Input: records in order of arrival. Output: how many of them, from the first, are handled. Invariant: a
+//! Input: records in order of arrival. Output: the positions of those that are handled. Invariant: a
 //! record is handled when its effects are committed, were committed before, its type is ignored, or its
-//! dead letter is confirmed; nothing becomes a dead letter because the database is unavailable or slow, or
-//! because of lock contention. Only when the transaction of the batch fails is each message tried alone, so
-//! that one message neither fails nor blocks the others.
+//! dead letter is confirmed; nothing becomes a dead letter because the database is unavailable or slow,
+//! because of lock contention, or because every message fails alike; a message that fails lets the others
+//! pass, except the later ones of its key.
 
-use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::assignments::{ReceivedRecord, RecordPosition};
 use super::cache::DoneCache;
 use super::counters::{ConsumerCounters, add};
 use super::dlq_publisher::DlqPublisher;
-use super::session::{Database, RolledBack};
-use super::sqlstate::describe;
+use super::group::Membership;
+use super::retries::{FailedMessage, KeyQueue, Pending, RetryQueue};
+use super::session::{Database, Ending, RolledBack, TransactionFailure};
+use super::sqlstate::{FailureCause, describe};
 use super::stop::ConsumerStop;
 use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, InvalidMessage, Message};
 use crate::dead_letter::{ConsumerFailure, StoredRecord, now_ms};
@@ -26,6 +32,16 @@ use postrider_service::log_throttle::LogThrottle;
 const POISON_CODE: &str = "poison";
 /// The error code of a message that has used up its attempts.
 const ATTEMPTS_CODE: &str = "attempts_used_up";
+/// How many messages are removed from a batch that fails, one after the other, before the rest is tried one by
+/// one: each costs a transaction of all before it.
+const REMOVED_MAX: usize = 10;
+/// How many of the messages that are due are retried before new ones are taken, or asked for.
+const RETRIED_MAX: usize = 20;
+
+/// Between two retries while nothing succeeds, however many messages wait.
+const OUTAGE_PACE: Duration = Duration::from_millis(50);
+/// How old a session is before it is replaced, while nothing succeeds.
+const SESSION_AGE: Duration = Duration::from_secs(1);
 
 /// What processing a batch needs.
 pub(super) struct BatchProcessor<E> {
@@ -35,7 +51,14 @@ pub(super) struct BatchProcessor<E> {
     pub(super) database: Database,
     pub(super) cache: Option<DoneCache>,
     pub(super) publisher: DlqPublisher,
+    pub(super) membership: Membership,
     pub(super) stop: ConsumerStop,
+    pub(super) retries: RetryQueue,
+    /// Transactions that had effects, or showed that they could have.
+    pub(super) successes: u64,
+    pub(super) throttle: LogThrottle,
+    /// Handled since they were last taken.
+    pub(super) handled: Vec<RecordPosition>,
 }
 
 /// Why a batch is abandoned before its end.
@@ -51,118 +74,234 @@ pub(super) enum Halt {
 #[expect(clippy::large_enum_variant, reason = "nearly all are messages")]
 enum BatchItem {
     /// Its effects are to be applied.
-    Pending(Message),
+    Pending(Pending),
     /// Ignored, or processed before.
-    Handled,
+    Handled(RecordPosition),
     /// Becomes a dead letter.
-    Invalid(Box<(StoredRecord, InvalidMessage)>),
+    Invalid(Box<(StoredRecord, InvalidMessage)>, RecordPosition),
 }
 
 impl<E: Effects> BatchProcessor<E> {
-    /// Processes the batch. `handled` is updated as it proceeds, so that it is valid when this is dropped.
-    pub(super) async fn process(
-        &mut self,
-        batch: Vec<StoredRecord>,
-        handled: &Cell<usize>,
-    ) -> Result<(), Halt> {
-        let mut items: Vec<BatchItem> =
-            batch.into_iter().map(|record| self.classify(record)).collect();
-        self.skip_cached(&mut items).await;
-        let pending: Vec<&Message> = items.iter().filter_map(BatchItem::pending).collect();
-        let together = pending.len() > 1 && self.process_together(&pending).await?;
-        for item in &items {
-            match item {
-                BatchItem::Handled => {}
-                BatchItem::Pending(_) if together => {}
-                BatchItem::Pending(message) => self.process_alone(message).await?,
-                BatchItem::Invalid(invalid) => {
-                    let (record, invalid) = &**invalid;
-                    let failure = self.failure(0, now_ms());
-                    self.dead_letter(record, (invalid.code(), &invalid.to_string()), failure)
-                        .await?;
-                }
-            }
-            handled.set(handled.get() + 1);
+    /// Whether there is something to retry, or no room for another batch.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_full() || self.retries.next_due().is_some_and(|due| due <= Instant::now())
+    }
+
+    /// Whether what waits must be done before another batch is taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.retries.is_full()
+    }
+
+    /// Processes the batch, and what is due of earlier ones. `handled` is updated as it proceeds, so that it
+    /// is valid when this is dropped.
+    pub(super) async fn process(&mut self, batch: Vec<ReceivedRecord>) -> Result<(), Halt> {
+        let membership = &self.membership;
+        self.retries.retain(|position| membership.is_current(position));
+        if self.is_full()
+            && let Some(due) = self.retries.next_due()
+            && !self.stop.pause(due.saturating_duration_since(Instant::now())).await
+        {
+            return Err(Halt::Stopped);
         }
-        add(&self.counters.batches, 1);
+        let is_batch = !batch.is_empty();
+        let mut items: Vec<BatchItem> =
+            batch.into_iter().map(|received| self.classify(received)).collect();
+        self.skip_cached(&mut items).await;
+        let (mut pending, mut invalid) = (Vec::new(), Vec::new());
+        for item in items {
+            match item {
+                BatchItem::Handled(position) => self.handled.push(position),
+                BatchItem::Pending(message) => pending.extend(self.retries.follow(message)),
+                BatchItem::Invalid(record, position) => invalid.push((record, position)),
+            }
+        }
+        self.process_together(pending).await?;
+        for (invalid, position) in invalid {
+            let (record, invalid) = *invalid;
+            let failure = self.failure(0, now_ms());
+            let why = (invalid.code(), invalid.to_string());
+            self.dead_letter((&record, &position), (why.0, &why.1), failure).await?;
+        }
+        self.retry_due().await?;
+        self.update_status();
+        add(&self.counters.batches, usize::from(is_batch));
         Ok(())
     }
 
-    fn classify(&self, record: StoredRecord) -> BatchItem {
-        let message = match Message::read(record, &self.spec.format) {
+    fn classify(&self, received: ReceivedRecord) -> BatchItem {
+        let position = received.position();
+        let message = match Message::read(received.record, &self.spec.format) {
             Ok(message) => message,
-            Err(invalid) => return BatchItem::Invalid(invalid),
+            Err(invalid) => return BatchItem::Invalid(invalid, position),
         };
         match self.effects.interest(&message.event_type) {
-            Interest::Handle => BatchItem::Pending(message),
+            Interest::Handle => BatchItem::Pending(Pending { message, position }),
             Interest::Unknown => {
-                BatchItem::Invalid(Box::new((message.record, InvalidMessage::UnknownType)))
+                let invalid = Box::new((message.record, InvalidMessage::UnknownType));
+                BatchItem::Invalid(invalid, position)
             }
             Interest::Ignore => {
                 add(&self.counters.passed_over, 1);
-                BatchItem::Handled
+                BatchItem::Handled(position)
             }
         }
     }
 
     async fn skip_cached(&mut self, items: &mut [BatchItem]) {
         let Some(cache) = &mut self.cache else { return };
-        let ids: Vec<Uuid> = items.iter().filter_map(BatchItem::pending).map(|it| it.id).collect();
+        let ids: Vec<Uuid> = items.iter().filter_map(BatchItem::id).collect();
         let known = cache.find(&ids).await;
         for item in items {
-            if item.pending().is_some_and(|message| known.contains(&message.id)) {
+            if let BatchItem::Pending(Pending { message, position }) = item
+                && known.contains(&message.id)
+            {
                 add(&self.counters.duplicates, 1);
-                *item = BatchItem::Handled;
+                *item = BatchItem::Handled(position.clone());
             }
         }
     }
 
-    /// One transaction for all. False: they must be tried one by one.
-    async fn process_together(&mut self, messages: &[&Message]) -> Result<bool, Halt> {
-        let Some(failure) = self.transact(messages).await? else { return Ok(true) };
-        let why = describe_failure(&failure);
-        tracing::debug!(why, "a batch failed; retrying its messages one by one");
-        Ok(false)
+    /// One transaction for all; without those whose failure may be the database's as well, so that the
+    /// others show whose it is; and one by one if something else fails.
+    async fn process_together(&mut self, mut pending: Vec<Pending>) -> Result<(), Halt> {
+        for _ in 0..REMOVED_MAX {
+            if pending.len() < 2 {
+                break;
+            }
+            let Some(failed) = self.transact(&pending).await? else {
+                self.handled.extend(pending.into_iter().map(|it| it.position));
+                return Ok(());
+            };
+            let why = describe_failure(&failed.failure);
+            tracing::debug!(why, "a batch failed; retrying without the message, or one by one");
+            let is_open = matches!(failed.cause, FailureCause::Unclear | FailureCause::Dependency);
+            let Some(at) = failed.at.filter(|_| is_open) else { break };
+            let rest = pending.split_off(at);
+            let mut rest = rest.into_iter();
+            if let Some(culprit) = rest.next() {
+                let mut head = FailedMessage::new(culprit, now_ms(), self.successes);
+                head.fail(failed.cause, why, self.successes);
+                self.put_back(KeyQueue { head, followers: VecDeque::new() });
+            }
+            pending.extend(rest.filter_map(|later| self.retries.follow(later)));
+        }
+        for message in pending {
+            if let Some(message) = self.retries.follow(message) {
+                let head = FailedMessage::new(message, now_ms(), self.successes);
+                self.attempt(KeyQueue { head, followers: VecDeque::new() }).await?;
+            }
+        }
+        Ok(())
     }
 
-    async fn process_alone(&mut self, message: &Message) -> Result<(), Halt> {
-        let mut attempts = 0;
-        let mut first_failed_ms = None;
+    /// Retries what is due.
+    async fn retry_due(&mut self) -> Result<(), Halt> {
+        let now = Instant::now();
+        if self.retries.is_unclear(self.successes) {
+            // It may reach another server, or see a migrated schema.
+            self.database.renew(SESSION_AGE);
+        }
+        for _ in 0..RETRIED_MAX {
+            let Some(queue) = self.retries.take_due(now) else { break };
+            add(&self.counters.retries, 1);
+            self.attempt(queue).await?;
+        }
+        Ok(())
+    }
+
+    /// Attempts at the messages of the queue, in order, until one has to wait.
+    async fn attempt(&mut self, queue: KeyQueue) -> Result<(), Halt> {
+        let KeyQueue { mut head, mut followers } = queue;
         loop {
-            let Some(failure) = self.transact(&[message]).await? else { return Ok(()) };
-            attempts += 1;
-            let first_ms = *first_failed_ms.get_or_insert_with(now_ms);
-            let why = describe_failure(&failure);
-            let code = match failure {
-                Failure::Poison(_) => POISON_CODE,
-                Failure::Technical(_) if attempts >= self.spec.attempts_max => ATTEMPTS_CODE,
-                Failure::Technical(_) => {
-                    tracing::debug!(why, attempts, "a message failed; retrying");
-                    self.wait(attempts).await?;
-                    continue;
-                }
+            let Some(failed) = self.transact(std::slice::from_ref(&head.pending)).await? else {
+                self.handled.push(head.pending.position);
+                let Some(next) = followers.pop_front() else { return Ok(()) };
+                head = FailedMessage::new(next, now_ms(), self.successes);
+                continue;
             };
-            let failure = self.failure(attempts, first_ms);
-            return self.dead_letter(&message.record, (code, &why), failure).await;
+            if head.is_unclear(self.successes) {
+                self.probe(&head, &followers).await;
+            }
+            let is_poison = matches!(failed.failure, Failure::Poison(_));
+            head.fail(failed.cause, describe_failure(&failed.failure), self.successes);
+            if !is_poison && head.attempts < self.spec.attempts_max {
+                self.put_back(KeyQueue { head, followers });
+                return Ok(());
+            }
+            let code = if is_poison { POISON_CODE } else { ATTEMPTS_CODE };
+            let why = (code, head.why.as_str());
+            let failure = self.failure(head.attempts, head.first_failed_ms);
+            let Pending { message, position } = &head.pending;
+            self.dead_letter((&message.record, position), why, failure).await?;
+            let Some(next) = followers.pop_front() else { return Ok(()) };
+            head = FailedMessage::new(next, now_ms(), self.successes);
         }
     }
 
-    /// A transaction, repeated while the database is unavailable, and for a single message also while there
-    /// is contention. `None`: it is committed.
-    async fn transact(&mut self, messages: &[&Message]) -> Result<Option<Failure>, Halt> {
-        let (mut outages, mut contentions, mut throttle) = (0, 0, LogThrottle::default());
+    /// Whether a later message of the same key could have its effects, where no other message shows it: it
+    /// may not overtake, so its transaction is rolled back. Each time another, since it may fail as well.
+    async fn probe(&mut self, head: &FailedMessage, followers: &VecDeque<Pending>) {
+        let number = usize::try_from(head.failures).unwrap_or(0);
+        let Some(at) = number.checked_rem(followers.len()) else { return };
+        let Some(follower) = followers.get(at) else { return };
+        let (messages, counters) = ([&follower.message], &self.counters);
+        let probe = self.database.transact(&messages, &self.effects, counters, Ending::Rollback);
+        if probe.await.is_ok_and(|done| done.applied > 0) {
+            self.note_success();
+        }
+    }
+
+    fn note_success(&mut self) {
+        self.retries.wake_unclear(self.successes);
+        self.successes += 1;
+    }
+
+    /// The first of the queue waits for its next attempt.
+    fn put_back(&mut self, mut queue: KeyQueue) {
+        let head = &mut queue.head;
+        let mut wait = self.spec.backoff.wait(head.failures, draw());
+        if head.is_unclear(self.successes) {
+            // Whoever succeeds wakes them all.
+            wait = wait.max(OUTAGE_PACE.saturating_mul(self.retries.keys()));
+        }
+        head.due = Instant::now() + wait;
+        let (why, attempts) = (&head.why, head.attempts);
+        let Message { event_type, record, .. } = &head.pending.message;
+        let StoredRecord { topic, partition, offset, .. } = record;
+        if head.cause == FailureCause::Message {
+            tracing::debug!(topic, partition, offset, why, attempts, "a message failed; retrying");
+        } else if self.throttle.is_due(&format!("{event_type}: {why}")) {
+            tracing::warn!(
+                event_type,
+                topic,
+                partition,
+                offset,
+                why,
+                attempts,
+                "a message failed, perhaps not by itself; retrying it while others pass"
+            );
+        }
+        self.retries.insert(queue);
+    }
+
+    /// A transaction, repeated while the database is unavailable. `None`: it is committed.
+    async fn transact(&mut self, pending: &[Pending]) -> Result<Option<TransactionFailure>, Halt> {
+        let messages: Vec<&Message> = pending.iter().map(|it| &it.message).collect();
+        let mut outages = 0;
         loop {
-            let outcome = self.database.transact(messages, &self.effects, &self.counters).await;
-            let is_unavailable = matches!(outcome, Err(RolledBack::Unavailable(_)));
-            self.counters.update_status(|status| status.is_database_unavailable = is_unavailable);
-            if outages > 0 && !is_unavailable {
+            let (database, counters) = (&mut self.database, &self.counters);
+            let outcome =
+                database.transact(&messages, &self.effects, counters, Ending::Commit).await;
+            if outages > 0 && !matches!(outcome, Err(RolledBack::Unavailable { .. })) {
                 tracing::info!(outages, "the database is available again");
+                self.counters.update_status(|status| status.is_database_unavailable = false);
             }
             match outcome {
                 Ok(done) => {
                     add(&self.counters.processed, done.applied);
                     add(&self.counters.duplicates, done.duplicates);
                     if done.applied > 0 {
+                        self.note_success();
                         self.effects.committed();
                     }
                     if let Some(cache) = &mut self.cache {
@@ -171,33 +310,25 @@ impl<E: Effects> BatchProcessor<E> {
                     }
                     return Ok(None);
                 }
-                Err(RolledBack::Failed(failure)) => return Ok(Some(failure)),
-                // Two batches that lock the same rows in different orders would deadlock again and again.
-                Err(RolledBack::Contention(failure)) if messages.len() > 1 => {
-                    return Ok(Some(failure));
-                }
-                Err(RolledBack::Contention(failure)) => {
-                    let why = describe_failure(&failure);
-                    if throttle.is_due(&why) {
-                        tracing::warn!(
-                            why,
-                            "lock contention or a cancelled statement; retrying the message"
-                        );
-                    }
-                    outages = 0;
-                    contentions += 1;
-                    self.wait(contentions).await?;
-                }
-                Err(RolledBack::Fatal(error)) => return Err(Halt::Fatal(error)),
-                Err(RolledBack::Unavailable(why)) => {
-                    if throttle.is_due(&why) {
-                        tracing::warn!(why, "the consumer is waiting for its database");
-                    }
+                Err(RolledBack::Failed(failed)) => return Ok(Some(failed)),
+                Err(RolledBack::Unavailable { why, hint }) => {
                     outages += 1;
-                    self.wait(outages).await?;
+                    self.wait_for_database((&why, hint), outages).await?;
                 }
             }
         }
+    }
+
+    async fn wait_for_database(
+        &mut self,
+        (why, hint): (&str, Option<&str>),
+        outages: u32,
+    ) -> Result<(), Halt> {
+        if self.throttle.is_due(why) {
+            tracing::warn!(why, hint, "the consumer is waiting for its database");
+        }
+        self.counters.update_status(|status| status.is_database_unavailable = true);
+        self.wait(outages).await
     }
 
     async fn wait(&self, failures: u32) -> Result<(), Halt> {
@@ -210,7 +341,7 @@ impl<E: Effects> BatchProcessor<E> {
 
     async fn dead_letter(
         &mut self,
-        record: &StoredRecord,
+        (record, position): (&StoredRecord, &RecordPosition),
         why: (&str, &str),
         failure: ConsumerFailure,
     ) -> Result<(), Halt> {
@@ -218,6 +349,7 @@ impl<E: Effects> BatchProcessor<E> {
             return Err(Halt::Stopped);
         }
         add(&self.counters.dead_letters, 1);
+        self.handled.push(position.clone());
         Ok(())
     }
 
@@ -225,18 +357,28 @@ impl<E: Effects> BatchProcessor<E> {
         let consumer = self.spec.name.clone();
         ConsumerFailure { consumer, attempts, first_failed_ms, failed_ms: now_ms() }
     }
+
+    fn update_status(&self) {
+        let is_unclear = self.retries.is_unclear(self.successes);
+        let (waiting, failing) = (self.retries.len(), self.retries.failing());
+        self.counters.update_status(|status| {
+            status.is_database_unavailable = is_unclear;
+            status.waiting_messages = u64::try_from(waiting).unwrap_or(u64::MAX);
+            status.failing = failing;
+        });
+    }
 }
 
 impl BatchItem {
-    fn pending(&self) -> Option<&Message> {
-        if let Self::Pending(message) = self { Some(message) } else { None }
+    fn id(&self) -> Option<Uuid> {
+        if let Self::Pending(pending) = self { Some(pending.message.id) } else { None }
     }
 }
 
 /// The failure, without data of rows.
 fn describe_failure(failure: &Failure) -> String {
     match failure {
-        Failure::Poison(reason) => reason.clone(),
+        Failure::Poison(reason) | Failure::Unavailable(reason) => reason.clone(),
         Failure::Technical(source) => describe(&**source),
     }
 }

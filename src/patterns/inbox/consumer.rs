@@ -6,7 +6,6 @@
 //! transaction; while a batch is processed the consumer keeps polling, so that it stays in its group; when
 //! `run` returns, it has left the group.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +16,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{NoTls, Socket};
 
-use super::assignments::{ReceivedRecord, RecordPosition};
+use super::assignments::ReceivedRecord;
 use super::batch::{BatchProcessor, Halt};
 use super::cache::DoneCache;
 use super::dlq_publisher::DlqPublisher;
 use super::group::Group;
+use super::retries::RetryQueue;
 use super::session::Database;
 use super::stop::{self, ConsumerStop};
 use super::{ConsumerCounters, ConsumerSnapshot, ConsumerSpec, Effects, InboxError};
+use postrider_service::log_throttle::LogThrottle;
 
 /// How often the consumer polls while it processes a batch. Most batches are shorter, and polls must not be
 /// further apart than `max.poll.interval.ms`.
@@ -106,15 +107,34 @@ impl<E: Effects> Consumer<E> {
         let cache = cache.transpose()?;
         let mut group = Group::join(&spec, Arc::clone(&counters))?;
         let batch_max = spec.batch_max;
-        let mut processor =
-            BatchProcessor { spec, effects, counters, database, cache, publisher, stop };
+        let mut processor = BatchProcessor {
+            membership: group.membership(),
+            retries: RetryQueue::default(),
+            successes: 0,
+            throttle: LogThrottle::default(),
+            handled: Vec::new(),
+            spec,
+            effects,
+            counters,
+            database,
+            cache,
+            publisher,
+            stop,
+        };
         let mut outcome = Ok(());
         while outcome.is_ok() && !processor.stop.is_requested() {
-            let batch = group.collect(batch_max)?;
-            if !batch.is_empty() {
+            let batch = if processor.is_full() {
+                group.poll_paused()?;
+                Vec::new()
+            } else {
+                group.collect(batch_max)?
+            };
+            if !batch.is_empty() || processor.is_due() {
                 outcome = run_batch(&runtime, &mut processor, &mut group, batch);
             }
         }
+        // The group is left when nobody else can ask about it.
+        drop(processor);
         group.leave();
         outcome
     }
@@ -127,13 +147,9 @@ fn run_batch<E: Effects>(
     group: &mut Group,
     batch: Vec<ReceivedRecord>,
 ) -> Result<(), InboxError> {
-    let positions: Vec<RecordPosition> = batch.iter().map(ReceivedRecord::position).collect();
-    let batch = batch.into_iter().map(|received| received.record).collect();
-    let handled = Cell::new(0);
     let stop = processor.stop.clone();
-    let outcome =
-        runtime.block_on(process_and_poll(processor.process(batch, &handled), group, &stop));
-    group.mark_handled(positions.split_at(handled.get()).0);
+    let outcome = runtime.block_on(process_and_poll(processor.process(batch), group, &stop));
+    group.mark_handled(&std::mem::take(&mut processor.handled));
     match outcome {
         Ok(()) | Err(Halt::Stopped) => Ok(()),
         Err(Halt::Fatal(error)) => Err(error),

@@ -54,7 +54,7 @@ pub struct ConsumerSnapshot {
 impl ConsumerCounters {
     /// The current status.
     pub fn status(&self) -> ConsumerStatus {
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Updates the status.

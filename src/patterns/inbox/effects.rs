@@ -36,8 +36,9 @@ pub trait Effects: Send + Sync + 'static {
     /// and return `Ok`. A failure rolls `tx` back, and with it whatever was written about the refusal.
     ///
     /// May be called again for the same message after a rollback, so nothing outside of `tx` may be
-    /// done here: no call to others, no send. It must not end the transaction. What it waits for,
-    /// it makes the whole consumer wait for. It must not panic, which ends the consumer or the process
+    /// done here: no call to others, no send. May also be called in a transaction that is rolled back
+    /// whatever it returns, to find out whether the database takes effects at all. It must not end the
+    /// transaction. What it waits for, it makes the whole consumer wait for. It must not panic, which ends the consumer or the process
     /// and makes no dead letter: what it cannot do is a [`Failure`].
     fn apply(
         &self,
@@ -75,12 +76,18 @@ pub enum Failure {
     /// it must not repeat the payload.
     #[error("{0}")]
     Poison(String),
-    /// It may succeed later. While the database is unavailable or slow, or a row is locked, it is retried
-    /// without limit, else [`attempts_max`](super::ConsumerSpec::attempts_max) times before it
-    /// becomes a dead letter. Of errors of Postgres the code and the names are told, of others their
-    /// text, which must not repeat the payload.
+    /// It may succeed later, and is tried [`attempts_max`](super::ConsumerSpec::attempts_max) times before
+    /// it becomes a dead letter. Attempts do not count while the database is unavailable or slow, or a row
+    /// is locked; nor, after an error that may be the database's as well as the message's (a missing table,
+    /// a refused privilege, a limit), before another message has had its effects. Of errors of Postgres the
+    /// code and the names are told, of others their text, which must not repeat the payload.
     #[error("{0}")]
     Technical(#[source] Box<dyn Error + Send + Sync>),
+    /// Something that the effect needs, other than the consumer's database, is not there yet. It is tried
+    /// without limit, with back-off, and never becomes a dead letter for this. The reason goes into the
+    /// log and the status, so it must not repeat the payload.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 impl Failure {
@@ -92,6 +99,11 @@ impl Failure {
     /// A failure that may be transient.
     pub fn technical(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Technical(source.into())
+    }
+
+    /// A dependency that is away, for this reason: the message waits as long as it takes.
+    pub fn unavailable(reason: impl Into<String>) -> Self {
+        Self::Unavailable(reason.into())
     }
 }
 

@@ -30,9 +30,6 @@ pub enum InboxError {
     /// The URL of the cache cannot be parsed. Its text is not repeated: it may contain a password.
     #[error("the URL of the cache is not valid")]
     CacheUrl,
-    /// The table of markers is not there, or not as expected.
-    #[error("the table `processed_messages` cannot be used")]
-    Markers(#[source] tokio_postgres::Error),
     /// The consumer's thread or its runtime does not start.
     #[error("cannot start the consumer's thread")]
     Thread(#[source] std::io::Error),
@@ -65,10 +62,6 @@ impl InboxError {
         let hint = match self {
             Self::OwnSetting(name) => return Some(format!("leave out `{name}`")),
             Self::CacheUrl => "write it as redis://host:6379",
-            Self::Markers(_) => {
-                "psql -d \"$DATABASE_URL\" -f migrations/0003_application.sql; \
-                 GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>"
-            }
             Self::Fatal(_) | Self::Panicked => "start the consumer again",
             Self::Spec(_) | Self::Client(_) | Self::DeadLetters(_) | Self::Thread(_) => {
                 return None;

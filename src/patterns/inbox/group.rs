@@ -46,7 +46,7 @@ const TOPIC_ERRORS: [RDKafkaErrorCode; 4] = [
 
 /// A member of the group.
 pub(super) struct Group {
-    consumer: BaseConsumer<GroupContext>,
+    consumer: Arc<BaseConsumer<GroupContext>>,
     /// Those that it reads.
     topics: Vec<String>,
     /// Received while a batch was being processed; they come first in the next.
@@ -55,6 +55,11 @@ pub(super) struct Group {
     throttle: LogThrottle,
     /// When the lag was last requested, and in which epoch.
     asked: (Instant, u64),
+}
+
+/// Tells whether records are still this member's.
+pub(super) struct Membership {
+    consumer: Arc<BaseConsumer<GroupContext>>,
 }
 
 /// The assignment, shared with librdkafka's callbacks.
@@ -93,7 +98,7 @@ impl Group {
         let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(InboxError::Client)?;
         Ok(Self {
-            consumer,
+            consumer: Arc::new(consumer),
             topics: spec.topics.clone(),
             buffered: VecDeque::new(),
             is_paused: false,
@@ -120,7 +125,7 @@ impl Group {
         }
         // A rebalance during these polls may have revoked some.
         let context = self.consumer.context();
-        batch.retain(|record| context.lock().is_current(record));
+        batch.retain(|record| context.lock().is_current(&record.position()));
         if context.commit_due.swap(false, Ordering::Relaxed) {
             let handled = context.lock().handled(|_| true);
             commit(&self.consumer, &handled, CommitMode::Async);
@@ -139,13 +144,17 @@ impl Group {
             self.buffered.push_back(record);
         }
         let context = self.consumer.context();
-        self.buffered.retain(|record| context.lock().is_current(record));
+        self.buffered.retain(|record| context.lock().is_current(&record.position()));
         self.look();
         Ok(())
     }
 
-    /// Notes that these are handled, the first ones of each partition, and commits the offsets
-    /// asynchronously.
+    /// For questions while a batch is being processed.
+    pub(super) fn membership(&self) -> Membership {
+        Membership { consumer: Arc::clone(&self.consumer) }
+    }
+
+    /// Notes that these are handled, and commits the offsets asynchronously.
     pub(super) fn mark_handled(&mut self, positions: &[RecordPosition]) {
         let context = self.consumer.context();
         if !positions.is_empty() {
@@ -224,6 +233,13 @@ impl Group {
                 Ok(None)
             }
         }
+    }
+}
+
+impl Membership {
+    /// Whether its partition has been assigned ever since it was received, as far as this process knows.
+    pub(super) fn is_current(&self, position: &RecordPosition) -> bool {
+        self.consumer.context().lock().is_current(position)
     }
 }
 

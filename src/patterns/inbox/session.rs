@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
@@ -20,8 +20,8 @@ use uuid::Uuid;
 
 use super::counters::{ConsumerCounters, add};
 use super::prepared;
-use super::sqlstate::{Transient, describe, is_outdated, transient};
-use super::{ConsumerSpec, Effects, Failure, InboxError, Message};
+use super::sqlstate::{FailureCause, describe, is_outdated};
+use super::{ConsumerSpec, Effects, Failure, Message};
 
 /// How the session names itself in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-inbox";
@@ -36,6 +36,10 @@ const INSERT_MARKERS: &str = "\
     INSERT INTO processed_messages (consumer, message_id) \
     SELECT $1, id FROM unnest($2) AS id ON CONFLICT DO NOTHING RETURNING message_id";
 
+/// What to do where the markers cannot be inserted.
+const MARKERS_HINT: &str = "psql -d \"$DATABASE_URL\" -f migrations/0003_application.sql; \
+    GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>";
+
 type Connecting = Pin<Box<dyn Future<Output = Result<Client, Error>>>>;
 
 /// How to connect, and the open session.
@@ -46,25 +50,51 @@ pub(super) struct Database {
     session: Option<PgSession>,
 }
 
+/// How a transaction ends that has not failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// With everything that was done.
+    Commit,
+    /// With nothing: it only showed that it could be.
+    Rollback,
+}
+
 struct PgSession {
     /// Boxed, so that it is identified by its address.
     client: Box<Client>,
+    consumer: String,
     number: u64,
+    opened: Instant,
     insert_markers: Statement,
 }
 
 /// Why a transaction was rolled back.
 #[derive(Debug)]
 pub(super) enum RolledBack {
-    /// The database is unavailable, and why. It says nothing about the messages.
-    Unavailable(String),
-    /// Contention: a deadlock, a serialization failure, a lock timeout; or a statement was cancelled, since
-    /// the database is slow. It says nothing about the messages either, but fewer of them need fewer locks.
-    Contention(Failure),
-    /// The effects of a message failed, or the commit of all.
-    Failed(Failure),
-    /// The consumer cannot continue.
-    Fatal(InboxError),
+    /// There is no session, or it cannot insert markers. That says nothing about the messages.
+    Unavailable {
+        /// Without data of rows.
+        why: String,
+        /// The exact remedy, where there is one.
+        hint: Option<&'static str>,
+    },
+    /// Something failed in a session that lives.
+    Failed(TransactionFailure),
+}
+
+/// What failed in a session that lives.
+#[derive(Debug)]
+pub(super) struct TransactionFailure {
+    pub(super) failure: Failure,
+    pub(super) cause: FailureCause,
+    /// Which of the messages, from 0, where it is one's.
+    pub(super) at: Option<usize>,
+}
+
+impl TransactionFailure {
+    fn new(failure: Failure, at: Option<usize>) -> Self {
+        Self { cause: FailureCause::of(&failure), failure, at }
+    }
 }
 
 /// What a committed transaction did.
@@ -114,38 +144,54 @@ impl Database {
         messages: &[&Message],
         effects: &E,
         counters: &ConsumerCounters,
+        ending: Ending,
     ) -> Result<TransactionResult, RolledBack> {
+        let session = self.session().await?;
+        let outcome = session.transact(messages, effects, counters, ending).await;
+        match outcome {
+            Ok(done) => Ok(done),
+            Err(rolled_back) => Err(self.examine(rolled_back).await),
+        }
+    }
+
+    /// Ends a session of that age: a new one may reach another server, or see other settings.
+    pub(super) fn renew(&mut self, age: Duration) {
+        self.session = self.session.take().filter(|session| session.opened.elapsed() < age);
+    }
+
+    async fn session(&mut self) -> Result<&mut PgSession, RolledBack> {
         // Lets the connection's task notice a server that has gone meanwhile.
         tokio::task::yield_now().await;
         let session = match self.session.take().filter(|session| !session.client.is_closed()) {
             Some(session) => session,
             None => self.open().await?,
         };
-        let session = self.session.insert(session);
-        let outcome = session.transact(&self.consumer, messages, effects, counters).await;
-        let Err(rolled_back) = outcome else { return outcome };
-        // Whatever error the effect returned: a closed session is a failure of the database.
-        let ended = session.client.is_closed();
-        let mut is_outdated_here = false;
-        let rolled_back = match rolled_back {
-            RolledBack::Failed(Failure::Technical(source)) => {
-                is_outdated_here = is_outdated(&*source);
-                match transient(&*source) {
-                    Some(Transient::Unavailable) => RolledBack::Unavailable(describe(&*source)),
-                    _ if ended => RolledBack::Unavailable(describe(&*source)),
-                    Some(Transient::Contention) => {
-                        RolledBack::Contention(Failure::Technical(source))
+        Ok(self.session.insert(session))
+    }
+
+    /// Whether the session lives, whatever error the effect returned: if not, it is the database's failure.
+    async fn examine(&mut self, rolled_back: RolledBack) -> RolledBack {
+        let rolled_back = match (rolled_back, &self.session) {
+            (RolledBack::Failed(failed), Some(session)) => {
+                // The server's last words may come before its connection ends, so it is asked.
+                let lives = session.client.batch_execute("").await.is_ok();
+                match &failed.failure {
+                    Failure::Technical(source) if !lives => {
+                        RolledBack::Unavailable { why: describe(&**source), hint: None }
                     }
-                    None => RolledBack::Failed(Failure::Technical(source)),
+                    Failure::Technical(source) if is_outdated(&**source) => {
+                        self.session = None;
+                        RolledBack::Failed(failed)
+                    }
+                    _ => RolledBack::Failed(failed),
                 }
             }
-            other => other,
+            (other, _) => other,
         };
-        // A new session may reach another server, or see a migrated schema.
-        if is_outdated_here || matches!(rolled_back, RolledBack::Unavailable(_)) {
+        if matches!(rolled_back, RolledBack::Unavailable { .. }) {
             self.session = None;
         }
-        Err(rolled_back)
+        rolled_back
     }
 
     async fn open(&self) -> Result<PgSession, RolledBack> {
@@ -154,17 +200,19 @@ impl Database {
         let types = [Type::TEXT, Type::UUID_ARRAY];
         let insert_markers =
             client.prepare_typed(INSERT_MARKERS, &types).await.map_err(marker_error)?;
-        Ok(PgSession { client: Box::new(client), number: prepared::next_session(), insert_markers })
+        let (client, consumer) = (Box::new(client), self.consumer.clone());
+        let (number, opened) = (prepared::next_session(), Instant::now());
+        Ok(PgSession { client, consumer, number, opened, insert_markers })
     }
 }
 
 impl PgSession {
     async fn transact<E: Effects>(
         &mut self,
-        consumer: &str,
         messages: &[&Message],
         effects: &E,
         counters: &ConsumerCounters,
+        ending: Ending,
     ) -> Result<TransactionResult, RolledBack> {
         let mut ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
         ids.sort_unstable();
@@ -173,13 +221,14 @@ impl PgSession {
         add(&counters.statements, 3);
         let tx = self.client.transaction().await.map_err(|error| unavailable(&error))?;
         let rows =
-            tx.query(&self.insert_markers, &[&consumer, &ids]).await.map_err(marker_error)?;
+            tx.query(&self.insert_markers, &[&self.consumer, &ids]).await.map_err(marker_error)?;
         let fresh: Result<HashSet<Uuid>, Error> = rows.iter().map(|row| row.try_get(0)).collect();
         let mut fresh = fresh.map_err(marker_error)?;
         let mut done = TransactionResult::default();
-        for message in messages {
+        for (at, message) in messages.iter().enumerate() {
             if fresh.remove(&message.id) {
-                effects.apply(&tx, message).await.map_err(RolledBack::Failed)?;
+                let outcome = effects.apply(&tx, message).await;
+                outcome.map_err(|failure| failed(failure, Some(at)))?;
                 done.applied += 1;
             } else {
                 done.duplicates += 1;
@@ -190,35 +239,39 @@ impl PgSession {
             tx.batch_execute("SELECT 1").await.map_err(ignored)?;
         }
         // After an error the outcome is unknown; the next attempt finds the markers.
-        tx.commit().await.map_err(|error| RolledBack::Failed(error.into()))?;
+        let ended = match ending {
+            Ending::Commit => tx.commit().await,
+            Ending::Rollback => tx.rollback().await,
+        };
+        ended.map_err(|error| failed(error.into(), None))?;
         Ok(done)
     }
 }
 
-fn unavailable(error: &Error) -> RolledBack {
-    RolledBack::Unavailable(describe(error))
+fn failed(failure: Failure, at: Option<usize>) -> RolledBack {
+    RolledBack::Failed(TransactionFailure::new(failure, at))
 }
 
-/// Inserting markers failed, which is never a failure of a message.
+fn unavailable(error: &Error) -> RolledBack {
+    RolledBack::Unavailable { why: describe(error), hint: None }
+}
+
+/// Inserting markers failed, which is never a failure of a message: it is the same for all.
 fn marker_error(error: Error) -> RolledBack {
-    let not_there =
+    if FailureCause::of_error(&error) == FailureCause::Contention {
+        return failed(error.into(), None);
+    }
+    let missing =
         [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN, SqlState::INSUFFICIENT_PRIVILEGE];
-    if error.code().is_some_and(|code| not_there.contains(code)) {
-        return RolledBack::Fatal(InboxError::Markers(error));
-    }
-    match transient(&error) {
-        Some(Transient::Contention) => RolledBack::Contention(error.into()),
-        _ => unavailable(&error),
-    }
+    let is_missing = error.code().is_some_and(|code| missing.contains(code));
+    let why = format!("cannot insert into processed_messages: {}", describe(&error));
+    RolledBack::Unavailable { why, hint: is_missing.then_some(MARKERS_HINT) }
 }
 
 fn ignored(error: Error) -> RolledBack {
     let is_ignored = error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION);
-    RolledBack::Failed(if is_ignored {
-        Failure::technical(IgnoredError(error))
-    } else {
-        error.into()
-    })
+    let failure = if is_ignored { Failure::technical(IgnoredError(error)) } else { error.into() };
+    failed(failure, None)
 }
 
 /// Timeouts that the application has not set, so that a vanished server is noticed.

@@ -1,28 +1,31 @@
-//! Classifies errors from Postgres and from a message's handler (`Effects`) by SQLSTATE: transient, or caused
-//! by the message itself, so that a retry cannot help.
+//! Classifies errors from Postgres and from a message's handler (`Effects`) by SQLSTATE: whose failure it is,
+//! the message's own, or possibly the database's, so that other messages must decide.
 //!
-//! Input: an error with its causes. Output: whether the database is unavailable (a missing table or privilege
-//! counts as that, so that a late migration makes no dead letters) or there is contention; whether a prepared
-//! statement is outdated; a text for logs and dead letters. Invariant: for a Postgres error the text has only
-//! SQLSTATE and names, since message and detail may quote the row; only a FATAL error, such as a refused login,
-//! cannot contain row data, so its message is included. No I/O.
+//! Input: an error with its causes. Output: a `FailureCause`; whether a prepared statement is outdated; a text
+//! for logs and dead letters. Invariant: no code alone says that the database is unavailable, since one
+//! message's statement may give any of them in a session that lives; for a Postgres error the text has only
+//! SQLSTATE and names, since message and detail may quote the row; only a FATAL error, such as a refused
+//! login, cannot contain row data, so its message is included. No I/O.
 
 use std::error::Error;
 use std::fmt::Write as _;
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
+use super::Failure;
+
 /// Longest chain of errors that is followed.
 const CAUSES_MAX: usize = 16;
 
-/// Classes of SQLSTATE that say nothing about the statement: connection, insufficient resources,
-/// system error. Source: PostgreSQL's documentation, appendix A.
-const UNAVAILABLE_CLASSES: [&str; 3] = ["08", "53", "58"];
+/// Classes of SQLSTATE that may say nothing about the statement: connection, insufficient resources, system
+/// error. One message's statement gives them too: a sort over `temp_file_limit` 53400, a foreign server
+/// that is away 08001. Source: PostgreSQL's documentation, appendix A.
+const UNCLEAR_CLASSES: [&str; 3] = ["08", "53", "58"];
 
 /// The same in other classes: a server that shuts down, crashed, or starts, a session that the server
-/// ended, a standby; a missing table, column, function or privilege, so that a late migration makes no dead
-/// letters. Other errors of class 42 are failures of the effect.
-const UNAVAILABLE_CODES: [SqlState; 9] = [
+/// ended, a standby; a missing table, column, function or privilege, which is a late migration where every
+/// message misses it. Other errors of class 42 are failures of the effect.
+const UNCLEAR_CODES: [SqlState; 9] = [
     SqlState::ADMIN_SHUTDOWN,
     SqlState::CRASH_SHUTDOWN,
     SqlState::CANNOT_CONNECT_NOW,
@@ -44,33 +47,53 @@ const ROLLBACK_CLASS: &str = "40";
 /// In class 40 and yet about the statement: a deferred constraint that the commit found violated.
 const VIOLATED_AT_COMMIT: SqlState = SqlState::T_R_INTEGRITY_CONSTRAINT_VIOLATION;
 
-/// A transient failure, which says nothing about the message.
+/// Whose failure it is, as far as one error can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Transient {
-    /// The database is unavailable.
-    Unavailable,
+pub(super) enum FailureCause {
+    /// The message's own: its statement or its effect cannot succeed, or its effect says so.
+    Message,
+    /// The message's own if others succeed, the database's if none does.
+    Unclear,
     /// Another transaction holds a lock, or the database is slow. A smaller transaction may succeed.
     Contention,
+    /// What the application depends on is unavailable, as its effect says.
+    Dependency,
 }
 
-/// Whether an error is transient; `None`: it is a failure of the statement or the effect.
-pub(super) fn transient(error: &(dyn Error + 'static)) -> Option<Transient> {
-    causes(error).find_map(|cause| {
-        let error = cause.downcast_ref::<tokio_postgres::Error>()?;
-        match error.as_db_error() {
-            Some(db) => transient_code(db.code()),
-            None => (error.is_closed() || source_is_io(error)).then_some(Transient::Unavailable),
+impl FailureCause {
+    /// The cause of a failure in a session that lives.
+    pub(super) fn of(failure: &Failure) -> Self {
+        match failure {
+            Failure::Poison(_) => Self::Message,
+            Failure::Unavailable(_) => Self::Dependency,
+            Failure::Technical(source) => Self::of_error(&**source),
         }
-    })
-}
-
-fn transient_code(code: &SqlState) -> Option<Transient> {
-    let class = code.code().get(..2).unwrap_or_default();
-    if CONTENTION_CODES.contains(code) || (class == ROLLBACK_CLASS && *code != VIOLATED_AT_COMMIT) {
-        return Some(Transient::Contention);
     }
-    (UNAVAILABLE_CODES.contains(code) || UNAVAILABLE_CLASSES.contains(&class))
-        .then_some(Transient::Unavailable)
+
+    /// The same for an error alone.
+    pub(super) fn of_error(error: &(dyn Error + 'static)) -> Self {
+        let found = causes(error).find_map(|cause| {
+            let error = cause.downcast_ref::<tokio_postgres::Error>()?;
+            match error.as_db_error() {
+                Some(db) => Some(Self::of_code(db.code())),
+                // A connection of the application's own, since the consumer's lives.
+                None => (error.is_closed() || source_is_io(error)).then_some(Self::Unclear),
+            }
+        });
+        found.unwrap_or(Self::Message)
+    }
+
+    fn of_code(code: &SqlState) -> Self {
+        let class = code.code().get(..2).unwrap_or_default();
+        let is_rollback = class == ROLLBACK_CLASS && *code != VIOLATED_AT_COMMIT;
+        if is_rollback || CONTENTION_CODES.contains(code) {
+            Self::Contention
+        } else if UNCLEAR_CODES.contains(code) || UNCLEAR_CLASSES.contains(&class) {
+            Self::Unclear
+        } else {
+            Self::Message
+        }
+    }
 }
 
 fn source_is_io(error: &tokio_postgres::Error) -> bool {
@@ -134,21 +157,23 @@ mod tests {
     struct EffectError(#[source] std::io::Error);
 
     #[test]
-    fn transient_errors_are_known_by_their_code_alone() {
-        let of = |code: &str| transient_code(&SqlState::from_code(code));
-        for away in
-            ["57P01", "57P02", "57P03", "53300", "08006", "25006", "42P01", "42501", "42883"]
+    fn a_code_tells_whose_failure_it_may_be() {
+        let of = |code: &str| FailureCause::of_code(&SqlState::from_code(code));
+        for unclear in
+            ["57P01", "57P03", "53300", "53400", "08006", "25006", "42P01", "42501", "42883"]
         {
-            assert_eq!(of(away), Some(Transient::Unavailable), "{away}");
+            assert_eq!(of(unclear), FailureCause::Unclear, "{unclear}");
         }
         for in_the_way in ["40001", "40P01", "55P03", "57014"] {
-            assert_eq!(of(in_the_way), Some(Transient::Contention), "{in_the_way}");
+            assert_eq!(of(in_the_way), FailureCause::Contention, "{in_the_way}");
         }
         for own in ["23505", "22P02", "40002", "42704", "42804", "P0001", "XX000", "25P02"] {
-            assert_eq!(of(own), None, "{own}");
+            assert_eq!(of(own), FailureCause::Message, "{own}");
         }
         // An I/O error of an effect is not one of the database.
-        assert_eq!(transient(&EffectError(std::io::Error::other("disk"))), None);
+        let failure = Failure::technical(EffectError(std::io::Error::other("disk")));
+        assert_eq!(FailureCause::of(&failure), FailureCause::Message);
+        assert_eq!(FailureCause::of(&Failure::unavailable("no bank")), FailureCause::Dependency);
     }
 
     #[test]

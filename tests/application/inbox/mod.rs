@@ -9,6 +9,7 @@
 
 mod cache;
 mod contention;
+mod culprits;
 mod dead_letters;
 mod failures;
 mod formats;

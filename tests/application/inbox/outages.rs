@@ -1,6 +1,10 @@
 //! Transient failures: slow databases, standbys, late migrations; and failures that only look transient.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::inbox::scene::{Draft, Outcome, Scene, TestEffects};
+use support::{topic, wait_for};
 
 /// As `statement_timeout` or `pg_cancel_backend` do it.
 const CANCELLED: &str = "DO $$ BEGIN RAISE query_canceled; END $$";
@@ -47,13 +51,115 @@ fn a_late_migration_is_waited_for_and_makes_no_dead_letter() {
         Outcome::Run("INSERT INTO deeds (message_id, number) SELECT NULL, 0 WHERE false")
     }));
     running.await_counters("more retries than a message has", |now| now.retries > 6);
-    assert_eq!(
-        running.status().not_ready_reason(),
-        Some("the consumer is waiting for its database")
-    );
+    let why = running.status().not_ready_reason().unwrap();
+    assert!(why.contains("database") && why.contains("`Counted` failed"), "{why}");
+    assert!(why.contains("SQLSTATE 42703"), "{why}");
     sql.run("ALTER TABLE deeds RENAME COLUMN digits TO number");
     scene.await_effects(10);
     assert_eq!(running.stop().dead_letters, 0);
+}
+
+#[test]
+fn a_table_that_all_miss_for_a_while_makes_no_dead_letter() {
+    let Some(scene) = Scene::new("renamed") else { return };
+    let sql = scene.database.sql();
+    scene.send(&Draft::many(20));
+    let running = scene.start(TestEffects::plain());
+    scene.await_effects(20);
+    sql.run("ALTER TABLE deeds RENAME TO elsewhere");
+    // More than one batch, and messages of the same keys that come later.
+    for part in Draft::many(400).chunks(100) {
+        scene.send(part);
+        let before = running.now().retries;
+        running.await_counters("more retries", |now| now.retries > before + 60);
+        running.await_status("the reason", |status| status.is_database_unavailable);
+    }
+    assert_eq!((running.now().dead_letters, running.status().waiting_messages), (0, 400));
+    sql.run("ALTER TABLE elsewhere RENAME TO deeds");
+    scene.await_effects(420);
+    running.await_status("nothing to wait", |status| {
+        status.waiting_messages == 0 && status.not_ready_reason().is_none()
+    });
+    assert_eq!(running.stop().dead_letters, 0);
+    assert_eq!(scene.committed().iter().sum::<i64>(), 420);
+}
+
+#[test]
+fn more_messages_than_may_wait_are_left_to_kafka() {
+    let Some(scene) = Scene::new("plenty") else { return };
+    let sql = scene.database.sql();
+    sql.run("ALTER TABLE deeds RENAME TO elsewhere");
+    scene.send(&Draft::many(1_500));
+    let running = scene.start(TestEffects::plain());
+    running.await_status("a full queue", |status| status.waiting_messages >= 1_000);
+    let before = running.now().retries;
+    running.await_counters("more retries", |now| now.retries > before + 100);
+    // The last batch may have gone over it.
+    assert!(running.status().waiting_messages < 1_200);
+    sql.run("ALTER TABLE elsewhere RENAME TO deeds");
+    scene.await_effects(1_500);
+    assert_eq!(running.stop().dead_letters, 0);
+    assert_eq!(scene.committed().iter().sum::<i64>(), 1_500);
+}
+
+#[test]
+fn a_message_whose_dependency_is_away_waits_alone_and_uses_up_no_attempt() {
+    let Some(scene) = Scene::new("dependent") else { return };
+    scene.send(&Draft::many(50));
+    let is_back = Arc::new(AtomicBool::new(false));
+    let switch = Arc::clone(&is_back);
+    let running = scene.start(TestEffects::with(move |number, _| {
+        let is_away = number == 7 && !switch.load(Ordering::Relaxed);
+        if is_away { Outcome::Unavailable } else { Outcome::Succeed }
+    }));
+    // Three messages have its key, and two of them come after it. Others of its partition pass.
+    scene.await_effects(47);
+    running.await_counters("more retries than a message has", |now| now.retries > 6);
+    let status = running.status();
+    assert_eq!((status.not_ready_reason(), status.waiting_messages), (None, 3));
+    let failing = status.failing.unwrap();
+    assert_eq!(
+        (failing.event_type.as_str(), failing.reason.as_str()),
+        ("Counted", "the bank is closed")
+    );
+    assert_eq!(scene.effect_rows(), (47, 47));
+    // Nothing behind it in its partition is committed.
+    let (partition, offset) = position_of(&scene, 7);
+    wait_for("the offsets of the others", || {
+        (scene.committed().iter().map(|&offset| offset.max(0)).sum::<i64>() >= 23).then_some(())
+    });
+    assert!(scene.committed()[partition] <= offset);
+    is_back.store(true, Ordering::Relaxed);
+    scene.await_effects(50);
+    assert_eq!(running.stop().dead_letters, 0);
+    assert_eq!(scene.committed().iter().sum::<i64>(), 50);
+    // Those of its key had theirs in order.
+    let order =
+        "SELECT string_agg(number::text, ' ' ORDER BY ctid) FROM deeds WHERE number % 17 = 7";
+    assert_eq!(scene.database.sql().value(order), "7 24 41");
+}
+
+#[test]
+fn what_waits_is_delivered_again_after_a_restart_and_has_its_effect_once() {
+    let Some(scene) = Scene::new("resumed") else { return };
+    scene.send(&Draft::many(50));
+    let running = scene.start(TestEffects::with(|number, _| {
+        if number == 0 { Outcome::Unavailable } else { Outcome::Succeed }
+    }));
+    scene.await_effects(47);
+    running.stop();
+    let next = scene.start(TestEffects::plain());
+    scene.await_effects(50);
+    assert_eq!(next.stop().dead_letters, 0);
+    assert_eq!(scene.committed().iter().sum::<i64>(), 50);
+}
+
+/// Partition and offset of the message with this number.
+fn position_of(scene: &Scene, number: usize) -> (usize, i64) {
+    let records = topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic));
+    let value = format!("{{\"number\": {number}}}").into_bytes();
+    let record = records.iter().find(|it| it.value.as_deref() == Some(&value)).unwrap();
+    (usize::try_from(record.partition).unwrap(), record.offset)
 }
 
 #[test]

@@ -247,6 +247,8 @@ pub(crate) enum Outcome {
     Fail,
     /// The row is written, and then the message is called poison.
     Poison,
+    /// The row is written, and then something that the effect needs is away.
+    Unavailable,
     /// The row is written, and then the session ends.
     CutSession,
     /// The row is written; then a statement fails, and the effect does not say so.
@@ -321,6 +323,7 @@ impl Effects for TestEffects {
             Outcome::Succeed => Ok(()),
             Outcome::Fail => Err(Failure::technical("the bank does not answer")),
             Outcome::Poison => Err(Failure::poison("the account is not in this ledger")),
+            Outcome::Unavailable => Err(Failure::unavailable("the bank is closed")),
             Outcome::CutSession => {
                 tx.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await?;
                 Ok(())
