@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -47,6 +48,8 @@ const SESSION_AGE: Duration = Duration::from_secs(1);
 pub(super) struct BatchProcessor<E> {
     pub(super) spec: ConsumerSpec,
     pub(super) effects: E,
+    /// Of the runtime in which the application runs the consumer.
+    pub(super) callers: Handle,
     pub(super) counters: Arc<ConsumerCounters>,
     pub(super) database: Database,
     pub(super) cache: Option<DoneCache>,
@@ -302,6 +305,7 @@ impl<E: Effects> BatchProcessor<E> {
                     add(&self.counters.duplicates, done.duplicates);
                     if done.applied > 0 {
                         self.note_success();
+                        let _entered = self.callers.enter();
                         self.effects.committed();
                     }
                     if let Some(cache) = &mut self.cache {

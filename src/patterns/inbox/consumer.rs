@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
@@ -57,6 +57,9 @@ impl<E: Effects> Consumer<E> {
     /// back if that takes 10 s, its offsets are committed, and it leaves the group. Unavailable brokers and
     /// databases are waited for, and so is the dead-letter topic.
     ///
+    /// To be called in a Tokio runtime, in whose context `Effects::committed` is called: what that spawns runs
+    /// there, also while the consumer is idle. Its own thread waits for records and runs nothing else.
+    ///
     /// Dropped, the consumer ends the same way in the background.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<ConsumerSnapshot, InboxError> {
         self.run_with_tls(NoTls, stop).await
@@ -77,10 +80,11 @@ impl<E: Effects> Consumer<E> {
         let (stop_sender, stop_signal) = stop::channel();
         let (report, mut reported) = oneshot::channel();
         let counters = self.counters();
+        let callers = Handle::try_current().map_err(|_| InboxError::NoRuntime)?;
         let work = move || {
             let database = Database::new(&self.spec, tls);
             // Fails if the caller dropped the future.
-            let _ = report.send(self.consume(database, stop_signal));
+            let _ = report.send(self.consume(database, callers, stop_signal));
         };
         let name = "postrider-inbox".to_owned();
         std::thread::Builder::new().name(name).spawn(work).map_err(InboxError::Thread)?;
@@ -95,7 +99,12 @@ impl<E: Effects> Consumer<E> {
         outcome.map_err(|_| InboxError::Panicked)?.map(|()| counters.snapshot())
     }
 
-    fn consume(self, database: Database, stop: ConsumerStop) -> Result<(), InboxError> {
+    fn consume(
+        self,
+        database: Database,
+        callers: Handle,
+        stop: ConsumerStop,
+    ) -> Result<(), InboxError> {
         let Self { spec, effects, counters } = self;
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(InboxError::Thread)?;
@@ -115,6 +124,7 @@ impl<E: Effects> Consumer<E> {
             handled: Vec::new(),
             spec,
             effects,
+            callers,
             counters,
             database,
             cache,

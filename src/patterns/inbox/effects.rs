@@ -47,7 +47,8 @@ pub trait Effects: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Called after each commit that had an effect, on the consumer's thread, for example to wake another task.
-    /// It must return at once.
+    /// It must return at once. What it spawns runs in the Tokio runtime that
+    /// [`Consumer::run`](super::Consumer::run) was called in.
     fn committed(&self) {}
 }
 

@@ -33,6 +33,9 @@ pub enum InboxError {
     /// The consumer's thread or its runtime does not start.
     #[error("cannot start the consumer's thread")]
     Thread(#[source] std::io::Error),
+    /// The consumer was not run in a Tokio runtime, where what its effects spawn could run.
+    #[error("the consumer was not run in a Tokio runtime")]
+    NoRuntime,
     /// The application's effects panicked, in a process that is built to unwind; nothing of the batch
     /// at hand was committed. It is no dead letter: the message comes again. Where panics abort, as in
     /// Postrider's own binaries, the process ends instead.
@@ -62,6 +65,9 @@ impl InboxError {
         let hint = match self {
             Self::OwnSetting(name) => return Some(format!("leave out `{name}`")),
             Self::CacheUrl => "write it as redis://host:6379",
+            Self::NoRuntime => {
+                "call `run` from a task of a Tokio runtime, or within `Runtime::block_on`"
+            }
             Self::Fatal(_) | Self::Panicked => "start the consumer again",
             Self::Spec(_) | Self::Client(_) | Self::DeadLetters(_) | Self::Thread(_) => {
                 return None;

@@ -1,6 +1,6 @@
 //! What fails: effects, messages, and the database.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postrider::inbox::InboxError;
 use postrider::sandbox::postgres::{Options, Stop};
@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
 use support::postgres::{self, Database};
+use support::task::let_pass;
 use support::wait::wait_until;
 use support::{kafka, topic};
 
@@ -225,6 +226,29 @@ fn missing_markers_are_waited_for() {
     scene.database.sql().run("ALTER TABLE elsewhere RENAME TO processed_messages");
     scene.await_effects(10);
     assert_eq!(running.stop().dead_letters, 0);
+}
+
+#[test]
+fn what_committed_spawns_runs_while_the_consumer_is_idle() {
+    let Some(scene) = Scene::new("spawned") else { return };
+    let (report, reported) = std::sync::mpsc::channel();
+    let effect_rows = TestEffects::plain().then(move || {
+        let report = report.clone();
+        let began = Instant::now();
+        tokio::spawn(async move {
+            for _ in 0..3 {
+                let_pass(Duration::from_millis(50), "as a request to others takes").await;
+            }
+            report.send(began.elapsed()).unwrap();
+        });
+    });
+    let running = scene.start(effect_rows);
+    scene.send(&Draft::many(1));
+    scene.await_effects(1);
+    // No message comes meanwhile.
+    let took = reported.recv_timeout(Duration::from_secs(30)).expect("the task to end");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    running.stop();
 }
 
 #[test]
