@@ -101,6 +101,13 @@ impl Assignments {
         assignment.is_some_and(|assignment| assignment.epoch == position.epoch)
     }
 
+    /// The first record of its partition that is not handled, or itself; `None` if it is not current.
+    pub(super) fn first_unhandled(&self, position: &RecordPosition) -> Option<(Partition, i64)> {
+        let assignment = self.partitions.get(&position.partition)?;
+        let first = assignment.unhandled.first().copied().unwrap_or(position.offset);
+        (assignment.epoch == position.epoch).then(|| (position.partition.clone(), first))
+    }
+
     /// Notes that these are handled, and returns the offsets to commit that changed.
     pub(super) fn mark_handled(
         &mut self,
@@ -235,9 +242,12 @@ mod tests {
         assert_eq!(assignments.mark_handled(&batch[1..2]), [(partition(0), 4)].into());
         // Nothing that the brokers do not know.
         assert!(assignments.mark_handled(&batch[2..]).is_empty());
+        assert_eq!(assignments.first_unhandled(&batch[2]), Some((partition(0), 4)));
         let newer = received(&mut assignments, 0, 8);
         assert_eq!(assignments.mark_handled(&batch[..1]), [(partition(0), 8)].into());
         assert_eq!(assignments.mark_handled(&[newer.position()]), [(partition(0), 9)].into());
+        assignments.assign([partition(0)]);
+        assert_eq!(assignments.first_unhandled(&batch[2]), None);
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl<E: Effects> BatchProcessor<E> {
             let (record, invalid) = *invalid;
             let failure = self.failure(0, now_ms());
             let why = (invalid.code(), invalid.to_string());
-            self.dead_letter((&record, &position), (why.0, &why.1), failure).await?;
+            self.dead_letter((&record, &position), None, (why.0, &why.1), failure).await?;
         }
         self.retry_due().await?;
         self.update_status();
@@ -235,7 +235,10 @@ impl<E: Effects> BatchProcessor<E> {
             let why = (code, head.why.as_str());
             let failure = self.failure(head.attempts, head.first_failed_ms);
             let Pending { message, position } = &head.pending;
-            self.dead_letter((&message.record, position), why, failure).await?;
+            if !self.dead_letter((&message.record, position), Some(message), why, failure).await? {
+                // Those behind it are another member's too.
+                return Ok(());
+            }
             let Some(next) = followers.pop_front() else { return Ok(()) };
             head = FailedMessage::new(next, now_ms(), self.successes);
         }
@@ -343,18 +346,59 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
+    /// Publishes a dead letter, if the record is still this member's and the message unprocessed, so that a
+    /// process which was frozen meanwhile gives up nothing that its successor does. False: it is another
+    /// member's now.
     async fn dead_letter(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),
+        message: Option<&Message>,
         why: (&str, &str),
         failure: ConsumerFailure,
-    ) -> Result<(), Halt> {
-        if !self.publisher.publish(record, why, &failure.after_all(record)).await {
-            return Err(Halt::Stopped);
+    ) -> Result<bool, Halt> {
+        let failure = failure.after_all(record);
+        let mut waits = 0;
+        while self.membership.is_current(position) {
+            match self.publish_unprocessed((record, position), message, why, &failure).await {
+                Ok(Some(false)) => return Err(Halt::Stopped),
+                Ok(published) => {
+                    let is_published = usize::from(published.is_some());
+                    add(&self.counters.dead_letters, is_published);
+                    add(&self.counters.duplicates, 1 - is_published);
+                    self.handled.push(position.clone());
+                    return Ok(true);
+                }
+                Err(refusal) => {
+                    if self.throttle.is_due(&refusal) {
+                        tracing::warn!(why = refusal, "waiting to publish a dead letter");
+                    }
+                    waits += 1;
+                    self.wait(waits).await?;
+                }
+            }
         }
-        add(&self.counters.dead_letters, 1);
-        self.handled.push(position.clone());
-        Ok(())
+        let StoredRecord { topic, partition, offset, .. } = record;
+        tracing::warn!(topic, partition, offset, "no dead letter: the partition was reassigned");
+        Ok(false)
+    }
+
+    /// `None`: the message was processed. False: the consumer is to stop. An error: it is not known yet
+    /// whether the dead letter may be published, and why.
+    async fn publish_unprocessed(
+        &mut self,
+        (record, position): (&StoredRecord, &RecordPosition),
+        message: Option<&Message>,
+        why: (&str, &str),
+        failure: &ConsumerFailure,
+    ) -> Result<Option<bool>, String> {
+        self.membership.confirm(position).await.map_err(|error| error.to_string())?;
+        let letter = self.publisher.publish(record, why, failure);
+        let Some(message) = message else { return Ok(Some(letter.await)) };
+        let outcome = self.database.while_unprocessed(message, letter).await;
+        outcome.map_err(|rolled_back| match rolled_back {
+            RolledBack::Failed(failed) => describe_failure(&failed.failure),
+            RolledBack::Unavailable { why, .. } => why,
+        })
     }
 
     fn failure(&self, attempts: u32, first_failed_ms: i64) -> ConsumerFailure {

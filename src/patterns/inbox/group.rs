@@ -241,6 +241,23 @@ impl Membership {
     pub(super) fn is_current(&self, position: &RecordPosition) -> bool {
         self.consumer.context().lock().is_current(position)
     }
+
+    /// The same as the brokers know it: they take an offset from a member of the group's current generation
+    /// alone, so that a process which was frozen is refused. An error may pass: during a rebalance they take
+    /// no offset from anybody.
+    pub(super) async fn confirm(&self, position: &RecordPosition) -> KafkaResult<()> {
+        let consumer = Arc::clone(&self.consumer);
+        let first = consumer.context().lock().first_unhandled(position);
+        let Some(((topic, partition), offset)) = first else {
+            return Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::IllegalGeneration));
+        };
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset(&topic, partition, Offset::Offset(offset))?;
+        // The consumer must be polled meanwhile: the answer may have to wait for a coordinator.
+        let answer =
+            tokio::task::spawn_blocking(move || consumer.commit(&offsets, CommitMode::Sync));
+        answer.await.unwrap_or(Err(KafkaError::Canceled))
+    }
 }
 
 /// A failure leaves the older offset: some messages are then redelivered.

@@ -154,6 +154,20 @@ impl Database {
         }
     }
 
+    /// Runs `work` while no other transaction can commit the message's marker; what is waited for is that
+    /// one. `None`: the message has been processed, and nothing was run. It ends without a marker.
+    pub(super) async fn while_unprocessed<T>(
+        &mut self,
+        message: &Message,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, RolledBack> {
+        let session = self.session().await?;
+        match session.while_unprocessed(message.id, work).await {
+            Ok(done) => Ok(done),
+            Err(rolled_back) => Err(self.examine(rolled_back).await),
+        }
+    }
+
     /// Ends a session of that age: a new one may reach another server, or see other settings.
     pub(super) fn renew(&mut self, age: Duration) {
         self.session = self.session.take().filter(|session| session.opened.elapsed() < age);
@@ -245,6 +259,21 @@ impl PgSession {
         };
         ended.map_err(|error| failed(error.into(), None))?;
         Ok(done)
+    }
+
+    async fn while_unprocessed<T>(
+        &mut self,
+        id: Uuid,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, RolledBack> {
+        let tx = self.client.transaction().await.map_err(|error| unavailable(&error))?;
+        let marker = tx.query(&self.insert_markers, &[&self.consumer, &vec![id]]).await;
+        if marker.map_err(marker_error)?.is_empty() {
+            return Ok(None);
+        }
+        let done = work.await;
+        // Dropped, the transaction is rolled back; if the server has ended it, that changes nothing.
+        Ok(Some(done))
     }
 }
 

@@ -19,3 +19,4 @@ mod outages;
 mod rebalances;
 mod scene;
 mod traces;
+mod zombies;
