@@ -197,6 +197,18 @@ LANGUAGE sql SET search_path FROM CURRENT AS $$
     SELECT EXISTS (SELECT FROM marked)
 $$;
 
+-- How far each consumer is in each partition, written in the transaction of its effects. A database that
+-- goes back, restored or failed over, so says from where messages must be read again: below next_offset,
+-- every one is handled in this database. Rows are updated often; free space keeps that within a page.
+CREATE TABLE IF NOT EXISTS consumer_offsets (
+    consumer    text        NOT NULL,
+    topic       text        NOT NULL,
+    partition   integer     NOT NULL,
+    next_offset bigint      NOT NULL CHECK (next_offset >= 0),
+    updated_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (consumer, topic, partition)
+) WITH (fillfactor = 50);
+
 -- 4. Sagas, and what happened to them.
 CREATE TABLE IF NOT EXISTS sagas (
     kind       text        NOT NULL,

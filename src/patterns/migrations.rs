@@ -36,7 +36,7 @@ pub enum Piece {
     Outbox,
     /// `idempotency_keys` and `idempotency_claim`.
     Idempotency,
-    /// `processed_messages` and `inbox_mark`.
+    /// `processed_messages`, `consumer_offsets` and `inbox_mark`.
     Inbox,
     /// `sagas`, `saga_history` and `saga_timers`; a saga's events are rows of [`Piece::Outbox`].
     Saga,
@@ -97,6 +97,7 @@ mod tests {
             (Piece::Outbox, "outbox_sequences ("),
             (Piece::Idempotency, "idempotency_keys ("),
             (Piece::Inbox, "processed_messages ("),
+            (Piece::Inbox, "consumer_offsets ("),
             (Piece::Saga, "saga_history ("),
         ] {
             for other in Piece::ALL {

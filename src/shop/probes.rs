@@ -141,6 +141,11 @@ fn counts(consumer: &ConsumerSnapshot) -> Vec<Metric> {
         ("shop_cache_hits_total", "messages found in the cache", consumer.cache_hits),
         ("shop_cache_misses_total", "messages not found in the cache", consumer.cache_misses),
         ("shop_cache_failures_total", "failed requests to the cache", consumer.cache_failures),
+        (
+            "shop_database_rewinds_total",
+            "partitions of which the database was behind the group",
+            consumer.rewinds,
+        ),
     ]
 }
 

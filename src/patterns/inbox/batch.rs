@@ -1,11 +1,12 @@
 //! Processes a batch of records: applies their effects in one transaction, retries what failed, and publishes
 //! dead letters.
 //!
-//! Input: records in order of arrival. Output: the positions of those that are handled. Invariant: a
-//! record is handled when its effects are committed, were committed before, its type is ignored, or its
+//! Input: records in order of arrival. Output: in the group's assignment, which of them are handled, and what
+//! the database has. Invariant: a record is handled when its effects are committed, were committed before, its type is ignored, or its
 //! dead letter is confirmed; nothing becomes a dead letter because the database is unavailable or slow,
 //! because of lock contention, or because every message fails alike; a message that fails lets the others
-//! pass, except the later ones of its key.
+//! pass, except the later ones of its key; the offset that a transaction writes is of the first record that
+//! is not handled once it is committed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,15 +14,14 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::assignments::{ReceivedRecord, RecordPosition};
 use super::cache::DoneCache;
 use super::counters::{ConsumerCounters, add};
 use super::dlq_publisher::DlqPublisher;
-use super::group::Membership;
+use super::membership::Membership;
 use super::retries::{FailedMessage, KeyQueue, Pending, RetryQueue};
-use super::session::{Database, Ending, RolledBack, TransactionFailure};
+use super::session::{Database, Ending, RolledBack, TransactionFailure, Work};
 use super::sqlstate::{FailureCause, describe};
 use super::stop::ConsumerStop;
 use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, InvalidMessage, Message};
@@ -60,8 +60,6 @@ pub(super) struct BatchProcessor<E> {
     /// Transactions that had effects, or showed that they could have.
     pub(super) successes: u64,
     pub(super) throttle: LogThrottle,
-    /// Handled since they were last taken.
-    pub(super) handled: Vec<RecordPosition>,
 }
 
 /// Why a batch is abandoned before its end.
@@ -69,6 +67,8 @@ pub(super) struct BatchProcessor<E> {
 pub(super) enum Halt {
     /// The consumer was told to stop.
     Stopped,
+    /// The database has gone back: what it lacks is to be read again first.
+    WentBack,
     /// The consumer cannot continue.
     Fatal(InboxError),
 }
@@ -95,7 +95,7 @@ impl<E: Effects> BatchProcessor<E> {
         self.retries.is_full()
     }
 
-    /// Processes the batch, and what is due of earlier ones. `handled` is updated as it proceeds, so that it
+    /// Processes the batch, and what is due of earlier ones. What is handled is noted as it proceeds, so that it
     /// is valid when this is dropped.
     pub(super) async fn process(&mut self, batch: Vec<ReceivedRecord>) -> Result<(), Halt> {
         let membership = &self.membership;
@@ -110,14 +110,15 @@ impl<E: Effects> BatchProcessor<E> {
         let mut items: Vec<BatchItem> =
             batch.into_iter().map(|received| self.classify(received)).collect();
         self.skip_cached(&mut items).await;
-        let (mut pending, mut invalid) = (Vec::new(), Vec::new());
+        let (mut handled, mut pending, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
         for item in items {
             match item {
-                BatchItem::Handled(position) => self.handled.push(position),
+                BatchItem::Handled(position) => handled.push(position),
                 BatchItem::Pending(message) => pending.extend(self.retries.follow(message)),
                 BatchItem::Invalid(record, position) => invalid.push((record, position)),
             }
         }
+        self.membership.mark_handled(&handled, &[]);
         self.process_together(pending).await?;
         for (invalid, position) in invalid {
             let (record, invalid) = *invalid;
@@ -152,8 +153,8 @@ impl<E: Effects> BatchProcessor<E> {
 
     async fn skip_cached(&mut self, items: &mut [BatchItem]) {
         let Some(cache) = &mut self.cache else { return };
-        let ids: Vec<Uuid> = items.iter().filter_map(BatchItem::id).collect();
-        let known = cache.find(&ids).await;
+        let pending: Vec<&Message> = items.iter().filter_map(BatchItem::message).collect();
+        let known = cache.find(&pending, &self.membership).await;
         for item in items {
             if let BatchItem::Pending(Pending { message, position }) = item
                 && known.contains(&message.id)
@@ -172,7 +173,6 @@ impl<E: Effects> BatchProcessor<E> {
                 break;
             }
             let Some(failed) = self.transact(&pending).await? else {
-                self.handled.extend(pending.into_iter().map(|it| it.position));
                 return Ok(());
             };
             let why = describe_failure(&failed.failure);
@@ -217,7 +217,6 @@ impl<E: Effects> BatchProcessor<E> {
         let KeyQueue { mut head, mut followers } = queue;
         loop {
             let Some(failed) = self.transact(std::slice::from_ref(&head.pending)).await? else {
-                self.handled.push(head.pending.position);
                 let Some(next) = followers.pop_front() else { return Ok(()) };
                 head = FailedMessage::new(next, now_ms(), self.successes);
                 continue;
@@ -250,8 +249,9 @@ impl<E: Effects> BatchProcessor<E> {
         let number = usize::try_from(head.failures).unwrap_or(0);
         let Some(at) = number.checked_rem(followers.len()) else { return };
         let Some(follower) = followers.get(at) else { return };
-        let (messages, counters) = ([&follower.message], &self.counters);
-        let probe = self.database.transact(&messages, &self.effects, counters, Ending::Rollback);
+        let work = Work { messages: &[&follower.message], advances: &[] };
+        let (effects, counters) = (&self.effects, &self.counters);
+        let probe = self.database.transact(work, effects, counters, Ending::Rollback);
         if probe.await.is_ok_and(|done| done.applied > 0) {
             self.note_success();
         }
@@ -290,14 +290,17 @@ impl<E: Effects> BatchProcessor<E> {
         self.retries.insert(queue);
     }
 
-    /// A transaction, repeated while the database is unavailable. `None`: it is committed.
+    /// A transaction, repeated while the database is unavailable. `None`: it is committed, and the messages are
+    /// noted as handled.
     async fn transact(&mut self, pending: &[Pending]) -> Result<Option<TransactionFailure>, Halt> {
         let messages: Vec<&Message> = pending.iter().map(|it| &it.message).collect();
+        let positions: Vec<RecordPosition> = pending.iter().map(|it| it.position.clone()).collect();
         let mut outages = 0;
         loop {
-            let (database, counters) = (&mut self.database, &self.counters);
-            let outcome =
-                database.transact(&messages, &self.effects, counters, Ending::Commit).await;
+            let advances = self.membership.advances(&positions);
+            let work = Work { messages: &messages, advances: &advances };
+            let (effects, counters) = (&self.effects, &self.counters);
+            let outcome = self.database.transact(work, effects, counters, Ending::Commit).await;
             if outages > 0 && !matches!(outcome, Err(RolledBack::Unavailable { .. })) {
                 tracing::info!(outages, "the database is available again");
                 self.counters.update_status(|status| status.is_database_unavailable = false);
@@ -311,13 +314,14 @@ impl<E: Effects> BatchProcessor<E> {
                         let _entered = self.callers.enter();
                         self.effects.committed();
                     }
+                    self.membership.mark_handled(&positions, &advances);
                     if let Some(cache) = &mut self.cache {
-                        let ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
-                        cache.keep(&ids).await;
+                        cache.keep(&messages).await;
                     }
                     return Ok(None);
                 }
                 Err(RolledBack::Failed(failed)) => return Ok(Some(failed)),
+                Err(RolledBack::WentBack) => return Err(Halt::WentBack),
                 Err(RolledBack::Unavailable { why, hint }) => {
                     outages += 1;
                     self.wait_for_database((&why, hint), outages).await?;
@@ -365,7 +369,7 @@ impl<E: Effects> BatchProcessor<E> {
                     let is_published = usize::from(published.is_some());
                     add(&self.counters.dead_letters, is_published);
                     add(&self.counters.duplicates, 1 - is_published);
-                    self.handled.push(position.clone());
+                    self.membership.mark_handled(std::slice::from_ref(position), &[]);
                     return Ok(true);
                 }
                 Err(refusal) => {
@@ -398,6 +402,7 @@ impl<E: Effects> BatchProcessor<E> {
         outcome.map_err(|rolled_back| match rolled_back {
             RolledBack::Failed(failed) => describe_failure(&failed.failure),
             RolledBack::Unavailable { why, .. } => why,
+            RolledBack::WentBack => "the database has less than it had".to_owned(),
         })
     }
 
@@ -418,13 +423,13 @@ impl<E: Effects> BatchProcessor<E> {
 }
 
 impl BatchItem {
-    fn id(&self) -> Option<Uuid> {
-        if let Self::Pending(pending) = self { Some(pending.message.id) } else { None }
+    fn message(&self) -> Option<&Message> {
+        if let Self::Pending(pending) = self { Some(&pending.message) } else { None }
     }
 }
 
 /// The failure, without data of rows.
-fn describe_failure(failure: &Failure) -> String {
+pub(super) fn describe_failure(failure: &Failure) -> String {
     match failure {
         Failure::Poison(reason) | Failure::Unavailable(reason) => reason.clone(),
         Failure::Technical(source) => describe(&**source),

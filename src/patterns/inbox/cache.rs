@@ -1,8 +1,10 @@
-//! Caches ids of processed messages in Redis, so that most repeats need no transaction in Postgres.
+//! Caches in Redis which messages are processed, so that most repeats need no transaction in Postgres.
 //!
-//! Input: ids, before the transaction and after its commit. Output: those of them that are certainly
-//! processed. Invariant: only what was committed is ever cached, so a hit is true; a miss says nothing, so
-//! a cache that is flushed, fails or is unavailable costs time and no more.
+//! Input: messages, before the transaction and after its commit; the offsets that the database has. Output:
+//! ids of those that are certainly processed. Invariant: only what was committed is ever cached, with its
+//! offset, and a hit counts only below the database's offset: so it is true also of a database that was
+//! restored, rebuilt or replaced since. A miss says nothing, so a cache that is flushed, fails or is
+//! unavailable costs time and no more.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use redis::{AsyncConnectionConfig, Client, RedisResult};
 use uuid::Uuid;
 
 use super::counters::{ConsumerCounters, add};
-use super::{CacheSpec, InboxError};
+use super::membership::Membership;
+use super::{CacheSpec, InboxError, Message};
 
 /// How long the cache is bypassed after a failure: an outage then costs one timeout per second.
 const BYPASS_TIME: Duration = Duration::from_secs(1);
@@ -46,48 +49,60 @@ impl DoneCache {
         })
     }
 
-    /// Those of the ids that are certainly processed.
-    pub(super) async fn find(&mut self, ids: &[Uuid]) -> HashSet<Uuid> {
+    /// Those of the messages that are certainly processed, by their ids.
+    pub(super) async fn find(
+        &mut self,
+        messages: &[&Message],
+        membership: &Membership,
+    ) -> HashSet<Uuid> {
         let mut question = redis::cmd("MGET");
-        for id in ids {
-            question.arg(self.key(*id));
+        for message in messages {
+            question.arg(self.key(message));
         }
         let answer = async |mut connection: MultiplexedConnection| {
             question.query_async::<Vec<Option<Vec<u8>>>>(&mut connection).await
         };
-        let Some(answers) = self.exchange(ids, answer).await else { return HashSet::new() };
-        let known = ids.iter().zip(answers).filter(|(_, answer)| answer.is_some());
-        let known: HashSet<Uuid> = known.map(|(&id, _)| id).collect();
-        add(&self.counters.cache_hits, known.len());
-        add(&self.counters.cache_misses, ids.len() - known.len());
-        known
+        let Some(answers) = self.exchange(messages, answer).await else { return HashSet::new() };
+        let is_known = |(message, answer): &(&&Message, Option<Vec<u8>>)| {
+            let partition = (message.record.topic.clone(), message.record.partition);
+            let offset = answer.as_deref().and_then(offset_of);
+            offset.is_some_and(|offset| Some(offset) < membership.stored(&partition))
+        };
+        let known = messages.iter().zip(answers).filter(is_known);
+        let ids: Vec<Uuid> = known.map(|(message, _)| message.id).collect();
+        add(&self.counters.cache_hits, ids.len());
+        add(&self.counters.cache_misses, messages.len() - ids.len());
+        ids.into_iter().collect()
     }
 
     /// Stores what the database has committed.
-    pub(super) async fn keep(&mut self, ids: &[Uuid]) {
+    pub(super) async fn keep(&mut self, messages: &[&Message]) {
         let mut pipe = redis::pipe();
-        for id in ids {
-            pipe.set_ex(self.key(*id), "", self.spec.ttl.as_secs()).ignore();
+        for message in messages {
+            let offset = message.record.offset;
+            pipe.set_ex(self.key(message), offset, self.spec.ttl.as_secs()).ignore();
         }
         let answer = async |mut connection: MultiplexedConnection| {
             pipe.query_async::<()>(&mut connection).await
         };
         // A lost entry is only a miss.
-        let _: Option<()> = self.exchange(ids, answer).await;
+        let _: Option<()> = self.exchange(messages, answer).await;
     }
 
-    fn key(&self, id: Uuid) -> String {
-        format!("{}{id}", self.prefix)
+    /// Offsets compare within a partition. A copy of the message in another one is a miss.
+    fn key(&self, message: &Message) -> String {
+        let record = &message.record;
+        format!("{}{}:{}:{}", self.prefix, record.topic, record.partition, message.id)
     }
 
     /// One request within the time limit; `None` while the cache is unavailable.
     async fn exchange<T>(
         &mut self,
-        ids: &[Uuid],
+        messages: &[&Message],
         ask: impl AsyncFnOnce(MultiplexedConnection) -> RedisResult<T>,
     ) -> Option<T> {
         let is_bypassed = self.bypassed_until.is_some_and(|until| Instant::now() < until);
-        if is_bypassed || ids.is_empty() {
+        if is_bypassed || messages.is_empty() {
             return None;
         }
         let limit = self.spec.timeout;
@@ -114,6 +129,11 @@ impl DoneCache {
         self.bypassed_until = Some(Instant::now() + BYPASS_TIME);
         None
     }
+}
+
+/// What an earlier version cached has no offset, and is a miss.
+fn offset_of(value: &[u8]) -> Option<i64> {
+    str::from_utf8(value).ok()?.parse().ok()
 }
 
 async fn connect(client: &Client, limit: Duration) -> RedisResult<MultiplexedConnection> {

@@ -1,9 +1,9 @@
 //! `Consumer`, the public interface of the inbox: runs the loop of an idempotent consumer on a thread of
 //! its own.
 //!
-//! Input: a `ConsumerSpec`, the application's `Effects`, and a future that asks to stop. Output: effects in
-//! Postgres, offsets in Kafka, and counters. Invariant: offsets are committed after the database
-//! transaction; while a batch is processed the consumer keeps polling, so that it stays in its group; when
+//! Input: a `ConsumerSpec`, the application's `Effects`, and a future that asks to stop. Output: effects and
+//! offsets in Postgres, offsets in Kafka, and counters. Invariant: Kafka's offsets are committed after the
+//! database transaction; while a batch is processed the consumer keeps polling, so that it stays in its group; when
 //! `run` returns, it has left the group.
 
 use std::future::Future;
@@ -24,6 +24,7 @@ use super::group::Group;
 use super::retries::RetryQueue;
 use super::session::Database;
 use super::stop::{self, ConsumerStop};
+use super::upkeep::Upkeep;
 use super::{ConsumerCounters, ConsumerSnapshot, ConsumerSpec, Effects, InboxError};
 use postrider_service::log_throttle::LogThrottle;
 
@@ -121,7 +122,6 @@ impl<E: Effects> Consumer<E> {
             retries: RetryQueue::default(),
             successes: 0,
             throttle: LogThrottle::default(),
-            handled: Vec::new(),
             spec,
             effects,
             callers,
@@ -131,8 +131,13 @@ impl<E: Effects> Consumer<E> {
             publisher,
             stop,
         };
+        let mut upkeep = Upkeep::new(&processor);
         let mut outcome = Ok(());
         while outcome.is_ok() && !processor.stop.is_requested() {
+            outcome = runtime.block_on(upkeep.run(&mut processor.database, &mut group));
+            if outcome.is_err() {
+                break;
+            }
             let batch = if processor.is_full() {
                 group.poll_paused()?;
                 Vec::new()
@@ -143,6 +148,7 @@ impl<E: Effects> Consumer<E> {
                 outcome = run_batch(&runtime, &mut processor, &mut group, batch);
             }
         }
+        runtime.block_on(upkeep.finish(&mut processor.database, &group));
         // The group is left when nobody else can ask about it.
         drop(processor);
         group.leave();
@@ -158,26 +164,31 @@ fn run_batch<E: Effects>(
     batch: Vec<ReceivedRecord>,
 ) -> Result<(), InboxError> {
     let stop = processor.stop.clone();
-    let outcome = runtime.block_on(process_and_poll(processor.process(batch), group, &stop));
-    group.mark_handled(&std::mem::take(&mut processor.handled));
+    let outcome =
+        runtime.block_on(process_and_poll(processor.process(batch), group, (&stop, STOP_LIMIT)));
+    group.commit_changed();
     match outcome {
         Ok(()) | Err(Halt::Stopped) => Ok(()),
+        Err(Halt::WentBack) => {
+            group.recheck();
+            Ok(())
+        }
         Err(Halt::Fatal(error)) => Err(error),
     }
 }
 
-/// Waits for the batch, and polls meanwhile.
-async fn process_and_poll(
-    work: impl Future<Output = Result<(), Halt>>,
+/// Waits for the work, and polls meanwhile. It is abandoned this long after the consumer was asked to stop.
+pub(super) async fn process_and_poll<T>(
+    work: impl Future<Output = Result<T, Halt>>,
     group: &mut Group,
-    stop: &ConsumerStop,
-) -> Result<(), Halt> {
+    (stop, limit): (&ConsumerStop, Duration),
+) -> Result<T, Halt> {
     let mut work = std::pin::pin!(work);
     let mut ticks = interval_at(Instant::now() + TICK, TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let stop_timeout = async {
         stop.asked().await;
-        tokio::time::sleep(STOP_LIMIT).await;
+        tokio::time::sleep(limit).await;
     };
     let mut stop_timeout = std::pin::pin!(stop_timeout);
     loop {

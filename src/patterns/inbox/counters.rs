@@ -23,6 +23,7 @@ pub struct ConsumerCounters {
     pub(super) cache_hits: AtomicU64,
     pub(super) cache_misses: AtomicU64,
     pub(super) cache_failures: AtomicU64,
+    pub(super) rewinds: AtomicU64,
     status: Mutex<ConsumerStatus>,
 }
 
@@ -31,7 +32,8 @@ pub struct ConsumerCounters {
 pub struct ConsumerSnapshot {
     /// Batches of records that were taken and finished.
     pub batches: u64,
-    /// Statements sent for markers and transactions; what effects send is not counted.
+    /// Statements sent in transactions with messages; what effects send is not counted, nor are reads and
+    /// writes of offsets alone, which come once a second at most.
     pub statements: u64,
     /// Messages whose effects were committed.
     pub processed: u64,
@@ -49,6 +51,9 @@ pub struct ConsumerSnapshot {
     pub cache_misses: u64,
     /// Requests to the cache that failed or timed out.
     pub cache_failures: u64,
+    /// Times that the database was behind what the group had read of a partition, which was then read again
+    /// from the database's offset.
+    pub rewinds: u64,
 }
 
 impl ConsumerCounters {
@@ -76,6 +81,7 @@ impl ConsumerCounters {
             cache_hits: read(&self.cache_hits),
             cache_misses: read(&self.cache_misses),
             cache_failures: read(&self.cache_failures),
+            rewinds: read(&self.rewinds),
         }
     }
 }

@@ -1,27 +1,30 @@
-//! Membership in the Kafka consumer group: fetches batches, follows rebalances, commits offsets, updates
-//! the lag.
+//! Membership in the Kafka consumer group: fetches batches, follows rebalances, seeks, commits offsets,
+//! updates the lag.
 //!
-//! Input: settings of the consumer; positions of handled records. Output: batches of records; committed
-//! offsets; warnings about topics that are missing or may not be read. Invariant: an offset is committed
-//! only when everything before it in the partition is handled, and only for partitions that have been
-//! assigned since; calling `Group::poll_paused` often enough keeps the membership, however long a batch
-//! takes.
+//! Input: settings of the consumer; positions of handled records, and which offsets the database has.
+//! Output: batches of records; committed offsets; warnings about topics that are missing or may not be read.
+//! Invariant: an assigned partition is not read until it is decided where from; an offset is
+//! committed only when everything before it in the partition is handled and the database has it, and only
+//! for partitions that have been assigned since; calling `Group::poll_paused` often enough keeps the
+//! membership, however long a batch takes.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use rdkafka::{ClientConfig, ClientContext};
 
-use super::assignments::{Assignments, Partition, ReceivedRecord, RecordPosition};
-use super::lag::{Watermarks, missing_topics};
+use super::assignments::{Advance, Partition, ReceivedRecord};
+use super::counters::add;
+use super::lag::{Watermarks, list, missing_topics};
+use super::membership::{GroupContext, Membership, commit, partitions};
+use super::start::{DatabaseOffsets, Plan, Start};
 use super::{ConsumerCounters, ConsumerSpec, InboxError};
-use crate::dead_letter::now_ms;
 use postrider_kafka::to_stored_record;
 use postrider_service::log_throttle::LogThrottle;
 
@@ -35,6 +38,9 @@ const FETCHED_KIB_MAX: &str = "16384";
 const METADATA_REFRESH_MS: &str = "5000";
 /// How often the lag is requested, besides after each assignment: rarely, since the consumer blocks for it.
 const LAG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long librdkafka may take to note where to read from; no broker is asked for it.
+const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Errors for a topic that does not exist, or that may not be described.
 const TOPIC_ERRORS: [RDKafkaErrorCode; 4] = [
@@ -55,20 +61,8 @@ pub(super) struct Group {
     throttle: LogThrottle,
     /// When the lag was last requested, and in which epoch.
     asked: (Instant, u64),
-}
-
-/// Tells whether records are still this member's.
-pub(super) struct Membership {
-    consumer: Arc<BaseConsumer<GroupContext>>,
-}
-
-/// The assignment, shared with librdkafka's callbacks.
-struct GroupContext {
-    assignments: Mutex<Assignments>,
-    counters: Arc<ConsumerCounters>,
-    /// A rebalance has ended. During it the brokers refuse offset commits, and librdkafka does not report a
-    /// failed asynchronous commit.
-    commit_due: AtomicBool,
+    /// Whether the database has had a row of this consumer since it joined.
+    has_rows: bool,
 }
 
 impl Group {
@@ -91,10 +85,9 @@ impl Group {
             .set("auto.offset.reset", "earliest")
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set_log_level(RDKafkaLogLevel::Critical);
-        let (assignments, commit_due) = (Mutex::default(), AtomicBool::default());
-        let context = GroupContext { assignments, counters, commit_due };
-        let consumer: BaseConsumer<GroupContext> =
-            config.create_with_context(context).map_err(InboxError::of_client)?;
+        let consumer: BaseConsumer<GroupContext> = config
+            .create_with_context(GroupContext::new(counters))
+            .map_err(InboxError::of_client)?;
         let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(InboxError::Client)?;
         Ok(Self {
@@ -104,14 +97,15 @@ impl Group {
             is_paused: false,
             throttle: LogThrottle::default(),
             asked: (Instant::now(), 0),
+            has_rows: false,
         })
     }
 
     /// The next batch, up to `max` records; waits a moment for the first.
     pub(super) fn collect(&mut self, max: usize) -> Result<Vec<ReceivedRecord>, InboxError> {
         if std::mem::take(&mut self.is_paused) {
-            // A revoked partition needs no resuming.
-            let _ = self.consumer.assignment().and_then(|held| self.consumer.resume(&held));
+            let begun = self.consumer.context().lock().begun();
+            self.resume(&begun);
         }
         let mut batch: Vec<ReceivedRecord> = Vec::new();
         while batch.len() < max {
@@ -127,8 +121,7 @@ impl Group {
         let context = self.consumer.context();
         batch.retain(|record| context.lock().is_current(&record.position()));
         if context.commit_due.swap(false, Ordering::Relaxed) {
-            let handled = context.lock().handled(|_| true);
-            commit(&self.consumer, &handled, CommitMode::Async);
+            self.commit(CommitMode::Async, |_| true);
         }
         self.look();
         Ok(batch)
@@ -149,25 +142,92 @@ impl Group {
         Ok(())
     }
 
-    /// For questions while a batch is being processed.
+    /// What a batch knows of the assignment, and notes there.
     pub(super) fn membership(&self) -> Membership {
-        Membership { consumer: Arc::clone(&self.consumer) }
+        Membership::of(&self.consumer)
     }
 
-    /// Notes that these are handled, and commits the offsets asynchronously.
-    pub(super) fn mark_handled(&mut self, positions: &[RecordPosition]) {
-        let context = self.consumer.context();
-        if !positions.is_empty() {
-            context.counters.update_status(|status| status.progress_ms = Some(now_ms()));
-        }
-        let changed = context.lock().mark_handled(positions);
+    /// Commits the offsets that have changed, asynchronously.
+    pub(super) fn commit_changed(&self) {
+        let changed = self.consumer.context().lock().take_changed();
         commit(&self.consumer, &changed, CommitMode::Async);
+    }
+
+    /// What is handled and not yet in the database.
+    pub(super) fn not_stored(&self) -> Vec<Advance> {
+        self.consumer.context().lock().not_stored()
+    }
+
+    /// The database has these now.
+    pub(super) fn mark_stored(&self, advances: &[Advance]) {
+        self.consumer.context().lock().set_stored(advances);
+        self.commit_changed();
+    }
+
+    /// Whether there are partitions of which it is to be decided where they are read from.
+    pub(super) fn has_unverified(&self) -> bool {
+        !self.consumer.context().lock().unverified().is_empty()
+    }
+
+    /// Decides where they are read from. `None`: the brokers did not answer.
+    pub(super) fn plan(&self, database: &DatabaseOffsets) -> Option<Plan> {
+        let waiting = self.consumer.context().lock().unverified();
+        let plan = Plan::make(&self.consumer, &self.topics, waiting, (database, !self.has_rows));
+        plan.inspect_err(|error| tracing::debug!(%error, "cannot read the ends of partitions")).ok()
+    }
+
+    /// Has them read from there. False: librdkafka does not take some of them yet.
+    pub(super) fn begin(&mut self, starts: &[Start]) -> bool {
+        self.has_rows |= !starts.is_empty();
+        let Ok(read) = self.consumer.assignment() else { return false };
+        let read = partitions(&read);
+        let (sought, assigned): (Vec<&Start>, Vec<&Start>) =
+            starts.iter().partition(|start| read.contains(&start.partition));
+        let (sought, is_sought) = seek(&self.consumer, &sought);
+        let is_assigned = assigned.is_empty()
+            || list_of(&assigned).and_then(|it| self.consumer.incremental_assign(&it)).is_ok();
+        let assigned = if is_assigned { assigned } else { Vec::new() };
+        let context = self.consumer.context();
+        let mut begun = Vec::new();
+        for start in sought.into_iter().chain(assigned) {
+            let Start { partition, epoch, position, stored, went_back } = start;
+            context.lock().begin(partition, *epoch, *position, *stored);
+            if *went_back {
+                add(&context.counters.rewinds, 1);
+            }
+            begun.push(partition.clone());
+        }
+        // One that was revoked while paused is paused when it is assigned again.
+        self.resume(&begun);
+        is_sought && is_assigned
+    }
+
+    /// Whether the database has less than it had.
+    pub(super) fn is_ahead_of(&self, database: &DatabaseOffsets) -> bool {
+        self.consumer.context().lock().is_ahead_of(&database.next)
+    }
+
+    /// It is to be decided anew where all partitions are read from.
+    pub(super) fn recheck(&mut self) {
+        self.consumer.context().lock().recheck();
+        // What comes nevertheless is dropped.
+        let _ = self.consumer.assignment().and_then(|held| self.consumer.pause(&held));
+        self.buffered.clear();
+    }
+
+    fn resume(&self, partitions: &[Partition]) {
+        // A revoked partition needs no resuming.
+        let _ = list(partitions, Offset::Invalid).and_then(|list| self.consumer.resume(&list));
+    }
+
+    fn commit(&self, mode: CommitMode, wanted: impl Fn(&Partition) -> bool) {
+        let offsets = self.consumer.context().lock().to_commit(wanted);
+        commit(&self.consumer, &offsets, mode);
     }
 
     /// Commits the offsets and leaves, so that the partitions are reassigned at once.
     pub(super) fn leave(self) {
-        let handled = self.consumer.context().lock().handled(|_| true);
-        commit(&self.consumer, &handled, CommitMode::Sync);
+        self.commit(CommitMode::Sync, |_| true);
     }
 
     /// Updates the lag, if it is time.
@@ -236,107 +296,29 @@ impl Group {
     }
 }
 
-impl Membership {
-    /// Whether its partition has been assigned ever since it was received, as far as this process knows.
-    pub(super) fn is_current(&self, position: &RecordPosition) -> bool {
-        self.consumer.context().lock().is_current(position)
+/// Partitions that are read already are read from elsewhere. Those for which this succeeded, and whether it
+/// did for all.
+fn seek<'s>(consumer: &BaseConsumer<GroupContext>, starts: &[&'s Start]) -> (Vec<&'s Start>, bool) {
+    if starts.is_empty() {
+        return (Vec::new(), true);
     }
-
-    /// The same as the brokers know it: they take an offset from a member of the group's current generation
-    /// alone, so that a process which was frozen is refused. An error may pass: during a rebalance they take
-    /// no offset from anybody.
-    pub(super) async fn confirm(&self, position: &RecordPosition) -> KafkaResult<()> {
-        let consumer = Arc::clone(&self.consumer);
-        let first = consumer.context().lock().first_unhandled(position);
-        let Some(((topic, partition), offset)) = first else {
-            return Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::IllegalGeneration));
-        };
-        let mut offsets = TopicPartitionList::new();
-        offsets.add_partition_offset(&topic, partition, Offset::Offset(offset))?;
-        // The consumer must be polled meanwhile: the answer may have to wait for a coordinator.
-        let answer =
-            tokio::task::spawn_blocking(move || consumer.commit(&offsets, CommitMode::Sync));
-        answer.await.unwrap_or(Err(KafkaError::Canceled))
-    }
+    let sought = list_of(starts).and_then(|it| consumer.seek_partitions(it, SEEK_TIMEOUT));
+    let Ok(sought) = sought else { return (Vec::new(), false) };
+    let elements = sought.elements();
+    let is_sought = |start: &&&Start| {
+        let (topic, partition) = &start.partition;
+        let mut done = elements.iter().filter(|element| element.error().is_ok());
+        done.any(|it| it.topic() == topic && it.partition() == *partition)
+    };
+    let done: Vec<&Start> = starts.iter().filter(is_sought).copied().collect();
+    let is_complete = done.len() == starts.len();
+    (done, is_complete)
 }
 
-/// A failure leaves the older offset: some messages are then redelivered.
-fn commit(
-    consumer: &BaseConsumer<GroupContext>,
-    handled: &BTreeMap<Partition, i64>,
-    mode: CommitMode,
-) {
+fn list_of(starts: &[&Start]) -> KafkaResult<TopicPartitionList> {
     let mut offsets = TopicPartitionList::new();
-    for ((topic, partition), next) in handled {
-        // Fails only for invalid offsets, which no broker returns.
-        let _ = offsets.add_partition_offset(topic, *partition, Offset::Offset(*next));
+    for Start { partition: (topic, partition), position, .. } in starts {
+        offsets.add_partition_offset(topic, *partition, Offset::Offset(*position))?;
     }
-    if offsets.count() > 0
-        && let Err(error) = consumer.commit(&offsets, mode)
-    {
-        tracing::debug!(%error, "cannot commit offsets; some messages will be redelivered");
-    }
-}
-
-impl GroupContext {
-    fn lock(&self) -> MutexGuard<'_, Assignments> {
-        self.assignments.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn update_partition_count(&self) {
-        let count = u64::try_from(self.lock().count()).unwrap_or(u64::MAX);
-        self.counters.update_status(|status| {
-            status.partitions = count;
-            status.has_joined = true;
-        });
-    }
-}
-
-impl ClientContext for GroupContext {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        tracing::debug!(?level, facility, message, "log line of the Kafka client");
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "error of the Kafka client");
-    }
-}
-
-impl ConsumerContext for GroupContext {
-    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let Rebalance::Revoke(gone) = rebalance else { return };
-        let gone = partitions(gone);
-        // The next owner should start where this one ended. If the assignment is lost, there is a next
-        // owner already.
-        if !consumer.assignment_lost() {
-            let handled = self.lock().handled(|partition| gone.contains(partition));
-            commit(consumer, &handled, CommitMode::Sync);
-        }
-        self.lock().revoke(&gone);
-        self.update_partition_count();
-        tracing::info!(count = gone.len(), "partitions revoked");
-    }
-
-    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let Rebalance::Assign(new) = rebalance else { return };
-        // A partition that was revoked while paused is still paused when it is assigned again, and is not
-        // among those that the next batch resumes.
-        let _ = consumer.resume(new);
-        self.commit_due.store(true, Ordering::Relaxed);
-        let new = partitions(new);
-        tracing::info!(count = new.len(), "partitions assigned");
-        self.lock().assign(new);
-        self.update_partition_count();
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
-        if let Err(error) = result {
-            tracing::debug!(%error, "cannot commit offsets; some messages will be redelivered");
-        }
-    }
-}
-
-fn partitions(list: &TopicPartitionList) -> Vec<Partition> {
-    let elements = list.elements();
-    elements.iter().map(|element| (element.topic().to_owned(), element.partition())).collect()
+    Ok(offsets)
 }

@@ -1,16 +1,18 @@
-//! Asks the brokers for the consumer's lag, and for topics that are missing.
+//! Asks the brokers for the consumer's lag, for the ends of partitions, for the group's offsets, and for
+//! topics that are missing.
 //!
 //! Input: the assigned partitions, or names of topics. Output: `Watermarks`, from which the number of
-//! unhandled messages follows, or that the brokers did not answer; names of missing topics. Invariant: each
-//! request has a time limit; the lag takes three at most: one for the high watermarks, two more after a new
-//! assignment.
+//! unhandled messages follows, `LogEnds` and committed offsets, or that the brokers did not answer; names of
+//! missing topics. Invariant: each request has a time limit; the lag takes three at most: one for the high
+//! watermarks, two more after a new assignment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaResult;
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::metadata::MetadataTopic;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
 
 use super::assignments::{Assignments, Partition};
 
@@ -40,9 +42,7 @@ impl Watermarks {
         }
         let mut starts = BTreeMap::new();
         if !unknown.is_empty() {
-            let committed =
-                consumer.committed_offsets(list(&unknown, Offset::Invalid)?, REQUEST_TIMEOUT);
-            starts = known(&committed?);
+            starts = committed_offsets(consumer, &unknown)?;
         }
         let fresh: Vec<Partition> =
             unknown.into_iter().filter(|partition| !starts.contains_key(partition)).collect();
@@ -57,6 +57,55 @@ impl Watermarks {
         assignments.set_start(&self.starts);
         assignments.lag(&self.ends)
     }
+}
+
+/// The first and the next offset of partitions.
+#[derive(Debug)]
+pub(super) struct LogEnds {
+    low: BTreeMap<Partition, i64>,
+    high: BTreeMap<Partition, i64>,
+}
+
+impl LogEnds {
+    /// Asks the brokers.
+    pub(super) fn ask<C: ConsumerContext>(
+        consumer: &BaseConsumer<C>,
+        partitions: &[Partition],
+    ) -> KafkaResult<Self> {
+        let low = watermark_offsets(consumer, partitions, Offset::Beginning)?;
+        Ok(Self { low, high: watermark_offsets(consumer, partitions, Offset::End)? })
+    }
+
+    /// Both ends, if the brokers said them.
+    pub(super) fn of(&self, partition: &Partition) -> Option<(i64, i64)> {
+        Some((*self.low.get(partition)?, *self.high.get(partition)?))
+    }
+}
+
+/// The offsets that the group has committed; a partition without one is left out.
+pub(super) fn committed_offsets<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    partitions: &[Partition],
+) -> KafkaResult<BTreeMap<Partition, i64>> {
+    let asked = list(partitions, Offset::Invalid)?;
+    let answer = consumer.committed_offsets(asked, REQUEST_TIMEOUT)?;
+    // An offset that could not be read is not one that does not exist.
+    answer.elements().iter().try_for_each(TopicPartitionListElem::error)?;
+    Ok(known(&answer))
+}
+
+/// All partitions of these topics.
+pub(super) fn partitions_of<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topics: &[String],
+) -> KafkaResult<Vec<Partition>> {
+    let mut partitions = Vec::new();
+    for topic in topics {
+        let metadata = consumer.fetch_metadata(Some(topic), REQUEST_TIMEOUT)?;
+        let found = metadata.topics().iter().flat_map(MetadataTopic::partitions);
+        partitions.extend(found.map(|partition| (topic.clone(), partition.id())));
+    }
+    Ok(partitions)
 }
 
 /// Those of `topics` that are not in the brokers' metadata; none if they do not answer.
@@ -85,7 +134,8 @@ fn watermark_offsets<C: ConsumerContext>(
     Ok(known(&answer))
 }
 
-fn list(partitions: &[Partition], offset: Offset) -> KafkaResult<TopicPartitionList> {
+/// The partitions, each with this offset.
+pub(super) fn list(partitions: &[Partition], offset: Offset) -> KafkaResult<TopicPartitionList> {
     let mut list = TopicPartitionList::new();
     for (topic, partition) in partitions {
         list.add_partition_offset(topic, *partition, offset)?;

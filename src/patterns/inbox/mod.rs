@@ -1,10 +1,12 @@
 //! An idempotent Kafka consumer: each message has its effects once, however often it is delivered.
 //!
 //! Input: records of Kafka topics as the relay writes them, and the application's [`Effects`]. Output: the
-//! effects in Postgres; offsets in Kafka; dead letters with the reason. Invariant: a row in
-//! `processed_messages`, the message's marker, is committed in the same transaction as its effects and the
-//! rows they write into the consumer's own outbox; its unique index decides between two consumers with the
-//! same message; the offset follows the commit; Redis, if there is one, caches only what was committed.
+//! effects in Postgres; offsets in Postgres and in Kafka; dead letters with the reason. Invariant: a row in
+//! `processed_messages`, the message's marker, is committed in the same transaction as its effects, the
+//! rows they write into the consumer's own outbox, and the partition's offset in `consumer_offsets`; the
+//! markers' unique index decides between two consumers with the same message; Kafka's offset follows the
+//! commit, and where the database has less than that, it has gone back and is given again what it lacks;
+//! Redis, if there is one, caches only what was committed.
 //!
 //! ```no_run
 //! use postrider_patterns::inbox::{Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared};
@@ -61,15 +63,19 @@ mod effects;
 mod error;
 mod group;
 mod lag;
+mod membership;
 mod message;
+mod offsets;
 mod prepared;
 mod retention;
 mod retries;
 mod session;
 mod spec;
 mod sqlstate;
+mod start;
 mod status;
 mod stop;
+mod upkeep;
 
 pub use consumer::Consumer;
 pub use counters::{ConsumerCounters, ConsumerSnapshot};

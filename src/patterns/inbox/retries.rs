@@ -211,7 +211,9 @@ mod tests {
             ..StoredRecord::default()
         };
         let mut assignments = Assignments::default();
-        assignments.assign([("orders".to_owned(), 0)]);
+        let partition = ("orders".to_owned(), 0);
+        assignments.assign([partition.clone()]);
+        assignments.begin(&partition, 1, 0, 0);
         let position = assignments.tag(record.clone()).unwrap().position();
         let message = Message::read(record, &MessageFormat::new()).unwrap();
         Pending { message, position }

@@ -1,11 +1,11 @@
 //! The consumer's session with Postgres: connects, and runs the transaction that inserts markers and
 //! applies effects.
 //!
-//! Input: messages, and the application's `Effects`. Output: how many had their effects now and how many
-//! were processed before; or why the transaction was rolled back (`RolledBack`). Invariant: the markers
-//! (rows that say which messages are processed) and everything that the effects wrote are committed
-//! together or not at all; a message whose marker exists has no effect; a session that was lost is not used
-//! again.
+//! Input: messages, the offsets that follow them, and the application's `Effects`. Output: how many had their
+//! effects now and how many were processed before; or why the transaction was rolled back (`RolledBack`).
+//! Invariant: the markers (rows that say which messages are processed), the offsets and everything that the
+//! effects wrote are committed together or not at all; a message whose marker exists has no effect, nor has
+//! any message while the database has less than it had; a session that was lost is not used again.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -14,14 +14,15 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, Error, Socket, Statement};
 use uuid::Uuid;
 
+use super::assignments::Advance;
 use super::counters::{ConsumerCounters, add};
-use super::prepared;
 use super::sqlstate::{FailureCause, describe, is_outdated};
 use super::{ConsumerSpec, Effects, Failure, Message};
+use super::{offsets, prepared};
 
 /// How the session names itself in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-inbox";
@@ -36,9 +37,10 @@ const INSERT_MARKERS: &str = "\
     INSERT INTO processed_messages (consumer, message_id) \
     SELECT $1, id FROM unnest($2) AS id ON CONFLICT DO NOTHING RETURNING message_id";
 
-/// What to do where the markers cannot be inserted.
+/// What to do where markers and offsets cannot be written.
 const MARKERS_HINT: &str = "psql -d \"$DATABASE_URL\" -f migrations/0003_application.sql; \
-    GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>";
+    GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>; \
+    GRANT SELECT, INSERT, UPDATE ON consumer_offsets TO <the consumer's role>";
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Client, Error>>>>;
 
@@ -59,13 +61,25 @@ pub(super) enum Ending {
     Rollback,
 }
 
-struct PgSession {
+/// An open session, and what is prepared in it.
+pub(super) struct PgSession {
     /// Boxed, so that it is identified by its address.
-    client: Box<Client>,
-    consumer: String,
+    pub(super) client: Box<Client>,
+    pub(super) consumer: String,
     number: u64,
     opened: Instant,
     insert_markers: Statement,
+    /// For [`offsets::advance`].
+    pub(super) advance: Statement,
+}
+
+/// What one transaction does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work<'w> {
+    /// In order.
+    pub(super) messages: &'w [&'w Message],
+    /// Everything before these offsets is handled once it is committed.
+    pub(super) advances: &'w [Advance],
 }
 
 /// Why a transaction was rolled back.
@@ -80,6 +94,8 @@ pub(super) enum RolledBack {
     },
     /// Something failed in a session that lives.
     Failed(TransactionFailure),
+    /// The database has less than it had, so messages before these are missing in it.
+    WentBack,
 }
 
 /// What failed in a session that lives.
@@ -141,13 +157,13 @@ impl Database {
     /// Does all that the messages ask for in one transaction.
     pub(super) async fn transact<E: Effects>(
         &mut self,
-        messages: &[&Message],
+        work: Work<'_>,
         effects: &E,
         counters: &ConsumerCounters,
         ending: Ending,
     ) -> Result<TransactionResult, RolledBack> {
         let session = self.session().await?;
-        let outcome = session.transact(messages, effects, counters, ending).await;
+        let outcome = session.transact(work, effects, counters, ending).await;
         match outcome {
             Ok(done) => Ok(done),
             Err(rolled_back) => Err(self.examine(rolled_back).await),
@@ -173,7 +189,8 @@ impl Database {
         self.session = self.session.take().filter(|session| session.opened.elapsed() < age);
     }
 
-    async fn session(&mut self) -> Result<&mut PgSession, RolledBack> {
+    /// An open session.
+    pub(super) async fn session(&mut self) -> Result<&mut PgSession, RolledBack> {
         // Lets the connection's task notice a server that has gone meanwhile.
         tokio::task::yield_now().await;
         let session = match self.session.take().filter(|session| !session.client.is_closed()) {
@@ -202,10 +219,15 @@ impl Database {
             }
             (other, _) => other,
         };
+        self.end_if_unavailable(&rolled_back);
+        rolled_back
+    }
+
+    /// Gives up the session if the database is unavailable: a new one may reach another server.
+    pub(super) fn end_if_unavailable(&mut self, rolled_back: &RolledBack) {
         if matches!(rolled_back, RolledBack::Unavailable { .. }) {
             self.session = None;
         }
-        rolled_back
     }
 
     async fn open(&self) -> Result<PgSession, RolledBack> {
@@ -214,16 +236,17 @@ impl Database {
         let types = [Type::TEXT, Type::UUID_ARRAY];
         let insert_markers =
             client.prepare_typed(INSERT_MARKERS, &types).await.map_err(marker_error)?;
+        let advance = offsets::prepare_advance(&client).await.map_err(marker_error)?;
         let (client, consumer) = (Box::new(client), self.consumer.clone());
         let (number, opened) = (prepared::next_session(), Instant::now());
-        Ok(PgSession { client, consumer, number, opened, insert_markers })
+        Ok(PgSession { client, consumer, number, opened, insert_markers, advance })
     }
 }
 
 impl PgSession {
     async fn transact<E: Effects>(
         &mut self,
-        messages: &[&Message],
+        Work { messages, advances }: Work<'_>,
         effects: &E,
         counters: &ConsumerCounters,
         ending: Ending,
@@ -232,10 +255,16 @@ impl PgSession {
         ids.sort_unstable();
         ids.dedup();
         let _entered = prepared::enter(&self.client, self.number);
-        add(&counters.statements, 3);
+        add(&counters.statements, 3 + usize::from(!advances.is_empty()));
         let tx = self.client.transaction().await.map_err(|error| unavailable(&error))?;
-        let rows =
-            tx.query(&self.insert_markers, &[&self.consumer, &ids]).await.map_err(marker_error)?;
+        // Both are sent before either is answered. No effect sees a database that has gone back.
+        let parameters: [&(dyn ToSql + Sync); 2] = [&self.consumer, &ids];
+        let (advanced, rows) = tokio::join!(
+            offsets::advance(&tx, &self.advance, &self.consumer, advances),
+            tx.query(&self.insert_markers, &parameters)
+        );
+        advanced?;
+        let rows = rows.map_err(marker_error)?;
         let fresh: Result<HashSet<Uuid>, Error> = rows.iter().map(|row| row.try_get(0)).collect();
         let mut fresh = fresh.map_err(marker_error)?;
         let mut done = TransactionResult::default();
@@ -285,15 +314,15 @@ fn unavailable(error: &Error) -> RolledBack {
     RolledBack::Unavailable { why: describe(error), hint: None }
 }
 
-/// Inserting markers failed, which is never a failure of a message: it is the same for all.
-fn marker_error(error: Error) -> RolledBack {
+/// Writing markers or offsets failed, which is never a failure of a message: it is the same for all.
+pub(super) fn marker_error(error: Error) -> RolledBack {
     if FailureCause::of_error(&error) == FailureCause::Contention {
         return failed(error.into(), None);
     }
     let missing =
         [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN, SqlState::INSUFFICIENT_PRIVILEGE];
     let is_missing = error.code().is_some_and(|code| missing.contains(code));
-    let why = format!("cannot insert into processed_messages: {}", describe(&error));
+    let why = format!("cannot write processed_messages and consumer_offsets: {}", describe(&error));
     RolledBack::Unavailable { why, hint: is_missing.then_some(MARKERS_HINT) }
 }
 

@@ -22,8 +22,8 @@ pub struct ConsumerStatus {
     /// When a message was last handled, in milliseconds since the Unix epoch; `None`: not yet.
     pub progress_ms: Option<i64>,
     /// The last transaction found the database unavailable, or no message has had its effects since one
-    /// failed in a way that may be the database's: a missing table, a refused privilege, a full disk. Only a
-    /// consumer with messages to process notices.
+    /// failed in a way that may be the database's: a missing table, a refused privilege, a full disk. A
+    /// consumer without messages to process asks the database every 5 s.
     pub is_database_unavailable: bool,
     /// The brokers did not answer the last request. There is one every 5 s.
     pub are_brokers_unavailable: bool,

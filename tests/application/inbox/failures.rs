@@ -229,6 +229,33 @@ fn missing_markers_are_waited_for() {
 }
 
 #[test]
+fn missing_offsets_are_waited_for() {
+    let Some(scene) = Scene::new("missing_offsets") else { return };
+    let sql = scene.database.sql();
+    let hide = "ALTER TABLE consumer_offsets RENAME TO elsewhere";
+    let show = "ALTER TABLE elsewhere RENAME TO consumer_offsets";
+    sql.run(hide);
+    scene.send(&Draft::many(10));
+    let running = scene.start(TestEffects::plain());
+    // Before it reads anything, and while it does.
+    for count in [10, 20] {
+        running.await_status("to notice it", |status| status.is_database_unavailable);
+        let before = running.now().retries;
+        running.await_counters("more retries than a message has", |now| now.retries > before + 6);
+        sql.run(show);
+        scene.await_effects(count);
+        running.await_status("to be ready", |status| status.not_ready_reason().is_none());
+        sql.run(hide);
+        scene.send(&Draft::many(10));
+    }
+    running.await_status("to notice it again", |status| status.is_database_unavailable);
+    assert!(running.is_alive());
+    sql.run(show);
+    scene.await_effects(30);
+    assert_eq!(running.stop().dead_letters, 0);
+}
+
+#[test]
 fn what_committed_spawns_runs_while_the_consumer_is_idle() {
     let Some(scene) = Scene::new("spawned") else { return };
     let (report, reported) = std::sync::mpsc::channel();

@@ -17,6 +17,8 @@ mod mistakes;
 mod once;
 mod outages;
 mod rebalances;
+mod restores;
 mod scene;
+mod standby;
 mod traces;
 mod zombies;

@@ -71,6 +71,8 @@ fn a_consumer_that_dies_between_the_commit_and_the_offset_repeats_no_effect() {
     let (done, _) = scene.effect_rows();
     assert!(done > 0 && scene.committed().iter().all(|&offset| offset <= 0), "{done} done");
 
+    // As a group does whose first member is given up while it still lives: Kafka is behind the database.
+    scene.rewind();
     let next = scene.start(TestEffects::plain());
     scene.await_effects(50);
     next.await_counters("the repeats", |now| now.duplicates == u64::try_from(done).unwrap());

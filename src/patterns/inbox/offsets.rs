@@ -1,0 +1,129 @@
+//! The consumer's offsets in the database: reads and writes `consumer_offsets`.
+//!
+//! Input: offsets to write, each with what the database should have at least. Output: what it has; or that it
+//! has less, since it has gone back (`RolledBack::WentBack`). Invariant: below a row's `next_offset` every
+//! message is handled in this database. So a row is advanced only in the transaction that handles the
+//! messages in between, or after it; only if the row is as far as the consumer knows; and never backwards,
+//! whoever writes last.
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Error, Row, Statement};
+
+use super::assignments::Advance;
+use super::session::{Database, PgSession, RolledBack, marker_error};
+use super::start::{DatabaseOffsets, Plan};
+
+/// A consumer that lost its partition may still commit what it began: its row is then older than the new
+/// owner's and changes nothing, or the new owner finds the markers.
+const ADVANCE: &str = "\
+    UPDATE consumer_offsets AS kept \
+    SET next_offset = greatest(kept.next_offset, new.next_offset), updated_at = now() \
+    FROM unnest($2, $3, $4, $5) AS new (topic, partition, at_least, next_offset) \
+    WHERE kept.consumer = $1 AND kept.topic = new.topic AND kept.partition = new.partition \
+    AND kept.next_offset >= new.at_least";
+
+/// The lock is refused by a standby, which may be behind. It does not wait for those who advance the row.
+const READ: &str = "\
+    SELECT topic, partition, next_offset FROM consumer_offsets WHERE consumer = $1 FOR KEY SHARE";
+
+const HAS_MARKERS: &str = "SELECT EXISTS (SELECT FROM processed_messages WHERE consumer = $1)";
+
+/// Another member may have written the row meanwhile.
+const CREATE: &str = "\
+    INSERT INTO consumer_offsets (consumer, topic, partition, next_offset) \
+    SELECT $1, new.* FROM unnest($2, $3, $4) AS new ON CONFLICT DO NOTHING";
+
+const RESET: &str = "\
+    UPDATE consumer_offsets AS kept SET next_offset = new.next_offset, updated_at = now() \
+    FROM unnest($2, $3, $4, $5) AS new (topic, partition, was, next_offset) \
+    WHERE kept.consumer = $1 AND kept.topic = new.topic AND kept.partition = new.partition \
+    AND kept.next_offset = new.was";
+
+const CREATE_TYPES: [Type; 4] = [Type::TEXT, Type::TEXT_ARRAY, Type::INT4_ARRAY, Type::INT8_ARRAY];
+const ADVANCE_TYPES: [Type; 5] =
+    [Type::TEXT, Type::TEXT_ARRAY, Type::INT4_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY];
+
+/// Prepares the statement that advances rows, for [`advance`].
+pub(super) async fn prepare_advance(client: &Client) -> Result<Statement, Error> {
+    client.prepare_typed(ADVANCE, &ADVANCE_TYPES).await
+}
+
+/// Advances the rows, if there are any. Error: the database refused, or has gone back; its transaction must be rolled back.
+pub(super) async fn advance<C: tokio_postgres::GenericClient>(
+    client: &C,
+    statement: &Statement,
+    consumer: &str,
+    advances: &[Advance],
+) -> Result<(), RolledBack> {
+    if advances.is_empty() {
+        return Ok(());
+    }
+    let topics: Vec<&str> = advances.iter().map(|it| it.partition.0.as_str()).collect();
+    let partitions: Vec<i32> = advances.iter().map(|it| it.partition.1).collect();
+    let at_least: Vec<i64> = advances.iter().map(|it| it.at_least).collect();
+    let next: Vec<i64> = advances.iter().map(|it| it.next).collect();
+    let rows = client
+        .execute(statement, &[&consumer, &topics, &partitions, &at_least, &next])
+        .await
+        .map_err(marker_error)?;
+    let is_complete = usize::try_from(rows).is_ok_and(|count| count == advances.len());
+    if is_complete { Ok(()) } else { Err(RolledBack::WentBack) }
+}
+
+impl Database {
+    /// What the database has of this consumer. Refused by a standby.
+    pub(super) async fn offsets(&mut self) -> Result<DatabaseOffsets, RolledBack> {
+        let session = self.session().await?;
+        let outcome = read(&session.client, &session.consumer).await.map_err(marker_error);
+        outcome.inspect_err(|rolled_back| self.end_if_unavailable(rolled_back))
+    }
+
+    /// Writes the rows of a plan.
+    pub(super) async fn carry_out(&mut self, plan: &Plan) -> Result<(), RolledBack> {
+        if plan.new_rows.is_empty() && plan.resets.is_empty() {
+            return Ok(());
+        }
+        let session = self.session().await?;
+        let outcome = write(&session.client, &session.consumer, plan).await.map_err(marker_error);
+        outcome.inspect_err(|rolled_back| self.end_if_unavailable(rolled_back))
+    }
+
+    /// Advances rows outside of a transaction with messages: of those that need none.
+    pub(super) async fn store(&mut self, advances: &[Advance]) -> Result<(), RolledBack> {
+        let session = self.session().await?;
+        let PgSession { client, consumer, advance: statement, .. } = session;
+        let outcome = advance(&**client, statement, consumer, advances).await;
+        outcome.inspect_err(|rolled_back| self.end_if_unavailable(rolled_back))
+    }
+}
+
+async fn read(client: &Client, consumer: &str) -> Result<DatabaseOffsets, Error> {
+    let rows = client.query_typed(READ, &[(&consumer, Type::TEXT)]).await?;
+    let offset = |row: &Row| Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?));
+    let next = rows.iter().map(offset).collect::<Result<_, Error>>()?;
+    let has_markers = if rows.is_empty() {
+        client.query_typed_one(HAS_MARKERS, &[(&consumer, Type::TEXT)]).await?.try_get(0)?
+    } else {
+        true
+    };
+    Ok(DatabaseOffsets { next, has_markers })
+}
+
+async fn write(client: &Client, consumer: &str, plan: &Plan) -> Result<(), Error> {
+    let rows = || plan.new_rows.iter().map(|((topic, partition), next)| (topic, partition, next));
+    let topics: Vec<&str> = rows().map(|(topic, ..)| topic.as_str()).collect();
+    let partitions: Vec<i32> = rows().map(|(_, partition, _)| *partition).collect();
+    let next: Vec<i64> = rows().map(|(.., next)| *next).collect();
+    let create = client.prepare_typed(CREATE, &CREATE_TYPES).await?;
+    client.execute(&create, &[&consumer, &topics, &partitions, &next]).await?;
+    if plan.resets.is_empty() {
+        return Ok(());
+    }
+    let topics: Vec<&str> = plan.resets.iter().map(|((topic, _), ..)| topic.as_str()).collect();
+    let partitions: Vec<i32> = plan.resets.iter().map(|((_, partition), ..)| *partition).collect();
+    let was: Vec<i64> = plan.resets.iter().map(|(_, was, _)| *was).collect();
+    let next: Vec<i64> = plan.resets.iter().map(|(.., next)| *next).collect();
+    let reset = client.prepare_typed(RESET, &ADVANCE_TYPES).await?;
+    client.execute(&reset, &[&consumer, &topics, &partitions, &was, &next]).await?;
+    Ok(())
+}

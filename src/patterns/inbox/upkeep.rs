@@ -1,0 +1,222 @@
+//! Keeps the offsets of the database and of Kafka together, between batches.
+//!
+//! Input: the group's assignment and what is handled; the offsets that the database has. Output: partitions
+//! that begin where both allow; offsets in the database of messages that needed no transaction; the order to
+//! read again when the database has gone back. Invariant: an unavailable database or broker is tried again
+//! with back-off, and stops neither the group's polls nor the end of the consumer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postrider_service::backoff::{Backoff, draw};
+use postrider_service::log_throttle::LogThrottle;
+
+use super::InboxError;
+use super::batch::{BatchProcessor, Halt, describe_failure};
+use super::consumer::process_and_poll;
+use super::counters::{ConsumerCounters, add};
+use super::group::Group;
+use super::session::{Database, RolledBack};
+use super::stop::ConsumerStop;
+
+/// How long offsets of messages that needed no transaction wait for one. After a crash these messages are
+/// read again.
+const STORE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the database is asked whether it has gone back, which each transaction asks too: partitions
+/// without traffic have none.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the last offsets may take when the consumer ends.
+const FINISH_LIMIT: Duration = Duration::from_secs(2);
+
+/// What is to be done, and when it was done last.
+pub(super) struct Upkeep {
+    counters: Arc<ConsumerCounters>,
+    stop: ConsumerStop,
+    backoff: Backoff,
+    stored: Instant,
+    checked: Instant,
+    /// Dead letters of which the database has the offsets: to send one again is no harm, and yet a nuisance.
+    dead_letters: u64,
+    failures: u32,
+    /// The last attempt found the database unavailable.
+    is_unavailable: bool,
+    retry_at: Option<Instant>,
+    throttle: LogThrottle,
+}
+
+/// Why an attempt failed.
+enum Failed {
+    /// The consumer is to stop.
+    Stopped,
+    /// The database has less than it had.
+    WentBack,
+    /// The brokers did not answer, or a partition is not ready.
+    NotYet,
+    /// The database is unavailable, or refused the statement for now.
+    Database {
+        why: String,
+        /// The exact remedy, where there is one.
+        hint: Option<&'static str>,
+        is_unavailable: bool,
+    },
+    /// The consumer cannot continue.
+    Fatal(InboxError),
+}
+
+impl Upkeep {
+    /// Nothing was done yet.
+    pub(super) fn new<E>(processor: &BatchProcessor<E>) -> Self {
+        let now = Instant::now();
+        Self {
+            counters: Arc::clone(&processor.counters),
+            stop: processor.stop.clone(),
+            backoff: processor.spec.backoff,
+            stored: now,
+            checked: now,
+            dead_letters: 0,
+            failures: 0,
+            is_unavailable: false,
+            retry_at: None,
+            throttle: LogThrottle::default(),
+        }
+    }
+
+    /// Does what is due.
+    pub(super) async fn run(
+        &mut self,
+        database: &mut Database,
+        group: &mut Group,
+    ) -> Result<(), InboxError> {
+        if self.retry_at.is_some_and(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        match self.attempt(database, group).await {
+            Ok(false) | Err(Failed::Stopped) => {}
+            Ok(true) => self.note_success(),
+            Err(Failed::WentBack) => {
+                self.note_success();
+                group.recheck();
+            }
+            Err(Failed::Fatal(error)) => return Err(error),
+            Err(Failed::NotYet) => self.retry_later(),
+            Err(Failed::Database { why, hint, is_unavailable }) => {
+                self.is_unavailable |= is_unavailable;
+                if is_unavailable {
+                    self.counters.update_status(|status| status.is_database_unavailable = true);
+                }
+                if self.throttle.is_due(&why) {
+                    tracing::warn!(
+                        why,
+                        hint,
+                        "cannot read or write the consumer's offsets; retrying"
+                    );
+                }
+                add(&self.counters.retries, 1);
+                self.retry_later();
+            }
+        }
+        Ok(())
+    }
+
+    fn note_success(&mut self) {
+        // What a batch found says more: it may be that no message can have its effects.
+        if std::mem::take(&mut self.is_unavailable) {
+            self.counters.update_status(|status| status.is_database_unavailable = false);
+        }
+        (self.failures, self.retry_at) = (0, None);
+    }
+
+    fn retry_later(&mut self) {
+        self.failures += 1;
+        self.retry_at = Some(Instant::now() + self.backoff.wait(self.failures, draw()));
+    }
+
+    /// Writes the last offsets, so that nothing is read again without need.
+    pub(super) async fn finish(&mut self, database: &mut Database, group: &Group) {
+        let waiting = group.not_stored();
+        if waiting.is_empty() {
+            return;
+        }
+        let stored = tokio::time::timeout(FINISH_LIMIT, database.store(&waiting)).await;
+        if matches!(stored, Ok(Ok(()))) {
+            group.mark_stored(&waiting);
+        }
+    }
+
+    /// False: nothing was due.
+    async fn attempt(
+        &mut self,
+        database: &mut Database,
+        group: &mut Group,
+    ) -> Result<bool, Failed> {
+        if group.has_unverified() {
+            self.begin(database, group).await?;
+            return Ok(true);
+        }
+        let dead_letters = self.counters.snapshot().dead_letters;
+        if dead_letters > self.dead_letters || self.stored.elapsed() >= STORE_INTERVAL {
+            self.stored = Instant::now();
+            let waiting = group.not_stored();
+            if !waiting.is_empty() {
+                self.ask(group, database.store(&waiting)).await?;
+                self.dead_letters = dead_letters;
+                group.mark_stored(&waiting);
+                return Ok(true);
+            }
+            self.dead_letters = dead_letters;
+        }
+        if self.checked.elapsed() >= CHECK_INTERVAL {
+            self.checked = Instant::now();
+            let offsets = self.ask(group, database.offsets()).await?;
+            if group.is_ahead_of(&offsets) {
+                group.recheck();
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Decides where newly assigned partitions are read from, and has them read.
+    async fn begin(&self, database: &mut Database, group: &mut Group) -> Result<(), Failed> {
+        let offsets = self.ask(group, database.offsets()).await?;
+        let plan = group.plan(&offsets).ok_or(Failed::NotYet)?;
+        self.ask(group, database.carry_out(&plan)).await?;
+        if group.begin(&plan.starts) { Ok(()) } else { Err(Failed::NotYet) }
+    }
+
+    /// A request to the database, while the group is polled.
+    async fn ask<T>(
+        &self,
+        group: &mut Group,
+        request: impl Future<Output = Result<T, RolledBack>>,
+    ) -> Result<T, Failed> {
+        let request = async { Ok(request.await) };
+        let answer = process_and_poll(request, group, (&self.stop, Duration::ZERO)).await;
+        answer?.map_err(Failed::from)
+    }
+}
+
+impl From<Halt> for Failed {
+    fn from(halt: Halt) -> Self {
+        match halt {
+            Halt::Stopped => Self::Stopped,
+            Halt::WentBack => Self::WentBack,
+            Halt::Fatal(error) => Self::Fatal(error),
+        }
+    }
+}
+
+impl From<RolledBack> for Failed {
+    fn from(rolled_back: RolledBack) -> Self {
+        match rolled_back {
+            RolledBack::WentBack => Self::WentBack,
+            RolledBack::Unavailable { why, hint } => {
+                Self::Database { why, hint, is_unavailable: true }
+            }
+            RolledBack::Failed(failed) => {
+                let why = describe_failure(&failed.failure);
+                Self::Database { why, hint: None, is_unavailable: false }
+            }
+        }
+    }
+}
