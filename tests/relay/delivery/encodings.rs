@@ -72,7 +72,7 @@ fn every_single_byte_encoding_is_read_as_the_server_itself_converts_it() {
             let sql = format!("SELECT convert_from('\\x{}', '{encoding}')", hex.concat());
             assert_eq!(charset.text(&there), database.sql().value(&sql), "{encoding}");
             // Without the language that catches errors they are asked for one by one.
-            database.sql().run("DROP EXTENSION plpgsql");
+            database.sql().run("DROP EXTENSION plpgsql CASCADE");
             assert_eq!(asked(&database, encoding), found, "{encoding}");
         }
         let several = Database::encoded(cluster, "asked", "EUC_JP");
