@@ -128,8 +128,8 @@ fn line(letter: &DeadLetter) -> Option<serde_json::Value> {
         "topic": letter.topic,
         "partition": at.partition,
         "offset": at.offset,
-        "id": letter.header("id"),
-        "event_type": letter.header("event_type"),
+        "id": letter.id().map(String::from_utf8_lossy),
+        "event_type": letter.event_type(),
         "retried": letter.is_retried,
     }))
 }

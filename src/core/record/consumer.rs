@@ -14,9 +14,10 @@ use super::{Header, StoredRecord, text};
 /// Of the reason no more is kept: headers are for reading.
 const REASON_BYTES_MAX: usize = 1_024;
 
-/// Of the record's own headers, those that are kept when the others have to go.
-const KEPT_HEADERS: [&str; 2] = ["id", "event_type"];
-/// How large such a header may be.
+/// Of the record's own headers, how many are kept when the others have to go. The relay puts the id first, under
+/// whatever name.
+const KEPT_HEADERS_MAX: usize = 16;
+/// How large such a header may be, with its name.
 const KEPT_BYTES_MAX: usize = 256;
 
 /// Why a consumer set a record aside.
@@ -39,7 +40,7 @@ pub enum Truncation {
     Nothing,
     /// The value is missing.
     Value,
-    /// And its headers but `id` and `event_type`.
+    /// And its headers, but the first 16 of 256 bytes or less.
     Headers,
     /// And its key.
     Key,
@@ -98,7 +99,7 @@ impl ConsumerFailure {
         let own = match cut {
             Truncation::Nothing | Truncation::Value => record.headers.clone(),
             Truncation::Headers | Truncation::Key => {
-                KEPT_HEADERS.into_iter().filter_map(|name| kept(record, name)).collect()
+                record.headers.iter().filter(is_small).take(KEPT_HEADERS_MAX).cloned().collect()
             }
         };
         ours.into_iter().chain(mark).chain(own).collect()
@@ -159,10 +160,9 @@ fn named<'h>((name, value): &'h Header, wanted: &str) -> Option<&'h str> {
     str::from_utf8(value.as_deref()?).ok().filter(|_| name == wanted)
 }
 
-/// The first header of that name, unless it is what is too large.
-fn kept(record: &StoredRecord, name: &str) -> Option<Header> {
-    let value = record.header(name).filter(|value| value.len() <= KEPT_BYTES_MAX)?;
-    Some(text(name, value))
+/// Whether the header cannot be what makes the record too large.
+fn is_small((name, value): &&Header) -> bool {
+    name.len() + value.as_ref().map_or(0, Vec::len) <= KEPT_BYTES_MAX
 }
 
 /// Cut between characters, and on one line: it is shown on terminals.
@@ -240,16 +240,33 @@ mod tests {
     #[test]
     fn each_cut_leaves_more_behind_and_what_is_left_is_a_dead_letter() {
         let own = |name: &str, bytes: usize| text(name, vec![b'x'; bytes]);
-        let record = record(vec![own("trace", 9_000), own("id", 36), own("event_type", 9_000)]);
+        let small = (0..40).map(|_| own("small", 251));
+        let large = [own("trace", 9_000), own("idempotency-key", 36), own("event_type", 9_000)];
+        let record = record(large.into_iter().chain(small).collect());
         let (mut cut, mut left) = (Truncation::Nothing, Vec::new());
         while let Some(deeper) = cut.deeper() {
             cut = deeper;
             let letter = dead(&record, &failure(), cut).unwrap();
             let (key, value) = cut.rest(&record);
-            assert!(letter.is_cut && value.is_none() && letter.header("id").is_some());
+            assert!(letter.is_cut && value.is_none() && letter.header("idempotency-key").is_some());
             left.push((letter.headers.len(), key.is_some()));
         }
-        assert_eq!(left, [(3, true), (1, true), (1, false)]);
+        assert_eq!(left, [(43, true), (16, true), (16, false)]);
+    }
+
+    #[test]
+    fn id_and_type_are_found_under_the_names_of_cloudevents() {
+        let own = |names: [&str; 2]| names.map(|name| text(name, format!("{name}'s"))).to_vec();
+        for names in [["id", "event_type"], ["ce_id", "ce_type"]] {
+            let mut letter = dead(&record(own(names)), &failure(), Truncation::Nothing).unwrap();
+            let (id, event_type) = (format!("{}'s", names[0]), format!("{}'s", names[1]));
+            assert_eq!(
+                (letter.id(), letter.event_type()),
+                (Some(id.as_bytes()), Some(&*event_type))
+            );
+            letter.summarize();
+            assert_eq!(letter.id(), Some(id.as_bytes()));
+        }
     }
 
     #[test]

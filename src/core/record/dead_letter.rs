@@ -173,8 +173,15 @@ impl DeadLetter {
             DeadLetterOrigin::Relay { .. } => {
                 self.headers.first().and_then(|(_, id)| id.as_deref())
             }
-            DeadLetterOrigin::Consumer { .. } => first(&self.headers, "id"),
+            DeadLetterOrigin::Consumer { .. } => {
+                first(&self.headers, "id").or_else(|| first(&self.headers, "ce_id"))
+            }
         }
+    }
+
+    /// The type of the event, where a header says it: the relay's, or that of CloudEvents.
+    pub fn event_type(&self) -> Option<&str> {
+        self.header("event_type").or_else(|| self.header("ce_type"))
     }
 
     /// Keeps what lists and plans need: no value, no header but a row's id, the beginning of id and key.

@@ -71,7 +71,7 @@ impl Filter {
         is(&self.code, Some(&letter.code))
             && is(&self.topic, letter.topic.as_deref())
             && is(&self.table, letter.table())
-            && is(&self.event_type, letter.header("event_type"))
+            && is(&self.event_type, letter.event_type())
             && self.id.as_deref().is_none_or(|id| letter.id() == Some(id.as_bytes()))
             && self.since_ms.is_none_or(late_enough)
             && (self.targets.is_empty() || self.targets.iter().any(|target| target.means(letter)))
