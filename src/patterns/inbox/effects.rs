@@ -35,11 +35,14 @@ pub trait Effects: Send + Sync + 'static {
     /// A business refusal (no money, no stock) is **not** a [`Failure`]: write it as a result, with its event,
     /// and return `Ok`. A failure rolls `tx` back, and with it whatever was written about the refusal.
     ///
+    /// Runs in a span `message` at level INFO with `id`, `event_type`, `record.topic`, `record.partition` and
+    /// `record.offset`; [`Message::traceparent`](super::Message::traceparent) is what its parent may be made of.
+    ///
     /// May be called again for the same message after a rollback, so nothing outside of `tx` may be
     /// done here: no call to others, no send. May also be called in a transaction that is rolled back
     /// whatever it returns, to find out whether the database takes effects at all. It must not end the
-    /// transaction. What it waits for, it makes the whole consumer wait for. It must not panic, which ends the consumer or the process
-    /// and makes no dead letter: what it cannot do is a [`Failure`].
+    /// transaction. What it waits for, it makes the whole consumer wait for. It must not panic, which ends the
+    /// consumer or the process and makes no dead letter: what it cannot do is a [`Failure`].
     fn apply(
         &self,
         tx: &Transaction<'_>,

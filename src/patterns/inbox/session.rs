@@ -16,6 +16,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, Error, Socket, Statement};
+use tracing::{Instrument as _, Span, info_span};
 use uuid::Uuid;
 
 use super::assignments::Advance;
@@ -243,6 +244,13 @@ impl Database {
     }
 }
 
+/// What the effects of a message log and trace happens in this span.
+fn span_of(message: &Message) -> Span {
+    let record = &message.record;
+    let (id, event_type) = (&message.id, message.event_type.as_str());
+    info_span!("message", %id, event_type, record.topic, record.partition, record.offset)
+}
+
 impl PgSession {
     async fn transact<E: Effects>(
         &mut self,
@@ -270,7 +278,7 @@ impl PgSession {
         let mut done = TransactionResult::default();
         for (at, message) in messages.iter().enumerate() {
             if fresh.remove(&message.id) {
-                let outcome = effects.apply(&tx, message).await;
+                let outcome = effects.apply(&tx, message).instrument(span_of(message)).await;
                 outcome.map_err(|failure| failed(failure, Some(at)))?;
                 done.applied += 1;
             } else {

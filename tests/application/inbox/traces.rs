@@ -6,6 +6,7 @@ use postrider::outbox_writer::{Event, append};
 use postrider::traceparent::Traceparent;
 use serde_json::json;
 use tokio_postgres::Transaction;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::inbox::scene::{PARTITIONS, Running, Scene};
 use support::relay::Relay;
@@ -16,6 +17,8 @@ const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 #[test]
 fn a_trace_goes_from_the_event_that_is_appended_to_the_effects_and_to_what_they_append() {
     let Some(scene) = Scene::new("traced") else { return };
+    // Of the whole process; it prints nothing.
+    let _ = tracing_subscriber::registry().try_init();
     let (sql, slot) = (scene.database.sql(), scene.database.name());
     sql.run(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"));
     let prefix = unique("traced-");
@@ -53,7 +56,7 @@ fn a_trace_goes_from_the_event_that_is_appended_to_the_effects_and_to_what_they_
     assert_eq!(paid.header("traceparent"), Some(TRACE));
 }
 
-/// Appends an event to the trace of the message.
+/// Appends an event to the trace of the message, in the span of the message.
 struct Pay;
 
 impl Effects for Pay {
@@ -62,6 +65,10 @@ impl Effects for Pay {
     }
 
     async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
+        let span = tracing::Span::current().metadata().map(tracing::Metadata::name);
+        if span != Some("message") {
+            return Err(Failure::poison(format!("the span is {span:?}")));
+        }
         let trace = message.traceparent().ok_or_else(|| Failure::poison("there is no trace"))?;
         let key = message.aggregate_id.as_str();
         let paid = Event::new("payment", key, "Paid", json!({})).with_traceparent(trace);
