@@ -34,6 +34,13 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = 'postrider') THEN
         CREATE PUBLICATION postrider FOR TABLE outbox
             WITH (publish = 'insert', publish_via_partition_root = true);
+    ELSIF NOT EXISTS (
+        -- Made for the outbox of another schema, maybe.
+        SELECT FROM pg_publication_tables
+        WHERE pubname = 'postrider'
+            AND format('%I.%I', schemaname, tablename)::regclass = 'outbox'::regclass
+    ) THEN
+        ALTER PUBLICATION postrider ADD TABLE outbox;
     END IF;
 END
 $$;

@@ -1,5 +1,5 @@
--- What the application's half of the pattern keeps: numbered outbox rows, done requests, done
--- messages, sagas. May be run again, also on what an earlier version of this file made. Each part
+-- The tables and functions of the application's half: numbered outbox rows, requests and messages that have had
+-- their effect, sagas. May be run again, also on what an earlier version of this file made. Each part
 -- stands alone: leave out what you do not use.
 --
 -- CREATE INDEX keeps writers away until it is done. Where a table is large and in use, first build each
@@ -17,7 +17,17 @@ ALTER TABLE outbox ADD COLUMN IF NOT EXISTS traceparent varchar(256);
 -- By which it is cleaned, oldest first, and by key where one transaction wrote many. Not BRIN: it cannot
 -- say which rows are the oldest, and of a table whose free space is used again it soon says nothing.
 CREATE INDEX IF NOT EXISTS outbox_by_age ON outbox (created_at, id);
-DROP INDEX IF EXISTS outbox_created_at;
+DO $$
+BEGIN
+    -- An earlier version's; an index of yours that has its name stays.
+    IF EXISTS (
+        SELECT FROM pg_index
+        WHERE indexrelid = to_regclass('outbox_created_at') AND pg_get_indexdef(indexrelid) LIKE '% USING brin (created_at)'
+    ) THEN
+        DROP INDEX outbox_created_at;
+    END IF;
+END
+$$;
 
 CREATE TABLE IF NOT EXISTS outbox_sequences (
     aggregate_type text   NOT NULL,
@@ -113,7 +123,7 @@ $$;
 -- 2. Requests that have had their effect: the row is written in the same transaction, so it is the
 --    truth, whatever becomes of the cache in front of it.
 CREATE TABLE IF NOT EXISTS idempotency_keys (
-    -- Tenant and route, so that two clients' keys never meet.
+    -- Whose key it is, a tenant or an account: two callers' keys never meet.
     scope       text        NOT NULL,
     key         text        NOT NULL,
     -- SHA-256 of the request: the same key with another request is a mistake of the client.
@@ -126,7 +136,17 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
     PRIMARY KEY (scope, key)
 );
 CREATE INDEX IF NOT EXISTS idempotency_keys_by_age ON idempotency_keys (created_at, scope, key);
-DROP INDEX IF EXISTS idempotency_keys_created_at;
+DO $$
+BEGIN
+    -- An earlier version's; an index of yours that has its name stays.
+    IF EXISTS (
+        SELECT FROM pg_index
+        WHERE indexrelid = to_regclass('idempotency_keys_created_at') AND pg_get_indexdef(indexrelid) LIKE '% USING brin (created_at)'
+    ) THEN
+        DROP INDEX idempotency_keys_created_at;
+    END IF;
+END
+$$;
 
 -- Claims a key for the caller's transaction, in every language. `outcome` is
 --     won       it is the first: have the effect, and commit;
@@ -149,6 +169,11 @@ CREATE OR REPLACE FUNCTION idempotency_claim(
 DECLARE
     stored idempotency_keys;
 BEGIN
+    IF status NOT BETWEEN 100 AND 599 OR jsonb_typeof(headers) IS DISTINCT FROM 'array' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'idempotency_claim takes a status from 100 to 599, and headers as an array of [name, value]';
+    END IF;
     -- The row may be deleted between the INSERT that conflicts with it and the SELECT that reads it.
     FOR attempt IN 1..3 LOOP
         INSERT INTO idempotency_keys (scope, key, fingerprint, status, headers, body)
@@ -183,7 +208,17 @@ CREATE TABLE IF NOT EXISTS processed_messages (
 );
 CREATE INDEX IF NOT EXISTS processed_messages_by_age
     ON processed_messages (processed_at, consumer, message_id);
-DROP INDEX IF EXISTS processed_messages_processed_at;
+DO $$
+BEGIN
+    -- An earlier version's; an index of yours that has its name stays.
+    IF EXISTS (
+        SELECT FROM pg_index
+        WHERE indexrelid = to_regclass('processed_messages_processed_at') AND pg_get_indexdef(indexrelid) LIKE '% USING brin (processed_at)'
+    ) THEN
+        DROP INDEX processed_messages_processed_at;
+    END IF;
+END
+$$;
 
 -- Marks a message as processed in the transaction of its effects, in every language. True: it is the first
 -- time, so have the effects, and commit. False: they were committed before. Waits while another transaction
@@ -226,11 +261,19 @@ CREATE TABLE IF NOT EXISTS sagas (
 );
 -- Where an earlier version made it.
 ALTER TABLE sagas ADD COLUMN IF NOT EXISTS put_off integer NOT NULL DEFAULT 0;
-ALTER TABLE sagas ADD COLUMN IF NOT EXISTS ended_at timestamptz;
-UPDATE sagas SET ended_at = updated_at WHERE deadline IS NULL AND ended_at IS NULL;
+DO $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM pg_attribute
+        WHERE attrelid = 'sagas'::regclass AND attname = 'ended_at' AND NOT attisdropped
+    ) THEN
+        ALTER TABLE sagas ADD COLUMN ended_at timestamptz;
+        UPDATE sagas SET ended_at = updated_at WHERE deadline IS NULL;
+    END IF;
+END
+$$;
 CREATE INDEX IF NOT EXISTS sagas_deadline ON sagas (kind, deadline) WHERE deadline IS NOT NULL;
 CREATE INDEX IF NOT EXISTS sagas_by_age ON sagas (ended_at, kind, id) WHERE ended_at IS NOT NULL;
-DROP INDEX IF EXISTS sagas_ended;
 
 CREATE TABLE IF NOT EXISTS saga_history (
     kind   text        NOT NULL,

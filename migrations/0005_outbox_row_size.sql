@@ -19,5 +19,16 @@ BEGIN
     END IF;
 END
 $$;
--- What stood there before; it measured a value as it is stored, compressed, and the payload alone.
-ALTER TABLE outbox DROP CONSTRAINT IF EXISTS outbox_payload_check;
+-- What stood there before; it measured a value as it is stored, compressed, and the payload alone. Postgres gives
+-- the same name to other constraints of the payload, which stay.
+DO $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM pg_constraint
+        WHERE conrelid = 'outbox'::regclass AND conname = 'outbox_payload_check'
+            AND pg_get_constraintdef(oid) = 'CHECK ((pg_column_size(payload) <= 16777216))'
+    ) THEN
+        ALTER TABLE outbox DROP CONSTRAINT outbox_payload_check;
+    END IF;
+END
+$$;

@@ -2,12 +2,14 @@
 //!
 //! Input: which pieces a service uses, and a schema. Output: their tables, indexes and functions in that
 //! schema. Invariant: each piece stands alone; running one again, also over what an earlier version made,
-//! changes nothing that is right; several processes may run them at once. A service with migrations of its own
-//! copies [`Piece::sql`] into one of them instead.
+//! changes nothing that is right; several processes may run them at once; what is there already is not locked.
+//! A service with migrations of its own copies [`Piece::sql`] into one of them instead.
 //!
 //! The library's statements name tables without a schema, so the schema must be in the `search_path` of the
-//! sessions that use it (`options=-csearch_path=public,messaging` in the URL). The functions find their tables
-//! from any session, since each keeps the `search_path` that it was made with.
+//! sessions that use it: `ALTER ROLE app SET search_path = public, messaging`, or
+//! `options=-csearch_path%3Dpublic,messaging` in the URL. The functions find their tables from any session,
+//! since each keeps the `search_path` that it was made with; after `ALTER SCHEMA .. RENAME`, migrate again.
+//! For an outbox outside of `public`, the relay's `source.tables` names it.
 //!
 //! ```no_run
 //! # async fn start(client: &mut tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
@@ -19,7 +21,7 @@
 //! ```
 
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Error};
+use tokio_postgres::{Client, Error, Transaction};
 
 const OUTBOX: &str = include_str!("migrations/0001_outbox.sql");
 const ROW_SIZE: &str = include_str!("migrations/0005_outbox_row_size.sql");
@@ -46,6 +48,25 @@ impl Piece {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Outbox, Self::Idempotency, Self::Inbox, Self::Saga];
 
+    /// Its tables. The last one's comment says what made them.
+    const fn tables(self) -> &'static [&'static str] {
+        match self {
+            Self::Outbox => &["outbox", "outbox_sequences"],
+            Self::Idempotency => &["idempotency_keys"],
+            Self::Inbox => &["consumer_offsets", "processed_messages"],
+            Self::Saga => &["saga_history", "saga_timers", "sagas"],
+        }
+    }
+
+    const fn functions(self) -> &'static [&'static str] {
+        match self {
+            Self::Outbox => &["outbox_append", "outbox_append_all"],
+            Self::Idempotency => &["idempotency_claim"],
+            Self::Inbox => &["inbox_mark"],
+            Self::Saga => &[],
+        }
+    }
+
     /// Its statements, for the schema that `search_path` begins with.
     pub fn sql(self) -> String {
         match self {
@@ -66,10 +87,17 @@ fn section(number: u8) -> &'static str {
     section
 }
 
-/// Makes the pieces in the schema, and the schema if it does not exist, in one transaction. Needs CREATE on the
-/// database for a new schema and for the outbox's publication, else on the schema alone.
+/// Creates the tables, indexes and functions of the pieces in the schema, and the schema if it does not exist, in
+/// one transaction.
 ///
-/// `CREATE INDEX` keeps writers away until it is done; where a table is large, see `docs/patterns/cleaning-up.md`.
+/// A comment on a table says by which statements its piece was made. Where it was made by these, nothing is
+/// done, so a service may call this at every start, with any role. To make or change a piece, the role needs CREATE
+/// on the database for a new schema and for the outbox's publication, else on the schema, and must own tables
+/// that an earlier version made.
+///
+/// Errors: those of Postgres; 55P03 after 5 s if another session holds a lock on a table that has to change.
+/// `CREATE INDEX` keeps writers away until it is done; where a table is large, see
+/// `docs/patterns/cleaning-up.md`.
 pub async fn migrate(client: &mut Client, schema: &str, pieces: &[Piece]) -> Result<(), Error> {
     let transaction = client.transaction().await?;
     transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await?;
@@ -80,11 +108,45 @@ pub async fn migrate(client: &mut Client, schema: &str, pieces: &[Piece]) -> Res
     if exists.is_empty() {
         transaction.batch_execute(&format!("CREATE SCHEMA {quoted}")).await?;
     }
-    transaction.batch_execute(&format!("SET LOCAL search_path TO {quoted}")).await?;
+    // Who waits for a lock makes everybody wait who comes later.
+    let settings = format!("SET LOCAL search_path TO {quoted}; SET LOCAL lock_timeout = '5s'");
+    transaction.batch_execute(&settings).await?;
     for piece in pieces {
-        transaction.batch_execute(&piece.sql()).await?;
+        create(&transaction, schema, *piece).await?;
     }
     transaction.commit().await
+}
+
+/// Creates a piece in the schema that is first in the `search_path`, unless these statements made it.
+async fn create(transaction: &Transaction<'_>, schema: &str, piece: Piece) -> Result<(), Error> {
+    let (sql, tables) = (piece.sql(), piece.tables());
+    let Some(last) = tables.last() else { unreachable!("a piece has a table") };
+    // The functions keep the schema's name.
+    let made_by = format!("{schema}\n{sql}");
+    let state = transaction
+        .query_typed_one(
+            "SELECT (SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1) AS name) \
+                 AND (SELECT count(DISTINCT proname) FROM pg_proc \
+                     WHERE pronamespace = quote_ident(current_schema())::regnamespace AND proname = ANY($2)) = cardinality($2), \
+                 obj_description(to_regclass($3), 'pg_class'), \
+                 'postrider ' || left(encode(sha256(convert_to($4, 'UTF8')), 'hex'), 16)",
+            &[
+                (&tables, Type::TEXT_ARRAY),
+                (&piece.functions(), Type::TEXT_ARRAY),
+                (last, Type::TEXT),
+                (&made_by, Type::TEXT),
+            ],
+        )
+        .await?;
+    let (comment, current): (Option<String>, String) = (state.try_get(1)?, state.try_get(2)?);
+    if state.try_get(0)? && comment.as_deref() == Some(&current) {
+        return Ok(());
+    }
+    transaction.batch_execute(&sql).await?;
+    if comment.is_none_or(|comment| comment.starts_with("postrider ")) {
+        transaction.batch_execute(&format!("COMMENT ON TABLE {last} IS '{current}'")).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -100,6 +162,7 @@ mod tests {
             (Piece::Inbox, "consumer_offsets ("),
             (Piece::Saga, "saga_history ("),
         ] {
+            assert!(piece.tables().contains(&own.trim_end_matches(" (")), "{own}");
             for other in Piece::ALL {
                 let makes = other.sql().contains(&format!("CREATE TABLE IF NOT EXISTS {own}"));
                 assert_eq!(makes, other == piece, "{own} in {other:?}");

@@ -99,6 +99,84 @@ async fn each_piece_stands_alone_in_a_schema_of_any_name_and_may_be_run_again() 
 }
 
 #[tokio::test]
+async fn a_claim_without_a_response_that_can_be_sent_is_refused() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let mut client = connect(&cluster).await;
+    migrate(&mut client, "public", &[Piece::Idempotency]).await.unwrap();
+    for (status, headers) in [(201, "{}"), (0, "[]"), (600, "[]")] {
+        let claim = format!("SELECT idempotency_claim('s', 'k', '', {status}, '{headers}', '')");
+        let error = client.batch_execute(&claim).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "22023", "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_outbox_of_each_schema_is_published() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let mut client = connect(&cluster).await;
+    for schema in ["team_a", "team_b", "team_a"] {
+        migrate(&mut client, schema, &[Piece::Outbox]).await.unwrap();
+    }
+    let published = "SELECT string_agg(schemaname, ' ' ORDER BY schemaname) \
+        FROM pg_publication_tables WHERE pubname = 'postrider' AND tablename = 'outbox'";
+    let published: String = client.query_one(published, &[]).await.unwrap().get(0);
+    assert_eq!(published, "team_a team_b");
+}
+
+#[tokio::test]
+async fn what_is_there_already_is_not_locked_and_needs_no_owner() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let mut client = connect(&cluster).await;
+    migrate(&mut client, "public", &Piece::ALL).await.unwrap();
+    client.batch_execute("CREATE ROLE app LOGIN; GRANT INSERT ON outbox TO app").await.unwrap();
+    let mut writer = connect(&cluster).await;
+    let writing = writer.transaction().await.unwrap();
+    let write =
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('a', '1', 'A')";
+    writing.batch_execute(write).await.unwrap();
+    // Postgres refuses to wait for the writer's lock, and refuses who is not the owner.
+    client.batch_execute("SET lock_timeout = '1ms'; SET ROLE app").await.unwrap();
+    migrate(&mut client, "public", &Piece::ALL).await.unwrap();
+
+    // What has to change waits for 5 s at most, and everybody behind it.
+    client.batch_execute("RESET ROLE; COMMENT ON TABLE outbox_sequences IS NULL").await.unwrap();
+    let error = migrate(&mut client, "public", &Piece::ALL).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "55P03", "{error:?}");
+    writing.commit().await.unwrap();
+    migrate(&mut client, "public", &Piece::ALL).await.unwrap();
+    // What somebody dropped is made again, and a comment of one's own stays.
+    client
+        .batch_execute("DROP TABLE consumer_offsets; DROP FUNCTION outbox_append; COMMENT ON TABLE sagas IS 'ours'")
+        .await
+        .unwrap();
+    migrate(&mut client, "public", &Piece::ALL).await.unwrap();
+    let kept =
+        "SELECT to_regclass('consumer_offsets') IS NOT NULL, obj_description('sagas'::regclass)";
+    let kept = client.query_one(kept, &[]).await.unwrap();
+    assert_eq!((kept.get(0), kept.get(1)), (true, "ours"));
+}
+
+#[tokio::test]
+async fn constraints_and_indexes_of_the_application_stay_whatever_their_names() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let mut client = connect(&cluster).await;
+    migrate(&mut client, "public", &[Piece::Outbox]).await.unwrap();
+    client
+        .batch_execute(
+            "ALTER TABLE outbox ADD CHECK (payload <> 'null'); \
+             CREATE INDEX outbox_created_at ON outbox (created_at); \
+             COMMENT ON TABLE outbox_sequences IS NULL",
+        )
+        .await
+        .unwrap();
+    migrate(&mut client, "public", &[Piece::Outbox]).await.unwrap();
+    let kept = "SELECT count(*) FROM (SELECT conname FROM pg_constraint \
+            UNION ALL SELECT relname FROM pg_class) AS kept (name) \
+        WHERE name IN ('outbox_payload_check', 'outbox_created_at')";
+    assert_eq!(client.query_one(kept, &[]).await.unwrap().get::<_, i64>(0), 2);
+}
+
+#[tokio::test]
 async fn services_that_start_at_once_may_all_migrate() {
     let cluster = Cluster::start(&Options::default()).unwrap();
     let mut starts = Vec::new();
