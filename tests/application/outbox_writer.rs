@@ -132,6 +132,29 @@ async fn a_database_of_an_earlier_version_is_brought_up_to_date() {
 }
 
 #[tokio::test]
+async fn json_that_is_written_already_keeps_the_digits_of_its_numbers() {
+    let (_stage, mut client) = Stage::set().await;
+    let written = r#"{"cents": 1.50, "total": 12345678901234567890123}"#;
+    let exact = || event("7").with_json(serde_json::from_str(written).unwrap());
+    let transaction = client.transaction().await.unwrap();
+    append(&transaction, &exact()).await.unwrap();
+    append_all(&transaction, &[exact(), exact()]).await.unwrap();
+    transaction.commit().await.unwrap();
+    let sql = format!("SELECT count(*) FROM outbox WHERE payload::text = '{written}'");
+    assert_eq!(count(&client, &sql).await, 3);
+}
+
+#[tokio::test]
+async fn a_schema_that_is_not_in_the_search_path_is_what_the_hint_names() {
+    let (_stage, mut client) = Stage::set().await;
+    client.batch_execute("SET search_path TO pg_catalog").await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let error = append(&transaction, &event("7")).await.unwrap_err();
+    assert!(matches!(error, WriterError::Missing(_)), "{error:?}");
+    assert!(error.hint().unwrap().contains("search_path"));
+}
+
+#[tokio::test]
 async fn a_tombstone_is_null_and_a_json_null_is_not() {
     let (_stage, mut client) = Stage::set().await;
     let transaction = client.transaction().await.unwrap();

@@ -39,7 +39,8 @@ const INSERT_MARKERS: &str = "\
     SELECT $1, id FROM unnest($2) AS id ON CONFLICT DO NOTHING RETURNING message_id";
 
 /// What to do where markers and offsets cannot be written.
-const MARKERS_HINT: &str = "psql -d \"$DATABASE_URL\" -f migrations/0003_application.sql; \
+const MARKERS_HINT: &str = "run `migrations::migrate` with `Piece::Inbox`, or migrations/0003_application.sql; \
+    have the schema in the role's search_path; GRANT USAGE ON SCHEMA <schema> TO <the consumer's role>; \
     GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>; \
     GRANT SELECT, INSERT, UPDATE ON consumer_offsets TO <the consumer's role>";
 

@@ -1,9 +1,9 @@
 //! Appends events to the outbox, inside the caller's transaction.
 //!
 //! Input: a transaction that also changes the business rows, and an [`Event`] or several. Output: an outbox
-//! row for each with the next number of its aggregate, or a [`WriterError`]. Invariant: the event exists if and only if the
-//! caller's transaction commits; the numbers of one aggregate rise in commit order, without gaps. Needs
-//! `migrations/0001_outbox.sql` and `0003_application.sql`; other languages call the same SQL functions.
+//! row for each with the next number of its aggregate, or a [`WriterError`]. Invariant: the event exists if and
+//! only if the caller's transaction commits; the numbers of one aggregate rise in commit order, without gaps.
+//! Needs [`Piece::Outbox`](crate::migrations::Piece::Outbox); other languages call the same SQL functions.
 //!
 //! ```no_run
 //! # async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -18,9 +18,13 @@
 //! # }
 //! ```
 
+use std::error::Error;
+
+use bytes::{BufMut as _, BytesMut};
+use serde_json::value::RawValue;
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{Json, Type};
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
 use crate::traceparent::Traceparent;
@@ -38,8 +42,8 @@ pub struct Event {
     pub aggregate_id: String,
     /// The event type; becomes the topic unless the relay's `[route]` says otherwise.
     pub event_type: String,
-    /// Becomes the record's value; `None`, SQL's NULL, becomes a null value: a tombstone.
-    pub payload: Option<serde_json::Value>,
+    /// JSON, which becomes the record's value; `None`, SQL's NULL, becomes a null value: a tombstone.
+    payload: Option<Payload>,
     /// The trace that the event belongs to; becomes the header `traceparent`.
     pub traceparent: Option<Traceparent>,
 }
@@ -54,7 +58,13 @@ impl Event {
         payload: serde_json::Value,
     ) -> Self {
         let tombstone = Self::tombstone(aggregate_type, aggregate_id, event_type);
-        Self { payload: Some(payload), ..tombstone }
+        Self { payload: Some(Payload::Value(payload)), ..tombstone }
+    }
+
+    /// With JSON that is written already, in place of the payload. The digits of its numbers are kept: a
+    /// `serde_json::Value` makes 1.5 of `1.50`, and rounds what an `f64` does not hold.
+    pub fn with_json(self, payload: &RawValue) -> Self {
+        Self { payload: Some(Payload::Written(payload.get().to_owned())), ..self }
     }
 
     /// An event without a payload. The record's value is null, by which a compacted topic deletes what it
@@ -84,6 +94,31 @@ impl Event {
     }
 }
 
+#[derive(Debug, Clone, PartialEq)]
+enum Payload {
+    Value(serde_json::Value),
+    /// JSON, sent as it is written.
+    Written(String),
+}
+
+impl ToSql for Payload {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        // The version of jsonb's binary form, and the text (jsonb_recv).
+        out.put_u8(1);
+        match self {
+            Self::Value(value) => serde_json::to_writer(out.writer(), value)?,
+            Self::Written(text) => out.put_slice(text.as_bytes()),
+        }
+        Ok(IsNull::No)
+    }
+
+    fn accepts(of: &Type) -> bool {
+        *of == Type::JSONB
+    }
+
+    to_sql_checked!();
+}
+
 /// Why an event was not appended. The transaction is aborted then, as after any failed statement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -92,7 +127,7 @@ pub enum WriterError {
     #[error("the function `outbox_append` or `outbox_append_all`, or its tables do not exist")]
     Missing(#[source] tokio_postgres::Error),
     /// The role lacks a privilege on them.
-    #[error("the role lacks INSERT on `outbox` or `outbox_sequences`")]
+    #[error("the role lacks rights on `outbox`, `outbox_sequences` or their schema")]
     Forbidden(#[source] tokio_postgres::Error),
     /// An event with this id exists already.
     #[error("the outbox already has an event with this id")]
@@ -107,10 +142,12 @@ impl WriterError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Missing(_) => Some(
-                "psql -d \"$DATABASE_URL\" -f migrations/0001_outbox.sql -f migrations/0003_application.sql",
+                "run `migrations::migrate` with `Piece::Outbox`, or migrations/0001_outbox.sql and \
+                 0003_application.sql; have the schema in this role's search_path: \
+                 ALTER ROLE <role> SET search_path = public, <schema>",
             ),
             Self::Forbidden(_) => Some(
-                "GRANT INSERT, SELECT ON outbox TO <role>; \
+                "GRANT USAGE ON SCHEMA <schema> TO <role>; GRANT INSERT, SELECT ON outbox TO <role>; \
                  GRANT INSERT, SELECT, UPDATE ON outbox_sequences TO <role>",
             ),
             Self::Repeated(_) | Self::Database(_) => None,
@@ -147,6 +184,14 @@ impl From<tokio_postgres::Error> for WriterError {
     }
 }
 
+/// A consumer tries it again, and others of its messages meanwhile.
+#[cfg(feature = "inbox")]
+impl From<WriterError> for crate::inbox::Failure {
+    fn from(error: WriterError) -> Self {
+        Self::technical(error)
+    }
+}
+
 /// Appends one event. Returns its number among the events of its aggregate, from 1.
 ///
 /// The aggregate's counter stays locked until the transaction ends: writers of one aggregate wait
@@ -161,7 +206,7 @@ pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64,
                 (&event.aggregate_type, Type::TEXT),
                 (&event.aggregate_id, Type::TEXT),
                 (&event.event_type, Type::TEXT),
-                (&event.payload.as_ref().map(Json), Type::JSONB),
+                (&event.payload, Type::JSONB),
                 (&event.id, Type::UUID),
                 (&event.trace(), Type::TEXT),
             ],
@@ -180,7 +225,7 @@ pub async fn append_all(
     events: &[Event],
 ) -> Result<Vec<i64>, WriterError> {
     let texts = |of: fn(&Event) -> &str| events.iter().map(of).collect::<Vec<_>>();
-    let payloads: Vec<_> = events.iter().map(|event| event.payload.as_ref().map(Json)).collect();
+    let payloads: Vec<_> = events.iter().map(|event| event.payload.as_ref()).collect();
     let ids: Vec<Uuid> = events.iter().map(|event| event.id).collect();
     let traces: Vec<_> = events.iter().map(Event::trace).collect();
     let rows = transaction
