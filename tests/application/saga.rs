@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider::outbox_writer::{Event, append};
-use postrider::saga::{self, Emitted, Saga, SagaError};
+use postrider::saga::{self, Cause, Emitted, Saga, SagaError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -59,7 +59,8 @@ async fn a_saga_advances_event_by_event_and_keeps_its_history() {
         let mut client = stage.connect().await;
         steps.spawn(async move {
             let transaction = client.transaction().await.unwrap();
-            let step = saga::advance::<Three>(&transaction, "a", &event, None).await.unwrap();
+            let step =
+                saga::advance::<Three>(&transaction, "a", &event, Cause::default()).await.unwrap();
             transaction.commit().await.unwrap();
             step.ended
         });
@@ -79,11 +80,13 @@ async fn a_saga_advances_event_by_event_and_keeps_its_history() {
 async fn an_unknown_saga_and_an_invalid_state_are_different_errors() {
     let (_stage, mut client) = Stage::set().await;
     let transaction = client.transaction().await.unwrap();
-    let error = saga::advance::<Three>(&transaction, "a", &"x", None).await.unwrap_err();
+    let error =
+        saga::advance::<Three>(&transaction, "a", &"x", Cause::default()).await.unwrap_err();
     assert!(matches!(error, SagaError::Unknown { .. }), "{error:?}");
     let sql = "INSERT INTO sagas (kind, id, state, status) VALUES ('three', 'a', '[]', '')";
     transaction.execute(sql, &[]).await.unwrap();
-    let error = saga::advance::<Three>(&transaction, "a", &"x", None).await.unwrap_err();
+    let error =
+        saga::advance::<Three>(&transaction, "a", &"x", Cause::default()).await.unwrap_err();
     assert!(matches!(error, SagaError::State { .. }), "{error:?}");
     assert!(error.hint().unwrap().contains("sagas"));
     transaction.rollback().await.unwrap();
@@ -113,7 +116,7 @@ async fn overdue_sagas_are_found_by_one_caller_and_postponed() {
     third.commit().await.unwrap();
     for _ in 0..3 {
         let step = client.transaction().await.unwrap();
-        saga::advance::<Three>(&step, "late", &"x", None).await.unwrap();
+        saga::advance::<Three>(&step, "late", &"x", Cause::default()).await.unwrap();
         step.commit().await.unwrap();
     }
     let sql = "SELECT count(*) FROM sagas WHERE deadline IS NOT NULL";

@@ -5,11 +5,11 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use postrider::saga::{self, Emitted, OperatorAction, Saga, SagaError, Timer};
+use postrider::saga::{self, Cause, Emitted, OperatorAction, Saga, SagaError, Timer};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 
 use crate::database::{Stage, count};
@@ -104,8 +104,7 @@ async fn start(client: &mut Client, id: &str, timeout: Duration) {
 
 async fn apply(client: &mut Client, id: &str, fact: Fact) {
     let transaction = client.transaction().await.unwrap();
-    let cause = Some(Uuid::nil());
-    saga::advance::<Delivery>(&transaction, id, &fact, cause).await.unwrap();
+    saga::advance::<Delivery>(&transaction, id, &fact, Uuid::nil()).await.unwrap();
     transaction.commit().await.unwrap();
 }
 
@@ -249,6 +248,66 @@ async fn an_action_is_planned_by_doing_it_and_rolling_back() {
     let details = saga::show::<Delivery>(&client, "a").await.unwrap().unwrap();
     assert_eq!((details.timers[0].name.as_str(), details.history.len()), ("ask", 2));
     assert_eq!(saga::show::<Delivery>(&client, "b").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn the_trace_of_the_message_goes_on_in_what_the_saga_emits() {
+    const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let (_stage, mut client) = Stage::set().await;
+    start(&mut client, "a", HOUR).await;
+    let transaction = client.transaction().await.unwrap();
+    let cause = Cause::from(Uuid::nil()).with_traceparent(Some(TRACE.parse().unwrap()));
+    saga::advance::<Delivery>(&transaction, "a", &Fact::AskDue, cause).await.unwrap();
+    transaction.commit().await.unwrap();
+    let sql = format!("SELECT count(*) FROM outbox WHERE traceparent = '{TRACE}'");
+    assert_eq!(count(&client, &sql).await, 1);
+}
+
+/// Its own statement fails.
+#[derive(Debug, Serialize, Deserialize)]
+struct Misspelt(bool);
+
+impl Saga for Misspelt {
+    const KIND: &'static str = "misspelt";
+    type Event = ();
+
+    fn apply(&mut self, (): &()) -> Vec<Emitted> {
+        self.0 = true;
+        vec![]
+    }
+
+    fn name((): &()) -> &'static str {
+        "Happened"
+    }
+
+    fn status(&self) -> &'static str {
+        if self.0 { "DONE" } else { "OPEN" }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0
+    }
+
+    fn deadline_passed() {}
+
+    async fn status_changed(
+        transaction: &Transaction<'_>,
+        _: &str,
+        _: &'static str,
+    ) -> Result<(), SagaError> {
+        Ok(transaction.batch_execute("INSERT INTO my_tabel VALUES (1)").await?)
+    }
+}
+
+#[tokio::test]
+async fn a_failure_of_the_applications_own_statement_is_not_blamed_on_the_sagas_tables() {
+    let (_stage, mut client) = Stage::set().await;
+    let transaction = client.transaction().await.unwrap();
+    saga::start(&transaction, "a", &Misspelt(false), &[], HOUR).await.unwrap();
+    let error =
+        saga::advance::<Misspelt>(&transaction, "a", &(), Cause::default()).await.unwrap_err();
+    assert!(matches!(error, SagaError::Application(_)), "{error:?}");
+    assert_eq!(error.hint(), None);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, GenericClient, Transaction};
 
-use super::{Saga, SagaError, advance, timers};
+use super::{Cause, Saga, SagaError, advance, timers};
 
 /// Most sagas, and most timers, of one round.
 const BATCH: u32 = 100;
@@ -95,7 +95,7 @@ pub async fn fire_due<S: Saga>(
     let mut failure = None;
     for id in &late {
         let transaction = client.transaction().await?;
-        let fired = advance::<S>(&transaction, id, &S::deadline_passed(), None).await;
+        let fired = advance::<S>(&transaction, id, &S::deadline_passed(), Cause::default()).await;
         failure = failure.or(end(transaction, fired.map(drop)).await?);
     }
     for timer in &due {

@@ -37,6 +37,9 @@ pub enum SagaError {
     /// A table or a column of the sagas does not exist.
     #[error("a table or a column of the sagas is missing")]
     Missing(#[source] Error),
+    /// A statement of the application failed, in [`Saga::status_changed`](super::Saga::status_changed).
+    #[error("a statement of the application failed when a saga's status changed")]
+    Application(#[source] Error),
     /// The tables `sagas`, `saga_history` and `saga_timers`.
     #[error("a statement on the saga tables failed")]
     Database(#[source] Error),
@@ -50,10 +53,19 @@ impl SagaError {
             Self::State { .. } => Some(
                 "add serde defaults for fields that are new, or fix the row in the table `sagas`",
             ),
-            Self::Missing(_) => {
-                Some("psql -d \"$DATABASE_URL\" -f migrations/0003_application.sql")
-            }
-            Self::Unknown { .. } | Self::Database(_) => None,
+            Self::Missing(_) => Some(
+                "run `migrations::migrate` with `Piece::Saga`, or migrations/0003_application.sql; have the schema \
+                 in this role's search_path: ALTER ROLE <role> SET search_path = public, <schema>",
+            ),
+            Self::Unknown { .. } | Self::Application(_) | Self::Database(_) => None,
+        }
+    }
+
+    /// The error of what the application did itself: it is not about the sagas' tables.
+    pub(super) fn of_application(error: Self) -> Self {
+        match error {
+            Self::Missing(error) | Self::Database(error) => Self::Application(error),
+            other => other,
         }
     }
 
@@ -61,9 +73,17 @@ impl SagaError {
     pub fn database(&self) -> Option<&Error> {
         match self {
             Self::Outbox(error) => Some(error.database()),
-            Self::Missing(error) | Self::Database(error) => Some(error),
+            Self::Missing(error) | Self::Application(error) | Self::Database(error) => Some(error),
             Self::Unknown { .. } | Self::State { .. } => None,
         }
+    }
+}
+
+/// A consumer tries it again, and others of its messages meanwhile.
+#[cfg(feature = "inbox")]
+impl From<SagaError> for crate::inbox::Failure {
+    fn from(error: SagaError) -> Self {
+        Self::technical(error)
     }
 }
 

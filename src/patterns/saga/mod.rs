@@ -5,7 +5,7 @@
 //! [`Saga::apply`] is pure, so every order of events can be tested; a saga that has not ended has a deadline,
 //! and [`run_deadlines`] applies an event to each that passed it, again and again until it ends. The caller
 //! filters duplicates (`inbox`); a saga should tolerate them all the same. Needs
-//! `migrations/0001_outbox.sql` and `0003_application.sql`.
+//! [`Piece::Saga`](crate::migrations::Piece::Saga) and [`Piece::Outbox`](crate::migrations::Piece::Outbox).
 //!
 //! The way to tolerate reordered events is to store *facts* that only grow (paid, then refunded; never
 //! back) and to derive the status from them, and so the timers: then the outcome does not depend on the order
@@ -74,7 +74,7 @@ pub use operator::{
     CleanedSagas, OperatorAction, SagaDetails, SagaSummary, TimerEntry, act, clean_ended, list,
     show,
 };
-pub use store::{HistoryEntry, SagaView, Transition, advance, history, start, view};
+pub use store::{Cause, HistoryEntry, SagaView, Transition, advance, history, start, view};
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -83,6 +83,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_postgres::Transaction;
+
+use crate::traceparent::Traceparent;
 
 /// The state of a process, and its transitions.
 pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
@@ -147,12 +149,14 @@ pub struct Emitted {
     pub payload: serde_json::Value,
     /// Type and id of the aggregate, which is the record's key; `None`: the saga itself.
     pub aggregate: Option<(String, String)>,
+    /// The trace that it belongs to; `None`: that of the message which the saga was advanced by, if any.
+    pub traceparent: Option<Traceparent>,
 }
 
 impl Emitted {
     /// An event of the saga itself.
     pub fn new(event_type: &'static str, payload: serde_json::Value) -> Self {
-        Self { event_type, payload, aggregate: None }
+        Self { event_type, payload, aggregate: None, traceparent: None }
     }
 
     /// Makes it an event of another aggregate, ordered among the events of that one.
@@ -163,6 +167,13 @@ impl Emitted {
         id: impl Into<String>,
     ) -> Self {
         self.aggregate = Some((aggregate_type.into(), id.into()));
+        self
+    }
+
+    /// As part of this trace: of the request that starts the saga, for example.
+    #[must_use]
+    pub fn with_traceparent(mut self, traceparent: impl Into<Option<Traceparent>>) -> Self {
+        self.traceparent = traceparent.into();
         self
     }
 }

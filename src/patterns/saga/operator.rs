@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, GenericClient, Row};
 
-use super::{HistoryEntry, Saga, SagaError, Transition, advance, history};
+use super::{Cause, HistoryEntry, Saga, SagaError, Transition, advance, history};
 
 /// Columns of a [`SagaSummary`]; times as RFC 3339, UTC.
 const SUMMARY: &str = "id, status, put_off, utc(updated_at), utc(deadline), utc(ended_at)";
@@ -149,7 +149,7 @@ pub async fn act<S: Saga>(
         OperatorAction::Compensate => S::compensation(),
     };
     let transaction = client.transaction().await?;
-    let transition = advance::<S>(&transaction, id, &event, None).await?;
+    let transition = advance::<S>(&transaction, id, &event, Cause::default()).await?;
     if execute {
         transaction.commit().await?;
     } else {

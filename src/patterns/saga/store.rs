@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::{Emitted, Saga, SagaError, Timer, timers};
 use crate::outbox_writer::{Event, append};
+use crate::traceparent::Traceparent;
 
 /// The effect of an event on a saga.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +85,7 @@ pub async fn start<S: Saga>(
             ],
         )
         .await?;
-    emit::<S>(transaction, id, first).await?;
+    emit::<S>(transaction, id, first, None).await?;
     let running = running(state);
     if !running.is_empty() {
         timers::replace::<S>(transaction, id, &running).await?;
@@ -94,16 +95,47 @@ pub async fn start<S: Saga>(
 }
 
 /// Applies an event to a saga, in the caller's transaction. The saga is locked until that ends, so two
-/// events of one saga are applied one after the other. `cause` is the id of the message that the event came
-/// with; it is kept in the history.
+/// events of one saga are applied one after the other. The id of the message that the event came with is kept in
+/// the history, and its trace goes on in the events that the saga emits.
 pub async fn advance<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
     event: &S::Event,
-    cause: Option<Uuid>,
+    cause: impl Into<Cause>,
 ) -> Result<Transition, SagaError> {
     let loaded = load_locked::<S>(transaction, id).await?;
-    step(transaction, id, loaded, Step { event, cause, fired: None }).await
+    step(transaction, id, loaded, Step { event, cause: cause.into(), fired: None }).await
+}
+
+/// What an event came with. By default nothing: an operator's or the clock's.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Cause {
+    /// The id of the message.
+    pub id: Option<Uuid>,
+    /// The trace that it belongs to.
+    pub traceparent: Option<Traceparent>,
+}
+
+impl Cause {
+    /// As part of this trace.
+    #[must_use]
+    pub fn with_traceparent(self, traceparent: impl Into<Option<Traceparent>>) -> Self {
+        Self { traceparent: traceparent.into(), ..self }
+    }
+}
+
+impl From<Uuid> for Cause {
+    fn from(id: Uuid) -> Self {
+        Self { id: Some(id), traceparent: None }
+    }
+}
+
+#[cfg(feature = "inbox")]
+impl From<&crate::inbox::Message> for Cause {
+    fn from(message: &crate::inbox::Message) -> Self {
+        Self { id: Some(message.id), traceparent: message.traceparent() }
+    }
 }
 
 /// Reads a saga, and locks it until the transaction ends.
@@ -125,8 +157,8 @@ pub(super) async fn load_locked<S: Saga>(
 pub(super) struct Step<'a, E> {
     /// The event.
     pub(super) event: &'a E,
-    /// The message that it came with.
-    pub(super) cause: Option<Uuid>,
+    /// What it came with.
+    pub(super) cause: Cause,
     /// The timer that it came from, whose row is deleted already.
     pub(super) fired: Option<&'a str>,
 }
@@ -146,7 +178,7 @@ pub(super) async fn step<S: Saga>(
     let ran = running(&state);
     let emitted = state.apply(event);
     let (to, has_ended, runs) = (state.status(), state.has_ended(), running(&state));
-    emit::<S>(transaction, id, &emitted).await?;
+    emit::<S>(transaction, id, &emitted, cause.traceparent.as_ref()).await?;
     let names = |timers: &[Timer]| timers.iter().map(|timer| timer.name).collect::<Vec<_>>();
     if fired.is_some() || names(&ran) != names(&runs) {
         timers::replace::<S>(transaction, id, &runs).await?;
@@ -171,10 +203,11 @@ pub(super) async fn step<S: Saga>(
             ],
         )
         .await?;
-    let entry = NewEntry { event: S::name(event), status: to, cause };
+    let entry = NewEntry { event: S::name(event), status: to, cause: cause.id };
     append_history::<S>(transaction, id, entry).await?;
     if from != to {
-        S::status_changed(transaction, id, to).await?;
+        let changed = S::status_changed(transaction, id, to).await;
+        changed.map_err(SagaError::of_application)?;
     }
     Ok(Transition { from, to, changed: true, ended: has_ended && was_open, has_ended, emitted })
 }
@@ -227,14 +260,16 @@ async fn emit<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
     emitted: &[Emitted],
+    trace: Option<&Traceparent>,
 ) -> Result<(), SagaError> {
-    for Emitted { event_type, payload, aggregate } in emitted {
+    for Emitted { event_type, payload, aggregate, traceparent } in emitted {
         let (aggregate_type, aggregate_id) = match aggregate {
             Some((aggregate_type, id)) => (aggregate_type.as_str(), id.as_str()),
             None => (S::KIND, id),
         };
         let event = Event::new(aggregate_type, aggregate_id, *event_type, payload.clone());
-        append(transaction, &event).await?;
+        let trace = traceparent.as_ref().or(trace).cloned();
+        append(transaction, &event.with_traceparent(trace)).await?;
     }
     Ok(())
 }

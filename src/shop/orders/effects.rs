@@ -44,7 +44,7 @@ impl Effects for OrderEffects {
         let fact = Fact::of_event(&message.event_type, failure.reason.as_deref())
             .ok_or_else(|| Failure::poison("the event type is not one that an order handles"))?;
         let id = order.to_string();
-        match saga::advance::<OrderProcess>(transaction, &id, &fact, Some(message.id)).await {
+        match saga::advance::<OrderProcess>(transaction, &id, &fact, message).await {
             Ok(_) => Ok(()),
             Err(SagaError::Unknown { .. }) => Err(Failure::poison("there is no such order")),
             Err(other) => Err(Failure::technical(other)),
