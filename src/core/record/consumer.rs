@@ -98,9 +98,13 @@ impl ConsumerFailure {
         });
         let own = match cut {
             Truncation::Nothing | Truncation::Value => record.headers.clone(),
-            Truncation::Headers | Truncation::Key => {
-                record.headers.iter().filter(is_small).take(KEPT_HEADERS_MAX).cloned().collect()
-            }
+            Truncation::Headers | Truncation::Key => record
+                .headers
+                .iter()
+                .filter(|it| is_small(it))
+                .take(KEPT_HEADERS_MAX)
+                .cloned()
+                .collect(),
         };
         ours.into_iter().chain(mark).chain(own).collect()
     }
@@ -161,7 +165,7 @@ fn named<'h>((name, value): &'h Header, wanted: &str) -> Option<&'h str> {
 }
 
 /// Whether the header cannot be what makes the record too large.
-fn is_small((name, value): &&Header) -> bool {
+fn is_small((name, value): &Header) -> bool {
     name.len() + value.as_ref().map_or(0, Vec::len) <= KEPT_BYTES_MAX
 }
 
