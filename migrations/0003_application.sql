@@ -82,11 +82,11 @@ CREATE OR REPLACE FUNCTION outbox_append_all(
 ) RETURNS SETOF bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     -- What an array lacks would be NULL: as a payload, a tombstone.
-    IF array_length($2, 1) IS DISTINCT FROM array_length($1, 1)
-        OR array_length($3, 1) IS DISTINCT FROM array_length($1, 1)
-        OR array_length($4, 1) IS DISTINCT FROM array_length($1, 1)
-        OR array_length($5, 1) IS DISTINCT FROM array_length($1, 1)
-        OR $6 IS NOT NULL AND array_length($6, 1) IS DISTINCT FROM array_length($1, 1)
+    IF cardinality($2) IS DISTINCT FROM cardinality($1)
+        OR cardinality($3) IS DISTINCT FROM cardinality($1)
+        OR cardinality($4) IS DISTINCT FROM cardinality($1)
+        OR cardinality($5) IS DISTINCT FROM cardinality($1)
+        OR $6 IS NOT NULL AND cardinality($6) IS DISTINCT FROM cardinality($1)
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'array_subscript_error',
@@ -117,6 +117,26 @@ BEGIN
         FROM numbered ORDER BY place
     )
     SELECT sequence FROM numbered ORDER BY place;
+END
+$$;
+
+-- The functions find their tables where this file has made them, whoever calls them: not in a schema that is
+-- named like the caller, and not among temporary tables.
+DO $$
+DECLARE
+    path text := (
+        SELECT string_agg(format('%I', schema), ', ' ORDER BY place) || ', pg_temp'
+        FROM unnest(current_schemas(false)) WITH ORDINALITY AS it (schema, place)
+    );
+    function regprocedure;
+BEGIN
+    FOR function IN
+        SELECT oid FROM pg_proc
+        WHERE pronamespace = format('%I', current_schema())::regnamespace
+            AND proname IN ('outbox_append', 'outbox_append_all')
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, path);
+    END LOOP;
 END
 $$;
 
@@ -199,6 +219,25 @@ BEGIN
 END
 $$;
 
+-- As above: its table is that of this schema.
+DO $$
+DECLARE
+    path text := (
+        SELECT string_agg(format('%I', schema), ', ' ORDER BY place) || ', pg_temp'
+        FROM unnest(current_schemas(false)) WITH ORDINALITY AS it (schema, place)
+    );
+    function regprocedure;
+BEGIN
+    FOR function IN
+        SELECT oid FROM pg_proc
+        WHERE pronamespace = format('%I', current_schema())::regnamespace
+            AND proname IN ('idempotency_claim')
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, path);
+    END LOOP;
+END
+$$;
+
 -- 3. Messages that have had their effect, for each consumer.
 CREATE TABLE IF NOT EXISTS processed_messages (
     consumer     text        NOT NULL,
@@ -230,6 +269,25 @@ LANGUAGE sql SET search_path FROM CURRENT AS $$
         ON CONFLICT DO NOTHING RETURNING 1
     )
     SELECT EXISTS (SELECT FROM marked)
+$$;
+
+-- As above: its table is that of this schema.
+DO $$
+DECLARE
+    path text := (
+        SELECT string_agg(format('%I', schema), ', ' ORDER BY place) || ', pg_temp'
+        FROM unnest(current_schemas(false)) WITH ORDINALITY AS it (schema, place)
+    );
+    function regprocedure;
+BEGIN
+    FOR function IN
+        SELECT oid FROM pg_proc
+        WHERE pronamespace = format('%I', current_schema())::regnamespace
+            AND proname IN ('inbox_mark')
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, path);
+    END LOOP;
+END
 $$;
 
 -- How far each consumer is in each partition, written in the transaction of its effects. A database that

@@ -177,6 +177,48 @@ async fn constraints_and_indexes_of_the_application_stay_whatever_their_names() 
 }
 
 #[tokio::test]
+async fn functions_find_their_tables_whoever_calls_them() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let client = connect(&cluster).await;
+    // By psql: the default search path has a schema named like the role first.
+    let role: String = client.query_one("SELECT current_user::text", &[]).await.unwrap().get(0);
+    client.batch_execute(&format!("CREATE SCHEMA \"{role}\"")).await.unwrap();
+    for piece in [Piece::Outbox, Piece::Inbox, Piece::Idempotency] {
+        client.batch_execute(&piece.sql()).await.unwrap();
+    }
+    client
+        .batch_execute(&format!(
+            "CREATE ROLE app LOGIN; GRANT USAGE, CREATE ON SCHEMA \"{role}\", public TO app; \
+             GRANT ALL ON ALL TABLES IN SCHEMA \"{role}\" TO app; \
+             SET ROLE app; \
+             CREATE TEMP TABLE outbox (LIKE \"{role}\".outbox); \
+             CREATE TEMP TABLE processed_messages (LIKE \"{role}\".processed_messages); \
+             SELECT \"{role}\".outbox_append('a', '1', 'A', NULL); \
+             SELECT \"{role}\".inbox_mark('c', gen_random_uuid())"
+        ))
+        .await
+        .unwrap();
+    for table in ["outbox", "processed_messages"] {
+        let rows = format!("SELECT count(*) FROM \"{role}\".{table}");
+        assert_eq!(client.query_one(&rows, &[]).await.unwrap().get::<_, i64>(0), 1, "{table}");
+    }
+}
+
+#[tokio::test]
+async fn arrays_of_several_dimensions_have_as_many_payloads_as_events() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let mut client = connect(&cluster).await;
+    migrate(&mut client, "public", &[Piece::Outbox]).await.unwrap();
+    let four = "'{{a,a},{a,a}}'::text[]";
+    let ids = "(SELECT array_agg(gen_random_uuid()) FROM generate_series(1, 4))";
+    let append = format!(
+        "SELECT outbox_append_all({four}, {four}, {four}, ARRAY['1', '2']::jsonb[], {ids})"
+    );
+    let error = client.batch_execute(&append).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "2202E", "{error:?}");
+}
+
+#[tokio::test]
 async fn services_that_start_at_once_may_all_migrate() {
     let cluster = Cluster::start(&Options::default()).unwrap();
     let mut starts = Vec::new();
