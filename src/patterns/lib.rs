@@ -36,6 +36,8 @@ pub mod marker;
 pub mod migrations;
 #[cfg(feature = "outbox-writer")]
 pub mod outbox_writer;
+#[cfg(any(feature = "idempotency", feature = "inbox"))]
+mod redis_client;
 #[cfg(feature = "saga")]
 pub mod saga;
 #[cfg(any(feature = "inbox", feature = "outbox-writer"))]

@@ -15,11 +15,11 @@ use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
 
 use super::breaker::{Attempt, CircuitBreaker};
 use super::cache_entry::{self, Pending};
-use super::connection::{Connecting, Connection};
+use super::connecting::Connecting;
 use super::error::IdempotencyError;
-use super::redis_server::Server;
 use super::request::Request;
 use super::scripts::Script;
+use crate::redis_client::{Connection, Server};
 
 /// With less, any pause would miss the renewal at every third of it.
 const PENDING_TTL_MIN: Duration = Duration::from_millis(30);

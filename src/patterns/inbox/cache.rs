@@ -10,24 +10,24 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisResult};
+use redis::RedisResult;
 use uuid::Uuid;
 
 use super::counters::{ConsumerCounters, add};
 use super::membership::Membership;
 use super::{CacheSpec, InboxError, Message};
+use crate::redis_client::{Connection, Server};
 
 /// How long the cache is bypassed after a failure: an outage then costs one timeout per second.
 const BYPASS_TIME: Duration = Duration::from_secs(1);
 
 /// The processed messages of one consumer.
 pub(super) struct DoneCache {
-    client: Client,
+    server: Server,
     spec: CacheSpec,
     /// Of all keys.
     prefix: String,
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Connection>,
     bypassed_until: Option<Instant>,
     counters: Arc<ConsumerCounters>,
 }
@@ -40,9 +40,10 @@ impl DoneCache {
         counters: Arc<ConsumerCounters>,
     ) -> Result<Self, InboxError> {
         Ok(Self {
-            client: Client::open(spec.url.as_str()).map_err(|_| InboxError::CacheUrl)?,
+            server: Server::parse(&spec.url).map_err(|_| InboxError::CacheUrl)?,
             spec: spec.clone(),
-            prefix: format!("postrider:done:{consumer}:"),
+            // Of a cluster one node has all of a consumer's keys, so that each batch is one command there too.
+            prefix: format!("postrider:done:{{{consumer}}}:"),
             connection: None,
             bypassed_until: None,
             counters,
@@ -59,7 +60,7 @@ impl DoneCache {
         for message in messages {
             question.arg(self.key(message));
         }
-        let answer = async |mut connection: MultiplexedConnection| {
+        let answer = async |mut connection: Connection| {
             question.query_async::<Vec<Option<Vec<u8>>>>(&mut connection).await
         };
         let Some(answers) = self.exchange(messages, answer).await else { return HashSet::new() };
@@ -82,9 +83,8 @@ impl DoneCache {
             let offset = message.record.offset;
             pipe.set_ex(self.key(message), offset, self.spec.ttl.as_secs()).ignore();
         }
-        let answer = async |mut connection: MultiplexedConnection| {
-            pipe.query_async::<()>(&mut connection).await
-        };
+        let answer =
+            async |mut connection: Connection| pipe.query_async::<()>(&mut connection).await;
         // A lost entry is only a miss.
         let _: Option<()> = self.exchange(messages, answer).await;
     }
@@ -99,7 +99,7 @@ impl DoneCache {
     async fn exchange<T>(
         &mut self,
         messages: &[&Message],
-        ask: impl AsyncFnOnce(MultiplexedConnection) -> RedisResult<T>,
+        ask: impl AsyncFnOnce(Connection) -> RedisResult<T>,
     ) -> Option<T> {
         let is_bypassed = self.bypassed_until.is_some_and(|until| Instant::now() < until);
         if is_bypassed || messages.is_empty() {
@@ -110,7 +110,7 @@ impl DoneCache {
         let both = async {
             let connection = match known {
                 Some(connection) => connection,
-                None => connect(&self.client, limit).await?,
+                None => self.server.connect().await?,
             };
             let answer = ask(connection.clone()).await?;
             RedisResult::Ok((connection, answer))
@@ -134,11 +134,4 @@ impl DoneCache {
 /// What an earlier version cached has no offset, and is a miss.
 fn offset_of(value: &[u8]) -> Option<i64> {
     str::from_utf8(value).ok()?.parse().ok()
-}
-
-async fn connect(client: &Client, limit: Duration) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(limit))
-        .set_response_timeout(Some(limit));
-    client.get_multiplexed_async_connection_with_config(&config).await
 }

@@ -59,7 +59,7 @@ pub struct ConsumerSpec {
 /// The cache of processed messages in Redis.
 #[derive(Clone)]
 pub struct CacheSpec {
-    /// `redis://host:port`; may hold a password.
+    /// `redis://host:port`, or another of the forms that the guard takes; may hold a password.
     pub url: String,
     /// How long a message is cached, at least a second. Repeats mostly come soon.
     pub ttl: Duration,

@@ -4,14 +4,19 @@ use std::time::Duration;
 
 use postrider::inbox::{CacheSpec, ConsumerSpec};
 use postrider::sandbox::redis::Redis;
+use postrider::sandbox::redis_group::{RedisCluster, RedisSentinels};
 
 use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
 
 const COUNT: u64 = 400;
 
 fn with_cache(scene: &Scene, redis: &Redis) -> ConsumerSpec {
+    with_cache_at(scene, &redis.url())
+}
+
+fn with_cache_at(scene: &Scene, url: &str) -> ConsumerSpec {
     let mut spec = scene.spec();
-    let mut cache = CacheSpec::new(redis.url());
+    let mut cache = CacheSpec::new(url);
     // Builds run beside the tests.
     cache.timeout = Duration::from_secs(5);
     spec.cache = Some(cache);
@@ -95,6 +100,44 @@ fn a_cache_that_is_killed_and_comes_back_stops_nothing() {
     let end = running.stop();
     assert_eq!((end.dead_letters, end.duplicates), (0, 0));
     assert!(end.cache_failures >= failures);
+}
+
+#[test]
+fn a_cache_whose_master_sentinels_replace_is_used_again() {
+    let Some(scene) = Scene::new("sentinel_cache") else { return };
+    let mut group = RedisSentinels::start(Duration::from_secs(2)).unwrap();
+    let running = Running::start(with_cache_at(&scene, &group.url()), TestEffects::plain());
+    scene.send(&Draft::many(100));
+    scene.await_effects(100);
+    group.kill_master();
+    support::wait_for("the failover", || group.has_failed_over().unwrap().then_some(()));
+    // Each is looked for, and so found not to be there, once there is a master that can be asked.
+    let misses = running.now().cache_misses;
+    support::wait_for("the new master to be used", || {
+        scene.send(&Draft::many(10));
+        (running.now().cache_misses > misses).then_some(())
+    });
+    let sent = support::topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic)).len();
+    scene.await_effects(sent);
+    let end = running.stop();
+    assert_eq!((end.dead_letters, end.duplicates), (0, 0));
+    assert!(end.cache_failures > 0, "the old master was missed");
+}
+
+#[test]
+fn cached_repeats_of_a_cluster_cost_no_statement() {
+    let Some(scene) = Scene::new("cluster_cache") else { return };
+    let cluster = RedisCluster::start(Duration::from_secs(15)).unwrap();
+    scene.send(&Draft::many(400));
+    let first = Running::start(with_cache_at(&scene, &cluster.url()), TestEffects::plain());
+    scene.await_effects(400);
+    let first = first.stop();
+    assert_eq!((first.cache_hits, first.cache_failures), (0, 0));
+    scene.rewind();
+    let again = Running::start(with_cache_at(&scene, &cluster.url()), TestEffects::plain());
+    again.await_counters("the repeats", |now| now.duplicates == COUNT);
+    let again = again.stop();
+    assert_eq!((again.cache_hits, again.cache_misses, again.statements), (COUNT, 0, 0));
 }
 
 #[test]

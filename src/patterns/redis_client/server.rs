@@ -1,8 +1,11 @@
-//! Where the guard's Redis is: one server, the master that Sentinels name, or a Redis Cluster.
+//! Where Redis is: one server, the master that Sentinels name, or a Redis Cluster.
 //!
-//! Input: a URL, of the forms of [`Guard::connect`](super::Guard::connect). Output: a [`Connection`] to it.
+//! Input: a URL, of one of the forms below. Output: a [`Connection`] to it.
 //! Invariant: no error repeats the URL, which may contain passwords; of a master that fails over, each new
 //! connection is to the one that the Sentinels name then.
+//!
+//! `redis://`, `redis+cluster://` and `redis+sentinel://`, and the same with `rediss`: what each looks like is in
+//! `docs/patterns/idempotency-key.md`.
 
 use std::time::Duration;
 
@@ -20,19 +23,19 @@ use redis::{
 use super::connection::Connection;
 
 /// For name resolution, TCP, TLS and authentication of a new connection.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long sent data may stay unacknowledged before the kernel closes the connection. Its default is
 /// some fifteen minutes.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Of one command in a cluster: for a redirection, and for a node that is not reachable any more. The
-/// guard's own time limit ends before more of them could help.
+/// caller's own time limit ends before more of them could help.
 #[cfg(feature = "redis-cluster")]
 const CLUSTER_RETRIES: u32 = 2;
 
 /// What a URL says.
 #[derive(Clone)]
-pub(super) enum Server {
+pub(crate) enum Server {
     One(Client),
     #[cfg(feature = "redis-cluster")]
     Cluster(Box<ClusterClient>),
@@ -45,7 +48,8 @@ pub(super) enum Server {
 }
 
 impl Server {
-    pub(super) fn parse(url: &str) -> RedisResult<Self> {
+    /// Connects to nothing yet.
+    pub(crate) fn parse(url: &str) -> RedisResult<Self> {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
         match scheme.split_once('+') {
             Some((scheme @ ("redis" | "rediss"), "cluster")) => Self::cluster(scheme, rest),
@@ -65,7 +69,7 @@ impl Server {
             .tcp_settings(tcp())
             .retries(CLUSTER_RETRIES)
             .connection_timeout(CONNECT_TIMEOUT)
-            // The guard has a time limit of its own around everything.
+            // The caller has a time limit of its own around everything.
             .overall_response_timeout(None);
         Ok(Self::Cluster(Box::new(builder.build()?)))
     }
@@ -103,7 +107,8 @@ impl Server {
         Err(invalid("built without the feature `redis-sentinel`"))
     }
 
-    pub(super) async fn connect(&self) -> RedisResult<Connection> {
+    /// A new connection, without a time limit for all of it. Must be called inside a tokio runtime.
+    pub(crate) async fn connect(&self) -> RedisResult<Connection> {
         match self {
             Self::One(client) => one(client).await,
             #[cfg(feature = "redis-cluster")]
@@ -125,7 +130,7 @@ impl Server {
 async fn one(client: &Client) -> RedisResult<Connection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        // The guard has a time limit of its own around everything.
+        // The caller has a time limit of its own around everything.
         .set_response_timeout(None);
     Ok(Connection::One(client.get_multiplexed_async_connection_with_config(&config).await?))
 }

@@ -6,54 +6,10 @@
 
 use std::io;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-#[cfg(feature = "redis-cluster")]
-use redis::cluster_async::ClusterConnection;
-use redis::{Cmd, Pipeline, RedisError, RedisFuture, RedisResult, Value};
+use redis::{RedisError, RedisResult};
 use tokio::sync::watch;
 
-use super::redis_server::{CONNECT_TIMEOUT, Server};
-
-/// Takes many commands at once; a clone is the same connection.
-#[derive(Clone)]
-pub(super) enum Connection {
-    One(MultiplexedConnection),
-    #[cfg(feature = "redis-cluster")]
-    Cluster(ClusterConnection),
-}
-
-impl Connection {
-    fn inner(&mut self) -> &mut (dyn ConnectionLike + Send) {
-        match self {
-            Self::One(connection) => connection,
-            #[cfg(feature = "redis-cluster")]
-            Self::Cluster(connection) => connection,
-        }
-    }
-}
-
-impl ConnectionLike for Connection {
-    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        self.inner().req_packed_command(command)
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        commands: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        self.inner().req_packed_commands(commands, offset, count)
-    }
-
-    fn get_db(&self) -> i64 {
-        match self {
-            Self::One(connection) => connection.get_db(),
-            #[cfg(feature = "redis-cluster")]
-            Self::Cluster(connection) => connection.get_db(),
-        }
-    }
-}
+use crate::redis_client::{CONNECT_TIMEOUT, Connection, Server};
 
 /// `None` while it is being made.
 type State = Option<RedisResult<Connection>>;
