@@ -69,9 +69,9 @@ impl RedisCluster {
 /// A master, its replica, and three Sentinels of which two must agree.
 #[derive(Debug)]
 pub struct RedisSentinels {
+    /// The master while it runs, and who replicates it or is about to replace it.
     master: Option<Redis>,
-    /// Ends with the group.
-    _replica: Redis,
+    replica: Redis,
     sentinels: Vec<Redis>,
     password: RandomPassword,
 }
@@ -89,7 +89,7 @@ impl RedisSentinels {
         for sentinel in &sentinels {
             await_reply(sentinel, "INFO sentinel", &["status=ok", "slaves=1,sentinels=3"])?;
         }
-        Ok(Self { master: Some(master), _replica: replica, sentinels, password })
+        Ok(Self { master: Some(master), replica, sentinels, password })
     }
 
     /// `redis+sentinel://:PASSWORD@127.0.0.1:PORT,../guard?sentinel_login=:PASSWORD`. Not for a command
@@ -104,6 +104,44 @@ impl RedisSentinels {
     /// Ends the master as a crash would.
     pub fn kill_master(&mut self) {
         self.master = None;
+    }
+
+    /// Whether the Sentinels have made the replica the master since the master was killed.
+    pub fn has_failed_over(&self) -> Result<bool, SandboxError> {
+        for sentinel in &self.sentinels {
+            let named = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME])?;
+            if named.lines().last() != Some(&self.replica.port().to_string()) {
+                return Ok(false);
+            }
+        }
+        Ok(self.replica.cli(&["ROLE"])?.starts_with("master"))
+    }
+
+    /// After a failover: starts a server that replicates the new master, on a port of its own, so that there
+    /// can be another one. Does nothing while the master runs.
+    ///
+    /// Returns once each Sentinel knows a replica that has the master's data.
+    pub fn replace_killed(&mut self) -> Result<(), SandboxError> {
+        if self.master.is_some() {
+            return Ok(());
+        }
+        let kind = Kind::ReplicaOf(self.replica.port());
+        let replica = Redis::start_as(&Role::new(&self.password, kind))?;
+        await_replication(&replica)?;
+        for sentinel in &self.sentinels {
+            // The dead one is not forgotten by itself, and would be tried as a replica.
+            sentinel.cli(&["SENTINEL", "RESET", MASTER_NAME])?;
+        }
+        for sentinel in &self.sentinels {
+            await_reply(sentinel, "INFO sentinel", &["status=ok", "slaves=1,sentinels=3"])?;
+        }
+        self.master = Some(std::mem::replace(&mut self.replica, replica));
+        Ok(())
+    }
+
+    /// Forgets everything at once, the replica too.
+    pub fn flush(&self) -> Result<(), SandboxError> {
+        self.master.as_ref().map_or(Ok(()), |master| master.cli(&["FLUSHALL"]).map(drop))
     }
 
     /// Makes the master hang: connections stay, and nothing answers.
@@ -142,6 +180,21 @@ fn await_reply(node: &Redis, question: &str, wanted: &[&str]) -> Result<(), Sand
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_fails_over_again_and_again() {
+        let mut group = RedisSentinels::start(Duration::from_secs(1)).unwrap();
+        for _ in 0..2 {
+            assert!(!group.has_failed_over().unwrap());
+            group.kill_master();
+            let deadline = Instant::now() + LIMIT;
+            while !group.has_failed_over().unwrap() {
+                assert!(Instant::now() < deadline, "no failover within {LIMIT:?}");
+                std::thread::sleep(POLL);
+            }
+            group.replace_killed().unwrap();
+        }
+    }
 
     #[test]
     fn the_master_of_a_key_is_killed_and_the_others_stay() {
