@@ -1,6 +1,6 @@
 -- What the reference services keep, beside `orders` of 0002. May be run again. Each service reads and
--- writes its own tables alone, and hears of the others through Kafka; they share a database and an
--- outbox here only so that the sample stays small.
+-- writes its own tables alone, and hears of the others through Kafka, so each may have a database of its
+-- own: `shop migrate` takes the part of one service. As a whole this is for one database for all of them.
 
 -- The order service.
 ALTER TABLE orders ADD COLUMN IF NOT EXISTS sku text;
@@ -27,9 +27,11 @@ CREATE TABLE IF NOT EXISTS payments (
 ALTER TABLE payments ADD COLUMN IF NOT EXISTS first_attempt_at timestamptz;
 CREATE INDEX IF NOT EXISTS payments_open ON payments (next_attempt_at)
     WHERE status IN ('PENDING', 'REFUNDING');
-CREATE INDEX IF NOT EXISTS payments_by_age ON payments (updated_at, order_id)
-    WHERE status NOT IN ('PENDING', 'REFUNDING');
+-- A charge that stands is kept, like the order; what was undone or never taken is cleaned up.
+CREATE INDEX IF NOT EXISTS payments_undone_by_age ON payments (updated_at, order_id)
+    WHERE status IN ('DECLINED', 'REFUNDED', 'VOIDED');
 DROP INDEX IF EXISTS payments_settled;
+DROP INDEX IF EXISTS payments_by_age;
 
 -- The simulated gateway's own books; the payment service knows them through its calls only.
 CREATE TABLE IF NOT EXISTS gateway_operations (
@@ -66,8 +68,10 @@ CREATE TABLE IF NOT EXISTS reservations (
     status     text        NOT NULL CHECK (status IN ('RESERVED', 'UNAVAILABLE', 'RELEASED')),
     updated_at timestamptz NOT NULL DEFAULT now()
 );
-CREATE INDEX IF NOT EXISTS reservations_by_age ON reservations (updated_at, order_id);
+CREATE INDEX IF NOT EXISTS reservations_undone_by_age ON reservations (updated_at, order_id)
+    WHERE status IN ('UNAVAILABLE', 'RELEASED');
 DROP INDEX IF EXISTS reservations_updated_at;
+DROP INDEX IF EXISTS reservations_by_age;
 
 -- The notification service. A row is the intent to mail a customer about the end of an order.
 CREATE TABLE IF NOT EXISTS notifications (

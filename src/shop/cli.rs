@@ -1,4 +1,4 @@
-//! The command line of `shop`: write a load of orders, run the order, payment, inventory or notification
+//! The command line of `shop`: make a service's tables (`migrate`), write a load of orders, run the order, payment, inventory or notification
 //! service, delete old rows (`maintain`), list or redrive dead letters, list or move orders that are stuck (`sagas`).
 //!
 //! Input: arguments and environment variables. Output: the result of the command on the given output, or an
@@ -15,6 +15,7 @@ use super::dead_letters::DeadLettersArgs;
 use super::error::ShopError;
 use super::load::{LoadPlan, LoadReport, Rate, run};
 use super::maintenance::MaintenanceArgs;
+use super::migrations::MigrateArgs;
 use super::notifications::{self, MailSettings};
 use super::orders::{OrderLimits, SagasArgs};
 use super::settings::{ServiceListener, ServiceSettings, stop_signal};
@@ -31,6 +32,8 @@ pub struct Shop {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Make the tables of a service in its database; may be run again
+    Migrate(MigrateArgs),
     /// Write orders at a steady rate, some of which are rolled back on purpose
     Load(LoadArgs),
     /// Serve orders over HTTP, each placed once, and run their sagas
@@ -135,6 +138,7 @@ impl Shop {
                     let report = run(&client, &args.plan(), |_| ()).await?;
                     args.output.write(&report, stdout).map_err(ShopError::Output)
                 }
+                Command::Migrate(args) => args.run().await,
                 Command::Orders(args) => {
                     start_logs();
                     let endpoint =

@@ -90,6 +90,9 @@ pub enum ShopError {
     /// A table could not be cleaned, or not all of it.
     #[error("cannot clean up `{0}`")]
     NotCleaned(&'static str, #[source] Box<ShopError>),
+    /// None of the tables exists in this database.
+    #[error("the database has none of the tables that are cleaned up")]
+    NothingToClean,
     /// Which outbox rows were delivered is unknown: the slot does not exist.
     #[error("the outbox was not cleaned up: this database has no logical replication slot `{0}`")]
     NoSlot(String),
@@ -139,8 +142,9 @@ impl ShopError {
             }
             Self::Kafka(error) => return error.hint(),
             Self::Connect(_) => "check that the server runs: pg_isready -d \"$DATABASE_URL\"",
-            Self::TablesMissing(_) => {
-                "create them: psql -d \"$DATABASE_URL\" -f migrations/<file>.sql for each file"
+            Self::TablesMissing(_) => "create them: `shop migrate SERVICE`",
+            Self::NothingToClean => {
+                "check DATABASE_URL, and search_path where they are in a schema of their own"
             }
             Self::Forbidden(_) => {
                 "GRANT it to the role; `shop load` needs INSERT on orders and outbox"
@@ -150,8 +154,8 @@ impl ShopError {
                 "raise --topic-retention, and --older-than with it; or shorten retention.ms of the topic"
             }
             Self::NotCleaned(_, error) if matches!(**error, Self::Forbidden(_)) => {
-                "GRANT SELECT, UPDATE, DELETE ON <the table and its dependent tables> TO <role>; payments \
-                 and reservations need SELECT ON sagas too: docs/patterns/cleaning-up.md"
+                "GRANT SELECT, UPDATE, DELETE ON <the table and its dependent tables> TO <role>: \
+                 docs/patterns/cleaning-up.md"
             }
             Self::NotCleaned(_, error) if matches!(**error, Self::Database(_)) => {
                 "the next run continues; if a statement timed out, use a smaller --batch"
@@ -209,6 +213,7 @@ impl ShopError {
             | Self::Saga(SagaError::Outbox(WriterError::Forbidden(_)))
             | Self::Key(IdempotencyError::Forbidden(_)) => 77,
             Self::TablesMissing(_)
+            | Self::NothingToClean
             | Self::Address(_)
             | Self::NoSlot(_)
             | Self::Retention(_)

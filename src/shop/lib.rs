@@ -10,6 +10,7 @@ pub mod draw;
 pub mod inventory;
 pub mod load;
 mod maintenance;
+pub mod migrations;
 pub mod notifications;
 pub mod orders;
 pub mod payments;

@@ -2,8 +2,8 @@
 //! metrics.
 //!
 //! Input: an age, tables, the relay's slot, and what Kafka says of its topics. Output: a line of JSON for each table. It deletes the marks
-//! of processed messages, idempotency keys, ended sagas with their payments and reservations, and outbox
-//! rows. Invariant: no row younger than its table's safe age is deleted, nor an outbox row that the slot has
+//! of processed messages, idempotency keys, ended sagas, payments and reservations that were undone, and outbox
+//! rows, of one database, whichever of these tables it has. Invariant: no row younger than its table's safe age is deleted, nor an outbox row that the slot has
 //! not passed; transactions are small, so locks are short; an interrupted run keeps what it has committed.
 
 mod horizon;
@@ -23,6 +23,7 @@ use clap::Args;
 use deadpool_postgres::Pool;
 use serde::Serialize;
 use tokio::sync::watch;
+use tokio_postgres::Client;
 use tracing::{info, warn};
 
 use super::error::ShopError;
@@ -45,7 +46,7 @@ pub(super) struct MaintenanceArgs {
     /// How old a row must be, such as 42d; ages that are unsafe for its table are refused
     #[arg(long, default_value = "42d", value_name = "TIME", value_parser = parse_duration)]
     older_than: Duration,
-    /// Clean up only these tables
+    /// Clean up only these tables; without it, those that the database has
     #[arg(long = "table", value_enum, value_name = "TABLE")]
     tables: Vec<CleanupTable>,
     #[command(flatten)]
@@ -148,6 +149,22 @@ impl MaintenanceArgs {
     fn tables(&self) -> &[CleanupTable] {
         if self.tables.is_empty() { &CleanupTable::ALL } else { &self.tables }
     }
+
+    /// Those that are named, or those that the database has: a service has its own alone.
+    async fn present(&self, client: &Client) -> Result<Vec<CleanupTable>, ShopError> {
+        if !self.tables.is_empty() {
+            return Ok(self.tables.clone());
+        }
+        let names = CleanupTable::ALL.map(CleanupTable::name);
+        let sql = "SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NOT NULL";
+        let rows = client.query(sql, &[&&names[..]]).await?;
+        let found: Vec<&str> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        info!(tables = found.join(", "), "cleaning the tables that this database has");
+        if found.is_empty() {
+            return Err(ShopError::NothingToClean);
+        }
+        Ok(CleanupTable::ALL.into_iter().filter(|table| found.contains(&table.name())).collect())
+    }
 }
 
 impl MaintenanceRun<'_> {
@@ -159,7 +176,7 @@ impl MaintenanceRun<'_> {
         let client = self.pool.get().await?;
         let (args, totals, stop) = (self.args, &*self.totals, self.stop.clone());
         let sweep = Sweep { client: &client, args, totals, stop };
-        for table in args.tables() {
+        for table in &args.present(&client).await? {
             if *self.stop.borrow() {
                 break;
             }

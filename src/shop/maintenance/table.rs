@@ -2,7 +2,8 @@
 //!
 //! Output: for each table its name, key columns, and SQL: the age of a row, whether it is complete, whether
 //! it is still needed, and which rows of other tables are deleted with it. Invariant: no row of a saga that
-//! has not ended, and no outbox row that the slot has not passed, may be deleted. Pure.
+//! has not ended, no charge or reservation that stands, and no outbox row that the slot has not passed, may be
+//! deleted; no statement reads a table of another service. Pure.
 
 use clap::ValueEnum;
 use uuid::Uuid;
@@ -17,9 +18,9 @@ pub(super) enum CleanupTable {
     IdempotencyKeys,
     /// Ended sagas, their history, and the sequences of their events.
     Sagas,
-    /// Settled payments, their gateway operations, and the sequences of their events.
+    /// Payments that were undone or never taken, their gateway operations, and the sequences of their events.
     Payments,
-    /// Reservations of ended orders, and the sequences of their events.
+    /// Reservations that were undone or never made, and the sequences of their events.
     Reservations,
     /// Mails that were sent or refused.
     Notifications,
@@ -62,11 +63,6 @@ impl KeyType {
         }
     }
 }
-
-/// Cancelling an order needs its payment and reservation, so they are kept while it is open.
-/// A scalar subquery: Postgres may plan EXISTS as a scan of all of `sagas`.
-const ORDER_IS_OPEN: &str = "coalesce((SELECT ended_at IS NULL FROM sagas \
-     WHERE kind = 'order' AND id = t.order_id::text), false)";
 
 /// Postgres writes into its log, every 15 seconds, which transactions are running. A slot's
 /// `catalog_xmin` is the oldest of those at such a place which the slot has confirmed (Postgres's
@@ -122,7 +118,10 @@ impl CleanupTable {
     pub(super) const fn has_ended(self) -> &'static str {
         match self {
             Self::Sagas => "t.ended_at IS NOT NULL",
-            Self::Payments => "t.status NOT IN ('PENDING', 'REFUNDING')",
+            // A charge and a reservation that stand are kept, like the order: to undo it needs them, and when it
+            // ends only the order service knows. What is undone already is answered without its row, too.
+            Self::Payments => "t.status IN ('DECLINED', 'REFUNDED', 'VOIDED')",
+            Self::Reservations => "t.status IN ('UNAVAILABLE', 'RELEASED')",
             Self::Notifications => "t.status NOT IN ('WAITING', 'PENDING')",
             _ => "true",
         }
@@ -131,7 +130,6 @@ impl CleanupTable {
     /// Which of them are still needed, however old. `$4` is the slot.
     pub(super) const fn is_needed(self) -> &'static str {
         match self {
-            Self::Payments | Self::Reservations => ORDER_IS_OPEN,
             Self::Outbox => NOT_PASSED,
             _ => "false",
         }

@@ -1,7 +1,7 @@
 -- Turns today's tables into those of the first version of 0003 and 0004, as far as they differed, with a
 -- saga that has ended and one that is open.
-DROP INDEX outbox_by_age, idempotency_keys_by_age, processed_messages_by_age, payments_by_age,
-    reservations_by_age;
+DROP INDEX outbox_by_age, idempotency_keys_by_age, processed_messages_by_age, payments_undone_by_age,
+    reservations_undone_by_age;
 CREATE INDEX outbox_created_at ON outbox USING brin (created_at);
 CREATE INDEX idempotency_keys_created_at ON idempotency_keys USING brin (created_at);
 CREATE INDEX processed_messages_processed_at ON processed_messages USING brin (processed_at);

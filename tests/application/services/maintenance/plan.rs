@@ -85,16 +85,40 @@ fn a_table_that_cannot_be_cleaned_does_not_stop_the_others() {
     stage.run(SLOT);
     stage.run(super::FILL);
     deliver(&stage);
-    stage.run("ALTER TABLE processed_messages RENAME TO elsewhere");
+    stage.run("ALTER TABLE processed_messages RENAME COLUMN processed_at TO elsewhere");
     let (status, out, stderr) = stage.maintain(&[]);
     assert_eq!(status, 78, "{stderr}");
     assert!(stderr.contains("error: cannot clean up `processed_messages`: a table or"), "{stderr}");
     assert!(out.contains(&line("idempotency_keys", 32, 0, false)), "{out}");
     assert!(out.contains(&line("outbox", 32, 0, false)), "{out}");
-    stage.run("ALTER TABLE elsewhere RENAME TO processed_messages");
+    stage.run("ALTER TABLE processed_messages RENAME COLUMN elsewhere TO processed_at");
     stage.run("CREATE ROLE reader LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader");
     stage.run("ALTER ROLE CURRENT_USER SET role = 'reader'");
     let (status, _, stderr) = stage.maintain(&[]);
     assert_eq!(status, 77, "{stderr}");
     assert!(stderr.contains("help: GRANT SELECT, UPDATE, DELETE ON"), "{stderr}");
+}
+
+#[test]
+fn a_database_with_some_of_the_tables_is_cleaned_of_what_it_has() {
+    let stage = Stage::set();
+    stage.run(SLOT);
+    stage.run(super::FILL);
+    deliver(&stage);
+    // As a service has it that takes no requests and has no saga.
+    stage.run(
+        "DROP TABLE idempotency_keys, sagas, saga_history, payments, gateway_operations, reservations, \
+             notifications",
+    );
+    let (status, out, stderr) = stage.maintain(&[]);
+    assert_eq!(status, 0, "{stderr}");
+    assert!(stderr.contains("tables=\"processed_messages, outbox\""), "{stderr}");
+    let cleaned = ["processed_messages", "outbox"].map(|table| line(table, 32, 0, false));
+    assert_eq!(out, cleaned.concat());
+    // Who names one that is not there is told.
+    let (status, _, stderr) = stage.maintain(&["--table", "sagas"]);
+    assert!(status == 78 && stderr.contains("cannot clean up `sagas`"), "{status} {stderr}");
+    stage.run("DROP TABLE processed_messages, outbox");
+    let (status, _, stderr) = stage.maintain(&[]);
+    assert!(status == 78 && stderr.contains("has none of the tables"), "{status} {stderr}");
 }
