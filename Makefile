@@ -83,7 +83,7 @@ nightly: ## what takes hours: disasters in both modes, disturbed ends of transac
 	@POSTRIDER_SIM_SEEDS=1000000 $(CARGO) test --locked --release --quiet --test core session::
 	@$(MAKE) fuzz TIME=$(or $(TIME),600)
 
-shop: ## the whole shop under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=50 SEED=..
+shop: ## the whole shop and its servers under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=60 SEED=..
 	@.ci/setup >&2
 	@CI=true SHOP_ORDERS=$(or $(ORDERS),2000) SHOP_CHAOS=$(or $(CHAOS),0) SHOP_KILLS=$(KILLS) SHOP_SEED=$(SEED) \
 	$(CARGO) test --locked --quiet --test long shop_chaos

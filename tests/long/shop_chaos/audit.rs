@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::shop_chaos::expected::{Expected, Traces, operation, possible};
+use crate::shop_chaos::expected::{Expected, Lost, Traces, operation, possible};
 use crate::shop_chaos::workload::OrderRequest;
 
 /// What the client of one key received.
@@ -89,6 +89,8 @@ pub(crate) struct Verdict {
     /// Of the cancelled, those that took too long.
     pub(crate) timed_out: usize,
     pub(crate) stuck: usize,
+    /// Replies that were destroyed, of orders that have ended.
+    pub(crate) replies_destroyed: u32,
     pub(crate) effects_missing: u32,
     pub(crate) effects_doubled: u32,
     /// Cents: for each order what the gateway holds of it against what it should; the differences,
@@ -201,7 +203,12 @@ fn judge_order(verdict: &mut Verdict, wish: &OrderRequest, order: &Order, books:
     let found = books.traces_of(&order.id);
     let timeouts = found.get("event OrderTimedOut").copied().unwrap_or(0);
     verdict.timed_out += usize::from(timeouts > 0);
-    let ways = possible(wish, is_confirmed, timeouts).into_iter();
+    let lost: Lost = found
+        .iter()
+        .filter_map(|(trace, count)| Some((trace.strip_prefix("lost ")?.to_owned(), *count)))
+        .collect();
+    verdict.replies_destroyed += sum(&lost);
+    let ways = possible(wish, is_confirmed, timeouts, &lost).into_iter();
     let differences = ways.map(|Expected { wanted, allowed }| {
         let (missing, surplus) = (lacks(&found, &wanted), lacks(&allowed, &found));
         (sum(&missing) + sum(&surplus), missing, surplus)

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::shop_chaos::audit::{
     ClientOutcome, FinalState, Inputs, Operation, Order, OrderResponse, Verdict, audit,
 };
-use crate::shop_chaos::expected::{Traces, possible};
+use crate::shop_chaos::expected::{Lost, Traces, possible};
 use crate::shop_chaos::workload::OrderRequest;
 
 /// # Panics
@@ -59,11 +59,13 @@ fn effects_are_seen() {
     };
     assert_eq!(judge(unpaid).effects_doubled, 1);
     an_order_that_timed_out_twice_is_audited();
+    destroyed_replies_are_audited();
 }
 
 fn an_order_that_timed_out_twice_is_audited() {
     let (beginning, mut books) = sound();
-    let ways = possible(&beginning.wishes[2].0, false, 2).into_iter().map(|way| way.wanted);
+    let ways = possible(&beginning.wishes[2].0, false, 2, &Lost::new()).into_iter();
+    let ways = ways.map(|way| way.wanted);
     let is_released = |traces: &Traces| traces.contains_key("reservation RELEASED saffron 2");
     // In order three's way, its bookings are in the gateway's books already.
     let mut traces = ways.into_iter().find(is_released).unwrap();
@@ -79,6 +81,32 @@ fn an_order_that_timed_out_twice_is_audited() {
     books.of("o3").remove("heard InventoryReserved");
     *books.of("o3").get_mut("done shop-inventory OrderTimedOut").unwrap() -= 1;
     assert_eq!(audit(&beginning, &books).effects_missing, 1);
+}
+
+fn destroyed_replies_are_audited() {
+    let (beginning, mut books) = sound();
+    let lost = Lost::from([("PaymentRefunded".to_owned(), 1)]);
+    let ways = possible(&beginning.wishes[2].0, false, 1, &lost).into_iter().map(|way| way.wanted);
+    // Sold out; the refund was told, and destroyed; so the order was given up, and told again.
+    let is_it = |traces: &Traces| {
+        traces.contains_key("reservation UNAVAILABLE saffron 0")
+            && traces.get("event PaymentRefunded") == Some(&2)
+    };
+    let mut traces = ways.into_iter().find(is_it).unwrap();
+    traces.retain(|trace, _| !trace.starts_with("charge ") && !trace.starts_with("refund "));
+    assert_eq!(traces["record PaymentRefunded"], 1);
+    books.traces.insert("o3".to_owned(), traces);
+    let verdict = audit(&beginning, &books);
+    assert!(verdict.is_sound() && verdict.replies_destroyed == 1, "{verdict:?}");
+    // It was delivered after all, and done.
+    for trace in ["record PaymentRefunded", "done shop-orders PaymentRefunded"] {
+        *books.of("o3").get_mut(trace).unwrap() += 1;
+        assert_eq!(audit(&beginning, &books).effects_doubled, 1, "{trace}");
+        *books.of("o3").get_mut(trace).unwrap() -= 1;
+    }
+    // One that is missing is not one that was destroyed.
+    books.of("o3").remove("lost PaymentRefunded");
+    assert!(!audit(&beginning, &books).is_sound());
 }
 
 fn balances_are_seen() {
@@ -169,7 +197,7 @@ fn sound() -> (Inputs, FinalState) {
             saga: status.to_owned(),
         };
         // The first of the possible ways is the plain one.
-        let mut traces = possible(wish, number == 1, 0).swap_remove(0).wanted;
+        let mut traces = possible(wish, number == 1, 0, &Lost::new()).swap_remove(0).wanted;
         let bookings = traces.extract_if(.., |trace, _| {
             trace.starts_with("charge ") || trace.starts_with("refund ")
         });

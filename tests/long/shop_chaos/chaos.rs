@@ -1,9 +1,10 @@
-//! Fault injection: kills, freezes and flushes, and restarts.
+//! Fault injection: kills of services, relays and servers, freezes and flushes, and restarts.
 //!
 //! Input: a running [`Stage`], and the clients. Output: a stage with all processes running, and
 //! [`FaultCounts`]. Invariant: times and victims come from the seed; a process that ends by itself is
-//! a fault.
+//! a fault, unless it is started while a server that it needs is down.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::shop_chaos::clients::Clients;
@@ -11,6 +12,7 @@ use crate::shop_chaos::poison::Poison;
 use crate::shop_chaos::process::State;
 use crate::shop_chaos::settings::Plan;
 use crate::shop_chaos::stage::Stage;
+use crate::shop_chaos::victims::{self, Kind};
 use support::chance::Chance;
 use support::relay::Running;
 use support::wait::let_pass;
@@ -21,13 +23,12 @@ const TICK: Duration = Duration::from_millis(20);
 /// Pause between two lines on how it goes.
 const TELL: Duration = Duration::from_secs(15);
 
-/// Of the victims of a kill, in percent: who is no service is the relay or Redis.
-const RELAY_PERCENT: u64 = 17;
-const REDIS_PERCENT: u64 = 13;
-
 /// Instead of a kill: a flush of Redis, or a frozen service. Percent.
 const FLUSH_PERCENT: u64 = 8;
 const FREEZE_PERCENT: u64 = 6;
+
+/// How often the Sentinels are asked whether there is another master.
+const FAILOVER_LOOK: Duration = Duration::from_millis(200);
 
 /// Percentage of immediate restarts; the others take up to so many ms.
 const AT_ONCE_PERCENT: u64 = 55;
@@ -42,19 +43,31 @@ const FREEZE_OWNER: Duration = Duration::from_secs(34);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FaultCounts {
     /// kill -9.
-    pub(crate) kills: u32,
-    pub(crate) kills_of_relay: u32,
-    pub(crate) kills_of_redis: u32,
+    pub(crate) kills: BTreeMap<Kind, u32>,
     pub(crate) flushes: u32,
     pub(crate) freezes: u32,
     /// Who ended by itself, and what it said.
     pub(crate) ended: Vec<String>,
 }
 
+impl FaultCounts {
+    /// All kills.
+    pub(crate) fn kills(&self) -> u32 {
+        self.kills.values().sum()
+    }
+
+    /// Those of a kind.
+    pub(crate) fn kills_of(&self, kind: Kind) -> u32 {
+        self.kills.get(&kind).copied().unwrap_or(0)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
     Service(usize),
-    Relay,
+    Relay(usize),
+    Postgres,
+    Kafka,
     Redis,
 }
 
@@ -65,10 +78,12 @@ pub(crate) fn run(
     clients: &Clients,
     poison: &mut Poison,
 ) -> FaultCounts {
+    let mut chance = Chance::new(plan.seed);
     let mut chaos = Chaos {
         stage,
         plan: *plan,
-        chance: Chance::new(plan.seed),
+        victims: victims::draw(plan.kills, &mut chance),
+        chance,
         toll: FaultCounts::default(),
         down: Vec::new(),
         owner_frozen: !plan.is_long,
@@ -80,6 +95,8 @@ pub(crate) fn run(
 struct Chaos<'s> {
     stage: &'s mut Stage,
     plan: Plan,
+    /// Who is still to be killed; the last is the next.
+    victims: Vec<Kind>,
     chance: Chance,
     toll: FaultCounts,
     /// Who is down, and until when.
@@ -95,22 +112,23 @@ impl Chaos<'_> {
         let poison_every = self.plan.placing_time() / u32::try_from(Poison::COUNT + 1).unwrap();
         while !clients.are_done()
             || poison.laid() < Poison::COUNT
-            || self.toll.kills < self.plan.kills
+            || !self.victims.is_empty()
             || !self.down.is_empty()
         {
             self.restart_due();
             self.watch();
-            if begun.elapsed() > poison_every * u32::try_from(poison.laid() + 1).unwrap() {
+            let poison_at = poison_every * u32::try_from(poison.laid() + 1).unwrap();
+            if begun.elapsed() > poison_at && self.stage.kafka_state == State::Running {
                 poison.lay();
             }
-            let is_enough = self.toll.kills >= self.plan.kills && clients.are_done();
+            let is_enough = self.victims.is_empty() && clients.are_done();
             if self.plan.kills > 0 && !is_enough && strike_at <= Instant::now() {
                 self.inject_fault();
                 strike_at = Instant::now() + self.pause();
             }
             if told.elapsed() > TELL {
                 let (answered, orders) = (clients.answered(), self.plan.orders);
-                eprintln!("{answered} of {orders} orders placed, {} kills", self.toll.kills);
+                eprintln!("{answered} of {orders} orders placed, {} kills", self.toll.kills());
                 told = Instant::now();
             }
             let_pass(TICK, "the pace of the unrest");
@@ -125,7 +143,7 @@ impl Chaos<'_> {
 
     fn inject_fault(&mut self) {
         // In the middle of the run, so that there are keys in progress.
-        if !self.owner_frozen && self.toll.kills >= self.plan.kills / 3 {
+        if !self.owner_frozen && self.toll.kills() >= self.plan.kills / 3 {
             self.owner_frozen = self.freeze(0, FREEZE_OWNER);
             return;
         }
@@ -133,52 +151,48 @@ impl Chaos<'_> {
         if draw < FLUSH_PERCENT {
             return self.flush();
         }
-        let service = self.chance.below(self.stage.services.len());
         if draw < FLUSH_PERCENT + FREEZE_PERCENT {
+            let service = self.chance.below(self.stage.services.len());
             self.freeze(service, FREEZE);
             return;
         }
-        match self.chance.below(100) as u64 {
-            0..RELAY_PERCENT => self.kill_relay(),
-            draw if draw < RELAY_PERCENT + REDIS_PERCENT => self.kill_redis(),
-            _ => self.kill_service(service),
+        let Some(kind) = self.victims.pop() else { return };
+        match self.kill(kind) {
+            Some(victim) => {
+                *self.toll.kills.entry(kind).or_default() += 1;
+                self.restart(victim);
+            }
+            // All of that kind are down.
+            None => self.victims.insert(0, kind),
         }
     }
 
-    fn kill_service(&mut self, first: usize) {
-        let count = self.stage.services.len();
-        let mut from_first = (0..count).map(|step| (first + step) % count);
-        // Running and frozen processes can be killed.
-        let is_up = |number: &usize| self.stage.services[*number].state == State::Running;
-        let Some(number) = from_first.find(is_up) else { return };
+    fn kill(&mut self, kind: Kind) -> Option<Victim> {
         let stage = &mut *self.stage;
-        stage.services[number].kill(&mut stage.watchdog);
-        self.toll.kills += 1;
-        self.restart(Victim::Service(number));
-    }
-
-    fn kill_relay(&mut self) {
-        let Some(running) = self.stage.relay.take() else { return };
-        running.kill();
-        self.toll.kills += 1;
-        self.toll.kills_of_relay += 1;
-        self.restart(Victim::Relay);
-    }
-
-    fn kill_redis(&mut self) {
-        if self.stage.redis_state != State::Running {
-            return;
+        match kind {
+            Kind::Service => {
+                let count = stage.services.len();
+                let first = self.chance.below(count);
+                let mut from_first = (0..count).map(|step| (first + step) % count);
+                let number = from_first
+                    .find(|number: &usize| stage.services[*number].state == State::Running)?;
+                stage.services[number].kill(&mut stage.watchdog);
+                Some(Victim::Service(number))
+            }
+            Kind::Relay => {
+                let number = self.chance.below(stage.relays.len());
+                stage.relays[number].take()?.kill();
+                Some(Victim::Relay(number))
+            }
+            Kind::Postgres => stage.kill_postgres().then_some(Victim::Postgres),
+            Kind::Kafka => stage.kill_kafka().then_some(Victim::Kafka),
+            Kind::Redis => stage.kill_redis().then_some(Victim::Redis),
         }
-        self.stage.redis.kill().unwrap();
-        self.stage.redis_state = State::Dead;
-        self.toll.kills += 1;
-        self.toll.kills_of_redis += 1;
-        self.restart(Victim::Redis);
     }
 
     fn flush(&mut self) {
         if self.stage.redis_state == State::Running {
-            flush_redis(&self.stage.redis.url());
+            self.stage.redis.flush().unwrap();
             self.toll.flushes += 1;
         }
     }
@@ -211,10 +225,14 @@ impl Chaos<'_> {
                     State::Dead => self.stage.start_service(number),
                     State::Running => {}
                 },
-                Victim::Relay => self.stage.start_relay(),
+                Victim::Relay(number) => self.stage.start_relay(number),
+                Victim::Postgres => self.stage.start_postgres(),
+                Victim::Kafka => self.stage.start_kafka(),
                 Victim::Redis => {
-                    self.stage.redis.restart().unwrap();
-                    self.stage.redis_state = State::Running;
+                    if !self.stage.replace_redis() {
+                        // The Sentinels have not decided yet.
+                        self.down.push((now + FAILOVER_LOOK, Victim::Redis));
+                    }
                 }
             }
         }
@@ -227,25 +245,21 @@ impl Chaos<'_> {
             let service = &mut stage.services[number];
             let Some(status) = service.ended(&mut stage.watchdog) else { continue };
             let words = format!("{} ended ({status}):\n{}", service.name, service.last_log_lines());
-            eprintln!("{words}");
-            self.toll.ended.push(words);
-            self.down.push((Instant::now() + Duration::from_secs(1), Victim::Service(number)));
+            self.note_end(words, Victim::Service(number));
         }
-        if self.stage.relay.as_mut().is_some_and(Running::has_ended)
-            && let Some(relay) = self.stage.relay.take()
-        {
+        for number in 0..self.stage.relays.len() {
+            let relay = &mut self.stage.relays[number];
+            let Some(relay) = relay.take_if(Running::has_ended) else { continue };
             let outcome = relay.outcome();
             let tail: Vec<&String> = outcome.log.iter().rev().take(20).rev().collect();
-            let words = format!("the relay ended ({}): {tail:#?}", outcome.status);
-            eprintln!("{words}");
-            self.toll.ended.push(words);
-            self.down.push((Instant::now() + Duration::from_secs(1), Victim::Relay));
+            let words = format!("relay {number} ended ({}): {tail:#?}", outcome.status);
+            self.note_end(words, Victim::Relay(number));
         }
     }
-}
 
-/// FLUSHALL.
-fn flush_redis(url: &str) {
-    let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
-    redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
+    fn note_end(&mut self, words: String, victim: Victim) {
+        eprintln!("{words}");
+        self.toll.ended.push(words);
+        self.down.push((Instant::now() + Duration::from_secs(1), victim));
+    }
 }

@@ -29,8 +29,8 @@ const TWICE_PERCENT: u64 = 15;
 /// How much later, in ms: some within the consumer's batch, some after a rebalance.
 const LATER_MS: (u64, u64) = (0, 6_000);
 
-/// How long the broker may take for records in flight.
-const FLUSH_LIMIT: Duration = Duration::from_secs(30);
+/// How long the broker may take for records in flight: it may have been killed, and take a while to start.
+const FLUSH_LIMIT: Duration = Duration::from_mins(3);
 
 /// Records by the ids of their rows.
 pub(crate) type Copies = BTreeMap<String, u32>;

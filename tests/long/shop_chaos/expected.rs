@@ -1,6 +1,7 @@
 //! The scenarios of an order, and the traces of each.
 //!
-//! Input: a [`OrderRequest`], how its order ended, and how often it was given up. Output: [`Expected`] traces,
+//! Input: a [`OrderRequest`], how its order ended, how often it was given up, and which replies about it were
+//! destroyed. Output: [`Expected`] traces,
 //! in the words of [`crate::shop_chaos::final_state`]. Invariant: a story names every trace, so one too many is
 //! seen as well as one that is not there. Written from the shop's description, without its code. Pure.
 
@@ -12,6 +13,9 @@ use crate::shop_chaos::workload::OrderRequest;
 
 /// Traces of one order, and how often each is there.
 pub(crate) type Traces = BTreeMap<String, u32>;
+
+/// Replies about one order that were destroyed, by type: events that exist, and that no consumer gets.
+pub(crate) type Lost = BTreeMap<String, u32>;
 
 /// What one way leaves behind.
 #[derive(Debug, Clone, Default)]
@@ -120,7 +124,12 @@ const fn story(
 
 /// All that could be there for an order that was given up so many times: one expectation for each way
 /// in which it may have gone.
-pub(crate) fn possible(wish: &OrderRequest, is_confirmed: bool, timeouts: u32) -> Vec<Expected> {
+pub(crate) fn possible(
+    wish: &OrderRequest,
+    is_confirmed: bool,
+    timeouts: u32,
+    lost: &Lost,
+) -> Vec<Expected> {
     let is_possible = |story: &&Scenario| {
         let is_paid_right = story.charged.is_none_or(|charged| charged == wish.is_payable());
         story.is_confirmed == is_confirmed && is_paid_right
@@ -131,18 +140,26 @@ pub(crate) fn possible(wish: &OrderRequest, is_confirmed: bool, timeouts: u32) -
         // What was voided may have been heard of, or not.
         let unheard = story.charged.is_none().then_some(0);
         for amount in unheard.into_iter().chain([wish.amount_cents]) {
-            for answers in story.payment_answers(timeouts) {
-                ways.push(story.expected(wish, amount, &Counts { timeouts, answers }));
+            for answers in story.payment_answers(timeouts, lost) {
+                ways.push(story.expected(wish, amount, &Counts { timeouts, answers, lost }));
             }
         }
     }
     ways
 }
 
-/// How often an order was given up, and how often the payment service answered that.
-struct Counts {
+/// How often an order was given up, how often the payment service answered that, and what was destroyed.
+struct Counts<'l> {
     timeouts: u32,
     answers: u32,
+    lost: &'l Lost,
+}
+
+/// How many events of a type there are, and how many of them have been destroyed.
+#[derive(Clone, Copy)]
+struct Told {
+    count: u32,
+    lost: u32,
 }
 
 impl Expected {
@@ -174,11 +191,18 @@ impl Expected {
         self.want(format!("reservation {reservation}"), 1);
     }
 
-    fn want_event(&mut self, event: &str, count: u32) {
-        self.want(format!("event {event}"), count);
-        self.want(format!("record {event}"), count);
+    fn want_event(&mut self, event: &str, told: Told) {
+        self.want(format!("event {event}"), told.count);
+        if told.lost > 0 {
+            self.want(format!("lost {event}"), told.lost);
+        }
+        let delivered = told.count.saturating_sub(told.lost);
+        if delivered == 0 {
+            return;
+        }
+        self.want(format!("record {event}"), delivered);
         for reader in consumers_of(event) {
-            self.want(format!("done {reader} {event}"), count);
+            self.want(format!("done {reader} {event}"), delivered);
         }
     }
 }
@@ -190,24 +214,27 @@ impl Scenario {
 
     /// How often the payment service tells its end: a request to undo that comes before the end is answered
     /// by it, and each later one again.
-    fn payment_answers(&self, timeouts: u32) -> RangeInclusive<u32> {
+    fn payment_answers(&self, timeouts: u32, lost: &Lost) -> RangeInclusive<u32> {
+        let unheard = lost.get("InventoryUnavailable").copied().unwrap_or(0);
         match self.payment {
             "VOIDED" => timeouts..=timeouts,
             "DECLINED" => 1..=1 + timeouts,
             // That it is sold out is told to the payment service too, at each deadline again.
-            "REFUNDED" if self.stock == Stock::Unavailable => 1..=1 + 2 * timeouts,
+            "REFUNDED" if self.stock == Stock::Unavailable => {
+                1..=(1 + 2 * timeouts).saturating_sub(unheard)
+            }
             "REFUNDED" => 1..=timeouts,
             _ => 1..=1,
         }
     }
 
     fn expected(&self, wish: &OrderRequest, intended_cents: i64, counts: &Counts) -> Expected {
-        let Counts { timeouts, answers } = *counts;
+        let Counts { timeouts, answers, lost } = *counts;
         let mut expected = Expected::default();
         expected.want_rows(self, wish, intended_cents);
         let end = if self.is_confirmed { "OrderConfirmed" } else { "OrderCancelled" };
         for event in ["OrderCreated", end] {
-            expected.want_event(event, 1);
+            expected.want_event(event, Told { count: 1, lost: 0 });
         }
         expected.want("heard OrderCreated".to_owned(), 1);
         let orders = CONSUMERS[0].name;
@@ -218,7 +245,11 @@ impl Scenario {
                 "PaymentFailed" | "PaymentRefunded" => answers,
                 _ => 1,
             };
-            expected.want_event(event, count);
+            let lost = lost.get(event).copied().unwrap_or(0);
+            expected.want_event(event, Told { count, lost });
+            if count <= lost {
+                continue;
+            }
             if event == "OrderTimedOut" {
                 // The first alone changes the picture.
                 expected.want("heard DeadlinePassed".to_owned(), 1);

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::shop_chaos::audit::{FinalState, Operation, Order};
+use crate::shop_chaos::databases::{Sessions, Written};
 use crate::shop_chaos::duplicates::Copies;
 use crate::shop_chaos::expected::Traces;
 use crate::shop_chaos::stage::Stage;
@@ -13,16 +14,15 @@ use crate::shop_chaos::topics;
 use support::sql::Sql;
 use support::topic::Stored;
 
-/// By order: each row of payment and reservation, each event of the outbox, each marker of a consumer
-/// for an event, each event that has changed the saga.
-const TRACES: &str = "\
-    SELECT order_id::text, 'payment ' || status || ' ' || amount_cents FROM payments \
-    UNION ALL SELECT order_id::text, 'reservation ' || status || ' ' || sku || ' ' || quantity \
-        FROM reservations \
-    UNION ALL SELECT aggregate_id, 'event ' || event_type FROM outbox \
-    UNION ALL SELECT aggregate_id, 'done ' || consumer || ' ' || event_type \
-        FROM outbox JOIN processed_messages ON message_id = outbox.id \
-    UNION ALL SELECT id, 'heard ' || event FROM saga_history";
+/// By order: each row of payment, of reservation, each event that has changed the saga.
+const PAYMENTS: &str =
+    "SELECT order_id::text, 'payment ' || status || ' ' || amount_cents FROM payments";
+const RESERVATIONS: &str = "\
+    SELECT order_id::text, 'reservation ' || status || ' ' || sku || ' ' || quantity \
+    FROM reservations";
+const HEARD: &str = "SELECT id, 'heard ' || event FROM saga_history";
+
+const MARKERS: &str = "SELECT consumer, message_id::text FROM processed_messages";
 
 const ORDERS: &str = "\
     SELECT orders.id::text, customer, sku, quantity, amount_cents, orders.status, sagas.status \
@@ -35,32 +35,54 @@ const GATEWAY: &str = "\
 
 /// Reads everything. `copies` is how often the echo has repeated each record.
 pub(crate) fn read(stage: &Stage, copies: &Copies) -> FinalState {
-    let sql = stage.database.sql();
+    let databases = stage.databases.connect();
     let records = topics::read(&stage.bootstrap);
     let mut traces: BTreeMap<String, Traces> = BTreeMap::new();
     let mut leave = |order: String, trace: String, count: u32| {
         *traces.entry(order).or_default().entry(trace).or_default() += count;
     };
-    for row in sql.rows(TRACES) {
-        let [order, trace] = texts(row);
-        leave(order, trace, 1);
+    let Sessions { orders, payments, inventory } = &databases;
+    for (sql, rows) in [(payments, PAYMENTS), (inventory, RESERVATIONS), (orders, HEARD)] {
+        for row in sql.rows(rows) {
+            let [order, trace] = texts(row);
+            leave(order, trace, 1);
+        }
     }
-    for (order, event, count) in deliveries(&sql, &records, copies) {
+    let events: BTreeMap<String, Written> =
+        databases.events().into_iter().map(|event| (event.id.clone(), event)).collect();
+    for Written { order, event, is_lost, .. } in events.values() {
+        leave(order.clone(), format!("event {event}"), 1);
+        if *is_lost {
+            leave(order.clone(), format!("lost {event}"), 1);
+        }
+    }
+    for row in databases.each().into_iter().flat_map(|sql| sql.rows(MARKERS)) {
+        let [consumer, message] = texts(row);
+        // Others are poison.
+        if let Some(Written { order, event, .. }) = events.get(&message) {
+            leave(order.clone(), format!("done {consumer} {event}"), 1);
+        }
+    }
+    for (order, event, count) in deliveries(&events, &records, copies) {
         leave(order, format!("record {event}"), count);
     }
     FinalState {
-        orders: sql.rows(ORDERS).into_iter().map(order).collect(),
-        gateway: sql.rows(GATEWAY).into_iter().map(operation).collect(),
+        orders: orders.rows(ORDERS).into_iter().map(order).collect(),
+        gateway: payments.rows(GATEWAY).into_iter().map(operation).collect(),
         traces,
-        available: available(&sql),
+        available: available(inventory),
         letters: topics::letters(&stage.bootstrap),
         lag: topics::lag(&stage.bootstrap, &records),
     }
 }
 
-/// Records of each row of the outbox in its topic, without the echo's; and of each row that there is
-/// none of.
-fn deliveries(sql: &Sql, records: &[Stored], copies: &Copies) -> Vec<(String, String, u32)> {
+/// Records of each row of the outboxes in its topic, without the echo's; and of each row that there is
+/// none of. A reply that was destroyed has none.
+fn deliveries(
+    events: &BTreeMap<String, Written>,
+    records: &[Stored],
+    copies: &Copies,
+) -> Vec<(String, String, u32)> {
     let mut found: BTreeMap<(String, String), u32> = BTreeMap::new();
     let is_poison = |record: &&Stored| record.header(crate::shop_chaos::poison::HEADER).is_some();
     for record in records.iter().filter(|record| !is_poison(record)) {
@@ -68,13 +90,12 @@ fn deliveries(sql: &Sql, records: &[Stored], copies: &Copies) -> Vec<(String, St
         *found.entry((id.to_owned(), record.topic.clone())).or_default() += 1;
     }
     let mut deliveries = Vec::new();
-    for row in sql.rows("SELECT id::text, aggregate_id, event_type FROM outbox") {
-        let [id, order, event] = texts(row);
-        let repeated = copies.get(&id).copied().unwrap_or(0);
-        let all = found.remove(&(id, event.clone())).unwrap_or(0);
+    for Written { id, order, event, .. } in events.values() {
+        let repeated = copies.get(id).copied().unwrap_or(0);
+        let all = found.remove(&(id.clone(), event.clone())).unwrap_or(0);
         // A missing duplicate is not an error of the services.
         let count = if all == 0 { 0 } else { all.saturating_sub(repeated) };
-        deliveries.push((order, event, count));
+        deliveries.push((order.clone(), event.clone(), count));
     }
     let strays = found
         .into_iter()

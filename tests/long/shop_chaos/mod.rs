@@ -1,6 +1,6 @@
-//! The whole shop under kill -9: orders, payments and inventory in two processes each, the relay, real
-//! PostgreSQL, Kafka and Redis; requests that are sent again, records that are delivered again, poison
-//! in every topic; then an audit of every order.
+//! The whole shop under kill -9: orders, payments and inventory in two processes each, with a database and a
+//! relay each, on real PostgreSQL, Kafka and Redis, which are killed too; requests that are sent again, records
+//! that are delivered again, replies that are destroyed, poison in every topic; then an audit of every order.
 //!
 //! Clients repeat each request until it has a response. The audit shares no code with the services:
 //! it compares what clients were told, tables, topics, dead letters and offsets with what should be
@@ -21,6 +21,7 @@ mod audit_checks;
 mod chaos;
 mod clients;
 mod consumers;
+mod databases;
 mod duplicates;
 mod expected;
 mod final_state;
@@ -31,6 +32,7 @@ mod report;
 mod settings;
 mod stage;
 mod topics;
+mod victims;
 mod workload;
 
 use std::time::{Duration, Instant};
@@ -44,8 +46,9 @@ use settings::Plan;
 use stage::Stage;
 use support::chance::Chance;
 
-/// How long all work may take to finish after the last fault.
-const REST_LIMIT: Duration = Duration::from_mins(5);
+/// How long all work may take to finish after the last fault: the fifth deadline of an order whose replies are
+/// destroyed again and again comes after 20 s times 31.
+const REST_LIMIT: Duration = Duration::from_mins(12);
 
 /// Whether all is as it should be.
 pub(crate) fn all() -> bool {
@@ -63,7 +66,7 @@ fn run(plan: &Plan) -> bool {
     let wishes = workload::draw(plan, &mut Chance::new(wishing));
     let stock = workload::stock(wishes.iter().map(|(wish, _)| wish));
     // Said already: this machine has no Kafka.
-    let Some(mut stage) = Stage::open(&stock) else { return true };
+    let Some(mut stage) = Stage::open(&stock, plan) else { return true };
     eprintln!("open after {:.1} s", begun.elapsed().as_secs_f64());
     let echo = Duplicator::start(&stage.bootstrap, echoing);
     let mut poison = Poison::new(&stage.bootstrap, poisoning);

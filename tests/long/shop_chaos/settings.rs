@@ -7,10 +7,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// Orders and kills by default: what every `cargo test` does.
-const UNASKED: (usize, u32) = (200, 12);
+const UNASKED: (usize, u32) = (200, 14);
 
 /// Orders and kills of `make shop` without numbers.
-const ASKED: (usize, u32) = (2_000, 50);
+const ASKED: (usize, u32) = (2_000, 60);
 
 /// From one kill to the next, on average. Long enough that a group of consumers is whole again now
 /// and then, short enough that it often is not.
@@ -60,6 +60,11 @@ impl Plan {
         };
         assert!(plan.orders > 0, "ORDERS is at least 1");
         plan
+    }
+
+    /// Whether it has all the kills of a long run.
+    pub(crate) fn is_asked_in_full(&self) -> bool {
+        self.is_long && self.kills >= ASKED.1
     }
 
     /// How long orders are placed: as long as it takes to kill, and to do all that is no kill.
