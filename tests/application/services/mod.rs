@@ -10,6 +10,7 @@
 )]
 
 mod bursts;
+mod databases;
 mod dead_letters;
 mod deadlines;
 mod gate;

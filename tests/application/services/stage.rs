@@ -102,7 +102,8 @@ impl Stage {
         self.start_at(&self.cluster.unix_url(), args)
     }
 
-    fn start_at(&self, url: &str, args: &[&str]) -> Service {
+    /// One that serves with this database.
+    pub(crate) fn start_at(&self, url: &str, args: &[&str]) -> Service {
         let mut shop = Command::new(env!("CARGO_BIN_EXE_shop"));
         shop.args(args);
         self.serve(shop, url)
@@ -177,6 +178,21 @@ impl Stage {
     /// Where the database is.
     pub(crate) fn database_url(&self) -> String {
         self.cluster.unix_url()
+    }
+
+    /// Where another database of the cluster is.
+    pub(crate) fn url_of(&self, database: &str) -> String {
+        self.cluster.address().database(database).unix_url()
+    }
+
+    /// The tables there, by name.
+    pub(crate) fn tables_of(&self, database: &str) -> Vec<String> {
+        let sql = "SELECT relname::text FROM pg_class \
+             WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY relname";
+        self.runtime.block_on(async {
+            let client = postrider::shop::connect(&self.url_of(database)).await.unwrap();
+            client.query(sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+        })
     }
 
     /// Statements without an answer.

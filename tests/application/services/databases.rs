@@ -1,0 +1,49 @@
+//! A service with a database of its own, made by `shop migrate`.
+
+use crate::services::stage::Stage;
+
+const OF_INBOX: &str = "consumer_offsets,processed_messages";
+const OF_OUTBOX: &str = "outbox,outbox_sequences";
+
+#[test]
+fn each_service_is_given_its_tables_and_no_other_ones_and_keeps_them() {
+    let stage = Stage::set();
+    for (service, pieces, own) in [
+        (
+            "orders",
+            vec![OF_INBOX, OF_OUTBOX, "idempotency_keys,saga_history,saga_timers,sagas"],
+            "orders",
+        ),
+        ("payments", vec![OF_INBOX, OF_OUTBOX], "gateway_operations,payments"),
+        ("inventory", vec![OF_INBOX, OF_OUTBOX], "reservations,stock"),
+        ("notifications", vec![OF_INBOX], "notifications"),
+    ] {
+        stage.run(&format!("CREATE DATABASE {service}"));
+        let url = stage.url_of(service);
+        // A later version runs it over what is there.
+        for _ in 0..2 {
+            let (status, _, stderr) = stage.command(&["migrate", service, "--database-url", &url]);
+            assert_eq!(status, 0, "{stderr}");
+        }
+        let mut expected: Vec<&str> = pieces.iter().flat_map(|names| names.split(',')).collect();
+        expected.extend(own.split(','));
+        expected.sort_unstable();
+        assert_eq!(stage.tables_of(service), expected, "{service}");
+    }
+}
+
+#[test]
+fn payments_work_in_a_database_without_orders() {
+    let stage = Stage::set();
+    stage.run("CREATE DATABASE payments");
+    let url = stage.url_of("payments");
+    let (status, _, stderr) = stage.command(&["migrate", "payments", "--database-url", &url]);
+    assert_eq!(status, 0, "{stderr}");
+    let service = stage.start_at(&url, &["payments"]);
+    service.wait_for(&["shop_payments_open 0"]);
+    service.stop();
+    let (status, out, stderr) = stage.command(&["maintain", "--database-url", &url]);
+    // The slot is the relay's, and there is none here.
+    assert!(status == 78 && stderr.contains("no logical replication slot"), "{status} {stderr}");
+    assert!(out.contains("\"table\":\"payments\"") && !out.contains("sagas"), "{out}");
+}
