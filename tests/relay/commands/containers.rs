@@ -37,12 +37,18 @@ fn the_database_container_is_initialised_for_a_relay_with_few_rights() {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
-    let relay = Sql::connect(&owner.login_as("postrider", Some("it's a secret")).url());
-    assert_eq!(relay.value("SELECT count(*) FROM outbox"), "0");
-    relay.run("SELECT pg_create_logical_replication_slot('postrider', 'pgoutput')");
-    let refused = relay.try_run("DELETE FROM outbox").unwrap_err();
-    assert_eq!(refused.code().unwrap().code(), "42501");
-    relay.try_run("SELECT * FROM orders").unwrap_err();
+    for database in ["orders", "payments", "inventory"] {
+        let role = owner.clone().login_as("postrider", Some("it's a secret")).database(database);
+        let relay = Sql::connect(&role.url());
+        assert_eq!(relay.value("SELECT count(*) FROM outbox"), "0");
+        let slot = format!("SELECT pg_create_logical_replication_slot('{database}', 'pgoutput')");
+        relay.run(&slot);
+        Sql::connect(&owner.clone().database(database).url()).run("CREATE TABLE other ()");
+        for statement in ["DELETE FROM outbox", "SELECT FROM other"] {
+            let refused = relay.try_run(statement).unwrap_err();
+            assert_eq!(refused.code().unwrap().code(), "42501", "{statement}");
+        }
+    }
 }
 
 #[test]
