@@ -73,7 +73,8 @@ impl Plan {
             let orders = u32::try_from(self.orders).unwrap();
             return Duration::from_secs(1) * orders / CALM_ORDERS_PER_S;
         }
-        self.kill_pause * self.kills * 5 / 4
+        // Kafka's and Redis's restarts are waited for, which takes half as long as the pauses.
+        self.kill_pause * self.kills * 7 / 4
     }
 }
 
