@@ -6,6 +6,7 @@ mod idempotency;
 mod inbox;
 mod load;
 mod outbox_writer;
+mod published;
 mod saga;
 mod saga_library;
 mod services;

@@ -11,6 +11,7 @@
 #![expect(unreachable_pub, reason = "the modules of a test binary are private to it")]
 
 mod calls;
+mod citations;
 mod faults;
 mod modules;
 mod sizes;
@@ -76,6 +77,14 @@ fn documents_link_to_files_that_exist() {
 fn the_guarantees_name_tests_that_exist() {
     let document = texts().into_iter().find(|text| text.path == "docs/guarantees.md");
     report(&tree::guarantees(&document.expect("docs/guarantees.md"), &sources()));
+}
+
+#[test]
+fn the_pages_of_the_patterns_name_tests_that_exist() {
+    let sources = sources();
+    let tests = citations::tests(&sources);
+    let pages = texts().into_iter().filter(|text| text.path.starts_with("docs/patterns"));
+    report(&pages.flat_map(|page| citations::of_page(&page, &tests)).collect::<Vec<_>>());
 }
 
 #[test]

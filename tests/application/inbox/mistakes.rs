@@ -1,8 +1,6 @@
 //! The mistakes that published consumers make, each shown as one beside what is right. The database
 //! is real; the rest is as small as the mistake.
 
-use std::collections::{HashSet, VecDeque};
-
 use uuid::Uuid;
 
 use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
@@ -105,52 +103,6 @@ fn the_marker_goes_with_the_effect_that_failed() {
     scene.await_effects(1);
     running.stop();
     assert_eq!((effect_rows.attempts(0), scene.markers()), (4, 1));
-}
-
-/// What a guard with a lock does when another process holds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum IfHeld {
-    /// As published: "being processed already", so the delivery is acknowledged.
-    Acknowledge,
-    /// It comes again.
-    Leave,
-}
-
-/// A queue that delivers what is not acknowledged again, and workers with a lock for each message:
-/// the first dies while it holds the lock, which is free again after its time.
-fn work_off(if_held: IfHeld) -> (usize, usize) {
-    const MESSAGES: u32 = 10;
-    const LOCK_TURNS: usize = 3;
-    let mut queue: VecDeque<u32> = (0..MESSAGES).collect();
-    let mut locks: Vec<(u32, usize)> = Vec::new();
-    let mut done = HashSet::new();
-    let mut repeats = 0;
-    let mut dying: HashSet<u32> = (0..MESSAGES).filter(|message| message % 3 == 0).collect();
-    for processor in 0..1_000 {
-        let Some(message) = queue.pop_front() else { break };
-        let is_locked = locks.iter().any(|&(held, until)| held == message && processor < until);
-        if is_locked {
-            if if_held == IfHeld::Leave {
-                queue.push_back(message);
-            }
-            continue;
-        }
-        locks.push((message, processor + LOCK_TURNS));
-        if dying.remove(&message) {
-            // Dead: no effect, no acknowledgement, and a lock that nobody gives back. The broker
-            // notices sooner than the lock does.
-            queue.push_front(message);
-            continue;
-        }
-        repeats += usize::from(!done.insert(message));
-    }
-    (done.len(), repeats)
-}
-
-#[test]
-fn a_lock_that_is_held_and_acknowledged_loses_what_its_holder_did_not_do() {
-    assert_eq!(work_off(IfHeld::Acknowledge), (6, 0));
-    assert_eq!(work_off(IfHeld::Leave), (10, 0));
 }
 
 #[test]

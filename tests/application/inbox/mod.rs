@@ -16,6 +16,7 @@ mod formats;
 mod mistakes;
 mod once;
 mod outages;
+mod published;
 mod rebalances;
 mod restores;
 mod scene;

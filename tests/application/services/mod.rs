@@ -23,6 +23,7 @@ mod maintenance;
 mod notifications;
 mod orders;
 mod pauses;
+mod published;
 mod refusals;
 mod sagas;
 mod secured;

@@ -1,0 +1,89 @@
+//! The tests that the pages of the patterns name.
+//!
+//! Input: a page, the sources. Output: a [`Finding`] for each row of a table "shown by" without a test, and
+//! for each name of a test that does not exist.
+
+use super::source::{Finding, Source};
+use super::tree::Text;
+
+/// A test's name is a sentence: what is shorter in the text of a page is a column, a setting or a function.
+const WORDS_MIN: usize = 5;
+
+/// Names of all tests.
+pub fn tests<'a>(sources: &'a [Source]) -> Vec<&'a str> {
+    let of = |source: &'a Source| {
+        let Source { text, functions, .. } = source;
+        let lines: Vec<&str> = text.lines().collect();
+        let is_test = move |first_line: usize| {
+            let above = lines.iter().take(first_line - 1).rev();
+            let mut attributes = above.take_while(|line| line.trim_start().starts_with("#["));
+            attributes.any(|line| line.contains("test"))
+        };
+        functions.iter().filter(move |it| is_test(it.first_line)).map(|it| it.name.as_str())
+    };
+    sources.iter().flat_map(of).collect()
+}
+
+/// See the module.
+pub fn of_page(page: &Text, tests: &[&str]) -> Vec<Finding> {
+    let exists = |name: &str| match name.strip_prefix("..") {
+        Some(end) => tests.iter().any(|test| test.ends_with(end)),
+        None => tests.contains(&name),
+    };
+    let mut is_shown_by = false;
+    let mut findings = Vec::new();
+    for (index, line) in page.text.lines().enumerate() {
+        let mut report = |what: String| findings.push(page.finding(index + 1, what));
+        if !line.starts_with('|') {
+            is_shown_by = false;
+        }
+        let last = line.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
+        if last.trim().eq_ignore_ascii_case("shown by") {
+            is_shown_by = true;
+        } else if is_shown_by && !last.contains('`') && !last.trim_matches([' ', '-']).is_empty() {
+            if last.trim() != "the same" {
+                report("this row names no test".to_owned());
+            }
+        } else if is_shown_by {
+            names(last, 1).filter(|name| !exists(name)).for_each(|name| report(missing(name)));
+            continue;
+        }
+        let in_text = names(line, WORDS_MIN).filter(|name| !name.starts_with("shop_"));
+        in_text.filter(|name| !exists(name)).for_each(|name| report(missing(name)));
+    }
+    findings
+}
+
+fn missing(name: &str) -> String {
+    format!("no test is named `{name}`")
+}
+
+/// What is in backticks and could be a test's name of so many words.
+fn names(text: &str, words_min: usize) -> impl Iterator<Item = &str> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted.filter(move |name| {
+        let is_name = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_';
+        let bare = name.strip_prefix("..").unwrap_or(name);
+        bare.contains('_') && bare.chars().all(is_name) && bare.split('_').count() >= words_min
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_without_a_test_and_a_test_that_is_gone_are_reported() {
+        let source = "#[test]\nfn one_is_shown() {}\nfn helper_of_it() {}\n";
+        let sources = [Source::new("tests/x.rs", source)];
+        let tests = tests(&sources);
+        assert_eq!(tests, ["one_is_shown"]);
+        let found = |row: &str| {
+            let text = format!("| Mistake | Shown by |\n|---|---|\n{row}\n");
+            of_page(&Text { path: "docs/patterns/x.md".to_owned(), text }, &tests).len()
+        };
+        assert_eq!(found("| a | `one_is_shown`; here `.._shown` |\n| b | the same |"), 0);
+        assert_eq!(found("| a | `helper_of_it` |\n| b | one table |\n| c | `.._gone` |"), 3);
+        assert_eq!(found("\nAs `a_test_that_is_not_there` says; `shop_a_b_c_d_e`, `a_column`"), 1);
+    }
+}
