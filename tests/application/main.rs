@@ -10,3 +10,4 @@ mod published;
 mod saga;
 mod saga_library;
 mod services;
+mod walk_through;

@@ -9,7 +9,7 @@ use regex::Regex;
 use super::source::{Finding, Source};
 
 /// What the package's root may hold.
-const TOP_LEVEL: [&str; 24] = [
+const TOP_LEVEL: [&str; 25] = [
     ".cargo",
     ".ci",
     ".dockerignore",
@@ -29,6 +29,7 @@ const TOP_LEVEL: [&str; 24] = [
     "deny.toml",
     "docker",
     "docs",
+    "examples",
     "fixtures",
     "fuzz",
     "migrations",

@@ -1,0 +1,40 @@
+//! `docs/patterns.md`, "Into a service that exists, in an hour": its commands, as they stand there.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+use std::path::Path;
+use std::process::Command;
+
+use postrider::sandbox::postgres::{Cluster, Options};
+use support::{kafka, root};
+
+#[test]
+fn the_way_into_a_service_that_exists_leads_to_an_event() {
+    let Some(kafka) = kafka::shared() else { return };
+    let page = std::fs::read_to_string(root().join("docs/patterns.md")).unwrap();
+    let (_, section) = page.split_once("## Into a service that exists").unwrap();
+    let (_, block) = section.split_once("```sh\n").unwrap();
+    let (commands, _) = block.split_once("```").unwrap();
+
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let address = cluster.address();
+    let binaries = Path::new(env!("CARGO_BIN_EXE_postrider")).parent().unwrap();
+    let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap());
+    let output = Command::new("sh")
+        .args(["-eu", "-c", commands])
+        .current_dir(root())
+        .env("PATH", path)
+        .env("PGHOST", "127.0.0.1")
+        .env("PGPORT", address.port.to_string())
+        .env("PGUSER", &address.user)
+        .env("PGPASSWORD", address.password.unwrap())
+        .env("PGDATABASE", &address.database)
+        .env("POSTRIDER_KAFKA__BROKERS", kafka.bootstrap())
+        .output()
+        .unwrap();
+    let [printed, log] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    assert!(output.status.success(), "{log}");
+    let last = printed.lines().last().unwrap();
+    assert!(last.starts_with("42 id="), "{printed}\n{log}");
+    assert!(last.ends_with(r#" {"cents": 990}"#), "{printed}");
+}
