@@ -1,4 +1,4 @@
-//! Temporary Postgres and Redis servers for the demo, the benchmarks and the tests.
+//! Temporary Postgres and Redis servers for an application's tests, and for Postrider's own demo and benchmarks.
 //!
 //! Input: options. Output: a running server on loopback, and its address. Invariant: nothing outside of a
 //! server's temporary folder is written; a server never runs as root; it is stopped and its folder removed on
@@ -6,15 +6,33 @@
 //! access: folders and sockets belong to the server's account, TCP requires a random password, and no command
 //! line contains it.
 //!
-//! ```no_run
-//! # fn main() -> Result<(), postrider_sandbox::SandboxError> {
-//! use postrider_sandbox::postgres::{Cluster, Options};
+//! | for | there is | it can |
+//! |---|---|---|
+//! | PostgreSQL | [`postgres::Cluster`], about a second to start | be stopped, killed and started again on its data, and be configured: settings, encoding, TLS |
+//! | Redis, Valkey | [`redis::Redis`], some 20 ms to start | be killed and restarted empty |
+//! | Redis Cluster, Sentinel | [`redis_group`] | lose a master |
+//! | Kafka | `postrider_kafka::embedded::Broker`, in the test's own process | refuse, delay, and lose records and topics |
 //!
-//! let cluster = Cluster::start(&Options::default())?;
-//! println!("psql {}", cluster.url());
+//! Programs are looked for where Debian and the makers' packages put them ([`binaries`]); `POSTRIDER_PG_BIN` names another
+//! folder of PostgreSQL's. Docker is not needed. Each test has servers of its own, or tests share one in a
+//! `OnceLock` and make a database each.
+//!
+//! ```
+//! # fn main() -> Result<(), postrider_sandbox::SandboxError> {
+//! use postrider_sandbox::postgres::{Cluster, Options, Stop};
+//!
+//! // Ready for logical decoding; `with` adds lines of postgresql.conf.
+//! let mut cluster = Cluster::start(&Options::default().with("work_mem", "8MB"))?;
+//! let url = cluster.url(); // postgres://postgres:<password>@127.0.0.1:<port>/postgres
+//! // Here: run the service with it, and then crash the server under it.
+//! cluster.restart(Stop::Kill)?;
+//! assert_eq!(cluster.url(), url, "on the same port, with what was committed");
 //! # Ok(())
 //! # } // stopped, and its folder removed
 //! ```
+//!
+//! A whole test to copy, from the transaction that writes an event, through the relay, to the record in Kafka:
+//! `examples/test_kit.rs`.
 
 pub mod account;
 pub mod binaries;

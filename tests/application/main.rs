@@ -10,4 +10,6 @@ mod published;
 mod saga;
 mod saga_library;
 mod services;
+#[path = "../../examples/test_kit.rs"]
+mod test_kit;
 mod walk_through;
