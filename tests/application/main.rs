@@ -10,6 +10,7 @@ mod published;
 mod saga;
 mod saga_library;
 mod services;
+mod sizing;
 #[path = "../../examples/test_kit.rs"]
 mod test_kit;
 mod walk_through;

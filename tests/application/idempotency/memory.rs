@@ -80,6 +80,28 @@ async fn a_key_takes_the_memory_that_the_formula_says() {
     }
 }
 
+/// The two figures of the page, within a tenth.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_typical_key_takes_what_the_page_says() {
+    let page = include_str!("../../../docs/patterns/idempotency-key.md");
+    let (_, text) = page.split_once("A key of 36 characters in that scope takes ").unwrap();
+    let mut told = text.split_whitespace().filter_map(|word| word.parse::<usize>().ok());
+    let mut check = |measured: usize| {
+        let told = told.next().unwrap();
+        assert!(told.abs_diff(measured) * 10 <= measured, "{measured}, and the page says {told}");
+    };
+    let (redis, guard) = guarded(&settings());
+    let key = Key::parse("8e03978e-40d5-43dd-bc93-000000000001").unwrap();
+    let fingerprint = Fingerprint::of("POST", "/orders", b"{}");
+    let request = Request::new("tenant-7 POST /orders", key, fingerprint).unwrap();
+    let owner = lease(guard.begin(&request).await);
+    check(usage(&redis).await);
+    let json = vec![("content-type".to_owned(), "application/json".to_owned())];
+    let mine = StoredResponse::new(201, json, vec![b'x'; 83]).unwrap();
+    assert_eq!(guard.complete(&owner, &mine).await, OwnerUpdate::Applied);
+    check(usage(&redis).await);
+}
+
 /// MEMORY USAGE leaves out what the time to live takes, and the slots of the two tables.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_keys_take_what_one_takes_and_their_times_to_live() {
