@@ -1,7 +1,7 @@
-//! The tests that the pages of the patterns name.
+//! The tests that the pages of the patterns name, and the metrics that pages and alerts name.
 //!
-//! Input: a page, the sources. Output: a [`Finding`] for each row of a table "shown by" without a test, and
-//! for each name of a test that does not exist.
+//! Input: a text, the sources. Output: a [`Finding`] for each row of a table "shown by" without a test, and
+//! for each name of a test or a metric that does not exist.
 
 use super::source::{Finding, Source};
 use super::tree::Text;
@@ -68,6 +68,22 @@ fn names(text: &str, words_min: usize) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Each metric of the services that a page or a rule names is written by one of them.
+pub fn unknown_metrics(text: &Text, sources: &[Source]) -> Vec<Finding> {
+    let shipped = || sources.iter().filter(|source| source.path.starts_with("src/"));
+    let is_known = |name: &str| shipped().any(|it| it.text.contains(&format!("\"{name}\"")));
+    let mut findings = Vec::new();
+    for (index, line) in text.text.lines().enumerate() {
+        let words = line.split(|it: char| !it.is_ascii_lowercase() && it != '_');
+        let metrics = words.filter(|word| word.starts_with("shop_") && !word.ends_with('_'));
+        let unknown = metrics.filter(|name| *name != "shop_chaos" && !is_known(name));
+        findings.extend(
+            unknown.map(|name| text.finding(index + 1, format!("no service has `{name}`"))),
+        );
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +101,12 @@ mod tests {
         assert_eq!(found("| a | `one_is_shown`; here `.._shown` |\n| b | the same |"), 0);
         assert_eq!(found("| a | `helper_of_it` |\n| b | one table |\n| c | `.._gone` |"), 3);
         assert_eq!(found("\nAs `a_test_that_is_not_there` says; `shop_a_b_c_d_e`, `a_column`"), 1);
+    }
+    #[test]
+    fn a_metric_that_no_service_has_is_reported() {
+        let sources = [Source::new("src/shop/x.rs", "(\"shop_orders_open\", 1)")];
+        let text = "expr: max(shop_orders_open) > 0 and shop_orders_gone_total > 0, shop_sagas_*";
+        let rules = Text { path: "rules.yaml".to_owned(), text: text.to_owned() };
+        assert_eq!(unknown_metrics(&rules, &sources).len(), 1);
     }
 }

@@ -88,6 +88,16 @@ fn the_pages_of_the_patterns_name_tests_that_exist() {
 }
 
 #[test]
+fn pages_and_alerts_name_metrics_that_exist() {
+    let sources = sources();
+    let is_read = |path: &str| path.starts_with("docs/patterns") || path.contains("/rules.");
+    let texts: Vec<_> = texts().into_iter().filter(|text| is_read(&text.path)).collect();
+    assert!(texts.iter().any(|text| text.path == "docker/prometheus/rules.yaml"), "no rules");
+    let findings = texts.iter().flat_map(|text| citations::unknown_metrics(text, &sources));
+    report(&findings.collect::<Vec<_>>());
+}
+
+#[test]
 fn a_row_takes_the_way_that_is_listed() {
     let document = texts().into_iter().find(|text| text.path == "docs/architecture.md");
     report(&way::row(&document.expect("docs/architecture.md"), &sources()));

@@ -88,6 +88,17 @@ pub struct Redriven {
     pub cut: u64,
 }
 
+/// The dead letters that nobody has redriven.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pending {
+    /// How many.
+    pub count: u64,
+    /// When the oldest failed for the first time, in milliseconds since the Unix epoch. Once that is longer ago
+    /// than markers are kept, it is redriven with `force` only.
+    pub oldest_ms: Option<i64>,
+}
+
 impl DeadLetters {
     /// Those of `consumer`, reached with librdkafka's `settings`, `bootstrap.servers` at least.
     pub fn new(consumer: &str, settings: &[(String, String)]) -> Self {
@@ -98,6 +109,17 @@ impl DeadLetters {
     /// The selected dead letters, including those that were redriven, by partition and offset.
     pub fn list(&self, filter: &Filter) -> Result<Vec<DeadLetter>, DeadLetterError> {
         self.survey(filter, Keep::Whole)
+    }
+
+    /// How many wait, and since when: for metrics. Reads the topic to its end.
+    pub fn pending(&self) -> Result<Pending, DeadLetterError> {
+        let letters = self.survey(&Filter::default(), Keep::Summary)?;
+        let waiting = letters.iter().filter(|letter| !letter.is_retried);
+        let failed = waiting.filter_map(|letter| Some(letter.failure()?.first_failed_ms));
+        Ok(failed.fold(Pending::default(), |pending, ms| Pending {
+            count: pending.count + 1,
+            oldest_ms: Some(pending.oldest_ms.map_or(ms, |oldest| oldest.min(ms))),
+        }))
     }
 
     /// Sends the selected dead letters to the topics they came from. What was sent before a call failed has its

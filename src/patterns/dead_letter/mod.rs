@@ -31,7 +31,7 @@ mod topic;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub use consumer::{DeadLetters, RedriveOptions, Redriven, topic_of};
+pub use consumer::{DeadLetters, Pending, RedriveOptions, Redriven, topic_of};
 #[cfg(feature = "inbox")]
 pub(crate) use consumer::{create_command, kafka_of};
 pub use error::DeadLetterError;

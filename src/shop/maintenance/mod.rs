@@ -6,6 +6,7 @@
 //! rows, of one database, whichever of these tables it has. Invariant: no row younger than its table's safe age is deleted, nor an outbox row that the slot has
 //! not passed; transactions are small, so locks are short; an interrupted run keeps what it has committed.
 
+mod dead_letters;
 mod horizon;
 mod slot;
 mod sweep;
@@ -31,6 +32,7 @@ use super::kafka::KafkaClientArgs;
 use super::probes::Probes;
 use super::settings::{database, pool, stop_signal};
 use super::{inventory, orders, payments};
+use dead_letters::DeadLetterGauges;
 use horizon::Horizons;
 use postrider_patterns::inbox::topic_retention;
 use postrider_service::units::parse_duration;
@@ -94,6 +96,7 @@ struct MaintenanceRun<'a> {
     args: &'a MaintenanceArgs,
     pool: Pool,
     totals: Arc<MaintenanceTotals>,
+    dead_letters: Arc<DeadLetterGauges>,
     stop: watch::Receiver<bool>,
 }
 
@@ -108,12 +111,14 @@ impl MaintenanceArgs {
         }
         let pool = pool(&database(&self.database_url)?)?;
         let (stopping, stop) = watch::channel(false);
-        let run = MaintenanceRun { args: self, pool, totals: Arc::default(), stop };
+        let (totals, dead_letters) = Default::default();
+        let run = MaintenanceRun { args: self, pool, totals, dead_letters, stop };
         let mut work = pin!(async {
             let Some(every) = self.every else { return run.clean(stdout).await };
             tokio::select! {
                 () = run.clean_repeatedly(every) => Ok(()),
                 served = run.serve() => served,
+                watched = run.watch_dead_letters() => watched,
             }
         });
         tokio::select! {
@@ -235,6 +240,15 @@ impl MaintenanceRun<'_> {
         }
     }
 
+    /// Counts dead letters for the metrics, where brokers are named; returns on error only.
+    async fn watch_dead_letters(&self) -> Result<(), ShopError> {
+        if let (Some(brokers), Some(every)) = (&self.args.brokers, self.args.every) {
+            let kafka = self.args.kafka.settings(brokers)?;
+            self.dead_letters.watch(&kafka, every, &self.stop).await;
+        }
+        std::future::pending().await
+    }
+
     /// Serves probes and metrics; returns on error only.
     async fn serve(&self) -> Result<(), ShopError> {
         let Some(bind) = self.args.bind else { return std::future::pending().await };
@@ -243,7 +257,9 @@ impl MaintenanceRun<'_> {
         let address = listener.local_addr().map_err(failed)?;
         info!(%address, "serving");
         let totals = Arc::clone(&self.totals);
-        let router: Router = Probes::new(self.pool.clone(), move || totals.counts()).router();
+        let dead_letters = Arc::clone(&self.dead_letters);
+        let metrics = move || [totals.counts(), dead_letters.metrics()].concat();
+        let router: Router = Probes::new(self.pool.clone(), metrics).router();
         axum::serve(listener, router).await.map_err(ShopError::Http)
     }
 }

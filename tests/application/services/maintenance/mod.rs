@@ -1,5 +1,6 @@
 //! `shop maintain` deletes old rows, and nothing else.
 
+mod dead_letters;
 mod ended;
 mod outbox;
 mod plan;
