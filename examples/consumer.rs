@@ -60,9 +60,7 @@ impl Effects for Payments {
         tx.execute("INSERT INTO payments VALUES ($1, $2, $3)", &[order, &cents, &status]).await?;
         let event = Event::new("payment", order, status, json!({ "cents": cents }));
         // Tried again, five times by default; then a dead letter.
-        append(tx, &event.with_traceparent(message.traceparent()))
-            .await
-            .map_err(Failure::technical)?;
+        append(tx, &event.with_traceparent(message.traceparent())).await?;
         Ok(())
     }
 }

@@ -98,7 +98,7 @@ async fn main() -> Result<(), AnyError> {
         ["booked", id] => {
             // In a consumer: in the transaction of its marker, with the message's id as the cause.
             let transaction = client.transaction().await?;
-            saga::advance::<Trip>(&transaction, id, &Fact::Booked, None).await?;
+            saga::advance::<Trip>(&transaction, id, &Fact::Booked, saga::Cause::default()).await?;
             transaction.commit().await?;
             id
         }

@@ -5,7 +5,7 @@
 //! | `outbox_writer` | `outbox-writer` | appends an event inside the transaction that changes the rows |
 //! | `idempotency` | `idempotency` | answers a repeated request with the first answer: Redis and Postgres |
 //! | `idempotency::tower` | `idempotency-tower` | the same as a layer in front of HTTP endpoints |
-//! | `inbox` | `inbox` | a consumer that takes each event once |
+//! | `inbox` | `inbox` | a consumer in which each event has its effects once |
 //! | `marker` | `marker` | the same for services with a consumer of their own |
 //! | `saga` | `saga` | steps over several services, with compensation |
 //! | `migrations` | | the tables of all of these |

@@ -206,7 +206,7 @@ impl Database {
     async fn examine(&mut self, rolled_back: RolledBack) -> RolledBack {
         let rolled_back = match (rolled_back, &self.session) {
             (RolledBack::Failed(failed), Some(session)) => {
-                // The server's last words may come before its connection ends, so it is asked.
+                // The server's last message may come before its connection ends, so it is asked.
                 let lives = session.client.batch_execute("").await.is_ok();
                 match &failed.failure {
                     Failure::Technical(source) if !lives => {

@@ -35,7 +35,7 @@ pub(super) struct Upkeep {
     backoff: Backoff,
     stored: Instant,
     checked: Instant,
-    /// Dead letters of which the database has the offsets: to send one again is no harm, and yet a nuisance.
+    /// Dead letters of which the database has the offsets: sending one again does no harm, but somebody has to look at it.
     dead_letters: u64,
     failures: u32,
     /// The last attempt found the database unavailable.

@@ -1,8 +1,10 @@
 //! How the order service processes a message: advances the order's saga, and with it the order's status.
 //!
 //! Input: events of payment and inventory. Output: the saga's next state, the order's status and outbox rows,
-//! in the transaction that also marks the message as processed. Invariant: an event that arrives late or out of order is still applied; one about an unknown order is a
-//! dead letter.
+//! in the transaction that also marks the message as processed. Invariant: an event that arrives late or out of
+//! order is still applied; one about an order that is still unknown half a minute later is a dead letter.
+
+use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use tokio_postgres::Transaction;
@@ -21,6 +23,10 @@ pub(crate) const TOPICS: [&str; 6] = [
     "InventoryUnavailable",
     "InventoryReleased",
 ];
+
+/// How long a commit may be in the log before other sessions see it, as while a synchronous standby does not
+/// answer: the reply may be here by then.
+const COMMIT_MAX: Duration = Duration::from_secs(30);
 
 /// Applies events to order sagas.
 pub(super) struct OrderEffects;
@@ -46,8 +52,18 @@ impl Effects for OrderEffects {
         let id = order.to_string();
         match saga::advance::<OrderProcess>(transaction, &id, &fact, message).await {
             Ok(_) => Ok(()),
+            Err(SagaError::Unknown { .. }) if is_younger(message, COMMIT_MAX) => {
+                Err(Failure::unavailable("the order is not visible yet"))
+            }
             Err(SagaError::Unknown { .. }) => Err(Failure::poison("there is no such order")),
             Err(other) => Err(Failure::technical(other)),
         }
     }
+}
+
+/// Whether the record was written less than so long ago.
+fn is_younger(message: &Message, limit: Duration) -> bool {
+    let written_ms = message.record.timestamp_ms.and_then(|ms| u64::try_from(ms).ok());
+    let written = written_ms.map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
+    written.is_some_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age < limit))
 }

@@ -2,7 +2,7 @@
 //! message of a test's own does.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -15,16 +15,26 @@ use support::wait::wait_for;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
+/// An event without data, written so long ago that an order that is not there will not come.
 pub(crate) fn produce(bootstrap: &str, event_type: &str, order: &str) {
     produce_as(bootstrap, event_type, order, ("{}", Uuid::now_v7()));
 }
 
-/// A message with this payload and this id.
+/// The same with this payload and this id.
 pub(crate) fn produce_as(
     bootstrap: &str,
     event_type: &str,
     order: &str,
+    payload_and_id: (&str, Uuid),
+) {
+    send(bootstrap, (event_type, order), payload_and_id, LIMIT);
+}
+
+fn send(
+    bootstrap: &str,
+    (event_type, order): (&str, &str),
     (payload, id): (&str, Uuid),
+    age: Duration,
 ) {
     let producer: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
@@ -33,7 +43,9 @@ pub(crate) fn produce_as(
     let headers = OwnedHeaders::new()
         .insert(header("id", id.as_str()))
         .insert(header("event_type", event_type));
+    let written = (SystemTime::now() - age).duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let record = BaseRecord::to(event_type).key(order).payload(payload).headers(headers);
+    let record = record.timestamp(written.as_millis().try_into().unwrap());
     producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(LIMIT).unwrap();
 }
@@ -53,6 +65,28 @@ fn goods_that_are_no_longer_listed_are_released_all_the_same() {
     wait_for("InventoryReleased", || (stage.count(events) == 1).then_some(()));
     let released = "SELECT count(*) FROM reservations WHERE status = 'RELEASED'";
     assert_eq!(stage.count(released), 1);
+    service.stop();
+}
+
+fn insert_order(order: &str) -> String {
+    format!(
+        "INSERT INTO orders (id, customer, amount_cents, status) VALUES ('{order}', 'a', 1, '');
+         INSERT INTO sagas (kind, id, state, status) VALUES ('order', '{order}',
+             '{{\"payment\": \"awaited\", \"stock\": \"awaited\", \"given_up\": false}}', 'PENDING')"
+    )
+}
+
+#[test]
+fn a_reply_that_is_there_before_its_order_is_visible_waits_for_it() {
+    let stage = Stage::set();
+    let service = stage.orders();
+    let order = Uuid::now_v7().to_string();
+    send(&stage.bootstrap(), ("PaymentProcessed", &order), ("{}", Uuid::now_v7()), Duration::ZERO);
+    service.wait_for(&["\nshop_consumer_waiting_messages 1\n"]);
+    stage.run(&insert_order(&order));
+    let paid = "SELECT count(*) FROM sagas WHERE status = 'PAID'";
+    wait_for("the effect", || (stage.count(paid) == 1).then_some(()));
+    assert_eq!(stage.dead_letters(&["list", "shop-orders"]), "");
     service.stop();
 }
 
@@ -83,11 +117,7 @@ fn a_dead_letter_is_listed_sent_again_and_then_has_its_effect() {
     assert_eq!((&line["reason"], &line["table"]), (&letter["reason"], &Value::Null));
     assert_eq!(relays("retry")["cannot"][0]["offset"], line["offset"]);
 
-    stage.run(&format!(
-        "INSERT INTO orders (id, customer, amount_cents, status) VALUES ('{order}', 'a', 1, '');
-         INSERT INTO sagas (kind, id, state, status) VALUES ('order', '{order}',
-             '{{\"payment\": \"awaited\", \"stock\": \"awaited\", \"given_up\": false}}', 'PENDING')"
-    ));
+    stage.run(&insert_order(&order));
     let place = letter["place"].as_str().unwrap();
     let only = |args: &[&str]| -> Value {
         let args = [&["redrive", "shop-orders", "--place", place], args].concat();

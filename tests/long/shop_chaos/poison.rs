@@ -4,7 +4,7 @@
 //! know. Invariant: a poison has no effect on any service that reads it.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -19,6 +19,9 @@ pub(crate) const HEADER: &str = "chaos-poison";
 
 /// How long the broker may take.
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
+
+/// How old they are: an order that is not there by then will not come.
+const AGE: Duration = Duration::from_mins(1);
 
 /// What is wrong with it.
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +96,9 @@ impl Poison {
         let payload = payload(kind, &key);
         let headers = self.headers(kind, topic, number);
         let record = BaseRecord::to(topic).key(&key).payload(&payload).headers(headers);
+        // Some time ago, so that nobody waits for an order that is not there.
+        let written = (SystemTime::now() - AGE).duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let record = record.timestamp(written.as_millis().try_into().unwrap());
         self.producer.send(record).map_err(|(error, _)| error).unwrap();
         self.producer.flush(FLUSH_LIMIT).unwrap();
         self.expected.extend(consumers_of(topic).map(|reader| (reader.to_owned(), number)));
