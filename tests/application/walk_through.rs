@@ -1,7 +1,5 @@
 //! `docs/patterns.md`, "Into a service that exists, in an hour": its commands, as they stand there.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
-
 use std::path::Path;
 use std::process::Command;
 
