@@ -5,6 +5,7 @@
 //! overtakes an earlier one of its key and partition that waits here; a failure counts as an attempt only if
 //! it is known to be the message's own. No I/O.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use tokio::time::Instant;
@@ -59,6 +60,20 @@ pub(super) struct FailedMessage {
     pub(super) due: Instant,
     /// How many transactions of others had succeeded when it failed first.
     successes_before: u64,
+}
+
+impl Pending {
+    fn offset(&self) -> i64 {
+        self.message.record.offset
+    }
+}
+
+impl KeyQueue {
+    /// Puts a message behind the first, in the order of the partition.
+    fn push(&mut self, pending: Pending) {
+        let at = self.followers.partition_point(|other| other.offset() < pending.offset());
+        self.followers.insert(at, pending);
+    }
 }
 
 impl FailedMessage {
@@ -127,23 +142,36 @@ impl RetryQueue {
         self.by_key.retain(|_, queue| is_current(&queue.head.pending.position));
     }
 
-    /// Puts the message behind one of its key that waits; returns it if there is none.
+    /// Puts the message behind an earlier one of its key that waits; returns it if there is none.
     pub(super) fn follow(&mut self, pending: Pending) -> Option<Pending> {
         if self.by_key.is_empty() {
             return Some(pending);
         }
-        let Some(queue) = self.by_key.get_mut(&order_key(&pending)) else { return Some(pending) };
-        queue.followers.push_back(pending);
+        let queue = self.by_key.get_mut(&order_key(&pending));
+        let queue = queue.filter(|queue| queue.head.pending.offset() < pending.offset());
+        let Some(queue) = queue else { return Some(pending) };
+        queue.push(pending);
         None
     }
 
-    /// Adds a message that failed, and those behind it.
-    ///
-    /// # Panics
-    /// If a message of its key waits already: it would have been overtaken.
+    /// Adds a message that failed, and those behind it. One of its key may wait already: of a batch the later
+    /// one may fail first, and the earlier one when it is tried again without that.
     pub(super) fn insert(&mut self, queue: KeyQueue) {
-        let replaced = self.by_key.insert(order_key(&queue.head.pending), queue);
-        assert!(replaced.is_none(), "a message was tried before an earlier one of its key");
+        match self.by_key.entry(order_key(&queue.head.pending)) {
+            Entry::Vacant(entry) => {
+                entry.insert(queue);
+            }
+            Entry::Occupied(mut entry) => {
+                let waiting = entry.get_mut();
+                let later = if queue.head.pending.offset() < waiting.head.pending.offset() {
+                    std::mem::replace(waiting, queue)
+                } else {
+                    queue
+                };
+                waiting.push(later.head.pending);
+                later.followers.into_iter().for_each(|pending| waiting.push(pending));
+            }
+        }
     }
 
     /// When the next one is due.
@@ -257,6 +285,25 @@ mod tests {
         queue.insert(taken);
         queue.retain(|_| false);
         assert_eq!(queue.next_due(), None);
+    }
+
+    #[test]
+    fn an_earlier_message_that_fails_later_comes_first() {
+        let mut queue = RetryQueue::default();
+        let alone = |offset| KeyQueue {
+            head: failed(pending(offset, Some("a")), 0),
+            followers: VecDeque::new(),
+        };
+        queue.insert(alone(3));
+        assert!(queue.follow(pending(4, Some("a"))).is_none());
+        // It does not wait for a later one.
+        assert!(queue.follow(pending(1, Some("a"))).is_some());
+        queue.insert(alone(1));
+        queue.insert(alone(2));
+        let taken = queue.take_due(Instant::now()).unwrap();
+        let offsets = taken.followers.iter().map(Pending::offset);
+        assert!(taken.head.pending.offset() == 1 && offsets.eq([2, 3, 4]));
+        assert_eq!(queue.len(), 0);
     }
 
     #[test]
