@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::{Backoff, InboxError, MessageFormat};
+use crate::dead_letter::topic_of;
 
 /// Kafka settings that the guarantee rests on.
 const OWN_SETTINGS: [&str; 7] = [
@@ -28,7 +29,7 @@ pub struct ConsumerSpec {
     /// Its name for all time: the Kafka group, the owner of its markers, and the beginning of its
     /// dead-letter topic, `<name>.dead-letters`. 1 to 200 of the characters that a topic may have.
     pub name: String,
-    /// The topics whose messages it takes; at least one.
+    /// The topics whose messages it takes; at least one, and not its own dead-letter topic.
     pub topics: Vec<String>,
     /// How the records of these topics are read. Topics that differ in this are consumers of their own.
     pub format: MessageFormat,
@@ -137,6 +138,10 @@ impl ConsumerSpec {
                 "the name must be 1 to 200 letters, digits, dots, dashes and underscores",
             ),
             (self.topics.is_empty(), "there must be at least one topic"),
+            (
+                self.topics.contains(&topic_of(&self.name)),
+                "a consumer cannot read its own dead letters: each would be another one",
+            ),
             (!(1..=10_000).contains(&self.batch_max), "a batch has 1 to 10,000 messages"),
             (self.attempts_max == 0, "there must be at least one attempt"),
             (
@@ -178,6 +183,10 @@ mod tests {
             ConsumerSpec { name: "a/b".into(), ..good() },
             ConsumerSpec { name: "a".repeat(201), ..good() },
             ConsumerSpec { topics: Vec::new(), ..good() },
+            ConsumerSpec {
+                topics: vec!["orders".into(), "payments.dead-letters".into()],
+                ..good()
+            },
             ConsumerSpec { batch_max: 0, ..good() },
             ConsumerSpec { batch_max: 10_001, ..good() },
             ConsumerSpec { attempts_max: 0, ..good() },
