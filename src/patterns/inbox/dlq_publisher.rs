@@ -35,6 +35,7 @@ pub(super) struct DlqPublisher {
     stop: ConsumerStop,
     /// The number of the last record.
     sent: u32,
+    throttle: LogThrottle,
 }
 
 impl DlqPublisher {
@@ -47,7 +48,8 @@ impl DlqPublisher {
     ) -> Result<Self, SinkError> {
         let kafka = kafka_of(settings);
         let producer = Producer::open(&kafka)?;
-        Ok(Self { producer, kafka, topic: topic_of(consumer), backoff, stop, sent: 0 })
+        let throttle = LogThrottle::default();
+        Ok(Self { producer, kafka, topic: topic_of(consumer), backoff, stop, sent: 0, throttle })
     }
 
     /// Waits for the brokers, and until there is a topic: better now than when the first dead letter
@@ -121,7 +123,10 @@ impl DlqPublisher {
             }
             failures += 1;
             let topic = &self.topic;
-            tracing::error!(%error, topic, "cannot publish a dead letter; retrying");
+            let text = error.to_string();
+            if self.throttle.is_due(&text) {
+                tracing::error!(error = text, topic, "cannot publish a dead letter; retrying");
+            }
             if !self.stop.pause(self.backoff.wait(failures, draw())).await {
                 return false;
             }
