@@ -22,7 +22,7 @@ use super::dlq_publisher::DlqPublisher;
 use super::membership::Membership;
 use super::retries::{FailedMessage, KeyQueue, Pending, RetryQueue};
 use super::session::{Database, Ending, RolledBack, TransactionFailure, Work};
-use super::sqlstate::{FailureCause, describe};
+use super::sqlstate::{FailureCause, describe_failure};
 use super::stop::ConsumerStop;
 use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, InvalidMessage, Message};
 use crate::dead_letter::{ConsumerFailure, StoredRecord, now_ms};
@@ -59,6 +59,8 @@ pub(super) struct BatchProcessor<E> {
     pub(super) retries: RetryQueue,
     /// Transactions that had effects, or showed that they could have.
     pub(super) successes: u64,
+    /// A session was lost, and no transaction was committed since.
+    pub(super) is_commit_unknown: bool,
     pub(super) throttle: LogThrottle,
 }
 
@@ -177,13 +179,14 @@ impl<E: Effects> BatchProcessor<E> {
             };
             let why = describe_failure(&failed.failure);
             tracing::debug!(why, "a batch failed; retrying without the message, or one by one");
-            let is_open = matches!(failed.cause, FailureCause::Unclear | FailureCause::Dependency);
-            let Some(at) = failed.at.filter(|_| is_open) else { break };
+            let is_open = failed.cause.is_open() || failed.cause == FailureCause::Dependency;
+            let is_its_own = is_open && failed.lost.is_none();
+            let Some(at) = failed.at.filter(|_| is_its_own) else { break };
             let rest = pending.split_off(at);
             let mut rest = rest.into_iter();
             if let Some(culprit) = rest.next() {
                 let mut head = FailedMessage::new(culprit, now_ms(), self.successes);
-                head.fail(failed.cause, why, self.successes);
+                head.fail(failed.cause, why, self.successes, Instant::now());
                 self.put_back(KeyQueue { head, followers: VecDeque::new() });
             }
             pending.extend(rest.filter_map(|later| self.retries.follow(later)));
@@ -225,7 +228,8 @@ impl<E: Effects> BatchProcessor<E> {
                 self.probe(&head, &followers).await;
             }
             let is_poison = matches!(failed.failure, Failure::Poison(_));
-            head.fail(failed.cause, describe_failure(&failed.failure), self.successes);
+            let why = describe_failure(&failed.failure);
+            head.fail(failed.cause, why, self.successes, Instant::now());
             if !is_poison && head.attempts < self.spec.attempts_max {
                 self.put_back(KeyQueue { head, followers });
                 return Ok(());
@@ -311,6 +315,9 @@ impl<E: Effects> BatchProcessor<E> {
                     add(&self.counters.duplicates, done.duplicates);
                     if done.applied > 0 {
                         self.note_success();
+                    }
+                    // What a lost session has committed is only known by its markers.
+                    if std::mem::take(&mut self.is_commit_unknown) || done.applied > 0 {
                         let _entered = self.callers.enter();
                         self.effects.committed();
                     }
@@ -320,10 +327,36 @@ impl<E: Effects> BatchProcessor<E> {
                     }
                     return Ok(None);
                 }
-                Err(RolledBack::Failed(failed)) => return Ok(Some(failed)),
+                Err(RolledBack::Failed(failed)) => return self.attribute(failed).await.map(Some),
                 Err(RolledBack::WentBack) => return Err(Halt::WentBack),
                 Err(RolledBack::Unavailable { why, hint }) => {
                     outages += 1;
+                    self.wait_for_database((&why, hint), outages).await?;
+                }
+            }
+        }
+    }
+
+    /// A session that was lost may have been ended by its message, or by the end of its server. It is told by the
+    /// next session, which this waits for: of a server that was started since, nothing is held against the message.
+    async fn attribute(
+        &mut self,
+        mut failed: TransactionFailure,
+    ) -> Result<TransactionFailure, Halt> {
+        let Some(before) = failed.lost else { return Ok(failed) };
+        self.is_commit_unknown = true;
+        let mut outages = 0;
+        loop {
+            match self.database.started().await {
+                Ok(started) => {
+                    if started != before {
+                        failed.cause = FailureCause::Contention;
+                    }
+                    return Ok(failed);
+                }
+                Err(rolled_back) => {
+                    outages += 1;
+                    let (why, hint) = rolled_back.explain();
                     self.wait_for_database((&why, hint), outages).await?;
                 }
             }
@@ -399,11 +432,7 @@ impl<E: Effects> BatchProcessor<E> {
         let letter = self.publisher.publish(record, why, failure);
         let Some(message) = message else { return Ok(Some(letter.await)) };
         let outcome = self.database.while_unprocessed(message, letter).await;
-        outcome.map_err(|rolled_back| match rolled_back {
-            RolledBack::Failed(failed) => describe_failure(&failed.failure),
-            RolledBack::Unavailable { why, .. } => why,
-            RolledBack::WentBack => "the database has less than it had".to_owned(),
-        })
+        outcome.map_err(|rolled_back| rolled_back.explain().0)
     }
 
     fn failure(&self, attempts: u32, first_failed_ms: i64) -> ConsumerFailure {
@@ -425,13 +454,5 @@ impl<E: Effects> BatchProcessor<E> {
 impl BatchItem {
     fn message(&self) -> Option<&Message> {
         if let Self::Pending(pending) = self { Some(&pending.message) } else { None }
-    }
-}
-
-/// The failure, without data of rows.
-pub(super) fn describe_failure(failure: &Failure) -> String {
-    match failure {
-        Failure::Poison(reason) | Failure::Unavailable(reason) => reason.clone(),
-        Failure::Technical(source) => describe(&**source),
     }
 }

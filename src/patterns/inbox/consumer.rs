@@ -121,6 +121,7 @@ impl<E: Effects> Consumer<E> {
             membership: group.membership(),
             retries: RetryQueue::default(),
             successes: 0,
+            is_commit_unknown: false,
             throttle: LogThrottle::default(),
             spec,
             effects,

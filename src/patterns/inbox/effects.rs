@@ -49,7 +49,8 @@ pub trait Effects: Send + Sync + 'static {
         message: &Message,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Called after each commit that had an effect, on the consumer's thread, for example to wake another task.
+    /// Called after each commit that had an effect, on the consumer's thread, for example to wake another task; where
+    /// the answer to a commit was lost, after the next one, whether there was an effect or not.
     /// It must return at once. What it spawns runs in the Tokio runtime that
     /// [`Consumer::run`](super::Consumer::run) was called in.
     fn committed(&self) {}
@@ -83,7 +84,8 @@ pub enum Failure {
     /// It may succeed later, and is tried [`attempts_max`](super::ConsumerSpec::attempts_max) times before
     /// it becomes a dead letter. Attempts do not count while the database is unavailable or slow, or a row
     /// is locked; nor, after an error that may be the database's as well as the message's (a missing table,
-    /// a refused privilege, a limit), before another message has had its effects. Of errors of Postgres the
+    /// a refused privilege, a limit), before another message has had its effects; where such an error may pass
+    /// by itself (a full disk, a lost session), one attempt counts in a minute. Of errors of Postgres the
     /// code and the names are told, of others their text, which must not repeat the payload.
     #[error("{0}")]
     Technical(#[source] Box<dyn Error + Send + Sync>),

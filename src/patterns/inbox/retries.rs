@@ -7,6 +7,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -20,6 +21,10 @@ use super::status::FailingMessage;
 const MESSAGES_MAX: usize = 1_000;
 /// Bytes of their keys and values that may be held; a record of any size fits while the queue is empty.
 const BYTES_MAX: usize = 16 << 20;
+
+/// A failure that may pass by itself uses up one attempt in this time at most, so that five are five minutes: a
+/// disk that is full for some statements, or sessions that are lost, are noticed and mended in such a time.
+const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A message that is to have its effects.
 #[derive(Debug)]
@@ -60,6 +65,8 @@ pub(super) struct FailedMessage {
     pub(super) due: Instant,
     /// How many transactions of others had succeeded when it failed first.
     successes_before: u64,
+    /// The same, and the time, when a failure last used up an attempt; or when it failed first.
+    counted: (u64, Instant),
 }
 
 impl Pending {
@@ -88,17 +95,26 @@ impl FailedMessage {
             failures: 0,
             due: Instant::now(),
             successes_before: successes,
+            counted: (successes, Instant::now()),
         }
     }
 
     /// Notes a failure. `successes` is how many transactions of others have succeeded by now: if one did
-    /// since the first failure, the database takes effects, and an unclear failure is the message's own.
-    pub(super) fn fail(&mut self, cause: FailureCause, why: String, successes: u64) {
+    /// since the first failure, the database takes effects, and an unclear failure is the message's own; one that
+    /// may pass counts once in `ATTEMPT_INTERVAL`, and if another succeeded since the one that counted before.
+    pub(super) fn fail(&mut self, cause: FailureCause, why: String, successes: u64, now: Instant) {
+        let (successes_counted, counted) = self.counted;
         let is_own = match cause {
             FailureCause::Message => true,
             FailureCause::Unclear => successes > self.successes_before,
+            FailureCause::Passing => {
+                successes > successes_counted && now.duration_since(counted) >= ATTEMPT_INTERVAL
+            }
             FailureCause::Contention | FailureCause::Dependency => false,
         };
+        if is_own {
+            self.counted = (successes, now);
+        }
         (self.cause, self.why) = (cause, why);
         self.attempts += u32::from(is_own);
         self.failures = self.failures.saturating_add(1);
@@ -106,7 +122,7 @@ impl FailedMessage {
 
     /// Whether it may be the database that fails: nothing has succeeded since this message failed.
     pub(super) fn is_unclear(&self, successes: u64) -> bool {
-        self.cause == FailureCause::Unclear && successes <= self.successes_before
+        self.cause.is_open() && successes <= self.successes_before
     }
 }
 
@@ -219,8 +235,6 @@ fn order_key(pending: &Pending) -> OrderKey {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use postrider_core::record::StoredRecord;
 
     use super::*;
@@ -249,21 +263,42 @@ mod tests {
 
     fn failed(pending: Pending, successes: u64) -> FailedMessage {
         let mut head = FailedMessage::new(pending, 0, successes);
-        head.fail(FailureCause::Unclear, "42P01".into(), successes);
+        head.fail(FailureCause::Unclear, "42P01".into(), successes, Instant::now());
         head
     }
 
     #[test]
     fn an_unclear_failure_counts_once_another_message_has_succeeded() {
-        let mut head = failed(pending(1, None), 7);
+        let (mut head, now) = (failed(pending(1, None), 7), Instant::now());
         assert!(head.attempts == 0 && head.is_unclear(7));
-        head.fail(FailureCause::Unclear, "42P01".into(), 7);
-        head.fail(FailureCause::Contention, "40001".into(), 8);
-        head.fail(FailureCause::Dependency, "no bank".into(), 8);
+        head.fail(FailureCause::Unclear, "42P01".into(), 7, now);
+        head.fail(FailureCause::Contention, "40001".into(), 8, now);
+        head.fail(FailureCause::Dependency, "no bank".into(), 8, now);
         assert_eq!((head.attempts, head.failures), (0, 4));
-        head.fail(FailureCause::Unclear, "42P01".into(), 8);
-        head.fail(FailureCause::Message, "23505".into(), 8);
+        head.fail(FailureCause::Unclear, "42P01".into(), 8, now);
+        head.fail(FailureCause::Message, "23505".into(), 8, now);
         assert!(head.attempts == 2 && !head.is_unclear(8));
+    }
+
+    #[test]
+    fn a_failure_that_may_pass_counts_once_a_minute_and_after_a_success_since() {
+        let mut head = FailedMessage::new(pending(1, None), 0, 7);
+        let mut now = Instant::now();
+        let mut fail = |after: Duration, successes| {
+            now += after;
+            head.fail(FailureCause::Passing, "53100".into(), successes, now);
+            (head.attempts, head.is_unclear(successes))
+        };
+        let (moment, minute) = (Duration::from_millis(100), Duration::from_mins(1));
+        assert_eq!(fail(moment, 7), (0, true));
+        assert_eq!(fail(minute, 7), (0, true));
+        // The database takes effects now, and it has failed for a minute.
+        assert_eq!(fail(moment, 8), (1, false));
+        assert_eq!(fail(moment, 90), (1, false));
+        assert_eq!(fail(minute, 90), (2, false));
+        // Nothing has succeeded since that one.
+        assert_eq!(fail(minute, 90), (2, false));
+        assert_eq!(fail(moment, 91), (3, false));
     }
 
     #[test]

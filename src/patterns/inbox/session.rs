@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::assignments::Advance;
 use super::counters::{ConsumerCounters, add};
-use super::sqlstate::{FailureCause, describe, is_outdated};
+use super::sqlstate::{FailureCause, describe, describe_failure, is_outdated};
 use super::{ConsumerSpec, Effects, Failure, Message};
 use super::{offsets, prepared};
 
@@ -43,6 +43,9 @@ const MARKERS_HINT: &str = "run `migrations::migrate` with `Piece::Inbox`, or mi
     have the schema in the role's search_path; GRANT USAGE ON SCHEMA <schema> TO <the consumer's role>; \
     GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>; \
     GRANT SELECT, INSERT, UPDATE ON consumer_offsets TO <the consumer's role>";
+
+/// Tells the sessions of one server from those after its restart, or of another.
+const STARTED: &str = "SELECT pg_postmaster_start_time()";
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Client, Error>>>>;
 
@@ -70,6 +73,8 @@ pub(super) struct PgSession {
     pub(super) consumer: String,
     number: u64,
     opened: Instant,
+    /// When its server was started, by the server's clock.
+    started: SystemTime,
     insert_markers: Statement,
     /// For [`offsets::advance`].
     pub(super) advance: Statement,
@@ -94,24 +99,38 @@ pub(super) enum RolledBack {
         /// The exact remedy, where there is one.
         hint: Option<&'static str>,
     },
-    /// Something failed in a session that lives.
+    /// Something failed, in a session that lives or by losing it.
     Failed(TransactionFailure),
     /// The database has less than it had, so messages before these are missing in it.
     WentBack,
 }
 
-/// What failed in a session that lives.
+/// What failed after markers and offsets were written.
 #[derive(Debug)]
 pub(super) struct TransactionFailure {
     pub(super) failure: Failure,
     pub(super) cause: FailureCause,
     /// Which of the messages, from 0, where it is one's.
     pub(super) at: Option<usize>,
+    /// The session ended, on a server that was started then. Whether a COMMIT was executed is not known, and of
+    /// several messages any may have ended it: a server may say so only to the next.
+    pub(super) lost: Option<SystemTime>,
+}
+
+impl RolledBack {
+    /// Without data of rows, and the exact remedy, where there is one.
+    pub(super) fn explain(self) -> (String, Option<&'static str>) {
+        match self {
+            Self::Unavailable { why, hint } => (why, hint),
+            Self::Failed(failed) => (describe_failure(&failed.failure), None),
+            Self::WentBack => ("the database has less than it had".to_owned(), None),
+        }
+    }
 }
 
 impl TransactionFailure {
     fn new(failure: Failure, at: Option<usize>) -> Self {
-        Self { cause: FailureCause::of(&failure), failure, at }
+        Self { cause: FailureCause::of(&failure), failure, at, lost: None }
     }
 }
 
@@ -202,15 +221,23 @@ impl Database {
         Ok(self.session.insert(session))
     }
 
-    /// Whether the session lives, whatever error the effect returned: if not, it is the database's failure.
+    /// When the server was started that the session is on, by its clock. It opens one if there is none.
+    pub(super) async fn started(&mut self) -> Result<SystemTime, RolledBack> {
+        Ok(self.session().await?.started)
+    }
+
+    /// Notes whether the session was lost, whatever error the effect returned.
     async fn examine(&mut self, rolled_back: RolledBack) -> RolledBack {
         let rolled_back = match (rolled_back, &self.session) {
-            (RolledBack::Failed(failed), Some(session)) => {
+            (RolledBack::Failed(mut failed), Some(session)) => {
                 // The server's last message may come before its connection ends, so it is asked.
                 let lives = session.client.batch_execute("").await.is_ok();
                 match &failed.failure {
                     Failure::Technical(source) if !lives => {
-                        RolledBack::Unavailable { why: describe(&**source), hint: None }
+                        failed.cause = FailureCause::of_lost_session(&**source);
+                        failed.lost = Some(session.started);
+                        self.session = None;
+                        RolledBack::Failed(failed)
                     }
                     Failure::Technical(source) if is_outdated(&**source) => {
                         self.session = None;
@@ -239,9 +266,12 @@ impl Database {
         let insert_markers =
             client.prepare_typed(INSERT_MARKERS, &types).await.map_err(marker_error)?;
         let advance = offsets::prepare_advance(&client).await.map_err(marker_error)?;
+        let started = client.query_typed_one(STARTED, &[]).await;
+        let started =
+            started.and_then(|row| row.try_get(0)).map_err(|error| unavailable(&error))?;
         let (client, consumer) = (Box::new(client), self.consumer.clone());
         let (number, opened) = (prepared::next_session(), Instant::now());
-        Ok(PgSession { client, consumer, number, opened, insert_markers, advance })
+        Ok(PgSession { client, consumer, number, opened, started, insert_markers, advance })
     }
 }
 

@@ -18,18 +18,25 @@ use super::Failure;
 const CAUSES_MAX: usize = 16;
 
 /// Classes of SQLSTATE that may say nothing about the statement: connection, insufficient resources, system
-/// error. One message's statement gives them too: a sort over `temp_file_limit` 53400, a foreign server
-/// that is away 08001. Source: PostgreSQL's documentation, appendix A.
-const UNCLEAR_CLASSES: [&str; 3] = ["08", "53", "58"];
+/// error. A disk may be full for those statements alone that need a new page, and only for some minutes; but
+/// one message's statement may give them for ever: a foreign server that is gone 08001. Source: PostgreSQL's
+/// documentation, appendix A.
+const PASSING_CLASSES: [&str; 3] = ["08", "53", "58"];
 
-/// The same in other classes: a server that shuts down, crashed, or starts, a session that the server
-/// ended, a standby; a missing table, column, function or privilege, which is a late migration where every
-/// message misses it. Other errors of class 42 are failures of the effect.
-const UNCLEAR_CODES: [SqlState; 9] = [
+/// The same in other classes: a server that shuts down, crashed, or starts, a session that the server ended.
+/// Of the consumer's own session it is known by its end.
+const PASSING_CODES: [SqlState; 4] = [
     SqlState::ADMIN_SHUTDOWN,
     SqlState::CRASH_SHUTDOWN,
     SqlState::CANNOT_CONNECT_NOW,
     SqlState::IDLE_SESSION_TIMEOUT,
+];
+
+/// Codes of a state that lasts until somebody changes it, be it the message's or the database's: a sort over
+/// `temp_file_limit`; a standby; a missing table, column, function or privilege, which is a late migration where
+/// every message misses it. Other errors of class 42 are failures of the effect.
+const UNCLEAR_CODES: [SqlState; 6] = [
+    SqlState::CONFIGURATION_LIMIT_EXCEEDED,
     SqlState::READ_ONLY_SQL_TRANSACTION,
     SqlState::UNDEFINED_TABLE,
     SqlState::UNDEFINED_COLUMN,
@@ -54,6 +61,9 @@ pub(super) enum FailureCause {
     Message,
     /// The message's own if others succeed, the database's if none does.
     Unclear,
+    /// The same, and it may pass by itself within minutes, also for some statements alone: a full disk, a lost
+    /// session.
+    Passing,
     /// Another transaction holds a lock, or the database is slow. A smaller transaction may succeed.
     Contention,
     /// What the application depends on is unavailable, as its effect says.
@@ -77,10 +87,23 @@ impl FailureCause {
             match error.as_db_error() {
                 Some(db) => Some(Self::of_code(db.code())),
                 // A connection of the application's own, since the consumer's lives.
-                None => (error.is_closed() || source_is_io(error)).then_some(Self::Unclear),
+                None => (error.is_closed() || source_is_io(error)).then_some(Self::Passing),
             }
         });
         found.unwrap_or(Self::Message)
+    }
+
+    /// The cause of a failure with which the consumer's session ended. Who crashes a server process has no
+    /// answer: 57P02 is what the server says to all others.
+    pub(super) fn of_lost_session(error: &(dyn Error + 'static)) -> Self {
+        let mut codes = causes(error).filter_map(|cause| cause.downcast_ref::<DbError>());
+        let is_anothers = codes.any(|db| *db.code() == SqlState::CRASH_SHUTDOWN);
+        if is_anothers { Self::Contention } else { Self::Passing }
+    }
+
+    /// Whether other messages must tell whose failure it is.
+    pub(super) fn is_open(self) -> bool {
+        matches!(self, Self::Unclear | Self::Passing)
     }
 
     fn of_code(code: &SqlState) -> Self {
@@ -88,11 +111,21 @@ impl FailureCause {
         let is_rollback = class == ROLLBACK_CLASS && *code != VIOLATED_AT_COMMIT;
         if is_rollback || CONTENTION_CODES.contains(code) {
             Self::Contention
-        } else if UNCLEAR_CODES.contains(code) || UNCLEAR_CLASSES.contains(&class) {
+        } else if UNCLEAR_CODES.contains(code) {
             Self::Unclear
+        } else if PASSING_CODES.contains(code) || PASSING_CLASSES.contains(&class) {
+            Self::Passing
         } else {
             Self::Message
         }
+    }
+}
+
+/// The failure, without data of rows.
+pub(super) fn describe_failure(failure: &Failure) -> String {
+    match failure {
+        Failure::Poison(reason) | Failure::Unavailable(reason) => reason.clone(),
+        Failure::Technical(source) => describe(&**source),
     }
 }
 
@@ -159,10 +192,11 @@ mod tests {
     #[test]
     fn a_code_tells_whose_failure_it_may_be() {
         let of = |code: &str| FailureCause::of_code(&SqlState::from_code(code));
-        for unclear in
-            ["57P01", "57P03", "53300", "53400", "08006", "25006", "42P01", "42501", "42883"]
-        {
+        for unclear in ["53400", "25006", "42P01", "42501", "42883"] {
             assert_eq!(of(unclear), FailureCause::Unclear, "{unclear}");
+        }
+        for passing in ["57P01", "57P03", "53100", "53200", "53300", "58030", "08006"] {
+            assert_eq!(of(passing), FailureCause::Passing, "{passing}");
         }
         for in_the_way in ["40001", "40P01", "55P03", "57014"] {
             assert_eq!(of(in_the_way), FailureCause::Contention, "{in_the_way}");

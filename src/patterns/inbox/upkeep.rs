@@ -12,7 +12,7 @@ use postrider_service::backoff::{Backoff, draw};
 use postrider_service::log_throttle::LogThrottle;
 
 use super::InboxError;
-use super::batch::{BatchProcessor, Halt, describe_failure};
+use super::batch::{BatchProcessor, Halt};
 use super::consumer::process_and_poll;
 use super::counters::{ConsumerCounters, add};
 use super::group::Group;
@@ -210,12 +210,10 @@ impl From<RolledBack> for Failed {
     fn from(rolled_back: RolledBack) -> Self {
         match rolled_back {
             RolledBack::WentBack => Self::WentBack,
-            RolledBack::Unavailable { why, hint } => {
-                Self::Database { why, hint, is_unavailable: true }
-            }
-            RolledBack::Failed(failed) => {
-                let why = describe_failure(&failed.failure);
-                Self::Database { why, hint: None, is_unavailable: false }
+            other => {
+                let is_unavailable = matches!(other, RolledBack::Unavailable { .. });
+                let (why, hint) = other.explain();
+                Self::Database { why, hint, is_unavailable }
             }
         }
     }

@@ -20,6 +20,7 @@ mod published;
 mod rebalances;
 mod restores;
 mod scene;
+mod sessions;
 mod standby;
 mod traces;
 mod zombies;

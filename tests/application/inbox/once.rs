@@ -109,7 +109,8 @@ fn a_session_that_is_cut_within_the_transaction_costs_no_effect_and_repeats_none
     scene.await_effects(100);
     let end = running.stop();
     assert_eq!((end.processed, end.dead_letters, effect_rows.attempts(40)), (100, 0, 9));
-    assert!(end.retries >= 8, "{end:?}");
+    // Once with its batch, once alone.
+    assert!(end.retries >= 7, "{end:?}");
 }
 
 #[test]

@@ -1,0 +1,114 @@
+//! Effects that cost their session, or fail as a full disk does for some: the others have their effects.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
+use support::wait_for;
+
+/// More failures in a row than a message has attempts.
+const RETRIES: u64 = 6;
+
+/// Number 7 costs its session each time: the 19 others have their effects once, and nothing is a dead letter
+/// so soon.
+fn stops_nobody(stem: &str, outcome: Outcome) {
+    let Some(scene) = Scene::new(stem) else { return };
+    let mut spec = scene.spec();
+    spec.idle_in_transaction_max = Duration::from_millis(300);
+    scene.send(&Draft::many(20));
+    let running = Running::start(
+        spec,
+        TestEffects::with(
+            move |number, _| {
+                if number == 7 { outcome.clone() } else { Outcome::Succeed }
+            },
+        ),
+    );
+    scene.await_effects(19);
+    running.await_counters("more retries than a message has", |now| now.retries > RETRIES);
+    let status = running.status();
+    assert_eq!((status.not_ready_reason(), status.waiting_messages), (None, 1));
+    assert_eq!(scene.database.sql().value("SELECT count(*) FROM deeds WHERE number = 7"), "0");
+    assert_eq!((running.stop().dead_letters, scene.markers()), (0, 19));
+}
+
+#[test]
+fn a_message_that_ends_its_session_each_time_stops_no_other() {
+    stops_nobody("cutter", Outcome::CutSession);
+}
+
+#[test]
+fn a_message_that_idles_longer_than_the_limit_stops_no_other() {
+    stops_nobody("idler", Outcome::Sleep(Duration::from_millis(600)));
+}
+
+#[test]
+fn a_message_that_confuses_the_protocol_stops_no_other() {
+    stops_nobody("copier", Outcome::Run("COPY deeds FROM STDIN"));
+}
+
+#[test]
+fn a_batch_that_the_server_ends_is_tried_one_by_one() {
+    let Some(scene) = Scene::new("split") else { return };
+    scene.send(&Draft::many(20));
+    // As `transaction_timeout` of PostgreSQL 17 does it, which 20 messages exceed and one does not.
+    let running = scene.start(TestEffects::with(|_, _| {
+        Outcome::Run(
+            "SELECT pg_sleep(0.05); DO $$ BEGIN IF clock_timestamp() - now() > interval '300 ms' \
+             THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; END $$",
+        )
+    }));
+    scene.await_effects(20);
+    assert_eq!(running.stop().dead_letters, 0);
+}
+
+#[test]
+fn a_disk_that_is_full_for_some_makes_no_dead_letter() {
+    let Some(scene) = Scene::new("diskfull") else { return };
+    let is_full = Arc::new(AtomicBool::new(true));
+    let switch = Arc::clone(&is_full);
+    let running = scene.start(TestEffects::with(move |number, _| {
+        if number % 2 == 1 && switch.load(Ordering::Relaxed) {
+            Outcome::Run("DO $$ BEGIN RAISE disk_full; END $$")
+        } else {
+            Outcome::Succeed
+        }
+    }));
+    // Messages that succeed keep coming.
+    for part in Draft::many(60).chunks(10) {
+        scene.send(part);
+        let before = running.now().retries;
+        running.await_counters("more retries", |now| now.retries > before + 5 * 2 * RETRIES);
+    }
+    assert_eq!(running.now().dead_letters, 0);
+    is_full.store(false, Ordering::Relaxed);
+    scene.await_effects(60);
+    assert_eq!(running.stop().dead_letters, 0);
+}
+
+#[test]
+fn committed_is_called_though_the_answer_to_commit_was_lost() {
+    let Some(scene) = Scene::new("unanswered") else { return };
+    // Ends the session within COMMIT, whose outcome the consumer cannot know.
+    scene.database.sql().run(
+        "CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$; \
+         CREATE TABLE cuts (n int); \
+         CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON cuts DEFERRABLE INITIALLY DEFERRED \
+         FOR EACH ROW EXECUTE FUNCTION cut()",
+    );
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let effects = TestEffects::with(|_, attempt| match attempt {
+        1 => Outcome::Run("INSERT INTO cuts VALUES (1)"),
+        _ => Outcome::Succeed,
+    });
+    let running = scene.start(effects.then(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    }));
+    scene.send(&Draft::many(1));
+    wait_for("the call", || (calls.load(Ordering::Relaxed) == 1).then_some(()));
+    assert_eq!(running.stop().dead_letters, 0);
+    assert_eq!(scene.effect_rows(), (1, 1));
+}
