@@ -106,9 +106,22 @@ impl<E: Effects> Consumer<E> {
         callers: Handle,
         stop: ConsumerStop,
     ) -> Result<(), InboxError> {
-        let Self { spec, effects, counters } = self;
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(InboxError::Thread)?;
+        let outcome = self.consume_in(&runtime, database, callers, stop);
+        // A request to brokers that hang may still be running.
+        runtime.shutdown_background();
+        outcome
+    }
+
+    fn consume_in(
+        self,
+        runtime: &Runtime,
+        database: Database,
+        callers: Handle,
+        stop: ConsumerStop,
+    ) -> Result<(), InboxError> {
+        let Self { spec, effects, counters } = self;
         let publisher = DlqPublisher::new(&spec.name, &spec.kafka, spec.backoff, stop.clone());
         let publisher = publisher.map_err(InboxError::DeadLetters)?;
         runtime.block_on(publisher.prepare());
@@ -146,7 +159,7 @@ impl<E: Effects> Consumer<E> {
                 group.collect(batch_max)?
             };
             if !batch.is_empty() || processor.is_due() {
-                outcome = run_batch(&runtime, &mut processor, &mut group, batch);
+                outcome = run_batch(runtime, &mut processor, &mut group, batch);
             }
         }
         runtime.block_on(upkeep.finish(&mut processor.database, &group));

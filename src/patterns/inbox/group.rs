@@ -9,8 +9,8 @@
 //! membership, however long a batch takes.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
@@ -41,6 +41,9 @@ const LAG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long librdkafka may take to note where to read from; no broker is asked for it.
 const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long the last commit and the end of the membership may take when the consumer stops.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Errors for a topic that does not exist, or that may not be described.
 const TOPIC_ERRORS: [RDKafkaErrorCode; 4] = [
@@ -225,9 +228,22 @@ impl Group {
         commit(&self.consumer, &offsets, mode);
     }
 
-    /// Commits the offsets and leaves, so that the partitions are reassigned at once.
+    /// Commits the offsets and leaves, so that the partitions are reassigned at once. librdkafka waits for brokers
+    /// that hang without a limit, so that it is left to itself after this time: the group then removes the
+    /// member after `session.timeout.ms`, and what it did not commit is found by its markers.
     pub(super) fn leave(self) {
-        self.commit(CommitMode::Sync, |_| true);
+        let (report, left) = mpsc::channel();
+        let work = move || {
+            self.commit(CommitMode::Sync, |_| true);
+            drop(self);
+            // Fails if nobody waits any more.
+            let _ = report.send(());
+        };
+        let name = "postrider-inbox-leave".to_owned();
+        let outcome = std::thread::Builder::new().name(name).spawn(work);
+        if outcome.is_err() || left.recv_timeout(LEAVE_LIMIT).is_err() {
+            tracing::warn!("the brokers do not answer; the group is left without their answer");
+        }
     }
 
     /// Updates the lag, if it is time.

@@ -109,7 +109,9 @@ impl GroupContext {
         // owner already.
         if !consumer.assignment_lost() {
             let handled = self.lock().to_commit(|partition| gone.contains(partition));
-            commit(consumer, &handled, CommitMode::Sync);
+            // The answer is not waited for here, since brokers that hang give none; librdkafka sends nothing
+            // later to the group before it.
+            commit(consumer, &handled, CommitMode::Async);
         }
         self.lock().revoke(gone);
         self.update_partition_count();

@@ -13,6 +13,7 @@ mod culprits;
 mod dead_letters;
 mod failures;
 mod formats;
+mod frozen_brokers;
 mod mistakes;
 mod once;
 mod outages;
