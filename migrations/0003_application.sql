@@ -302,6 +302,17 @@ CREATE TABLE IF NOT EXISTS consumer_offsets (
     PRIMARY KEY (consumer, topic, partition)
 ) WITH (fillfactor = 50);
 
+-- The last number of each aggregate that a consumer has handled, where it enforces their order: written in the
+-- transaction of its effects. A row may be deleted with its aggregate; without it the aggregate begins anew.
+CREATE TABLE IF NOT EXISTS consumer_sequences (
+    consumer       text        NOT NULL,
+    aggregate_type text        NOT NULL,
+    aggregate_id   text        NOT NULL,
+    last           bigint      NOT NULL,
+    updated_at     timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (consumer, aggregate_type, aggregate_id)
+) WITH (fillfactor = 80);
+
 -- 4. Sagas, and what happened to them.
 CREATE TABLE IF NOT EXISTS sagas (
     kind       text        NOT NULL,

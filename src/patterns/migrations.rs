@@ -38,7 +38,7 @@ pub enum Piece {
     Outbox,
     /// `idempotency_keys` and `idempotency_claim`.
     Idempotency,
-    /// `processed_messages`, `consumer_offsets` and `inbox_mark`.
+    /// `processed_messages`, `consumer_offsets`, `consumer_sequences` and `inbox_mark`.
     Inbox,
     /// `sagas`, `saga_history` and `saga_timers`; a saga's events are rows of [`Piece::Outbox`].
     Saga,
@@ -160,6 +160,7 @@ mod tests {
             (Piece::Idempotency, "idempotency_keys ("),
             (Piece::Inbox, "processed_messages ("),
             (Piece::Inbox, "consumer_offsets ("),
+            (Piece::Inbox, "consumer_sequences ("),
             (Piece::Saga, "saga_history ("),
         ] {
             assert!(piece.tables().contains(&own.trim_end_matches(" (")), "{own}");

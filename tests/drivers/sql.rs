@@ -88,7 +88,7 @@ async fn each_piece_stands_alone_in_a_schema_of_any_name_and_may_be_run_again() 
         .unwrap();
     let made: String = made.get(0);
     let expected = "0\".outbox 0\".outbox_sequences 1\".idempotency_keys 2\".consumer_offsets \
-                    2\".processed_messages 3\".saga_history 3\".saga_timers 3\".sagas";
+                    2\".consumer_sequences 2\".processed_messages 3\".saga_history 3\".saga_timers 3\".sagas";
     assert_eq!(
         made.split(' ').collect::<Vec<_>>(),
         expected.split_whitespace().collect::<Vec<_>>()

@@ -5,7 +5,8 @@
 //! the database has. Invariant: a record is handled when its effects are committed, were committed before, its type is ignored, or its
 //! dead letter is confirmed; nothing becomes a dead letter because the database is unavailable or slow,
 //! because of lock contention, or because every message fails alike; a message that fails lets the others
-//! pass, except the later ones of its key; the offset that a transaction writes is of the first record that
+//! pass, except the later ones of its key and, where the order of numbers is enforced, of its aggregate; the
+//! offset that a transaction writes is of the first record that
 //! is not handled once it is committed.
 
 use std::collections::VecDeque;
@@ -21,6 +22,7 @@ use super::counters::{ConsumerCounters, add};
 use super::dlq_publisher::DlqPublisher;
 use super::membership::Membership;
 use super::retries::{FailedMessage, KeyQueue, Pending, RetryQueue};
+use super::sequence::{Misplaced, ReorderBuffer};
 use super::session::{Database, Ending, RolledBack, TransactionFailure, Work};
 use super::sqlstate::{FailureCause, describe_failure};
 use super::stop::ConsumerStop;
@@ -57,6 +59,8 @@ pub(super) struct BatchProcessor<E> {
     pub(super) membership: Membership,
     pub(super) stop: ConsumerStop,
     pub(super) retries: RetryQueue,
+    /// Where the order of numbers is enforced.
+    pub(super) reorder: Option<ReorderBuffer>,
     /// Transactions that had effects, or showed that they could have.
     pub(super) successes: u64,
     /// A session was lost, and no transaction was committed since.
@@ -75,6 +79,15 @@ pub(super) enum Halt {
     Fatal(InboxError),
 }
 
+/// Why a transaction is not committed that another attempt may be.
+#[derive(Debug)]
+pub(super) enum Unfinished {
+    /// Something failed.
+    Failed(TransactionFailure),
+    /// These are not the next of their aggregates.
+    Misplaced(Vec<Misplaced>),
+}
+
 /// A record, classified.
 #[expect(clippy::large_enum_variant, reason = "nearly all are messages")]
 enum BatchItem {
@@ -89,7 +102,9 @@ enum BatchItem {
 impl<E: Effects> BatchProcessor<E> {
     /// Whether there is something to retry, or no room for another batch.
     pub(super) fn is_due(&self) -> bool {
-        self.is_full() || self.retries.next_due().is_some_and(|due| due <= Instant::now())
+        let of_buffer = self.reorder.as_ref().and_then(ReorderBuffer::next_due);
+        let due = self.retries.next_due().into_iter().chain(of_buffer).min();
+        self.is_full() || due.is_some_and(|due| due <= Instant::now())
     }
 
     /// Whether what waits must be done before another batch is taken.
@@ -102,6 +117,9 @@ impl<E: Effects> BatchProcessor<E> {
     pub(super) async fn process(&mut self, batch: Vec<ReceivedRecord>) -> Result<(), Halt> {
         let membership = &self.membership;
         self.retries.retain(|position| membership.is_current(position));
+        if let Some(buffer) = &mut self.reorder {
+            buffer.retain(|position| membership.is_current(position));
+        }
         if self.is_full()
             && let Some(due) = self.retries.next_due()
             && !self.stop.pause(due.saturating_duration_since(Instant::now())).await
@@ -116,7 +134,7 @@ impl<E: Effects> BatchProcessor<E> {
         for item in items {
             match item {
                 BatchItem::Handled(position) => handled.push(position),
-                BatchItem::Pending(message) => pending.extend(self.retries.follow(message)),
+                BatchItem::Pending(message) => pending.extend(self.follow(message)),
                 BatchItem::Invalid(record, position) => invalid.push((record, position)),
             }
         }
@@ -129,6 +147,7 @@ impl<E: Effects> BatchProcessor<E> {
             self.dead_letter((&record, &position), None, (why.0, &why.1), failure).await?;
         }
         self.retry_due().await?;
+        self.continue_sequences().await?;
         self.update_status();
         add(&self.counters.batches, usize::from(is_batch));
         Ok(())
@@ -141,7 +160,16 @@ impl<E: Effects> BatchProcessor<E> {
             Err(invalid) => return BatchItem::Invalid(invalid, position),
         };
         match self.effects.interest(&message.event_type) {
-            Interest::Handle => BatchItem::Pending(Pending { message, position }),
+            Interest::Handle if self.reorder.is_some() && message.sequence.is_none() => {
+                let header = self.spec.format.sequence_name().to_owned();
+                let invalid = InvalidMessage::Missing(header);
+                BatchItem::Invalid(Box::new((message.record, invalid)), position)
+            }
+            Interest::Handle => BatchItem::Pending(Pending::new(message, position)),
+            Interest::Ignore if self.reorder.is_some() && message.sequence.is_some() => {
+                let pending = Pending::new(message, position);
+                BatchItem::Pending(Pending { has_effect: false, ..pending })
+            }
             Interest::Unknown => {
                 let invalid = Box::new((message.record, InvalidMessage::UnknownType));
                 BatchItem::Invalid(invalid, position)
@@ -158,7 +186,7 @@ impl<E: Effects> BatchProcessor<E> {
         let pending: Vec<&Message> = items.iter().filter_map(BatchItem::message).collect();
         let known = cache.find(&pending, &self.membership).await;
         for item in items {
-            if let BatchItem::Pending(Pending { message, position }) = item
+            if let BatchItem::Pending(Pending { message, position, .. }) = item
                 && known.contains(&message.id)
             {
                 add(&self.counters.duplicates, 1);
@@ -169,13 +197,19 @@ impl<E: Effects> BatchProcessor<E> {
 
     /// One transaction for all; without those whose failure may be the database's as well, so that the
     /// others show whose it is; and one by one if something else fails.
-    async fn process_together(&mut self, mut pending: Vec<Pending>) -> Result<(), Halt> {
+    pub(super) async fn process_together(&mut self, pending: Vec<Pending>) -> Result<(), Halt> {
+        let mut pending = self.arrange(pending);
         for _ in 0..REMOVED_MAX {
             if pending.len() < 2 {
                 break;
             }
-            let Some(failed) = self.transact(&pending).await? else {
-                return Ok(());
+            let failed = match self.transact(&pending).await? {
+                None => return Ok(()),
+                Some(Unfinished::Failed(failed)) => failed,
+                Some(Unfinished::Misplaced(misplaced)) => {
+                    pending = self.set_aside(pending, &misplaced).await?;
+                    continue;
+                }
             };
             let why = describe_failure(&failed.failure);
             tracing::debug!(why, "a batch failed; retrying without the message, or one by one");
@@ -219,10 +253,16 @@ impl<E: Effects> BatchProcessor<E> {
     async fn attempt(&mut self, queue: KeyQueue) -> Result<(), Halt> {
         let KeyQueue { mut head, mut followers } = queue;
         loop {
-            let Some(failed) = self.transact(std::slice::from_ref(&head.pending)).await? else {
-                let Some(next) = followers.pop_front() else { return Ok(()) };
-                head = FailedMessage::new(next, now_ms(), self.successes);
-                continue;
+            let failed = match self.transact(std::slice::from_ref(&head.pending)).await? {
+                Some(Unfinished::Failed(failed)) => failed,
+                done => {
+                    if let Some(Unfinished::Misplaced(misplaced)) = done {
+                        self.set_aside(vec![head.pending], &misplaced).await?;
+                    }
+                    let Some(next) = followers.pop_front() else { return Ok(()) };
+                    head = FailedMessage::new(next, now_ms(), self.successes);
+                    continue;
+                }
             };
             if head.is_unclear(self.successes) {
                 self.probe(&head, &followers).await;
@@ -237,7 +277,7 @@ impl<E: Effects> BatchProcessor<E> {
             let code = if is_poison { POISON_CODE } else { ATTEMPTS_CODE };
             let why = (code, head.why.as_str());
             let failure = self.failure(head.attempts, head.first_failed_ms);
-            let Pending { message, position } = &head.pending;
+            let Pending { message, position, .. } = &head.pending;
             if !self.dead_letter((&message.record, position), Some(message), why, failure).await? {
                 // Those behind it are another member's too.
                 return Ok(());
@@ -253,7 +293,7 @@ impl<E: Effects> BatchProcessor<E> {
         let number = usize::try_from(head.failures).unwrap_or(0);
         let Some(at) = number.checked_rem(followers.len()) else { return };
         let Some(follower) = followers.get(at) else { return };
-        let work = Work { messages: &[&follower.message], advances: &[] };
+        let work = Work { messages: std::slice::from_ref(follower), advances: &[] };
         let (effects, counters) = (&self.effects, &self.counters);
         let probe = self.database.transact(work, effects, counters, Ending::Rollback);
         if probe.await.is_ok_and(|done| done.applied > 0) {
@@ -296,13 +336,12 @@ impl<E: Effects> BatchProcessor<E> {
 
     /// A transaction, repeated while the database is unavailable. `None`: it is committed, and the messages are
     /// noted as handled.
-    async fn transact(&mut self, pending: &[Pending]) -> Result<Option<TransactionFailure>, Halt> {
-        let messages: Vec<&Message> = pending.iter().map(|it| &it.message).collect();
+    async fn transact(&mut self, pending: &[Pending]) -> Result<Option<Unfinished>, Halt> {
         let positions: Vec<RecordPosition> = pending.iter().map(|it| it.position.clone()).collect();
         let mut outages = 0;
         loop {
             let advances = self.membership.advances(&positions);
-            let work = Work { messages: &messages, advances: &advances };
+            let work = Work { messages: pending, advances: &advances };
             let (effects, counters) = (&self.effects, &self.counters);
             let outcome = self.database.transact(work, effects, counters, Ending::Commit).await;
             if outages > 0 && !matches!(outcome, Err(RolledBack::Unavailable { .. })) {
@@ -313,6 +352,7 @@ impl<E: Effects> BatchProcessor<E> {
                 Ok(done) => {
                     add(&self.counters.processed, done.applied);
                     add(&self.counters.duplicates, done.duplicates);
+                    add(&self.counters.passed_over, done.passed_over);
                     if done.applied > 0 {
                         self.note_success();
                     }
@@ -322,12 +362,21 @@ impl<E: Effects> BatchProcessor<E> {
                         self.effects.committed();
                     }
                     self.membership.mark_handled(&positions, &advances);
+                    self.note_sequences(pending);
                     if let Some(cache) = &mut self.cache {
+                        let messages: Vec<&Message> =
+                            pending.iter().map(|it| &it.message).collect();
                         cache.keep(&messages).await;
                     }
                     return Ok(None);
                 }
-                Err(RolledBack::Failed(failed)) => return self.attribute(failed).await.map(Some),
+                Err(RolledBack::Failed(failed)) => {
+                    let failed = self.attribute(failed).await?;
+                    return Ok(Some(Unfinished::Failed(failed)));
+                }
+                Err(RolledBack::Misplaced(misplaced)) => {
+                    return Ok(Some(Unfinished::Misplaced(misplaced)));
+                }
                 Err(RolledBack::WentBack) => return Err(Halt::WentBack),
                 Err(RolledBack::Unavailable { why, hint }) => {
                     outages += 1;
@@ -386,7 +435,7 @@ impl<E: Effects> BatchProcessor<E> {
     /// Publishes a dead letter, if the record is still this member's and the message unprocessed, so that a
     /// process which was frozen meanwhile gives up nothing that its successor does. False: it is another
     /// member's now.
-    async fn dead_letter(
+    pub(super) async fn dead_letter(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),
         message: Option<&Message>,
@@ -435,14 +484,15 @@ impl<E: Effects> BatchProcessor<E> {
         outcome.map_err(|rolled_back| rolled_back.explain().0)
     }
 
-    fn failure(&self, attempts: u32, first_failed_ms: i64) -> ConsumerFailure {
+    pub(super) fn failure(&self, attempts: u32, first_failed_ms: i64) -> ConsumerFailure {
         let consumer = self.spec.name.clone();
         ConsumerFailure { consumer, attempts, first_failed_ms, failed_ms: now_ms() }
     }
 
     fn update_status(&self) {
         let is_unclear = self.retries.is_unclear(self.successes);
-        let (waiting, failing) = (self.retries.len(), self.retries.failing());
+        let early = self.reorder.as_ref().map_or(0, ReorderBuffer::len);
+        let (waiting, failing) = (self.retries.len() + early, self.retries.failing());
         self.counters.update_status(|status| {
             status.is_database_unavailable = is_unclear;
             status.waiting_messages = u64::try_from(waiting).unwrap_or(u64::MAX);

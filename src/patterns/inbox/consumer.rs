@@ -22,6 +22,7 @@ use super::cache::DoneCache;
 use super::dlq_publisher::DlqPublisher;
 use super::group::Group;
 use super::retries::RetryQueue;
+use super::sequence::ReorderBuffer;
 use super::session::Database;
 use super::stop::{self, ConsumerStop};
 use super::upkeep::Upkeep;
@@ -133,6 +134,7 @@ impl<E: Effects> Consumer<E> {
         let mut processor = BatchProcessor {
             membership: group.membership(),
             retries: RetryQueue::default(),
+            reorder: spec.sequence.map(|it| ReorderBuffer::new(it, Instant::now())),
             successes: 0,
             is_commit_unknown: false,
             throttle: LogThrottle::default(),

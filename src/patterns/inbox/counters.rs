@@ -24,6 +24,8 @@ pub struct ConsumerCounters {
     pub(super) cache_misses: AtomicU64,
     pub(super) cache_failures: AtomicU64,
     pub(super) rewinds: AtomicU64,
+    pub(super) sequence_waits: AtomicU64,
+    pub(super) sequence_gaps: AtomicU64,
     status: Mutex<ConsumerStatus>,
 }
 
@@ -54,6 +56,10 @@ pub struct ConsumerSnapshot {
     /// Times that the database was behind what the group had read of a partition, which was then read again
     /// from the database's offset.
     pub rewinds: u64,
+    /// Messages that came before an earlier one of their aggregate, and waited for it.
+    pub sequence_waits: u64,
+    /// Of these, the messages that waited in vain.
+    pub sequence_gaps: u64,
 }
 
 impl ConsumerCounters {
@@ -82,6 +88,8 @@ impl ConsumerCounters {
             cache_misses: read(&self.cache_misses),
             cache_failures: read(&self.cache_failures),
             rewinds: read(&self.rewinds),
+            sequence_waits: read(&self.sequence_waits),
+            sequence_gaps: read(&self.sequence_gaps),
         }
     }
 }

@@ -31,6 +31,10 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
 pub(super) struct Pending {
     pub(super) message: Message,
     pub(super) position: RecordPosition,
+    /// False: its type is ignored, and only its number counts.
+    pub(super) has_effect: bool,
+    /// Whether it may be handled without an earlier one of its aggregate.
+    pub(super) may_skip: bool,
 }
 
 /// Those that wait.
@@ -70,6 +74,16 @@ pub(super) struct FailedMessage {
 }
 
 impl Pending {
+    pub(super) fn new(message: Message, position: RecordPosition) -> Self {
+        Self { message, position, has_effect: true, may_skip: false }
+    }
+
+    /// Of its key and its value.
+    pub(super) fn bytes(&self) -> usize {
+        let size = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
+        size(&self.message.record.key) + size(&self.message.record.value)
+    }
+
     fn offset(&self) -> i64 {
         self.message.record.offset
     }
@@ -139,15 +153,12 @@ impl RetryQueue {
 
     /// Whether no more messages should be taken before some of these are done.
     pub(super) fn is_full(&self) -> bool {
-        let sizes = self.all().map(|pending| {
-            let record = &pending.message.record;
-            let size = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
-            size(&record.key) + size(&record.value)
-        });
-        self.len() >= MESSAGES_MAX || sizes.sum::<usize>() >= BYTES_MAX
+        let bytes = self.all().map(Pending::bytes);
+        self.len() >= MESSAGES_MAX || bytes.sum::<usize>() >= BYTES_MAX
     }
 
-    fn all(&self) -> impl Iterator<Item = &Pending> {
+    /// Those that wait, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Pending> {
         let queues = self.by_key.values();
         queues.flat_map(|queue| std::iter::once(&queue.head.pending).chain(&queue.followers))
     }
@@ -258,7 +269,7 @@ mod tests {
         assignments.begin(&partition, 1, 0, 0);
         let position = assignments.tag(record.clone()).unwrap().position();
         let message = Message::read(record, &MessageFormat::new()).unwrap();
-        Pending { message, position }
+        Pending::new(message, position)
     }
 
     fn failed(pending: Pending, successes: u64) -> FailedMessage {

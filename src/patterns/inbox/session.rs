@@ -5,9 +5,10 @@
 //! effects now and how many were processed before; or why the transaction was rolled back (`RolledBack`).
 //! Invariant: the markers (rows that say which messages are processed), the offsets and everything that the
 //! effects wrote are committed together or not at all; a message whose marker exists has no effect, nor has
-//! any message while the database has less than it had; a session that was lost is not used again.
+//! any message while the database has less than it had, or one that is not next where the order of numbers is
+//! enforced; a session that was lost is not used again.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant, SystemTime};
@@ -15,12 +16,15 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Config, Error, Socket, Statement};
+use tokio_postgres::{Client, Config, Error, Socket, Statement, Transaction};
 use tracing::{Instrument as _, Span, info_span};
 use uuid::Uuid;
 
 use super::assignments::Advance;
 use super::counters::{ConsumerCounters, add};
+use super::retries::Pending;
+use super::sequence::table::{SequenceTable, start_of};
+use super::sequence::{self, Aggregate, Misplaced, SequenceStart};
 use super::sqlstate::{FailureCause, describe, describe_failure, is_outdated};
 use super::{ConsumerSpec, Effects, Failure, Message};
 use super::{offsets, prepared};
@@ -42,7 +46,7 @@ const INSERT_MARKERS: &str = "\
 const MARKERS_HINT: &str = "run `migrations::migrate` with `Piece::Inbox`, or migrations/0003_application.sql; \
     have the schema in the role's search_path; GRANT USAGE ON SCHEMA <schema> TO <the consumer's role>; \
     GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>; \
-    GRANT SELECT, INSERT, UPDATE ON consumer_offsets TO <the consumer's role>";
+    GRANT SELECT, INSERT, UPDATE ON consumer_offsets, consumer_sequences TO <the consumer's role>";
 
 /// Tells the sessions of one server from those after its restart, or of another.
 const STARTED: &str = "SELECT pg_postmaster_start_time()";
@@ -54,6 +58,7 @@ pub(super) struct Database {
     connect: Box<dyn Fn() -> Connecting + Send>,
     timeouts: String,
     consumer: String,
+    start: Option<SequenceStart>,
     session: Option<PgSession>,
 }
 
@@ -78,13 +83,15 @@ pub(super) struct PgSession {
     insert_markers: Statement,
     /// For [`offsets::advance`].
     pub(super) advance: Statement,
+    /// If the order of numbers is enforced.
+    pub(super) sequences: Option<SequenceTable>,
 }
 
 /// What one transaction does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work<'w> {
     /// In order.
-    pub(super) messages: &'w [&'w Message],
+    pub(super) messages: &'w [Pending],
     /// Everything before these offsets is handled once it is committed.
     pub(super) advances: &'w [Advance],
 }
@@ -103,6 +110,8 @@ pub(super) enum RolledBack {
     Failed(TransactionFailure),
     /// The database has less than it had, so messages before these are missing in it.
     WentBack,
+    /// These are not the next of their aggregates.
+    Misplaced(Vec<Misplaced>),
 }
 
 /// What failed after markers and offsets were written.
@@ -124,6 +133,7 @@ impl RolledBack {
             Self::Unavailable { why, hint } => (why, hint),
             Self::Failed(failed) => (describe_failure(&failed.failure), None),
             Self::WentBack => ("the database has less than it had".to_owned(), None),
+            Self::Misplaced(_) => unreachable!("only messages are misplaced, and they wait"),
         }
     }
 }
@@ -141,6 +151,8 @@ pub(super) struct TransactionResult {
     pub(super) applied: usize,
     /// Messages that were processed before, or twice in the batch.
     pub(super) duplicates: usize,
+    /// Messages of ignored types, which only have a number.
+    pub(super) passed_over: usize,
 }
 
 /// The server would answer COMMIT with ROLLBACK, and the client would report success.
@@ -172,7 +184,8 @@ impl Database {
             spec.lock_timeout.as_millis(),
             spec.idle_in_transaction_max.as_millis()
         );
-        Self { connect: Box::new(connect), timeouts, consumer: spec.name.clone(), session: None }
+        let (consumer, start) = (spec.name.clone(), start_of(spec));
+        Self { connect: Box::new(connect), timeouts, consumer, start, session: None }
     }
 
     /// Does all that the messages ask for in one transaction.
@@ -266,12 +279,23 @@ impl Database {
         let insert_markers =
             client.prepare_typed(INSERT_MARKERS, &types).await.map_err(marker_error)?;
         let advance = offsets::prepare_advance(&client).await.map_err(marker_error)?;
+        let sequences = SequenceTable::prepare(&client, self.start).await.map_err(marker_error)?;
         let started = client.query_typed_one(STARTED, &[]).await;
         let started =
             started.and_then(|row| row.try_get(0)).map_err(|error| unavailable(&error))?;
         let (client, consumer) = (Box::new(client), self.consumer.clone());
         let (number, opened) = (prepared::next_session(), Instant::now());
-        Ok(PgSession { client, consumer, number, opened, started, insert_markers, advance })
+        let session = PgSession {
+            client,
+            consumer,
+            number,
+            opened,
+            started,
+            insert_markers,
+            advance,
+            sequences,
+        };
+        Ok(session)
     }
 }
 
@@ -290,33 +314,38 @@ impl PgSession {
         counters: &ConsumerCounters,
         ending: Ending,
     ) -> Result<TransactionResult, RolledBack> {
-        let mut ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
+        let mut ids: Vec<Uuid> = messages.iter().map(|pending| pending.message.id).collect();
         ids.sort_unstable();
         ids.dedup();
         let _entered = prepared::enter(&self.client, self.number);
-        add(&counters.statements, 3 + usize::from(!advances.is_empty()));
+        let numbered = usize::from(self.sequences.is_some());
+        add(&counters.statements, 3 + usize::from(!advances.is_empty()) + numbered);
         let tx = self.client.transaction().await.map_err(|error| unavailable(&error))?;
-        // Both are sent before either is answered. No effect sees a database that has gone back.
+        // All are sent before one is answered. No effect sees a database that has gone back. The numbers are
+        // read last: after a wait for another member's marker, what that has committed.
         let parameters: [&(dyn ToSql + Sync); 2] = [&self.consumer, &ids];
-        let (advanced, rows) = tokio::join!(
+        let (advanced, rows, lasts) = tokio::join!(
             offsets::advance(&tx, &self.advance, &self.consumer, advances),
-            tx.query(&self.insert_markers, &parameters)
+            tx.query(&self.insert_markers, &parameters),
+            read_sequences(&tx, self.sequences.as_ref(), &self.consumer, messages)
         );
         advanced?;
         let rows = rows.map_err(marker_error)?;
         let fresh: Result<HashSet<Uuid>, Error> = rows.iter().map(|row| row.try_get(0)).collect();
-        let mut fresh = fresh.map_err(marker_error)?;
-        let mut done = TransactionResult::default();
-        for (at, message) in messages.iter().enumerate() {
-            if fresh.remove(&message.id) {
-                let outcome = effects.apply(&tx, message).instrument(span_of(message)).await;
-                outcome.map_err(|failure| failed(failure, Some(at)))?;
-                done.applied += 1;
-            } else {
-                done.duplicates += 1;
+        let fresh = fresh.map_err(marker_error)?;
+        let steps = match &self.sequences {
+            // What is rolled back shows only whether the effect could be had.
+            Some(table) if ending == Ending::Commit => {
+                let checked = sequence::check(messages, fresh.clone(), &lasts?, table.start);
+                checked.map_err(RolledBack::Misplaced)?
             }
-        }
-        if done.applied > 0 {
+            _ => Vec::new(),
+        };
+        let done = apply(&tx, effects, messages, fresh).await?;
+        if let Some(table) = self.sequences.as_ref().filter(|_| !steps.is_empty()) {
+            add(&counters.statements, 1);
+            table.advance(&tx, &self.consumer, &steps).await?;
+        } else if done.applied > 0 {
             add(&counters.statements, 1);
             tx.batch_execute("SELECT 1").await.map_err(ignored)?;
         }
@@ -345,6 +374,41 @@ impl PgSession {
     }
 }
 
+/// Has the effects of those messages that are fresh, in order.
+async fn apply<E: Effects>(
+    tx: &Transaction<'_>,
+    effects: &E,
+    messages: &[Pending],
+    mut fresh: HashSet<Uuid>,
+) -> Result<TransactionResult, RolledBack> {
+    let mut done = TransactionResult::default();
+    for (at, Pending { message, has_effect, .. }) in messages.iter().enumerate() {
+        if !fresh.remove(&message.id) {
+            done.duplicates += 1;
+        } else if *has_effect {
+            let outcome = effects.apply(tx, message).instrument(span_of(message)).await;
+            outcome.map_err(|failure| failed(failure, Some(at)))?;
+            done.applied += 1;
+        } else {
+            done.passed_over += 1;
+        }
+    }
+    Ok(done)
+}
+
+/// The last numbers of the messages' aggregates, if their order is enforced.
+async fn read_sequences(
+    tx: &Transaction<'_>,
+    table: Option<&SequenceTable>,
+    consumer: &str,
+    messages: &[Pending],
+) -> Result<BTreeMap<Aggregate, i64>, RolledBack> {
+    let Some(table) = table else { return Ok(BTreeMap::new()) };
+    let places = messages.iter().filter_map(|pending| sequence::place(&pending.message));
+    let aggregates: BTreeSet<Aggregate> = places.map(|(aggregate, _)| aggregate).collect();
+    table.read(tx, consumer, &aggregates.into_iter().collect::<Vec<_>>()).await
+}
+
 fn failed(failure: Failure, at: Option<usize>) -> RolledBack {
     RolledBack::Failed(TransactionFailure::new(failure, at))
 }
@@ -365,7 +429,7 @@ pub(super) fn marker_error(error: Error) -> RolledBack {
     RolledBack::Unavailable { why, hint: is_missing.then_some(MARKERS_HINT) }
 }
 
-fn ignored(error: Error) -> RolledBack {
+pub(super) fn ignored(error: Error) -> RolledBack {
     let is_ignored = error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION);
     let failure = if is_ignored { Failure::technical(IgnoredError(error)) } else { error.into() };
     failed(failure, None)

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Backoff, InboxError, MessageFormat};
+use super::{Backoff, InboxError, MessageFormat, SequenceSpec};
 use crate::dead_letter::topic_of;
 
 /// Kafka settings that the guarantee rests on.
@@ -55,6 +55,9 @@ pub struct ConsumerSpec {
     pub idle_in_transaction_max: Duration,
     /// The cache of processed messages in front of the markers; `None` for none.
     pub cache: Option<CacheSpec>,
+    /// Whether messages of one aggregate are handled in the order of their numbers only; `None`: in the order of
+    /// their partition.
+    pub sequence: Option<SequenceSpec>,
 }
 
 /// The cache of processed messages in Redis.
@@ -82,7 +85,8 @@ impl std::fmt::Debug for ConsumerSpec {
             .field("backoff", &self.backoff)
             .field("lock_timeout", &self.lock_timeout)
             .field("idle_in_transaction_max", &self.idle_in_transaction_max)
-            .field("remembered", &self.cache)
+            .field("cache", &self.cache)
+            .field("sequence", &self.sequence)
             .finish_non_exhaustive()
     }
 }
@@ -122,6 +126,7 @@ impl ConsumerSpec {
             lock_timeout: Duration::from_secs(2),
             idle_in_transaction_max: Duration::from_secs(30),
             cache: None,
+            sequence: None,
         }
     }
 
@@ -129,7 +134,7 @@ impl ConsumerSpec {
     pub(super) fn check(&self) -> Result<(), InboxError> {
         let legal = |char: char| char.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&char);
         let moment = Duration::from_millis(1);
-        let cache = self.cache.as_ref();
+        let (cache, sequence) = (self.cache.as_ref(), self.sequence);
         let checks = [
             (
                 self.name.is_empty()
@@ -151,6 +156,12 @@ impl ConsumerSpec {
             (
                 cache.is_some_and(|cache| cache.ttl.as_secs() == 0 || cache.timeout < moment),
                 "the cache's ttl must be at least a second, its timeout at least a millisecond",
+            ),
+            (
+                sequence.is_some_and(|it| {
+                    it.gap_wait < moment || !(1..=100_000).contains(&it.buffer_max)
+                }),
+                "a gap is waited for at least a millisecond, by 1 to 100,000 messages",
             ),
         ];
         if let Some((_, why)) = checks.iter().find(|(broken, _)| *broken) {
@@ -178,6 +189,10 @@ mod tests {
             spec.timeout = Duration::from_millis(timeout_ms);
             Some(spec)
         };
+        let sequence = |gap_wait_ms, buffer_max| {
+            let gap_wait = Duration::from_millis(gap_wait_ms);
+            Some(SequenceSpec { gap_wait, buffer_max, ..SequenceSpec::default() })
+        };
         for bad in [
             ConsumerSpec { name: String::new(), ..good() },
             ConsumerSpec { name: "a/b".into(), ..good() },
@@ -194,6 +209,8 @@ mod tests {
             ConsumerSpec { idle_in_transaction_max: Duration::from_micros(10), ..good() },
             ConsumerSpec { cache: cache(0, 1), ..good() },
             ConsumerSpec { cache: cache(1, 0), ..good() },
+            ConsumerSpec { sequence: sequence(0, 1), ..good() },
+            ConsumerSpec { sequence: sequence(1, 0), ..good() },
         ] {
             assert!(matches!(bad.check(), Err(InboxError::Spec(_))), "{bad:?}");
         }

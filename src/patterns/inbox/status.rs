@@ -27,7 +27,8 @@ pub struct ConsumerStatus {
     pub is_database_unavailable: bool,
     /// The brokers did not answer the last request. There is one every 5 s.
     pub are_brokers_unavailable: bool,
-    /// Messages that wait for another attempt, and those of the same keys behind them.
+    /// Messages that wait for another attempt, those of the same keys behind them, and those that wait for earlier
+    /// ones of their aggregates.
     pub waiting_messages: u64,
     /// Of those that failed, the one that has done so for the longest time.
     pub failing: Option<FailingMessage>,

@@ -21,6 +21,7 @@ mod published;
 mod rebalances;
 mod restores;
 mod scene;
+mod sequences;
 mod sessions;
 mod standby;
 mod traces;

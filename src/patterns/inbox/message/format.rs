@@ -124,6 +124,11 @@ impl MessageFormat {
         Self { sequence_header: Some(name.into()), ..self }
     }
 
+    /// The name of that header.
+    pub(in crate::inbox) fn sequence_name(&self) -> &str {
+        self.sequence_header.as_deref().unwrap_or(SEQUENCE_HEADERS[0])
+    }
+
     /// A record without a header of its event type, or with an empty one, is of the type that its topic is
     /// named after.
     pub fn event_type_or_topic(self) -> Self {

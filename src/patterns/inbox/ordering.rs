@@ -1,0 +1,166 @@
+//! Handles messages in the order of their aggregates' numbers, where the consumer enforces it.
+//!
+//! Input: messages of batches and of the retry queue, and which of them the database says are not next. Output:
+//! those that have become next, to be handled; dead letters of those that cannot be. Invariant: without
+//! enforcement nothing here does anything; a message that waits is not handled, so no offset passes it; nothing
+//! is given up before the database was asked once more.
+
+use tokio::time::Instant;
+
+use super::Effects;
+use super::batch::{BatchProcessor, Halt};
+use super::counters::add;
+use super::retries::Pending;
+use super::sequence::{self, GapPolicy, GivenUp, Misplaced, ReorderBuffer};
+use crate::dead_letter::now_ms;
+
+/// The error code of a message whose aggregate lacks an earlier one.
+const GAP_CODE: &str = "sequence_gap";
+/// The error code of a message that comes after a later one of its aggregate.
+const LATE_CODE: &str = "out_of_sequence";
+
+impl<E: Effects> BatchProcessor<E> {
+    /// Puts the message behind those that it has to wait for; returns it if there are none.
+    pub(super) fn follow(&mut self, pending: Pending) -> Option<Pending> {
+        let Some(buffer) = &mut self.reorder else { return self.retries.follow(pending) };
+        let next = buffer.follow(pending, Instant::now());
+        add(&self.counters.sequence_waits, usize::from(next.is_none()));
+        self.retries.follow(next?)
+    }
+
+    /// In the order of their numbers.
+    pub(super) fn arrange(&self, pending: Vec<Pending>) -> Vec<Pending> {
+        if self.reorder.is_some() { sequence::arrange(pending) } else { pending }
+    }
+
+    /// Notes the numbers of messages that are handled.
+    pub(super) fn note_sequences(&mut self, handled: &[Pending]) {
+        let Some(buffer) = self.reorder.as_mut().filter(|buffer| buffer.len() > 0) else { return };
+        for (aggregate, number) in handled.iter().filter_map(|it| sequence::place(&it.message)) {
+            buffer.reach(&aggregate, number, Instant::now());
+        }
+    }
+
+    /// Has those wait that came too early, and makes dead letters of those that came too late. Returns the others.
+    pub(super) async fn set_aside(
+        &mut self,
+        messages: Vec<Pending>,
+        misplaced: &[Misplaced],
+    ) -> Result<Vec<Pending>, Halt> {
+        let mut misplaced = misplaced.iter().peekable();
+        let (mut others, mut late) = (Vec::new(), Vec::new());
+        for (at, pending) in messages.into_iter().enumerate() {
+            match misplaced.next_if(|it| it.at == at) {
+                None => others.push(pending),
+                Some(it) if pending.message.sequence <= it.last => late.push((pending, it.last)),
+                Some(it) => {
+                    let Some(buffer) = &mut self.reorder else {
+                        unreachable!("no order is enforced, and a message was not next")
+                    };
+                    buffer.hold(pending, it.last, Instant::now());
+                    add(&self.counters.sequence_waits, 1);
+                }
+            }
+        }
+        for (pending, last) in late {
+            self.refuse(&pending, LATE_CODE, last).await?;
+        }
+        Ok(others)
+    }
+
+    /// Handles what has become next, by what was handled here or by another member, and gives up what has waited
+    /// in vain.
+    pub(super) async fn continue_sequences(&mut self) -> Result<(), Halt> {
+        self.process_ready().await?;
+        let Some(buffer) = &mut self.reorder else { return Ok(()) };
+        let aggregates = buffer.take_check(Instant::now());
+        if aggregates.is_empty() {
+            return Ok(());
+        }
+        // Without an answer nothing is given up; the next batch, or the next check, says what is wrong.
+        let Ok(lasts) = self.database.sequences(&aggregates).await else { return Ok(()) };
+        let now = Instant::now();
+        for (aggregate, last) in &lasts {
+            buffer.reach(aggregate, *last, now);
+        }
+        self.process_ready().await?;
+        self.give_up().await
+    }
+
+    async fn process_ready(&mut self) -> Result<(), Halt> {
+        // Each round takes messages out of the buffer, or is the last.
+        loop {
+            let ready = self.reorder.as_mut().map(ReorderBuffer::take_ready).unwrap_or_default();
+            if ready.is_empty() {
+                return Ok(());
+            }
+            let ready = ready.into_iter().filter_map(|it| self.retries.follow(it)).collect();
+            self.process_together(ready).await?;
+        }
+    }
+
+    async fn give_up(&mut self) -> Result<(), Halt> {
+        let now = Instant::now();
+        if let Some(buffer) = &mut self.reorder {
+            let retries = &self.retries;
+            // It is not missing: it is here, and has not succeeded yet.
+            let is_there = |aggregate: &sequence::Aggregate| {
+                let mut places = retries.all().filter_map(|it| sequence::place(&it.message));
+                places.any(|(other, _)| other == *aggregate)
+            };
+            buffer.wait_on(is_there, now);
+        }
+        while let Some(given_up) = self.reorder.as_mut().and_then(|it| it.take_given_up(now)) {
+            let GivenUp { messages, last } = given_up;
+            add(&self.counters.sequence_gaps, messages.len());
+            let (count, policy) = (messages.len(), self.spec.sequence.map(|it| it.on_gap));
+            let first = messages.first().and_then(|pending| pending.message.sequence);
+            if self.throttle.is_due("a sequence has a gap") {
+                tracing::warn!(
+                    count,
+                    first,
+                    last,
+                    ?policy,
+                    "messages have waited for an earlier one of their aggregate in vain"
+                );
+            }
+            if policy == Some(GapPolicy::Pass) {
+                let may_skip = |pending| Pending { may_skip: true, ..pending };
+                let passing = messages.into_iter().map(may_skip);
+                let passing = passing.filter_map(|it| self.retries.follow(it)).collect();
+                self.process_together(passing).await?;
+            } else {
+                for pending in &messages {
+                    self.refuse(pending, GAP_CODE, last).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a dead letter of a message that is not next.
+    async fn refuse(
+        &mut self,
+        pending: &Pending,
+        code: &str,
+        last: Option<i64>,
+    ) -> Result<(), Halt> {
+        let Pending { message, position, has_effect, .. } = pending;
+        if code == LATE_CODE && !has_effect {
+            // Nothing is lost: it had nothing but its number.
+            add(&self.counters.passed_over, 1);
+            self.membership.mark_handled(std::slice::from_ref(position), &[]);
+            return Ok(());
+        }
+        let Some(number) = message.sequence else {
+            unreachable!("a message without a number is always next")
+        };
+        let reason = match last {
+            Some(last) => format!("it has number {number}, and number {last} was handled last"),
+            None => format!("it has number {number}, and nothing of its aggregate was handled"),
+        };
+        let failure = self.failure(0, now_ms());
+        let record = (&message.record, position);
+        self.dead_letter(record, Some(message), (code, &reason), failure).await.map(|_| ())
+    }
+}

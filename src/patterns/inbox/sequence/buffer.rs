@@ -1,0 +1,182 @@
+//! The reorder buffer: messages that came before an earlier one of their aggregate, and wait for it.
+//!
+//! Input: messages that are not next, the numbers that were handled, the time. Output: messages that have become
+//! next, in the order of their numbers; those that have waited in vain. Invariant: what is returned of an
+//! aggregate are its lowest numbers; a message is returned once. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::assignments::RecordPosition;
+use super::super::retries::Pending;
+use super::{Aggregate, SequenceSpec, next_of, place};
+
+/// How often the database is asked whether another member has handled what is missing.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Bytes of keys and values that may wait, as in the retry queue.
+const BYTES_MAX: usize = 16 << 20;
+
+/// Messages that wait for earlier ones of their aggregates.
+#[derive(Debug)]
+pub(in crate::inbox) struct ReorderBuffer {
+    spec: SequenceSpec,
+    by_aggregate: BTreeMap<Aggregate, Waiting>,
+    checked: Instant,
+}
+
+/// Those of one aggregate.
+#[derive(Debug)]
+struct Waiting {
+    /// The last number that was handled.
+    last: Option<i64>,
+    /// By number; copies of a message in the order of arrival.
+    messages: Vec<Pending>,
+    /// Since when the same number has been missing.
+    since: Instant,
+}
+
+/// Messages of one aggregate that have waited in vain, and the last number that was handled.
+#[derive(Debug)]
+pub(in crate::inbox) struct GivenUp {
+    pub(in crate::inbox) messages: Vec<Pending>,
+    pub(in crate::inbox) last: Option<i64>,
+}
+
+impl ReorderBuffer {
+    pub(in crate::inbox) fn new(spec: SequenceSpec, now: Instant) -> Self {
+        Self { spec, by_aggregate: BTreeMap::new(), checked: now }
+    }
+
+    /// How many messages wait.
+    pub(in crate::inbox) fn len(&self) -> usize {
+        self.by_aggregate.values().map(|waiting| waiting.messages.len()).sum()
+    }
+
+    /// Has a message wait that the database says is not next.
+    ///
+    /// # Panics
+    /// If it has no number: then there is nothing that it could wait for.
+    pub(in crate::inbox) fn hold(&mut self, pending: Pending, last: Option<i64>, now: Instant) {
+        let Some((aggregate, number)) = place(&pending.message) else {
+            unreachable!("a message without a number is always next")
+        };
+        if self.by_aggregate.is_empty() {
+            self.checked = now;
+        }
+        let fresh = || Waiting { last, messages: Vec::new(), since: now };
+        let waiting = self.by_aggregate.entry(aggregate).or_insert_with(fresh);
+        waiting.reach(last, now);
+        let at = waiting.messages.partition_point(|other| other.message.sequence <= Some(number));
+        waiting.messages.insert(at, pending);
+    }
+
+    /// Has the message wait if it cannot be next, as far as is known; else returns it.
+    pub(in crate::inbox) fn follow(&mut self, pending: Pending, now: Instant) -> Option<Pending> {
+        let held = place(&pending.message).and_then(|(aggregate, number)| {
+            let last = self.by_aggregate.get(&aggregate)?.last;
+            let is_early = next_of(last, self.spec.start).is_some_and(|next| number > next);
+            is_early.then_some(last)
+        });
+        let Some(last) = held else { return Some(pending) };
+        self.hold(pending, last, now);
+        None
+    }
+
+    /// The numbers up to this one are handled.
+    pub(in crate::inbox) fn reach(&mut self, aggregate: &Aggregate, last: i64, now: Instant) {
+        if let Some(waiting) = self.by_aggregate.get_mut(aggregate) {
+            waiting.reach(Some(last), now);
+        }
+    }
+
+    /// Takes those that are next, of each aggregate in order.
+    pub(in crate::inbox) fn take_ready(&mut self) -> Vec<Pending> {
+        let start = self.spec.start;
+        let mut ready = Vec::new();
+        self.by_aggregate.retain(|_, waiting| {
+            let mut next = next_of(waiting.last, start);
+            let is_next = |pending: &&Pending| {
+                let number = pending.message.sequence;
+                let is_next = next.is_none_or(|next| number <= Some(next));
+                next = if number == next { next_of(number, start) } else { next };
+                is_next
+            };
+            let count = waiting.messages.iter().take_while(is_next).count();
+            ready.extend(waiting.messages.drain(..count));
+            !waiting.messages.is_empty()
+        });
+        ready
+    }
+
+    /// The aggregates that wait, if the database should be asked about them.
+    pub(in crate::inbox) fn take_check(&mut self, now: Instant) -> Vec<Aggregate> {
+        if !self.is_over() && self.next_due().is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        self.checked = now;
+        self.by_aggregate.keys().cloned().collect()
+    }
+
+    /// Has the aggregate wait anew: the missing message is there and fails.
+    pub(in crate::inbox) fn wait_on(
+        &mut self,
+        is_there: impl Fn(&Aggregate) -> bool,
+        now: Instant,
+    ) {
+        let expired = self.by_aggregate.iter_mut();
+        let gap_wait = self.spec.gap_wait;
+        for (aggregate, waiting) in expired.filter(|(_, it)| it.is_expired(gap_wait, now)) {
+            if is_there(aggregate) {
+                waiting.since = now;
+            }
+        }
+    }
+
+    /// Takes the messages of an aggregate that has waited too long; or, where more wait than may, of the one that
+    /// has most.
+    pub(in crate::inbox) fn take_given_up(&mut self, now: Instant) -> Option<GivenUp> {
+        let gap_wait = self.spec.gap_wait;
+        let mut aggregates = self.by_aggregate.iter();
+        let expired = aggregates.find(|(_, waiting)| waiting.is_expired(gap_wait, now));
+        let most = || {
+            let most = self.by_aggregate.iter().max_by_key(|(_, it)| it.messages.len());
+            most.filter(|_| self.is_over())
+        };
+        let aggregate = expired.or_else(most)?.0.clone();
+        let Waiting { messages, last, .. } = self.by_aggregate.remove(&aggregate)?;
+        Some(GivenUp { messages, last })
+    }
+
+    /// When it is to be asked again.
+    pub(in crate::inbox) fn next_due(&self) -> Option<Instant> {
+        if self.by_aggregate.is_empty() { None } else { Some(self.checked + CHECK_INTERVAL) }
+    }
+
+    /// Forgets the messages that are not this member's any more: their partition's next owner has them.
+    pub(in crate::inbox) fn retain(&mut self, is_current: impl Fn(&RecordPosition) -> bool) {
+        self.by_aggregate.retain(|_, waiting| {
+            waiting.messages.retain(|pending| is_current(&pending.position));
+            !waiting.messages.is_empty()
+        });
+    }
+
+    /// Whether more wait than may.
+    fn is_over(&self) -> bool {
+        let all = self.by_aggregate.values().flat_map(|waiting| &waiting.messages);
+        self.len() > self.spec.buffer_max || all.map(Pending::bytes).sum::<usize>() > BYTES_MAX
+    }
+}
+
+impl Waiting {
+    fn reach(&mut self, last: Option<i64>, now: Instant) {
+        if last > self.last {
+            (self.last, self.since) = (last, now);
+        }
+    }
+
+    fn is_expired(&self, gap_wait: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= gap_wait
+    }
+}

@@ -1,0 +1,291 @@
+//! The order of each aggregate's numbers, enforced: across topics, gaps, retries, members and kills.
+
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use postrider::dead_letter::{Filter, RedriveOptions, now_ms};
+use postrider::inbox::{Consumer, ConsumerSpec, GapPolicy, SequenceSpec, SequenceStart};
+use uuid::Uuid;
+
+use crate::inbox::scene::{
+    Draft, HANDLED, IGNORED, Outcome, PARTITIONS, Running, Scene, TestEffects,
+};
+use support::chance::Chance;
+use support::{topic, unique, wait_for};
+
+/// Long enough for everything that is not a gap, on a machine that does much else.
+const LONG: Duration = Duration::from_mins(10);
+
+/// A scene with a second topic. Rows of effects are numbered as they are written.
+struct Split {
+    scene: Scene,
+    other: Scene,
+}
+
+/// The message with this number of an aggregate; the effect's number says both.
+fn numbered(aggregate: usize, number: usize) -> Draft {
+    let mut draft = Draft::of(Uuid::now_v7(), HANDLED, aggregate * 1_000 + number);
+    draft.key = format!("account-{aggregate}");
+    draft.headers.push(("aggregate_type", "account".into()));
+    draft.headers.push(("sequence", number.to_string()));
+    draft
+}
+
+impl Split {
+    fn new(stem: &str) -> Option<Self> {
+        let scene = Scene::new(stem)?;
+        scene.database.sql().run("ALTER TABLE deeds ADD COLUMN written bigserial");
+        let other_topic = unique(stem);
+        topic::create(&scene.bootstrap, &other_topic, PARTITIONS, &[]);
+        let (bootstrap, database) = (scene.bootstrap.clone(), scene.database.clone());
+        let other = Scene { bootstrap, topic: other_topic, name: scene.name.clone(), database };
+        Some(Self { scene, other })
+    }
+
+    fn spec(&self, gap_wait: Duration, on_gap: GapPolicy) -> ConsumerSpec {
+        let mut spec = self.scene.spec();
+        spec.topics.push(self.other.topic.clone());
+        spec.sequence = Some(sequence(gap_wait, on_gap));
+        spec
+    }
+
+    /// Even numbers go to one topic, odd ones to the other, in an order of the test's.
+    fn send_shuffled(&self, aggregates: usize, numbers: usize) {
+        let mut chance = Chance::new(7);
+        let mut places: Vec<(usize, usize)> =
+            (0..aggregates).flat_map(|a| (1..=numbers).map(move |number| (a, number))).collect();
+        for at in (1..places.len()).rev() {
+            places.swap(at, chance.below(at + 1));
+        }
+        let (even, odd): (Vec<_>, Vec<_>) = places.iter().partition(|(_, number)| number % 2 == 0);
+        let drafts = |places: Vec<(usize, usize)>| -> Vec<Draft> {
+            places.into_iter().map(|(aggregate, number)| numbered(aggregate, number)).collect()
+        };
+        self.scene.send(&drafts(even));
+        self.other.send(&drafts(odd));
+    }
+
+    /// The numbers of an aggregate as their effects were had.
+    fn handled(&self, aggregate: usize) -> String {
+        let sql = format!(
+            "SELECT coalesce(string_agg((number % 1000)::text, ',' ORDER BY written), '') \
+             FROM deeds WHERE number / 1000 = {aggregate}"
+        );
+        self.scene.database.sql().value(&sql)
+    }
+
+    fn await_handled(&self, aggregate: usize, numbers: &str) {
+        wait_for(numbers, || (self.handled(aggregate) == numbers).then_some(()));
+    }
+
+    fn assert_in_order(&self, aggregates: usize, numbers: usize) {
+        let expected: Vec<String> = (1..=numbers).map(|number| number.to_string()).collect();
+        for aggregate in 0..aggregates {
+            assert_eq!(self.handled(aggregate), expected.join(","), "of aggregate {aggregate}");
+        }
+    }
+
+    fn redrive(&self) {
+        let how =
+            RedriveOptions { horizon: Duration::from_hours(1), force: false, now_ms: now_ms() };
+        self.scene.dead_letters().redrive(&Filter::default(), &how).unwrap();
+    }
+}
+
+fn sequence(gap_wait: Duration, on_gap: GapPolicy) -> SequenceSpec {
+    let mut sequence = SequenceSpec::default();
+    sequence.gap_wait = gap_wait;
+    sequence.on_gap = on_gap;
+    sequence.start = SequenceStart::One;
+    sequence
+}
+
+#[test]
+fn events_of_an_aggregate_in_two_topics_are_handled_in_the_order_of_their_numbers() {
+    let Some(split) = Split::new("shuffled") else { return };
+    split.send_shuffled(20, 30);
+    let mut spec = split.spec(LONG, GapPolicy::DeadLetter);
+    spec.batch_max = 20;
+    let running = Running::start(spec, TestEffects::plain());
+    split.scene.await_effects(600);
+    let end = running.stop();
+    assert_eq!((end.processed, end.dead_letters, end.sequence_gaps), (600, 0, 0));
+    assert!(end.sequence_waits > 0, "{end:?}");
+    split.assert_in_order(20, 30);
+    let sum = split.scene.committed().iter().chain(&split.other.committed()).sum::<i64>();
+    assert_eq!(sum, 600);
+}
+
+#[test]
+fn what_comes_after_a_gap_is_a_dead_letter_and_comes_in_order_when_it_is_redriven() {
+    let Some(split) = Split::new("gap") else { return };
+    split.scene.send(&[(0, 1), (0, 3), (0, 4), (1, 1), (1, 2)].map(|(a, n)| numbered(a, n)));
+    let spec = split.spec(Duration::from_secs(2), GapPolicy::DeadLetter);
+    let running = Running::start(spec, TestEffects::plain());
+    // Another aggregate passes.
+    split.await_handled(1, "1,2");
+    running.await_counters("the dead letters", |now| now.dead_letters == 2);
+    assert_eq!(split.handled(0), "1");
+    for (letter, number) in split.scene.letters().iter().zip([3, 4]) {
+        let reason = format!("it has number {number}, and number 1 was handled last");
+        assert_eq!((letter.code.as_str(), letter.reason.as_str()), ("sequence_gap", &*reason));
+    }
+    // The missing one comes from elsewhere, and after the others.
+    split.redrive();
+    running.await_status("the others again", |status| status.waiting_messages == 2);
+    split.other.send(&[numbered(0, 2)]);
+    split.await_handled(0, "1,2,3,4");
+    let end = running.stop();
+    assert_eq!((end.sequence_gaps, end.dead_letters), (2, 2));
+}
+
+#[test]
+fn a_gap_is_passed_where_that_is_said_and_what_comes_late_is_a_dead_letter() {
+    let Some(split) = Split::new("passed") else { return };
+    split.scene.send(&[numbered(0, 1), numbered(0, 3), numbered(0, 5), numbered(0, 4)]);
+    let spec = split.spec(Duration::from_millis(300), GapPolicy::Pass);
+    let running = Running::start(spec, TestEffects::plain());
+    split.await_handled(0, "1,3,4,5");
+    split.other.send(&[numbered(0, 2)]);
+    running.await_counters("the late one", |now| now.dead_letters == 1);
+    let end = running.stop();
+    assert_eq!((end.processed, end.sequence_gaps), (4, 3));
+    let letters = split.scene.letters();
+    assert_eq!(letters[0].code, "out_of_sequence");
+    assert_eq!(letters[0].reason, "it has number 2, and number 5 was handled last");
+}
+
+#[test]
+fn a_message_that_waits_holds_its_offset_back_and_follows_what_another_member_handles() {
+    let Some(split) = Split::new("member") else { return };
+    split.scene.send(&[numbered(0, 3)]);
+    let spec = || split.spec(LONG, GapPolicy::DeadLetter);
+    let first = Running::start(spec(), TestEffects::plain());
+    first.await_status("the early one", |status| status.waiting_messages == 1);
+    first.stop();
+    assert!(split.scene.committed().iter().all(|&offset| offset <= 0));
+    assert_eq!((split.scene.markers(), split.scene.effect_rows()), (0, (0, 0)));
+    let second = Running::start(spec(), TestEffects::plain());
+    second.await_status("it again", |status| status.waiting_messages == 1);
+    split.scene.database.sql().run(&format!(
+        "INSERT INTO consumer_sequences VALUES ('{}', 'account', 'account-0', 2)",
+        split.scene.name
+    ));
+    split.await_handled(0, "3");
+    assert_eq!(second.stop().dead_letters, 0);
+}
+
+#[test]
+fn a_message_that_is_retried_is_not_missing_and_one_of_an_ignored_type_counts() {
+    let Some(split) = Split::new("retried") else { return };
+    let mut ignored = numbered(0, 1);
+    ignored.headers[1].1 = IGNORED.into();
+    let mut unnumbered = numbered(1, 1);
+    unnumbered.headers.retain(|(name, _)| *name != "sequence");
+    split.scene.send(&[ignored, numbered(0, 2), unnumbered]);
+    split.other.send(&[numbered(0, 3)]);
+    let is_back = Arc::new(AtomicBool::new(false));
+    let switch = Arc::clone(&is_back);
+    let effects = TestEffects::with(move |number, _| {
+        let is_away = number == 2 && !switch.load(Ordering::Relaxed);
+        if is_away { Outcome::Unavailable } else { Outcome::Succeed }
+    });
+    let spec = split.spec(Duration::from_millis(50), GapPolicy::DeadLetter);
+    let running = Running::start(spec, effects);
+    running.await_status("both", |status| status.waiting_messages == 2);
+    // Long beyond the limit: each attempt is at least 10 ms after the one before.
+    running.await_counters("retries", |now| now.retries > 60);
+    assert_eq!((split.handled(0), running.now().sequence_gaps), (String::new(), 0));
+    is_back.store(true, Ordering::Relaxed);
+    split.await_handled(0, "2,3");
+    let end = running.stop();
+    assert_eq!((end.processed, end.passed_over, end.dead_letters), (2, 1, 1));
+    let letters = split.scene.letters();
+    assert_eq!(letters[0].code, "missing_header");
+    assert_eq!(letters[0].reason, "the header `sequence` is missing");
+}
+
+#[test]
+fn an_aggregate_begins_with_what_is_seen_first_unless_it_is_to_begin_with_one() {
+    let Some(split) = Split::new("begins") else { return };
+    split.scene.send(&[numbered(0, 57), numbered(0, 58)]);
+    let mut spec = split.spec(LONG, GapPolicy::DeadLetter);
+    spec.sequence = Some(SequenceSpec::default());
+    let running = Running::start(spec, TestEffects::plain());
+    split.await_handled(0, "57,58");
+    assert_eq!(running.stop().sequence_waits, 0);
+}
+
+/// What the member that is killed needs to know; it runs this same test in a process of its own.
+const MEMBER: [&str; 5] = ["BOOTSTRAP", "TOPIC", "OTHER_TOPIC", "CONSUMER", "DATABASE"];
+
+#[test]
+fn a_consumer_that_is_killed_again_and_again_loses_nothing_and_keeps_the_order() {
+    const NAME: &str = "inbox::sequences::a_consumer_that_is_killed_again_and_again_loses_nothing_and_keeps_the_order";
+    if let Some(values) = MEMBER.map(member_variable).into_iter().collect::<Option<Vec<_>>>() {
+        return run_member(&values);
+    }
+    let Some(split) = Split::new("killed") else { return };
+    split.send_shuffled(20, 30);
+    let values = [
+        split.scene.bootstrap.clone(),
+        split.scene.topic.clone(),
+        split.other.topic.clone(),
+        split.scene.name.clone(),
+        split.scene.database.address().unix_url(),
+    ];
+    let start = || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        for (name, value) in MEMBER.into_iter().zip(&values) {
+            command.env(format!("SEQUENCE_{name}"), value);
+        }
+        command.args(["--exact", NAME]).stdin(Stdio::piped()).stdout(Stdio::null());
+        Killed(command.spawn().unwrap())
+    };
+    for kill in 0..10 {
+        let member = start();
+        wait_for("some effects", || (split.scene.effect_rows().0 > kill * 50).then_some(()));
+        drop(member);
+    }
+    assert!(split.scene.effect_rows().0 < 600, "it was never killed in the middle");
+    let _last = start();
+    split.scene.await_effects(600);
+    split.assert_in_order(20, 30);
+    assert_eq!(split.scene.letters().len(), 0);
+}
+
+/// A process that is ended by SIGKILL.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn member_variable(name: &str) -> Option<String> {
+    std::env::var(format!("SEQUENCE_{name}")).ok()
+}
+
+/// Consumes until its standard input ends, so that it does not outlive the test.
+fn run_member(values: &[String]) {
+    let [bootstrap, topic, other, name, database] = values else { panic!("{MEMBER:?}") };
+    let database = database.parse().unwrap();
+    let mut spec = ConsumerSpec::new(name, [topic, other], bootstrap, database);
+    spec.batch_max = 10;
+    spec.sequence = Some(sequence(LONG, GapPolicy::DeadLetter));
+    // The next process is the same member, so that it need not wait until this one is given up.
+    spec.kafka.push(("group.instance.id".into(), "the-only-one".into()));
+    let slow = TestEffects::with(|_, _| Outcome::Sleep(Duration::from_millis(2)));
+    let consumer = Consumer::new(spec, slow).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stop = async {
+        let input = || std::io::stdin().read_to_end(&mut Vec::new());
+        drop(tokio::task::spawn_blocking(input).await);
+    };
+    runtime.block_on(consumer.run(stop)).unwrap();
+}
