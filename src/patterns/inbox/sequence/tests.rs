@@ -43,12 +43,15 @@ fn ids(messages: &[Pending]) -> HashSet<Uuid> {
     messages.iter().map(|pending| pending.message.id).collect()
 }
 
+/// Of each step the number that it ends with, and that it began with.
+type Steps = Vec<(i64, Option<i64>)>;
+
 /// Of one batch, where the database has these numbers.
 fn checked(
     messages: &[Pending],
     lasts: &[(&str, i64)],
     start: SequenceStart,
-) -> Result<Vec<(i64, Option<i64>)>, Vec<(usize, Option<i64>)>> {
+) -> Result<Steps, Vec<(usize, Option<i64>)>> {
     let last = |(id, last): &(&str, i64)| ((String::new(), (*id).to_owned()), *last);
     let lasts = lasts.iter().map(last).collect();
     let steps = check(messages, ids(messages), &lasts, start);
