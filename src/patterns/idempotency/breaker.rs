@@ -1,6 +1,6 @@
 //! A circuit breaker for Redis: bypasses it after a failure, so that an outage does not slow down requests.
 //!
-//! Input: outcomes of calls, and the time. Output: whether to call Redis (`Attempt`). Invariant: after a
+//! Input: outcomes of calls, and the time. Output: whether to call Redis (`CallMode`). Invariant: after a
 //! failure the circuit is open (no calls) for the length of the pause; then it is half-open: one call
 //! probes, and only its success closes the circuit.
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Whether to call Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attempt {
+pub(super) enum CallMode {
     /// Closed: call it.
     Normal,
     /// Half-open: this call probes whether Redis is back.
@@ -30,14 +30,14 @@ impl CircuitBreaker {
         Self { pause, until: None }
     }
 
-    pub(super) fn ask(&mut self, now: Instant) -> Attempt {
+    pub(super) fn mode(&mut self, now: Instant) -> CallMode {
         match self.until {
-            None => Attempt::Normal,
-            Some(until) if now < until => Attempt::Bypass,
+            None => CallMode::Normal,
+            Some(until) if now < until => CallMode::Bypass,
             Some(_) => {
                 // If the probe is cancelled half-way, the next follows a pause later.
                 self.until = Some(now + self.pause);
-                Attempt::Probe
+                CallMode::Probe
             }
         }
     }
@@ -63,13 +63,13 @@ mod tests {
     fn a_failure_bypasses_redis_for_the_pause_and_then_lets_one_call_probe() {
         let (mut breaker, start) = (CircuitBreaker::new(PAUSE), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
-        assert_eq!([breaker.ask(at(0)), breaker.ask(at(1))], [Attempt::Normal; 2]);
+        assert_eq!([breaker.mode(at(0)), breaker.mode(at(1))], [CallMode::Normal; 2]);
         assert!(breaker.failed(at(10)), "it opens");
-        assert_eq!([breaker.ask(at(11)), breaker.ask(at(1_009))], [Attempt::Bypass; 2]);
-        assert_eq!(breaker.ask(at(1_010)), Attempt::Probe);
-        assert_eq!(breaker.ask(at(1_011)), Attempt::Bypass, "one probes, the others do without");
+        assert_eq!([breaker.mode(at(11)), breaker.mode(at(1_009))], [CallMode::Bypass; 2]);
+        assert_eq!(breaker.mode(at(1_010)), CallMode::Probe);
+        assert_eq!(breaker.mode(at(1_011)), CallMode::Bypass, "one probes, the others do without");
         breaker.recovered();
-        assert_eq!(breaker.ask(at(1_012)), Attempt::Normal);
+        assert_eq!(breaker.mode(at(1_012)), CallMode::Normal);
         assert!(breaker.failed(at(1_013)), "it opens again");
     }
 
@@ -79,10 +79,10 @@ mod tests {
         breaker.failed(now);
         for _ in 0..5 {
             now += PAUSE;
-            assert_eq!(breaker.ask(now), Attempt::Probe);
+            assert_eq!(breaker.mode(now), CallMode::Probe);
             now += Duration::from_millis(100);
             assert!(!breaker.failed(now), "not the first");
-            assert_eq!(breaker.ask(now + PAUSE / 2), Attempt::Bypass);
+            assert_eq!(breaker.mode(now + PAUSE / 2), CallMode::Bypass);
         }
     }
 
@@ -90,7 +90,7 @@ mod tests {
     fn a_cancelled_probe_is_followed_by_another() {
         let (mut breaker, now) = (CircuitBreaker::new(PAUSE), Instant::now());
         breaker.failed(now);
-        assert_eq!(breaker.ask(now + PAUSE), Attempt::Probe);
-        assert_eq!(breaker.ask(now + PAUSE * 2), Attempt::Probe);
+        assert_eq!(breaker.mode(now + PAUSE), CallMode::Probe);
+        assert_eq!(breaker.mode(now + PAUSE * 2), CallMode::Probe);
     }
 }

@@ -32,7 +32,7 @@ impl Guard {
         let mut wait = Wait::new(self);
         let tally = &self.shared.tally;
         loop {
-            let (lease, counter) = match self.ask(request).await {
+            let (lease, counter) = match self.begin_uncounted(request).await {
                 BeginOutcome::New(lease) => (Some(lease), &tally.new),
                 BeginOutcome::Unsure => (None, &tally.unsure),
                 BeginOutcome::Replay(response) => {

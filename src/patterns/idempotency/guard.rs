@@ -28,9 +28,10 @@ use super::counts::{AtomicCounts, Counts, count};
 use super::error::IdempotencyError;
 use super::in_flight::AllInFlight;
 use super::lease::{Completion, Finish, Lease};
-use super::redis_store::{BeginReply, GuardSettings, RedisStore};
+use super::redis_store::{BeginReply, RedisStore};
 use super::request::Request;
 use super::response::StoredResponse;
+use super::settings::GuardSettings;
 
 /// The Retry-After of a guard without Redis, as the default of one with it.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -159,7 +160,7 @@ impl Guard {
     /// If the future is dropped while it waits, or Redis answers too late, a lease that it gets all the
     /// same is released in the background.
     pub async fn begin(&self, request: &Request) -> BeginOutcome {
-        let begin = self.ask(request).await;
+        let begin = self.begin_uncounted(request).await;
         count(match &begin {
             BeginOutcome::New(_) => &self.shared.tally.new,
             BeginOutcome::Pending { .. } => &self.shared.tally.pending,
@@ -170,7 +171,8 @@ impl Guard {
         begin
     }
 
-    pub(super) async fn ask(&self, request: &Request) -> BeginOutcome {
+    /// For a request that begins again and again while it waits.
+    pub(super) async fn begin_uncounted(&self, request: &Request) -> BeginOutcome {
         let Some(redis) = &self.shared.redis else { return BeginOutcome::Unsure };
         let (shared, asked) = (Arc::clone(&self.shared), request.clone());
         let begin = async move {

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
 use super::guard::Shared;
-use super::redis_store;
+use super::redis_store::OwnedKey;
 use super::response::StoredResponse;
 
 /// Between two attempts to release a key, where Redis is not bypassed for longer after a failure.
@@ -29,14 +29,14 @@ const BACKGROUND_MAX: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 #[must_use = "a lease that is dropped frees its key"]
 pub struct Lease {
-    pub(super) owned: redis_store::Lease,
+    pub(super) owned: OwnedKey,
     shared: Arc<Shared>,
     /// Nothing is left to do when it is dropped.
     is_settled: AtomicBool,
 }
 
 impl Lease {
-    pub(super) fn new(owned: redis_store::Lease, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(owned: OwnedKey, shared: Arc<Shared>) -> Self {
         Self { owned, shared, is_settled: AtomicBool::new(false) }
     }
 

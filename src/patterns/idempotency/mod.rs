@@ -58,6 +58,6 @@ pub use counts::Counts;
 pub use error::IdempotencyError;
 pub use guard::{BeginOutcome, Guard, OwnerUpdate};
 pub use lease::Lease;
-pub use redis_store::GuardSettings;
 pub use request::{Fingerprint, Key, KeyRefusal, NotJson, Request};
 pub use response::StoredResponse;
+pub use settings::GuardSettings;

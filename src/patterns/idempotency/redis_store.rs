@@ -1,8 +1,8 @@
 //! Stores the state of idempotency keys in Redis: one command or script for each transition, behind a circuit
 //! breaker.
 //!
-//! Input: `GuardSettings`, a request, or the `Lease` of the request that executes, with its response.
-//! Output: a new lease, the existing value, or whether the lease was still valid; `None` if Redis did not
+//! Input: `GuardSettings`, a request, or the `OwnedKey` of the request that executes, with its response.
+//! Output: a new key, the existing value, or whether the key was still owned; `None` if Redis did not
 //! answer in time. Invariant: a call but `begin` takes no longer than the response timeout, connecting included;
 //! after a failure Redis is bypassed for a while, so that an outage neither fails nor slows down requests.
 
@@ -13,87 +13,29 @@ use std::time::{Duration, Instant};
 
 use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
 
-use super::breaker::{Attempt, CircuitBreaker};
+use super::breaker::{CallMode, CircuitBreaker};
 use super::cache_entry::{self, Pending};
 use super::connecting::Connecting;
 use super::error::IdempotencyError;
 use super::request::Request;
+use super::response::StoredResponse;
 use super::scripts::Script;
+use super::settings::GuardSettings;
 use crate::redis_client::{Connection, Server};
 
-/// With less, any pause would miss the renewal at every third of it.
-const PENDING_TTL_MIN: Duration = Duration::from_millis(30);
 /// `ERR syntax error`, or another text after ERR.
 const UNKNOWN_OPTION: ErrorKind = ErrorKind::Server(ServerErrorKind::ResponseError);
-/// Longer is a mistake in the unit.
-const TTL_MAX: Duration = Duration::from_hours(24 * 366);
-
-/// Settings of the guard's Redis cache: the default, changed by the method of each name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GuardSettings {
-    /// Before every key; 0 to 64 bytes.
-    pub prefix: String,
-    /// How long a lease lasts without renewal; 30 ms to 366 days. Longer than usual pauses of a process,
-    /// shorter than clients wait.
-    pub pending_ttl: Duration,
-    /// How long a response is cached; 1 ms to 366 days.
-    pub completed_ttl: Duration,
-    /// Largest response to cache, in bytes, headers included; a larger one becomes a pointer to Postgres.
-    pub stored_bytes_max: usize,
-    /// How long a request waits for Redis, at most; at least 1 ms.
-    pub response_timeout: Duration,
-    /// How long Redis is bypassed after a failure.
-    pub bypass: Duration,
-    /// The Retry-After of requests that have to wait for the owner.
-    pub retry_after: Duration,
-}
-
-impl Default for GuardSettings {
-    fn default() -> Self {
-        Self {
-            prefix: "idem:".to_owned(),
-            pending_ttl: Duration::from_secs(30),
-            completed_ttl: Duration::from_hours(24),
-            stored_bytes_max: 16 * 1024,
-            response_timeout: Duration::from_millis(100),
-            bypass: Duration::from_secs(1),
-            retry_after: Duration::from_secs(1),
-        }
-    }
-}
-
-impl GuardSettings {
-    fn check(&self) -> Result<(), IdempotencyError> {
-        let millisecond = Duration::from_millis(1);
-        let checks = [
-            (self.prefix.len() > 64, "prefix must be at most 64 bytes"),
-            (self.pending_ttl < PENDING_TTL_MIN, "pending_ttl must be at least 30 ms"),
-            (self.completed_ttl < millisecond, "completed_ttl must be at least 1 ms"),
-            (
-                self.pending_ttl.max(self.completed_ttl) > TTL_MAX,
-                "a time to live must be at most 366 days",
-            ),
-            (self.response_timeout < millisecond, "response_timeout must be at least 1 ms"),
-        ];
-        match checks.iter().find(|(broken, _)| *broken) {
-            Some((_, why)) => Err(IdempotencyError::Settings(why)),
-            None => Ok(()),
-        }
-    }
-}
-
-/// What only the owner of a key knows; [`super::Lease`] says when it ends.
+/// A key that a request has made PENDING, with what only its owner knows; `Lease` says when it is freed.
 #[derive(Clone)]
-pub(super) struct Lease {
+pub(super) struct OwnedKey {
     redis_key: String,
     pending: Pending,
 }
 
 /// Without the client's key and the fingerprint of its request.
-impl std::fmt::Debug for Lease {
+impl std::fmt::Debug for OwnedKey {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Lease").finish_non_exhaustive()
+        out.debug_struct("OwnedKey").finish_non_exhaustive()
     }
 }
 
@@ -107,7 +49,7 @@ enum WhenLate {
 /// The outcome of `begin`.
 #[derive(Debug)]
 pub(super) enum BeginReply {
-    New(Lease),
+    New(OwnedKey),
     Existing(bytes::Bytes),
 }
 
@@ -166,37 +108,37 @@ impl RedisStore {
             unless_of_another_type(command.query_async(&mut connection).await, Value::Okay)
         };
         match self.exchange(call, WhenLate::GoOn).await? {
-            Value::Nil => Some(BeginReply::New(Lease { redis_key, pending })),
+            Value::Nil => Some(BeginReply::New(OwnedKey { redis_key, pending })),
             Value::BulkString(value) => Some(BeginReply::Existing(value.into())),
             _ => None,
         }
     }
 
-    /// Whether the lease was still valid.
+    /// Whether the key was still owned.
     pub(super) async fn complete(
         &self,
-        lease: &Lease,
-        response: &super::response::StoredResponse,
+        owned: &OwnedKey,
+        response: &StoredResponse,
     ) -> Option<bool> {
         let bytes_max = self.settings.stored_bytes_max;
-        let value = cache_entry::completed(&lease.pending, response, bytes_max);
-        self.replace(lease, &value, self.settings.completed_ttl).await
+        let value = cache_entry::completed(&owned.pending, response, bytes_max);
+        self.replace(owned, &value, self.settings.completed_ttl).await
     }
 
-    pub(super) async fn renew(&self, lease: &Lease) -> Option<bool> {
-        self.replace(lease, &lease.pending, self.settings.pending_ttl).await
+    pub(super) async fn renew(&self, owned: &OwnedKey) -> Option<bool> {
+        self.replace(owned, &owned.pending, self.settings.pending_ttl).await
     }
 
-    pub(super) async fn release(&self, lease: &Lease) -> Option<bool> {
-        let (key, pending) = (lease.redis_key.as_str(), lease.pending.as_slice());
+    pub(super) async fn release(&self, owned: &OwnedKey) -> Option<bool> {
+        let (key, pending) = (owned.redis_key.as_str(), owned.pending.as_slice());
         self.call(async |mut it| self.delete.run(&mut it, key, &[pending]).await).await
     }
 
-    /// Replaces the lease's PENDING, if it is there, by one command where the server has it: Redis from 8.4
+    /// Replaces the owner's PENDING, if it is there, by one command where the server has it: Redis from 8.4
     /// on, Valkey from 8.1 on. Others have a script for it, which costs them as much as the rest of a
     /// request.
-    async fn replace(&self, lease: &Lease, value: &[u8], ttl: Duration) -> Option<bool> {
-        let (key, pending) = (lease.redis_key.as_str(), lease.pending.as_slice());
+    async fn replace(&self, owned: &OwnedKey, value: &[u8], ttl: Duration) -> Option<bool> {
+        let (key, pending) = (owned.redis_key.as_str(), owned.pending.as_slice());
         let ttl = millis(ttl).to_string();
         let mut command = redis::cmd("SET");
         command.arg(key).arg(value).arg("IFEQ").arg(pending).arg("PX").arg(&ttl);
@@ -232,7 +174,7 @@ impl RedisStore {
         call: impl AsyncFnOnce(Connection) -> RedisResult<T>,
         when_late: WhenLate,
     ) -> Option<T> {
-        let (attempt, mut connecting) = self.attempt()?;
+        let (mode, mut connecting) = self.connection()?;
         let shared = connecting.clone();
         let mut reply = pin!(async { call(connecting.ready().await?).await });
         let reply = match tokio::time::timeout(self.settings.response_timeout, &mut reply).await {
@@ -240,7 +182,7 @@ impl RedisStore {
             Err(elapsed) => {
                 // Once may be a pause of the server; twice, it may be a host that is gone, or one that
                 // is no master any more. Another connection finds out.
-                let is_dead = attempt == Attempt::Probe && !shared.is_pending();
+                let is_dead = mode == CallMode::Probe && !shared.is_pending();
                 self.failed(&elapsed, is_dead.then_some(&shared));
                 if when_late == WhenLate::GiveUp {
                     return None;
@@ -250,7 +192,7 @@ impl RedisStore {
         };
         match reply {
             Ok(value) => {
-                if attempt == Attempt::Probe {
+                if mode == CallMode::Probe {
                     self.state().breaker.recovered();
                     tracing::info!("Redis is available again; the idempotency guard uses it");
                 }
@@ -264,14 +206,14 @@ impl RedisStore {
     }
 
     /// `None` while Redis is bypassed.
-    fn attempt(&self) -> Option<(Attempt, Connecting)> {
+    fn connection(&self) -> Option<(CallMode, Connecting)> {
         let mut state = self.state();
-        let attempt = state.breaker.ask(Instant::now());
-        if attempt == Attempt::Bypass {
+        let mode = state.breaker.mode(Instant::now());
+        if mode == CallMode::Bypass {
             return None;
         }
         let connection = state.connection.get_or_insert_with(|| Connecting::start(&self.server));
-        Some((attempt, connection.clone()))
+        Some((mode, connection.clone()))
     }
 
     /// `useless` is given up, if another call has not done so.
@@ -312,24 +254,4 @@ fn token() -> u64 {
 fn millis(time: Duration) -> u64 {
     // Checked to be below 366 days.
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn impossible_settings_are_refused() {
-        let good = GuardSettings::default();
-        assert!(good.check().is_ok());
-        for bad in [
-            GuardSettings { prefix: "x".repeat(65), ..good.clone() },
-            GuardSettings { pending_ttl: Duration::from_millis(29), ..good.clone() },
-            GuardSettings { completed_ttl: Duration::ZERO, ..good.clone() },
-            GuardSettings { completed_ttl: Duration::MAX, ..good.clone() },
-            GuardSettings { response_timeout: Duration::ZERO, ..good.clone() },
-        ] {
-            assert!(matches!(bad.check(), Err(IdempotencyError::Settings(_))), "{bad:?}");
-        }
-    }
 }

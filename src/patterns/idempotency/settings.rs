@@ -1,11 +1,51 @@
-//! A method for each setting of the guard's cache.
+//! Settings of the guard's cache.
 //!
-//! Input: [`GuardSettings`] and the new value of a setting. Output: the settings with it. Invariant: nothing is
-//! checked here; `Guard::connect` refuses what is out of range.
+//! Input: the new value of a setting. Output: [`GuardSettings`] with it, or why they are refused. Invariant:
+//! `Guard::connect` takes only settings that are within their ranges.
 
 use std::time::Duration;
 
-use super::redis_store::GuardSettings;
+use super::error::IdempotencyError;
+
+/// With less, any pause would miss the renewal at every third of it.
+const PENDING_TTL_MIN: Duration = Duration::from_millis(30);
+/// Longer is a mistake in the unit.
+const TTL_MAX: Duration = Duration::from_hours(24 * 366);
+
+/// Settings of the guard's Redis cache: the default, changed by the method of each name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GuardSettings {
+    /// Before every key; 0 to 64 bytes.
+    pub prefix: String,
+    /// How long a lease lasts without renewal; 30 ms to 366 days. Longer than usual pauses of a process,
+    /// shorter than clients wait.
+    pub pending_ttl: Duration,
+    /// How long a response is cached; 1 ms to 366 days.
+    pub completed_ttl: Duration,
+    /// Largest response to cache, in bytes, headers included; a larger one becomes a pointer to Postgres.
+    pub stored_bytes_max: usize,
+    /// How long a request waits for Redis, at most; at least 1 ms.
+    pub response_timeout: Duration,
+    /// How long Redis is bypassed after a failure.
+    pub bypass: Duration,
+    /// The Retry-After of requests that have to wait for the owner.
+    pub retry_after: Duration,
+}
+
+impl Default for GuardSettings {
+    fn default() -> Self {
+        Self {
+            prefix: "idem:".to_owned(),
+            pending_ttl: Duration::from_secs(30),
+            completed_ttl: Duration::from_hours(24),
+            stored_bytes_max: 16 * 1024,
+            response_timeout: Duration::from_millis(100),
+            bypass: Duration::from_secs(1),
+            retry_after: Duration::from_secs(1),
+        }
+    }
+}
 
 impl GuardSettings {
     /// Sets what stands before every key; 0 to 64 bytes, `idem:` by default.
@@ -55,5 +95,43 @@ impl GuardSettings {
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.retry_after = pause;
         self
+    }
+
+    pub(super) fn check(&self) -> Result<(), IdempotencyError> {
+        let millisecond = Duration::from_millis(1);
+        let checks = [
+            (self.prefix.len() > 64, "prefix must be at most 64 bytes"),
+            (self.pending_ttl < PENDING_TTL_MIN, "pending_ttl must be at least 30 ms"),
+            (self.completed_ttl < millisecond, "completed_ttl must be at least 1 ms"),
+            (
+                self.pending_ttl.max(self.completed_ttl) > TTL_MAX,
+                "a time to live must be at most 366 days",
+            ),
+            (self.response_timeout < millisecond, "response_timeout must be at least 1 ms"),
+        ];
+        match checks.iter().find(|(broken, _)| *broken) {
+            Some((_, why)) => Err(IdempotencyError::Settings(why)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        let good = GuardSettings::default();
+        assert!(good.check().is_ok());
+        for bad in [
+            GuardSettings { prefix: "x".repeat(65), ..good.clone() },
+            GuardSettings { pending_ttl: Duration::from_millis(29), ..good.clone() },
+            GuardSettings { completed_ttl: Duration::ZERO, ..good.clone() },
+            GuardSettings { completed_ttl: Duration::MAX, ..good.clone() },
+            GuardSettings { response_timeout: Duration::ZERO, ..good.clone() },
+        ] {
+            assert!(matches!(bad.check(), Err(IdempotencyError::Settings(_))), "{bad:?}");
+        }
     }
 }
