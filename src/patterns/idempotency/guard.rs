@@ -27,7 +27,7 @@ use super::cache_entry::CacheEntry;
 use super::counts::{AtomicCounts, Counts, count};
 use super::error::IdempotencyError;
 use super::in_flight::AllInFlight;
-use super::lease::{Completion, Finish, Lease};
+use super::lease::{Lease, in_background};
 use super::redis_store::{BeginReply, RedisStore};
 use super::request::Request;
 use super::response::StoredResponse;
@@ -174,11 +174,12 @@ impl Guard {
     /// For a request that begins again and again while it waits.
     pub(super) async fn begin_uncounted(&self, request: &Request) -> BeginOutcome {
         let Some(redis) = &self.shared.redis else { return BeginOutcome::Unsure };
-        let (shared, asked) = (Arc::clone(&self.shared), request.clone());
-        let begin = async move {
-            Some(match shared.redis.as_ref()?.begin(&asked).await? {
+        let (shared, request) = (Arc::clone(&self.shared), request.clone());
+        // A task of its own, which goes on when nobody awaits it any more: a lease is then released.
+        let begin = in_background(async move {
+            Some(match shared.redis.as_ref()?.begin(&request).await? {
                 BeginReply::New(owned) => BeginOutcome::New(Lease::new(owned, Arc::clone(&shared))),
-                BeginReply::Existing(value) => match CacheEntry::of(&value, &asked) {
+                BeginReply::Existing(value) => match CacheEntry::of(&value, &request) {
                     CacheEntry::Pending => {
                         BeginOutcome::Pending { retry_after: shared.retry_after() }
                     }
@@ -187,9 +188,7 @@ impl Guard {
                     CacheEntry::Pointer | CacheEntry::Corrupt => return None,
                 },
             })
-        };
-        // It goes on in the background when it is late: a lease that nobody awaits any more is released.
-        let begin = Finish::new(begin, self.shared.runtime.clone());
+        });
         let limit = redis.settings().response_timeout + LATE_NOTED;
         timeout(limit, begin).await.ok().flatten().unwrap_or(BeginOutcome::Unsure)
     }
@@ -200,11 +199,11 @@ impl Guard {
     /// If the future is dropped while it waits, the response is stored in the background.
     pub async fn complete(&self, lease: &Lease, response: &StoredResponse) -> OwnerUpdate {
         lease.leave_to_expire();
-        let Some(redis) = &self.shared.redis else { return OwnerUpdate::Unsure };
-        let completion = Completion::of(lease, response);
-        let was_owner = redis.complete(&lease.owned, response).await;
-        completion.done();
-        self.owner_update(was_owner)
+        let (shared, owned) = (Arc::clone(&self.shared), lease.owned.clone());
+        let response = response.clone();
+        let completed =
+            in_background(async move { shared.redis.as_ref()?.complete(&owned, &response).await });
+        self.owner_update(completed.await)
     }
 
     /// Extends the lease. [`Guard::run_renewing`] does it by itself.

@@ -5,18 +5,15 @@
 //! background when whoever awaits them is dropped. Invariant: no cancelled future and no panic keeps a key
 //! PENDING, unless the process dies, Redis does not answer, or a COMMIT with an unknown outcome asked for it.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
+use tracing::Instrument as _;
 
 use super::guard::Shared;
 use super::redis_store::OwnedKey;
-use super::response::StoredResponse;
 
 /// Between two attempts to release a key, where Redis is not bypassed for longer after a failure.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -70,82 +67,17 @@ impl Drop for Lease {
     }
 }
 
-/// Completes a lease in the background if it is dropped before `done`.
-pub(super) struct Completion<'a> {
-    lease: &'a Lease,
-    response: Option<&'a StoredResponse>,
-}
-
-impl<'a> Completion<'a> {
-    pub(super) fn of(lease: &'a Lease, response: &'a StoredResponse) -> Self {
-        Self { lease, response: Some(response) }
-    }
-
-    pub(super) fn done(mut self) {
-        self.response = None;
-    }
-}
-
-impl Drop for Completion<'_> {
-    fn drop(&mut self) {
-        let Some(response) = self.response.cloned() else { return };
-        let (shared, owned) = (Arc::clone(&self.lease.shared), self.lease.owned.clone());
-        self.lease.shared.spawn(async move {
-            if let Some(redis) = &shared.redis {
-                // Nothing changes if it has happened already.
-                redis.complete(&owned, &response).await;
-            }
-        });
-    }
-}
-
-/// A future that runs to its end in the background when it is dropped half-way; what it returns is then
-/// dropped there.
-pub(super) struct Finish<F>
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    future: Option<Pin<Box<F>>>,
-    has_begun: bool,
-    runtime: Option<Handle>,
-}
-
-impl<F> Finish<F>
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    pub(super) fn new(future: F, runtime: Option<Handle>) -> Self {
-        Self { future: Some(Box::pin(future)), has_begun: false, runtime }
-    }
-}
-
-impl<F> Future for Finish<F>
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        self.has_begun = true;
-        let Some(future) = &mut self.future else {
-            unreachable!("a future that is ready is not polled again");
-        };
-        let polled = future.as_mut().poll(context);
-        if polled.is_ready() {
-            self.future = None;
-        }
-        polled
-    }
-}
-
-impl<F> Drop for Finish<F>
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    fn drop(&mut self) {
-        let Some(future) = self.future.take() else { return };
-        if let (true, Some(runtime)) = (self.has_begun, &self.runtime) {
-            runtime.spawn(async move { drop(timeout(BACKGROUND_MAX, future).await) });
-        }
+/// Runs a future in a task of its own, which goes on when this one is dropped; what it returns is then dropped
+/// there. `None` also where it takes too long, or the runtime ends before it does.
+pub(super) async fn in_background<T: Send + 'static>(
+    future: impl Future<Output = Option<T>> + Send + 'static,
+) -> Option<T> {
+    let limited = async move { timeout(BACKGROUND_MAX, future).await.ok().flatten() };
+    match tokio::spawn(limited.in_current_span()).await {
+        Ok(output) => output,
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => None,
+        },
     }
 }
