@@ -179,6 +179,10 @@ impl Guard {
         let begin = in_background(async move {
             Some(match shared.redis.as_ref()?.begin(&request).await? {
                 BeginReply::New(owned) => BeginOutcome::New(Lease::new(owned, Arc::clone(&shared))),
+                BeginReply::Lost(owned) => {
+                    drop(Lease::new(owned, Arc::clone(&shared)));
+                    BeginOutcome::Unsure
+                }
                 BeginReply::Existing(value) => match CacheEntry::of(&value, &request) {
                     CacheEntry::Pending => {
                         BeginOutcome::Pending { retry_after: shared.retry_after() }

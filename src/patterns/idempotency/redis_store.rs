@@ -51,6 +51,8 @@ enum WhenLate {
 pub(super) enum BeginReply {
     New(OwnedKey),
     Existing(bytes::Bytes),
+    /// Redis was asked and did not answer: the key may be owned.
+    Lost(OwnedKey),
 }
 
 /// Redis, and the state of its circuit breaker.
@@ -104,13 +106,19 @@ impl RedisStore {
         let mut command = redis::cmd("SET");
         command.arg(redis_key.as_str()).arg(pending.as_slice()).arg("NX").arg("GET");
         command.arg("PX").arg(millis(self.settings.pending_ttl));
+        let mut is_lost = false;
         let call = async |mut connection: Connection| {
-            unless_of_another_type(command.query_async(&mut connection).await, Value::Okay)
+            let outcome = command.query_async(&mut connection).await;
+            // An error with a code is the server's answer: it has set nothing.
+            is_lost = matches!(&outcome, Err(error) if error.code().is_none());
+            unless_of_another_type(outcome, Value::Okay)
         };
-        match self.exchange(call, WhenLate::GoOn).await? {
-            Value::Nil => Some(BeginReply::New(OwnedKey { redis_key, pending })),
-            Value::BulkString(value) => Some(BeginReply::Existing(value.into())),
-            _ => None,
+        let reply = self.exchange(call, WhenLate::GoOn).await;
+        match reply {
+            Some(Value::Nil) => Some(BeginReply::New(OwnedKey { redis_key, pending })),
+            Some(Value::BulkString(value)) => Some(BeginReply::Existing(value.into())),
+            None if is_lost => Some(BeginReply::Lost(OwnedKey { redis_key, pending })),
+            None | Some(_) => None,
         }
     }
 

@@ -32,7 +32,7 @@ async fn replay(guard: &Guard, key: &str) -> StoredResponse {
     .await
 }
 
-async fn await_empty(redis: &Redis) {
+pub(crate) async fn await_empty(redis: &Redis) {
     wait_for("an empty Redis", async || {
         (command(redis, "DBSIZE").await == redis::Value::Int(0)).then_some(())
     })

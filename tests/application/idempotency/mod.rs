@@ -19,6 +19,7 @@ mod fixture;
 mod hang_ups;
 mod hostile;
 mod layer;
+mod lost_answers;
 mod memory;
 mod outages;
 mod published;
