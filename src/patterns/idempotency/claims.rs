@@ -5,7 +5,7 @@
 //! then `store`) before the transaction ends. Output: a [`Claim`]; [`find_claim`] only looks for a committed
 //! one. Invariant: of all transactions that claim one key with [`Claim::Won`] at most one commits, and its
 //! row exists if and only if its effect does; a committed row never changes. Needs
-//! `migrations/0003_application.sql`.
+//! the table of `migrations::Piece::Idempotency`.
 //!
 //! # Why in Postgres and not in Redis
 //!
@@ -111,7 +111,8 @@ pub(super) async fn store(
                 (&response.body().as_ref(), Type::BYTEA),
             ],
         )
-        .await?;
+        .await
+        .map_err(IdempotencyError::of_claim)?;
     if updated == 1 { Ok(()) } else { Err(IdempotencyError::Vanishing) }
 }
 
@@ -138,7 +139,8 @@ async fn insert(
                     (&body, Type::BYTEA),
                 ],
             )
-            .await?;
+            .await
+            .map_err(IdempotencyError::of_claim)?;
         if inserted == 1 {
             return Ok(Claim::Won);
         }
@@ -167,7 +169,8 @@ pub async fn find_claim(
     let key = request.key().as_str();
     let row = client
         .query_typed_opt(SELECT, &[(&request.scope(), Type::TEXT), (&key, Type::TEXT)])
-        .await?;
+        .await
+        .map_err(IdempotencyError::of_claim)?;
     row.map(|row| read(&row, request)).transpose()
 }
 

@@ -30,14 +30,13 @@ pub enum IdempotencyError {
     /// another header into every replay.
     #[error("header {0} of the response has a name or value that HTTP does not allow")]
     Header(usize),
-    /// The table does not exist.
-    #[error("the table `idempotency_keys` does not exist")]
+    /// The session's `search_path` does not lead to the table.
+    #[error("the table `idempotency_keys` is not found in the search_path")]
     Missing(#[source] tokio_postgres::Error),
     /// The role lacks a privilege on it.
     #[error("the role lacks SELECT, INSERT or UPDATE on `idempotency_keys`")]
     Forbidden(#[source] tokio_postgres::Error),
-    /// Another transaction has locked the key for longer than this session's `lock_timeout`: tell the
-    /// client to retry.
+    /// Another transaction has locked the key for longer than `lock_timeout`: tell the client to retry.
     #[error("another transaction has locked the idempotency key")]
     Busy(#[source] tokio_postgres::Error),
     /// The row is not what [`claim`](super::claim) writes.
@@ -53,14 +52,29 @@ pub enum IdempotencyError {
     /// The tokio runtime ended before the work did.
     #[error("the runtime was shut down before the request was executed")]
     ShutDown,
-    /// The statement failed for another reason.
-    #[error("cannot claim the idempotency key in the database")]
+    /// A statement failed for another reason: the guard's, or one of the effect whatever the reason.
+    #[error("a statement of the request failed in the database")]
     Database(#[source] tokio_postgres::Error),
 }
 
 impl IdempotencyError {
     pub(super) fn url(error: impl Error + Send + Sync + 'static) -> Self {
         Self::Url(Box::new(error))
+    }
+
+    /// Of a statement that names the guard's table and nothing else.
+    pub(super) fn of_claim(error: tokio_postgres::Error) -> Self {
+        let code = error.code();
+        if code == Some(&SqlState::UNDEFINED_TABLE) {
+            return Self::Missing(error);
+        }
+        if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+            return Self::Forbidden(error);
+        }
+        if code == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+            return Self::Busy(error);
+        }
+        Self::Database(error)
     }
 
     /// The exact fix, where one is known.
@@ -71,12 +85,15 @@ impl IdempotencyError {
                      redis+sentinel://host,host../NAME; rediss for TLS; each but the first needs its \
                      cargo feature",
             ),
-            Self::Missing(_) => {
-                Some("psql -d \"$DATABASE_URL\" -f migrations/0003_application.sql")
-            }
-            Self::Forbidden(_) => {
-                Some("GRANT SELECT, INSERT, UPDATE ON idempotency_keys TO <role>")
-            }
+            Self::Missing(_) => Some(
+                "run `migrations::migrate` with `Piece::Idempotency`; put its schema into the role's \
+                     search_path (ALTER ROLE <role> SET search_path = public, <schema>) and GRANT USAGE \
+                     ON SCHEMA <schema> TO <role>, without which the schema is passed over",
+            ),
+            Self::Forbidden(_) => Some(
+                "GRANT USAGE ON SCHEMA <its schema> TO <role>; \
+                     GRANT SELECT, INSERT, UPDATE ON idempotency_keys TO <role>",
+            ),
             Self::Vanishing => Some("delete only keys older than clients retry: a day, or a week"),
             _ => None,
         }
@@ -96,17 +113,8 @@ impl IdempotencyError {
 }
 
 impl From<tokio_postgres::Error> for IdempotencyError {
+    /// Of the effect's statements too, so it tells nothing of the guard's table.
     fn from(error: tokio_postgres::Error) -> Self {
-        let code = error.code();
-        if code == Some(&SqlState::UNDEFINED_TABLE) {
-            return Self::Missing(error);
-        }
-        if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
-            return Self::Forbidden(error);
-        }
-        if code == Some(&SqlState::LOCK_NOT_AVAILABLE) {
-            return Self::Busy(error);
-        }
         Self::Database(error)
     }
 }

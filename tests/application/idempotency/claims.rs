@@ -106,21 +106,6 @@ async fn a_wait_that_is_bounded_ends_busy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn errors_name_the_situation_and_the_remedy() {
-    let empty = Database::empty().await;
-    let error = find_claim(&empty.client().await, &request("k")).await.unwrap_err();
-    assert!(matches!(error, IdempotencyError::Missing(_)), "{error:?}");
-    assert!(error.hint().unwrap().contains("0003_application.sql"));
-
-    let database = Database::migrated().await;
-    let client = database.client().await;
-    client.batch_execute("SET ROLE pg_monitor").await.unwrap();
-    let error = find_claim(&client, &request("k")).await.unwrap_err();
-    assert!(matches!(error, IdempotencyError::Forbidden(_)), "{error:?}");
-    assert!(error.hint().unwrap().contains("GRANT SELECT, INSERT, UPDATE"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_without_a_valid_response_is_reported_and_not_replayed() {
     let database = Database::migrated().await;
     let mut client = database.client().await;

@@ -13,6 +13,7 @@
 
 mod claims;
 mod dropped;
+mod errors;
 mod execute;
 mod failover;
 mod fixture;
