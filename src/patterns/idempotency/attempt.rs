@@ -133,9 +133,9 @@ impl Attempt {
     /// error rolls everything back, and the next attempt starts anew. What `effect` does outside of the
     /// transaction may happen twice.
     ///
-    /// A session that waits for another transaction with the same key waits for `lock_timeout`, then the
-    /// outcome is [`Outcome::Pending`]. Errors: the effect's own; [`IdempotencyError::CommitUnknown`]
-    /// and the other errors of Postgres.
+    /// A session that waits for another transaction with the same key waits for
+    /// [`Guard::with_lock_timeout`] at most, then the outcome is [`Outcome::Pending`]. Errors: the effect's
+    /// own; [`IdempotencyError::CommitUnknown`] and the other errors of Postgres.
     pub async fn run<E: From<IdempotencyError>>(
         &self,
         client: &mut Client,
@@ -144,7 +144,7 @@ impl Attempt {
         let Inner { guard, request, lease, in_flight, was_run } = &*self.0;
         was_run.store(true, Ordering::Relaxed);
         let transaction = client.transaction().await.map_err(IdempotencyError::from)?;
-        let (outcome, response) = match reserve(&transaction, request).await {
+        let (outcome, response) = match reserve(&transaction, request, guard.lock_timeout).await {
             Ok(Claim::Won) => {
                 let response = effect(&transaction).await?;
                 store(&transaction, request, &response).await?;

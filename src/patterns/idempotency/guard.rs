@@ -39,6 +39,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Longer than any client or proxy waits for a response.
 const WAIT_MAX: Duration = Duration::from_hours(1);
 
+/// How long a request waits for a claim that another session holds: longer than most transactions take, and
+/// less than clients wait.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// `begin` waits this much longer than the response timeout, so that Redis is bypassed by then.
 const LATE_NOTED: Duration = Duration::from_millis(2);
 
@@ -80,6 +84,7 @@ pub enum OwnerUpdate {
 pub struct Guard {
     pub(super) shared: Arc<Shared>,
     pub(super) waiting: Waiting,
+    pub(super) lock_timeout: Duration,
 }
 
 /// What all clones of a guard and its leases have in common.
@@ -139,7 +144,7 @@ impl Guard {
             runtime: Handle::try_current().ok(),
         };
         let waiting = Waiting { time_max: Duration::ZERO, places: Arc::new(Semaphore::new(0)) };
-        Self { shared: Arc::new(shared), waiting }
+        Self { shared: Arc::new(shared), waiting, lock_timeout: LOCK_TIMEOUT }
     }
 
     /// The same guard, whose [`Guard::execute`] lets a request wait for the response of the first with
@@ -152,6 +157,17 @@ impl Guard {
     pub fn with_waiting(mut self, time_max: Duration, requests_max: usize) -> Self {
         let places = Arc::new(Semaphore::new(requests_max.min(Semaphore::MAX_PERMITS)));
         self.waiting = Waiting { time_max: time_max.min(WAIT_MAX), places };
+        self
+    }
+
+    /// The same guard, whose [`Attempt::run`](super::Attempt::run) waits for a claim of another session for
+    /// `time_max` at most, before the client is told to retry; 5 s by default, and zero sets no limit. Where
+    /// the session's own `lock_timeout` is shorter, it counts. The effect has that of the session.
+    ///
+    /// While a request waits it has a session with Postgres, and other requests have not.
+    #[must_use]
+    pub fn with_lock_timeout(mut self, time_max: Duration) -> Self {
+        self.lock_timeout = time_max;
         self
     }
 

@@ -21,7 +21,7 @@ const SESSIONS_RESERVED: usize = 3;
 /// still being received are not among them: `http` limits their time.
 const QUEUE_MAX: usize = 256;
 /// Some ten times what a burst that fills the queue takes, and less than clients wait. Twice as long as
-/// requests wait for another with the same key (`lock_timeout`), after which all proceed.
+/// requests wait for another with the same key (`lock_timeout` of the sessions), after which all proceed.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Slots and queue.

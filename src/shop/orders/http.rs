@@ -7,6 +7,7 @@
 //! nor free its slot before it is placed: the guard's layer drives the handler.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -37,6 +38,8 @@ const SCOPE: &str = "POST /orders";
 
 /// All routes.
 pub(super) fn router(orders: OrderPlacer, guard: Guard, probes: Probes) -> Router {
+    // The sessions of the pool have a `lock_timeout` of their own.
+    let guard = guard.with_lock_timeout(Duration::ZERO);
     let guarded = IdempotencyLayer::new(guard, |_: &Parts| Some(SCOPE.to_owned()));
     Router::new()
         .route("/orders", post(place).layer(guarded.body_bytes_max(BODY_MAX)))

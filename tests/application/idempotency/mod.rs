@@ -20,6 +20,7 @@ mod fixture;
 mod hang_ups;
 mod hostile;
 mod layer;
+mod lock_waits;
 mod lost_answers;
 mod memory;
 mod outages;
