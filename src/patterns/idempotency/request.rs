@@ -76,8 +76,12 @@ impl Fingerprint {
     /// Of a method, a path with its query, and a body in whatever form is the same for two requests
     /// that mean the same.
     pub fn of(method: &str, path: &str, canonical_body: &[u8]) -> Self {
+        Self::of_parts(&[method.as_bytes(), path.as_bytes(), canonical_body])
+    }
+
+    pub(super) fn of_parts(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
-        for part in [method.as_bytes(), path.as_bytes(), canonical_body] {
+        for part in parts {
             // Its length in front, lest `/a` + `b` is `/` + `ab`.
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);

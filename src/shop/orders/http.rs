@@ -32,15 +32,17 @@ use postrider_patterns::idempotency::tower::IdempotencyLayer;
 use postrider_patterns::idempotency::{Attempt, Guard, Outcome};
 use postrider_patterns::saga;
 
-/// Keys of clients that share this scope must differ. The shop has no accounts: a service that has them
+/// The one operation with a guard.
+const PLACE: &str = "POST /orders";
+/// Whose keys all are: the shop has no accounts, so its clients' keys must differ. A service that has them
 /// puts the one it has authenticated here.
-const SCOPE: &str = "POST /orders";
+const EVERYBODY: &str = "POST /orders";
 
 /// All routes.
 pub(super) fn router(orders: OrderPlacer, guard: Guard, probes: Probes) -> Router {
     // The sessions of the pool have a `lock_timeout` of their own.
     let guard = guard.with_lock_timeout(Duration::ZERO);
-    let guarded = IdempotencyLayer::new(guard, |_: &Parts| Some(SCOPE.to_owned()));
+    let guarded = IdempotencyLayer::new(guard, PLACE, |_: &Parts| Some(EVERYBODY.to_owned()));
     Router::new()
         .route("/orders", post(place).layer(guarded.body_bytes_max(BODY_MAX)))
         .route("/orders/{id}", get(order))

@@ -59,7 +59,7 @@ async fn work(
 }
 
 async fn serve(slow: Slow, guard: Guard) -> SocketAddr {
-    let guarded = IdempotencyLayer::new(guard, |_: &Parts| Some("all".to_owned()));
+    let guarded = IdempotencyLayer::new(guard, "POST /", |_: &Parts| Some("all".to_owned()));
     let router = Router::new().route("/", post(work).layer(guarded)).with_state(slow);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

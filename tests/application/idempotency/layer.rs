@@ -64,12 +64,21 @@ fn caller(parts: &Parts) -> Option<String> {
 }
 
 async fn serve(service: Service, guard: Guard) -> SocketAddr {
-    let guarded = IdempotencyLayer::new(guard, caller);
-    let guarded = guarded.body_bytes_max(100).body_time_max(Duration::from_millis(300));
-    let orders = post(place).get(|| async { "nothing is guarded here" }).layer(guarded.clone());
+    let guarded = |operation: &str| {
+        let guarded = IdempotencyLayer::new(guard.clone(), operation, caller);
+        guarded.body_bytes_max(100).body_time_max(Duration::from_millis(300))
+    };
+    let orders = post(place).get(|| async { "nothing is guarded here" });
     // It has forgotten the attempt.
-    let forgotten = post(|| async { "done" }).layer(guarded);
-    let router = Router::new().route("/orders", orders).route("/forgotten", forgotten);
+    let forgotten = post(|| async { "done" });
+    // Where the layer is, both have the URI `/x`.
+    let [euros, dollars] = ["POST /payments-eur/x", "POST /payments-usd/x"]
+        .map(|operation| Router::new().route("/x", post(place).layer(guarded(operation))));
+    let router = Router::new()
+        .route("/orders", orders.layer(guarded("POST /orders")))
+        .route("/forgotten", forgotten.layer(guarded("POST /forgotten")))
+        .nest("/payments-eur", euros)
+        .nest("/payments-usd", dollars);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router.with_state(service)).await });
@@ -95,8 +104,12 @@ impl Scene {
     }
 
     async fn place(&self, account: &str, key: &str, body: &str) -> http::Response {
+        self.place_at("/orders", account, key, body).await
+    }
+
+    async fn place_at(&self, path: &str, account: &str, key: &str, body: &str) -> http::Response {
         let head = format!(
-            "POST /orders HTTP/1.1\r\ncontent-type: application/json\r\naccount: {account}\r\n\
+            "POST {path} HTTP/1.1\r\ncontent-type: application/json\r\naccount: {account}\r\n\
              idempotency-key: {key}"
         );
         send(self.address, &head, body).await
@@ -125,6 +138,18 @@ async fn the_same_key_of_another_caller_is_another_key() {
         assert_eq!((placed.status, placed.header("idempotent-replayed")), (201, None));
     }
     assert_eq!(scene.database.effects().await, 2);
+}
+
+/// A router that nests others strips their prefixes, so the layers see one URI.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_key_for_the_same_path_under_another_prefix_is_a_mismatch() {
+    let scene = Scene::set().await;
+    assert_eq!(scene.place_at("/payments-eur/x", "ada", "k", "{}").await.status, 201);
+    let other = scene.place_at("/payments-usd/x", "ada", "k", "{}").await;
+    assert_eq!((other.status, other.json()["field"].as_str()), (422, Some("idempotency-key")));
+    let again = scene.place_at("/payments-eur/x", "ada", "k", "{}").await;
+    assert_eq!((again.status, again.header("idempotent-replayed")), (201, Some("true")));
+    assert_eq!(scene.database.effects().await, 1);
 }
 
 /// The key is free before the failure's response is sent.

@@ -1,12 +1,12 @@
 //! The guard as a tower layer: in front of the handler of an endpoint it reads the key and the body, replays,
 //! waits and refuses; what it lets through finds its [`Attempt`] among the request's extensions.
 //!
-//! Input: an HTTP request, and who sends it (a closure: there is no default, since clients that share a scope
-//! share their keys). Output: the handler's response, or a stored one, or a problem (RFC 9457): 400 without a
-//! usable key, 403 without a caller, 408 and 413 for a body that is too slow or too large, 409 while the same
-//! request is in progress, 422 for a key of another request. Invariant: a handler whose client hangs up goes
-//! on; when it has ended without an effect, the key is free before its response is sent; a success without
-//! [`Attempt::run`] is an error, since nothing guards it.
+//! Input: an HTTP request, the name of the operation that the layer guards, and who sends the request (a closure:
+//! there is no default, since callers that share a scope share their keys). Output: the handler's response, or
+//! a stored one, or a problem (RFC 9457): 400 without a usable key, 403 without a caller, 408 and 413 for a body
+//! that is too slow or too large, 409 while the same request is in progress, 422 for a key of another request.
+//! Invariant: a handler whose client hangs up goes on; when it has ended without an effect, the key is free
+//! before its response is sent; a success without [`Attempt::run`] is an error, since nothing guards it.
 //!
 //! # An endpoint
 //!
@@ -46,7 +46,7 @@
 //!     let account = |request: &axum::http::request::Parts| {
 //!         request.extensions.get::<Account>().map(|account| account.0.clone())
 //!     };
-//!     let orders = post(place).layer(IdempotencyLayer::new(guard, account));
+//!     let orders = post(place).layer(IdempotencyLayer::new(guard, "POST /orders", account));
 //!     Router::new().route("/orders", orders).with_state(pool)
 //! }
 //!
@@ -60,6 +60,7 @@ mod body;
 mod problem;
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -70,6 +71,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::attempt::{Attempt, Outcome};
+use super::canonical::canonical;
 use super::enter::Entry;
 use super::guard::Guard;
 use super::request::{Fingerprint, Key, Request};
@@ -90,18 +92,30 @@ const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct IdempotencyLayer<C> {
     guard: Guard,
+    operation: Arc<str>,
     caller: C,
     body_bytes_max: usize,
     body_time_max: Duration,
 }
 
 impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
+    /// `operation` names what the handler does, such as `POST /orders`: another name for each handler of the
+    /// service, and the same one for ever. It belongs to the fingerprint, with method and URI. The URI alone
+    /// does not tell two handlers apart: a router that nests another one (`Router::nest`) strips its prefix
+    /// before this layer sees the request. Under one name the second would be answered with the first one's
+    /// response, and have no effect.
+    ///
     /// `caller` says whose keys a request's are: an account or tenant that something before has
     /// authenticated, never what the client merely says. It is the scope of [`Request::new`], 1 to 255
-    /// bytes. `None` is refused with 403. A caller that uses a key on two routes gets 422 on the second.
-    pub fn new(guard: Guard, caller: C) -> Self {
-        let (body_bytes_max, body_time_max) = (BODY_BYTES_MAX, BODY_TIME_MAX);
-        Self { guard, caller, body_bytes_max, body_time_max }
+    /// bytes. `None` is refused with 403. A caller that uses a key for two operations gets 422 for the second.
+    pub fn new(guard: Guard, operation: impl Into<Arc<str>>, caller: C) -> Self {
+        Self {
+            guard,
+            operation: operation.into(),
+            caller,
+            body_bytes_max: BODY_BYTES_MAX,
+            body_time_max: BODY_TIME_MAX,
+        }
     }
 
     /// Sets the size of the largest body, in bytes, which is kept in memory; 64 KiB by default.
@@ -213,7 +227,7 @@ impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
         let key = key(&parts.headers)?;
         let scope = (self.caller)(parts).ok_or_else(Problem::without_caller)?;
         let body = body::read(body, self.body_bytes_max, self.body_time_max).await?;
-        let fingerprint = fingerprint(parts, &body);
+        let fingerprint = fingerprint(&self.operation, parts, &body);
         let request = Request::new(scope, key, fingerprint).map_err(|error| {
             tracing::error!(%error, "a caller cannot be the scope of idempotency keys");
             Problem::without_caller()
@@ -233,15 +247,20 @@ fn key(headers: &HeaderMap) -> Result<Key, Problem> {
 }
 
 /// JSON in its canonical form; every other body, and what claims to be JSON and is not, byte by byte.
-fn fingerprint(parts: &Parts, body: &[u8]) -> Fingerprint {
-    let (method, path) = (parts.method.as_str(), parts.uri.path_and_query());
-    let path = path.map_or("", |path| path.as_str());
+fn fingerprint(operation: &str, parts: &Parts, body: &[u8]) -> Fingerprint {
+    let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let essence = kind.and_then(|kind| kind.split(';').next()).map_or("", str::trim);
     let essence = essence.to_ascii_lowercase();
-    let json = (essence == "application/json" || essence.ends_with("+json"))
-        .then(|| Fingerprint::of_json(method, path, body).ok());
-    json.flatten().unwrap_or_else(|| Fingerprint::of(method, path, body))
+    let is_json = essence == "application/json" || essence.ends_with("+json");
+    let form = is_json.then(|| canonical(body)).flatten();
+    let body = form.as_deref().unwrap_or(body);
+    Fingerprint::of_parts(&[
+        operation.as_bytes(),
+        parts.method.as_str().as_bytes(),
+        path.as_bytes(),
+        body,
+    ])
 }
 
 impl Outcome {
