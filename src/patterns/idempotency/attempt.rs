@@ -48,12 +48,19 @@ pub struct Attempt(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// None without a key: there is nothing to claim, to cache or to free.
+    keyed: Option<Keyed>,
+    was_run: AtomicBool,
+}
+
+/// A request with its key.
+#[derive(Debug)]
+struct Keyed {
     guard: Guard,
     request: Request,
     /// None where Redis could not say: Postgres decides alone.
     lease: Option<Lease>,
     in_flight: InFlight,
-    was_run: AtomicBool,
 }
 
 impl Guard {
@@ -111,12 +118,22 @@ impl Attempt {
         in_flight: InFlight,
     ) -> Self {
         let (guard, request) = (guard.clone(), request.clone());
-        Self(Arc::new(Inner { guard, request, lease, in_flight, was_run: AtomicBool::new(false) }))
+        Self::of(Some(Keyed { guard, request, lease, in_flight }))
     }
 
-    /// What is to be executed.
-    pub fn request(&self) -> &Request {
-        &self.0.request
+    /// Of a request without a key.
+    #[cfg(feature = "idempotency-tower")]
+    pub(super) fn without_key() -> Self {
+        Self::of(None)
+    }
+
+    fn of(keyed: Option<Keyed>) -> Self {
+        Self(Arc::new(Inner { keyed, was_run: AtomicBool::new(false) }))
+    }
+
+    /// What is to be executed; `None` without a key, which only a layer lets through that was told to.
+    pub fn request(&self) -> Option<&Request> {
+        self.0.keyed.as_ref().map(|keyed| &keyed.request)
     }
 
     /// Whether [`Attempt::run`] was called.
@@ -126,7 +143,8 @@ impl Attempt {
     }
 
     /// Runs the effect in a transaction of `client`, unless the request had it before: claims the key,
-    /// awaits `effect`, stores the response that it returns, commits, and caches the response.
+    /// awaits `effect`, stores the response that it returns, commits, and caches the response. Without a
+    /// key it only awaits `effect` and commits.
     ///
     /// What `effect` refuses for good, and would refuse again (a business rule), it returns as a
     /// response: it is stored and replayed, and everything the effect wrote is committed with it. An
@@ -141,9 +159,61 @@ impl Attempt {
         client: &mut Client,
         effect: impl AsyncFnOnce(&Transaction<'_>) -> Result<StoredResponse, E>,
     ) -> Result<Outcome, E> {
-        let Inner { guard, request, lease, in_flight, was_run } = &*self.0;
-        was_run.store(true, Ordering::Relaxed);
+        self.0.was_run.store(true, Ordering::Relaxed);
         let transaction = client.transaction().await.map_err(IdempotencyError::from)?;
+        if let Some(keyed) = &self.0.keyed {
+            return keyed.run(transaction, effect).await;
+        }
+        let response = effect(&transaction).await?;
+        commit_unguarded(transaction).await?;
+        Ok(Outcome::Executed(response))
+    }
+
+    /// Drives the work in a task of its own; then the key is free, unless that was settled.
+    pub(super) async fn detached<T: Send + 'static>(
+        self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, IdempotencyError> {
+        let attempt = self.clone();
+        let task = async move {
+            let output = match attempt.lease() {
+                Some((guard, lease)) => guard.run_renewing(lease, work).await,
+                None => work.await,
+            };
+            attempt.settle().await;
+            output
+        };
+        match tokio::spawn(task.instrument(tracing::Span::current())).await {
+            Ok(output) => Ok(output),
+            Err(ended) => {
+                self.settle().await;
+                match ended.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => Err(IdempotencyError::ShutDown),
+                }
+            }
+        }
+    }
+
+    fn lease(&self) -> Option<(&Guard, &Lease)> {
+        let keyed = self.0.keyed.as_ref()?;
+        Some((&keyed.guard, keyed.lease.as_ref()?))
+    }
+
+    async fn settle(&self) {
+        if let Some((guard, lease)) = self.lease().filter(|(_, lease)| !lease.is_settled()) {
+            guard.release(lease).await;
+        }
+    }
+}
+
+impl Keyed {
+    async fn run<E: From<IdempotencyError>>(
+        &self,
+        transaction: Transaction<'_>,
+        effect: impl AsyncFnOnce(&Transaction<'_>) -> Result<StoredResponse, E>,
+    ) -> Result<Outcome, E> {
+        let Self { guard, request, lease, in_flight } = self;
         let (outcome, response) = match reserve(&transaction, request, guard.lock_timeout).await {
             Ok(Claim::Won) => {
                 let response = effect(&transaction).await?;
@@ -167,7 +237,7 @@ impl Attempt {
     }
 
     async fn commit(&self, transaction: Transaction<'_>) -> Result<(), IdempotencyError> {
-        let Some(lease) = &self.0.lease else {
+        let Some(lease) = &self.lease else {
             return transaction.commit().await.map_err(after_commit);
         };
         // From here on a drop of this future must not free the key: COMMIT may have been sent.
@@ -175,42 +245,16 @@ impl Attempt {
         let committed = transaction.commit().await.map_err(after_commit);
         if matches!(committed, Err(ref error) if !matches!(error, IdempotencyError::CommitUnknown(_)))
         {
-            self.0.guard.release(lease).await;
+            self.guard.release(lease).await;
         }
         committed
     }
+}
 
-    /// Drives the work in a task of its own; then the key is free, unless that was settled.
-    pub(super) async fn detached<T: Send + 'static>(
-        self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T, IdempotencyError> {
-        let attempt = self.clone();
-        let task = async move {
-            let output = match &attempt.0.lease {
-                Some(lease) => attempt.0.guard.run_renewing(lease, work).await,
-                None => work.await,
-            };
-            attempt.settle().await;
-            output
-        };
-        match tokio::spawn(task.instrument(tracing::Span::current())).await {
-            Ok(output) => Ok(output),
-            Err(ended) => {
-                self.settle().await;
-                match ended.try_into_panic() {
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    Err(_) => Err(IdempotencyError::ShutDown),
-                }
-            }
-        }
-    }
-
-    async fn settle(&self) {
-        if let Some(lease) = self.0.lease.as_ref().filter(|lease| !lease.is_settled()) {
-            self.0.guard.release(lease).await;
-        }
-    }
+/// COMMIT says nothing of a statement that failed and was ignored: the server rolls back, without an error.
+async fn commit_unguarded(transaction: Transaction<'_>) -> Result<(), IdempotencyError> {
+    transaction.execute_typed("SELECT", &[]).await?;
+    transaction.commit().await.map_err(after_commit)
 }
 
 /// An ERROR with which the server answers COMMIT has rolled the transaction back. A FATAL one, or a

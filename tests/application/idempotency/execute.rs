@@ -69,7 +69,7 @@ async fn place(guard: &Guard, pool: &Arc<Pool>, number: usize, request: &Request
     let work = |attempt: Attempt| async move {
         let mut client = pool.session(number).lock().await;
         let effect = async |transaction: &Transaction<'_>| {
-            record(transaction, attempt.request()).await?;
+            record(transaction, attempt.request().unwrap()).await?;
             Ok::<_, Failed>(response(&format!("{{\"by\":{number}}}")))
         };
         attempt.run(&mut client, effect).await
@@ -190,7 +190,7 @@ async fn fail(
             return Err(Failed::Effect);
         }
         let effect = async |transaction: &Transaction<'_>| {
-            record(transaction, attempt.request()).await?;
+            record(transaction, attempt.request().unwrap()).await?;
             match failure {
                 Failure::Session | Failure::Effect => return Err(Failed::Effect),
                 Failure::Ignored => assert!(transaction.execute("SELECT 1/0", &[]).await.is_err()),
@@ -220,7 +220,7 @@ async fn after_a_commit_whose_outcome_is_unknown_the_key_is_kept() {
     let work = |attempt: Attempt| async move {
         let mut client = pool.session(0).lock().await;
         let effect = async |transaction: &Transaction<'_>| {
-            record(transaction, attempt.request()).await?;
+            record(transaction, attempt.request().unwrap()).await?;
             Ok::<_, Failed>(response("{}"))
         };
         attempt.run(&mut client, effect).await
@@ -244,7 +244,7 @@ async fn work_whose_caller_is_dropped_goes_on_and_the_next_attempt_has_its_respo
         let work = |attempt: Attempt| async move {
             let mut client = pool.session(0).lock().await;
             let effect = async |transaction: &Transaction<'_>| {
-                record(transaction, attempt.request()).await?;
+                record(transaction, attempt.request().unwrap()).await?;
                 begun.send(()).unwrap();
                 told.await.unwrap();
                 Ok::<_, Failed>(response("{\"by\":\"the first\"}"))
@@ -301,7 +301,7 @@ async fn a_claim_without_its_response_is_never_seen() {
     let (mut client, witness) = (database.client().await, database.client().await);
     let work = |attempt: Attempt| async move {
         let effect = async |_: &Transaction<'_>| {
-            assert_eq!(find_claim(&witness, attempt.request()).await?, None);
+            assert_eq!(find_claim(&witness, attempt.request().unwrap()).await?, None);
             Ok::<_, IdempotencyError>(response("late"))
         };
         attempt.run(&mut client, effect).await

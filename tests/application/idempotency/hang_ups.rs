@@ -45,11 +45,11 @@ async fn work(
     State(slow): State<Slow>,
     Extension(attempt): Extension<Attempt>,
 ) -> Result<Response, Failed> {
-    let key = attempt.request().key().as_str().to_owned();
+    let key = attempt.request().unwrap().key().as_str().to_owned();
     let number = key.parse().unwrap();
     let mut client = slow.pool.session(number).lock().await;
     let effect = async |transaction: &Transaction<'_>| {
-        record(transaction, attempt.request()).await?;
+        record(transaction, attempt.request().unwrap()).await?;
         let_pass(WORK, "the work is slow").await;
         let response = response(&key);
         slow.ended.lock().unwrap().insert(key, Instant::now());

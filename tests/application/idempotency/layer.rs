@@ -19,7 +19,7 @@ use tokio_postgres::Transaction;
 
 use crate::idempotency::dropped::lasting;
 use crate::idempotency::execute::{Failed, Pool, record};
-use crate::idempotency::fixture::{Database, guarded};
+use crate::idempotency::fixture::{Database, command, guarded};
 use support::http;
 
 impl IntoResponse for Failed {
@@ -52,7 +52,13 @@ async fn place(
     }
     let mut client = service.pool.session(0).lock().await;
     let effect = async |transaction: &Transaction<'_>| -> Result<StoredResponse, Failed> {
-        record(transaction, attempt.request()).await?;
+        match attempt.request() {
+            Some(request) => record(transaction, request).await?,
+            None => transaction.batch_execute("INSERT INTO effects VALUES ('none')").await?,
+        }
+        if body == "ignored" {
+            assert!(transaction.execute("SELECT 1/0", &[]).await.is_err());
+        }
         Ok(StoredResponse::new(201, Vec::new(), body)?.with_header("location", "/orders/1")?)
     };
     Ok(attempt.run(&mut client, effect).await?.into_http())
@@ -77,6 +83,7 @@ async fn serve(service: Service, guard: Guard) -> SocketAddr {
     let router = Router::new()
         .route("/orders", orders.layer(guarded("POST /orders")))
         .route("/forgotten", forgotten.layer(guarded("POST /forgotten")))
+        .route("/old", post(place).layer(guarded("POST /old").key_optional()))
         .nest("/payments-eur", euros)
         .nest("/payments-usd", dollars);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -87,7 +94,7 @@ async fn serve(service: Service, guard: Guard) -> SocketAddr {
 
 /// The service, its database, and what must outlive both.
 struct Scene {
-    _redis: postrider::sandbox::redis::Redis,
+    redis: postrider::sandbox::redis::Redis,
     database: Database,
     fails: Arc<AtomicBool>,
     address: SocketAddr,
@@ -100,7 +107,7 @@ impl Scene {
         let service = Service { pool: Pool::of(&database, 1).await, fails: Arc::default() };
         let fails = Arc::clone(&service.fails);
         let address = serve(service, guard).await;
-        Self { _redis: redis, database, fails, address }
+        Self { redis, database, fails, address }
     }
 
     async fn place(&self, account: &str, key: &str, body: &str) -> http::Response {
@@ -150,6 +157,38 @@ async fn the_same_key_for_the_same_path_under_another_prefix_is_a_mismatch() {
     let again = scene.place_at("/payments-eur/x", "ada", "k", "{}").await;
     assert_eq!((again.status, again.header("idempotent-replayed")), (201, Some("true")));
     assert_eq!(scene.database.effects().await, 1);
+}
+
+/// Whose clients do not send keys yet, nor say who they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_key_is_optional_a_request_without_one_has_its_effect_each_time() {
+    let scene = Scene::set().await;
+    let large = "x".repeat(101);
+    for body in ["{}", "{}", &large] {
+        let placed = send(scene.address, "POST /old HTTP/1.1", body).await;
+        assert_eq!((placed.status, placed.body.as_str()), (201, body), "{placed:?}");
+        assert_eq!(placed.header("idempotent-replayed"), None);
+    }
+    let count = "SELECT count(*) FROM idempotency_keys";
+    let client = scene.database.client().await;
+    assert_eq!(client.query_one(count, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(command(&scene.redis, "DBSIZE").await, redis::Value::Int(0));
+    assert_eq!(scene.database.effects().await, 3);
+
+    // The server would answer its COMMIT without an error, and roll it back.
+    assert_eq!(send(scene.address, "POST /old HTTP/1.1", "ignored").await.status, 503);
+    scene.fails.store(true, Ordering::Relaxed);
+    assert_eq!(send(scene.address, "POST /old HTTP/1.1", "{}").await.status, 503);
+    scene.fails.store(false, Ordering::Relaxed);
+    assert_eq!(scene.database.effects().await, 3);
+
+    let unusable = "POST /old HTTP/1.1\r\naccount: ada\r\nidempotency-key:";
+    assert_eq!(send(scene.address, unusable, "{}").await.status, 400);
+    for replayed in [None, Some("true")] {
+        let placed = scene.place_at("/old", "ada", "k", "{}").await;
+        assert_eq!((placed.status, placed.header("idempotent-replayed")), (201, replayed));
+    }
+    assert_eq!(scene.database.effects().await, 4);
 }
 
 /// The key is free before the failure's response is sent.

@@ -8,6 +8,11 @@
 //! Invariant: a handler whose client hangs up goes on; when it has ended without an effect, the key is free
 //! before its response is sent; a success without [`Attempt::run`] is an error, since nothing guards it.
 //!
+//! A layer that limits the time of a request belongs outside of this one, in axum added after it: the client then
+//! has its answer, the work goes on, and the next attempt finds its response. Inside, it would cancel work that
+//! is only slow. A handler that hangs goes on after its client has left: it keeps its session with Postgres, and
+//! its key stays taken. So bound what it waits for (`statement_timeout`, the limits of other services' clients).
+//!
 //! # An endpoint
 //!
 //! ```
@@ -94,6 +99,7 @@ pub struct IdempotencyLayer<C> {
     guard: Guard,
     operation: Arc<str>,
     caller: C,
+    key_is_optional: bool,
     body_bytes_max: usize,
     body_time_max: Duration,
 }
@@ -113,9 +119,19 @@ impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
             guard,
             operation: operation.into(),
             caller,
+            key_is_optional: false,
             body_bytes_max: BODY_BYTES_MAX,
             body_time_max: BODY_TIME_MAX,
         }
+    }
+
+    /// Lets requests without a key through, for a service whose clients do not send one yet. Nothing guards
+    /// them: [`Attempt::run`] only has the effect and commits, each time. Neither `caller` is asked nor the
+    /// body read. A key that is sent must be usable all the same.
+    #[must_use]
+    pub fn key_optional(mut self) -> Self {
+        self.key_is_optional = true;
+        self
     }
 
     /// Sets the size of the largest body, in bytes, which is kept in memory; 64 KiB by default.
@@ -175,6 +191,9 @@ where
         let layer = self.layer.clone();
         Box::pin(async move {
             let (parts, body) = request.into_parts();
+            if layer.key_is_optional && !parts.headers.contains_key(KEY_HEADER) {
+                return execute(inner, Attempt::without_key(), parts, body).await;
+            }
             let read = layer.read(&parts, body).await;
             let (request, bytes) = match read {
                 Ok(read) => read,
@@ -182,7 +201,7 @@ where
             };
             match layer.guard.enter(&request).await {
                 Entry::Answer(outcome) => Ok(outcome.into_http()),
-                Entry::Execute(attempt) => execute(inner, attempt, parts, bytes).await,
+                Entry::Execute(attempt) => execute(inner, attempt, parts, B::from(bytes)).await,
             }
         })
     }
@@ -193,17 +212,16 @@ async fn execute<S, B, R>(
     mut inner: S,
     attempt: Attempt,
     mut parts: Parts,
-    body: Bytes,
+    body: B,
 ) -> Result<http::Response<R>, S::Error>
 where
     S: Service<http::Request<B>, Response = http::Response<R>>,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
-    B: From<Bytes>,
     R: From<Bytes> + Send + 'static,
 {
     parts.extensions.insert(attempt.clone());
-    let handled = inner.call(http::Request::from_parts(parts, B::from(body)));
+    let handled = inner.call(http::Request::from_parts(parts, body));
     let handled = match attempt.clone().detached(handled).await {
         Ok(handled) => handled?,
         Err(error) => {
