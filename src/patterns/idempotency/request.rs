@@ -115,6 +115,7 @@ impl TryFrom<&[u8]> for Fingerprint {
 /// The body of a request is not JSON: the client's mistake, for a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the body is not valid JSON")]
+#[non_exhaustive]
 pub struct NotJson;
 
 /// One attempt of a client to have something done once.
@@ -127,8 +128,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// `scope` keeps the keys of different tenants and routes apart: 1 to 255 bytes without control
-    /// characters, such as `tenant-7 POST /orders`. Error: [`IdempotencyError::Scope`].
+    /// `scope` says whose key it is, so that the keys of two callers never meet: the account or tenant, 1 to
+    /// 255 bytes without control characters, such as `tenant-7`. Error: [`IdempotencyError::Scope`].
     pub fn new(
         scope: impl Into<String>,
         key: Key,
@@ -151,7 +152,7 @@ impl Request {
         self
     }
 
-    /// Which keys share a namespace.
+    /// Whose key it is.
     pub fn scope(&self) -> &str {
         &self.scope
     }
@@ -204,7 +205,7 @@ mod tests {
         let of = |scope: &str| {
             Request::new(scope, Key::parse("k").unwrap(), Fingerprint::of("POST", "/", b""))
         };
-        assert!(of("tenant-7 POST /orders").is_ok() && of(&"é".repeat(127)).is_ok());
+        assert!(of("tenant-7").is_ok() && of(&"é".repeat(127)).is_ok());
         for bad in ["", "a\0b", "a\r\nb", &"é".repeat(128)] {
             assert!(matches!(of(bad), Err(IdempotencyError::Scope)), "{bad:?}");
         }

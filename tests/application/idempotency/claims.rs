@@ -45,7 +45,7 @@ async fn the_same_key_with_another_request_is_a_mismatch_in_postgres_too() {
 async fn the_same_key_in_another_scope_is_another_key() {
     let database = Database::migrated().await;
     let mut client = database.client().await;
-    for scope in ["tenant-7 POST /orders", "tenant-8 POST /orders", "tenant-7 POST /refunds"] {
+    for scope in ["tenant-7", "tenant-8"] {
         let (key, fingerprint) = (Key::parse("k").unwrap(), Fingerprint::of("POST", scope, b""));
         let request = Request::new(scope, key, fingerprint).unwrap();
         assert_eq!(claim_and_commit(&mut client, &request, &response("{}")).await, Claim::Won);

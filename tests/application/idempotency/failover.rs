@@ -85,7 +85,7 @@ async fn a_cluster_that_loses_a_master_costs_no_request_and_no_second_effect() {
     storm(&service, 0..BEFORE, &mut responses).await;
 
     let lost = request("on-the-master-that-is-lost");
-    let redis_key = "idem:tenant-7 POST /orders on-the-master-that-is-lost";
+    let redis_key = "idem:tenant-7 on-the-master-that-is-lost";
     block_in_place(|| cluster.kill_master_of(redis_key).unwrap());
     storm(&service, BEFORE..BEFORE + AFTER, &mut responses).await;
     assert!(service.guard.counts().unsure > 0, "Redis was missed");

@@ -76,7 +76,7 @@ pub(crate) fn request(key: &str) -> Request {
 /// The same key with a body of its own.
 pub(crate) fn request_with_body(key: &str, body: &str) -> Request {
     let fingerprint = Fingerprint::of("POST", "/orders", body.as_bytes());
-    Request::new("tenant-7 POST /orders", Key::parse(key).unwrap(), fingerprint).unwrap()
+    Request::new("tenant-7", Key::parse(key).unwrap(), fingerprint).unwrap()
 }
 
 pub(crate) fn response(body: &str) -> StoredResponse {

@@ -64,8 +64,8 @@ async fn a_key_takes_the_memory_that_the_formula_says() {
         let (redis, guard) = guarded(&settings());
         let fingerprint = Fingerprint::of("POST", "/orders", b"{}");
         let parsed = Key::parse("k".repeat(key)).unwrap();
-        let request = Request::new("tenant-7 POST /orders", parsed, fingerprint).unwrap();
-        let length = "idem:tenant-7 POST /orders ".len() + key;
+        let request = Request::new("tenant-7", parsed, fingerprint).unwrap();
+        let length = "idem:tenant-7 ".len() + key;
 
         let owner = lease(guard.begin(&request).await);
         let (measured, formula) = (usage(&redis).await, pending_bytes(length));
@@ -93,7 +93,7 @@ async fn a_typical_key_takes_what_the_page_says() {
     let (redis, guard) = guarded(&settings());
     let key = Key::parse("8e03978e-40d5-43dd-bc93-000000000001").unwrap();
     let fingerprint = Fingerprint::of("POST", "/orders", b"{}");
-    let request = Request::new("tenant-7 POST /orders", key, fingerprint).unwrap();
+    let request = Request::new("tenant-7", key, fingerprint).unwrap();
     let owner = lease(guard.begin(&request).await);
     check(usage(&redis).await);
     let json = vec![("content-type".to_owned(), "application/json".to_owned())];

@@ -26,7 +26,7 @@ async fn a_request_is_new_then_pending_then_replayed() {
     for _ in 0..3 {
         assert_eq!(replayed(guard.begin(&request).await), first);
     }
-    assert_eq!(only_key(&redis).await, b"idem:tenant-7 POST /orders one", "no second key");
+    assert_eq!(only_key(&redis).await, b"idem:tenant-7 one", "no second key");
     let counts = guard.counts();
     assert_eq!((counts.new, counts.pending, counts.replayed, counts.unsure), (1, 2, 3, 0));
 }
