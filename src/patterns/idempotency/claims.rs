@@ -20,8 +20,8 @@
 //!
 //! When neither a client nor anything that retries for it (a queue, a job, a browser tab) can repeat the
 //! request any more: after the longest retry period, and never before the COMPLETED time to live in
-//! Redis plus the longest transaction. Stripe keeps keys for at least 24 hours; a week is safer and costs
-//! some 300 bytes a request.
+//! Redis plus the longest transaction. With the defaults two days, where nothing repeats a request for longer;
+//! a row takes some 300 bytes.
 
 use std::time::Duration;
 

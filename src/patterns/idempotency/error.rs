@@ -94,7 +94,9 @@ impl IdempotencyError {
                 "GRANT USAGE ON SCHEMA <its schema> TO <role>; \
                      GRANT SELECT, INSERT, UPDATE ON idempotency_keys TO <role>",
             ),
-            Self::Vanishing => Some("delete only keys older than clients retry: a day, or a week"),
+            Self::Vanishing => {
+                Some("delete only keys that are two days old, and no client repeats")
+            }
             _ => None,
         }
     }
