@@ -37,6 +37,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// An idempotent consumer of Kafka topics.
 #[derive(Debug)]
+#[must_use = "nothing is consumed before `run`"]
 pub struct Consumer<E> {
     spec: ConsumerSpec,
     effects: E,

@@ -4,6 +4,8 @@
 //! or payload in any text; transient failures, such as an unavailable database or broker, are retried and
 //! are not errors here.
 
+use std::error::Error;
+
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
@@ -11,6 +13,7 @@ use postrider_kafka::SinkError;
 
 /// A situation in which a consumer ends.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum InboxError {
     /// The specification is not valid.
     #[error("invalid specification of the consumer: {0}")]
@@ -20,10 +23,10 @@ pub enum InboxError {
     OwnSetting(String),
     /// librdkafka does not take the settings.
     #[error("cannot create the Kafka consumer")]
-    Client(#[source] KafkaError),
+    Client(#[source] Box<dyn Error + Send + Sync>),
     /// The Kafka client has failed in a way that only a new one fixes.
     #[error("the Kafka consumer failed fatally")]
-    Fatal(#[source] KafkaError),
+    Fatal(#[source] Box<dyn Error + Send + Sync>),
     /// The client of dead letters cannot be made.
     #[error("cannot create the producer of dead letters")]
     DeadLetters(#[source] SinkError),
@@ -48,7 +51,7 @@ impl InboxError {
     /// reason repeats it too.
     pub(super) fn of_client(error: KafkaError) -> Self {
         let KafkaError::ClientConfig(outcome, reason, name, _) = error else {
-            return Self::Client(error);
+            return Self::Client(error.into());
         };
         let reason = if outcome == RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN {
             "no such setting:"
@@ -57,7 +60,8 @@ impl InboxError {
         } else {
             "value refused:"
         };
-        Self::Client(KafkaError::ClientConfig(outcome, reason.to_owned(), name, String::new()))
+        let error = KafkaError::ClientConfig(outcome, reason.to_owned(), name, String::new());
+        Self::Client(error.into())
     }
 
     /// The exact remedy, where there is one.

@@ -92,7 +92,7 @@ impl Group {
             .create_with_context(GroupContext::new(counters))
             .map_err(InboxError::of_client)?;
         let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
-        consumer.subscribe(&topics).map_err(InboxError::Client)?;
+        consumer.subscribe(&topics).map_err(InboxError::of_client)?;
         Ok(Self {
             consumer: Arc::new(consumer),
             topics: spec.topics.clone(),
@@ -299,7 +299,7 @@ impl Group {
             // Rebalances of this poll are complete: the record is of the newest epoch.
             Some(Ok(message)) => Ok(self.consumer.context().lock().tag(to_stored_record(&message))),
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
-                Err(InboxError::Fatal(error))
+                Err(InboxError::Fatal(error.into()))
             }
             Some(Err(error)) => {
                 let text = error.to_string();

@@ -3,6 +3,7 @@
 //! Input: connection settings of librdkafka, and topics. Output: for each topic the longest time that it keeps a
 //! record, or a `RetentionError`. Invariant: a topic without an answer is an error and never a default.
 
+use std::error::Error;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -42,14 +43,14 @@ impl TopicRetention {
 pub enum RetentionError {
     /// The brokers did not answer, or refuse the client.
     #[error("Kafka does not say how long its topics keep records")]
-    Brokers(#[source] KafkaError),
+    Brokers(#[source] Box<dyn Error + Send + Sync>),
     /// The topic does not exist, or this user may not ask.
-    #[error("Kafka does not say how long the topic `{topic}` keeps records: {code}")]
+    #[error("Kafka does not say how long the topic `{topic}` keeps records: {reason}")]
     Topic {
         /// The topic.
         topic: String,
         /// The brokers' reason.
-        code: RDKafkaErrorCode,
+        reason: String,
     },
     /// The answer lacks a setting that every topic has.
     #[error("the brokers' answer has no valid `{setting}` of the topic `{topic}`")]
@@ -79,12 +80,16 @@ pub async fn topic_retention(
     topics: &[&str],
 ) -> Result<Vec<TopicRetention>, RetentionError> {
     let config: ClientConfig = kafka.iter().cloned().collect();
-    let client: AdminClient<_> = config.create().map_err(RetentionError::Brokers)?;
+    let client: AdminClient<_> = config.create().map_err(unanswered)?;
     let mut all = Vec::with_capacity(topics.len());
     for topic in topics {
         all.push(ask(&client, topic).await?);
     }
     Ok(all)
+}
+
+fn unanswered(error: KafkaError) -> RetentionError {
+    RetentionError::Brokers(error.into())
 }
 
 /// One topic a request, since an answer that is an error does not name its topic.
@@ -96,8 +101,11 @@ async fn ask(
     let answers = client
         .describe_configs([&ResourceSpecifier::Topic(topic)], &options)
         .await
-        .map_err(RetentionError::Brokers)?;
-    let refused = |code| RetentionError::Topic { topic: topic.to_owned(), code };
+        .map_err(unanswered)?;
+    let refused = |code: RDKafkaErrorCode| RetentionError::Topic {
+        topic: topic.to_owned(),
+        reason: code.to_string(),
+    };
     let answer = answers.into_iter().next();
     let settings = answer.unwrap_or(Err(RDKafkaErrorCode::InvalidRequest)).map_err(refused)?;
     let setting = |name| settings.get(name).and_then(|entry| entry.value.as_deref());
