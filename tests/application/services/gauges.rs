@@ -18,9 +18,9 @@ const FILL: &str = "
     INSERT INTO saga_history SELECT 'order', id, number, '', '', at
         FROM story, generate_series(1, 3) AS number;
     INSERT INTO payments (order_id, order_placed, amount_cents, status, updated_at)
-        SELECT id, '{}', 1, 'CHARGED', at FROM story;
+        SELECT id, '{}', 1, 'REFUNDED', at FROM story;
     INSERT INTO gateway_operations SELECT 'charge-' || id, 'charge', 1, NULL, at FROM story;
-    INSERT INTO reservations SELECT id, 'tea', 1, 'RESERVED', at FROM story;
+    INSERT INTO reservations SELECT id, 'tea', 1, 'RELEASED', at FROM story;
     INSERT INTO outbox_sequences SELECT kind, id, 4
         FROM story, (VALUES ('order'), ('payment'), ('reservation')) AS known (kind);
     INSERT INTO stock VALUES ('tea', 1)";
