@@ -160,7 +160,10 @@ fn two_hundred_identical_requests_make_one_order_though_redis_is_flushed_half_wa
     });
     let body = assert_one_order(before, &stage, &responses);
     assert_replayed(&addresses, "flushed", &body);
-    let owners = [&one, &two].map(|service| service.metric("shop_requests_new_total"));
+    // On a busy machine Redis may be too slow to decide on the second one; it waits in Postgres all the same.
+    let owners = [&one, &two].map(|service| {
+        service.metric("shop_requests_new_total") + service.metric("shop_requests_unsure_total")
+    });
     assert!(owners.iter().sum::<u64>() >= 2, "the flush removed the first owner: {owners:?}");
     one.stop();
     two.stop();
