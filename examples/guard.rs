@@ -38,7 +38,7 @@ async fn main() -> Result<(), AnyError> {
         Ok(url) => Guard::connect(&url, &GuardSettings::default())?,
         Err(_) => Guard::without_redis(),
     };
-    let layer = IdempotencyLayer::new(guard, account);
+    let layer = IdempotencyLayer::new(guard, "POST /orders", account);
     let router = Router::new().route("/orders", post(place).layer(layer));
     let listener = tokio::net::TcpListener::bind(std::env::var("BIND")?).await?;
     writeln!(std::io::stdout(), "{}", listener.local_addr()?)?;

@@ -97,7 +97,8 @@ impl SequenceTable {
             return Ok(());
         }
         let failure = Failure::technical(AdvancedByAnother);
-        let failed = TransactionFailure { failure, cause: FailureCause::Contention, at: None, lost: None };
+        let failed =
+            TransactionFailure { failure, cause: FailureCause::Contention, at: None, lost: None };
         Err(RolledBack::Failed(failed))
     }
 }
