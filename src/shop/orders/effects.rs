@@ -4,13 +4,14 @@
 //! in the transaction that also marks the message as processed. Invariant: an event that arrives late or out of
 //! order is still applied; one about an order that is still unknown half a minute later is a dead letter.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::Deserialize;
 use tokio_postgres::Transaction;
 
 use super::process::{Fact, OrderProcess};
 use crate::messages::{interest, order_id};
+use postrider_patterns::dead_letter::now_ms;
 use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 use postrider_patterns::saga::{self, SagaError};
 
@@ -61,9 +62,9 @@ impl Effects for OrderEffects {
     }
 }
 
-/// Whether the record was written less than so long ago.
+/// Whether the record was written less than so long ago, by the clocks of two machines: it only decides how soon
+/// an order that nobody knows is given up.
 fn is_younger(message: &Message, limit: Duration) -> bool {
-    let written_ms = message.record.timestamp_ms.and_then(|ms| u64::try_from(ms).ok());
-    let written = written_ms.map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
-    written.is_some_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age < limit))
+    let age_ms = message.record.timestamp_ms.map(|ms| now_ms().saturating_sub(ms));
+    age_ms.and_then(|ms| u64::try_from(ms).ok()).is_some_and(|ms| Duration::from_millis(ms) < limit)
 }
