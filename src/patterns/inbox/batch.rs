@@ -9,14 +9,16 @@
 //! offset that a transaction writes is of the first record that
 //! is not handled once it is committed.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::assignments::{ReceivedRecord, RecordPosition};
+use super::attribution::ids;
 use super::cache::DoneCache;
 use super::counters::{ConsumerCounters, add};
 use super::dlq_publisher::DlqPublisher;
@@ -65,6 +67,8 @@ pub(super) struct BatchProcessor<E> {
     pub(super) successes: u64,
     /// A session was lost, and no transaction was committed since.
     pub(super) is_commit_unknown: bool,
+    /// Messages with a marker and without effects, see `note_commit`.
+    pub(super) unmarked: HashSet<Uuid>,
     pub(super) throttle: LogThrottle,
 }
 
@@ -293,7 +297,7 @@ impl<E: Effects> BatchProcessor<E> {
         let number = usize::try_from(head.failures).unwrap_or(0);
         let Some(at) = number.checked_rem(followers.len()) else { return };
         let Some(follower) = followers.get(at) else { return };
-        let work = Work { messages: std::slice::from_ref(follower), advances: &[] };
+        let work = Work { messages: std::slice::from_ref(follower), advances: &[], unmarked: &[] };
         let (effects, counters) = (&self.effects, &self.counters);
         let probe = self.database.transact(work, effects, counters, Ending::Rollback);
         if probe.await.is_ok_and(|done| done.applied > 0) {
@@ -341,7 +345,9 @@ impl<E: Effects> BatchProcessor<E> {
         let mut outages = 0;
         loop {
             let advances = self.membership.advances(&positions);
-            let work = Work { messages: pending, advances: &advances };
+            let unmarked: Vec<Uuid> =
+                ids(pending).filter(|id| self.unmarked.contains(id)).collect();
+            let work = Work { messages: pending, advances: &advances, unmarked: &unmarked };
             let (effects, counters) = (&self.effects, &self.counters);
             let outcome = self.database.transact(work, effects, counters, Ending::Commit).await;
             if outages > 0 && !matches!(outcome, Err(RolledBack::Unavailable { .. })) {
@@ -361,6 +367,7 @@ impl<E: Effects> BatchProcessor<E> {
                         let _entered = self.callers.enter();
                         self.effects.committed();
                     }
+                    self.unmarked.retain(|id| !unmarked.contains(id));
                     self.membership.mark_handled(&positions, &advances);
                     self.note_sequences(pending);
                     if let Some(cache) = &mut self.cache {
@@ -372,6 +379,7 @@ impl<E: Effects> BatchProcessor<E> {
                 }
                 Err(RolledBack::Failed(failed)) => {
                     let failed = self.attribute(failed).await?;
+                    self.note_commit(&failed, pending).await?;
                     return Ok(Some(Unfinished::Failed(failed)));
                 }
                 Err(RolledBack::Misplaced(misplaced)) => {
@@ -386,33 +394,7 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// A session that was lost may have been ended by its message, or by the end of its server. It is told by the
-    /// next session, which this waits for: of a server that was started since, nothing is held against the message.
-    async fn attribute(
-        &mut self,
-        mut failed: TransactionFailure,
-    ) -> Result<TransactionFailure, Halt> {
-        let Some(before) = failed.lost else { return Ok(failed) };
-        self.is_commit_unknown = true;
-        let mut outages = 0;
-        loop {
-            match self.database.started().await {
-                Ok(started) => {
-                    if started != before {
-                        failed.cause = FailureCause::Contention;
-                    }
-                    return Ok(failed);
-                }
-                Err(rolled_back) => {
-                    outages += 1;
-                    let (why, hint) = rolled_back.explain();
-                    self.wait_for_database((&why, hint), outages).await?;
-                }
-            }
-        }
-    }
-
-    async fn wait_for_database(
+    pub(super) async fn wait_for_database(
         &mut self,
         (why, hint): (&str, Option<&str>),
         outages: u32,

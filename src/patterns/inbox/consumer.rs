@@ -6,6 +6,7 @@
 //! database transaction; while a batch is processed the consumer keeps polling, so that it stays in its group; when
 //! `run` returns, it has left the group.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,6 +139,7 @@ impl<E: Effects> Consumer<E> {
             reorder: spec.sequence.map(|it| ReorderBuffer::new(it, Instant::now())),
             successes: 0,
             is_commit_unknown: false,
+            unmarked: HashSet::new(),
             throttle: LogThrottle::default(),
             spec,
             effects,

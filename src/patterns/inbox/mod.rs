@@ -54,6 +54,7 @@
 //! `docs/patterns/idempotent-consumer.md` and `docs/patterns/dead-letters.md`.
 
 mod assignments;
+mod attribution;
 mod batch;
 mod cache;
 mod consumer;
@@ -78,6 +79,7 @@ mod start;
 mod status;
 mod stop;
 mod upkeep;
+mod xact;
 
 pub use consumer::Consumer;
 pub use counters::{ConsumerCounters, ConsumerSnapshot};

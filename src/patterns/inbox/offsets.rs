@@ -7,7 +7,7 @@
 //! whoever writes last.
 
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Error, Row, Statement};
+use tokio_postgres::{Client, Error, Row, Statement, Transaction};
 
 use super::assignments::Advance;
 use super::session::{Database, PgSession, RolledBack, marker_error};
@@ -49,8 +49,8 @@ pub(super) async fn prepare_advance(client: &Client) -> Result<Statement, Error>
 }
 
 /// Advances the rows, if there are any. Error: the database refused, or has gone back; its transaction must be rolled back.
-pub(super) async fn advance<C: tokio_postgres::GenericClient>(
-    client: &C,
+pub(super) async fn advance(
+    client: &Transaction<'_>,
     statement: &Statement,
     consumer: &str,
     advances: &[Advance],
@@ -73,8 +73,14 @@ pub(super) async fn advance<C: tokio_postgres::GenericClient>(
 impl Database {
     /// What the database has of this consumer. Refused by a standby.
     pub(super) async fn offsets(&mut self) -> Result<DatabaseOffsets, RolledBack> {
-        let session = self.session().await?;
-        let outcome = read(&session.client, &session.consumer).await.map_err(marker_error);
+        let PgSession { client, consumer, .. } = self.session().await?;
+        let outcome = async {
+            let tx = client.build_transaction().read_only(false).start().await?;
+            let offsets = read(&tx, consumer).await?;
+            tx.commit().await?;
+            Ok(offsets)
+        };
+        let outcome = outcome.await.map_err(marker_error);
         outcome.inspect_err(|rolled_back| self.end_if_unavailable(rolled_back))
     }
 
@@ -83,8 +89,13 @@ impl Database {
         if plan.new_rows.is_empty() && plan.resets.is_empty() {
             return Ok(());
         }
-        let session = self.session().await?;
-        let outcome = write(&session.client, &session.consumer, plan).await.map_err(marker_error);
+        let PgSession { client, consumer, .. } = self.session().await?;
+        let outcome = async {
+            let tx = client.build_transaction().read_only(false).start().await?;
+            write(&tx, consumer, plan).await?;
+            tx.commit().await
+        };
+        let outcome = outcome.await.map_err(marker_error);
         outcome.inspect_err(|rolled_back| self.end_if_unavailable(rolled_back))
     }
 
@@ -92,12 +103,18 @@ impl Database {
     pub(super) async fn store(&mut self, advances: &[Advance]) -> Result<(), RolledBack> {
         let session = self.session().await?;
         let PgSession { client, consumer, advance: statement, .. } = session;
-        let outcome = advance(&**client, statement, consumer, advances).await;
+        let outcome = async {
+            let tx = client.build_transaction().read_only(false).start().await;
+            let tx = tx.map_err(marker_error)?;
+            advance(&tx, statement, consumer, advances).await?;
+            tx.commit().await.map_err(marker_error)
+        };
+        let outcome = outcome.await;
         outcome.inspect_err(|rolled_back| self.end_if_unavailable(rolled_back))
     }
 }
 
-async fn read(client: &Client, consumer: &str) -> Result<DatabaseOffsets, Error> {
+async fn read(client: &Transaction<'_>, consumer: &str) -> Result<DatabaseOffsets, Error> {
     let rows = client.query_typed(READ, &[(&consumer, Type::TEXT)]).await?;
     let offset = |row: &Row| Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?));
     let next = rows.iter().map(offset).collect::<Result<_, Error>>()?;
@@ -109,7 +126,7 @@ async fn read(client: &Client, consumer: &str) -> Result<DatabaseOffsets, Error>
     Ok(DatabaseOffsets { next, has_markers })
 }
 
-async fn write(client: &Client, consumer: &str, plan: &Plan) -> Result<(), Error> {
+async fn write(client: &Transaction<'_>, consumer: &str, plan: &Plan) -> Result<(), Error> {
     let rows = || plan.new_rows.iter().map(|((topic, partition), next)| (topic, partition, next));
     let topics: Vec<&str> = rows().map(|(topic, ..)| topic.as_str()).collect();
     let partitions: Vec<i32> = rows().map(|(_, partition, _)| *partition).collect();

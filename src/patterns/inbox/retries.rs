@@ -23,7 +23,7 @@ const MESSAGES_MAX: usize = 1_000;
 const BYTES_MAX: usize = 16 << 20;
 
 /// A failure that may pass by itself uses up one attempt in this time at most, so that five are five minutes: a
-/// disk that is full for some statements, or sessions that are lost, are noticed and mended in such a time.
+/// disk that is full for some statements, or sessions that are lost, are noticed and put right in such a time.
 const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A message that is to have its effects.

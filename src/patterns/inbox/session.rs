@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::future::Future;
 use std::pin::Pin;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
@@ -26,6 +26,7 @@ use super::retries::Pending;
 use super::sequence::table::{SequenceTable, start_of};
 use super::sequence::{self, Aggregate, Misplaced, SequenceStart};
 use super::sqlstate::{FailureCause, describe, describe_failure, is_outdated};
+use super::xact::{is_committed, still_in};
 use super::{ConsumerSpec, Effects, Failure, Message};
 use super::{offsets, prepared};
 
@@ -40,7 +41,8 @@ const TCP_TIMEOUT: Duration = Duration::from_secs(30);
 /// not deadlock.
 const INSERT_MARKERS: &str = "\
     INSERT INTO processed_messages (consumer, message_id) \
-    SELECT $1, id FROM unnest($2) AS id ON CONFLICT DO NOTHING RETURNING message_id";
+    SELECT $1, id FROM unnest($2) AS id ON CONFLICT DO NOTHING \
+    RETURNING message_id, txid_current()";
 
 /// What to do where markers and offsets cannot be written.
 const MARKERS_HINT: &str = "run `migrations::migrate` with `Piece::Inbox`, or migrations/0003_application.sql; \
@@ -48,8 +50,13 @@ const MARKERS_HINT: &str = "run `migrations::migrate` with `Piece::Inbox`, or mi
     GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>; \
     GRANT SELECT, INSERT, UPDATE ON consumer_offsets, consumer_sequences TO <the consumer's role>";
 
-/// Tells the sessions of one server from those after its restart, or of another.
-const STARTED: &str = "SELECT pg_postmaster_start_time()";
+/// The first tells the sessions of one server from those after its restart, or of another.
+const SERVER: &str = "\
+    SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
+    current_setting('default_transaction_read_only')::bool";
+
+const READ_ONLY_HINT: &str = "if nobody keeps the database from being written to: \
+    ALTER ROLE <the consumer's role> SET default_transaction_read_only = off";
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Client, Error>>>>;
 
@@ -78,8 +85,8 @@ pub(super) struct PgSession {
     pub(super) consumer: String,
     number: u64,
     opened: Instant,
-    /// When its server was started, by the server's clock.
-    started: SystemTime,
+    /// When its server was started, by the server's clock, in µs since the Unix epoch.
+    started: i64,
     insert_markers: Statement,
     /// For [`offsets::advance`].
     pub(super) advance: Statement,
@@ -94,6 +101,8 @@ pub(super) struct Work<'w> {
     pub(super) messages: &'w [Pending],
     /// Everything before these offsets is handled once it is committed.
     pub(super) advances: &'w [Advance],
+    /// Those of them that have a marker and no effects, since an effect committed their transaction before.
+    pub(super) unmarked: &'w [Uuid],
 }
 
 /// Why a transaction was rolled back.
@@ -123,7 +132,9 @@ pub(super) struct TransactionFailure {
     pub(super) at: Option<usize>,
     /// The session ended, on a server that was started then. Whether a COMMIT was executed is not known, and of
     /// several messages any may have ended it: a server may say so only to the next.
-    pub(super) lost: Option<SystemTime>,
+    pub(super) lost: Option<i64>,
+    /// Which transaction it was, once it had markers. The effects may have committed it.
+    pub(super) xact: Option<i64>,
 }
 
 impl RolledBack {
@@ -139,8 +150,8 @@ impl RolledBack {
 }
 
 impl TransactionFailure {
-    fn new(failure: Failure, at: Option<usize>) -> Self {
-        Self { cause: FailureCause::of(&failure), failure, at, lost: None }
+    pub(super) fn new(failure: Failure, at: Option<usize>) -> Self {
+        Self { cause: FailureCause::of(&failure), failure, at, lost: None, xact: None }
     }
 }
 
@@ -154,11 +165,6 @@ pub(super) struct TransactionResult {
     /// Messages of ignored types, which only have a number.
     pub(super) passed_over: usize,
 }
-
-/// The server would answer COMMIT with ROLLBACK, and the client would report success.
-#[derive(Debug, thiserror::Error)]
-#[error("a statement failed and the effects did not report it")]
-struct IgnoredError(#[source] Error);
 
 impl Database {
     /// Connects when it is first needed.
@@ -180,7 +186,9 @@ impl Database {
             })
         };
         let timeouts = format!(
-            "SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}",
+            // Where an effect has ended its transaction, the statements of later messages would take hold at once and
+            // without a marker: outside of a transaction of this session nothing is written.
+            "SET default_transaction_read_only = on; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}",
             spec.lock_timeout.as_millis(),
             spec.idle_in_transaction_max.as_millis()
         );
@@ -234,8 +242,14 @@ impl Database {
         Ok(self.session.insert(session))
     }
 
+    /// Whether the transaction was committed, on the server that is asked.
+    pub(super) async fn is_committed(&mut self, xact: i64) -> Result<bool, RolledBack> {
+        let client = &*self.session().await?.client;
+        is_committed(client, xact).await.map_err(|error| unavailable(&error))
+    }
+
     /// When the server was started that the session is on, by its clock. It opens one if there is none.
-    pub(super) async fn started(&mut self) -> Result<SystemTime, RolledBack> {
+    pub(super) async fn started(&mut self) -> Result<i64, RolledBack> {
         Ok(self.session().await?.started)
     }
 
@@ -274,15 +288,19 @@ impl Database {
 
     async fn open(&self) -> Result<PgSession, RolledBack> {
         let client = (self.connect)().await.map_err(|error| unavailable(&error))?;
+        let server = client.query_typed_one(SERVER, &[]).await;
+        let server = server.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        let (started, is_read_only) = server.map_err(|error| unavailable(&error))?;
+        if is_read_only {
+            let why = "default_transaction_read_only is on".to_owned();
+            return Err(RolledBack::Unavailable { why, hint: Some(READ_ONLY_HINT) });
+        }
         client.batch_execute(&self.timeouts).await.map_err(|error| unavailable(&error))?;
         let types = [Type::TEXT, Type::UUID_ARRAY];
         let insert_markers =
             client.prepare_typed(INSERT_MARKERS, &types).await.map_err(marker_error)?;
         let advance = offsets::prepare_advance(&client).await.map_err(marker_error)?;
         let sequences = SequenceTable::prepare(&client, self.start).await.map_err(marker_error)?;
-        let started = client.query_typed_one(STARTED, &[]).await;
-        let started =
-            started.and_then(|row| row.try_get(0)).map_err(|error| unavailable(&error))?;
         let (client, consumer) = (Box::new(client), self.consumer.clone());
         let (number, opened) = (prepared::next_session(), Instant::now());
         let session = PgSession {
@@ -309,7 +327,7 @@ fn span_of(message: &Message) -> Span {
 impl PgSession {
     async fn transact<E: Effects>(
         &mut self,
-        Work { messages, advances }: Work<'_>,
+        Work { messages, advances, unmarked }: Work<'_>,
         effects: &E,
         counters: &ConsumerCounters,
         ending: Ending,
@@ -320,7 +338,8 @@ impl PgSession {
         let _entered = prepared::enter(&self.client, self.number);
         let numbered = usize::from(self.sequences.is_some());
         add(&counters.statements, 3 + usize::from(!advances.is_empty()) + numbered);
-        let tx = self.client.transaction().await.map_err(|error| unavailable(&error))?;
+        let tx = self.client.build_transaction().read_only(false).start().await;
+        let mut tx = tx.map_err(|error| unavailable(&error))?;
         // All are sent before one is answered. No effect sees a database that has gone back. The numbers are
         // read last: after a wait for another member's marker, what that has committed.
         let parameters: [&(dyn ToSql + Sync); 2] = [&self.consumer, &ids];
@@ -332,7 +351,14 @@ impl PgSession {
         advanced?;
         let rows = rows.map_err(marker_error)?;
         let fresh: Result<HashSet<Uuid>, Error> = rows.iter().map(|row| row.try_get(0)).collect();
-        let fresh = fresh.map_err(marker_error)?;
+        let mut fresh = fresh.map_err(marker_error)?;
+        let xact = rows.first().map(|row| row.try_get::<_, i64>(1));
+        let xact = xact.transpose().map_err(marker_error)?;
+        let in_xact = |mut failed: TransactionFailure| {
+            failed.xact = xact;
+            RolledBack::Failed(failed)
+        };
+        fresh.extend(unmarked);
         let steps = match &self.sequences {
             // What is rolled back shows only whether the effect could be had.
             Some(table) if ending == Ending::Commit => {
@@ -341,13 +367,14 @@ impl PgSession {
             }
             _ => Vec::new(),
         };
-        let done = apply(&tx, effects, messages, fresh).await?;
+        let done = apply(&tx, effects, messages, fresh).await.map_err(in_xact)?;
+        if done.applied > 0 {
+            add(&counters.statements, 1);
+            tx = still_in(tx, xact).await.map_err(in_xact)?;
+        }
         if let Some(table) = self.sequences.as_ref().filter(|_| !steps.is_empty()) {
             add(&counters.statements, 1);
             table.advance(&tx, &self.consumer, &steps).await?;
-        } else if done.applied > 0 {
-            add(&counters.statements, 1);
-            tx.batch_execute("SELECT 1").await.map_err(ignored)?;
         }
         // After an error the outcome is unknown; the next attempt finds the markers.
         let ended = match ending {
@@ -363,7 +390,8 @@ impl PgSession {
         id: Uuid,
         work: impl Future<Output = T>,
     ) -> Result<Option<T>, RolledBack> {
-        let tx = self.client.transaction().await.map_err(|error| unavailable(&error))?;
+        let tx = self.client.build_transaction().read_only(false).start().await;
+        let tx = tx.map_err(|error| unavailable(&error))?;
         let marker = tx.query(&self.insert_markers, &[&self.consumer, &vec![id]]).await;
         if marker.map_err(marker_error)?.is_empty() {
             return Ok(None);
@@ -380,14 +408,14 @@ async fn apply<E: Effects>(
     effects: &E,
     messages: &[Pending],
     mut fresh: HashSet<Uuid>,
-) -> Result<TransactionResult, RolledBack> {
+) -> Result<TransactionResult, TransactionFailure> {
     let mut done = TransactionResult::default();
     for (at, Pending { message, has_effect, .. }) in messages.iter().enumerate() {
         if !fresh.remove(&message.id) {
             done.duplicates += 1;
         } else if *has_effect {
             let outcome = effects.apply(tx, message).instrument(span_of(message)).await;
-            outcome.map_err(|failure| failed(failure, Some(at)))?;
+            outcome.map_err(|failure| TransactionFailure::new(failure, Some(at)))?;
             done.applied += 1;
         } else {
             done.passed_over += 1;
@@ -427,12 +455,6 @@ pub(super) fn marker_error(error: Error) -> RolledBack {
     let is_missing = error.code().is_some_and(|code| missing.contains(code));
     let why = format!("cannot write processed_messages and consumer_offsets: {}", describe(&error));
     RolledBack::Unavailable { why, hint: is_missing.then_some(MARKERS_HINT) }
-}
-
-pub(super) fn ignored(error: Error) -> RolledBack {
-    let is_ignored = error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION);
-    let failure = if is_ignored { Failure::technical(IgnoredError(error)) } else { error.into() };
-    failed(failure, None)
 }
 
 /// Timeouts that the application has not set, so that a vanished server is noticed.

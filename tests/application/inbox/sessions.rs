@@ -48,6 +48,45 @@ fn a_message_that_confuses_the_protocol_stops_no_other() {
     stops_nobody("copier", Outcome::Run("COPY deeds FROM STDIN"));
 }
 
+/// Number 7 ends the transaction that it shares with its batch: the 19 others have their effects once, and so
+/// has the last one that comes later. What remains of number 7.
+fn ends_the_transaction(stem: &str, sql: &'static str) -> Option<(Scene, String, u64)> {
+    let scene = Scene::new(stem)?;
+    scene.send(&Draft::many(20));
+    let running = scene.start(TestEffects::with(move |number, _| {
+        if number == 7 { Outcome::Run(sql) } else { Outcome::Succeed }
+    }));
+    let others = "SELECT count(*), count(DISTINCT message_id) FROM deeds WHERE number <> 7";
+    let rows = |count: &str| vec![vec![Some(count.to_owned()), Some(count.to_owned())]];
+    wait_for("the others", || (scene.database.sql().rows(others) >= rows("19")).then_some(()));
+    running.await_counters("an end", |now| now.batches >= 1);
+    scene.send(&Draft::many(21).split_off(20));
+    wait_for("the last one", || (scene.database.sql().rows(others) >= rows("20")).then_some(()));
+    let end = running.stop();
+    assert_eq!(scene.database.sql().rows(others), rows("20"));
+    let own = scene.database.sql().value("SELECT count(*) FROM deeds WHERE number = 7");
+    Some((scene, own, end.dead_letters))
+}
+
+#[test]
+fn an_effect_that_rolls_back_its_transaction_is_a_dead_letter_and_doubles_nothing() {
+    for sql in ["ROLLBACK", "ROLLBACK; BEGIN", "ROLLBACK; BEGIN READ WRITE"] {
+        let Some((scene, own, dead_letters)) = ends_the_transaction("rolled", sql) else { return };
+        assert_eq!((own.as_str(), dead_letters, scene.markers()), ("0", 1, 20), "{sql}");
+        let letters = scene.letters();
+        let reason = "the effects ended the transaction they were called in";
+        assert_eq!((letters[0].code.as_str(), letters[0].reason.as_str()), ("poison", reason));
+    }
+}
+
+#[test]
+fn an_effect_that_commits_its_transaction_takes_no_effect_from_the_others() {
+    for sql in ["COMMIT", "COMMIT; BEGIN", "COMMIT; BEGIN READ WRITE"] {
+        let Some((scene, own, dead_letters)) = ends_the_transaction("early", sql) else { return };
+        assert_eq!((own.as_str(), dead_letters, scene.markers()), ("1", 0, 21), "{sql}");
+    }
+}
+
 #[test]
 fn a_batch_that_the_server_ends_is_tried_one_by_one() {
     let Some(scene) = Scene::new("split") else { return };

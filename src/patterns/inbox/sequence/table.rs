@@ -6,13 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, GenericClient, Row, Statement};
 
-use super::super::session::{
-    Database, PgSession, RolledBack, TransactionFailure, ignored, marker_error,
-};
+use super::super::session::{Database, PgSession, RolledBack, TransactionFailure, marker_error};
 use super::super::{ConsumerSpec, Failure, sqlstate::FailureCause};
 use super::{Aggregate, SequenceStart, SequenceStep};
 
@@ -89,17 +86,13 @@ impl SequenceTable {
         let last: Vec<i64> = steps.iter().map(|step| step.last).collect();
         let row = client.query_one(&self.advance, &[&consumer, &types, &ids, &was, &last]).await;
         let count: Result<i64, Error> = row.and_then(|row| row.try_get(0));
-        let count = count.map_err(|error| match error.code() {
-            Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => ignored(error),
-            _ => marker_error(error),
-        })?;
+        let count = count.map_err(marker_error)?;
         if usize::try_from(count).is_ok_and(|count| count == steps.len()) {
             return Ok(());
         }
         let failure = Failure::technical(AdvancedByAnother);
-        let failed =
-            TransactionFailure { failure, cause: FailureCause::Contention, at: None, lost: None };
-        Err(RolledBack::Failed(failed))
+        let failed = TransactionFailure::new(failure, None);
+        Err(RolledBack::Failed(TransactionFailure { cause: FailureCause::Contention, ..failed }))
     }
 }
 
