@@ -6,8 +6,8 @@
 //! admission control, probes and metrics do not; a client that disconnects does not cancel an order half-way,
 //! nor free its slot before it is placed: the guard's layer drives the handler.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -64,10 +64,9 @@ async fn place(
     let order = Order::parse(&headers, &body)?;
     let _admitted = admit(&orders).await?;
     let placed = orders.place(&attempt, &order).await;
-    placed.map(Outcome::into_http).map_err(|error| {
-        warn!(error = %error.with_causes(), "cannot write an order");
-        Problem::unavailable()
-    })
+    placed
+        .map(Outcome::into_http)
+        .map_err(|error| unavailable(&orders, "cannot write an order", &error))
 }
 
 async fn admit(orders: &OrderPlacer) -> Result<Admitted, Problem> {
@@ -80,7 +79,9 @@ async fn order(
 ) -> Result<Response, Problem> {
     let id = order_id(id)?;
     let _admitted = admit(&orders).await?;
-    let found = look_up(&orders, id).await.map_err(|error| unavailable(&error))?;
+    let found = look_up(&orders, id)
+        .await
+        .map_err(|error| unavailable(&orders, "cannot read an order", &error))?;
     found.map(|order| axum::Json(order).into_response()).ok_or_else(unknown_order)
 }
 
@@ -107,7 +108,9 @@ async fn status(
 ) -> Result<Response, Problem> {
     let id = order_id(id)?.to_string();
     let _admitted = admit(&orders).await?;
-    let found = process(&orders, &id).await.map_err(|error| unavailable(&error))?;
+    let found = process(&orders, &id)
+        .await
+        .map_err(|error| unavailable(&orders, "cannot read an order", &error))?;
     found.map(|process| axum::Json(process).into_response()).ok_or_else(unknown_order)
 }
 
@@ -134,8 +137,13 @@ fn unknown_order() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown order", "there is no order with this id").of("id")
 }
 
-fn unavailable(error: &ShopError) -> Problem {
-    warn!(error = %error.with_causes(), "cannot read an order");
+/// An outage fails every request in the same way, so a line of one text is written once a minute.
+fn unavailable(orders: &OrderPlacer, what: &'static str, error: &ShopError) -> Problem {
+    let error = error.with_causes();
+    let mut failures = orders.failures.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(held_back) = failures.admit(&format!("{what}: {error}"), Instant::now()) {
+        warn!(error, held_back, "{what}");
+    }
     Problem::unavailable()
 }
 

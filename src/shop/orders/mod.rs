@@ -97,7 +97,8 @@ pub async fn run(
             ((), ()) = async { tokio::join!(watching, open_orders) } => std::future::pending().await,
         }
     });
-    let router = http::router(OrderPlacer { pool, admission, order_timeout }, guard, probes);
+    let placer = OrderPlacer { pool, admission, order_timeout, failures: Arc::default() };
+    let router = http::router(placer, guard, probes);
     service::run(consumer, database.tls, router, background, endpoint).await
 }
 

@@ -5,7 +5,7 @@
 //! most one order whatever happens to Redis, which caches responses and marks requests in progress; Postgres
 //! decides.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -20,6 +20,7 @@ use super::request::Order;
 use crate::ShopError;
 use postrider_patterns::idempotency::{Attempt, IdempotencyError, Outcome, StoredResponse};
 use postrider_patterns::saga::{self, Emitted, Saga as _};
+use postrider_service::log_throttle::LogThrottle;
 
 /// Places orders.
 #[derive(Clone)]
@@ -30,6 +31,8 @@ pub(super) struct OrderPlacer {
     pub(super) admission: Arc<AdmissionControl>,
     /// How long an order may take before it is cancelled.
     pub(super) order_timeout: Duration,
+    /// Of requests that failed, what was logged a moment ago.
+    pub(super) failures: Arc<Mutex<LogThrottle>>,
 }
 
 impl OrderPlacer {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::services::stage::Stage;
-use support::http::{Response, get, send};
+use support::http::{Response, get, place, send};
 
 const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 const POST: &str = "POST /orders HTTP/1.1";
@@ -181,4 +181,18 @@ fn find_references(value: &Value, found: &mut Vec<String>) {
         Value::Array(items) => items.iter().for_each(|item| find_references(item, found)),
         _ => {}
     }
+}
+
+#[test]
+fn a_failure_that_every_request_has_is_logged_once() {
+    let stage = Stage::set();
+    let service = stage.orders();
+    stage.run("ALTER TABLE orders RENAME TO elsewhere");
+    for number in 0..20 {
+        let response = place(&service.address, &format!("k-{number}"), BODY).unwrap();
+        assert_eq!(response.status, 503, "{response:?}");
+    }
+    let log = service.stop();
+    let lines = log.iter().filter(|line| line.contains("cannot write an order")).count();
+    assert_eq!(lines, 1, "{log:#?}");
 }
