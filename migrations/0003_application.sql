@@ -215,7 +215,7 @@ BEGIN
         END IF;
     END LOOP;
     RAISE 'rows of idempotency_keys are deleted while they are in use'
-        USING HINT = 'delete only keys older than clients retry: a day, or a week';
+        USING HINT = 'delete only keys older than clients retry: two days';
 END
 $$;
 

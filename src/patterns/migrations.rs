@@ -53,7 +53,7 @@ impl Piece {
         match self {
             Self::Outbox => &["outbox", "outbox_sequences"],
             Self::Idempotency => &["idempotency_keys"],
-            Self::Inbox => &["consumer_offsets", "processed_messages"],
+            Self::Inbox => &["consumer_offsets", "consumer_sequences", "processed_messages"],
             Self::Saga => &["saga_history", "saga_timers", "sagas"],
         }
     }

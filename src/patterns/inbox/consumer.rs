@@ -4,7 +4,7 @@
 //! Input: a `ConsumerSpec`, the application's `Effects`, and a future that asks to stop. Output: effects and
 //! offsets in Postgres, offsets in Kafka, and counters. Invariant: Kafka's offsets are committed after the
 //! database transaction; while a batch is processed the consumer keeps polling, so that it stays in its group; when
-//! `run` returns, it has left the group.
+//! `run` returns, it has left the group, or the brokers gave no answer.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -58,8 +58,9 @@ impl<E: Effects> Consumer<E> {
     }
 
     /// Consumes until `stop` completes, on a thread of its own. The current batch is then finished, or rolled
-    /// back if that takes 10 s, its offsets are committed, and it leaves the group. Unavailable brokers and
-    /// databases are waited for, and so is the dead-letter topic.
+    /// back if that takes 10 s, its offsets are committed, and it leaves the group; that takes 5 s at most, also if
+    /// the brokers hang. Unavailable brokers and databases are waited for until then, and so is the
+    /// dead-letter topic.
     ///
     /// To be called in a Tokio runtime, in whose context `Effects::committed` is called: what that spawns runs
     /// there, also while the consumer is idle. Its own thread waits for records and runs nothing else.

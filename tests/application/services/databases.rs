@@ -2,7 +2,7 @@
 
 use crate::services::stage::Stage;
 
-const OF_INBOX: &str = "consumer_offsets,processed_messages";
+const OF_INBOX: &str = "consumer_offsets,consumer_sequences,processed_messages";
 const OF_OUTBOX: &str = "outbox,outbox_sequences";
 
 #[test]
