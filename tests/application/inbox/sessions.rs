@@ -1,7 +1,7 @@
 //! Effects that cost their session, or fail as a full disk does for some: the others have their effects.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
@@ -124,30 +124,4 @@ fn a_disk_that_is_full_for_some_makes_no_dead_letter() {
     is_full.store(false, Ordering::Relaxed);
     scene.await_effects(60);
     assert_eq!(running.stop().dead_letters, 0);
-}
-
-#[test]
-fn committed_is_called_though_the_answer_to_commit_was_lost() {
-    let Some(scene) = Scene::new("unanswered") else { return };
-    // Ends the session within COMMIT, whose outcome the consumer cannot know.
-    scene.database.sql().run(
-        "CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS \
-         $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$; \
-         CREATE TABLE cuts (n int); \
-         CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON cuts DEFERRABLE INITIALLY DEFERRED \
-         FOR EACH ROW EXECUTE FUNCTION cut()",
-    );
-    let calls = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&calls);
-    let effects = TestEffects::with(|_, attempt| match attempt {
-        1 => Outcome::Run("INSERT INTO cuts VALUES (1)"),
-        _ => Outcome::Succeed,
-    });
-    let running = scene.start(effects.then(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-    }));
-    scene.send(&Draft::many(1));
-    wait_for("the call", || (calls.load(Ordering::Relaxed) == 1).then_some(()));
-    assert_eq!(running.stop().dead_letters, 0);
-    assert_eq!(scene.effect_rows(), (1, 1));
 }
