@@ -74,6 +74,9 @@ fn a_login_that_is_withdrawn_is_told_once_and_makes_the_service_unready() {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
          WHERE usename = 'seller'",
     );
+    // Until then a pooled session may still answer, or break off.
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'seller'";
+    wait_until("its sessions to end", || stage.count(sessions) == 0);
     let refused = "the database refuses the login\n";
     wait_until("a service that says so", || get(&service.address, "/readyz").body == refused);
     // For six looks at the deadlines.
