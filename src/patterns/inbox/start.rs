@@ -72,6 +72,9 @@ enum Finding {
     Unknown,
     /// The log ends before the database's offset.
     Recreated,
+    /// The database has an offset, and the group has none: it has expired, or the topic was created again and
+    /// reaches beyond the database's offset by now.
+    Forgotten,
 }
 
 impl Plan {
@@ -136,6 +139,9 @@ impl Facts {
                 let position = in_log.unwrap_or(self.low);
                 (position, position, Finding::Recreated)
             }
+            Some(row) if self.reached.is_none() && row > self.low => {
+                (self.low, self.low, Finding::Forgotten)
+            }
             Some(row) if self.known.is_some_and(|known| known > row) => {
                 (self.reached.map_or(row, |next| next.min(row)), row, Finding::WentBack)
             }
@@ -184,11 +190,19 @@ impl Facts {
                 position,
                 "the topic ends before the database's offset: it was created again, or brokers lost data"
             ),
+            Finding::Forgotten => tracing::warn!(
+                topic,
+                partition,
+                database,
+                position,
+                "the group has no offset of a partition: it has expired, or the topic was created again; reading \
+                 it from its beginning"
+            ),
         }
         let wanted = match (finding, self.row) {
             (Finding::WentBack, row) => row,
             (Finding::Fits, _) => self.reached.or(self.row),
-            (Finding::Unknown | Finding::Recreated, _) => None,
+            (Finding::Unknown | Finding::Recreated | Finding::Forgotten, _) => None,
         };
         if let Some(wanted) = wanted.filter(|wanted| *wanted < self.low) {
             let missing = self.low - wanted;
@@ -223,8 +237,9 @@ mod tests {
         assert_eq!(facts(Some(40), Some(60)).decide(), (40, 40, Finding::WentBack));
         assert_eq!(facts(Some(60), Some(60)).decide(), (60, 60, Finding::Fits));
         assert_eq!(facts(Some(60), Some(40)).decide(), (40, 60, Finding::Fits));
-        // The group's offsets have expired.
-        assert_eq!(facts(Some(60), None).decide(), (60, 60, Finding::Fits));
+        // The group's offsets have expired, or those are of another log.
+        assert_eq!(facts(Some(60), None).decide(), (10, 10, Finding::Forgotten));
+        assert_eq!(facts(Some(10), None).decide(), (10, 10, Finding::Fits));
     }
 
     #[test]
@@ -290,8 +305,8 @@ mod tests {
                 position == low || in_database || in_process || taken_over || of_another_log,
                 "{facts:?}: {position}"
             );
-            // A row only falls for another log, and is never put further than what is read.
-            prop_assert!(row.is_none_or(|row| kept == row || row > facts.high));
+            // A row only falls for what may be another log, and is never put further than what is read.
+            prop_assert!(row.is_none_or(|row| kept == row || row > facts.high || reached.is_none()));
             prop_assert!(row.is_some() || kept <= position);
         }
     }

@@ -180,23 +180,43 @@ fn a_consumer_from_before_there_were_offsets_goes_on_where_its_group_is() {
 }
 
 #[test]
-fn a_group_whose_offsets_are_lost_goes_on_where_the_database_is() {
+fn a_group_whose_offsets_are_lost_reads_from_the_beginning_and_has_no_effect_twice() {
     let Some(scene) = Scene::new("expired") else { return };
     scene.send(&Draft::many(100));
     let first = scene.start(TestEffects::plain());
     scene.await_effects(100);
     first.stop();
-    // As when Kafka has removed the offsets of a group that was away for longer than it keeps them, and the
-    // markers are gone as well.
+    // As when Kafka has removed the offsets of a group that was away for longer than it keeps them.
     let renamed = format!("{}-renamed", scene.name);
     scene.database.sql().run(&format!(
-        "UPDATE consumer_offsets SET consumer = '{renamed}'; TRUNCATE processed_messages"
+        "UPDATE consumer_offsets SET consumer = '{renamed}';
+         UPDATE processed_messages SET consumer = '{renamed}'"
     ));
     let scene = Scene { name: renamed, ..scene };
     scene.send(&Draft::many(10));
     let next = scene.start(TestEffects::plain());
     scene.await_effects(110);
-    assert_eq!(next.stop().processed, 10);
+    next.await_counters("what is read again", |now| now.duplicates == 100);
+    let next = next.stop();
+    assert_eq!((next.processed, next.rewinds), (10, 0));
+    assert_eq!(scene.database.sql().value("SELECT sum(next_offset) FROM consumer_offsets"), "110");
+}
+
+/// Kafka forgets the group's offsets with the topic.
+#[test]
+fn a_topic_that_is_created_again_and_has_grown_further_is_read_from_its_beginning() {
+    let Some(scene) = Scene::new("outgrown") else { return };
+    scene.send(&Draft::many(30));
+    let first = scene.start(TestEffects::plain());
+    scene.await_effects(30);
+    first.stop();
+    topic::delete(&scene.bootstrap, &scene.topic);
+    topic::create(&scene.bootstrap, &scene.topic, 3, &[]);
+    scene.send(&Draft::many(100));
+    let next = scene.start(TestEffects::plain());
+    scene.await_effects(130);
+    let next = next.stop();
+    assert_eq!((next.processed, next.duplicates), (100, 0));
 }
 
 #[test]
