@@ -54,7 +54,7 @@
 //! let day = Duration::from_secs(86_400);
 //! let transaction = client.transaction().await?;
 //! saga::start(&transaction, "42", &Trip::default(), &[], day).await?;
-//! saga::advance::<Trip>(&transaction, "42", &Fact::Booked, None).await?;
+//! saga::advance::<Trip>(&transaction, "42", &Fact::Booked, saga::Cause::default()).await?;
 //! transaction.commit().await?;
 //! // Every half second or so, in any number of processes:
 //! saga::fire_due::<Trip>(&mut client, day).await?;
