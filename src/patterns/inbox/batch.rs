@@ -158,8 +158,8 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     fn classify(&self, received: ReceivedRecord) -> BatchItem {
-        let position = received.position();
-        let message = match Message::read(received.record, &self.spec.format) {
+        let ReceivedRecord { record, position } = received;
+        let message = match Message::read(record, &self.spec.format) {
             Ok(message) => message,
             Err(invalid) => return BatchItem::Invalid(invalid, position),
         };
@@ -341,10 +341,10 @@ impl<E: Effects> BatchProcessor<E> {
     /// A transaction, repeated while the database is unavailable. `None`: it is committed, and the messages are
     /// noted as handled.
     async fn transact(&mut self, pending: &[Pending]) -> Result<Option<Unfinished>, Halt> {
-        let positions: Vec<RecordPosition> = pending.iter().map(|it| it.position.clone()).collect();
+        let positions = || pending.iter().map(|it| &it.position);
         let mut outages = 0;
         loop {
-            let advances = self.membership.advances(&positions);
+            let advances = self.membership.advances(positions());
             let unmarked: Vec<Uuid> =
                 ids(pending).filter(|id| self.unmarked.contains(id)).collect();
             let work = Work { messages: pending, advances: &advances, unmarked: &unmarked };
@@ -368,7 +368,7 @@ impl<E: Effects> BatchProcessor<E> {
                         self.effects.committed();
                     }
                     self.unmarked.retain(|id| !unmarked.contains(id));
-                    self.membership.mark_handled(&positions, &advances);
+                    self.membership.mark_handled(positions(), &advances);
                     self.note_sequences(pending);
                     if let Some(cache) = &mut self.cache {
                         let messages: Vec<&Message> =

@@ -122,7 +122,10 @@ impl Group {
         }
         // A rebalance during these polls may have revoked some.
         let context = self.consumer.context();
-        batch.retain(|record| context.lock().is_current(&record.position()));
+        {
+            let assignments = context.lock();
+            batch.retain(|received| assignments.is_current(&received.position));
+        }
         if context.commit_due.swap(false, Ordering::Relaxed) {
             self.commit(CommitMode::Async, |_| true);
         }
@@ -140,7 +143,7 @@ impl Group {
             self.buffered.push_back(record);
         }
         let context = self.consumer.context();
-        self.buffered.retain(|record| context.lock().is_current(&record.position()));
+        self.buffered.retain(|received| context.lock().is_current(&received.position));
         self.look();
         Ok(())
     }

@@ -54,13 +54,21 @@ impl Membership {
     }
 
     /// What the transaction that handles these is to write.
-    pub(super) fn advances(&self, positions: &[RecordPosition]) -> Vec<Advance> {
+    pub(super) fn advances<'p>(
+        &self,
+        positions: impl IntoIterator<Item = &'p RecordPosition>,
+    ) -> Vec<Advance> {
         self.consumer.context().lock().advances(positions)
     }
 
     /// Notes that these are handled, and what the database has now.
-    pub(super) fn mark_handled(&self, positions: &[RecordPosition], stored: &[Advance]) {
-        if positions.is_empty() {
+    pub(super) fn mark_handled<'p>(
+        &self,
+        positions: impl IntoIterator<Item = &'p RecordPosition>,
+        stored: &[Advance],
+    ) {
+        let mut positions = positions.into_iter().peekable();
+        if positions.peek().is_none() {
             return;
         }
         let context = self.consumer.context();

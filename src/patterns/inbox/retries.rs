@@ -267,7 +267,7 @@ mod tests {
         let partition = ("orders".to_owned(), 0);
         assignments.assign([partition.clone()]);
         assignments.begin(&partition, 1, 0, 0);
-        let position = assignments.tag(record.clone()).unwrap().position();
+        let position = assignments.tag(record.clone()).unwrap().position;
         let message = Message::read(record, &MessageFormat::new()).unwrap();
         Pending::new(message, position)
     }

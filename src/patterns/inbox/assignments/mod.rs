@@ -15,11 +15,11 @@ use postrider_core::record::StoredRecord;
 /// A partition by its topic and number.
 pub(super) type Partition = (String, i32);
 
-/// A record, and the epoch of the assignment in which it was received.
+/// A record, and its position.
 #[derive(Debug)]
 pub(super) struct ReceivedRecord {
     pub(super) record: StoredRecord,
-    epoch: u64,
+    pub(super) position: RecordPosition,
 }
 
 /// The position of a record, and the epoch of the assignment in which it was received.
@@ -76,15 +76,6 @@ pub(super) struct Advance {
     pub(super) at_least: i64,
     /// Everything before this offset is handled.
     pub(super) next: i64,
-}
-
-impl ReceivedRecord {
-    /// Its position.
-    pub(super) fn position(&self) -> RecordPosition {
-        let StoredRecord { topic, partition, offset, .. } = &self.record;
-        let partition = (topic.clone(), *partition);
-        RecordPosition { partition, offset: *offset, epoch: self.epoch }
-    }
 }
 
 impl RecordPosition {
@@ -168,9 +159,12 @@ impl Assignments {
 
     /// What the database is to be told in the transaction that handles these: for each of their partitions
     /// the first record that is not handled then. One that is not this member's any more is left out.
-    pub(super) fn advances(&self, positions: &[RecordPosition]) -> Vec<Advance> {
+    pub(super) fn advances<'p>(
+        &self,
+        positions: impl IntoIterator<Item = &'p RecordPosition>,
+    ) -> Vec<Advance> {
         let mut by_partition: BTreeMap<&Partition, BTreeSet<i64>> = BTreeMap::new();
-        for position in positions.iter().filter(|position| self.is_current(position)) {
+        for position in positions.into_iter().filter(|position| self.is_current(position)) {
             by_partition.entry(&position.partition).or_default().insert(position.offset);
         }
         let advance = |(partition, offsets): (&Partition, BTreeSet<i64>)| {
@@ -219,10 +213,11 @@ impl Assignments {
     /// Notes that it was received, and tags it with the current epoch; `None` if its partition is not assigned,
     /// or not yet read.
     pub(super) fn tag(&mut self, record: StoredRecord) -> Option<ReceivedRecord> {
-        let assignment = self.partitions.get_mut(&(record.topic.clone(), record.partition));
-        let assignment = assignment.filter(|it| it.has_begun)?;
+        let partition = (record.topic.clone(), record.partition);
+        let assignment = self.partitions.get_mut(&partition).filter(|it| it.has_begun)?;
         assignment.unhandled.insert(record.offset);
-        Some(ReceivedRecord { epoch: assignment.epoch, record })
+        let position = RecordPosition { partition, offset: record.offset, epoch: assignment.epoch };
+        Some(ReceivedRecord { record, position })
     }
 
     /// Whether its partition has been assigned, and read without a step back, ever since it was received.

@@ -20,7 +20,7 @@ fn received(assignments: &mut Assignments, number: i32, offset: i64) -> RecordPo
         offset,
         ..StoredRecord::default()
     };
-    assignments.tag(record).unwrap().position()
+    assignments.tag(record).unwrap().position
 }
 
 /// Once the database has all.

@@ -16,7 +16,7 @@ fn position() -> RecordPosition {
     assignments.assign([partition.clone()]);
     assignments.begin(&partition, 1, 0, 0);
     let record = StoredRecord { topic: "orders".into(), ..StoredRecord::default() };
-    assignments.tag(record).unwrap().position()
+    assignments.tag(record).unwrap().position
 }
 
 fn message(aggregate: &str, number: i64) -> Pending {
