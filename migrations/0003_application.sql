@@ -120,26 +120,6 @@ BEGIN
 END
 $$;
 
--- The functions find their tables where this file has made them, whoever calls them: not in a schema that is
--- named like the caller, and not among temporary tables.
-DO $$
-DECLARE
-    path text := (
-        SELECT string_agg(format('%I', schema), ', ' ORDER BY place) || ', pg_temp'
-        FROM unnest(current_schemas(false)) WITH ORDINALITY AS it (schema, place)
-    );
-    function regprocedure;
-BEGIN
-    FOR function IN
-        SELECT oid FROM pg_proc
-        WHERE pronamespace = format('%I', current_schema())::regnamespace
-            AND proname IN ('outbox_append', 'outbox_append_all')
-    LOOP
-        EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, path);
-    END LOOP;
-END
-$$;
-
 -- 2. Requests that have had their effect: the row is written in the same transaction, so it is the
 --    truth, whatever becomes of the cache in front of it.
 CREATE TABLE IF NOT EXISTS idempotency_keys (
@@ -219,25 +199,6 @@ BEGIN
 END
 $$;
 
--- As above: its table is that of this schema.
-DO $$
-DECLARE
-    path text := (
-        SELECT string_agg(format('%I', schema), ', ' ORDER BY place) || ', pg_temp'
-        FROM unnest(current_schemas(false)) WITH ORDINALITY AS it (schema, place)
-    );
-    function regprocedure;
-BEGIN
-    FOR function IN
-        SELECT oid FROM pg_proc
-        WHERE pronamespace = format('%I', current_schema())::regnamespace
-            AND proname IN ('idempotency_claim')
-    LOOP
-        EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, path);
-    END LOOP;
-END
-$$;
-
 -- 3. Messages that have had their effect, for each consumer.
 CREATE TABLE IF NOT EXISTS processed_messages (
     consumer     text        NOT NULL,
@@ -269,25 +230,6 @@ LANGUAGE sql SET search_path FROM CURRENT AS $$
         ON CONFLICT DO NOTHING RETURNING 1
     )
     SELECT EXISTS (SELECT FROM marked)
-$$;
-
--- As above: its table is that of this schema.
-DO $$
-DECLARE
-    path text := (
-        SELECT string_agg(format('%I', schema), ', ' ORDER BY place) || ', pg_temp'
-        FROM unnest(current_schemas(false)) WITH ORDINALITY AS it (schema, place)
-    );
-    function regprocedure;
-BEGIN
-    FOR function IN
-        SELECT oid FROM pg_proc
-        WHERE pronamespace = format('%I', current_schema())::regnamespace
-            AND proname IN ('inbox_mark')
-    LOOP
-        EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, path);
-    END LOOP;
-END
 $$;
 
 -- How far each consumer is in each partition, written in the transaction of its effects. A database that
@@ -368,3 +310,25 @@ CREATE TABLE IF NOT EXISTS saga_timers (
     PRIMARY KEY (kind, id, name)
 );
 CREATE INDEX IF NOT EXISTS saga_timers_due ON saga_timers (kind, due);
+
+-- 5. The functions find their tables where this file has made them, whoever calls them: not in a schema that is
+-- named like the caller, and not among temporary tables.
+DO $$
+DECLARE
+    path text := (
+        SELECT string_agg(format('%I', schema), ', ' ORDER BY place) || ', pg_temp'
+        FROM unnest(current_schemas(false)) WITH ORDINALITY AS it (schema, place)
+    );
+    function regprocedure;
+BEGIN
+    FOR function IN
+        SELECT oid FROM pg_proc
+        WHERE pronamespace = format('%I', current_schema())::regnamespace
+            AND proname IN ('outbox_append', 'outbox_append_all', 'idempotency_claim', 'inbox_mark')
+            -- Each piece may be another role's.
+            AND pg_has_role(proowner, 'USAGE')
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, path);
+    END LOOP;
+END
+$$;

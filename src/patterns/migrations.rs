@@ -27,6 +27,9 @@ const OUTBOX: &str = include_str!("migrations/0001_outbox.sql");
 const ROW_SIZE: &str = include_str!("migrations/0005_outbox_row_size.sql");
 const APPLICATION: &str = include_str!("migrations/0003_application.sql");
 
+/// The section that ties the functions of all pieces to their schema.
+const FUNCTIONS: u8 = 5;
+
 /// Of the advisory lock that processes take which migrate at the same time: "postride" in ASCII.
 const LOCK: i64 = 0x706f_7374_7269_6465;
 
@@ -70,9 +73,9 @@ impl Piece {
     /// Its statements, for the schema that `search_path` begins with.
     pub fn sql(self) -> String {
         match self {
-            Self::Outbox => [OUTBOX, section(1), ROW_SIZE].join("\n"),
-            Self::Idempotency => section(2).to_owned(),
-            Self::Inbox => section(3).to_owned(),
+            Self::Outbox => [OUTBOX, section(1), ROW_SIZE, section(FUNCTIONS)].join("\n"),
+            Self::Idempotency => [section(2), section(FUNCTIONS)].join("\n"),
+            Self::Inbox => [section(3), section(FUNCTIONS)].join("\n"),
             Self::Saga => section(4).to_owned(),
         }
     }

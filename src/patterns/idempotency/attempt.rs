@@ -91,7 +91,9 @@ impl Guard {
     /// }
     /// # struct Pool;
     /// # impl Pool {
-    /// #     async fn get(&self) -> Result<tokio_postgres::Client, IdempotencyError> { todo!() }
+    /// #     async fn get(&self) -> Result<tokio_postgres::Client, IdempotencyError> {
+    /// #         Err(IdempotencyError::ShutDown)
+    /// #     }
     /// # }
     /// ```
     pub async fn execute<E, F>(
