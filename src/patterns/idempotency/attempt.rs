@@ -51,6 +51,7 @@ struct Inner {
     /// None without a key: there is nothing to claim, to cache or to free.
     keyed: Option<Keyed>,
     was_run: AtomicBool,
+    has_response: AtomicBool,
 }
 
 /// A request with its key.
@@ -130,7 +131,7 @@ impl Attempt {
     }
 
     fn of(keyed: Option<Keyed>) -> Self {
-        Self(Arc::new(Inner { keyed, was_run: AtomicBool::new(false) }))
+        Self(Arc::new(Inner { keyed, was_run: false.into(), has_response: false.into() }))
     }
 
     /// What is to be executed; `None` without a key, which only a layer lets through that was told to.
@@ -153,6 +154,10 @@ impl Attempt {
     /// error rolls everything back, and the next attempt starts anew. What `effect` does outside of the
     /// transaction may happen twice.
     ///
+    /// After an error it may be called again. Once there is a response, another call is refused
+    /// ([`IdempotencyError::RunAgain`]): its effect would be taken for the one that the request has had, and
+    /// skipped.
+    ///
     /// A session that waits for another transaction with the same key waits for
     /// [`Guard::with_lock_timeout`] at most, then the outcome is [`Outcome::Pending`]. Errors: the effect's
     /// own; [`IdempotencyError::CommitUnknown`] and the other errors of Postgres.
@@ -162,13 +167,20 @@ impl Attempt {
         effect: impl AsyncFnOnce(&Transaction<'_>) -> Result<StoredResponse, E>,
     ) -> Result<Outcome, E> {
         self.0.was_run.store(true, Ordering::Relaxed);
-        let transaction = client.transaction().await.map_err(IdempotencyError::from)?;
-        if let Some(keyed) = &self.0.keyed {
-            return keyed.run(transaction, effect).await;
+        if self.0.has_response.load(Ordering::Relaxed) {
+            return Err(IdempotencyError::RunAgain.into());
         }
-        let response = effect(&transaction).await?;
-        commit_unguarded(transaction).await?;
-        Ok(Outcome::Executed(response))
+        let transaction = client.transaction().await.map_err(IdempotencyError::from)?;
+        let outcome = if let Some(keyed) = &self.0.keyed {
+            keyed.run(transaction, effect).await?
+        } else {
+            let response = effect(&transaction).await?;
+            commit_unguarded(transaction).await?;
+            Outcome::Executed(response)
+        };
+        let has_response = matches!(outcome, Outcome::Executed(_) | Outcome::Replayed(_));
+        self.0.has_response.store(has_response, Ordering::Relaxed);
+        Ok(outcome)
     }
 
     /// Drives the work in a task of its own; then the key is free, unless that was settled.

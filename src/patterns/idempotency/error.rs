@@ -49,6 +49,10 @@ pub enum IdempotencyError {
     /// with the same key finds out.
     #[error("the outcome of COMMIT is not known")]
     CommitUnknown(#[source] tokio_postgres::Error),
+    /// An attempt that has its response was run again. The response is stored, so the same request with the
+    /// same key gets it.
+    #[error("the request has had its effect, and was run again in the same attempt")]
+    RunAgain,
     /// The tokio runtime ended before the work did.
     #[error("the runtime was shut down before the request was executed")]
     ShutDown,
@@ -94,6 +98,9 @@ impl IdempotencyError {
                 "GRANT USAGE ON SCHEMA <its schema> TO <role>; \
                      GRANT SELECT, INSERT, UPDATE ON idempotency_keys TO <role>",
             ),
+            Self::RunAgain => {
+                Some("do all that the request asks for in the effect of one `Attempt::run`")
+            }
             Self::Vanishing => {
                 Some("delete only keys that are two days old, and no client repeats")
             }

@@ -312,3 +312,34 @@ async fn a_claim_without_its_response_is_never_seen() {
     let row = client.query_one("SELECT status, body FROM idempotency_keys", &[]).await.unwrap();
     assert_eq!((row.get::<_, i16>(0), row.get::<_, &[u8]>(1)), (201, b"late".as_slice()));
 }
+
+/// Its effect would be taken for the first one, and skipped without a word.
+#[tokio::test]
+async fn an_attempt_that_has_its_response_is_not_run_again() {
+    let database = Database::migrated().await;
+    let guard = Guard::without_redis();
+    let mut client = database.client().await;
+    let mut other = database.client().await;
+    let request = request("two-effects");
+    let work = async move |attempt: Attempt| {
+        let effect = async |transaction: &Transaction<'_>| {
+            record(transaction, attempt.request().unwrap()).await?;
+            Ok::<_, Failed>(response("{}"))
+        };
+        let failed = async |_: &Transaction<'_>| Err::<StoredResponse, _>(Failed::Effect);
+        assert!(matches!(attempt.run(&mut client, failed).await, Err(Failed::Effect)));
+        let first = attempt.run(&mut client, effect).await;
+        assert!(matches!(first, Ok(Outcome::Executed(_))), "an error may be retried");
+        attempt.run(&mut client, effect).await
+    };
+    let again = guard.execute(&request, work).await;
+    let Err(Failed::Guard(error @ IdempotencyError::RunAgain)) = again else {
+        panic!("the second effect was skipped in silence: {again:?}");
+    };
+    assert!(error.hint().is_some_and(|hint| hint.contains("one `Attempt::run`")));
+    let retried = guard.execute(&request, async move |attempt: Attempt| {
+        let effect = async |_: &Transaction<'_>| Err::<StoredResponse, _>(Failed::Effect);
+        attempt.run(&mut other, effect).await
+    });
+    assert_eq!(retried.await.unwrap(), Outcome::Replayed(response("{}")));
+}
