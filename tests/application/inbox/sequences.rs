@@ -219,6 +219,28 @@ fn an_aggregate_begins_with_what_is_seen_first_unless_it_is_to_begin_with_one() 
     assert_eq!(running.stop().sequence_waits, 0);
 }
 
+#[test]
+fn what_waits_for_a_message_that_fails_lets_that_be_tried_again() {
+    let Some(split) = Split::new("tried") else { return };
+    let is_back = Arc::new(AtomicBool::new(false));
+    let switch = Arc::clone(&is_back);
+    let effects = TestEffects::with(move |number, _| {
+        let is_away = number == 1 && !switch.load(Ordering::Relaxed);
+        if is_away { Outcome::Unavailable } else { Outcome::Succeed }
+    });
+    split.scene.send(&[numbered(0, 1), numbered(0, 3), numbered(0, 5)]);
+    let running = Running::start(split.spec(LONG, GapPolicy::DeadLetter), effects);
+    running.await_status("all", |status| status.waiting_messages == 3);
+    split.other.send(&[numbered(0, 2)]);
+    running.await_counters("the one between", |now| now.sequence_waits >= 3);
+    let before = running.now().retries;
+    running.await_counters("more retries", |now| now.retries > before + 3);
+    is_back.store(true, Ordering::Relaxed);
+    split.other.send(&[numbered(0, 4)]);
+    split.await_handled(0, "1,2,3,4,5");
+    assert_eq!(running.stop().dead_letters, 0);
+}
+
 /// What the member that is killed needs to know; it runs this same test in a process of its own.
 const MEMBER: [&str; 5] = ["BOOTSTRAP", "TOPIC", "OTHER_TOPIC", "CONSUMER", "DATABASE"];
 

@@ -68,6 +68,8 @@ impl ReorderBuffer {
         let fresh = || Waiting { last, messages: Vec::new(), since: now };
         let waiting = self.by_aggregate.entry(aggregate).or_insert_with(fresh);
         waiting.reach(last, now);
+        // Where more was believed, a message that is not next would be taken for it without end.
+        waiting.last = last;
         let at = waiting.messages.partition_point(|other| other.message.sequence <= Some(number));
         waiting.messages.insert(at, pending);
     }

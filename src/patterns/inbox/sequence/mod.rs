@@ -83,7 +83,7 @@ pub(super) type Aggregate = (String, String);
 pub(super) struct Misplaced {
     /// Which of the messages, from 0.
     pub(super) at: usize,
-    /// The last number of its aggregate that was handled; `None`: nothing was.
+    /// The last number of its aggregate that was handled before the transaction; `None`: nothing was.
     pub(super) last: Option<i64>,
 }
 
@@ -132,6 +132,8 @@ pub(super) fn check(
         if is_later && (is_next || pending.may_skip) {
             reached.insert(aggregate, number);
         } else {
+            // Those before it in the batch have not been handled, and may fail.
+            let last = lasts.get(&aggregate).copied();
             misplaced.push(Misplaced { at, last });
         }
     }
