@@ -358,23 +358,22 @@ impl PgSession {
             failed.xact = xact;
             RolledBack::Failed(failed)
         };
-        fresh.extend(unmarked);
-        let steps = match &self.sequences {
-            // What is rolled back shows only whether the effect could be had.
-            Some(table) if ending == Ending::Commit => {
-                let checked = sequence::check(messages, fresh.clone(), &lasts?, table.start);
-                checked.map_err(RolledBack::Misplaced)?
+        // What is rolled back shows only whether the effect could be had.
+        if let Some(table) = self.sequences.as_ref().filter(|_| ending == Ending::Commit) {
+            let checked = sequence::check(messages, fresh.clone(), &lasts?, table.start);
+            let steps = checked.map_err(RolledBack::Misplaced)?;
+            // Before the effects, as the markers: these may leave another role or search_path, or commit.
+            if !steps.is_empty() {
+                add(&counters.statements, 1);
+                table.advance(&tx, &self.consumer, &steps).await?;
             }
-            _ => Vec::new(),
-        };
+        }
+        // Their numbers were counted with their markers.
+        fresh.extend(unmarked);
         let done = apply(&tx, effects, messages, fresh).await.map_err(in_xact)?;
         if done.applied > 0 {
             add(&counters.statements, 1);
             tx = still_in(tx, xact).await.map_err(in_xact)?;
-        }
-        if let Some(table) = self.sequences.as_ref().filter(|_| !steps.is_empty()) {
-            add(&counters.statements, 1);
-            table.advance(&tx, &self.consumer, &steps).await?;
         }
         // After an error the outcome is unknown; the next attempt finds the markers.
         let ended = match ending {

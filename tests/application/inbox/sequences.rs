@@ -241,6 +241,35 @@ fn what_waits_for_a_message_that_fails_lets_that_be_tried_again() {
     assert_eq!(running.stop().dead_letters, 0);
 }
 
+/// Number 3 ends with this statement, alone in its batch or not.
+fn takes_no_number(sql: &'static str, batch_max: usize) {
+    let Some(split) = Split::new("taken") else { return };
+    let effects = TestEffects::with(
+        move |number, _| {
+            if number == 3 { Outcome::Run(sql) } else { Outcome::Succeed }
+        },
+    );
+    let drafts: Vec<Draft> = (1..=6).map(|number| numbered(0, number)).collect();
+    split.scene.send(&drafts);
+    let mut spec = split.spec(Duration::from_secs(2), GapPolicy::DeadLetter);
+    spec.batch_max = batch_max;
+    let running = Running::start(spec, effects);
+    split.await_handled(0, "1,2,3,4,5,6");
+    let end = running.stop();
+    assert_eq!((end.dead_letters, end.sequence_gaps), (0, 0));
+}
+
+#[test]
+fn an_effect_that_leaves_another_search_path_takes_no_number_from_its_aggregate() {
+    takes_no_number("SET LOCAL search_path TO pg_catalog", 1);
+}
+
+#[test]
+fn an_effect_that_commits_takes_no_number_from_its_aggregate() {
+    takes_no_number("COMMIT", 1);
+    takes_no_number("COMMIT", 200);
+}
+
 /// What the member that is killed needs to know; it runs this same test in a process of its own.
 const MEMBER: [&str; 5] = ["BOOTSTRAP", "TOPIC", "OTHER_TOPIC", "CONSUMER", "DATABASE"];
 

@@ -73,7 +73,7 @@ impl SequenceTable {
         rows.and_then(|rows| rows.iter().map(last).collect()).map_err(marker_error)
     }
 
-    /// Advances the rows. Also notices, as any statement does, that an earlier one has failed unseen.
+    /// Advances the rows.
     pub(in crate::inbox) async fn advance<C: GenericClient>(
         &self,
         client: &C,
