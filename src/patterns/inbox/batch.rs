@@ -106,14 +106,18 @@ enum BatchItem {
 impl<E: Effects> BatchProcessor<E> {
     /// Whether there is something to retry, or no room for another batch.
     pub(super) fn is_due(&self) -> bool {
-        let of_buffer = self.reorder.as_ref().and_then(ReorderBuffer::next_due);
-        let due = self.retries.next_due().into_iter().chain(of_buffer).min();
-        self.is_full() || due.is_some_and(|due| due <= Instant::now())
+        self.is_full() || self.next_due().is_some_and(|due| due <= Instant::now())
     }
 
     /// Whether what waits must be done before another batch is taken.
     pub(super) fn is_full(&self) -> bool {
-        self.retries.is_full()
+        self.retries.is_full() || self.reorder.as_ref().is_some_and(ReorderBuffer::is_over)
+    }
+
+    /// When something is to be retried, or to be asked about.
+    fn next_due(&self) -> Option<Instant> {
+        let of_buffer = self.reorder.as_ref().and_then(ReorderBuffer::next_due);
+        self.retries.next_due().into_iter().chain(of_buffer).min()
     }
 
     /// Processes the batch, and what is due of earlier ones. What is handled is noted as it proceeds, so that it
@@ -125,7 +129,7 @@ impl<E: Effects> BatchProcessor<E> {
             buffer.retain(|position| membership.is_current(position));
         }
         if self.is_full()
-            && let Some(due) = self.retries.next_due()
+            && let Some(due) = self.next_due()
             && !self.stop.pause(due.saturating_duration_since(Instant::now())).await
         {
             return Err(Halt::Stopped);

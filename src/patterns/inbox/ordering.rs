@@ -5,6 +5,8 @@
 //! enforcement nothing here does anything; a message that waits is not handled, so no offset passes it; nothing
 //! is given up before the database was asked once more.
 
+use std::collections::BTreeSet;
+
 use tokio::time::Instant;
 
 use super::Effects;
@@ -100,17 +102,13 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     async fn give_up(&mut self) -> Result<(), Halt> {
-        let now = Instant::now();
-        if let Some(buffer) = &mut self.reorder {
-            let retries = &self.retries;
-            // It is not missing: it is here, and has not succeeded yet.
-            let is_there = |aggregate: &sequence::Aggregate| {
-                let mut places = retries.all().filter_map(|it| sequence::place(&it.message));
-                places.any(|(other, _)| other == *aggregate)
-            };
-            buffer.wait_on(is_there, now);
-        }
-        while let Some(given_up) = self.reorder.as_mut().and_then(|it| it.take_given_up(now)) {
+        loop {
+            // What is retried is not missing: it is here, and has not succeeded yet.
+            let retried = self.retries.all().filter_map(|it| sequence::place(&it.message));
+            let there: BTreeSet<sequence::Aggregate> = retried.map(|(it, _)| it).collect();
+            let buffer = self.reorder.as_mut();
+            let given_up = buffer.and_then(|it| it.take_given_up(&there, Instant::now()));
+            let Some(given_up) = given_up else { return Ok(()) };
             let GivenUp { messages, last } = given_up;
             add(&self.counters.sequence_gaps, messages.len());
             let (count, policy) = (messages.len(), self.spec.sequence.map(|it| it.on_gap));
@@ -135,7 +133,6 @@ impl<E: Effects> BatchProcessor<E> {
                 }
             }
         }
-        Ok(())
     }
 
     /// Makes a dead letter of a message that is not next.

@@ -241,6 +241,32 @@ fn what_waits_for_a_message_that_fails_lets_that_be_tried_again() {
     assert_eq!(running.stop().dead_letters, 0);
 }
 
+#[test]
+fn an_outage_of_a_dependency_gives_up_nothing_that_waits_behind_it() {
+    let Some(split) = Split::new("behind") else { return };
+    let is_back = Arc::new(AtomicBool::new(false));
+    let switch = Arc::clone(&is_back);
+    let effects = TestEffects::with(move |number, _| {
+        let is_away = number == 1 && !switch.load(Ordering::Relaxed);
+        if is_away { Outcome::Unavailable } else { Outcome::Succeed }
+    });
+    let mut spec = split.spec(LONG, GapPolicy::DeadLetter);
+    spec.sequence.as_mut().unwrap().buffer_max = 3;
+    spec.batch_max = 2;
+    split.scene.send(&[numbered(0, 1)]);
+    let running = Running::start(spec, effects);
+    running.await_status("the first", |status| status.waiting_messages == 1);
+    let later: Vec<Draft> = (2..=9).map(|number| numbered(0, number)).collect();
+    split.other.send(&later);
+    running.await_counters("more than may wait", |now| now.sequence_waits >= 4);
+    let before = running.now().retries;
+    running.await_counters("more retries", |now| now.retries > before + 10);
+    assert_eq!(running.now().sequence_gaps, 0);
+    is_back.store(true, Ordering::Relaxed);
+    split.await_handled(0, "1,2,3,4,5,6,7,8,9");
+    assert_eq!(running.stop().dead_letters, 0);
+}
+
 /// Number 3 ends with this statement, alone in its batch or not.
 fn takes_no_number(sql: &'static str, batch_max: usize) {
     let Some(split) = Split::new("taken") else { return };

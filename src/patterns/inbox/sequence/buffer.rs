@@ -4,7 +4,7 @@
 //! next, in the order of their numbers; those that have waited in vain. Invariant: what is returned of an
 //! aggregate are its lowest numbers; a message is returned once. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -121,31 +121,23 @@ impl ReorderBuffer {
         self.by_aggregate.keys().cloned().collect()
     }
 
-    /// Has the aggregate wait anew: the missing message is there and fails.
-    pub(in crate::inbox) fn wait_on(
+    /// Takes the messages of an aggregate that has waited too long; or, where more wait than may, of the one that
+    /// has most. Those that wait for a message that is there and fails do so as long as it does, and anew after it.
+    pub(in crate::inbox) fn take_given_up(
         &mut self,
-        is_there: impl Fn(&Aggregate) -> bool,
+        there: &BTreeSet<Aggregate>,
         now: Instant,
-    ) {
-        let expired = self.by_aggregate.iter_mut();
-        let gap_wait = self.spec.gap_wait;
-        for (aggregate, waiting) in expired.filter(|(_, it)| it.is_expired(gap_wait, now)) {
-            if is_there(aggregate) {
+    ) -> Option<GivenUp> {
+        let (gap_wait, is_over) = (self.spec.gap_wait, self.is_over());
+        for aggregate in there {
+            if let Some(waiting) = self.by_aggregate.get_mut(aggregate) {
                 waiting.since = now;
             }
         }
-    }
-
-    /// Takes the messages of an aggregate that has waited too long; or, where more wait than may, of the one that
-    /// has most.
-    pub(in crate::inbox) fn take_given_up(&mut self, now: Instant) -> Option<GivenUp> {
-        let gap_wait = self.spec.gap_wait;
-        let mut aggregates = self.by_aggregate.iter();
-        let expired = aggregates.find(|(_, waiting)| waiting.is_expired(gap_wait, now));
-        let most = || {
-            let most = self.by_aggregate.iter().max_by_key(|(_, it)| it.messages.len());
-            most.filter(|_| self.is_over())
-        };
+        let missing =
+            || self.by_aggregate.iter().filter(|(aggregate, _)| !there.contains(*aggregate));
+        let expired = missing().find(|(_, waiting)| waiting.is_expired(gap_wait, now));
+        let most = || missing().max_by_key(|(_, it)| it.messages.len()).filter(|_| is_over);
         let aggregate = expired.or_else(most)?.0.clone();
         let Waiting { messages, last, .. } = self.by_aggregate.remove(&aggregate)?;
         Some(GivenUp { messages, last })
@@ -165,7 +157,7 @@ impl ReorderBuffer {
     }
 
     /// Whether more wait than may.
-    fn is_over(&self) -> bool {
+    pub(in crate::inbox) fn is_over(&self) -> bool {
         let all = self.by_aggregate.values().flat_map(|waiting| &waiting.messages);
         self.len() > self.spec.buffer_max || all.map(Pending::bytes).sum::<usize>() > BYTES_MAX
     }

@@ -31,7 +31,7 @@ pub struct SequenceSpec {
     /// read ahead of another, and than an earlier message may be retried by another member.
     pub gap_wait: Duration,
     /// How many messages wait at most, 1 to 100,000; 1,000. What is more is given up early, first of the
-    /// aggregate that has most.
+    /// aggregate that has most; unless all of them wait for messages that this member retries.
     pub buffer_max: usize,
     /// What happens to messages that have waited in vain.
     pub on_gap: GapPolicy,

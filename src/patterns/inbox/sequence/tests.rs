@@ -1,6 +1,8 @@
 //! Input: messages of aggregates in orders of all kinds. Output: those that are next, those that wait. Invariant:
 //! whatever the order of arrival, each aggregate's messages are handled by their numbers, each once.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use tokio::time::Instant;
 
@@ -117,10 +119,14 @@ fn buffer(buffer_max: usize, start: SequenceStart) -> ReorderBuffer {
     ReorderBuffer::new(spec, Instant::now())
 }
 
+fn ids_of(ids: &[&str]) -> BTreeSet<Aggregate> {
+    ids.iter().map(|id| (String::new(), (*id).to_owned())).collect()
+}
+
 #[test]
 fn what_waits_in_vain_is_given_up_and_progress_begins_the_wait_anew() {
     let (mut buffer, begin) = (buffer(10, SequenceStart::One), Instant::now());
-    let minute = Duration::from_mins(1);
+    let (minute, none) = (Duration::from_mins(1), BTreeSet::new());
     buffer.hold(message("a", 5), Some(2), begin);
     buffer.hold(message("b", 5), Some(2), begin);
     assert!(buffer.follow(message("a", 4), begin).is_none());
@@ -128,27 +134,30 @@ fn what_waits_in_vain_is_given_up_and_progress_begins_the_wait_anew() {
     buffer.reach(&(String::new(), "a".into()), 3, begin + minute / 2);
     assert_eq!(numbers(&buffer.take_ready()), [("a", 4), ("a", 5)]);
     buffer.hold(message("a", 9), Some(5), begin + minute / 2);
-    assert!(buffer.take_given_up(begin + minute / 2).is_none());
-    let given_up = buffer.take_given_up(begin + minute).unwrap();
+    assert!(buffer.take_given_up(&none, begin + minute / 2).is_none());
+    let given_up = buffer.take_given_up(&none, begin + minute).unwrap();
     assert_eq!((numbers(&given_up.messages), given_up.last), (vec![("b", 5)], Some(2)));
     // The missing one is there, and fails.
-    buffer.wait_on(|_| true, begin + 2 * minute);
-    assert!(buffer.take_given_up(begin + 2 * minute).is_none());
-    assert!(buffer.take_given_up(begin + 3 * minute).is_some());
+    assert!(buffer.take_given_up(&ids_of(&["a"]), begin + 2 * minute).is_none());
+    assert!(buffer.take_given_up(&none, begin + 2 * minute).is_none());
+    assert!(buffer.take_given_up(&none, begin + 3 * minute).is_some());
     assert_eq!((buffer.len(), buffer.next_due()), (0, None));
 }
 
 #[test]
 fn what_is_too_much_is_given_up_of_the_aggregate_that_has_most() {
     let (mut buffer, now) = (buffer(3, SequenceStart::One), Instant::now());
+    let (none, all) = (BTreeSet::new(), ids_of(&["a", "b"]));
     for (aggregate, number) in [("a", 7), ("b", 3), ("b", 5), ("b", 4)] {
-        assert!(buffer.take_given_up(now).is_none());
+        assert!(buffer.take_given_up(&none, now).is_none());
         buffer.hold(message(aggregate, number), Some(1), now);
     }
     assert_eq!(buffer.take_check(now).len(), 2);
-    let given_up = buffer.take_given_up(now).unwrap();
+    // What they wait for is there, and fails.
+    assert!(buffer.take_given_up(&all, now).is_none() && buffer.is_over());
+    let given_up = buffer.take_given_up(&none, now).unwrap();
     assert_eq!(numbers(&given_up.messages), [("b", 3), ("b", 4), ("b", 5)]);
-    assert!(buffer.take_given_up(now).is_none() && buffer.len() == 1);
+    assert!(buffer.take_given_up(&none, now).is_none() && buffer.len() == 1);
     buffer.retain(|_| false);
     assert_eq!(buffer.len(), 0);
 }
