@@ -465,6 +465,8 @@ impl<E: Effects> BatchProcessor<E> {
     ) -> Result<Option<bool>, String> {
         self.membership.confirm(position).await.map_err(|error| error.to_string())?;
         let letter = self.publisher.publish(record, why, failure);
+        // A marker that was committed without effects says nothing.
+        let message = message.filter(|message| !self.unmarked.contains(&message.id));
         let Some(message) = message else { return Ok(Some(letter.await)) };
         let outcome = self.database.while_unprocessed(message, letter).await;
         outcome.map_err(|rolled_back| rolled_back.explain().0)

@@ -88,6 +88,24 @@ fn an_effect_that_commits_its_transaction_takes_no_effect_from_the_others() {
 }
 
 #[test]
+fn a_message_that_is_marked_without_effects_becomes_a_dead_letter_where_it_is_poison() {
+    let Some(scene) = Scene::new("unmarked") else { return };
+    let mut drafts = Draft::many(20);
+    for draft in &mut drafts {
+        draft.key = "account-0".into();
+    }
+    scene.send(&drafts);
+    let running = scene.start(TestEffects::with(|number, _| match number {
+        7 => Outcome::Run("COMMIT"),
+        9 => Outcome::Poison,
+        _ => Outcome::Succeed,
+    }));
+    scene.await_effects(19);
+    running.await_counters("all", |now| now.dead_letters + now.duplicates >= 9);
+    assert_eq!((running.stop().dead_letters, scene.letters().len()), (1, 1));
+}
+
+#[test]
 fn a_batch_that_the_server_ends_is_tried_one_by_one() {
     let Some(scene) = Scene::new("split") else { return };
     scene.send(&Draft::many(20));
