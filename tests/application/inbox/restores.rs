@@ -238,6 +238,24 @@ fn a_topic_that_is_created_again_is_read_from_its_beginning() {
 }
 
 #[test]
+fn a_topic_that_is_created_again_under_a_running_consumer_is_read_from_its_beginning() {
+    let Some(scene) = Scene::new("replaced") else { return };
+    scene.send(&Draft::many(100));
+    let running = scene.start(TestEffects::plain());
+    scene.await_effects(100);
+    topic::delete(&scene.bootstrap, &scene.topic);
+    topic::create(&scene.bootstrap, &scene.topic, 3, &[]);
+    scene.send(&Draft::many(10));
+    scene.await_effects(110);
+    running.stop();
+    // Beyond what the topic had before.
+    scene.send(&Draft::many(200));
+    let next = scene.start(TestEffects::plain());
+    scene.await_effects(310);
+    assert_eq!(next.stop().dead_letters, 0);
+}
+
+#[test]
 fn the_offset_in_the_database_waits_for_a_dead_letter() {
     let Some(scene) = Scene::new("waits_for_letter") else { return };
     // Of one key, so of one partition.

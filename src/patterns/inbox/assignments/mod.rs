@@ -47,6 +47,8 @@ struct Assignment {
     start: Option<i64>,
     /// The offset after the last record that was handled in this assignment.
     after_handled: Option<i64>,
+    /// The offset after the last record that was received, or else where it started.
+    expected: i64,
     /// Records that were received and are not handled.
     unhandled: BTreeSet<i64>,
     /// What the database had last.
@@ -128,7 +130,7 @@ impl Assignments {
         let assignment = self.partitions.get_mut(partition).filter(|it| it.epoch == epoch);
         if let Some(assignment) = assignment {
             assignment.has_begun = true;
-            assignment.start = Some(position);
+            (assignment.start, assignment.expected) = (Some(position), position);
             // Unless it is read again.
             assignment.after_handled = assignment.after_handled.filter(|next| *next == position);
             assignment.stored = Some(stored);
@@ -211,10 +213,17 @@ impl Assignments {
     }
 
     /// Notes that it was received, and tags it with the current epoch; `None` if its partition is not assigned,
-    /// or not yet read.
+    /// or not yet read. One that comes again is of another log, which ended before what was asked for:
+    /// it is decided anew where that is read from, and what is known of the one before does not count.
     pub(super) fn tag(&mut self, record: StoredRecord) -> Option<ReceivedRecord> {
         let partition = (record.topic.clone(), record.partition);
         let assignment = self.partitions.get_mut(&partition).filter(|it| it.has_begun)?;
+        if record.offset < assignment.expected {
+            self.epoch += 1;
+            *assignment = Assignment { stored: assignment.stored, ..Assignment::new(self.epoch) };
+            return None;
+        }
+        assignment.expected = record.offset + 1;
         assignment.unhandled.insert(record.offset);
         let position = RecordPosition { partition, offset: record.offset, epoch: assignment.epoch };
         Some(ReceivedRecord { record, position })
@@ -311,6 +320,7 @@ impl Assignment {
             has_begun: false,
             start: None,
             after_handled: None,
+            expected: 0,
             unhandled: BTreeSet::new(),
             stored: None,
             committed: None,
