@@ -384,6 +384,10 @@ impl<E: Effects> BatchProcessor<E> {
                 Err(RolledBack::Failed(failed)) => {
                     let failed = self.attribute(failed).await?;
                     self.note_commit(&failed, pending).await?;
+                    if failed.at.is_none() {
+                        // Of a setting, perhaps, that an effect has left in the session.
+                        self.database.renew(Duration::ZERO);
+                    }
                     return Ok(Some(Unfinished::Failed(failed)));
                 }
                 Err(RolledBack::Misplaced(misplaced)) => {

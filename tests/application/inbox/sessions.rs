@@ -105,6 +105,25 @@ fn a_message_that_is_marked_without_effects_becomes_a_dead_letter_where_it_is_po
     assert_eq!((running.stop().dead_letters, scene.letters().len()), (1, 1));
 }
 
+/// The consumer's own statements exceed what number 7 has set for its session.
+#[test]
+fn a_timeout_that_an_effect_leaves_in_the_session_does_not_stop_the_consumer() {
+    let Some(scene) = Scene::new("leftover") else { return };
+    scene.database.sql().run(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         PERFORM pg_sleep(0.2); RETURN NULL; END $$; \
+         CREATE TRIGGER slow BEFORE INSERT ON processed_messages EXECUTE FUNCTION slow()",
+    );
+    scene.send(&Draft::many(20));
+    let running = scene.start(TestEffects::with(|number, _| {
+        if number == 7 { Outcome::Run("SET statement_timeout = 100") } else { Outcome::Succeed }
+    }));
+    scene.await_effects(20);
+    scene.send(&Draft::many(40).split_off(20));
+    scene.await_effects(40);
+    assert_eq!((running.stop().dead_letters, scene.effect_rows()), (0, (40, 40)));
+}
+
 #[test]
 fn a_batch_that_the_server_ends_is_tried_one_by_one() {
     let Some(scene) = Scene::new("split") else { return };
