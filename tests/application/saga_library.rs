@@ -310,6 +310,50 @@ async fn a_failure_of_the_applications_own_statement_is_not_blamed_on_the_sagas_
     assert_eq!(error.hint(), None);
 }
 
+/// Ends, and goes on with the next event.
+#[derive(Debug, Serialize, Deserialize)]
+struct Restless(u32);
+
+impl Saga for Restless {
+    const KIND: &'static str = "restless";
+    type Event = ();
+
+    fn apply(&mut self, (): &()) -> Vec<Emitted> {
+        self.0 += 1;
+        vec![]
+    }
+
+    fn name((): &()) -> &'static str {
+        "Happened"
+    }
+
+    fn status(&self) -> &'static str {
+        if self.has_ended() { "DONE" } else { "OPEN" }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0 == 1
+    }
+
+    fn deadline_passed() {}
+}
+
+/// It would have no deadline, and be in no list of open ones.
+#[tokio::test]
+async fn a_saga_that_has_ended_is_not_reopened() {
+    let (_stage, mut client) = Stage::set().await;
+    let transaction = client.transaction().await.unwrap();
+    saga::start(&transaction, "a", &Restless(0), &[], HOUR).await.unwrap();
+    let ended = saga::advance::<Restless>(&transaction, "a", &(), Cause::default()).await.unwrap();
+    assert!(ended.ended);
+    let error =
+        saga::advance::<Restless>(&transaction, "a", &(), Cause::default()).await.unwrap_err();
+    assert!(matches!(error, SagaError::Reopened { event: "Happened", .. }), "{error:?}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("Saga::has_ended")));
+    let kept = saga::view::<Restless>(&transaction, "a").await.unwrap().unwrap();
+    assert_eq!((kept.status.as_str(), kept.state.0), ("DONE", 1));
+}
+
 #[tokio::test]
 async fn sagas_that_ended_long_ago_are_deleted_in_bounded_transactions() {
     let (_stage, mut client) = Stage::set().await;

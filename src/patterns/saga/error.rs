@@ -31,6 +31,17 @@ pub enum SagaError {
         #[source]
         source: serde_json::Error,
     },
+    /// The saga has ended, and an event would have it go on: without a deadline nobody would notice if it never
+    /// ended again.
+    #[error("saga `{kind}` `{id}` has ended, and event `{event}` would have it go on")]
+    Reopened {
+        /// [`Saga::KIND`](super::Saga::KIND).
+        kind: &'static str,
+        /// The saga's id.
+        id: String,
+        /// The event, as [`Saga::name`](super::Saga::name) calls it.
+        event: &'static str,
+    },
     /// An emitted event could not be appended to the outbox.
     #[error("cannot append a saga's event to the outbox")]
     Outbox(#[from] WriterError),
@@ -53,6 +64,10 @@ impl SagaError {
             Self::State { .. } => Some(
                 "add serde defaults for fields that are new, or fix the row in the table `sagas`",
             ),
+            Self::Reopened { .. } => Some(
+                "have `Saga::has_ended` return false as long as an event may still change the outcome, or \
+                 `Saga::apply` change nothing once it has ended",
+            ),
             Self::Missing(_) => Some(
                 "run `migrations::migrate` with `Piece::Saga`, or migrations/0003_application.sql; have the schema \
                  in this role's search_path: ALTER ROLE <role> SET search_path = public, <schema>",
@@ -74,7 +89,7 @@ impl SagaError {
         match self {
             Self::Outbox(error) => Some(error.database()),
             Self::Missing(error) | Self::Application(error) | Self::Database(error) => Some(error),
-            Self::Unknown { .. } | Self::State { .. } => None,
+            Self::Unknown { .. } | Self::State { .. } | Self::Reopened { .. } => None,
         }
     }
 }

@@ -102,7 +102,8 @@ pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
     /// The status, derived from the state.
     fn status(&self) -> &'static str;
 
-    /// Whether it has ended, so that neither deadline nor timers are needed any more.
+    /// Whether it has ended, so that neither deadline nor timers are needed any more. An event that would have it
+    /// go on is refused ([`SagaError::Reopened`]).
     fn has_ended(&self) -> bool;
 
     /// The event to apply when the deadline has passed, each time: usually the one that gives up and has

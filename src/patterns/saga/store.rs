@@ -178,6 +178,10 @@ pub(super) async fn step<S: Saga>(
     let ran = running(&state);
     let emitted = state.apply(event);
     let (to, has_ended, runs) = (state.status(), state.has_ended(), running(&state));
+    if !was_open && !has_ended {
+        let (kind, id, event) = (S::KIND, id.to_owned(), S::name(event));
+        return Err(SagaError::Reopened { kind, id, event });
+    }
     emit::<S>(transaction, id, &emitted, cause.traceparent.as_ref()).await?;
     let names = |timers: &[Timer]| timers.iter().map(|timer| timer.name).collect::<Vec<_>>();
     if fired.is_some() || names(&ran) != names(&runs) {
