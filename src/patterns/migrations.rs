@@ -33,6 +33,9 @@ const FUNCTIONS: u8 = 5;
 /// Of the advisory lock that processes take which migrate at the same time: "postride" in ASCII.
 const LOCK: i64 = 0x706f_7374_7269_6465;
 
+/// What a table's comment begins with; then come the version and a hash of the statements.
+const COMMENT: &str = "postrider ";
+
 /// A part of the library with tables of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -93,8 +96,9 @@ fn section(number: u8) -> &'static str {
 /// Creates the tables, indexes and functions of the pieces in the schema, and the schema if it does not exist, in
 /// one transaction.
 ///
-/// A comment on a table says by which statements its piece was made. Where it was made by these, nothing is
-/// done, so a service may call this at every start, with any role. To make or change a piece, the role needs CREATE
+/// A comment on a table says by which version and by which statements its piece was made. Where it was made by these,
+/// or by a later version, nothing is done, so a service may call this at every start, with any role, and an instance
+/// of the version before may start while a new one is rolled out. To make or change a piece, the role needs CREATE
 /// on the database for a new schema and for the outbox's publication, else on the schema, and must own tables
 /// that an earlier version made.
 ///
@@ -132,7 +136,7 @@ async fn create(transaction: &Transaction<'_>, schema: &str, piece: Piece) -> Re
                  AND (SELECT count(DISTINCT proname) FROM pg_proc \
                      WHERE pronamespace = quote_ident(current_schema())::regnamespace AND proname = ANY($2)) = cardinality($2), \
                  obj_description(to_regclass($3), 'pg_class'), \
-                 'postrider ' || left(encode(sha256(convert_to($4, 'UTF8')), 'hex'), 16)",
+                 left(encode(sha256(convert_to($4, 'UTF8')), 'hex'), 16)",
             &[
                 (&tables, Type::TEXT_ARRAY),
                 (&piece.functions(), Type::TEXT_ARRAY),
@@ -141,20 +145,48 @@ async fn create(transaction: &Transaction<'_>, schema: &str, piece: Piece) -> Re
             ],
         )
         .await?;
-    let (comment, current): (Option<String>, String) = (state.try_get(1)?, state.try_get(2)?);
-    if state.try_get(0)? && comment.as_deref() == Some(&current) {
+    let (comment, hash): (Option<String>, String) = (state.try_get(1)?, state.try_get(2)?);
+    let current = format!("{COMMENT}{} {hash}", env!("CARGO_PKG_VERSION"));
+    if comment.as_deref().is_some_and(is_of_later_version)
+        || state.try_get(0)? && comment.as_deref() == Some(&current)
+    {
         return Ok(());
     }
     transaction.batch_execute(&sql).await?;
-    if comment.is_none_or(|comment| comment.starts_with("postrider ")) {
+    if comment.is_none_or(|comment| comment.starts_with(COMMENT)) {
         transaction.batch_execute(&format!("COMMENT ON TABLE {last} IS '{current}'")).await?;
     }
     Ok(())
 }
 
+/// Whether a later version than this one has written the comment.
+fn is_of_later_version(comment: &str) -> bool {
+    let version = comment.strip_prefix(COMMENT).and_then(|rest| rest.split(' ').next());
+    version.and_then(numbers) > numbers(env!("CARGO_PKG_VERSION"))
+}
+
+/// Of a version such as `1.2.3`.
+fn numbers(version: &str) -> Option<[u32; 3]> {
+    let parts: Option<Vec<u32>> = version.split('.').map(|part| part.parse().ok()).collect();
+    parts?.try_into().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_later_version_is_told_by_its_numbers() {
+        for (comment, is_later) in [
+            ("postrider 999.0.0 0123456789abcdef", true),
+            ("postrider 0.0.1 0123456789abcdef", false),
+            (concat!("postrider ", env!("CARGO_PKG_VERSION"), " 0123456789abcdef"), false),
+            ("postrider 0123456789abcdef", false),
+            ("999.0.0 of something else", false),
+        ] {
+            assert_eq!(is_of_later_version(comment), is_later, "{comment}");
+        }
+    }
 
     #[test]
     fn each_piece_has_its_tables_and_no_other_ones() {

@@ -156,6 +156,24 @@ async fn what_is_there_already_is_not_locked_and_needs_no_owner() {
     assert_eq!((kept.get(0), kept.get(1)), (true, "ours"));
 }
 
+/// As while a new version is rolled out, and an instance of the one before is started again.
+#[tokio::test]
+async fn what_a_later_version_has_made_is_left_as_it_is() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let mut client = connect(&cluster).await;
+    migrate(&mut client, "public", &[Piece::Inbox]).await.unwrap();
+    let body = "SELECT prosrc FROM pg_proc WHERE proname = 'inbox_mark'";
+    let later = "CREATE OR REPLACE FUNCTION inbox_mark(consumer text, message_id uuid) \
+        RETURNS boolean LANGUAGE sql AS 'SELECT true'";
+    for (comment, is_kept) in [("postrider 999.0.0 later", true), ("postrider 0.0.1 x", false)] {
+        let comment = format!("COMMENT ON TABLE processed_messages IS '{comment}'");
+        client.batch_execute(&format!("{later}; {comment}")).await.unwrap();
+        migrate(&mut client, "public", &[Piece::Inbox]).await.unwrap();
+        let body: String = client.query_one(body, &[]).await.unwrap().get(0);
+        assert_eq!(body == "SELECT true", is_kept, "{comment}");
+    }
+}
+
 #[tokio::test]
 async fn constraints_and_indexes_of_the_application_stay_whatever_their_names() {
     let cluster = Cluster::start(&Options::default()).unwrap();
