@@ -73,10 +73,8 @@ fn metrics_and_probes_tell_the_truth() {
     assert_eq!(face.get("/livez").0, 200);
     stage.sql().run("CREATE TABLE noise AS SELECT generate_series(1, 50000) AS n");
     // The last sample may be from before the acknowledgement, of what others wrote while there was no session.
-    face.wait_metric(&format!("postrider_slot_lag_bytes{slot}"), |lag| {
-        let truth = stage.log_end() - acknowledged;
-        lag > 1e6 && lag <= f64::from(u32::try_from(truth).unwrap())
-    });
+    let truth = || f64::from(u32::try_from(stage.log_end() - acknowledged).unwrap());
+    face.wait_metric(&format!("postrider_slot_lag_bytes{slot}"), |lag| lag > 1e6 && lag <= truth());
 
     mock.broker_up(ALL).unwrap();
     face.wait_count(CONFIRMED, 37);
