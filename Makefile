@@ -2,11 +2,11 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly shop bench bench-delivery bench-memory faults faults-table
+.PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly lifecycle shop bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
-# How many tests run at a time; most wait for a server most of the time.
-THREADS ?= $(shell nproc)
+# How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
+THREADS ?= $(shell expr 2 \* $$(nproc))
 # What the suites left out, one line each; printed last.
 SKIPPED := $(CURDIR)/.servers/skipped
 
@@ -82,6 +82,10 @@ nightly: ## what takes hours: disasters in both modes, disturbed ends of transac
 	@$(MAKE) faults
 	@POSTRIDER_SIM_SEEDS=1000000 $(CARGO) test --locked --release --quiet --test core session::
 	@$(MAKE) fuzz TIME=$(or $(TIME),600)
+
+lifecycle: ## what happens around the stream, accounted for: a backfill that is killed, what replay sends, what verify finds, what prune deletes; FULL=1 PARTS="backfill verify"
+	@.ci/setup >&2
+	@CI=true FULL=$(FULL) PARTS="$(PARTS)" $(CARGO) test --locked --quiet --test long lifecycle
 
 shop: ## the whole shop and its servers under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=60 SEED=..
 	@.ci/setup >&2

@@ -56,7 +56,9 @@ pub use postrider_config as config;
 pub use postrider_debezium as debezium;
 pub use postrider_kafka::{self as kafka, failpoint};
 #[cfg(feature = "shop")]
-pub use postrider_patterns::{dead_letter, idempotency, inbox, outbox_writer, saga, traceparent};
+pub use postrider_patterns::{
+    dead_letter, idempotency, inbox, marker, outbox_writer, saga, traceparent,
+};
 pub use postrider_postgres::{control, libpq, wal};
 pub use postrider_relay as relay;
 pub use postrider_sandbox as sandbox;

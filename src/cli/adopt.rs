@@ -20,6 +20,7 @@ use super::runtime;
 use postrider_config::Delivery;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
+use postrider_core::progress::Since;
 use postrider_kafka::{
     Grade, KafkaSpec, Lineage, Progress, SinkError, ensure_progress_topic, fence_off,
     newest_progress, write_progress,
@@ -81,6 +82,8 @@ pub(crate) fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Comma
     let slot = &source.plan.config.source.slot;
     let sample = runtime.block_on(control::held_sample(&client, slot, process))?;
     base.slot = sample.confirmed_flush;
+    // Which rows from before it were delivered is not known here.
+    base.lineage.since = Some(Since { lsn: sample.confirmed_flush, xid: sample.next_xid });
     base.write(kafka)?;
     // It is let go of in any case.
     let _ = held.finish(FINISH_LIMIT);
@@ -185,7 +188,7 @@ impl Base {
 
     fn write(&self, kafka: &KafkaSpec) -> Result<(), CommandFailure> {
         let (lineage, mark) = (self.lineage.clone(), Mark::at(self.slot));
-        write_progress(kafka, &Progress { lineage, mark })?;
+        write_progress(kafka, &Progress { lineage, mark, backfill: None })?;
         let before = self.before.as_ref().map(|before| before.mark.end.to_string());
         tracing::info!(
             slot = self.lineage.slot,
@@ -202,7 +205,7 @@ impl Base {
         let Self { lineage, slot, .. } = self;
         let before = match &self.before {
             None => "none".to_owned(),
-            Some(Progress { lineage, mark: Mark { end, part, .. } }) => {
+            Some(Progress { lineage, mark: Mark { end, part, .. }, .. }) => {
                 let part = part.map_or_else(String::new, |part| {
                     format!(", and {} rows of the transaction at {}", part.rows, part.commit_lsn)
                 });
@@ -265,7 +268,11 @@ mod tests {
 
     fn base(slot: u64, before: Option<(u32, Mark)>) -> Base {
         let lineage = |timeline| Lineage { timeline, ..Lineage::default() };
-        let before = before.map(|(timeline, mark)| Progress { lineage: lineage(timeline), mark });
+        let before = before.map(|(timeline, mark)| Progress {
+            lineage: lineage(timeline),
+            mark,
+            backfill: None,
+        });
         Base { lineage: lineage(2), slot: Lsn::new(slot), before }
     }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use clap::{Arg, Args, ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use super::adopt::AdoptArgs;
+use super::backfill::BackfillArgs;
 use super::bench::BenchArgs;
 use super::broker::BrokerArgs;
 use super::codes::ErrorCode;
@@ -22,10 +23,13 @@ use super::demo::DemoArgs;
 use super::exit::ExitCode;
 use super::failure::{CommandFailure, Form};
 use super::import::ImportCommand;
+use super::prune::PruneArgs;
+use super::replay::ReplayArgs;
 use super::route::RouteArgs;
 use super::run::RunArgs;
 use super::setup::SetupArgs;
 use super::tail::TailArgs;
+use super::verify::VerifyArgs;
 use crate::mask_arguments::clap_error_without_secrets;
 
 /// Delivers a PostgreSQL transactional outbox to Kafka, straight from the write-ahead log.
@@ -119,8 +123,16 @@ pub enum Command {
     /// List, show and retry dead letters
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
+    /// Hold the outbox tables against the topics: what is lost, repeated, out of order
+    Verify(VerifyArgs),
     /// Start progress tracking at the slot's position
     Adopt(AdoptArgs),
+    /// Deliver the rows that were there before the slot, and make the slot
+    Backfill(BackfillArgs),
+    /// Send rows of the outbox table once more
+    Replay(ReplayArgs),
+    /// Delete old rows that every slot has passed, or drop their partitions
+    Prune(PruneArgs),
     /// Measure the relay against Postgres's own client
     Bench(BenchArgs),
     /// Show the configuration in effect, or an example

@@ -8,7 +8,7 @@
 mod ceiling;
 mod delivery;
 mod drain;
-mod proc;
+pub(crate) mod proc;
 mod programs;
 mod visible;
 mod wal_load;

@@ -1,19 +1,21 @@
 //! Declares every stable error code, such as `PR-P009`, and maps the variants of the larger error types to
 //! codes.
 //!
-//! Input: an error of configuration, Postgres, Kafka, the pipeline or dead letters. Output: its
+//! Input: an error of configuration, Postgres, Kafka, the pipeline, dead letters or `verify`. Output: its
 //! `ErrorCode`; exit codes are decided in `failures`. Invariant: a code stands for one situation, whichever
 //! connection or command meets it, and has a line in docs/codes.md; a number is never used again for
 //! something else.
 
 use crate::dead_letters::DeadLettersError;
+use crate::verify::VerifyError;
 use postrider_config::MistakeKind;
 use postrider_core::pipeline::PipelineError;
 use postrider_kafka::{ReaderError, SinkError, TopicsError};
 use postrider_patterns::dead_letter::DeadLetterError;
 use postrider_postgres::control::ControlError;
+use postrider_postgres::control::prune::PruneError;
 use postrider_postgres::wal::{Class, WalError};
-use postrider_relay::GateError;
+use postrider_relay::{GateError, TableRowsError};
 
 macro_rules! codes {
     ($($code:ident)*) => {
@@ -37,18 +39,21 @@ macro_rules! codes {
     };
 }
 
-// Configuration, Postgres, Kafka, rows, commands on dead letters, HTTP, the rest.
+// Configuration, Postgres, Kafka, rows, commands on dead letters, verify, HTTP, the rest.
 codes! {
     C001 C002 C003 C004 C005 C006 C007 C008 C009 C010
     P001 P002 P003 P004 P005 P006 P007 P008 P009 P010 P011 P012 P013 P014 P015 P016
     P018 P020 P021 P022 P023 P030 P031 P032 P033 P034 P035 P036 P037 P038 P039 P040
     P041 P042 P043 P044 P045 P046 P047 P048 P049 P050 P051 P052 P053 P054 P055 P056
-    P057 P058 P059 P060 P061 P062 P063 P064 P065 P066 P067 P068 P070 P071
+    P057 P058 P059 P060 P061 P062 P063 P064 P065 P066 P067 P068 P070 P071 P072 P073
+    P074 P075 P076 P077 P078 P079 P080 P081 P082 P083 P084 P085 P086 P087 P088 P089
+    P090 P091 P092 P096 P097 P098 P099
     K001 K002 K003 K004 K005 K006 K007 K008 K009 K010 K011 K012 K013 K014 K016 K017
     K020 K021 K022 K023 K030 K031 K032 K033 K034 K035 K036 K040 K041 K042 K043 K044
     K045
     R001 R002 R003 R004 R005 R006 R007 R010
     D001 D002 D003 D004 D005 D006 D007 D008 D009 D010 D011
+    V001 V002 V003 V004
     H001 H002
     X001 X002 X003 X004 X005 X006 X007 X008 X010 X011 X012 X014 X020 X021
 }
@@ -60,8 +65,10 @@ impl ErrorCode {
     pub(super) const SERVER_TIMED_OUT: Self = Self::P002;
     pub(super) const SLOT_HELD: Self = Self::P009;
     pub(super) const PUBLICATION_MISSING: Self = Self::P010;
+    pub(super) const MAY_NOT_REPLICATE: Self = Self::P031;
     pub(super) const TABLE_MISSING: Self = Self::P032;
     pub(super) const SLOT_MISSING: Self = Self::P039;
+    pub(super) const NO_FREE_SLOT: Self = Self::P043;
     pub(super) const PUBLICATION_REPLACED: Self = Self::P048;
     pub(super) const TABLE_REPLACED: Self = Self::P049;
     pub(super) const TABLE_FORBIDDEN: Self = Self::P051;
@@ -108,6 +115,9 @@ pub(super) fn wal(error: &WalError) -> ErrorCode {
         WalError::MessageTooLarge { .. } => ErrorCode::P015,
         WalError::Silent { .. } => ErrorCode::P016,
         WalError::Secret(_) => ErrorCode::P018,
+        WalError::RowTooLarge { .. } => ErrorCode::P081,
+        WalError::OrderColumnMissing { .. } => ErrorCode::P082,
+        WalError::QueryUntranslatable => ErrorCode::P090,
         WalError::Malformed(_) => ErrorCode::NOT_PGOUTPUT,
         WalError::Server(_) => match error.class() {
             Class::Transient => ErrorCode::P020,
@@ -124,7 +134,7 @@ pub(super) fn control(error: &ControlError) -> ErrorCode {
         ControlError::Connection { source, .. } => wal(source),
         ControlError::WalLevel { .. } => ErrorCode::P030,
         ControlError::MessagesUnknown { .. } => ErrorCode::P050,
-        ControlError::RoleMayNotReplicate { .. } => ErrorCode::P031,
+        ControlError::RoleMayNotReplicate { .. } => ErrorCode::MAY_NOT_REPLICATE,
         ControlError::TableMissing { .. } => ErrorCode::TABLE_MISSING,
         ControlError::TableUnsuitable { .. } => ErrorCode::P033,
         ControlError::ColumnsMissing { .. } => ErrorCode::P034,
@@ -140,7 +150,7 @@ pub(super) fn control(error: &ControlError) -> ErrorCode {
         ControlError::SlotHeld { .. } => ErrorCode::SLOT_HELD,
         ControlError::SlotTaken { .. } => ErrorCode::P059,
         ControlError::SlotBlocked { .. } => ErrorCode::P042,
-        ControlError::NoFreeSlot { .. } => ErrorCode::P043,
+        ControlError::NoFreeSlot { .. } => ErrorCode::NO_FREE_SLOT,
         ControlError::CreationForbidden { .. } => ErrorCode::P044,
         ControlError::ReadOnly { .. } => ErrorCode::P045,
         ControlError::SlotVanished { .. } => ErrorCode::P046,
@@ -158,6 +168,38 @@ pub(super) fn control(error: &ControlError) -> ErrorCode {
     }
 }
 
+pub(super) const fn table_rows(error: &TableRowsError) -> ErrorCode {
+    match error {
+        TableRowsError::SlotExists { .. } => ErrorCode::P083,
+        TableRowsError::SlotMoved { .. } => ErrorCode::P084,
+        TableRowsError::OrderNotUnique { .. } => ErrorCode::P085,
+        TableRowsError::OrderNullable { .. } => ErrorCode::P086,
+        TableRowsError::FilterColumnMissing { .. } => ErrorCode::P087,
+        TableRowsError::OrderChanged { .. } => ErrorCode::P088,
+        TableRowsError::TablesChanged { .. } => ErrorCode::P091,
+        TableRowsError::Rewritten { .. } => ErrorCode::P097,
+        TableRowsError::Delivered { .. } => ErrorCode::P089,
+    }
+}
+
+pub(super) fn prune(error: &PruneError) -> ErrorCode {
+    match error {
+        PruneError::Control(error) => control(error),
+        PruneError::SlotMissing { .. } => ErrorCode::P072,
+        PruneError::BeginningUnknown { .. } => ErrorCode::P073,
+        PruneError::SystemUnknown { .. } => ErrorCode::P074,
+        PruneError::Standby => ErrorCode::P075,
+        PruneError::Forbidden { .. } => ErrorCode::P076,
+        PruneError::RowsHidden { .. } => ErrorCode::P077,
+        PruneError::AgeUnsuitable { .. } => ErrorCode::P078,
+        PruneError::Needed { .. } => ErrorCode::P096,
+        PruneError::NotByAge { .. } => ErrorCode::P098,
+        PruneError::DayOccupied { .. } => ErrorCode::P099,
+        PruneError::IndexMissing { .. } => ErrorCode::P079,
+        PruneError::Locked { .. } => ErrorCode::P092,
+    }
+}
+
 pub(super) const fn gate(error: &GateError) -> ErrorCode {
     match error {
         GateError::OtherSource { .. } => ErrorCode::P060,
@@ -166,6 +208,7 @@ pub(super) const fn gate(error: &GateError) -> ErrorCode {
         GateError::Gap { .. } => ErrorCode::P063,
         GateError::NoProgress { .. } => ErrorCode::P064,
         GateError::SlotGone { .. } => ErrorCode::P066,
+        GateError::BackfillUnfinished { .. } => ErrorCode::P080,
         GateError::TablesChanged { .. } => ErrorCode::P065,
         GateError::PrefixesChanged { .. } => ErrorCode::P068,
         GateError::PublicationReplaced { .. } => ErrorCode::PUBLICATION_REPLACED,
@@ -235,6 +278,20 @@ pub(super) const fn pipeline(error: &PipelineError) -> ErrorCode {
         // What the gate would have said, had the log been read by then.
         PipelineError::OtherLog { .. } => ErrorCode::SERVER_IS_A_COPY,
         PipelineError::NotSent => ErrorCode::R007,
+    }
+}
+
+/// What database and brokers do has their code.
+pub(super) fn verify(error: &VerifyError) -> ErrorCode {
+    match error {
+        VerifyError::Wal(error) => wal(error),
+        VerifyError::Reader(error) => reader(error),
+        VerifyError::Topics(error) => topics(error),
+        VerifyError::Pipeline(error) => pipeline(error),
+        VerifyError::Spill(_) => ErrorCode::V001,
+        VerifyError::ColumnMissing { .. } => ErrorCode::V002,
+        VerifyError::NoTime { .. } => ErrorCode::V003,
+        VerifyError::Stopped => ErrorCode::V004,
     }
 }
 

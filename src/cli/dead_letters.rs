@@ -10,7 +10,6 @@ mod error;
 mod layout;
 mod list;
 mod plan;
-mod progress_line;
 mod retry;
 mod show;
 
@@ -22,12 +21,12 @@ use clap::builder::PossibleValuesParser;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::progress_line::ProgressLine;
 use postrider_core::route::{FormatSpec, RejectionCode, TopicsSpec};
 use postrider_patterns::dead_letter::{
     DeadLetterError, DeadLetterTopic, Filter, Keep, Survey, Target, now_ms,
 };
 use postrider_relay::kafka_spec;
-use progress_line::ProgressLine;
 
 pub(crate) use error::DeadLettersError;
 

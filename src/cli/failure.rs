@@ -42,7 +42,7 @@ pub enum Form {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Stable: `PR-C` configuration, `PR-P` Postgres, `PR-K` Kafka, `PR-R` routing, `PR-D` dead
-    /// letters, `PR-H` HTTP, `PR-X` the rest.
+    /// letters, `PR-V` verify, `PR-H` HTTP, `PR-X` the rest.
     pub code: ErrorCode,
     /// What failed.
     pub what: String,

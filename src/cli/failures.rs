@@ -1,11 +1,12 @@
 //! Converts the errors of all crates to a `CommandFailure`: exit code, stable error code, text and hint.
 //!
 //! Input: errors of configuration, import, HTTP, Kafka, Postgres, the pipeline and `tail`; submodules have
-//! those of the relay and of the dead-letter commands. Output: what is printed when a command ends. It is
+//! those of the relay, of the dead-letter commands and of `verify`. Output: what is printed when a command ends. It is
 //! one place, so that a situation ends every command in the same way.
 
 mod dead_letters;
 mod relay;
+mod verify;
 
 use super::broker::BrokerCommandError;
 use super::codes::{self, ErrorCode};
@@ -18,6 +19,7 @@ use postrider_core::route::RouteSpecError;
 use postrider_debezium::{ImportError, ImportOutcome};
 use postrider_kafka::{ReaderError, SettingsError, SinkError, TopicsError};
 use postrider_postgres::control::ControlError;
+use postrider_postgres::control::prune::PruneError;
 use postrider_postgres::wal::WalError;
 use postrider_relay::telemetry::HttpError;
 
@@ -166,6 +168,14 @@ impl From<ControlError> for CommandFailure {
         let exit = ExitCode::of_number(error.exit_code());
         let hint = error.hint();
         Self::of(exit, codes::control(&error), &error, hint)
+    }
+}
+
+impl From<PruneError> for CommandFailure {
+    fn from(error: PruneError) -> Self {
+        let exit = ExitCode::of_number(error.class().exit_code());
+        let hint = error.hint();
+        Self::of(exit, codes::prune(&error), &error, hint)
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod adopt;
 mod arguments;
+mod backfill;
 mod bench;
 mod broker;
 mod codes;
@@ -29,10 +30,14 @@ mod failures;
 mod import;
 pub mod logs;
 pub mod mask_arguments;
+mod progress_line;
+mod prune;
+mod replay;
 mod route;
 mod run;
 mod setup;
 mod tail;
+mod verify;
 mod version;
 
 pub use arguments::{Cli, Command, Output, parse};
@@ -54,6 +59,10 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Comman
         Command::Tail(args) => follow(args, context),
         Command::DeadLetters(command) => dead_letters::run(command, context),
         Command::Adopt(args) => adopt::run(args, context),
+        Command::Backfill(args) => backfill::run(args, context),
+        Command::Replay(args) => replay::run(args, context),
+        Command::Prune(args) => prune::run(args, context),
+        Command::Verify(args) => verify::run(args, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Import(command) => import::run(command, context),
         Command::Config(command) => config::run(command, context),

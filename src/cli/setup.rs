@@ -5,11 +5,14 @@
 //! Invariant: it can be run any number of times, and `--print` changes nothing; a slot that would leave out
 //! existing rows is made only with `--from-now`.
 
+mod beginning;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 use super::codes::ErrorCode;
 use super::context::Context;
@@ -22,8 +25,8 @@ use postrider_config::{
 use postrider_core::route::check_topic;
 use postrider_kafka::{Grade, KafkaSpec, MadeTopics, Purpose, WantedTopic, make_topics};
 use postrider_postgres::control::{
-    Became, ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, UnboundedTable,
-    connect, unguarded,
+    Became, ControlError, Inspection, Made, MadeSlot, OutboxPartitions, SetupChoices, SetupPlan,
+    SetupStep, UnboundedTable, connect, unguarded,
 };
 use postrider_relay::kafka_spec;
 use postrider_relay::{Plan, begin_stream};
@@ -37,7 +40,9 @@ ownership of the table and CREATE on the database for the publication, REPLICATI
 Examples:
   postrider setup --topics=OrderPlaced,OrderPaid
   postrider setup --table shop.outbox
+  postrider setup --existing send              and then:  postrider backfill --execute
   PGUSER=owner postrider setup --no-slot      and then, as the relay's role:  postrider setup
+  postrider setup --partition day             days can be dropped: postrider prune
   postrider setup --print --no-slot | psql shop")]
 pub struct SetupArgs {
     /// Print the SQL, and the commands for the topics; change nothing
@@ -52,6 +57,14 @@ pub struct SetupArgs {
     /// Leave the slot to another role
     #[arg(long)]
     pub no_slot: bool,
+    /// What becomes of rows that are there already: `skip` is --from-now; `send` leaves the slot to `postrider
+    /// backfill`, which delivers them first
+    #[arg(long, value_name = "ROWS", conflicts_with_all = ["from_now", "no_slot"])]
+    pub existing: Option<ExistingRows>,
+    /// Partition an outbox table that is made by days of created_at: today's, the next seven, and a default
+    /// partition; `postrider prune --ahead` adds those that follow
+    #[arg(long, value_name = "BY", conflicts_with = "table")]
+    pub partition: Option<PartitionBy>,
     /// Create the topics that rows of the table name, these besides, and those for dead letters and
     /// progress
     #[arg(
@@ -73,6 +86,22 @@ pub struct SetupArgs {
     pub replication: Option<i32>,
 }
 
+/// What becomes of rows that are there before the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExistingRows {
+    /// They are delivered by `postrider backfill`, which makes the slot.
+    Send,
+    /// They are not delivered.
+    Skip,
+}
+
+/// What an outbox table is partitioned by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PartitionBy {
+    /// The day, in UTC.
+    Day,
+}
+
 /// Runs it.
 pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let existing_tables = !args.table.is_empty();
@@ -83,8 +112,15 @@ pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Comma
     check_names(args.topics.as_deref().unwrap_or(&[]), &config)?;
     let relay = Plan::new(kafka_spec(&config), config);
     let wanted = relay.requirements().map_err(postrider_relay::RelayError::from)?;
-    let choices =
-        SetupChoices { existing_tables, from_now: args.from_now, without_slot: args.no_slot };
+    let choices = SetupChoices {
+        existing_tables,
+        from_now: args.from_now || args.existing == Some(ExistingRows::Skip),
+        without_slot: args.no_slot || args.existing == Some(ExistingRows::Send),
+        partitions: match args.partition {
+            None => OutboxPartitions::None,
+            Some(PartitionBy::Day) => OutboxPartitions::Day,
+        },
+    };
     let plan = SetupPlan::new(wanted, choices);
     if args.print {
         let topics = wanted_topics(args, &relay.config, true)?;
@@ -92,19 +128,28 @@ pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Comma
         return Ok(ExitCode::Ok);
     }
     let mut done = Done::default();
+    if args.existing == Some(ExistingRows::Send) {
+        done.remarks.push(TO_BACKFILL.to_owned());
+    }
     let progress = progress_topic(args, &relay.config);
-    let made = super::runtime()?.block_on(make(&plan, &relay, progress.as_ref(), &mut done));
+    let runtime = super::runtime()?;
+    let made = runtime.block_on(make(&plan, &relay, progress.as_ref(), &mut done));
+    let made = made.and_then(|()| done.mark_beginning(&relay, &runtime));
     let made = made.map_err(|failure| {
         let is_missing = existing_tables && failure.is(ErrorCode::TABLE_MISSING);
         if is_missing { failure.help(NO_SUCH_TABLE) } else { failure }
     });
-    let topics = made.and_then(|()| wanted_topics(args, &relay.config, false)).and_then(|wanted| {
-        let wanted = wanted.into_iter().filter(|topic| !done.topics.has(&topic.name));
-        done.make_topics(&relay.kafka, &wanted.collect::<Vec<_>>())
-    });
+    // Rows are written before there is a slot, too.
+    let lacks_slot_alone = |failure: &CommandFailure| {
+        [ErrorCode::NO_FREE_SLOT, ErrorCode::MAY_NOT_REPLICATE]
+            .into_iter()
+            .any(|code| failure.is(code))
+    };
+    let may_go_on = made.as_ref().err().is_none_or(lacks_slot_alone);
+    let topics = if may_go_on { done.remaining_topics(args, &relay) } else { Ok(()) };
     // What was made before something failed was made.
     done.print(context)?;
-    topics.map(|()| ExitCode::Ok)
+    made.and(topics).map(|()| ExitCode::Ok)
 }
 
 async fn make(
@@ -117,6 +162,11 @@ async fn make(
     done.made = plan.make_tables(&client).await?;
     done.unguarded = unguarded(&client, &relay.config.source.tables).await?;
     let now = plan.look(&client).await?;
+    for table in plan.partitioned_otherwise(&now) {
+        done.remarks.push(format!(
+            "table {table} exists and is not partitioned; --partition changes no table that exists"
+        ));
+    }
     let slot = &relay.config.source.slot;
     let object = format!("replication slot `{slot}`");
     if !plan.lacks_slot(&now) {
@@ -131,15 +181,17 @@ async fn make(
     // Kafka is told first, so that a slot without progress is none of ours. At least once that is no
     // condition, so that a database can be made ready without brokers.
     let begins = relay.config.kafka.delivery == Delivery::ExactlyOnce || progress.is_some();
-    let delivered = if begins {
+    let mut delivered = None;
+    let mut begun = None;
+    if begins {
         let ready = plan.ready_for_slot(&client).await?;
         // Else it would be made as the brokers please.
         done.make_topics(&relay.kafka, progress.map_or(&[], std::slice::from_ref))?;
-        begin_stream(relay, &client, &ready).await?
-    } else {
-        None
-    };
+        delivered = begin_stream(relay, &client, &ready).await?;
+        begun = delivered.is_none().then_some(ready);
+    }
     let made = plan.make_slot(&client).await?;
+    done.begun = begun.filter(|_| made.is_some());
     done.made.push(Made::new(object, made.is_some()));
     if let (Some(delivered), Some(made)) = (delivered, &made) {
         done.remarks.push(format!(
@@ -162,6 +214,9 @@ fn another_role(role: String) -> CommandFailure {
          other privilege for that (--no-slot leaves the slot out here); or {grant}"
     ))
 }
+
+const TO_BACKFILL: &str = "the slot is left to `postrider backfill --execute`, which delivers the rows \
+                           that are there and makes it";
 
 const NO_SUCH_TABLE: &str = "--table must name an existing table: correct the name; to create the \
                              table, leave --table out and set source.tables to its name";
@@ -262,6 +317,8 @@ struct Done {
     topics: MadeTopics,
     unguarded: Vec<UnboundedTable>,
     remarks: Vec<String>,
+    /// What a stream was begun of whose slot was made here.
+    begun: Option<Inspection>,
 }
 
 impl Done {
@@ -279,6 +336,21 @@ impl Done {
         self.topics.existing.extend(made.existing);
         self.topics.findings.extend(made.findings);
         Ok(())
+    }
+
+    /// Makes those that were asked for, but for what is made already.
+    fn remaining_topics(&mut self, args: &SetupArgs, relay: &Plan) -> Result<(), CommandFailure> {
+        let mut wanted = wanted_topics(args, &relay.config, false)?;
+        wanted.retain(|topic| !self.topics.has(&topic.name));
+        self.make_topics(&relay.kafka, &wanted)
+    }
+
+    /// Notes where the new slot begins.
+    fn mark_beginning(&self, relay: &Plan, runtime: &Runtime) -> Result<(), CommandFailure> {
+        let Some((ready, slot)) = self.begun.as_ref().zip(self.slot.as_ref()) else {
+            return Ok(());
+        };
+        beginning::mark(relay, runtime, ready, slot)
     }
 
     fn print(mut self, context: &Context) -> Result<(), CommandFailure> {

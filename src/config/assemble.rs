@@ -131,6 +131,8 @@ impl SettingsReader<'_> {
             timestamp_unit: self.choice("outbox.timestamp_unit", EpochUnit::from_word),
             schema_version: self.optional("outbox.schema_version", &mut others),
             traceparent: self.optional("outbox.traceparent", &mut others),
+            order_by: self.items("outbox.order_by", checks::identifier),
+            created_at: self.column("outbox.created_at", &mut others),
             on_update: self.choice("outbox.on_update", UpdatePolicy::from_word),
             aliases: Some(others),
         })

@@ -101,13 +101,23 @@ pub struct OutboxSection {
     pub schema_version: Option<String>,
     /// Copied into `traceparent` where the table has it; `None` is no such header.
     pub traceparent: Option<String>,
+    /// When a row was written.
+    pub created_at: String,
     /// By one of these names: others to try where a row's table has none of that name.
     pub aliases: BTreeMap<String, Vec<String>>,
+    /// In which order rows are read from their table; empty: as `order_of` of the relay has it.
+    pub order_by: Vec<String>,
     /// What an UPDATE does.
     pub on_update: UpdatePolicy,
 }
 
 impl OutboxSection {
+    /// The names that the column of this name may have, in the order in which they are tried.
+    pub fn names(&self, column: &str) -> Vec<String> {
+        let others = self.aliases.get(column).into_iter().flatten();
+        std::iter::once(column).chain(others.map(String::as_str)).map(str::to_owned).collect()
+    }
+
     /// The column a name in `[route]` means: the one that plays this part here, or the table's
     /// own column of that name; in double quotes always the latter.
     pub fn resolve<'a>(&'a self, name: &'a str) -> &'a str {

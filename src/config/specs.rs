@@ -6,7 +6,7 @@
 
 use postrider_core::outbox::{MessageSpec, OutboxSpec};
 use postrider_core::pipeline::{Policy, RejectPolicy};
-use postrider_core::route::{Members, RouteSpec, TimestampSource, TopicsSpec};
+use postrider_core::route::{Members, RouteSpec, RowOrigin, TimestampSource, TopicsSpec};
 
 use super::model::Config;
 use super::values::Rejected;
@@ -45,6 +45,7 @@ impl Config {
             subject: outbox.aggregate_id.clone(),
             id_header: route.id_header.clone(),
             lsn_header: route.position_header,
+            origin: RowOrigin::Log,
             traceparent: outbox.traceparent.clone(),
             timestamp: match &outbox.timestamp {
                 None => TimestampSource::Commit,

@@ -131,6 +131,18 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"traceparent\"",
         "A column that is copied into the `traceparent` header, if the table has it. Empty: none.",
     ),
+    list(
+        "outbox.order_by",
+        "[]",
+        "The columns in whose order `postrider backfill` and `replay` read the rows of a table; the id is added \
+         where it is needed to tell rows apart. Empty: `sequence` if the table has it, `created_at` if it has that.",
+    ),
+    names(
+        "outbox.created_at",
+        "\"created_at\"",
+        "The column with the time at which a row was written: a timestamptz, timestamp or date. \
+         `postrider prune` reads it, and `replay` and `verify` where they are told times.",
+    ),
     choice(
         "outbox.on_update",
         UpdatePolicy::WORDS,

@@ -6,6 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// A byte position in the write-ahead log, printed the way Postgres prints `pg_lsn`: `16/B374D848`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(u64);
@@ -67,6 +70,19 @@ impl FromStr for Lsn {
             Some(Self((high << 32) | low))
         });
         position.ok_or_else(|| LsnSyntax(text.to_owned()))
+    }
+}
+
+/// As text: `16/B374D848`.
+impl Serialize for Lsn {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Lsn {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
 

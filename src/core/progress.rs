@@ -9,14 +9,15 @@
 //! ```json
 //! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",
 //!  "publication":16402,"publication_xid":740,"tables":{"public.outbox":16390},
-//!  "members":{"public.outbox":16403},"messages":["outbox"],"end":"0/1A2B3C0","commit":"0/1A2B3C8","rows":20000,
+//!  "members":{"public.outbox":16403},"messages":["outbox"],"since":{"lsn":"0/1900000","xid":730},"end":"0/1A2B3C0","commit":"0/1A2B3C8","rows":20000,
 //!  "last":{"commit":"0/1A2B3C8","xid":741,"time_us":848419200000000},
 //!  "written_by":"postrider 0.1.0"}
 //! ```
-//! `commit` and `rows` are there only inside a transaction that is carried in several pieces. `last` is
+//! `backfill` is there only while the rows of the tables are delivered that were there before the slot; positions
+//! then count transactions of the backfill. `commit` and `rows` are there only inside a transaction that is carried in several pieces. `last` is
 //! the last commit that had rows; version 1 did not write it, nor `members`, `messages` and `standby`. The
-//! first versions that wrote version 2 had no `publication_xid` and no `places`, which are there only where a
-//! schema is published.
+//! first versions that wrote version 2 had no `publication_xid`, no `since`, and no `places`, which are there only
+//! where a schema is published.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,6 +67,20 @@ pub struct Lineage {
     /// on a timeline that the session does not hear of.
     #[serde(default)]
     pub standby: bool,
+    /// Since when it has left out no row. `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Since>,
+}
+
+/// The beginning of a stream that has left out no row since: every transaction that committed behind `lsn` was
+/// delivered, or will be. A slot that is made anew begins anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Since {
+    /// Where the slot was then.
+    pub lsn: Lsn,
+    /// No transaction of this number or a later one, in 64 bits, had committed then. What earlier ones wrote may
+    /// lie before the beginning. 0: there was no row before it.
+    pub xid: u64,
 }
 
 impl Lineage {
@@ -89,6 +104,47 @@ pub struct Progress {
     pub lineage: Lineage,
     /// How far.
     pub mark: Mark,
+    /// The stream has not begun: the rows that were there before its slot are delivered first.
+    pub backfill: Option<BackfillProgress>,
+}
+
+/// How far the delivery of the rows has come that were in their tables before the slot.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct BackfillProgress {
+    /// Where the stream begins: the rows that committed before it are those of the backfill. `None`: the slot is
+    /// about to be made, and nothing was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begins: Option<Lsn>,
+    /// Which transactions had committed then, as `pg_current_snapshot` writes it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub snapshot: String,
+    /// Tables and partitions, by OID, with the files that held their rows then: one that was rewritten since has
+    /// rows of which nobody can tell when they were written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<(u32, u32)>,
+    /// The last row that was delivered; `None`: none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<RowCursor>,
+}
+
+impl BackfillProgress {
+    /// The same when this mark is reached, which lies behind the row of `cursor`; `None` once it is over.
+    #[must_use]
+    pub fn at(self, reached: Mark, cursor: Option<RowCursor>) -> Option<Self> {
+        let is_over = self.begins.is_some_and(|begins| reached.end >= begins);
+        (!is_over).then(|| Self { cursor: cursor.or_else(|| self.cursor.clone()), ..self })
+    }
+}
+
+/// A place behind a row of a table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowCursor {
+    /// The row's table, quoted as in SQL.
+    pub table: String,
+    /// The columns that rows are read in the order of.
+    pub order_by: Vec<String>,
+    /// The row's values of them, as text.
+    pub after: Vec<String>,
 }
 
 /// What is not a progress record of ours.
@@ -115,6 +171,8 @@ struct ProgressJson {
     rows: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<WireCommit>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    backfill: Option<BackfillProgress>,
     #[serde(default)]
     written_by: String,
 }
@@ -141,6 +199,7 @@ impl Progress {
             commit: self.mark.part.map(|part| part.commit_lsn.to_string()),
             rows: self.mark.part.map(|part| part.rows),
             last,
+            backfill: self.backfill.clone(),
             written_by: concat!("postrider ", env!("CARGO_PKG_VERSION")).to_owned(),
         };
         match serde_json::to_vec(&wire) {
@@ -183,7 +242,7 @@ impl Progress {
             Ok::<_, String>(CommitId { lsn: position(commit)?, xid: *xid, time_us: *time_us })
         });
         let mark = Mark { end: position(&wire.end)?, part, last: last.transpose()? };
-        Ok(Self { lineage: wire.lineage, mark })
+        Ok(Self { lineage: wire.lineage, mark, backfill: wire.backfill })
     }
 }
 
@@ -204,9 +263,10 @@ mod tests {
             places: BTreeMap::from([("public.outbox".to_owned(), 11)]),
             messages: Some(BTreeSet::from(["outbox".to_owned()])),
             standby: true,
+            since: Some(Since { lsn: Lsn::new(8), xid: 1 << 32 }),
         };
         let last = Some(CommitId { lsn: Lsn::new(9), xid: u32::MAX, time_us: -1 });
-        Progress { lineage, mark: Mark { end: Lsn::new(1 << 33), part, last } }
+        Progress { lineage, mark: Mark { end: Lsn::new(1 << 33), part, last }, backfill: None }
     }
 
     #[test]
@@ -215,11 +275,12 @@ mod tests {
             "slot":"postrider","publication":7,"tables":{"public.outbox":8},"end":"2/0",
             "commit":"2/9","rows":5,"written_by":"postrider 0.1.0"}"#;
         let part = Some(PartialTransaction { commit_lsn: Lsn::new((2 << 32) + 9), rows: 5 });
-        let Progress { mut lineage, mut mark } = progress(part);
+        let Progress { mut lineage, mut mark, backfill } = progress(part);
         (lineage.members, lineage.messages, lineage.standby) = (BTreeMap::new(), None, false);
         (lineage.publication_xid, lineage.places) = (None, BTreeMap::new());
+        lineage.since = None;
         mark.last = None;
-        assert_eq!(Progress::decode(text.as_bytes()), Ok(Progress { lineage, mark }));
+        assert_eq!(Progress::decode(text.as_bytes()), Ok(Progress { lineage, mark, backfill }));
     }
 
     /// Byte for byte: other relays read it, and compaction compares nothing but the key.
@@ -233,7 +294,7 @@ mod tests {
             "{\"version\":2,\"system\":\"7312\",\"timeline\":3,\"database\":\"shop\",\
              \"slot\":\"postrider\",\"publication\":7,\"publication_xid\":10,\"tables\":{\"public.outbox\":8},\
              \"members\":{\"public.outbox\":9},\"places\":{\"public.outbox\":11},\"messages\":[\"outbox\"],\"standby\":true,\
-             \"end\":\"2/0\",\"commit\":\"0/9\",\"rows\":5,\
+             \"since\":{\"lsn\":\"0/8\",\"xid\":4294967296},\"end\":\"2/0\",\"commit\":\"0/9\",\"rows\":5,\
              \"last\":{\"commit\":\"0/9\",\"xid\":4294967295,\"time_us\":-1}"
         );
     }
@@ -247,6 +308,27 @@ mod tests {
     }
 
     #[test]
+    fn g6_an_unfinished_backfill_is_written_and_read_again() {
+        let cursor = RowCursor {
+            table: "public.outbox".to_owned(),
+            order_by: vec!["created_at".to_owned(), "id".to_owned()],
+            after: vec!["2026-11-26 10:00:00+00".to_owned(), "it's \"so\"".to_owned()],
+        };
+        let begins = Some(Lsn::new(0x1_0000_0002));
+        let snapshot = "10:20:10,14".to_owned();
+        let started = BackfillProgress::default();
+        let files = vec![(16_390, 16_401)];
+        for backfill in
+            [started, BackfillProgress { begins, snapshot, files, cursor: Some(cursor) }]
+        {
+            let progress = Progress { backfill: Some(backfill), ..progress(None) };
+            assert_eq!(Progress::decode(&progress.encode()), Ok(progress));
+        }
+        let bad = r#"{"version":2,"backfill":{"begins":"1"}"#;
+        assert!(Progress::decode(bad.as_bytes()).is_err());
+    }
+
+    #[test]
     fn g6_anything_else_is_no_position() {
         let good = String::from_utf8(progress(None).encode()).unwrap();
         for (from, to) in [
@@ -254,6 +336,7 @@ mod tests {
             ("\"version\":2", "\"version\":0"),
             ("\"xid\":4294967295", "\"xid\":4294967296"),
             ("2/0", "2"),
+            ("0/8", "8"),
             ("\"end\":", "\"rows\":5,\"end\":"),
             ("\"end\":", "\"rows\":0,\"commit\":\"0/1\",\"end\":"),
             ("{", "["),

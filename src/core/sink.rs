@@ -13,6 +13,7 @@
 
 use crate::lsn::Lsn;
 use crate::pipeline::{Confirmation, Mark, Outgoing};
+use crate::progress::Since;
 use crate::route::Rejection;
 use crate::time::Instant;
 
@@ -76,6 +77,9 @@ pub trait Sink {
 
     /// The session begins at this mark.
     fn begin_at(&mut self, _mark: Mark) {}
+
+    /// Since when the stream has left out no row: what progress is kept says so.
+    fn whole_since(&mut self, _since: Since) {}
 
     /// Tells how far the session has come; to be called between two frames, when everything that
     /// `poll` gave back is dealt with. A sink that works in batches may end one here.

@@ -6,7 +6,9 @@
 //! code passes the place. Without the feature `failpoints`, [`pass`] does nothing.
 
 /// Every place, in the order in which a row passes them.
-pub const PLACES: [&str; 15] = [
+pub const PLACES: [&str; 17] = [
+    "backfill_intended",
+    "backfill_slot_made",
     "slot_taken",
     "progress_read",
     "frames_read",

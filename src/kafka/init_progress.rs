@@ -77,7 +77,7 @@ fn try_to_begin(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>
 }
 
 fn base(lineage: &Lineage) -> Progress {
-    Progress { lineage: lineage.clone(), mark: Mark::default() }
+    Progress { lineage: lineage.clone(), mark: Mark::default(), backfill: None }
 }
 
 /// Whether a stream without a slot needs a base. One that was begun before, and of which nothing was
@@ -133,6 +133,7 @@ mod tests {
         let at = |end: u64, lineage: &Lineage| Progress {
             lineage: lineage.clone(),
             mark: Mark::at(Lsn::new(end)),
+            backfill: None,
         };
         assert!(lacks_base(None, &now));
         assert!(lacks_base(Some(&at(0, &before)), &now));

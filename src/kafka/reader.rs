@@ -15,7 +15,7 @@ use rdkafka::message::{BorrowedMessage, Headers};
 use rdkafka::metadata::MetadataPartition;
 use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use rdkafka::{ClientConfig, Message, TopicPartitionList};
+use rdkafka::{ClientConfig, Message, Timestamp, TopicPartitionList};
 
 use super::consumer_events::{ConsumerEvents, serve};
 use super::start_offset::{StartOffset, place};
@@ -178,6 +178,11 @@ impl Received<'_> {
     /// Milliseconds since the Unix epoch, if it carries a time.
     pub fn timestamp_ms(&self) -> Option<i64> {
         self.0.timestamp().to_millis()
+    }
+
+    /// Whether that time is the brokers', of when they stored it.
+    pub fn has_append_time(&self) -> bool {
+        matches!(self.0.timestamp(), Timestamp::LogAppendTime(_))
     }
 
     /// Null and empty differ.

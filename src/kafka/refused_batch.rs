@@ -82,8 +82,8 @@ struct BatchRefusals<'a> {
     suspects: Vec<&'a Refusal>,
     /// They are known to be at fault.
     is_named: bool,
-    /// The batch had one record.
-    is_single: bool,
+    /// Several are said to be at fault.
+    is_of_several: bool,
     /// Batches of so many bytes may be taken.
     bytes: Option<u32>,
     /// A record without a key is not at fault.
@@ -112,7 +112,9 @@ impl<'a> BatchRefusals<'a> {
         }
         let spares_keyless =
             batch.iter().any(|one| one.fault == BatchFault::Others && !one.has_key);
-        Self { suspects, is_named, is_single, bytes, spares_keyless }
+        let content = |one: &&Refusal| matches!(one.fault, BatchFault::Content(..));
+        let is_of_several = batch.iter().filter(content).nth(1).is_some();
+        Self { suspects, is_named, is_of_several, bytes, spares_keyless }
     }
 
     fn blame(&self, refusal: &Refusal, demands_keys: impl Fn(&str) -> bool) -> Blame {
@@ -120,14 +122,17 @@ impl<'a> BatchRefusals<'a> {
             BatchFault::Size(rejection) => (RefusalCause::Size, Some(rejection)),
             // Where a batch has records of both kinds, all of them are blamed for their time.
             BatchFault::Content(rejection, RefusalCause::Time)
-                if !refusal.has_key && !self.is_single =>
+                if !refusal.has_key && self.is_of_several =>
             {
-                (RefusalCause::Unknown, Some(rejection))
+                (RefusalCause::OfSeveral, Some(rejection))
             }
             BatchFault::Content(rejection, RefusalCause::Unknown)
                 if !refusal.has_key && !self.spares_keyless && demands_keys(&refusal.topic) =>
             {
                 (RefusalCause::Key, Some(rejection))
+            }
+            BatchFault::Content(rejection, RefusalCause::Unknown) if self.is_of_several => {
+                (RefusalCause::OfSeveral, Some(rejection))
             }
             BatchFault::Content(rejection, cause) => (*cause, Some(rejection)),
             BatchFault::Others | BatchFault::Unclear => (RefusalCause::Unknown, None),
@@ -267,10 +272,28 @@ mod tests {
         );
         // All of a batch are blamed for the time, also those that lack a key.
         let both = [time, keyless(2, content(RefusalCause::Time))];
-        assert_eq!(aspects(&both), [RefusalCause::Time, RefusalCause::Unknown]);
+        assert_eq!(aspects(&both), [RefusalCause::Time, RefusalCause::OfSeveral]);
         assert_eq!(aspects(&[keyless(2, content(RefusalCause::Time))]), [RefusalCause::Time]);
         // Another one without a key is not at fault.
         let spared = [keyless(1, content(RefusalCause::Unknown)), keyless(2, BatchFault::Others)];
         assert_eq!(aspects(&spared), [RefusalCause::Unknown]);
+    }
+
+    #[test]
+    fn for_what_a_record_is_refused_is_told_where_it_is_the_only_one_of_its_batch() {
+        let named = |n, cause| refusal(n, 0, 9, content(cause));
+        let stored = refusal(9, 0, 9, BatchFault::Others);
+        let several =
+            [named(1, RefusalCause::Unknown), stored.clone(), named(2, RefusalCause::Unknown)];
+        assert_eq!(aspects(&several), [RefusalCause::OfSeveral; 2]);
+        assert_eq!(blamed(&several).0, [(1, true), (2, true)]);
+        for cause in [RefusalCause::Unknown, RefusalCause::Time] {
+            let keyless = Refusal { has_key: false, ..named(1, cause) };
+            for one in [named(1, cause), keyless] {
+                // The other one has no key either.
+                let other = Refusal { has_key: false, ..stored.clone() };
+                assert_eq!(aspects(&[one, other]), [cause]);
+            }
+        }
     }
 }

@@ -5,8 +5,8 @@
 use super::listener::{NO_LOGIN_HELP, offers_no_login};
 use super::settings::SettingsError;
 use super::topic_book::{to_allow, to_create};
-use postrider_core::pipeline::Blame;
-use postrider_core::progress::{Progress, ProgressSyntax};
+use postrider_core::pipeline::{Blame, Mark};
+use postrider_core::progress::{BackfillProgress, Progress, ProgressSyntax, RowCursor};
 use postrider_core::route::{Rejection, RejectionCode};
 use postrider_core::sink::Sink;
 
@@ -234,6 +234,13 @@ pub trait KafkaSink: Sink<Error = SinkError> {
 
     /// Whether at least one broker is known to answer.
     fn is_connected(&self) -> bool;
+
+    /// The rows of a backfill are sent, which has come so far.
+    fn begin_backfill(&mut self, _backfill: BackfillProgress) {}
+
+    /// The session is about to tell that it reached this mark. Where that is a place in a table, `cursor` tells
+    /// it, and that of the end of a transaction before it; a sink that keeps progress keeps it too.
+    fn reaches(&mut self, _reached: Mark, _cursor: &dyn Fn(Mark) -> Option<RowCursor>) {}
 
     /// How far an earlier session came, as far as this sink keeps it.
     fn found(&self) -> Option<&Progress> {

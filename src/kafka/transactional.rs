@@ -19,7 +19,7 @@ use super::{Confirmation, KafkaSink, Producer, SendError, Sink, SinkError, progr
 use crate::failpoint;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Outgoing};
-use postrider_core::progress::{Lineage, Progress};
+use postrider_core::progress::{BackfillProgress, Lineage, Progress, RowCursor, Since};
 use postrider_core::route::{Record, Rejection};
 use postrider_core::sink::Reached;
 use postrider_core::time::Instant;
@@ -41,6 +41,8 @@ struct TransactionClient {
     committer: Committer,
     lineage: Lineage,
     topic: String,
+    /// What is delivered before the stream begins, if that is so.
+    backfill: Option<BackfillProgress>,
 }
 
 impl ExactlyOnce {
@@ -55,7 +57,8 @@ impl ExactlyOnce {
         let committer = Committer::start(producer.client())
             .map_err(|error| SinkError::NotReady(error.to_string()))?;
         let kept = found.as_ref().map_or_else(Mark::default, |progress| progress.mark);
-        let client = TransactionClient { producer, committer, lineage: lineage.clone(), topic };
+        let (lineage, backfill) = (lineage.clone(), None);
+        let client = TransactionClient { producer, committer, lineage, topic, backfill };
         let limits = BatchLimits::new(spec.transaction_age, spec.cautious);
         let linger = Duration::from_millis(spec.linger_ms.into());
         let machine = Transactional::new(client, limits, linger, kept, now);
@@ -94,6 +97,10 @@ impl Sink for ExactlyOnce {
         self.machine.begin_at(mark);
     }
 
+    fn whole_since(&mut self, since: Since) {
+        self.machine.client_mut().lineage.since = Some(since);
+    }
+
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), SinkError> {
         let before = self.machine.state();
         let result = self.machine.reached(now, reached);
@@ -129,6 +136,26 @@ impl KafkaSink for ExactlyOnce {
 
     fn found(&self) -> Option<&Progress> {
         self.found.as_ref()
+    }
+
+    fn begin_backfill(&mut self, backfill: BackfillProgress) {
+        self.machine.client_mut().backfill = Some(backfill);
+    }
+
+    fn reaches(&mut self, reached: Mark, cursor: &dyn Fn(Mark) -> Option<RowCursor>) {
+        use TransactionState::{Idle, Open, Pausing};
+        // What a transaction that ends has to say is settled.
+        if !matches!(self.machine.state(), Idle | Open { .. } | Pausing { .. }) {
+            return;
+        }
+        let client = self.machine.client_mut();
+        let Some(before) = client.backfill.take() else { return };
+        let begins = before.begins;
+        client.backfill = before.at(reached, cursor(reached));
+        if client.backfill.is_none() {
+            // Nothing of before it is missing.
+            client.lineage.since = begins.map(|lsn| Since { lsn, xid: 0 });
+        }
     }
 }
 
@@ -191,7 +218,8 @@ impl TransactionApi for TransactionClient {
     }
 
     fn send_progress(&mut self, mark: Mark) -> Result<(), SendError> {
-        let progress = Progress { lineage: self.lineage.clone(), mark };
+        let (lineage, backfill) = (self.lineage.clone(), self.backfill.clone());
+        let progress = Progress { lineage, mark, backfill };
         self.producer.send(&progress.record(&self.topic).as_record(), PROGRESS_TICKET)
     }
 

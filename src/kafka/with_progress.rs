@@ -15,7 +15,7 @@ use super::{
 };
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Outgoing};
-use postrider_core::progress::{Lineage, Progress};
+use postrider_core::progress::{BackfillProgress, Lineage, Progress, RowCursor, Since};
 use postrider_core::sink::Reached;
 use postrider_core::time::Instant;
 use postrider_core::transaction::PROGRESS_TICKET;
@@ -29,7 +29,9 @@ pub struct AtLeastOnceWithProgress {
     found: Option<Progress>,
     kept: Lsn,
     /// Handed over, and to be written once it is settled.
-    next: Option<Mark>,
+    next: Option<(Mark, Option<BackfillProgress>)>,
+    /// What is delivered before the stream begins, if that is so.
+    backfill: Option<BackfillProgress>,
     /// Sent and not yet confirmed.
     under_way: Option<Lsn>,
     sent_at: Option<Instant>,
@@ -44,8 +46,19 @@ impl AtLeastOnceWithProgress {
         let found = progress_topic::newest_progress(spec, &lineage.key())?;
         let kept = found.as_ref().map_or(Lsn::ZERO, |progress| progress.mark.end);
         let lineage = lineage.clone();
-        let (next, under_way, sent_at) = (None, None, None);
-        Ok(Self { producer, lineage, topic, every, found, kept, next, under_way, sent_at })
+        let (next, backfill, under_way, sent_at) = (None, None, None, None);
+        Ok(Self {
+            producer,
+            lineage,
+            topic,
+            every,
+            found,
+            kept,
+            next,
+            backfill,
+            under_way,
+            sent_at,
+        })
     }
 }
 
@@ -83,10 +96,15 @@ impl Sink for AtLeastOnceWithProgress {
         self.kept = mark.end;
     }
 
+    fn whole_since(&mut self, since: Since) {
+        self.lineage.since = Some(since);
+    }
+
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), SinkError> {
         // A mark names the last commit before it, and what is settled does not: so a place that was
         // reached is written when all before it is settled. The rows of an open transaction are not.
-        let mark = *self.next.get_or_insert(Mark { part: None, ..reached.mark });
+        let next = || (Mark { part: None, ..reached.mark }, self.backfill.clone());
+        let &mut (mark, ref backfill) = self.next.get_or_insert_with(next);
         let end = mark.end;
         if end <= self.kept {
             self.next = None;
@@ -96,7 +114,8 @@ impl Sink for AtLeastOnceWithProgress {
         if reached.settled < end || self.under_way.is_some() || !(rested || reached.ending) {
             return Ok(());
         }
-        let progress = Progress { lineage: self.lineage.clone(), mark };
+        let (lineage, backfill) = (self.lineage.clone(), backfill.clone());
+        let progress = Progress { lineage, mark, backfill };
         match self.producer.send(&progress.record(&self.topic).as_record(), PROGRESS_TICKET) {
             Ok(()) => {
                 (self.under_way, self.sent_at) = (Some(end), Some(now));
@@ -127,5 +146,20 @@ impl KafkaSink for AtLeastOnceWithProgress {
 
     fn found(&self) -> Option<&Progress> {
         self.found.as_ref()
+    }
+
+    fn begin_backfill(&mut self, backfill: BackfillProgress) {
+        self.backfill = Some(backfill);
+    }
+
+    fn reaches(&mut self, reached: Mark, cursor: &dyn Fn(Mark) -> Option<RowCursor>) {
+        let reached = Mark { part: None, ..reached };
+        let Some(before) = self.backfill.take() else { return };
+        let begins = before.begins;
+        self.backfill = before.at(reached, cursor(reached));
+        if self.backfill.is_none() {
+            // Nothing of before it is missing.
+            self.lineage.since = begins.map(|lsn| Since { lsn, xid: 0 });
+        }
     }
 }

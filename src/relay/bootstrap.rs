@@ -106,7 +106,7 @@ async fn delivered_of(
     begins: bool,
 ) -> Result<Option<Lsn>, RelayError> {
     let (kafka, connect) = (plan.kafka.clone(), client.server().clone());
-    let delivery = plan.config.kafka.delivery;
+    let (delivery, slot) = (plan.config.kafka.delivery, stream.slot.clone());
     let found = run_blocking(move || {
         let identity = Connection::open(&connect, &SessionParams::default())?.identify_system()?;
         let (system, timeline) = (identity.system_id, identity.timeline);
@@ -118,7 +118,11 @@ async fn delivered_of(
         };
         Ok::<_, RelayError>(newest?)
     });
-    let mark = found.await??.map_or_else(Mark::default, |progress| progress.mark);
+    let found = found.await??;
+    if found.as_ref().is_some_and(|progress| progress.backfill.is_some()) {
+        return Err(GateError::BackfillUnfinished { slot }.into());
+    }
+    let mark = found.map_or_else(Mark::default, |progress| progress.mark);
     Ok((mark != Mark::default()).then_some(mark.end))
 }
 

@@ -4,6 +4,7 @@
 //! which decides the exit code; whether the relay ends with it or tries again; whether everything before
 //! the error is delivered first; the operator's hint; and the `reason` label of the restart counter.
 
+use crate::tables::TableRowsError;
 use postrider_core::gate::GateError;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{PipelineError, RefusalAnalysis};
@@ -25,6 +26,9 @@ pub enum RelayError {
     /// There is no position to carry on from.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// Rows cannot be read from their tables.
+    #[error(transparent)]
+    TableRows(#[from] TableRowsError),
     /// Kafka's topics.
     #[error(transparent)]
     Topics(#[from] TopicsError),
@@ -122,12 +126,17 @@ impl RelayError {
         match self {
             Self::Wal(error) => error.class(),
             Self::Control(error) => error.class(),
-            Self::Gate(_) => Class::Position,
+            Self::Gate(_)
+            | Self::TableRows(
+                TableRowsError::SlotMoved { .. }
+                | TableRowsError::Delivered { .. }
+                | TableRowsError::Rewritten { .. },
+            ) => Class::Position,
             Self::Topics(error) if error.is_transient() => Class::Transient,
             Self::Topics(error) if error.is_permission() => Class::Permission,
             Self::Sink(error) => class_of_sink(error),
             Self::Pipeline(error) if error.is_definite() => Class::Configuration,
-            Self::Topics(_) | Self::Route(_) => Class::Configuration,
+            Self::Topics(_) | Self::Route(_) | Self::TableRows(_) => Class::Configuration,
             Self::SlotHeld { .. } => Class::Held,
             Self::Pipeline(_)
             | Self::Refused { .. }
@@ -181,6 +190,7 @@ impl RelayError {
             Self::Wal(error) => error.hint(),
             Self::Control(error) => error.hint(),
             Self::Gate(error) => Some(error.hint()),
+            Self::TableRows(error) => Some(error.hint()),
             Self::Topics(error) => error.hint(),
             // Like other topics' retention its own would remove the letters after a week.
             Self::DeadLetters(SinkError::UnknownTopic { topic }) => Some(format!(
@@ -238,6 +248,7 @@ impl RelayError {
             Self::Wal(_)
             | Self::Control(_)
             | Self::Gate(_)
+            | Self::TableRows(_)
             | Self::NoAnswer
             | Self::SourceChanged => "postgres",
             Self::Sink(SinkError::BatchRefused { .. }) | Self::Refused { .. } => "batch_refused",

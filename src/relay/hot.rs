@@ -1,7 +1,7 @@
 //! The loop that drives a session: it reads the socket, hands frames to the session and records to Kafka,
 //! sends status updates, and sleeps. What to do and when is decided in [`postrider_core::session`].
 //!
-//! Input: a stream, a session and a sink. Output: how the session ended. Invariant: one OS thread
+//! Input: a stream (of the log, or of a table's rows), a session and a sink. Output: how the session ended. Invariant: one OS thread
 //! owns all three, without a runtime under it; the position that Postgres is told is raised in this file
 //! alone, to one that the session gives. On any error the three are dropped as a whole, and Postgres sends again
 //! what was not acknowledged.
@@ -11,13 +11,14 @@ use std::time::Duration;
 use crate::audit;
 use crate::clock::Clock;
 use crate::error::RelayError;
+use crate::frame_source::FrameSource;
 use crate::report::Reporter;
 use crate::stop::StopSignal;
-use postrider_core::pipeline::{Blame, Handled, PipelineError, RefusalCause};
+use postrider_core::pipeline::Handled;
 use postrider_core::session::{Audit, Burst, End, Next, Owed, Session, Work};
 use postrider_kafka::failpoint;
 use postrider_kafka::{KafkaSink, SinkError};
-use postrider_postgres::wal::{Stream, WalError};
+use postrider_postgres::wal::WalError;
 
 /// How long the server may take to end the stream; it sends what it has begun to send before it hears
 /// that we want no more. Everything is acknowledged by then.
@@ -26,15 +27,15 @@ const FINISH_LIMIT: Duration = Duration::from_secs(10);
 const SHUTDOWN_FINISH_LIMIT: Duration = Duration::from_secs(2);
 
 /// What one thread owns.
-pub(super) struct Hot<S> {
-    pub(super) stream: Stream,
+pub(super) struct Hot<F, S> {
+    pub(super) source: F,
     pub(super) session: Session,
     pub(super) sink: S,
     pub(super) stop: StopSignal,
     pub(super) clock: Clock,
 }
 
-impl<S: KafkaSink> Hot<S> {
+impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
     /// Drives the session to its end. What is owed before it becomes what is owed after it.
     pub(super) fn run(
         mut self,
@@ -46,17 +47,17 @@ impl<S: KafkaSink> Hot<S> {
         if result.as_ref().is_err_and(RelayError::is_of_a_record) {
             // Or the next session repeats rows that are settled. If this fails, that session reports the reason.
             if let Some(status) = self.session.final_status(&self.sink) {
-                let _ = self.stream.acknowledge(status.settled, status.ask_reply);
+                let _ = self.source.acknowledge(status.settled, status.ask_reply);
             }
         }
-        reporter.session_ended(&self.session, &self.stream);
+        reporter.session_ended(&self.session, &self.source);
         *owed = self.session.leaves(&self.sink);
         let settled = self.session.settled(&self.sink);
         failpoint::pass("drained");
         let end = match result {
             // It says so once it has heard of what was acknowledged; see `Stream::finish`.
             Err(RelayError::Wal(WalError::Ended)) => {
-                *owed = owed.settled(self.stream.acknowledged());
+                *owed = owed.settled(self.source.acknowledged());
                 return Ok(End::ServerShutdown);
             }
             result => result?,
@@ -65,7 +66,7 @@ impl<S: KafkaSink> Hot<S> {
             End::ServerShutdown => SHUTDOWN_FINISH_LIMIT,
             _ => FINISH_LIMIT,
         };
-        let finished = self.stream.finish(limit);
+        let finished = self.source.finish(limit);
         if finished.is_ok() {
             *owed = owed.settled(settled);
         }
@@ -103,16 +104,18 @@ impl<S: KafkaSink> Hot<S> {
             }
             let now = self.clock.now();
             let confirmed = self.session.confirm(now, &mut self.sink);
+            let source = &self.source;
+            self.sink.reaches(self.session.pipeline().reached(), &|mark| source.cursor(mark));
             let advanced = confirmed.and_then(|()| self.session.advance(now, &mut self.sink));
             self.log_refused();
             advanced.map_err(|error| self.judged(error.into()))?;
             if let Some(status) = self.session.status_due(now, &self.sink) {
                 failpoint::pass("status_due");
-                self.stream.acknowledge(status.settled, status.ask_reply)?;
+                self.source.acknowledge(status.settled, status.ask_reply)?;
                 failpoint::pass("status_sent");
             }
             let connected = self.sink.is_connected();
-            reporter.tick(self.session.pipeline_mut(), &self.stream, connected)?;
+            reporter.tick(self.session.pipeline_mut(), &self.source, connected)?;
             if let Some(end) = self.session.ended(now, &self.sink)? {
                 return Ok(end);
             }
@@ -143,26 +146,26 @@ impl<S: KafkaSink> Hot<S> {
                 now = self.clock.instant();
                 now
             };
-            match burst.next(self.stream.buffered(), ask) {
+            match burst.next(self.source.buffered(), ask) {
                 Work::Go => {}
-                Work::ReadOn if self.stream.fill(Duration::ZERO)? == 0 => {}
+                Work::ReadOn if self.source.fill(Duration::ZERO)? == 0 => {}
                 Work::ReadOn => self.session.has_refilled(),
                 Work::Stop => return Ok(()),
             }
-            let Some(place) = self.stream.place()? else { return Ok(()) };
-            self.sink.reading(place, self.stream.received_bytes());
-            let Some(frame) = self.stream.peek()? else { return Ok(()) };
+            let Some(place) = self.source.place()? else { return Ok(()) };
+            self.sink.reading(place, self.source.received_bytes());
+            let Some(frame) = self.source.peek()? else { return Ok(()) };
             failpoint::pass("frame_taken");
             match self.session.frame(now, frame, &mut self.sink)? {
-                Handled::Done => self.stream.consume(),
+                Handled::Done => self.source.consume(),
                 Handled::DeadLetter(letter) => {
                     failpoint::pass("dead_letter_sent");
                     audit::dead_letter(&letter, self.session.limits().acknowledge);
-                    self.stream.consume();
+                    self.source.consume();
                 }
                 Handled::Skipped(skipped) => {
                     audit::skipped_row(&skipped, self.session.limits().acknowledge);
-                    self.stream.consume();
+                    self.source.consume();
                 }
                 Handled::Full => return Ok(()),
             }
@@ -172,8 +175,8 @@ impl<S: KafkaSink> Hot<S> {
 
     /// Waits as the session says, and reads.
     fn listen(&mut self, reporter: &mut Reporter) -> Result<(), RelayError> {
-        let stream = &mut self.stream;
-        let next = self.session.next(&self.sink, || stream.peek().map(|frame| frame.is_some()))?;
+        let source = &mut self.source;
+        let next = self.session.next(&self.sink, || source.peek().map(|frame| frame.is_some()))?;
         let mut wait = match next {
             Next::Wait(time) => {
                 std::thread::sleep(time);
@@ -182,15 +185,15 @@ impl<S: KafkaSink> Hot<S> {
             }
             Next::Refill(time) => {
                 std::thread::sleep(time);
-                self.stream.fill(Duration::ZERO)?;
+                self.source.fill(Duration::ZERO)?;
                 return Ok(());
             }
             Next::Read(wait) => wait,
         };
         loop {
-            let bytes = self.stream.fill(wait)?;
+            let bytes = self.source.fill(wait)?;
             failpoint::pass("frames_read");
-            let (now, buffered) = (self.clock.now(), self.stream.buffered());
+            let (now, buffered) = (self.clock.now(), self.source.buffered());
             match self.session.has_read::<SinkError>(now, bytes, buffered)? {
                 None => return Ok(()),
                 Some(time) => std::thread::sleep(time),
@@ -212,15 +215,6 @@ impl<S: KafkaSink> Hot<S> {
         match error {
             RelayError::Sink(cause) if is_of_dead_letters(&cause) => RelayError::DeadLetters(cause),
             RelayError::Sink(SinkError::BatchRefused { topic, reason, records, batch_bytes }) => {
-                let dead = |one: &&Blame| pipeline.sends_dead_letters_to(&one.topic);
-                // For its size it is sent again with a note in its body's place, for its time without one.
-                if let Some(Blame { topic, rejection: Some(rejection), cause, .. }) =
-                    records.iter().find(dead)
-                    && !matches!(cause, RefusalCause::Size | RefusalCause::Time)
-                {
-                    let (topic, rejection) = (topic.clone(), rejection.clone());
-                    return PipelineError::DeadLetterRefused { topic, rejection }.into();
-                }
                 let unnamed = batch_bytes.map(|_| topic.as_str());
                 match pipeline.analyse_refusals(&records, unnamed) {
                     Ok(analysis) => {

@@ -27,6 +27,7 @@ mod bootstrap;
 mod clock;
 mod error;
 mod failure;
+mod frame_source;
 mod hot;
 mod login_retry;
 mod plan;
@@ -39,6 +40,7 @@ mod start;
 mod start_gate;
 mod stop;
 mod supervise;
+mod tables;
 pub mod telemetry;
 mod topic_monitor;
 mod watch;
@@ -60,6 +62,10 @@ pub use specs::{kafka_spec, review};
 pub use start::OpenSink;
 pub use stop::StopSignal;
 pub use supervise::{deliver, run};
+pub use tables::{
+    JobPreview, RowFilter, TableJob, TablePreview, TableRows, TableRowsError, deliver_tables,
+    preview,
+};
 
 /// How this run differs from the ordinary, endless one.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use postrider_config::{Config, Create, Delivery};
 use postrider_core::gate::Facts;
 use postrider_core::outbox::{Outbox, TableName};
 use postrider_core::pipeline::Pipeline;
-use postrider_core::route::{RouteSpecError, Router};
+use postrider_core::route::{RouteSpec, RouteSpecError, Router, RowOrigin};
 use postrider_kafka::{KafkaSpec, Lineage, TopicBook};
 use postrider_postgres::control::{
     self, Client, ControlError, Inspection, Requirements, TableFacts,
@@ -33,6 +33,10 @@ pub struct Plan {
     pub not_null: Vec<(TableName, String)>,
     /// The tables' OIDs; known once the database was inspected.
     pub oids: Vec<(TableName, u32)>,
+    /// Where rows are read from.
+    pub origin: RowOrigin,
+    /// Every record goes to this topic, whatever the route says.
+    pub topic: Option<String>,
 }
 
 impl Plan {
@@ -61,7 +65,14 @@ impl Plan {
 
     /// The same with other settings of the Kafka client.
     pub const fn new(kafka: KafkaSpec, config: Config) -> Self {
-        Self { kafka, config, not_null: Vec::new(), oids: Vec::new() }
+        Self {
+            kafka,
+            config,
+            not_null: Vec::new(),
+            oids: Vec::new(),
+            origin: RowOrigin::Log,
+            topic: None,
+        }
     }
 
     /// The same for the database that was found.
@@ -79,7 +90,11 @@ impl Plan {
         for (table, oid) in &self.oids {
             spec.identify(table.clone(), *oid);
         }
-        let router = Router::compile(&self.config.route_spec(), &mut spec)?;
+        let mut route = RouteSpec { origin: self.origin, ..self.config.route_spec() };
+        if let Some(topic) = &self.topic {
+            route.send_all_to(topic);
+        }
+        let router = Router::compile(&route, &mut spec)?;
         Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.kafka.budget))
     }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::error::RelayError;
+use crate::frame_source::FrameSource;
 use crate::telemetry::{
     Count, RelayState, SKIPPED, STALL, STALL_HELP, Snapshot, Telemetry, TopicCount,
     UnavailableTopic, UnavailableTopics, unix_us,
@@ -21,7 +22,6 @@ use postrider_core::route::RejectionCode;
 use postrider_core::session::{Draining, Oldest, Session, StallDetector, Stalled};
 use postrider_kafka::failpoint;
 use postrider_kafka::{SinkError, TopicBook};
-use postrider_postgres::wal::Stream;
 
 /// How often a snapshot is published: fine enough for a chart, rare enough to cost nothing.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
@@ -138,7 +138,7 @@ impl Reporter {
     pub(super) fn tick(
         &mut self,
         pipeline: &mut Pipeline,
-        stream: &Stream,
+        source: &impl FrameSource,
         broker_connected: bool,
     ) -> Result<(), RelayError> {
         self.measure_latency(pipeline);
@@ -148,7 +148,7 @@ impl Reporter {
         }
         self.current.broker_connected = broker_connected;
         self.current.unavailable = unavailable(&self.topics);
-        self.gather(pipeline, stream);
+        self.gather(pipeline, source);
         self.current.unconfirmed_for = self.stall.unconfirmed_for();
         self.publish();
         self.warn_of_stall(now);
@@ -199,9 +199,9 @@ impl Reporter {
     }
 
     /// The session is over; its counts become part of the totals.
-    pub(super) fn session_ended(&mut self, session: &Session, stream: &Stream) {
+    pub(super) fn session_ended(&mut self, session: &Session, source: &impl FrameSource) {
         let pipeline = session.pipeline();
-        self.gather(pipeline, stream);
+        self.gather(pipeline, source);
         let (settled, reached) = (pipeline.settled(), pipeline.reached());
         self.oldest = self.oldest.after(settled, reached, pipeline.oldest_commit_time_us());
         self.past = self.current.clone();
@@ -249,7 +249,7 @@ impl Reporter {
         }
     }
 
-    fn gather(&mut self, pipeline: &Pipeline, stream: &Stream) {
+    fn gather(&mut self, pipeline: &Pipeline, source: &impl FrameSource) {
         let counters = pipeline.counters();
         let in_flight = pipeline.in_flight();
         let current = &mut self.current;
@@ -258,13 +258,13 @@ impl Reporter {
         if pipeline.settled().get() != current.settled_lsn || idle {
             current.last_progress = Some(Instant::now());
         }
-        current.received_lsn = stream.received().get();
+        current.received_lsn = source.received().get();
         current.settled_lsn = pipeline.settled().get();
         current.in_flight_records = in_flight.records;
         current.in_flight_bytes = in_flight.bytes;
         current.oldest_unacknowledged_us =
             self.oldest.with(pipeline.settled(), pipeline.oldest_commit_time_us());
-        current.received_bytes = self.past.received_bytes + stream.received_bytes();
+        current.received_bytes = self.past.received_bytes + source.received_bytes();
         current.messages = add(&self.past.messages, &messages(counters));
         current.ignored = add(&self.past.ignored, &ignored(counters));
         current.rejections = add(&self.past.rejections, &rejections(counters));

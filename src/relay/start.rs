@@ -21,7 +21,7 @@ use crate::session_mode::{BACKLOG_LINGER_MS, settings};
 use crate::source_check::SourceCheck;
 use crate::start_gate::StartGate;
 use crate::stop::StopSignal;
-use postrider_core::gate::{Facts, Resume, Warning, judge, other_log};
+use postrider_core::gate::{Facts, Resume, Warning, begins, judge, other_log, unbroken};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Pipeline, Suspects, Translator};
 use postrider_core::session::{End, Limits, Owed, Session};
@@ -114,6 +114,7 @@ impl HotStart {
         if self.plan.keeps_progress() {
             facts.confirmed = held.slot.confirmed_flush;
             facts.server = facts.server.max(held.slot.current);
+            facts.next_xid = held.slot.next_xid;
             let acknowledges = self.limits.acknowledge;
             let warnings = resume(&facts, &source.slot, acknowledges, &mut pipeline, &mut sink)?;
             for warning in warnings {
@@ -132,7 +133,7 @@ impl HotStart {
         let Self { stop, limits, .. } = self;
         let session = Session::new(pipeline, limits, profile, *owed, clock.instant())
             .translated_by(translator(&self.params));
-        Hot { stream, session, sink, stop, clock }.run(reporter, owed).map_err(of_the_gate)
+        Hot { source: stream, session, sink, stop, clock }.run(reporter, owed).map_err(of_the_gate)
     }
 }
 
@@ -144,7 +145,10 @@ fn resume<S: KafkaSink>(
     pipeline: &mut Pipeline,
     sink: &mut S,
 ) -> Result<Vec<Warning>, RelayError> {
-    let Resume { mark, check, warnings } = judge(facts, sink.found())?;
+    let resume = judge(facts, sink.found())?;
+    let whole = sink.found().and_then(|progress| unbroken(facts, progress, &resume));
+    sink.whole_since(whole.unwrap_or_else(|| begins(facts)));
+    let Resume { mark, check, warnings } = resume;
     if acknowledges {
         tell_start(sink.found().is_some(), mark, slot, facts.confirmed);
     } else {
@@ -173,7 +177,7 @@ fn tell_start(found: bool, mark: Mark, slot: &str, confirmed: Lsn) {
 }
 
 /// What makes UTF-8 of a stream that is in another encoding.
-fn translator(params: &SessionParams) -> Option<Translator> {
+pub(super) fn translator(params: &SessionParams) -> Option<Translator> {
     match &params.encoding {
         StreamEncoding::Utf8 | StreamEncoding::Unknown => None,
         StreamEncoding::Own(charset) => {
@@ -192,7 +196,7 @@ fn of_the_gate(error: RelayError) -> RelayError {
 
 /// Does the work on another thread, and tells the server meanwhile that we live. What ends the stream is
 /// found by whoever reads it next.
-fn meanwhile<T: Send>(
+pub(super) fn meanwhile<T: Send>(
     stream: &mut Stream,
     heartbeat: Duration,
     work: impl FnOnce() -> T + Send,

@@ -1,4 +1,5 @@
-//! What takes minutes: disasters, the whole shop under kill -9, Debezium beside Postrider.
+//! What takes minutes: disasters, the whole shop under kill -9, Debezium beside Postrider, and what is around the
+//! stream.
 //!
 //! `cargo test --test long NAME` runs those whose names contain `NAME`; all of them, small, without one.
 //! Each prints lines of JSON and fails when what it is for does not hold. Not run by the test harness, so
@@ -6,6 +7,7 @@
 
 mod compare;
 mod crash;
+mod lifecycle;
 mod shop_chaos;
 
 use std::panic::catch_unwind;
@@ -14,8 +16,12 @@ use std::process::ExitCode;
 /// The name by which it is asked for, and what says whether all was as it should be.
 type Run = (&'static str, fn() -> bool);
 
-const RUNS: &[Run] =
-    &[("compare_bytes", compare::all), ("crash", crash::all), ("shop_chaos", shop_chaos::all)];
+const RUNS: &[Run] = &[
+    ("compare_bytes", compare::all),
+    ("crash", crash::all),
+    ("lifecycle", lifecycle::all),
+    ("shop_chaos", shop_chaos::all),
+];
 
 fn main() -> ExitCode {
     // As the test harness would: names are filters, flags are its own.

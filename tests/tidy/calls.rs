@@ -72,6 +72,10 @@ const CLOCK: Ban = Ban {
     under: "src/",
     but_not: &[
         "src/postgres/wal/stream.rs",
+        // The time of a commit that a row's transaction stands for.
+        "src/postgres/wal/table/mod.rs",
+        // How long ago is a time of day.
+        "src/cli/replay.rs",
         "src/kafka/deliveries.rs",
         "src/relay/telemetry/mod.rs",
         "src/cli/logs/line.rs",

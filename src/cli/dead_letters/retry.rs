@@ -7,11 +7,11 @@
 
 use super::error::DeadLettersError;
 use super::plan::RetryPlan;
-use super::progress_line::ProgressLine;
 use super::{FilterArgs, Source, SourceArgs};
 use crate::context::Context;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
+use crate::progress_line::ProgressLine;
 use crate::{run, runtime};
 use postrider_core::route::check_topic;
 use postrider_patterns::dead_letter::{DeadLetterError, Interrupt, RedriveControl, Target};

@@ -18,6 +18,9 @@ impl From<RelayError> for CommandFailure {
             }
             RelayError::Wal(error) => return error.into(),
             RelayError::Control(error) => return error.into(),
+            RelayError::TableRows(ref cause) => {
+                (ExitCode::of_number(error.class().exit_code()), codes::table_rows(cause))
+            }
             RelayError::Gate(ref cause) => (ExitCode::Position, codes::gate(cause)),
             RelayError::Topics(error) => return error.into(),
             RelayError::Sink(error) => return error.into(),

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::outbox::Position;
 use crate::pgoutput::PgTime;
+use crate::pipeline::CommitId;
+use crate::progress::BackfillProgress;
 
 const fn at(position: u64) -> Lsn {
     Lsn::new(position)
@@ -35,11 +37,12 @@ fn facts(timeline: u32) -> Facts {
         created: false,
         exactly_once: true,
         publication: "outbox".to_owned(),
+        next_xid: 900,
     }
 }
 
 fn progress(timeline: u32, mark: Mark) -> Progress {
-    Progress { lineage: lineage(timeline), mark }
+    Progress { lineage: lineage(timeline), mark, backfill: None }
 }
 
 fn part(end: u64, commit: u64) -> Mark {
@@ -68,6 +71,22 @@ fn refused(now: &Facts, progress: Option<&Progress>) -> GateError {
 }
 
 /// At least once a mark between two transactions names the one that was open, as the last commit.
+#[test]
+fn g1_g6_an_unfinished_backfill_is_not_carried_on_as_a_stream() {
+    let begins = Some(Lsn::new(500));
+    for (begins, end) in [(None, 0), (begins, 7)] {
+        let snapshot = "1:2:".to_owned();
+        let backfill = Some(BackfillProgress { begins, snapshot, ..BackfillProgress::default() });
+        let unfinished = Progress { backfill, ..progress(1, Mark::at(Lsn::new(end))) };
+        for exactly_once in [true, false] {
+            let now = Facts { exactly_once, ..facts(1) };
+            let error = judge(&now, Some(&unfinished)).unwrap_err();
+            assert!(matches!(error, GateError::BackfillUnfinished { .. }), "{error}");
+            assert!(error.hint().contains("postrider backfill"), "{}", error.hint());
+        }
+    }
+}
+
 #[test]
 fn g1_a_failover_without_the_transaction_that_was_open_is_carried_on() {
     let last = |lsn| Some(CommitId { lsn: at(lsn), xid: 7, time_us: 70 });

@@ -65,8 +65,17 @@ pub enum RefusalCause {
     Key,
     /// Its timestamp.
     Time,
+    /// Anything of these: several records of its batch were refused, and for what is told only of one.
+    OfSeveral,
     /// They do not say.
     Unknown,
     /// Perhaps nothing: the fault may be their own.
     Brokers,
+}
+
+impl RefusalCause {
+    /// Whether the brokers may take a record without a time, where they refused the same with one.
+    pub(super) const fn may_be_the_time(self) -> bool {
+        matches!(self, Self::Time | Self::OfSeveral)
+    }
 }

@@ -97,7 +97,7 @@ impl Cause {
             RefusalCause::Key => &[Self::NoKey],
             RefusalCause::Time if is_old => &[Self::Old],
             RefusalCause::Time => &[Self::Ahead, Self::New],
-            RefusalCause::Unknown | RefusalCause::Brokers => &[],
+            RefusalCause::OfSeveral | RefusalCause::Unknown | RefusalCause::Brokers => &[],
         };
         causes.iter().find_map(|cause| Some((*cause, cause.degree(record, at_us)?)))
     }

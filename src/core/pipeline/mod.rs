@@ -60,7 +60,7 @@ pub use step::{Answer, Handled, Outgoing, OwnedOutgoing, SentDeadLetter, Skipped
 pub use suspects::{RefusalAnalysis, Suspects};
 pub use translator::Translator;
 
-use rejected::{Rejected, is_dead_letter, rejected};
+use rejected::{Rejected, check_letters, is_dead_letter, rejected};
 use resume::covers;
 use stream_position::StreamPosition;
 
@@ -87,6 +87,8 @@ pub struct Pipeline {
     suspects: Suspects,
     /// The row of the last frame was not taken.
     has_unsent: bool,
+    /// The rows that are not sent again of the transaction that they belong to.
+    left_out: Option<PartialTransaction>,
 }
 
 impl Pipeline {
@@ -108,6 +110,7 @@ impl Pipeline {
             newest_commit_time_us: None,
             suspects: Suspects::default(),
             has_unsent: false,
+            left_out: None,
         }
     }
 
@@ -121,6 +124,12 @@ impl Pipeline {
         self.last_row = mark.last.map(|commit| commit.lsn);
     }
 
+    /// The first transaction is sent without the rows before the mark, which are counted all the same, as those of
+    /// a table are. To be called before the first frame, after [`Pipeline::resume_at`].
+    pub const fn begin_within(&mut self) {
+        self.left_out = self.resume.part;
+    }
+
     /// What earlier sessions found: these records go alone, or not again, and their rows as the policy
     /// says. To be called before the first frame.
     pub fn set_suspects(&mut self, suspects: Suspects) {
@@ -130,7 +139,8 @@ impl Pipeline {
     }
 
     /// What a later session is to know of the records that the brokers blame; `unnamed` is a topic that
-    /// refused a batch for its size, and no record stood out.
+    /// refused a batch for its size, and no record stood out. An error if they refuse a dead letter whatever
+    /// its size and time are.
     pub fn analyse_refusals(
         &self,
         blamed: &[Blame],
@@ -140,6 +150,7 @@ impl Pipeline {
             RejectPolicy::DeadLetter { topic } => Some(topic.as_str()),
             RejectPolicy::Skip | RejectPolicy::Stop => None,
         };
+        check_letters(blamed, letters)?;
         self.suspects.learn(blamed, letters, &self.ledger, unnamed)
     }
 

@@ -41,7 +41,9 @@ impl Pipeline {
                 self.ledger.begin(lsn, begin.commit_time.unix_us())?;
                 self.newest_commit_time_us = Some(begin.commit_time.unix_us());
                 let (commit_lsn, commit_time) = (begin.final_lsn, begin.commit_time);
-                self.at.next = Some(Position { commit_lsn, index: 0, commit_time });
+                let left_out = self.left_out.take().filter(|part| part.commit_lsn == commit_lsn);
+                let index = left_out.map_or(0, |part| part.rows);
+                self.at.next = Some(Position { commit_lsn, index, commit_time });
                 self.counters.begins += 1;
             }
             Message::Commit(commit) => {

@@ -5,7 +5,7 @@
 //! topic has refused such a one), a row to skip, or an error. `is_dead_letter` recognises a dead letter by
 //! its first header. No I/O.
 
-use super::confirmation::RefusalCause;
+use super::confirmation::{Blame, RefusalCause};
 use super::error::PipelineError;
 use super::policy::RejectPolicy;
 use super::step::Skipped;
@@ -50,8 +50,8 @@ fn printed(position: Position) -> String {
 }
 
 /// The dead letter of a row, and whether it goes alone. One that its topic refuses for its size has a note
-/// in its body's place, one that it refuses for its time has none: a row whose letter is refused for
-/// either stops nobody else's (G4).
+/// in its body's place, one that it refuses for its time, or perhaps for it, has none: a row whose letter is
+/// refused for either stops nobody else's (G4).
 fn letter(
     router: &Router,
     suspects: &mut Suspects,
@@ -74,7 +74,9 @@ fn letter(
             LetterTreatment::Usual => return Ok((letter, false)),
             LetterTreatment::Alone => return Ok((letter, true)),
             LetterTreatment::Refused(_, RefusalCause::Size) if !is_short => is_short = true,
-            LetterTreatment::Refused(_, RefusalCause::Time) if !is_untimed => is_untimed = true,
+            LetterTreatment::Refused(_, cause) if cause.may_be_the_time() && !is_untimed => {
+                is_untimed = true;
+            }
             LetterTreatment::Refused(rejection, _) => {
                 return Err(PipelineError::DeadLetterRefused {
                     topic: topic.to_owned(),
@@ -83,6 +85,22 @@ fn letter(
             }
         }
     }
+}
+
+/// An error if the topic has refused a dead letter for good: for what neither a note in its body's place nor
+/// a missing time changes.
+pub(super) fn check_letters(blamed: &[Blame], letters: Option<&str>) -> Result<(), PipelineError> {
+    for Blame { topic, cause, rejection, .. } in blamed {
+        let is_final = *cause != RefusalCause::Size && !cause.may_be_the_time();
+        if let Some(rejection) = rejection
+            && is_final
+            && letters == Some(topic.as_str())
+        {
+            let (topic, rejection) = (topic.clone(), rejection.clone());
+            return Err(PipelineError::DeadLetterRefused { topic, rejection });
+        }
+    }
+    Ok(())
 }
 
 /// Whether the record is a dead letter, rather than that of a row which chose their topic.

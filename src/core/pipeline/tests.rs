@@ -9,6 +9,7 @@ use crate::pgoutput::encode::{self, Old, Table};
 use crate::pgoutput::{Begin, Column, Commit, Excerpt, LogicalMessage, Message, PgTime, decode};
 use crate::route::{
     EpochUnit, OwnedRecord, Rejection, RejectionCode, RouteSpec, TIMESTAMP_HEADER, TimestampSource,
+    content_of,
 };
 use proptest::prelude::*;
 
@@ -149,6 +150,63 @@ fn g4_a_dead_letter_is_of_the_commits_time_and_tells_its_own() {
         assert_eq!(record.timestamp_ms, PgTime(0).unix_ms(), "{time}");
         let header = (TIMESTAMP_HEADER.to_owned(), Some(own.as_bytes().to_vec()));
         assert!(record.headers.contains(&header));
+    }
+}
+
+/// A session that knows these suspects and meets a row without a topic: its dead letter, and what the
+/// topic's refusal comes to, for this cause and with more letters of its batch.
+fn refused_letter(
+    suspects: Suspects,
+    cause: RefusalCause,
+) -> Result<(OwnedRecord, Result<RefusalAnalysis, PipelineError>), PipelineError> {
+    let route = RouteSpec { by: "payload".to_owned(), ..RouteSpec::default() };
+    let mut pipeline = routed(&route, dead_letters());
+    pipeline.set_suspects(suspects);
+    let frames = transaction(b"not a topic");
+    pass(&mut pipeline, &frames[0])?;
+    pass(&mut pipeline, &frames[1])?;
+    let (_, sent) = hand_in(&mut pipeline, wal(&frames[2]), true)?;
+    let (ticket, code, letter) = sent.unwrap();
+    assert_eq!((code, letter.topic.as_str()), (Some(RejectionCode::InvalidTopic), "dead"));
+    let content = content_of(&letter.topic, letter.key.as_deref(), letter.value.as_deref());
+    let rejection = Rejection { code: RejectionCode::Refused, reason: "why".to_owned() };
+    let (topic, reason) = (letter.topic.clone(), rejection.reason.clone());
+    let (alone, at_ms, rejection) = (false, 0, Some(rejection));
+    let blame = Blame { ticket, topic, content, alone, cause, at_ms, reason, rejection };
+    Ok((letter, pipeline.analyse_refusals(&[blame], None)))
+}
+
+/// Of a batch that has several at fault the library does not say for what.
+#[test]
+fn g1_g4_a_letter_refused_with_others_goes_without_its_time_before_it_stops_the_relay() {
+    let is_stop = |error: &PipelineError| matches!(error, PipelineError::DeadLetterRefused { .. });
+    let several = RefusalCause::OfSeveral;
+    for second in [several, RefusalCause::Time, RefusalCause::Unknown, RefusalCause::Key] {
+        let (timed, analysis) = refused_letter(Suspects::default(), several).unwrap();
+        let analysis = analysis.unwrap();
+        assert_eq!(timed.timestamp_ms, PgTime(0).unix_ms());
+        assert!(analysis.is_news && analysis.refused == 1);
+
+        let (letter, analysis) = refused_letter(analysis.suspects, second).unwrap();
+        assert_eq!(letter.timestamp_ms, NO_TIMESTAMP);
+        assert_eq!((&letter.key, &letter.value), (&timed.key, &timed.value));
+        let end = match analysis {
+            // Refused for what is told, or known from the first try in the session after.
+            Ok(analysis) => refused_letter(analysis.suspects, second).map(|_| ()),
+            Err(error) => Err(error),
+        };
+        assert!(end.as_ref().is_err_and(is_stop), "{second:?}: {end:?}");
+    }
+}
+
+#[test]
+fn g1_g4_a_letter_refused_for_what_no_other_form_changes_stops_the_relay_at_once() {
+    for cause in [RefusalCause::Unknown, RefusalCause::Key] {
+        let (_, analysis) = refused_letter(Suspects::default(), cause).unwrap();
+        let error = analysis.unwrap_err();
+        assert!(
+            matches!(&error, PipelineError::DeadLetterRefused { topic, .. } if topic == "dead")
+        );
     }
 }
 

@@ -13,6 +13,9 @@ pub const TABLE_HEADER: &str = "postrider-table";
 /// A record's position in the log, of dead letters and, where that is asked for, of every record. Rises
 /// strictly with the records of a key, so a consumer can drop repeats by comparing bytes.
 pub const LSN_HEADER: &str = "postrider-lsn";
+/// Of a record whose row was not read from the log but from its table: for what. It stands in the place of
+/// [`LSN_HEADER`], since the row's position in the log is not known.
+pub const ORIGIN_HEADER: &str = "postrider-origin";
 /// The topic that a row was meant for, or that a consumer received the record from.
 pub const TOPIC_HEADER: &str = "postrider-topic";
 /// The time that the row's record would have had, in milliseconds since the Unix epoch, where that

@@ -65,6 +65,7 @@ impl Router {
             id_header: spec.id_header.clone(),
             max_record_bytes: spec.max_record_bytes,
             lsn_header: spec.lsn_header,
+            origin: spec.origin,
             timestamp,
             cloud_event,
             found: super::router::Found::default(),

@@ -13,7 +13,7 @@ pub(super) const DAY_US: i64 = 86_400_000_000;
 
 /// Microseconds since 1970-01-01 UTC of `2026-01-01 00:00:00.123456+05:30`; without an offset it is
 /// read as UTC, without a time as midnight. `None` for other text and for the infinities.
-pub(super) fn parse(text: &[u8]) -> Option<i64> {
+pub fn parse(text: &[u8]) -> Option<i64> {
     let (text, is_before_christ) = match text.strip_suffix(b" BC") {
         Some(text) => (text, true),
         None => (text, false),

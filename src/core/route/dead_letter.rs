@@ -13,13 +13,14 @@ use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, hex_digit, render};
 use super::router::{HeaderContent, Router, position_text};
 use super::source::SourceColumn;
+use super::spec::RowOrigin;
 use super::trace::TRACESTATE_HEADER;
 use crate::json::Json;
 use crate::outbox::{Format, OutboxRow, Value, type_oid};
 use crate::pgoutput::{Digest, Excerpt};
 use crate::record::{
     COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, Header,
-    LSN_HEADER, Note, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
+    LSN_HEADER, Note, ORIGIN_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
 };
 
 /// Of a record that is too large only parts of up to this many bytes are kept, besides size and
@@ -65,7 +66,9 @@ impl Router {
     ) -> OwnedRecord {
         let mut headers = explanation(rejection);
         headers.push(header(TABLE_HEADER, cut(&row.table().to_string())));
-        headers.push(header(LSN_HEADER, position_text(row.position()).to_vec()));
+        if self.origin == RowOrigin::Log {
+            headers.push(header(LSN_HEADER, position_text(row.position()).to_vec()));
+        }
         let (intended, destination) = self.decisions.intended(row);
         if let Some(intended) = intended {
             headers.push(header(TOPIC_HEADER, cut(&intended)));
@@ -77,6 +80,7 @@ impl Router {
         }
         let explained = headers.len();
         headers.push((self.id_header.clone(), as_sent(row, &self.id)));
+        headers.extend(self.origin.header().map(|origin| header(ORIGIN_HEADER, origin.into())));
         let destination = self.destination(destination);
         for header in &destination.headers {
             let is_sent = match row.column(header.source.slot) {

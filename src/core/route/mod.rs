@@ -36,10 +36,10 @@ mod value;
 
 pub use crate::record::{
     COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER,
-    TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
+    ORIGIN_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
 };
 pub use compile::check_members;
-pub use datetime::rfc3339;
+pub use datetime::{parse as parse_time, rfc3339};
 pub use dead_letter::untimed;
 pub use format::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FormatSpec, KeyFormat, Members, MissingColumn,
@@ -51,8 +51,8 @@ pub use record::{Headers, NO_TIMESTAMP, OwnedRecord, Record, content_of};
 pub use rejection::{Rejection, RejectionCode};
 pub use router::{Router, position_text};
 pub use spec::{
-    DestinationSpec, FieldSpec, PatternSpec, RouteSpec, RouteSpecError, RuleAction, RuleSpec,
-    TimestampSource,
+    DestinationSpec, FieldSpec, PatternSpec, RouteSpec, RouteSpecError, RowOrigin, RuleAction,
+    RuleSpec, TimestampSource,
 };
 pub use template::{TopicTemplate, WHOLE_VALUE};
 pub use topics::{PROGRESS_PREFIX, TopicsSpec, as_compared, check_beginning, check_topic};

@@ -14,10 +14,11 @@ use super::record::{Headers, Record};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, Unreadable, hex_digit};
 use super::source::SourceColumn;
+use super::spec::RowOrigin;
 use super::trace;
 use super::value::Encoder;
 use crate::outbox::{Format, OutboxRow, Position, Value, type_oid};
-use crate::record::LSN_HEADER;
+use crate::record::{LSN_HEADER, ORIGIN_HEADER};
 
 /// A column sent as header.
 #[derive(Debug, Clone)]
@@ -55,6 +56,7 @@ pub struct Router {
     pub(super) id_header: String,
     pub(super) max_record_bytes: usize,
     pub(super) lsn_header: bool,
+    pub(super) origin: RowOrigin,
     pub(super) timestamp: Option<(SourceColumn, EpochUnit)>,
     /// The columns of type and subject, where CloudEvents are sent.
     pub(super) cloud_event: Option<(SourceColumn, SourceColumn)>,
@@ -115,7 +117,9 @@ impl Router {
                 headers.push((header.name.as_str(), bytes(*part, &header.source)));
             }
         }
-        if self.lsn_header {
+        if let Some(origin) = self.origin.header() {
+            headers.push((ORIGIN_HEADER, Some(origin.as_bytes())));
+        } else if self.lsn_header {
             headers.push((LSN_HEADER, found.lsn.bytes(Value::Absent, &found.scratch)));
         }
         let record = Record {

@@ -50,6 +50,8 @@ pub struct RouteSpec {
     pub id_header: String,
     /// Whether each record tells its position in the header [`super::LSN_HEADER`].
     pub lsn_header: bool,
+    /// Where rows are read from.
+    pub origin: RowOrigin,
     /// A column sent as header [`super::TRACEPARENT_HEADER`] where the table has it and it is not
     /// NULL.
     pub traceparent: Option<String>,
@@ -64,6 +66,20 @@ pub struct RouteSpec {
 
 /// librdkafka's default `message.max.bytes`, a little below the broker's (1,048,588).
 const RECORD_BYTES_MAX: usize = 1_000_000;
+
+impl RouteSpec {
+    /// Sends what is delivered to one topic; which rows are dropped stays, and keys, values and headers do.
+    pub fn send_all_to(&mut self, topic: &str) {
+        super::template::WHOLE_VALUE.clone_into(&mut self.regex);
+        topic.clone_into(&mut self.topic);
+        self.topics.allowed = Vec::new();
+        for rule in &mut self.rules {
+            if let RuleAction::Send(destination) = &mut rule.action {
+                destination.topic = Some(topic.to_owned());
+            }
+        }
+    }
+}
 
 impl Default for RouteSpec {
     fn default() -> Self {
@@ -86,10 +102,38 @@ impl Default for RouteSpec {
             subject: "aggregate_id".to_owned(),
             id_header: "id".to_owned(),
             lsn_header: true,
+            origin: RowOrigin::Log,
             traceparent: Some(super::TRACEPARENT_HEADER.to_owned()),
             timestamp: TimestampSource::Commit,
             empty_payload: EmptyPayload::Keep,
             max_record_bytes: RECORD_BYTES_MAX,
+        }
+    }
+}
+
+/// Where rows are read from. Those of a table have no position in the log: their records say in the header
+/// [`super::ORIGIN_HEADER`] why they were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RowOrigin {
+    /// The log.
+    #[default]
+    Log,
+    /// The table, for the rows that were there before the slot.
+    Backfill,
+    /// The table, for rows that are sent once more.
+    Replay,
+    /// The table, for rows that a lost slot has not delivered.
+    Repair,
+}
+
+impl RowOrigin {
+    /// The header's value; `None` for the log.
+    pub const fn header(self) -> Option<&'static str> {
+        match self {
+            Self::Log => None,
+            Self::Backfill => Some("backfill"),
+            Self::Replay => Some("replay"),
+            Self::Repair => Some("repair"),
         }
     }
 }

@@ -91,7 +91,8 @@ impl Refusals {
     /// Topics that refused something for what their settings may explain and are to be asked for: what they
     /// say is not known, or old. A refusal for size explains itself.
     fn unexplained(&mut self, records: &[Blame], now: Instant) -> Vec<String> {
-        let is_unexplained = |one: &&Blame| one.cause == RefusalCause::Unknown;
+        let is_unexplained =
+            |one: &&Blame| matches!(one.cause, RefusalCause::OfSeveral | RefusalCause::Unknown);
         let refusing: BTreeSet<&String> =
             records.iter().filter(is_unexplained).map(|one| &one.topic).collect();
         let is_due = |topic: &&String| {

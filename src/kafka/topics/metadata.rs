@@ -3,7 +3,8 @@
 //!
 //! Input: a [`KafkaSpec`] and names. Output: `TopicMetadata`. Invariant: no topic is created by being asked
 //! for. An `Inquiry` owns two clients of the library: one reads metadata and hears of refused logins, one
-//! uses the admin API. `wait` blocks a thread for an answer of that asynchronous API.
+//! uses the admin API; a third one is made where records of open transactions count. `wait` blocks a thread
+//! for an answer of that asynchronous API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -12,16 +13,18 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
-use rdkafka::metadata::{Metadata, MetadataBroker};
+use rdkafka::metadata::{Metadata, MetadataBroker, MetadataPartition};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::check_settings::{TopicFacts, TopicFinding, age_of};
 use super::{TopicsError, of_client};
 use crate::consumer_events::{ConsumerEvents, serve};
+use crate::reader::Isolation;
 use crate::settings::KafkaSpec;
 
 /// Brokers that have not answered by then are out of reach. A topic that was just created is known to
@@ -46,7 +49,10 @@ pub(super) enum TopicMetadata {
 
 /// Connected clients.
 pub(super) struct Inquiry {
+    config: ClientConfig,
     metadata: BaseConsumer<ConsumerEvents>,
+    /// One that sees records of open transactions, once it was needed.
+    uncommitted: Option<BaseConsumer<ConsumerEvents>>,
     admin: AdminClient<DefaultClientContext>,
     /// The cluster's, as the latest answer has them.
     brokers: Vec<i32>,
@@ -72,10 +78,15 @@ impl Inquiry {
         let admin = config.create().map_err(|error| of_client(&error))?;
         // The library wants a name; no group is joined.
         config.set("group.id", "postrider-topics");
-        let metadata: BaseConsumer<ConsumerEvents> = config
-            .create_with_context(ConsumerEvents::quiet())
-            .map_err(|error| of_client(&error))?;
-        Ok(Self { metadata, admin, brokers: Vec::new(), broker_settings: TopicQuery::NotYet })
+        let metadata = open_quietly(&config)?;
+        Ok(Self {
+            config,
+            metadata,
+            uncommitted: None,
+            admin,
+            brokers: Vec::new(),
+            broker_settings: TopicQuery::NotYet,
+        })
     }
 
     pub(super) const fn admin(&self) -> &AdminClient<DefaultClientContext> {
@@ -139,6 +150,48 @@ impl Inquiry {
         }))
     }
 
+    /// A topic's partitions, of brokers that may have no admin API; `None`: it does not exist.
+    pub(super) fn partitions(&self, topic: &str) -> Result<Option<Vec<i32>>, TopicsError> {
+        let metadata = self.metadata_of(Some(topic))?;
+        let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
+            return Ok(None);
+        };
+        match found.error().map(Code::from) {
+            None => Ok(Some(found.partitions().iter().map(MetadataPartition::id).collect())),
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
+            Some(Code::TopicAuthorizationFailed) => {
+                Err(TopicsError::Unauthorised { topic: topic.to_owned() })
+            }
+            Some(code) => Err(TopicsError::Client(format!("topic `{topic}`: {code}"))),
+        }
+    }
+
+    /// The first offset that is kept, and the one behind the last for readers of this kind.
+    pub(super) fn watermarks(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        isolation: Isolation,
+    ) -> Result<(u64, u64), TopicsError> {
+        let consumer = match (isolation, &self.uncommitted) {
+            (Isolation::Committed, _) => &self.metadata,
+            (Isolation::Uncommitted, Some(known)) => known,
+            (Isolation::Uncommitted, None) => {
+                let mut config = self.config.clone();
+                config.set("isolation.level", "read_uncommitted");
+                self.uncommitted.insert(open_quietly(&config)?)
+            }
+        };
+        let answer = consumer.fetch_watermarks(topic, partition, PATIENCE);
+        let (first, end) =
+            answer.map_err(|error| unanswered(&error, consumer.context().outage_reason()))?;
+        let (Ok(first), Ok(end)) = (u64::try_from(first), u64::try_from(end)) else {
+            let words = format!("partition {partition} of `{topic}` has no offsets");
+            return Err(TopicsError::Client(words));
+        };
+        Ok((first, end))
+    }
+
     /// Every topic that the brokers show us.
     pub(super) fn all(&self) -> Result<BTreeSet<String>, TopicsError> {
         let metadata = self.metadata_of(None)?;
@@ -193,6 +246,11 @@ impl Inquiry {
             None => Err(TopicsError::Client(format!("no settings of {of:?} in the answer"))),
         }
     }
+}
+
+/// A consumer that is assigned nothing.
+fn open_quietly(config: &ClientConfig) -> Result<BaseConsumer<ConsumerEvents>, TopicsError> {
+    config.create_with_context(ConsumerEvents::quiet()).map_err(|error| of_client(&error))
 }
 
 /// Whether a broker may answer otherwise a little later, as one that has not heard of a topic yet.

@@ -1,12 +1,13 @@
 //! Looks up topics, checks their settings, and creates those that Postrider may create.
 //!
 //! Input: a [`KafkaSpec`] and names. Output: [`TopicFinding`]s about topics that may lose or refuse
-//! records; for [`KafkaSpec::topics`], which missing topics exist now and which were deleted; created
-//! topics (the demo's, those of `setup`, the progress topic, and those for rows if `route.missing_topic`
-//! says so), or a [`TopicsError`] with a hint. Invariant: an existing topic is never changed. Brokers
+//! records; what topics hold ([`TopicBounds`]); for [`KafkaSpec::topics`], which missing topics exist now
+//! and which were deleted; created topics (the demo's, those of `setup`, the progress topic, and those for
+//! rows if `route.missing_topic` says so), or a [`TopicsError`] with a hint. Invariant: an existing topic is never changed. Brokers
 //! without the admin API, such as the embedded one, cannot be asked: their topics are neither checked nor
 //! created.
 
+mod bounds;
 mod check_settings;
 mod create;
 mod metadata;
@@ -27,6 +28,7 @@ use check_settings::{TopicFacts, judge, missing};
 use metadata::{Inquiry, TopicMetadata, wait};
 use postrider_core::pipeline::CreateRule;
 
+pub use bounds::{PartitionBounds, TopicBounds, topic_bounds};
 pub use check_settings::{Grade, Purpose, TopicFinding};
 pub use create::{MadeTopics, WantedTopic, make_topics};
 
@@ -180,9 +182,13 @@ pub fn learn_topic_settings(kafka: &KafkaSpec, topics: &[String]) -> Result<(), 
 }
 
 fn note(kafka: &KafkaSpec, topic: &str, facts: &TopicFacts) {
-    if facts.setting("cleanup.policy").is_some_and(|policy| policy.contains("compact")) {
+    if is_compacted(facts) {
         kafka.topics.note_compacted(topic);
     }
+}
+
+fn is_compacted(facts: &TopicFacts) -> bool {
+    facts.setting("cleanup.policy").is_some_and(|policy| policy.contains("compact"))
 }
 
 /// Creates the progress topic if it is missing, and judges it otherwise. What must not be used is an

@@ -472,10 +472,9 @@ impl ControlError {
             Self::TablesLeftOut { publication, others, .. } => named_besides(publication, others),
             Self::SlotVanished { delivered, .. } => after_vanishing(*delivered),
             Self::StandbyReached { .. } => STANDBY_REACHED.to_owned(),
-            Self::RowsBefore { .. } => format!(
-                "`postrider setup --from-now` if they need not be delivered, or were already; \
-                 otherwise do the same, and {INSERT_AGAIN}"
-            ),
+            Self::RowsBefore { .. } => "`postrider setup --from-now` if they need not be delivered, or were \
+                already; otherwise `postrider setup --existing send`, then `postrider backfill --execute`"
+                .to_owned(),
             Self::OtherCluster { .. } => {
                 "connect to the old cluster; if this one is to take its place, start again, and \
                  re-send the rows committed before its slot was created"

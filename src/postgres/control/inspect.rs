@@ -138,6 +138,13 @@ pub struct TableFacts {
     pub published: Option<Published>,
 }
 
+impl TableFacts {
+    /// Whether its rows lie in partitions.
+    pub fn is_partitioned(&self) -> bool {
+        self.kind == 'p'
+    }
+}
+
 /// A partition or an inheritance child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartFacts {

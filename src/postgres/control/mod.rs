@@ -2,7 +2,8 @@
 //!
 //! Input: a [`ConnectInfo`](crate::libpq::ConnectInfo) and the configured names. Output: a checked database
 //! ([`preflight`]) or a typed error with a hint, the SQL of `postrider setup` ([`SetupPlan`]), samples of the
-//! slot ([`sample`]), the stream's encoding, a table's newest rows, settings for pools ([`SqlAddress`]), and
+//! slot ([`sample`]), the stream's encoding, a table's newest rows, the removal of old ones ([`prune`]), settings for
+//! pools ([`SqlAddress`]), and
 //! a future that ends when the server shuts down ([`Client::ended`]). Runs on tokio, not on the relay's own
 //! thread. Nothing here moves the slot; only the stream acknowledges.
 
@@ -15,14 +16,18 @@ mod existing_rows;
 mod hint_text;
 mod inspect;
 mod newest_rows;
+mod outbox_table;
 mod preflight;
+pub mod prune;
 mod requirements_check;
 mod row_size;
 mod setup;
 mod slot;
 mod slot_sample;
 mod source_identity;
+mod unique_columns;
 
+pub use crate::wal::RowColumn;
 pub use address::{AddressError, LoginRefused, SqlAddress};
 pub use connect::{Client, STATEMENT_LIMIT, connect};
 pub use encoding::stream_encoding;
@@ -32,10 +37,12 @@ pub use inspect::{
     Inspection, Others, PartFacts, PublicationFacts, Published, Requirements, ServerFacts,
     TableFacts, inspect,
 };
-pub use newest_rows::{NewestRows, RowColumn, newest_rows};
-pub use preflight::preflight;
+pub use newest_rows::{NewestRows, newest_rows};
+pub use outbox_table::{DAYS_AHEAD, OutboxPartitions};
+pub use preflight::{SLOT_LIMIT_MS, preflight, slot_blocked};
 pub use row_size::{UnboundedTable, unguarded};
 pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
 pub use slot::{SlotFacts, slot};
 pub use slot_sample::{SlotSample, current_flush_lsn, held_sample, sample};
 pub use source_identity::Known;
+pub use unique_columns::{is_number, unique_columns};

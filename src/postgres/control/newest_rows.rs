@@ -12,8 +12,8 @@ use super::error::ControlError;
 use super::hint_text::qualified;
 use super::inspect::{get, letter};
 use super::requirements_check::unsuitable;
-use crate::wal::Class;
 use crate::wal::quote::identifier;
+use crate::wal::{Class, RowColumn, columns_sql};
 use postrider_core::outbox::TableName;
 
 const DOING: &str = "reading rows";
@@ -29,19 +29,6 @@ pub struct NewestRows {
     pub untranslatable: usize,
 }
 
-/// A column as the catalog has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowColumn {
-    /// Its name.
-    pub name: String,
-    /// Its type; for a domain over a built-in type, that type.
-    pub type_oid: u32,
-    /// `pg_attribute.atttypmod`.
-    pub modifier: i32,
-    /// Whether it may be NULL.
-    pub is_nullable: bool,
-}
-
 /// What the replication session asks for too, so that text is the same.
 const SETTINGS: &str = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; \
     SET extra_float_digits = 3; SET bytea_output = 'hex'";
@@ -50,21 +37,6 @@ const TABLE: &str = "\
     SELECT c.oid, c.relkind::text, c.relpersistence::text \
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     WHERE n.nspname = $1::text AND c.relname = $2::text";
-
-// The stream names a domain's innermost type (`logicalrep_write_typ` in
-// `replication/logical/proto.c`). Objects of the system have OIDs below 16384 (`FirstNormalObjectId`).
-const COLUMNS: &str = "\
-    WITH RECURSIVE type AS ( \
-        SELECT a.attnum, t.oid, t.typtype, t.typbasetype \
-        FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
-        WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' \
-        UNION ALL \
-        SELECT type.attnum, t.oid, t.typtype, t.typbasetype \
-        FROM type JOIN pg_catalog.pg_type t ON type.typtype = 'd' AND t.oid = type.typbasetype) \
-    SELECT a.attname::text, CASE WHEN type.oid < 16384 THEN type.oid ELSE a.atttypid END, \
-        a.atttypmod, NOT a.attnotnull \
-    FROM type JOIN pg_catalog.pg_attribute a ON a.attrelid = $1::oid AND a.attnum = type.attnum \
-    WHERE type.typtype <> 'd' ORDER BY a.attnum";
 
 /// Up to `limit` rows. The newest are taken to be those that lie last in the table, as they do in
 /// one that is only appended to.
@@ -76,7 +48,7 @@ pub async fn newest_rows(
     client.run(DOING, client.sql().batch_execute(SETTINGS)).await?;
     let oid = find(client, table).await?;
     let mut columns = Vec::new();
-    for row in &client.run(DOING, client.sql().query(COLUMNS, &[&oid])).await? {
+    for row in &client.run(DOING, client.sql().query(&columns_sql("$1::oid"), &[&oid])).await? {
         columns.push(RowColumn {
             name: get(row, 0)?,
             type_oid: get(row, 1)?,

@@ -17,7 +17,7 @@ use postrider_core::lsn::Lsn;
 
 /// How long creating a slot may wait for open write transactions; below [`STATEMENT_LIMIT`], so
 /// that the server gives up first and says so.
-const SLOT_LIMIT_MS: u64 = 10_000;
+pub const SLOT_LIMIT_MS: u64 = 10_000;
 
 /// At most so many transactions are named.
 const BLOCKERS_MAX: i64 = 5;
@@ -145,7 +145,7 @@ pub(super) async fn create_missing_slot(
     client.run(DOING, client.sql().batch_execute("SET statement_timeout = 0")).await?;
     let created = match created {
         Ok(row) => return Ok(Some(super::inspect::known(&row, 0)?)),
-        Err(error) if code(&error) == Some("57014") => Err(blocked(client, slot).await?),
+        Err(error) if code(&error) == Some("57014") => Err(slot_blocked(client, slot).await?),
         Err(error) if code(&error) == Some("53400") => {
             Err(ControlError::NoFreeSlot { slot: slot.to_owned() })
         }
@@ -178,9 +178,9 @@ fn code(error: &ControlError) -> Option<&str> {
     }
 }
 
-/// Names the open write transactions. Locks are visible to every role, what their sessions do only
-/// to some.
-async fn blocked(client: &Client, slot: &str) -> Result<ControlError, ControlError> {
+/// Why a slot cannot be made now: names the open write transactions. Locks are visible to every role, what
+/// their sessions do only to some.
+pub async fn slot_blocked(client: &Client, slot: &str) -> Result<ControlError, ControlError> {
     const SQL: &str = "\
         SELECT l.pid, CASE WHEN l.pid IS NULL \
                 THEN format('prepared transaction %L since %s', x.gid, x.prepared::timestamptz(0)) \

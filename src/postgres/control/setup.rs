@@ -13,17 +13,12 @@ use super::error::ControlError;
 use super::existing_rows::{RowsBefore, rows_before};
 use super::hint_text::{create_publication, qualified};
 use super::inspect::{Inspection, Requirements, inspect};
+use super::outbox_table::{OutboxPartitions, outbox_table};
 use super::preflight::{create_missing_publication, create_missing_slot};
 use crate::wal::Class;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
-
-/// The migration, which also creates the publication under its default name.
-const OUTBOX: &str = include_str!("../migrations/0001_outbox.sql");
-
-/// Where the migration's second part begins.
-const PUBLICATION_MARK: &str = "\n-- Only inserts are messages.";
 
 const DOING: &str = "setting up";
 
@@ -36,6 +31,8 @@ pub struct SetupChoices {
     pub from_now: bool,
     /// The slot is made by another role.
     pub without_slot: bool,
+    /// Of tables that are made.
+    pub partitions: OutboxPartitions,
 }
 
 /// One step of a plan.
@@ -99,7 +96,10 @@ impl SetupPlan {
         let mut steps = Vec::new();
         if !choices.existing_tables {
             for table in tables {
-                steps.push(SetupStep { object: named(table), sql: outbox_table(table) });
+                steps.push(SetupStep {
+                    object: named(table),
+                    sql: outbox_table(table, choices.partitions),
+                });
             }
         }
         steps.push(SetupStep {
@@ -211,6 +211,16 @@ impl SetupPlan {
             .then(|| ControlError::ReadOnly { object: object() })
     }
 
+    /// Tables that exist, and are not partitioned as those are that would be made.
+    pub fn partitioned_otherwise<'a>(&'a self, now: &'a Inspection) -> Vec<&'a TableName> {
+        let tables = self.wanted.tables.iter().zip(&now.tables);
+        let wants_days = self.choices.partitions == OutboxPartitions::Day;
+        let others = tables.filter(|(_, facts)| {
+            wants_days && facts.as_ref().is_some_and(|facts| !facts.is_partitioned())
+        });
+        others.map(|(name, _)| name).collect()
+    }
+
     /// Tables whose rows of today would be left behind by what is to be made.
     fn leaves(&self, now: &Inspection) -> Vec<TableName> {
         let tables = self.wanted.tables.iter().zip(&now.tables);
@@ -231,7 +241,7 @@ impl SetupPlan {
         table: &TableName,
         now: &Inspection,
     ) -> Result<(), ControlError> {
-        let sql = outbox_table(table);
+        let sql = outbox_table(table, self.choices.partitions);
         let made = client.run(DOING, client.sql().batch_execute(&sql)).await;
         let (schema, role) = (identifier(&table.schema), identifier(&now.server.role));
         allowed(made, || ControlError::CreationForbidden {
@@ -290,22 +300,6 @@ fn allowed(
 
 fn named(table: &TableName) -> String {
     format!("table {table}")
-}
-
-/// The migration's table under another name. One that exists needs no right to create any.
-fn outbox_table(table: &TableName) -> String {
-    let Some((text, _)) = OUTBOX.split_once(PUBLICATION_MARK) else {
-        unreachable!("the migration has its mark before the publication");
-    };
-    let sql = text.replace("IF NOT EXISTS outbox (", &format!("{} (", qualified(table)));
-    assert_ne!(sql, text, "the migration creates the table by this name");
-    let (schema, name) = (literal(&table.schema), literal(&table.name));
-    format!(
-        "DO $setup$\nBEGIN\n    IF EXISTS (\n        SELECT FROM pg_catalog.pg_class c\n        \
-         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n        \
-         WHERE n.nspname = {schema} AND c.relname = {name}\n    ) THEN\n        RETURN;\n    END IF;\n\
-         {sql}END\n$setup$;\n"
-    )
 }
 
 /// The tables as rows of SQL, between commas.
@@ -414,6 +408,7 @@ fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::outbox_table::OUTBOX;
     use super::*;
 
     fn plan(slot: &str, publication: &str, tables: &[TableName], owned: bool) -> SetupPlan {

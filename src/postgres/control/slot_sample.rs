@@ -30,6 +30,8 @@ pub struct SlotSample {
     pub active_pid: Option<i32>,
     /// When the server was started, in microseconds since the Unix epoch.
     pub server_started_us: i64,
+    /// No transaction of this number or a later one, in 64 bits, has committed.
+    pub next_xid: u64,
 }
 
 impl SlotSample {
@@ -58,7 +60,8 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
             s.confirmed_flush_lsn::text, s.restart_lsn::text, \
             coalesce(to_jsonb(s)->>'wal_status', ''), (to_jsonb(s)->>'safe_wal_size')::bigint, \
             s.active_pid, \
-            (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint \
+            (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint, \
+            pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()) \
         FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1::text";
     let row = client.run(DOING, client.sql().query_opt(SQL, &[&slot])).await?;
     let Some(row) = row else { return Ok(None) };
@@ -72,6 +75,7 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
         safe_wal_bytes: safe.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
         active_pid: get(&row, 5)?,
         server_started_us: get(&row, 6)?,
+        next_xid: get::<i64>(&row, 7)?.cast_unsigned(),
     }))
 }
 

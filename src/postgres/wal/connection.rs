@@ -6,6 +6,9 @@
 //! `target_session_attrs`, and sets the client encoding of the session and of the stream. Invariant: whatever
 //! the defaults of the role or database, the text format of all values (dates, floats, bytea) is fixed.
 
+mod rows;
+mod slot;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,8 +38,7 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// What a session relies on: the text of every value is then independent of the server's configuration,
 /// and the server's warnings reach us. Startup parameters win over `options` in the connection string and
 /// over the defaults of role and database.
-const CANONICAL_TEXT: [(&str, &str); 10] = [
-    ("replication", "database"),
+const CANONICAL_TEXT: [(&str, &str); 9] = [
     ("TimeZone", "UTC"),
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),
@@ -90,6 +92,8 @@ pub struct SessionParams {
     pub encoding: StreamEncoding,
     /// Whether what `pg_logical_emit_message` wrote is sent too. Needs PostgreSQL 14.
     pub messages: bool,
+    /// Whether it is to stream; one that only reads tables needs a role without `REPLICATION`.
+    pub replicates: bool,
 }
 
 impl Default for SessionParams {
@@ -99,6 +103,7 @@ impl Default for SessionParams {
             reply_timeout: REPLY_TIMEOUT,
             encoding: StreamEncoding::Utf8,
             messages: false,
+            replicates: true,
         }
     }
 }
@@ -202,6 +207,7 @@ impl<T: Transport> Connection<T> {
         let mut session = MessageChannel::new(transport);
         let Access { info, endpoint, binding, deadline } = access;
         let mut parameters = CANONICAL_TEXT.to_vec();
+        parameters.extend(params.replicates.then_some(("replication", "database")));
         if params.encoding != StreamEncoding::Unknown {
             parameters.push(("client_encoding", "UTF8"));
         }
@@ -211,9 +217,28 @@ impl<T: Transport> Connection<T> {
         Ok(Self { session, endpoint: endpoint.to_string(), backend_pid, params: params.clone() })
     }
 
+    /// One that is logged in already.
+    #[cfg(test)]
+    pub(super) fn over(transport: T, frame_bytes_max: usize) -> Self {
+        let mut session = MessageChannel::new(transport);
+        session.buffer.set_limit(frame_bytes_max);
+        let (endpoint, params) = (String::new(), SessionParams::default());
+        Self { session, endpoint, backend_pid: 0, params }
+    }
+
     /// Runs one SQL or replication command and returns its rows as text.
     pub fn simple_query(&mut self, sql: &str) -> Result<Vec<TextRow>, WalError> {
         let deadline = self.send_command(sql)?;
+        self.answer(deadline)
+    }
+
+    /// The same for a command that waits for other sessions, for as long as they take.
+    pub fn patient_query(&mut self, sql: &str) -> Result<Vec<TextRow>, WalError> {
+        self.send_command(sql)?;
+        self.answer(None)
+    }
+
+    fn answer(&mut self, deadline: Option<Instant>) -> Result<Vec<TextRow>, WalError> {
         let (mut rows, mut failed) = (Vec::new(), None);
         loop {
             match self.session.next(deadline, "waiting for an answer")? {

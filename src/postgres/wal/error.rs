@@ -215,6 +215,27 @@ pub enum WalError {
         /// The limit.
         limit: usize,
     },
+    /// A row that is read from its table is larger than a frame may be.
+    #[error("a row of table {table} has {bytes} bytes as text, more than the limit of {limit}")]
+    RowTooLarge {
+        /// The table.
+        table: String,
+        /// The row's length in COPY's text format.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Rows are to be chosen by text that no row can have.
+    #[error("the database's encoding lacks a character by which rows are to be chosen")]
+    QueryUntranslatable,
+    /// A table is to be read in an order that it does not have.
+    #[error("table {table} has no column `{column}` to order its rows by")]
+    OrderColumnMissing {
+        /// The table.
+        table: String,
+        /// The column.
+        column: String,
+    },
     /// A row over the limit on frames that is no pgoutput message.
     #[error(transparent)]
     Malformed(#[from] DecodeError),
@@ -261,9 +282,12 @@ impl WalError {
             | Self::MessageTooLarge { .. }
             | Self::Malformed(_)
             | Self::Io(_) => Class::Transient,
-            Self::TlsNotOffered { .. } | Self::TlsHandshake { .. } | Self::TlsFiles(_) => {
-                Class::Configuration
-            }
+            Self::TlsNotOffered { .. }
+            | Self::TlsHandshake { .. }
+            | Self::TlsFiles(_)
+            | Self::RowTooLarge { .. }
+            | Self::QueryUntranslatable
+            | Self::OrderColumnMissing { .. } => Class::Configuration,
             Self::PasswordMissing { .. } | Self::Authentication { .. } | Self::Secret(_) => {
                 Class::Permission
             }
@@ -348,6 +372,14 @@ impl WalError {
             Self::MessageTooLarge { .. } | Self::Protocol(_) => {
                 "check that host and port in source.url are those of Postgres, and that no proxy \
                  between here and there changes what passes; nothing is lost"
+            }
+            Self::RowTooLarge { .. } => {
+                "raise source.frame_max above that size and run it again: what the brokers do not take becomes a \
+                 dead letter"
+            }
+            Self::QueryUntranslatable => "no row has it: leave that value out",
+            Self::OrderColumnMissing { .. } => {
+                "name the columns that the rows of one key are to be sent in the order of in outbox.order_by"
             }
             Self::Malformed(error) => return error.hint(),
             Self::Server(message) => return server_hint(message),

@@ -17,6 +17,7 @@ pub(crate) mod quote;
 #[cfg(test)]
 mod script;
 mod stream;
+mod table;
 pub(crate) mod tls;
 mod transport;
 mod verifier;
@@ -29,7 +30,13 @@ pub(crate) use error::STANDBY_REACHED;
 pub use error::{Class, ServerMessage, WalError};
 pub use history::TimelineHistory;
 pub use postrider_core::frame::Frame;
+pub use quote::{identifier, literal};
 pub use stream::Stream;
+pub(crate) use table::columns_sql;
+pub use table::{
+    OrderColumn, Positions, RowColumn, ScanRequest, TableFile, TableScan, TableStream, lock_tables,
+    sql_rows, table_files,
+};
 pub use tls::TlsFilesError;
 pub(crate) use transport::Socket;
 pub use transport::{Transport, Wire};

@@ -5,13 +5,13 @@
 //! grammar has plain literals only, so it is quoted by rules of its own.
 
 /// A name as an identifier: always quoted, so that case and keywords do not matter.
-pub(crate) fn identifier(name: &str) -> String {
+pub fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// Text as a string literal. With a backslash it becomes an `E''` literal, so that
 /// `standard_conforming_strings` does not matter.
-pub(crate) fn literal(text: &str) -> String {
+pub fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
     if quoted.contains('\\') {
         format!("E'{}'", quoted.replace('\\', "\\\\"))

@@ -6,6 +6,7 @@
 //! deleted; no statement reads a table of another service. Pure.
 
 use clap::ValueEnum;
+use postrider_postgres::control::prune::not_passed;
 use uuid::Uuid;
 
 /// A table that grows for ever unless it is cleaned up.
@@ -64,16 +65,6 @@ impl KeyType {
     }
 }
 
-/// Postgres writes into its log, every 15 seconds, which transactions are running. A slot's
-/// `catalog_xmin` is the oldest of those at such a place which the slot has confirmed (Postgres's
-/// `SnapBuildProcessRunningXacts` and `LogicalIncreaseXminForSlot`). So what older transactions wrote was
-/// committed before the confirmed position, however long they were open and whatever `created_at` says.
-/// A visible row whose transaction seems to lie ahead is from more than 2^31 transactions ago.
-const NOT_PASSED: &str = "coalesce(NOT (age(t.xmin) < 0 OR age(t.xmin) > \
-     (SELECT age(catalog_xmin) FROM pg_catalog.pg_replication_slots \
-      WHERE slot_name = $4::text AND database = current_database() \
-          AND wal_status IS DISTINCT FROM 'lost')), true)";
-
 impl CleanupTable {
     /// All tables. The outbox is the last: it is the one that may have to be skipped.
     pub(super) const ALL: [Self; 7] = [
@@ -128,10 +119,10 @@ impl CleanupTable {
     }
 
     /// Which of them are still needed, however old. `$4` is the slot.
-    pub(super) const fn is_needed(self) -> &'static str {
+    pub(super) fn is_needed(self) -> String {
         match self {
-            Self::Outbox => NOT_PASSED,
-            _ => "false",
+            Self::Outbox => not_passed("$4::text"),
+            _ => "false".to_owned(),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::crash::judge::{Journal, Kill};
 use crate::crash::pair::Pair;
 use crate::crash::readers::{Reader, Shelf, now_ms, say_goodbye};
 use crate::crash::rows::PARTITIONS;
+use crate::crash::second_judge::{SecondVerdict, verify};
 use crate::crash::settings::{Mode, Plan, Victim};
 use crate::crash::watch::Watch;
 use crate::crash::writers::Writers;
@@ -66,6 +67,8 @@ pub(crate) struct Arena {
 /// What a run leaves behind.
 pub(crate) struct Outcome {
     pub(crate) journal: Journal,
+    /// What `postrider verify` makes of it.
+    pub(crate) second: SecondVerdict,
     /// What became of disturbed EndTxns, where that was asked for.
     pub(crate) tally: Option<Tally>,
     pub(crate) recoveries: Vec<Duration>,
@@ -212,6 +215,7 @@ impl Arena {
         let tally = self.ends.as_ref().map(|ends| ends.tally(pair.first()));
         pair.stop();
         eprintln!("{:?}", self.disasters);
+        let second = verify(&self.relay);
         say_goodbye(&self.shelf);
         let recoveries = self.reader.recoveries();
         let in_flight = usize::try_from(IN_FLIGHT_BYTES_MAX / self.reader.smallest()).unwrap();
@@ -225,7 +229,7 @@ impl Arena {
         let in_flight_cap = in_flight * RELAYS
             + journal.busiest(CONFIRMED_MS)
             + journal.truth.largest_transaction();
-        Outcome { journal, tally, recoveries, confirmed, in_flight_cap }
+        Outcome { journal, second, tally, recoveries, confirmed, in_flight_cap }
     }
 }
 

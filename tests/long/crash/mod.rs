@@ -29,6 +29,7 @@ mod pair;
 mod readers;
 mod report;
 mod rows;
+mod second_judge;
 mod settings;
 mod watch;
 mod writers;

@@ -27,7 +27,17 @@ pub(crate) fn report(plan: &Plan, outcome: &Outcome) -> bool {
     let is_within = verdict.duplicated_max_per_kill <= repeats_max
         && (plan.mode == Mode::AtLeastOnce || verdict.duplicated.is_empty());
     let is_noticed = outcome.tally.is_none_or(|tally| tally.is_sound());
-    verdict.is_sound() && is_within && is_complete && is_noticed
+    verdict.is_sound() && is_within && is_complete && is_noticed && agrees(outcome, &verdict)
+}
+
+/// Whether the second judge saw the same rows, and nothing wrong with them.
+fn agrees(outcome: &Outcome, verdict: &Verdict) -> bool {
+    let second = &outcome.second;
+    let agrees = second.is_clean && second.rows == verdict.rows as u64;
+    if !agrees {
+        eprintln!("verify, of {} rows: {}", verdict.rows, second.report);
+    }
+    agrees
 }
 
 fn line(plan: &Plan, outcome: &Outcome, verdict: &Verdict) -> Value {
@@ -52,6 +62,7 @@ fn line(plan: &Plan, outcome: &Outcome, verdict: &Verdict) -> Value {
     set("reordered", verdict.reordered.len().into());
     set("phantom", verdict.phantom.len().into());
     set("unsafe_acks", verdict.unsafe_acks.len().into());
+    set("verify_clean", outcome.second.is_clean.into());
     if outcome.tally.is_none() {
         set("recovery_p50_ms", percentile(&outcome.recoveries, 50).into());
         set("recovery_p99_ms", percentile(&outcome.recoveries, 99).into());

@@ -384,6 +384,20 @@ fn topics_are_made_as_rows_name_them_and_once() {
     }
 }
 
+/// Rows are written, and their topics needed, before somebody makes the slot.
+#[test]
+fn topics_are_made_by_a_role_that_may_not_make_the_slot() {
+    let Some(kafka) = kafka::strict() else { return };
+    let mut scene = Scene::new(postgres::installed());
+    scene.broker = Broker::Kafka(kafka);
+    let prefix = format!("{}.", scene.database.name());
+    let made = scene.setup(&scene.owner, &[&format!("--topics={prefix}a")], 77);
+    made.says(&["PR-P031", &format!("created: topic `{prefix}a`"), "dead-letters`"]);
+    let mut topics = topic::names(&kafka.bootstrap(), &prefix);
+    topics.sort();
+    assert_eq!(topics, [format!("{prefix}a"), format!("{prefix}dead-letters")]);
+}
+
 /// One broker has no nine replicas: so many are asked for, before the slot is made.
 #[test]
 fn the_progress_topic_is_made_with_the_replicas_that_were_asked_for() {

@@ -8,3 +8,4 @@ mod dead_end;
 mod kept;
 mod refused;
 mod rejected;
+mod slow_clock;

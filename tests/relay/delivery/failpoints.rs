@@ -26,7 +26,15 @@ const OF_TRANSACTIONS: [&str; 6] = [
     "committed",
 ];
 /// Passed once, or not by these rows.
-const RARE: [&str; 5] = ["slot_taken", "progress_read", "draining", "drained", "dead_letter_sent"];
+const RARE: [&str; 7] = [
+    "backfill_intended",
+    "backfill_slot_made",
+    "slot_taken",
+    "progress_read",
+    "draining",
+    "drained",
+    "dead_letter_sent",
+];
 
 #[test]
 fn g1_g6_a_kill_at_any_place_loses_nothing_and_repeats_nothing() {

@@ -130,7 +130,7 @@ fn g1_a_relay_that_sleeps_before_it_looks_at_its_slot_wakes_up_as_a_standby() {
 fn sleep_before_looking(trial: &Trial, place: &str) {
     let relay = forgiving(&trial.relay());
     let mut sleeper = relay.clone().variable("FAILPOINT", &format!("{place}=stop")).run();
-    wait_stopped(&sleeper);
+    sleeper.wait_frozen();
     let sleepers = trial.stage.slot_value("active_pid");
     trial.stage.sql().run(&format!("SELECT pg_terminate_backend({sleepers})"));
     // One that wakes up before it fences ends a Kafka transaction of the other.
@@ -176,7 +176,7 @@ fn row_56_a_fenced_producer_writes_nothing_more() {
     let mut first = forgiving(&trial.relay()).variable("FAILPOINT", OPEN).run();
     first.wait_for_log("\"streaming\"");
     let load = trial.load(&WRITERS);
-    wait_stopped(&first);
+    first.wait_frozen();
     let mut second = standby(&trial.relay());
     second.wait_for_log("\"streaming\"");
     trial.stage.wait_acknowledged(trial.stage.log_end());
@@ -197,7 +197,7 @@ fn row_57_a_transaction_that_outlives_its_timeout_is_sent_again() {
     let mut relay = forgiving(&trial.relay()).variable("FAILPOINT", OPEN).run();
     relay.wait_for_log("\"streaming\"");
     let load = trial.load(&WRITERS);
-    wait_stopped(&relay);
+    relay.wait_frozen();
     load.stop();
     let_pass(ABORTED_WITHIN, "the brokers abort the transaction");
     relay.signal(Signal::CONT);
@@ -206,12 +206,4 @@ fn row_57_a_transaction_that_outlives_its_timeout_is_sent_again() {
     trial.wait_settled();
     relay.stop();
     trial.assert_once();
-}
-
-/// Waits until the process sleeps.
-fn wait_stopped(relay: &Running) {
-    wait_for("the relay to stop", || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", relay.id())).unwrap();
-        stat.contains(") T ").then_some(())
-    });
 }

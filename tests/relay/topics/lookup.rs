@@ -144,7 +144,7 @@ fn g6_progress_is_read_from_the_leader_whatever_the_rack() {
     let mut spec = spec(&kafka.bootstrap(), "progress");
     ensure_progress_topic(&spec).unwrap();
     let lineage = Lineage { slot: "racks".to_owned(), ..Lineage::default() };
-    let progress = Progress { lineage, mark: Mark::default() };
+    let progress = Progress { lineage, mark: Mark::default(), backfill: None };
     write_progress(&spec, &progress).unwrap();
     let consumer: BaseConsumer = topic::client(&kafka.bootstrap()).create().unwrap();
     let metadata = consumer.fetch_metadata(Some("progress"), Duration::from_secs(10)).unwrap();

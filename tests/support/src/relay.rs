@@ -279,9 +279,23 @@ impl Running {
         self.wait();
     }
 
+    /// The lines that it has written to stdout since the last call.
+    pub fn printed(&self) -> impl Iterator<Item = String> {
+        self.printed.try_iter()
+    }
+
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Returns when the process stands still, as a failpoint that stops it has it.
+    pub fn wait_frozen(&self) {
+        wait_until("the process to stand still", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
+            // After the name, which is in parentheses.
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        });
     }
 
     /// Sends a signal.

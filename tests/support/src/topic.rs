@@ -118,6 +118,18 @@ pub fn alter(bootstrap: &str, topic: &str, settings: &[(&str, &str)]) {
     });
 }
 
+/// Removes the records before this offset from every partition of a topic of real Kafka that has as many.
+pub fn remove_before(bootstrap: &str, topic: &str, offset: i64) {
+    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+    let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
+    let mut wanted = TopicPartitionList::new();
+    for (partition, end) in ends(&consumer, topic) {
+        wanted.add_partition_offset(topic, partition, Offset::Offset(offset.min(end))).unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(admin.delete_records(&wanted, &AdminOptions::new())).unwrap();
+}
+
 /// Deletes a topic of real Kafka, and waits until it is gone.
 pub fn delete(bootstrap: &str, topic: &str) {
     let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();

@@ -74,7 +74,7 @@ impl Machine {
             exactly_once: true,
             ..Facts::default()
         };
-        let found = Progress { lineage: Lineage::default(), mark: start.progress };
+        let found = Progress { lineage: Lineage::default(), mark: start.progress, backfill: None };
         let resume = gate::judge(&facts, Some(&found)).map_err(|error| error.to_string())?;
         let (library, now) = (Library::default(), start.now.at);
         let linger = Duration::from_millis(5);

@@ -12,7 +12,7 @@ const EVERY: Duration = Duration::from_millis(200);
 
 /// A line on the terminal that is written over again and again.
 #[derive(Debug)]
-pub(super) struct ProgressLine {
+pub(crate) struct ProgressLine {
     wanted: bool,
     next: Instant,
     stands: bool,
@@ -20,12 +20,12 @@ pub(super) struct ProgressLine {
 
 impl ProgressLine {
     /// Nothing is shown of work that takes no longer than a moment.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { wanted: io::stderr().is_terminal(), next: Instant::now() + EVERY, stands: false }
     }
 
     /// Shows the line, if it is time to.
-    pub(super) fn show(&mut self, line: impl FnOnce() -> String) {
+    pub(crate) fn show(&mut self, line: impl FnOnce() -> String) {
         if !self.wanted || Instant::now() < self.next {
             return;
         }
@@ -36,7 +36,7 @@ impl ProgressLine {
     }
 
     /// Takes the line away, for what is written next.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.stands) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }

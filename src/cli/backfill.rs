@@ -1,0 +1,141 @@
+//! `postrider backfill`: delivers the rows that were in the outbox before its slot, and makes the slot so that the
+//! relay goes on just after them.
+//!
+//! Input: the configuration; `--execute`, or only the plan. Output: what would be delivered; with `--execute` records
+//! in Kafka, a slot, and a summary. Invariant: without `--execute` nothing is written; a backfill that was
+//! interrupted goes on where it was, if progress is kept, and a relay does not begin before it has ended.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::CommandFailure;
+use super::run::listen_for_signals;
+use super::version;
+use postrider_relay::telemetry::Telemetry;
+use postrider_relay::{
+    JobPreview, Plan, StopSignal, Summary, TableJob, TableRows, deliver_tables, preview,
+};
+
+/// How often the log says how far it has come.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+
+/// `backfill [--execute] [--restart] [--rate ROWS]`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Makes the slot, delivers every row that had committed before it, in the order of outbox.order_by, and ends;
+`postrider run` then delivers what has committed since. Each record has the header postrider-origin: backfill.
+Rows are delivered as kafka.delivery says. Where progress is kept in Kafka (exactly_once, or
+progress.at_least_once) a backfill that was interrupted goes on where it was. Needs the table and its
+publication (`postrider setup --existing send` makes the publication and no slot).
+
+Examples:
+  postrider backfill                          what it would do; nothing is written
+  postrider backfill --execute --rate 20000   at most 20,000 rows a second")]
+pub struct BackfillArgs {
+    /// Deliver; without it, only print the plan
+    #[arg(long)]
+    pub execute: bool,
+    /// Send all rows again: where no progress is kept, with the slot that an interrupted backfill has made; otherwise
+    /// with a new one, once that was dropped
+    #[arg(long)]
+    pub restart: bool,
+    /// Rows a second, at most
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+}
+
+/// Runs it.
+pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let plan = Plan::of(context.load(Vec::new())?.config);
+    let rows = TableRows::Backfill { restart: args.restart };
+    let job = TableJob { rows, rate: args.rate };
+    let runtime = super::runtime()?;
+    if !args.execute {
+        let found = runtime.block_on(preview(&plan, &job))?;
+        print_plan(&plan, &found, context)?;
+        return Ok(ExitCode::Ok);
+    }
+    let summary = deliver(&runtime, plan, job);
+    runtime.shutdown_background();
+    let summary = summary?;
+    if context.json() {
+        context.print_json(
+            &json!({ "what": "backfill", "finished": summary.caught_up, "summary": summary }),
+        )?;
+    } else {
+        context.print(&text(&summary))?;
+    }
+    // What was interrupted has not ended.
+    Ok(if summary.caught_up { ExitCode::Ok } else { ExitCode::Unavailable })
+}
+
+/// Delivers a job's rows; the first signal ends it in good order, the second at once.
+pub(super) fn deliver(
+    runtime: &tokio::runtime::Runtime,
+    plan: Plan,
+    job: TableJob,
+) -> Result<Summary, CommandFailure> {
+    let stop = StopSignal::default();
+    let telemetry = Telemetry::new(version::build_info(&plan.config.source.slot));
+    runtime.block_on(async {
+        tokio::spawn(listen_for_signals(stop.clone()));
+        let progress = tell_progress(telemetry.clone());
+        tokio::select! {
+            summary = Box::pin(deliver_tables(plan, job, stop, telemetry)) => Ok(summary?),
+            never = progress => match never {},
+        }
+    })
+}
+
+async fn tell_progress(telemetry: Telemetry) -> std::convert::Infallible {
+    let mut before = 0;
+    loop {
+        tokio::time::sleep(PROGRESS_EVERY).await;
+        let confirmed = telemetry.view().snapshot.confirmed;
+        let per_second = confirmed.saturating_sub(before) / PROGRESS_EVERY.as_secs();
+        tracing::info!(confirmed, per_second, "delivering rows");
+        before = confirmed;
+    }
+}
+
+fn text(summary: &Summary) -> String {
+    let Summary { confirmed, dead_letters, skipped, .. } = summary;
+    let verdict = if summary.caught_up {
+        "the backfill has ended: `postrider run` delivers what has committed since"
+    } else {
+        "the backfill was interrupted: run it again before `postrider run`"
+    };
+    format!(
+        "{confirmed} records confirmed, {dead_letters} dead letters, {skipped} rows left out\n{verdict}\n"
+    )
+}
+
+fn print_plan(plan: &Plan, found: &JobPreview, context: &Context) -> Result<(), CommandFailure> {
+    let slot = &plan.config.source.slot;
+    if context.json() {
+        return context.print_json(&json!({
+            "what": "backfill", "slot": slot, "slot_exists": found.slot_exists,
+            "begun": found.begun, "tables": found.tables,
+        }));
+    }
+    let lines: Vec<String> = found
+        .tables
+        .iter()
+        .map(|table| {
+            format!(
+                "{table}
+"
+            )
+        })
+        .collect();
+    let state = match (&found.begun, found.slot_exists) {
+        (Some(_), _) => format!("goes on with a backfill of slot `{slot}` that has begun"),
+        (None, true) => format!("slot `{slot}` exists: a backfill would be refused"),
+        (None, false) => format!("makes slot `{slot}`"),
+    };
+    context.print(&(lines.concat() + &state + "\nnothing was written; --execute delivers\n"))
+}

@@ -1,0 +1,24 @@
+//! Converts errors of `verify` to a `CommandFailure`: exit code, error code, text and hint.
+//!
+//! Errors of the database, the brokers and the routing are converted as elsewhere. What the comparison finds is no
+//! error: it is on stdout, with exit code 1.
+
+use crate::codes;
+use crate::exit::ExitCode;
+use crate::failure::CommandFailure;
+use crate::verify::VerifyError;
+
+impl From<VerifyError> for CommandFailure {
+    fn from(error: VerifyError) -> Self {
+        let (hint, code) = (error.hint(), codes::verify(&error));
+        let exit = match error {
+            VerifyError::Wal(error) => return error.into(),
+            VerifyError::Reader(error) => return error.into(),
+            VerifyError::Topics(error) => return error.into(),
+            VerifyError::Pipeline(error) => return error.into(),
+            VerifyError::ColumnMissing { .. } | VerifyError::NoTime { .. } => ExitCode::Usage,
+            VerifyError::Spill(_) | VerifyError::Stopped => ExitCode::CheckFailed,
+        };
+        Self::of(exit, code, &error, hint)
+    }
+}

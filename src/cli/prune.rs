@@ -1,0 +1,265 @@
+//! `postrider prune`: deletes old rows of the outbox that every slot has passed, or drops their partitions.
+//!
+//! Input: an age and the slots that must have passed a row; for each slot its position and the progress in Kafka.
+//! Output: what is old, what is held back and by which slot; with `--execute` the rows are deleted, in small
+//! transactions, and partitions dropped. Invariant: without `--execute` nothing is changed; what the slots had
+//! passed is settled before the first row goes, so that nothing that becomes of a slot meanwhile adds to it.
+
+mod ahead;
+mod beginning;
+mod report;
+
+use std::time::Duration;
+
+use clap::Args;
+use tokio::time::sleep;
+
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::CommandFailure;
+use super::progress_line::ProgressLine;
+use super::runtime;
+use postrider_config::OutboxSection;
+use postrider_postgres::control::prune::{
+    Dropped, Partition, Passed, PassedSlot, PruneColumns, PruneError, PruneTable, Rows, cutoff,
+    drop_partition, leaves, partitions, prepare_session, slot_position,
+};
+use postrider_postgres::control::{self, Client, ControlError};
+use postrider_postgres::wal::WalError;
+use postrider_relay::{Plan, kafka_spec};
+use postrider_service::units::parse_duration;
+use report::{Fate, PrunedPartition, PrunedTable};
+
+/// How often a lock is tried for.
+const ATTEMPTS: u32 = 5;
+/// Between two attempts: whoever has the lock needs some time.
+const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
+/// Rows that are counted at once where none is deleted.
+const COUNTED: u32 = 50_000;
+
+/// `prune --older-than TIME [--slot NAME ...] [--execute]`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A row is deleted if it is older than that and every slot named has passed it: its transaction
+committed before the slot's position, which follows what Kafka has confirmed. Rows from before the
+slot's stream began, which a lost slot may not have delivered, are kept. Of a table that is
+partitioned by outbox.created_at, whole partitions are dropped, and rows deleted from the default
+partition only.
+
+Examples:
+  postrider prune --older-than 7d                          what would be deleted; nothing is
+  postrider prune --older-than 7d --execute
+  postrider prune --older-than 7d --ahead 7 --execute      partitions of the next days, too
+  postrider prune --older-than 7d --slot postrider --slot audit --execute")]
+pub struct PruneArgs {
+    /// How old a row must be, such as 7d
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub older_than: Duration,
+    /// A slot that must have passed a row; may be repeated [default: source.slot]
+    #[arg(long, value_name = "NAME")]
+    pub slot: Vec<String>,
+    /// Make the partitions of so many days to come, of a table that is partitioned by outbox.created_at
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=366))]
+    pub ahead: Option<u32>,
+    /// Rows in one transaction
+    #[arg(long, value_name = "N", default_value_t = 5_000,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub batch: u32,
+    /// Pause after each transaction, to limit the load
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = parse_duration)]
+    pub pause: Duration,
+    /// How long a lock is waited for, at most half of Postgres's deadlock_timeout for a partition
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_duration)]
+    pub lock_timeout: Duration,
+    /// Rows from before a slot's stream began were delivered: delete them too
+    #[arg(long)]
+    pub from_before_slot: bool,
+    /// Apply; without it, only print the plan
+    #[arg(long)]
+    pub execute: bool,
+}
+
+/// Runs it.
+pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let config = context.load(Vec::new())?.config;
+    let plan = Plan::new(kafka_spec(&config), config);
+    let runtime = runtime()?;
+    let client = runtime.block_on(control::connect(&plan.config.source.connect))?;
+    runtime.block_on(prepare_session(&client, args.lock_timeout))?;
+    let mut tables = Vec::new();
+    let columns = columns(&plan.config.outbox);
+    for name in &plan.config.source.tables {
+        tables.push(runtime.block_on(PruneTable::look(&client, name, &columns))?);
+    }
+    // Whatever becomes of old rows, new ones have their partitions.
+    let mut left = runtime.block_on(ahead::add(args, &client, &tables, context))?;
+    let names = if args.slot.is_empty() {
+        vec![plan.config.source.slot.clone()]
+    } else {
+        args.slot.clone()
+    };
+    let mut passed = Passed(Vec::new());
+    for slot in names {
+        let position = runtime.block_on(slot_position(&client, &slot))?;
+        let known = beginning::known(&plan, &runtime, &client, &position)?;
+        let since = match known {
+            _ if args.from_before_slot => 0,
+            Ok(since) => since.xid,
+            Err(why) => return Err(PruneError::BeginningUnknown { slot, why }.into()),
+        };
+        passed.0.push(PassedSlot { slot, since, before: position.before });
+    }
+    let run = PruneRun { args, client: &client, passed: &passed };
+    for table in tables {
+        let name = table.name.clone();
+        let (pruned, failure) = runtime.block_on(run.table(table));
+        report::print(&name, &pruned, &passed, args.execute, context)?;
+        match failure {
+            Some(PruneError::Locked { .. } | PruneError::Needed { .. }) => left = left.or(failure),
+            Some(failure) => return Err(failure.into()),
+            None => {}
+        }
+    }
+    if !args.execute && !context.json() {
+        context.print("nothing was deleted; --execute does it\n")?;
+    }
+    left.map_or(Ok(ExitCode::Ok), |left| Err(left.into()))
+}
+
+fn columns(outbox: &OutboxSection) -> PruneColumns {
+    PruneColumns { id: outbox.names(&outbox.id), age: outbox.names(&outbox.created_at) }
+}
+
+/// One run over all tables.
+struct PruneRun<'a> {
+    args: &'a PruneArgs,
+    client: &'a Client,
+    passed: &'a Passed,
+}
+
+impl PruneRun<'_> {
+    /// One table, and why it was not done with, if it was not: what was done is done.
+    async fn table(&self, table: PruneTable) -> (PrunedTable, Option<PruneError>) {
+        let mut pruned = PrunedTable::default();
+        let failure = self.prune(table, &mut pruned).await.err();
+        (pruned, failure)
+    }
+
+    async fn prune(&self, table: PruneTable, pruned: &mut PrunedTable) -> Result<(), PruneError> {
+        pruned.cutoff = cutoff(self.client, self.args.older_than).await?;
+        let cutoff = pruned.cutoff.clone();
+        let (mut locked, mut needed) = (None, None);
+        if table.by_age {
+            let old = partitions(self.client, &table, &cutoff).await?;
+            if !old.is_empty() {
+                table.may_drop(self.client).await?;
+            }
+            for partition in old {
+                let object = format!("partition {} of table {}", partition.name, table.name);
+                // Whoever keeps one of them in use mostly has the whole table.
+                let attempts = if locked.is_none() { ATTEMPTS } else { 0 };
+                let Some(done) = self.partition(&table, partition, &cutoff, attempts).await? else {
+                    continue;
+                };
+                if done.fate == Fate::Locked {
+                    locked.get_or_insert(PruneError::Locked { object, attempts });
+                }
+                if done.fate == Fate::Needed {
+                    let (table, partition) = (table.name.clone(), done.name.clone());
+                    needed.get_or_insert(PruneError::Needed { table, partition });
+                }
+                pruned.partitions.push(done);
+            }
+        }
+        for leaf in leaves(self.client, &table).await? {
+            self.rows(leaf, pruned).await?;
+        }
+        locked.or(needed).map_or(Ok(()), Err)
+    }
+
+    /// What becomes of an old partition. None: others have taken it away.
+    async fn partition(
+        &self,
+        table: &PruneTable,
+        partition: Partition,
+        cutoff: &str,
+        attempts: u32,
+    ) -> Result<Option<PrunedPartition>, PruneError> {
+        // Before any lock is asked for: most of what is held back is found here.
+        let (client, passed) = (self.client, self.passed);
+        let count = async || partition.count(client, table, cutoff, passed).await;
+        let mut state = patiently(&format!("partition {}", partition.name), count).await?;
+        let mut fate = match (state.kept, self.args.execute) {
+            (1.., _) => Fate::Kept,
+            (0, false) => Fate::Droppable,
+            (0, true) => Fate::Locked,
+        };
+        let mut tried = 0;
+        while fate == Fate::Locked && tried < attempts {
+            if tried > 0 {
+                sleep(ATTEMPT_PAUSE).await;
+            }
+            tried += 1;
+            let judged = (cutoff, passed);
+            let limit = self.args.lock_timeout;
+            match drop_partition(client, table, &partition, judged, limit).await? {
+                Dropped::Gone(rows) => {
+                    (fate, state.rows) = (Fate::Dropped, rows);
+                    sleep(self.args.pause).await;
+                }
+                Dropped::Kept(now) => (fate, state) = (Fate::Kept, now),
+                Dropped::Needed => fate = Fate::Needed,
+                Dropped::Vanished => return Ok(None),
+                Dropped::Locked => {}
+            }
+        }
+        let Partition { name, until, .. } = partition;
+        Ok(Some(PrunedPartition { name, until, state, fate }))
+    }
+
+    /// Old rows of one table, page by page.
+    async fn rows(&self, table: PruneTable, pruned: &mut PrunedTable) -> Result<(), PruneError> {
+        let object = format!("table {}", table.name);
+        let batch = if self.args.execute { self.args.batch } else { self.args.batch.max(COUNTED) };
+        patiently(&object, async || table.indexed(self.client).await).await?;
+        let rows = Rows::of(self.client, table, &pruned.cutoff, self.passed, batch);
+        let mut rows = if self.args.execute { rows.deleting() } else { rows };
+        let mut line = ProgressLine::new();
+        while let Some(page) = patiently(&object, async || rows.next().await).await? {
+            pruned.add(&page);
+            let (old, deleted) = (pruned.old, pruned.deleted);
+            line.show(|| format!("{object}: {old} old rows, {deleted} deleted"));
+            if self.args.execute {
+                sleep(self.args.pause).await;
+            }
+        }
+        line.clear();
+        Ok(())
+    }
+}
+
+/// Tries again where a lock was not to be had in time.
+async fn patiently<T>(
+    object: &str,
+    mut work: impl AsyncFnMut() -> Result<T, PruneError>,
+) -> Result<T, PruneError> {
+    let mut attempts = 1;
+    loop {
+        match work().await {
+            Err(PruneError::Control(error)) if is_lock(&error) && attempts == ATTEMPTS => {
+                return Err(PruneError::Locked { object: object.to_owned(), attempts });
+            }
+            Err(PruneError::Control(error)) if is_lock(&error) => {
+                attempts += 1;
+                sleep(ATTEMPT_PAUSE).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether a lock was not to be had in time.
+fn is_lock(error: &ControlError) -> bool {
+    matches!(error, ControlError::Connection { source: WalError::Server(server), .. }
+        if matches!(server.code.as_str(), "55P03" | "40P01"))
+}

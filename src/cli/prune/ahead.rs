@@ -1,0 +1,119 @@
+//! `postrider prune --ahead`: partitions of the days to come.
+//!
+//! Input: the tables, how many days ahead, `--execute` or not. Output: the days that had no partition, and what
+//! became of each; the first one that could not be made, after all tables were gone through: it keeps no old row.
+
+use std::fmt::Write as _;
+
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::{ATTEMPT_PAUSE, ATTEMPTS, PruneArgs};
+use crate::context::Context;
+use crate::failure::CommandFailure;
+use postrider_postgres::control::Client;
+use postrider_postgres::control::prune::{
+    Added, Day, PruneError, PruneTable, add_day, missing_days,
+};
+
+/// A day that had no partition. `None`: it was not to be made.
+type Outcome = (Day, Option<Added>);
+
+/// Makes what is missing, and prints a line for each day. Returns why the first one was not made that was not.
+pub(super) async fn add(
+    args: &PruneArgs,
+    client: &Client,
+    tables: &[PruneTable],
+    context: &Context,
+) -> Result<Option<PruneError>, CommandFailure> {
+    let Some(ahead) = args.ahead else { return Ok(None) };
+    let mut failure = None;
+    for table in tables {
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        let missing = missing_days(client, table, ahead).await?;
+        if args.execute && !missing.is_empty() {
+            table.may_drop(client).await?;
+        }
+        for day in missing {
+            let added =
+                if args.execute { Some(patiently(args, client, table, &day).await?) } else { None };
+            let error = added.and_then(|added| refused(table, &day, added));
+            failure = failure.or(error);
+            outcomes.push((day, added));
+        }
+        print(table, &outcomes, context)?;
+    }
+    Ok(failure)
+}
+
+/// Tries again where a lock was not to be had in time.
+async fn patiently(
+    args: &PruneArgs,
+    client: &Client,
+    table: &PruneTable,
+    day: &Day,
+) -> Result<Added, PruneError> {
+    let mut attempts = 1;
+    loop {
+        match add_day(client, table, day, args.lock_timeout).await? {
+            Added::Locked if attempts < ATTEMPTS => attempts += 1,
+            added => return Ok(added),
+        }
+        sleep(ATTEMPT_PAUSE).await;
+    }
+}
+
+fn refused(table: &PruneTable, day: &Day, added: Added) -> Option<PruneError> {
+    let (table, partition) = (table.name.clone(), day.partition.clone());
+    match added {
+        Added::Created | Added::Covered => None,
+        Added::Occupied => Some(PruneError::DayOccupied { table, partition }),
+        Added::Locked => {
+            let object = format!("table {table}, which was to have partition {partition},");
+            Some(PruneError::Locked { object, attempts: ATTEMPTS })
+        }
+    }
+}
+
+fn print(
+    table: &PruneTable,
+    outcomes: &[Outcome],
+    context: &Context,
+) -> Result<(), CommandFailure> {
+    if context.json() {
+        let days: Vec<_> = outcomes
+            .iter()
+            .map(|(day, added)| {
+                json!({
+                    "partition": day.partition.to_string(), "from": day.from, "until": day.until,
+                    "is": word(*added).0,
+                })
+            })
+            .collect();
+        return context.print_json(&json!({ "table": table.name.to_string(), "ahead": days }));
+    }
+    let mut text = String::new();
+    for (day, added) in outcomes {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "partition {}, from {} until {}: {}",
+            day.partition,
+            day.from,
+            day.until,
+            word(*added).1
+        );
+    }
+    context.print(&text)
+}
+
+/// For programs, and for people.
+const fn word(added: Option<Added>) -> (&'static str, &'static str) {
+    match added {
+        None => ("create", "would be created"),
+        Some(Added::Created) => ("created", "created"),
+        Some(Added::Covered) => ("covered", "covered by another one meanwhile"),
+        Some(Added::Occupied) => ("occupied", "not created: the default partition is in the way"),
+        Some(Added::Locked) => ("locked", "not created: the table was locked by others"),
+    }
+}

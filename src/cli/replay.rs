@@ -1,0 +1,146 @@
+//! `postrider replay`: sends rows of the outbox table once more.
+//!
+//! Input: the configuration and a filter; `--execute`, or only the plan. Output: how many rows fit; with `--execute`
+//! their records in Kafka, each with a header that says so, and a summary. Invariant: without `--execute` nothing is
+//! sent; the position of a slot is never moved.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{ArgGroup, Args};
+use serde_json::json;
+
+use super::backfill::deliver;
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::CommandFailure;
+use postrider_core::route::{check_topic, rfc3339};
+use postrider_relay::{Plan, RowFilter, TableJob, TablePreview, TableRows, preview};
+use postrider_service::units::parse_duration;
+
+/// `replay [--since MOMENT] [--until MOMENT] [--type TYPE] [--key KEY] [--id ID] [--to TOPIC]`
+#[derive(Debug, Args)]
+#[command(group(
+    ArgGroup::new("rows")
+        .required(true)
+        .multiple(true)
+        .args(["since", "until", "types", "keys", "ids", "all"])
+))]
+#[command(after_help = "\
+Reads the rows from the table, through the same routing, and sends them at least once, in the order of
+outbox.order_by; each record has the header postrider-origin: replay and no postrider-lsn. Consumers that know
+a row's id take it for a repeat. Rows that fit every kind of filter that is given; of one kind, any value.
+
+Examples:
+  postrider replay --since 2h                          how many rows that is; nothing is sent
+  postrider replay --since 2026-11-20T08:00:00Z --until 2026-11-20T09:00:00Z --type OrderPlaced --execute
+  postrider replay --key order-4711 --to orders.replayed --execute")]
+pub struct ReplayArgs {
+    /// Written at or after this, by outbox.created_at: a time such as 2026-11-20T08:00:00Z, or how long ago, such as 2h
+    #[arg(long, value_name = "MOMENT")]
+    pub since: Option<String>,
+    /// Written before this
+    #[arg(long, value_name = "MOMENT")]
+    pub until: Option<String>,
+    /// Of this event type; may be repeated
+    #[arg(long = "type", value_name = "TYPE")]
+    pub types: Vec<String>,
+    /// Of this aggregate id; may be repeated
+    #[arg(long = "key", value_name = "KEY")]
+    pub keys: Vec<String>,
+    /// With this id; may be repeated
+    #[arg(long = "id", value_name = "ID")]
+    pub ids: Vec<String>,
+    /// All rows of the table
+    #[arg(long, conflicts_with_all = ["since", "until", "types", "keys", "ids"])]
+    pub all: bool,
+    /// Send all of them to this topic
+    #[arg(long, value_name = "TOPIC", value_parser = topic)]
+    pub to: Option<String>,
+    /// Rows a second, at most
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+    /// Send; without it, only print how many rows fit
+    #[arg(long, conflicts_with = "dry_run")]
+    pub execute: bool,
+    /// Only print how many rows fit, as without --execute
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+fn topic(text: &str) -> Result<String, &'static str> {
+    check_topic(text).map(|()| text.to_owned())
+}
+
+impl ReplayArgs {
+    fn filter(&self) -> RowFilter {
+        RowFilter {
+            since: self.since.as_deref().map(moment),
+            until: self.until.as_deref().map(moment),
+            types: self.types.clone(),
+            keys: self.keys.clone(),
+            ids: self.ids.clone(),
+        }
+    }
+}
+
+/// A duration is so long ago; anything else is for Postgres to read.
+fn moment(text: &str) -> String {
+    let Ok(ago) = parse_duration(text) else { return text.to_owned() };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    rfc3339(i64::try_from(now.saturating_sub(ago).as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Runs it.
+pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let plan = Plan { topic: args.to.clone(), ..Plan::of(context.load(Vec::new())?.config) };
+    let job = TableJob { rows: TableRows::Replay(args.filter()), rate: args.rate };
+    let runtime = super::runtime()?;
+    if !args.execute {
+        let found = runtime.block_on(preview(&plan, &job))?;
+        print_plan(&found.tables, context)?;
+        return Ok(ExitCode::Ok);
+    }
+    let summary = deliver(&runtime, plan, job);
+    runtime.shutdown_background();
+    let summary = summary?;
+    if context.json() {
+        let line = json!({ "what": "replay", "finished": summary.caught_up, "summary": summary });
+        context.print_json(&line)?;
+    } else {
+        context.print(&format!(
+            "{} records confirmed, {} dead letters, {} rows left out\n",
+            summary.confirmed, summary.dead_letters, summary.skipped
+        ))?;
+    }
+    Ok(if summary.caught_up { ExitCode::Ok } else { ExitCode::Unavailable })
+}
+
+fn print_plan(tables: &[TablePreview], context: &Context) -> Result<(), CommandFailure> {
+    let rows: u64 = tables.iter().map(|table| table.rows).sum();
+    if context.json() {
+        return context.print_json(&json!({ "what": "replay", "rows": rows, "tables": tables }));
+    }
+    let lines: Vec<String> = tables
+        .iter()
+        .map(|table| {
+            format!(
+                "{table}
+"
+            )
+        })
+        .collect();
+    context.print(&(lines.concat() + "nothing was sent; --execute sends them\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_a_time_or_how_long_ago() {
+        assert_eq!(moment("2026-11-20T08:00:00Z"), "2026-11-20T08:00:00Z");
+        assert_eq!(moment("yesterday"), "yesterday");
+        let ago = moment("2h");
+        assert!(ago.ends_with('Z') && ago.len() == "2026-11-20T08:00:00.000Z".len(), "{ago}");
+    }
+}

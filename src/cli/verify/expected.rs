@@ -1,0 +1,229 @@
+//! The side of the tables: what the routing makes of each row today.
+//!
+//! Input: the frames of a table's rows. Output: an entry for each row. Invariant: rows go through the product's own
+//! pipeline, and nothing else decides what their records are; what is made of them is sent nowhere.
+
+use std::collections::BTreeMap;
+
+use super::content::Content;
+use super::entry::{Entry, IdToken, Kind, flag};
+use super::error::VerifyError;
+use super::sorter::Sorter;
+use super::topics::TopicNumbers;
+use postrider_core::frame::Frame;
+use postrider_core::outbox::TableName;
+use postrider_core::pgoutput::{Column, Insert, Message, Relation, decode};
+use postrider_core::pipeline::{Confirmation, Handled, Outcome, Outgoing, Pipeline, Translator};
+use postrider_core::route::parse_time;
+
+/// Which columns tell more of a row than its record does.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Columns {
+    /// The id's, and other names that it may have.
+    pub(super) id: Vec<String>,
+    /// When the row was written.
+    pub(super) time: Option<TimeColumn>,
+    /// The row's number in the order of its key.
+    pub(super) order: Option<String>,
+}
+
+/// The column with a row's time.
+#[derive(Debug, Clone)]
+pub(super) struct TimeColumn {
+    pub(super) name: String,
+    /// A table without it is refused.
+    pub(super) is_needed: bool,
+}
+
+/// Where they are in a table.
+#[derive(Debug, Clone, Copy, Default)]
+struct Places {
+    id: Option<usize>,
+    time: Option<usize>,
+    order: Option<usize>,
+}
+
+/// What was found in a row's columns.
+#[derive(Debug, Default)]
+struct Facts {
+    id: Option<IdToken>,
+    time_ms: Option<i64>,
+    number: Option<i64>,
+}
+
+/// Makes entries of rows.
+#[derive(Debug)]
+pub(super) struct Expected {
+    pipeline: Pipeline,
+    translator: Option<Translator>,
+    content: Content,
+    columns: Columns,
+    places: BTreeMap<u32, Places>,
+    /// Set for rows of which this is so.
+    flags: u8,
+    /// Rows read.
+    pub(super) rows: u64,
+    /// Rows that have no id.
+    pub(super) without_id: u64,
+}
+
+impl Expected {
+    /// Of rows that the slot has passed; otherwise all of them have `flags`. The pipeline must be a new one that
+    /// leaves out what it rejects.
+    pub(super) fn new(
+        pipeline: Pipeline,
+        translator: Option<Translator>,
+        content: Content,
+        columns: Columns,
+        flags: u8,
+    ) -> Self {
+        let places = BTreeMap::new();
+        Self { pipeline, translator, content, columns, places, flags, rows: 0, without_id: 0 }
+    }
+
+    /// Takes the next frame.
+    pub(super) fn take(
+        &mut self,
+        frame: Frame<'_>,
+        numbers: &mut TopicNumbers,
+        out: &mut Sorter<Entry>,
+    ) -> Result<(), VerifyError> {
+        let Self { pipeline, translator, content, columns, places, .. } = self;
+        let frame = match translator {
+            Some(translator) => translator.frame(frame)?,
+            None => frame,
+        };
+        let message = match frame {
+            Frame::Wal { data, .. } | Frame::Untranslatable { data, .. } => Some(decode(data)?),
+            Frame::Excerpt { .. } | Frame::Keepalive { .. } => None,
+        };
+        let mut facts = Facts::default();
+        let is_row = match &message {
+            Some(Message::Relation(relation)) => {
+                places.insert(relation.id, columns.places_in(relation)?);
+                false
+            }
+            Some(Message::Insert(insert)) => {
+                facts =
+                    Facts::of(insert, places.get(&insert.relation).copied().unwrap_or_default());
+                true
+            }
+            _ => matches!(frame, Frame::Excerpt { .. }),
+        };
+        let mut sent = None;
+        let handled = pipeline.frame::<VerifyError>(frame, |outgoing| {
+            sent = Some((content.of_row(outgoing, numbers), outgoing.ticket));
+            Ok(())
+        })?;
+        let entry = match (handled, sent) {
+            (_, Some((entry, ticket))) => {
+                pipeline.confirm(Confirmation { ticket, outcome: Outcome::Stored })?;
+                entry
+            }
+            (Handled::Skipped(skipped), None) => {
+                let told = skipped.id.as_deref().map(|id| IdToken::of(id.as_bytes()));
+                facts.id.or(told).map(|id| blank(Kind::Rejected, id))
+            }
+            (_, None) => facts.id.map(|id| blank(Kind::Dropped, id)),
+        };
+        if let Some(translator) = translator {
+            translator.consume();
+        }
+        if is_row { self.add(entry, &facts, out) } else { Ok(()) }
+    }
+
+    fn add(
+        &mut self,
+        entry: Option<Entry>,
+        facts: &Facts,
+        out: &mut Sorter<Entry>,
+    ) -> Result<(), VerifyError> {
+        self.rows += 1;
+        let Some(mut entry) = entry else {
+            self.without_id += 1;
+            return Ok(());
+        };
+        entry.place = self.rows;
+        entry.flags = self.flags;
+        if let Some(time_ms) = facts.time_ms {
+            entry.flags |= flag::TIMED;
+            entry.key = time_ms.cast_unsigned();
+        }
+        if let Some(number) = facts.number {
+            entry.flags |= flag::RANKED;
+            entry.rank = number.cast_unsigned();
+        }
+        Ok(out.push(entry)?)
+    }
+}
+
+impl Columns {
+    fn places_in(&self, relation: &Relation<'_>) -> Result<Places, VerifyError> {
+        let place =
+            |name: &str| relation.columns().position(|column| column.name == name.as_bytes());
+        let wanted = |column: &str, option| {
+            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            let table = || TableName::new(text(relation.schema), text(relation.name)).to_string();
+            let missing =
+                || VerifyError::ColumnMissing { table: table(), column: column.to_owned(), option };
+            place(column).map(Some).ok_or_else(missing)
+        };
+        let time = match &self.time {
+            Some(TimeColumn { name, is_needed: true }) => wanted(name, "outbox.created_at")?,
+            Some(TimeColumn { name, is_needed: false }) => place(name),
+            None => None,
+        };
+        let order = self.order.as_deref().map(|column| wanted(column, "--order-column"));
+        let order = order.transpose()?.flatten();
+        Ok(Places { id: self.id.iter().find_map(|name| place(name)), time, order })
+    }
+}
+
+impl Facts {
+    fn of(insert: &Insert<'_>, places: Places) -> Self {
+        let mut facts = Self::default();
+        for (at, column) in insert.tuple.columns().enumerate() {
+            let Column::Text(text) = column else { continue };
+            if places.id == Some(at) {
+                facts.id = Some(IdToken::of(text));
+            }
+            if places.time == Some(at) {
+                facts.time_ms = parse_time(text).map(|us| us.div_euclid(1_000));
+            }
+            if places.order == Some(at) {
+                facts.number = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+            }
+        }
+        facts
+    }
+}
+
+impl Content {
+    /// Of the record of a row; the id is its first header.
+    fn of_row(&self, outgoing: &Outgoing<'_>, numbers: &mut TopicNumbers) -> Option<Entry> {
+        let record = &outgoing.record;
+        let (_, id) = record.headers.first()?;
+        let headers = record.headers.iter().copied();
+        Some(Entry {
+            topic: numbers.of(record.topic),
+            partition: record.partition.unwrap_or(-1),
+            content: self.hash(record.topic, record.key, record.value, headers),
+            ..blank(Kind::Row, IdToken::of((*id)?))
+        })
+    }
+}
+
+const fn blank(kind: Kind, id: IdToken) -> Entry {
+    Entry {
+        id,
+        kind,
+        topic: 0,
+        partition: -1,
+        place: 0,
+        content: 0,
+        key: 0,
+        rank: 0,
+        index: 0,
+        flags: 0,
+    }
+}

@@ -1,0 +1,259 @@
+//! One look at both sides, and one look after the other with `--follow`.
+//!
+//! Input: the arguments and the configuration. Output: a [`Report`], or none after a signal. Invariant: the topics
+//! are read after the snapshot of the tables was taken, so that what the slot had passed by then must be there; for
+//! rows that are pending they are read again, until the time for that is over.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+
+use super::VerifyArgs;
+use super::content::Content;
+use super::entry::{ENTRY_BYTES, Entry, ORDERED_BYTES};
+use super::error::VerifyError;
+use super::expected::{Columns, TimeColumn};
+use super::judge::{Terms, judge};
+use super::report::Report;
+use super::sorter::Sorter;
+use super::tables::{Looks, Tables, TablesRead, Window};
+use super::topics::{TopicNumbers, Topics};
+use super::verdict::Verdict;
+use crate::bench::proc::peak_rss_bytes;
+use crate::context::Context;
+use crate::exit::ExitCode;
+use crate::failure::CommandFailure;
+use crate::progress_line::ProgressLine;
+use postrider_config::{Config, Rejected};
+use postrider_relay::{ControlRequest, StopSignal, kafka_spec};
+use postrider_service::units::parse_duration;
+
+/// Between two looks for rows that are pending, at least; no more time goes into looking than into waiting.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How soon a signal is noticed during a pause.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Records of so long before the window are read too: a row's time may be of another clock than its commit's.
+const CLOCKS_APART_MS: i64 = 10 * 60 * 1_000;
+
+/// The time of day is looked at after so many records.
+const RECORDS_BETWEEN: u64 = 1_000;
+
+/// See the module's documentation.
+pub(super) struct Run<'a> {
+    pub(super) args: &'a VerifyArgs,
+    pub(super) config: &'a Config,
+    pub(super) stop: &'a StopSignal,
+    pub(super) runtime: Runtime,
+}
+
+impl Run<'_> {
+    /// Looks once; `None` after a signal.
+    pub(super) fn once(&self) -> Result<Option<Report>, CommandFailure> {
+        let begun = Instant::now();
+        let kafka = kafka_spec(self.config);
+        let mut tables = Tables::open(&self.runtime, &kafka, self.config)?;
+        let window = self.window(&mut tables)?;
+        let folder = self.args.work_dir.clone().unwrap_or_else(std::env::temp_dir);
+        tell_room(tables.estimate()?, &folder);
+        let mut entries = Sorter::new(&folder).map_err(VerifyError::from)?;
+        let mut numbers = TopicNumbers::default();
+        let letters = numbers.of(&self.config.dead_letters.topic);
+        for topic in &self.args.topics {
+            numbers.of(topic);
+        }
+        let looks = self.looks(&window);
+        let horizon = tables.horizon;
+        let mut progress = ProgressLine::new();
+        let read = {
+            let (side, goes_on) = ((&looks, &window), &mut self.telling(&mut progress, "rows"));
+            tables.read(side, &mut numbers, &mut entries, goes_on)?
+        };
+        let Some(read) = read else { return Ok(None) };
+        let since_ms = window.since_ms.map(|ms| (ms - CLOCKS_APART_MS).max(0));
+        let from = (horizon, since_ms, self.config.outbox.timestamp.is_none());
+        let topic = &self.config.dead_letters.topic;
+        let topics = Topics::new(&kafka, looks.content, topic, from);
+        let mut sides = Sides { entries, numbers, topics, letters, folder, read, order_bytes: 0 };
+        let Some(verdict) = self.compare(&mut sides, &mut progress)? else { return Ok(None) };
+        progress.clear();
+        Ok(Some(self.report(sides, verdict, begun)))
+    }
+
+    /// Looks at the last while, again and again, until a signal. The exit code tells whether all was clean.
+    pub(super) fn follow(&self, context: &Context) -> Result<ExitCode, CommandFailure> {
+        let mut code = ExitCode::Ok;
+        loop {
+            let begun = Instant::now();
+            let Some(report) = self.once()? else { return Ok(code) };
+            if !report.is_clean() {
+                code = ExitCode::CheckFailed;
+            }
+            if context.json() {
+                context.print_json(&report.to_json())?;
+            } else {
+                context.print(&report.to_line())?;
+            }
+            if !self.pause(self.args.every.saturating_sub(begun.elapsed())) {
+                return Ok(code);
+            }
+        }
+    }
+
+    /// Reads the topics and judges, until nothing is pending or the time for that is over.
+    fn compare(
+        &self,
+        sides: &mut Sides,
+        progress: &mut ProgressLine,
+    ) -> Result<Option<Verdict>, CommandFailure> {
+        let deadline = Instant::now() + self.args.grace;
+        loop {
+            let Sides { entries, numbers, topics, .. } = sides;
+            if !topics.read(numbers, entries, &mut self.telling(progress, "records"))? {
+                return Ok(None);
+            }
+            progress.show(|| "comparing".to_owned());
+            let begun = Instant::now();
+            let terms = Terms {
+                topics: topics.kept(numbers),
+                dead_letters: sides.letters,
+                skips_rejected: self.config.route.rejected == Rejected::Skip,
+                all_rows_kept: self.args.all_rows_kept,
+            };
+            let order = Sorter::new(&sides.folder).map_err(VerifyError::from)?;
+            let verdict = judge(entries, &terms, order).map_err(VerifyError::from)?;
+            sides.order_bytes = (verdict.ordered + verdict.unordered) * ORDERED_BYTES as u64;
+            let pause = PAUSE.max(begun.elapsed());
+            if verdict.pending == 0 || Instant::now() + pause > deadline {
+                return Ok(Some(verdict));
+            }
+            progress.show(|| format!("waiting for {} pending rows", verdict.pending));
+            if !self.pause(pause) {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn window(&self, tables: &mut Tables) -> Result<Window, VerifyError> {
+        let mut time = |option, text: Option<&str>| {
+            let Some(text) = text else { return Ok(None) };
+            let ago = parse_duration(text).ok().and_then(|ago| i64::try_from(ago.as_millis()).ok());
+            let time_ms = match ago {
+                Some(ago) => Some(tables.horizon.at_ms.saturating_sub(ago)),
+                None => tables.time_ms(text)?,
+            };
+            time_ms.map(Some).ok_or_else(|| VerifyError::NoTime { option, text: text.to_owned() })
+        };
+        let since_ms = time("--since", self.args.since())?;
+        Ok(Window { since_ms, until_ms: time("--until", self.args.until.as_deref())? })
+    }
+
+    fn looks(&self, window: &Window) -> Looks {
+        let outbox = &self.config.outbox;
+        let others = outbox.aliases.get(&outbox.id).into_iter().flatten();
+        let time =
+            TimeColumn { name: outbox.created_at.clone(), is_needed: *window != Window::default() };
+        let columns = Columns {
+            id: [&outbox.id].into_iter().chain(others).cloned().collect(),
+            time: Some(time),
+            order: self.args.order_column.clone(),
+        };
+        Looks { columns, content: Content::of(self.config) }
+    }
+
+    /// Shows how far it is, and says whether to go on.
+    fn telling<'p>(
+        &'p self,
+        progress: &'p mut ProgressLine,
+        what: &'static str,
+    ) -> impl FnMut(u64) -> bool + 'p {
+        let mut next = 0;
+        move |read| {
+            // Between two waits it is asked with the same number.
+            if read >= next || read + RECORDS_BETWEEN < next {
+                next = read + RECORDS_BETWEEN;
+                progress.show(|| format!("{read} {what} read"));
+            }
+            !self.is_stopped()
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        matches!(self.stop.most_urgent(), ControlRequest::Drain | ControlRequest::Abort)
+    }
+
+    /// Waits; false after a signal.
+    fn pause(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        while !self.is_stopped() {
+            let rest = end.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return true;
+            }
+            std::thread::sleep(rest.min(TICK));
+        }
+        false
+    }
+
+    fn report(&self, sides: Sides, verdict: Verdict, begun: Instant) -> Report {
+        let Sides { entries, numbers, topics, read, order_bytes, .. } = sides;
+        let missing = topics.missing(&numbers).into_iter();
+        // That nothing was rejected is no news.
+        let missing = missing.filter(|topic| *topic != self.config.dead_letters.topic);
+        let missing_topics = missing.map(str::to_owned).collect();
+        let kept = topics.kept(&numbers);
+        let compacted = numbers.names().iter().zip(&kept).filter(|(_, kept)| kept.is_compacted);
+        let compacted_topics = compacted.map(|(name, _)| name.clone()).collect();
+        Report {
+            verdict,
+            numbers,
+            duplicates_count: self.args.duplicates_count(self.config),
+            without_id: (read.without_id, topics.without_id),
+            has_slot: read.has_slot,
+            tables: self.config.source.tables.len(),
+            slot: self.config.source.slot.clone(),
+            order_column: self.args.order_column.clone(),
+            missing_topics,
+            compacted_topics,
+            spilled_bytes: entries.bytes() + order_bytes,
+            elapsed: begun.elapsed(),
+            peak_rss_bytes: peak_rss_bytes(std::process::id()),
+        }
+    }
+}
+
+/// Both sides, as far as they were read.
+struct Sides {
+    entries: Sorter<Entry>,
+    numbers: TopicNumbers,
+    topics: Topics,
+    /// The number of the topic for dead letters.
+    letters: u32,
+    folder: PathBuf,
+    read: TablesRead,
+    order_bytes: u64,
+}
+
+/// Says how much disk it takes, and whether that is there.
+fn tell_room(rows: u64, folder: &std::path::Path) {
+    let need = rows * (2 * ENTRY_BYTES + ORDERED_BYTES) as u64;
+    // Where that cannot be told, writing will tell.
+    let Ok(disk) = rustix::fs::statvfs(folder) else { return };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let (need_mib, free_mib) = (need >> 20, free >> 20);
+    let folder = folder.display();
+    if need > free {
+        let help =
+            "name another folder with --work-dir, or look at less at once with --since and --until";
+        tracing::warn!(
+            help,
+            "some {rows} rows take {need_mib} MiB in {folder}, which has {free_mib} MiB free"
+        );
+    } else {
+        tracing::info!(
+            "some {rows} rows take {need_mib} MiB in {folder}, which has {free_mib} MiB free"
+        );
+    }
+}

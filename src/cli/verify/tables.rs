@@ -1,0 +1,408 @@
+//! Reads the outbox tables in one snapshot, those rows apart that the slot has not passed.
+//!
+//! Input: the configuration and a window of time. Output: an entry for each row, and the [`Horizon`] up to which the
+//! tables were seen. Invariant: all rows are read under one REPEATABLE READ snapshot, so that a row is read once
+//! and none of another moment; of two snapshots that share it, one reads what the slot has passed, and one the
+//! rest. Nothing is written, no slot is used, and the role needs only SELECT.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use super::content::Content;
+use super::entry::{Entry, flag};
+use super::error::VerifyError;
+use super::expected::{Columns, Expected, TimeColumn};
+use super::sorter::Sorter;
+use super::topics::{Horizon, TopicNumbers};
+use crate::failure::CommandFailure;
+use postrider_config::{Config, Rejected};
+use postrider_core::frame::Frame;
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::Translator;
+use postrider_kafka::{KafkaSpec, Lineage, newest_progress};
+use postrider_postgres::control::{self, ControlError, Inspection, Requirements};
+use postrider_postgres::libpq::ConnectInfo;
+use postrider_postgres::wal::{
+    Connection, Positions, ScanRequest, SessionParams, StreamEncoding, TableStream, TextRow,
+    WalError, lock_tables,
+};
+use postrider_relay::{Plan, RelayError};
+
+/// A single wait for rows, so that a signal is noticed.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Rows between two looks whether to go on.
+const ROWS_BETWEEN: u64 = 1_000;
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+/// Where policies would hide rows from the role, reading is to fail.
+const ALL_ROWS: &str = "SET row_security = off";
+
+/// Where the log ends before the snapshot is taken, and when that is. What had committed by then is in it.
+const NOW: &str = "\
+    SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
+        ELSE pg_current_wal_insert_lsn() END - '0/0')::text, \
+        (extract(epoch FROM clock_timestamp()) * 1000)::bigint::text";
+
+/// Which rows are read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Window {
+    /// Rows of this time or later, in milliseconds since the Unix epoch.
+    pub(super) since_ms: Option<i64>,
+    /// Rows of before this time.
+    pub(super) until_ms: Option<i64>,
+}
+
+/// The tables, ready to be read.
+pub(super) struct Tables {
+    plan: Plan,
+    inspection: Inspection,
+    wanted: Requirements,
+    params: SessionParams,
+    connection: Connection,
+    /// The one server that all of it is read from.
+    server: ConnectInfo,
+    /// The end of the log before the snapshot.
+    pub(super) horizon: Horizon,
+    /// Rows of before the slot are still to be delivered.
+    has_backfill: bool,
+}
+
+/// How the rows were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct TablesRead {
+    pub(super) rows: u64,
+    pub(super) without_id: u64,
+    /// Whether there is a slot that may still deliver rows.
+    pub(super) has_slot: bool,
+}
+
+/// What of a row is looked at besides its record, and how records are compared.
+#[derive(Debug, Clone)]
+pub(super) struct Looks {
+    pub(super) columns: Columns,
+    pub(super) content: Content,
+}
+
+impl Tables {
+    /// Looks at the tables and connects. Neither slot nor publication need be there.
+    pub(super) fn open(
+        runtime: &Runtime,
+        kafka: &KafkaSpec,
+        config: &Config,
+    ) -> Result<Self, CommandFailure> {
+        let client = runtime.block_on(control::connect(&config.source.connect))?;
+        // Rejections are to come back, whatever becomes of them.
+        let mut config = config.clone();
+        config.route.rejected = Rejected::Skip;
+        let plan = Plan::new(kafka.clone(), config);
+        let wanted = plan.requirements().map_err(RelayError::from)?;
+        let inspection = runtime.block_on(control::inspect(&client, &wanted))?;
+        if let Some(at) = inspection.tables.iter().position(Option::is_none)
+            && let Some(table) = wanted.tables.get(at).cloned()
+        {
+            let database = inspection.server.database.clone();
+            return Err(ControlError::TableMissing { table, database }.into());
+        }
+        let encoding = control::stream_encoding(&client, &inspection.server.encoding);
+        let encoding = runtime.block_on(encoding)?;
+        let frame_bytes_max = plan.config.source.frame_bytes_max;
+        let params = SessionParams {
+            encoding,
+            frame_bytes_max: usize::try_from(frame_bytes_max).unwrap_or(usize::MAX),
+            replicates: false,
+            ..SessionParams::default()
+        };
+        let mut connection = Connection::open(client.server(), &params)?;
+        connection.simple_query(ALL_ROWS)?;
+        let horizon = horizon(&mut connection)?;
+        let server = client.server().clone();
+        let has_backfill = has_backfill(&plan, &inspection);
+        Ok(Self { plan, inspection, wanted, params, connection, server, horizon, has_backfill })
+    }
+
+    /// A time as the server reads it, in milliseconds since the Unix epoch; `None` of text that is none.
+    pub(super) fn time_ms(&mut self, text: &str) -> Result<Option<i64>, VerifyError> {
+        let text = text.replace('\'', "''");
+        let sql =
+            format!("SELECT (extract(epoch FROM '{text}'::timestamptz) * 1000)::bigint::text");
+        match self.connection.simple_query(&sql) {
+            Ok(rows) => Ok(rows.first().and_then(|row| number(row, 0))),
+            Err(WalError::Server(message)) if message.code.starts_with("22") => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How many rows the tables have, as far as the server knows without counting.
+    pub(super) fn estimate(&mut self) -> Result<u64, VerifyError> {
+        let oids = self.inspection.tables.iter().flatten().map(|facts| facts.oid.to_string());
+        let oids = oids.collect::<Vec<_>>().join(", ");
+        let rows = self.connection.simple_query(&format!(
+            "SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint::text \
+             FROM pg_catalog.unnest(ARRAY[{oids}]::oid[]) AS named (id) \
+             CROSS JOIN LATERAL (SELECT named.id AS id UNION \
+                 SELECT relid FROM pg_catalog.pg_partition_tree(named.id)) AS part \
+             JOIN pg_catalog.pg_class c ON c.oid = part.id AND c.relkind = 'r'"
+        ))?;
+        Ok(rows.first().and_then(|row| number(row, 0)).unwrap_or(0).unsigned_abs())
+    }
+
+    /// Reads the rows of the window; `None` if `goes_on`, which is told how many were read, says no.
+    pub(super) fn read(
+        mut self,
+        (looks, window): (&Looks, &Window),
+        numbers: &mut TopicNumbers,
+        out: &mut Sorter<Entry>,
+        goes_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Option<TablesRead>, CommandFailure> {
+        let within = looks.within(window);
+        if within.is_some() {
+            self.check_times(looks)?;
+        }
+        self.connection.simple_query(BEGIN)?;
+        lock_tables(&mut self.connection, &self.wanted.tables)?;
+        let passed = self.passed()?;
+        let mut read = TablesRead { has_slot: passed.is_some(), ..TablesRead::default() };
+        let mut scans = vec![(all_of(within.as_deref(), passed.as_deref()), 0)];
+        let mut rest = None;
+        if let Some(passed) = &passed {
+            scans.push((
+                all_of(within.as_deref(), Some(&format!("NOT ({passed})"))),
+                flag::NOT_PASSED,
+            ));
+            rest = Some(self.sharing()?);
+        }
+        let connections = [Some(self.connection), rest].into_iter().flatten();
+        for (mut connection, (condition, flags)) in connections.zip(scans) {
+            let scans = requests(&self.wanted, &self.inspection, condition.as_deref());
+            let scans =
+                scans.map(|scan| scan.prepare(&mut connection)).collect::<Result<_, _>>()?;
+            let at = Positions { first: Lsn::new(1), rows: 0, end: Lsn::new(u64::MAX) };
+            let plan = Plan {
+                not_null: self.inspection.not_null(&self.wanted),
+                oids: self.inspection.oids(&self.wanted),
+                ..self.plan.clone()
+            };
+            let pipeline = plan.pipeline().map_err(RelayError::from)?;
+            let (columns, content) = (looks.columns.clone(), looks.content.clone());
+            let translator = translator(&self.params);
+            let mut expected = Expected::new(pipeline, translator, content, columns, flags);
+            let mut stream = TableStream::begin(connection, scans, at);
+            let before = read.rows;
+            let mut goes_on = |rows| goes_on(before + rows);
+            let done = pour(&mut stream, &mut expected, (&mut *numbers, &mut *out), &mut goes_on)?;
+            read.rows += expected.rows;
+            read.without_id += expected.without_id;
+            if !done {
+                return Ok(None);
+            }
+        }
+        Ok(Some(read))
+    }
+
+    /// Refuses a table without the column that the window is of.
+    fn check_times(&self, looks: &Looks) -> Result<(), VerifyError> {
+        let Some(TimeColumn { name, .. }) = &looks.columns.time else { return Ok(()) };
+        for (table, facts) in self.wanted.tables.iter().zip(&self.inspection.tables) {
+            if facts.as_ref().is_some_and(|facts| !facts.columns.contains(name)) {
+                let (table, column) = (table.to_string(), name.clone());
+                return Err(VerifyError::ColumnMissing {
+                    table,
+                    column,
+                    option: "outbox.created_at",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// SQL for: the slot has passed the row's transaction. `None`: there is no slot that will deliver anything, so
+    /// that what is missing is lost.
+    ///
+    /// Postgres writes into its log, every 15 seconds, which transactions are running. A slot's `catalog_xmin` is the
+    /// oldest of those at such a place that the slot has confirmed (`SnapBuildProcessRunningXacts` and
+    /// `LogicalIncreaseXminForSlot`). So what older transactions wrote was committed before the confirmed position,
+    /// however long they were open. A visible row whose transaction seems to lie ahead is from more than 2^31
+    /// transactions ago. While a backfill has not ended, older rows are still to come: the slot has passed none.
+    fn passed(&mut self) -> Result<Option<String>, VerifyError> {
+        let slot = self.plan.config.source.slot.replace('\'', "''");
+        let rows = self.connection.simple_query(&format!(
+            "SELECT s.catalog_xmin::text FROM pg_catalog.pg_replication_slots s \
+             WHERE s.slot_name = '{slot}' AND s.database = current_database() \
+                 AND s.plugin = 'pgoutput' AND (to_jsonb(s)->>'wal_status') IS DISTINCT FROM 'lost'"
+        ))?;
+        let xmin = rows.first().and_then(|row| row.first()).cloned().flatten();
+        // Only digits come from the server; they are put into SQL again.
+        let xmin = xmin.and_then(|xmin| xmin.parse::<u32>().ok());
+        let by_number =
+            |xmin| format!("age(xmin) < 0 OR age(xmin) > age('{xmin}'::pg_catalog.xid)");
+        let none = || "false".to_owned();
+        Ok(xmin.map(|xmin| if self.has_backfill { none() } else { by_number(xmin) }))
+    }
+
+    /// Another connection that sees the same.
+    fn sharing(&mut self) -> Result<Connection, VerifyError> {
+        let rows = self.connection.simple_query("SELECT pg_catalog.pg_export_snapshot()")?;
+        let Some(Some(name)) = rows.first().and_then(|row| row.first()) else {
+            return Err(WalError::Protocol("a malformed answer about a snapshot").into());
+        };
+        let mut connection = Connection::open(&self.server, &self.params)?;
+        connection.simple_query(ALL_ROWS)?;
+        connection.simple_query(BEGIN)?;
+        connection.simple_query(&format!("SET TRANSACTION SNAPSHOT '{name}'"))?;
+        lock_tables(&mut connection, &self.wanted.tables)?;
+        Ok(connection)
+    }
+}
+
+impl Looks {
+    /// SQL for the window.
+    fn within(&self, window: &Window) -> Option<String> {
+        let column = self.columns.time.as_ref()?.name.replace('"', "\"\"");
+        let since = window.since_ms.map(|ms| format!("\"{column}\" >= {}", sql_time(ms)));
+        let until = window.until_ms.map(|ms| format!("\"{column}\" < {}", sql_time(ms)));
+        let both: Vec<String> = since.into_iter().chain(until).collect();
+        (!both.is_empty()).then(|| both.join(" AND "))
+    }
+}
+
+fn sql_time(ms: i64) -> String {
+    format!("('epoch'::timestamptz + {ms} * interval '1 millisecond')")
+}
+
+fn all_of(one: Option<&str>, other: Option<&str>) -> Option<String> {
+    match (one, other) {
+        (None, only) | (only, None) => only.map(str::to_owned),
+        (Some(one), Some(other)) => Some(format!("{one} AND ({other})")),
+    }
+}
+
+fn requests<'a>(
+    wanted: &'a Requirements,
+    inspection: &'a Inspection,
+    condition: Option<&'a str>,
+) -> impl Iterator<Item = ScanRequest> + 'a {
+    let found = wanted.tables.iter().zip(&inspection.tables);
+    found.filter_map(move |(table, facts)| {
+        let facts = facts.as_ref()?;
+        Some(ScanRequest {
+            table: table.clone(),
+            table_oid: facts.oid,
+            is_partitioned: facts.is_partitioned(),
+            order_by: Vec::new(),
+            condition: condition.map(str::to_owned),
+            after: None,
+        })
+    })
+}
+
+/// Reads a stream to its end; false if it was to end before.
+fn pour(
+    stream: &mut TableStream,
+    expected: &mut Expected,
+    (numbers, out): (&mut TopicNumbers, &mut Sorter<Entry>),
+    goes_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<bool, VerifyError> {
+    let mut next_look = 0;
+    while !stream.is_done() {
+        match stream.peek()? {
+            None => {
+                stream.fill(TICK)?;
+                next_look = 0;
+            }
+            // It is the last one, and settles what is settled already.
+            Some(Frame::Keepalive { .. }) => stream.consume(),
+            Some(frame) => {
+                expected.take(frame, numbers, out)?;
+                stream.consume();
+            }
+        }
+        if expected.rows >= next_look {
+            if !goes_on(expected.rows) {
+                return Ok(false);
+            }
+            next_look = expected.rows + ROWS_BETWEEN;
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a backfill has begun and not ended, as far as progress is kept and can be read.
+fn has_backfill(plan: &Plan, inspection: &Inspection) -> bool {
+    let server = &inspection.server;
+    let Some((system, _)) = server.system.clone().filter(|_| plan.keeps_progress()) else {
+        return false;
+    };
+    let (database, slot) = (server.database.clone(), plan.config.source.slot.clone());
+    let stream = Lineage { system, database, slot, ..Lineage::default() };
+    match newest_progress(&plan.kafka, &stream.key()) {
+        Ok(progress) => progress.is_some_and(|progress| progress.backfill.is_some()),
+        Err(error) => {
+            tracing::warn!(
+                help = error.hint(),
+                "the progress in Kafka cannot be read, so rows of a backfill that has not ended count as lost: {error}"
+            );
+            false
+        }
+    }
+}
+
+fn translator(params: &SessionParams) -> Option<Translator> {
+    match &params.encoding {
+        StreamEncoding::Utf8 | StreamEncoding::Unknown => None,
+        StreamEncoding::Own(charset) => {
+            Some(Translator::new(Arc::clone(charset), params.frame_bytes_max))
+        }
+    }
+}
+
+fn horizon(connection: &mut Connection) -> Result<Horizon, VerifyError> {
+    let rows = connection.simple_query(NOW)?;
+    let now = rows.first();
+    let lsn = now.and_then(|row| row.first()?.as_deref()?.parse().ok());
+    let at_ms = now.and_then(|row| number(row, 1));
+    match (lsn, at_ms) {
+        (Some(lsn), Some(at_ms)) => Ok(Horizon { lsn, at_ms }),
+        _ => Err(WalError::Protocol("a malformed answer about the log's end").into()),
+    }
+}
+
+fn number(row: &TextRow, at: usize) -> Option<i64> {
+    row.get(at)?.as_deref()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::expected::TimeColumn;
+
+    #[test]
+    fn the_window_is_sql_of_the_columns_own_name() {
+        let columns = Columns {
+            time: Some(TimeColumn { name: "made \"at\"".to_owned(), is_needed: true }),
+            ..Columns::default()
+        };
+        let config = postrider_config::load(
+            &postrider_config::Inputs {
+                file: postrider_config::FileChoice::Absent,
+                variables: vec![("PGUSER".into(), "app".into())],
+                ..postrider_config::Inputs::default()
+            },
+            &|_| Vec::new(),
+        );
+        let looks = Looks { columns, content: Content::of(&config.unwrap().config) };
+        let window = |since_ms, until_ms| looks.within(&Window { since_ms, until_ms });
+        assert_eq!(window(None, None), None);
+        let both = window(Some(-1), Some(2)).unwrap();
+        assert_eq!(
+            both,
+            "\"made \"\"at\"\"\" >= ('epoch'::timestamptz + -1 * interval '1 millisecond') AND \
+             \"made \"\"at\"\"\" < ('epoch'::timestamptz + 2 * interval '1 millisecond')"
+        );
+        assert_eq!(all_of(Some("a"), Some("b OR c")).unwrap(), "a AND (b OR c)");
+        assert_eq!((all_of(None, None), all_of(None, Some("b"))), (None, Some("b".to_owned())));
+    }
+}

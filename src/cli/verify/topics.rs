@@ -1,0 +1,435 @@
+//! The side of the topics: reads records back and makes entries of them.
+//!
+//! Input: names of topics, and from which time on. Output: an entry for each record of a row and each dead letter
+//! of the relay's, and what of each topic may be gone. A further call reads what has arrived since. Invariant:
+//! only committed records count; of each partition all is read up to where it was stable when the call began;
+//! what is read ahead is bounded ([`READ_AHEAD`]); nothing is written, and no group is joined.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use super::content::{Content, position};
+use super::entry::{Entry, IdToken, Kind, flag, hash_of};
+use super::error::VerifyError;
+use super::judge::Kept;
+use super::sorter::Sorter;
+use postrider_core::record::{
+    DeadLetter, DeadLetterOrigin, LSN_HEADER, ORIGIN_HEADER, RETRIED_HEADER,
+};
+use postrider_core::route::RowOrigin;
+use postrider_kafka::{
+    KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset, TopicBounds,
+    topic_bounds,
+};
+
+/// How long the brokers may take to answer and to name a topic's partitions.
+const CONNECT_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long the brokers may be silent in the middle of a topic.
+const SILENCE_LIMIT: Duration = Duration::from_mins(1);
+
+/// A single wait for a record, so that a signal is noticed.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What the client library may read ahead, of one partition: a queue that is short, and asked for again soon, filled
+/// by answers that are small, since a batch in them may be compressed to a tenth. Its own defaults are 100,000
+/// records of each partition and answers of 50 MB. What the operator sets in [kafka.properties] holds.
+const READ_AHEAD: [(&str, &str); 4] = [
+    ("queued.min.messages", "2000"),
+    ("fetch.queue.backoff.ms", "5"),
+    ("fetch.message.max.bytes", "262144"),
+    ("fetch.max.bytes", "1048576"),
+];
+
+/// A topic of no more records than this is read by one client, which would queue them all. A larger one is read
+/// partition by partition: a client takes a tenth of a second to begin.
+const READ_AT_ONCE: u64 = 20_000;
+
+/// Between the first offset that is kept and the first record there may be markers of transactions, and records
+/// that were never committed: the record is the first one all the same.
+const UNSEEN_MAX: u64 = 1_000;
+
+/// Topics by number, so that an entry need not have the name.
+#[derive(Debug, Default)]
+pub(super) struct TopicNumbers {
+    names: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+impl TopicNumbers {
+    /// The topic's number, a new one for a new topic.
+    pub(super) fn of(&mut self, topic: &str) -> u32 {
+        if let Some(number) = self.numbers.get(topic) {
+            return *number;
+        }
+        let Ok(number) = u32::try_from(self.names.len()) else { unreachable!("2^32 topics") };
+        self.names.push(topic.to_owned());
+        self.numbers.insert(topic.to_owned(), number);
+        number
+    }
+
+    /// All of them, by number.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The name of a number.
+    pub(super) fn name(&self, number: u32) -> Option<&str> {
+        self.names.get(usize::try_from(number).ok()?).map(String::as_str)
+    }
+}
+
+/// Up to where the tables were seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Horizon {
+    /// What was committed before is in the snapshot.
+    pub(super) lsn: u64,
+    /// When that was, in milliseconds since the Unix epoch, by the server's clock.
+    pub(super) at_ms: i64,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Topics {
+    kafka: KafkaSpec,
+    content: Content,
+    dead_letters: String,
+    horizon: Horizon,
+    /// The first record wanted; `None`: all.
+    since_ms: Option<i64>,
+    /// The next offset of each partition that was read.
+    next: BTreeMap<(String, i32), u64>,
+    kept: BTreeMap<String, Kept>,
+    /// Whether a record's time is that of its commit, unless the brokers set it.
+    commit_times: bool,
+    /// The time of the first record, by topic and partition, where reading does not begin at the first that ever was.
+    floors: BTreeMap<(u32, i32), i64>,
+    /// Records without id.
+    pub(super) without_id: u64,
+    /// Records read.
+    pub(super) read: u64,
+}
+
+impl Topics {
+    /// Of these brokers. Records of before `since_ms` are left out, where `commit_times` says that their times are
+    /// those of the commits.
+    pub(super) fn new(
+        kafka: &KafkaSpec,
+        content: Content,
+        dead_letters: &str,
+        (horizon, since_ms, commit_times): (Horizon, Option<i64>, bool),
+    ) -> Self {
+        let since_ms = since_ms.filter(|_| commit_times);
+        let mut kafka = kafka.clone();
+        "postrider-verify".clone_into(&mut kafka.client_id);
+        for (name, value) in READ_AHEAD {
+            kafka.properties.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }
+        Self {
+            kafka,
+            content,
+            dead_letters: dead_letters.to_owned(),
+            horizon,
+            since_ms,
+            next: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            commit_times,
+            floors: BTreeMap::new(),
+            without_id: 0,
+            read: 0,
+        }
+    }
+
+    /// Reads what has arrived in these topics since the last call; false if `goes_on`, which is told how many
+    /// records were read, says no.
+    pub(super) fn read(
+        &mut self,
+        numbers: &mut TopicNumbers,
+        out: &mut Sorter<Entry>,
+        goes_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<bool, VerifyError> {
+        for (topic, bounds) in topic_bounds(&self.kafka, numbers.names())? {
+            let is_new = bounds
+                .partitions
+                .iter()
+                .all(|at| !self.next.contains_key(&(topic.clone(), at.partition)));
+            if is_new {
+                self.kept.insert(topic.clone(), gone(&bounds));
+            }
+            // What is not stable yet is read by the next call.
+            let is_open = bounds.partitions.iter().any(|at| at.stable < at.end);
+            self.kept.entry(topic.clone()).or_default().is_open = is_open;
+            let number = numbers.of(&topic);
+            for mut part in self.wanted((number, &topic), &bounds, is_new) {
+                let spec = ReaderSpec {
+                    partition: part.partition,
+                    start: part.start,
+                    ..ReaderSpec::whole(&[&topic])
+                };
+                let reader = Reader::open(&self.kafka, spec, CONNECT_LIMIT)?;
+                if !self.read_part(reader, &mut part, out, goes_on)? {
+                    return Ok(false);
+                }
+                let seen = part.seen.into_iter();
+                self.next.extend(seen.map(|(at, next)| ((topic.clone(), at), next)));
+            }
+            for at in &bounds.partitions {
+                let next = self.next.entry((topic.clone(), at.partition)).or_insert(at.first);
+                // Behind the last record there may be markers of transactions.
+                *next = (*next).max(at.stable);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What of a topic is read by one reader each.
+    fn wanted(
+        &self,
+        (number, topic): (u32, &str),
+        bounds: &TopicBounds,
+        is_new: bool,
+    ) -> Vec<Part> {
+        let partitions = bounds.partitions.iter();
+        if is_new {
+            let start = self.since_ms.map_or(StartOffset::Beginning, StartOffset::Time);
+            let rest: BTreeMap<i32, (u64, u64)> = partitions
+                .filter(|at| at.first < at.stable)
+                .map(|at| (at.partition, (at.first, at.stable)))
+                .collect();
+            if rest.values().map(|(first, stable)| stable - first).sum::<u64>() <= READ_AT_ONCE {
+                let whole = Part::new(number, None, start, rest);
+                return Some(whole).filter(|whole| !whole.rest.is_empty()).into_iter().collect();
+            }
+            let alone = rest.into_iter().map(|(partition, ends)| {
+                let rest = BTreeMap::from([(partition, ends)]);
+                Part::new(number, Some(partition), start, rest)
+            });
+            return alone.collect();
+        }
+        let more = partitions.filter_map(|at| {
+            let next =
+                self.next.get(&(topic.to_owned(), at.partition)).copied().unwrap_or(at.first);
+            let next = next.max(at.first);
+            let start = StartOffset::Offset(i64::try_from(next).ok()?);
+            let rest = BTreeMap::from([(at.partition, (next, at.stable))]);
+            (next < at.stable).then_some(Part::new(number, Some(at.partition), start, rest))
+        });
+        more.collect()
+    }
+
+    fn read_part(
+        &mut self,
+        mut reader: Reader,
+        part: &mut Part,
+        out: &mut Sorter<Entry>,
+        goes_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<bool, VerifyError> {
+        let mut last = Instant::now();
+        while !part.rest.is_empty() {
+            match reader.next(TICK)? {
+                ReaderEvent::Record(record) => {
+                    last = Instant::now();
+                    self.read += 1;
+                    let Ok(offset) = u64::try_from(record.offset()) else {
+                        unreachable!("an offset is not negative")
+                    };
+                    self.note(&record, offset, part);
+                    let flags = if self.has_no_order(&record, part) { flag::UNORDERED } else { 0 };
+                    if let Some(entry) = self.entry(&record, (part.topic, offset), flags) {
+                        out.push(entry)?;
+                    }
+                }
+                ReaderEvent::End => break,
+                ReaderEvent::Idle if last.elapsed() < SILENCE_LIMIT => {}
+                ReaderEvent::Idle => {
+                    let read = usize::try_from(self.read).unwrap_or(usize::MAX);
+                    let waited_ms = last.elapsed().as_millis();
+                    return Err(ReaderError::Late { read, waited_ms }.into());
+                }
+            }
+            if !goes_on(self.read) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Books how far a partition was read, and since when its records are kept.
+    fn note(&mut self, record: &Received<'_>, offset: u64, part: &mut Part) {
+        let is_first = part.seen.insert(record.partition(), offset + 1).is_none();
+        let Some((first, end)) = part.rest.get(&record.partition()).copied() else { return };
+        if part.is_the_first() && is_first && (first > 0 || self.since_ms.is_some()) {
+            let time_ms = record.timestamp_ms().unwrap_or(i64::MAX);
+            self.floors.insert((part.topic, record.partition()), time_ms);
+        }
+        let is_oldest = self.since_ms.is_none() || offset <= first + UNSEEN_MAX;
+        if part.is_the_first() && is_first && first > 0 && is_oldest {
+            let kept = self.kept.entry(record.topic().to_owned()).or_default();
+            let time_ms = record.timestamp_ms().unwrap_or(i64::MAX);
+            kept.since_ms = Some(kept.since_ms.map_or(time_ms, |known| known.max(time_ms)));
+        }
+        if offset + 1 >= end {
+            part.rest.remove(&record.partition());
+        }
+    }
+
+    /// Whether a record may come after a later one though nothing is wrong: it has no key, or it may be the repeat
+    /// of one that is not read. Where reading begins in the middle, that is one of before the first record read;
+    /// which cannot be seen from times that are not those of the commits.
+    fn has_no_order(&self, record: &Received<'_>, part: &Part) -> bool {
+        if record.key().is_none() {
+            return true;
+        }
+        if self.kept.get(record.topic()).is_some_and(|kept| kept.is_compacted) {
+            return true;
+        }
+        let Some(floor) = self.floors.get(&(part.topic, record.partition())) else { return false };
+        let is_commits = self.commit_times && !record.has_append_time();
+        !is_commits || record.timestamp_ms().is_none_or(|time| time < *floor)
+    }
+
+    /// Of a record of a row, or of a dead letter of the relay's.
+    fn entry(
+        &mut self,
+        record: &Received<'_>,
+        (topic, offset): (u32, u64),
+        mut flags: u8,
+    ) -> Option<Entry> {
+        if record.topic() == self.dead_letters {
+            return self.dead_letter(record, topic, offset);
+        }
+        let (mut id, mut place) = (None, None);
+        for (name, value) in record.headers() {
+            match (name, value) {
+                (LSN_HEADER, Some(text)) => place = position(text).or(place),
+                (RETRIED_HEADER, _) => flags |= flag::AGAIN,
+                (ORIGIN_HEADER, Some(origin)) if is_replay(origin) => flags |= flag::AGAIN,
+                (name, Some(value)) if name == self.content.id_header => {
+                    id = id.or(Some(IdToken::of(value)));
+                }
+                _ => {}
+            }
+        }
+        let Some(id) = id else {
+            self.without_id += 1;
+            return None;
+        };
+        let (rank, index) = place.unwrap_or_default();
+        flags |= if place.is_some() { flag::RANKED } else { 0 };
+        flags |= self.newer(place, record.timestamp_ms());
+        let content =
+            self.content.hash(record.topic(), record.key(), record.value(), record.headers());
+        let (partition, key) = (record.partition(), hash_of(&record.key()));
+        let kind = Kind::Record;
+        Some(Entry { id, kind, topic, partition, place: offset, content, key, rank, index, flags })
+    }
+
+    /// A receipt is none, and a consumer's is not about a row.
+    fn dead_letter(&mut self, record: &Received<'_>, topic: u32, offset: u64) -> Option<Entry> {
+        let letter = DeadLetter::read(record.to_stored())?;
+        let DeadLetterOrigin::Relay { lsn, .. } = &letter.origin else { return None };
+        let Some(id) = letter.id().map(IdToken::of) else {
+            self.without_id += 1;
+            return None;
+        };
+        let place = lsn.as_deref().and_then(|lsn| position(lsn.as_bytes()));
+        Some(Entry {
+            id,
+            kind: Kind::DeadLetter,
+            topic,
+            partition: record.partition(),
+            place: offset,
+            content: 0,
+            key: 0,
+            rank: 0,
+            index: 0,
+            flags: self.newer(place, record.timestamp_ms()),
+        })
+    }
+
+    fn newer(&self, place: Option<(u64, u32)>, time_ms: Option<i64>) -> u8 {
+        let is_newer = match place {
+            Some((lsn, _)) => lsn >= self.horizon.lsn,
+            None => time_ms.is_none_or(|time| time >= self.horizon.at_ms),
+        };
+        if is_newer { flag::NEWER } else { 0 }
+    }
+
+    /// What of the topics may be gone, by number.
+    pub(super) fn kept(&self, numbers: &TopicNumbers) -> Vec<Kept> {
+        let kept = |name: &String| self.kept.get(name).copied().unwrap_or_default();
+        numbers.names().iter().map(kept).collect()
+    }
+
+    /// Those that do not exist.
+    pub(super) fn missing<'n>(&self, numbers: &'n TopicNumbers) -> Vec<&'n str> {
+        let names = numbers.names().iter().map(String::as_str);
+        names.filter(|name| !self.kept.contains_key(*name)).collect()
+    }
+}
+
+/// What one reader reads: the partitions that are to be read, with where they begin and where they end.
+struct Part {
+    /// The topic's number.
+    topic: u32,
+    partition: Option<i32>,
+    start: StartOffset,
+    rest: BTreeMap<i32, (u64, u64)>,
+    /// The next offset of each partition of which a record was read.
+    seen: BTreeMap<i32, u64>,
+}
+
+impl Part {
+    /// Whether nothing of its partitions was read before.
+    const fn is_the_first(&self) -> bool {
+        !matches!(self.start, StartOffset::Offset(_))
+    }
+
+    const fn new(
+        topic: u32,
+        partition: Option<i32>,
+        start: StartOffset,
+        rest: BTreeMap<i32, (u64, u64)>,
+    ) -> Self {
+        Self { topic, partition, start, rest, seen: BTreeMap::new() }
+    }
+}
+
+/// Whether the row was sent once more, on purpose.
+fn is_replay(origin: &[u8]) -> bool {
+    RowOrigin::Replay.header().is_some_and(|replay| replay.as_bytes() == origin)
+}
+
+/// Before any record was read: of a partition from which all was removed nothing can be known.
+fn gone(bounds: &TopicBounds) -> Kept {
+    let is_empty = bounds.partitions.iter().any(|at| at.first > 0 && at.first == at.end);
+    Kept {
+        is_compacted: bounds.is_compacted,
+        since_ms: is_empty.then_some(i64::MAX),
+        is_open: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_kafka::PartitionBounds;
+
+    #[test]
+    fn a_partition_from_which_all_was_removed_says_nothing() {
+        let bounds = |first, end| TopicBounds {
+            partitions: vec![PartitionBounds { partition: 0, first, end, stable: end }],
+            is_compacted: false,
+        };
+        assert_eq!(gone(&bounds(0, 0)).since_ms, None);
+        assert_eq!(gone(&bounds(5, 9)).since_ms, None);
+        assert_eq!(gone(&bounds(9, 9)).since_ms, Some(i64::MAX));
+    }
+
+    #[test]
+    fn topics_keep_their_numbers() {
+        let mut numbers = TopicNumbers::default();
+        assert_eq!(["a", "b", "a"].map(|topic| numbers.of(topic)), [0, 1, 0]);
+        assert_eq!((numbers.names().len(), numbers.name(1), numbers.name(2)), (2, Some("b"), None));
+    }
+}

@@ -1,0 +1,196 @@
+//! What the comparison found: numbers, and the first few of each kind.
+//!
+//! Input: findings, one after the other. Output: a [`Verdict`]. Invariant: numbers are of all findings; of ids and
+//! places only [`SAMPLES_MAX`] of each kind are kept. Pure.
+
+use super::entry::{Entry, IdToken, Kind, Ordered};
+
+/// More are counted and not named: whoever needs all of them looks at less at once.
+pub(super) const SAMPLES_MAX: usize = 20;
+
+/// What can be wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Fault {
+    /// A row that the slot has passed has no record, and no dead letter.
+    Lost,
+    /// A record came once more.
+    Duplicated,
+    /// A record comes after a later one of its key.
+    Reordered,
+    /// A record without row.
+    Phantom,
+    /// A record is not what the routing makes of its row today.
+    Different,
+    /// Several rows have one id.
+    NotUnique,
+}
+
+impl Fault {
+    /// All of them, in the order in which they are told.
+    pub(super) const ALL: [Self; 6] = [
+        Self::Lost,
+        Self::Duplicated,
+        Self::Reordered,
+        Self::Phantom,
+        Self::Different,
+        Self::NotUnique,
+    ];
+
+    /// Its name in JSON.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Duplicated => "duplicated",
+            Self::Reordered => "reordered",
+            Self::Phantom => "phantom",
+            Self::Different => "different",
+            Self::NotUnique => "not_unique",
+        }
+    }
+}
+
+/// One finding: an id, and a place where that says something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// `None` until it was looked up.
+    pub(super) id: Option<IdToken>,
+    /// A topic's number.
+    pub(super) topic: Option<u32>,
+    /// Partition and offset of a record.
+    pub(super) record: Option<(i32, u64)>,
+}
+
+impl Finding {
+    pub(super) const fn of_id(id: IdToken) -> Self {
+        Self { id: Some(id), topic: None, record: None }
+    }
+
+    /// No record is in this topic.
+    pub(super) const fn missing(id: IdToken, topic: u32) -> Self {
+        Self { id: Some(id), topic: Some(topic), record: None }
+    }
+
+    /// A record.
+    pub(super) fn at(id: IdToken, record: Option<Entry>) -> Self {
+        let place = record.map(|record| (record.partition, record.place));
+        Self { id: Some(id), topic: record.map(|record| record.topic), record: place }
+    }
+
+    /// A record of which only the place is known.
+    pub(super) const fn in_place(record: &Ordered) -> Self {
+        let place = (record.partition, record.offset);
+        Self { id: None, topic: Some(record.topic), record: Some(place) }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Verdict {
+    /// Rows read.
+    pub(super) rows: u64,
+    /// Records read, dead letters included.
+    pub(super) records: u64,
+    /// Rows that a rule leaves out.
+    pub(super) dropped: u64,
+    pub(super) lost: u64,
+    pub(super) duplicated: u64,
+    pub(super) reordered: u64,
+    pub(super) phantom: u64,
+    pub(super) different: u64,
+    pub(super) not_unique: u64,
+    /// Rows that the slot has not passed, without record.
+    pub(super) pending: u64,
+    /// Rows whose record may have been there.
+    pub(super) unknown: u64,
+    /// Rows that arrived as dead letters alone.
+    pub(super) dead_lettered: u64,
+    /// Ids of records that have no row.
+    pub(super) without_row: u64,
+    /// Records that may be newer than what was seen of the tables.
+    pub(super) newer: u64,
+    /// Records that were sent again on purpose.
+    pub(super) sent_again: u64,
+    /// Records whose order was judged.
+    pub(super) ordered: u64,
+    /// Records of which nothing says which order they should have.
+    pub(super) unordered: u64,
+    samples: Vec<(Fault, Finding)>,
+}
+
+impl Verdict {
+    /// How many of a kind there are.
+    pub(super) const fn number(&self, fault: Fault) -> u64 {
+        match fault {
+            Fault::Lost => self.lost,
+            Fault::Duplicated => self.duplicated,
+            Fault::Reordered => self.reordered,
+            Fault::Phantom => self.phantom,
+            Fault::Different => self.different,
+            Fault::NotUnique => self.not_unique,
+        }
+    }
+
+    /// Whether nothing is wrong; `duplicates`: whether those are.
+    pub(super) fn is_clean(&self, duplicates: bool) -> bool {
+        let counts = |fault: &&Fault| duplicates || **fault != Fault::Duplicated;
+        Fault::ALL.iter().filter(counts).all(|fault| self.number(*fault) == 0)
+    }
+
+    /// The first few of a kind.
+    pub(super) fn samples(&self, fault: Fault) -> impl Iterator<Item = &Finding> {
+        self.samples.iter().filter(move |(of, _)| *of == fault).map(|(_, finding)| finding)
+    }
+
+    pub(super) const fn count(&mut self, kind: Kind) {
+        if kind.is_row() {
+            self.rows += 1;
+        } else {
+            self.records += 1;
+        }
+        if matches!(kind, Kind::Dropped) {
+            self.dropped += 1;
+        }
+    }
+
+    /// One more of a kind.
+    pub(super) fn find(&mut self, fault: Fault, finding: impl FnOnce() -> Finding) {
+        let number = match fault {
+            Fault::Lost => &mut self.lost,
+            Fault::Duplicated => &mut self.duplicated,
+            Fault::Reordered => &mut self.reordered,
+            Fault::Phantom => &mut self.phantom,
+            Fault::Different => &mut self.different,
+            Fault::NotUnique => &mut self.not_unique,
+        };
+        *number += 1;
+        self.sample(fault, finding);
+    }
+
+    /// Keeps a finding that was counted.
+    pub(super) fn sample(&mut self, fault: Fault, finding: impl FnOnce() -> Finding) {
+        if self.samples(fault).count() < SAMPLES_MAX {
+            self.samples.push((fault, finding()));
+        }
+    }
+
+    /// The numbers alone.
+    #[cfg(test)]
+    pub(super) fn without_samples(self) -> Self {
+        Self { samples: Vec::new(), ..self }
+    }
+
+    /// Whether a place has no id yet.
+    pub(super) fn has_unnamed(&self) -> bool {
+        self.samples.iter().any(|(_, finding)| finding.id.is_none())
+    }
+
+    /// This record has this id.
+    pub(super) fn name(&mut self, record: &Entry) {
+        let place = (Some(record.topic), Some((record.partition, record.place)));
+        for (_, finding) in &mut self.samples {
+            if finding.id.is_none() && (finding.topic, finding.record) == place {
+                finding.id = Some(record.id);
+            }
+        }
+    }
+}

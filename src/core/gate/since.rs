@@ -1,0 +1,93 @@
+//! Since when a stream has left out no row, so that what a slot has passed is known to be delivered.
+//!
+//! Input: the [`Facts`] about the source, the [`Progress`] in Kafka, and how the gate lets the stream be carried
+//! on. Output: the [`Since`] that the next progress holds. Why: a slot that was made anew in the place of a lost one
+//! passes rows that neither of them has delivered, and looks like its predecessor. Its position is what tells
+//! them apart: it lies beyond what the progress names. Invariant: a beginning is handed on only from one
+//! session to the next that goes on where it ended.
+
+use super::{Facts, Resume, Warning, oids};
+use crate::lsn::Lsn;
+use crate::progress::{Progress, Since};
+
+/// The beginning that the progress names, if nothing was left out from there to the slot's position.
+pub fn unbroken(now: &Facts, progress: &Progress, resume: &Resume) -> Option<Since> {
+    let since = progress.lineage.since?;
+    let breaks = |warning: &Warning| match warning {
+        Warning::TailLost { .. } => false,
+        // What an altered publication left out nobody can tell.
+        Warning::Gap { .. }
+        | Warning::PublicationAltered { .. }
+        | Warning::AlteredMeanwhile { .. } => true,
+    };
+    // What a table had before it was published is not in the stream.
+    let (before, now_oids) = (oids(&progress.lineage), oids(&now.lineage));
+    if resume.warnings.iter().any(breaks) || !now_oids.is_subset(&before) {
+        return None;
+    }
+    // Of a slot that nothing was acknowledged to, the beginning is the position.
+    let delivered = if resume.mark.end == Lsn::ZERO { since.lsn } else { resume.mark.end };
+    (now.confirmed <= delivered).then_some(since)
+}
+
+/// The beginning of a stream of whose earlier rows nothing is known.
+pub const fn begins(now: &Facts) -> Since {
+    Since { lsn: now.confirmed, xid: now.next_xid }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::judge;
+    use crate::pipeline::Mark;
+    use crate::progress::Lineage;
+
+    const SINCE: Since = Since { lsn: Lsn::new(40), xid: 7 };
+
+    /// Of a slot at 50, after progress up to `end`.
+    fn of(end: u64, change: impl FnOnce(&mut Facts, &mut Progress)) -> Option<Since> {
+        let mut now = Facts { confirmed: Lsn::new(50), server: Lsn::new(90), ..Facts::default() };
+        let lineage = Lineage { since: Some(SINCE), ..Lineage::default() };
+        let mut progress = Progress { lineage, mark: Mark::at(Lsn::new(end)), backfill: None };
+        change(&mut now, &mut progress);
+        let resume = judge(&now, Some(&progress)).unwrap();
+        unbroken(&now, &progress, &resume)
+    }
+
+    #[test]
+    fn g1_a_beginning_is_handed_on_where_the_slot_is_not_ahead_of_the_progress() {
+        assert_eq!(of(50, |_, _| ()), Some(SINCE));
+        assert_eq!(of(60, |_, _| ()), Some(SINCE), "acknowledgements follow the progress");
+        assert_eq!(of(49, |_, _| ()), None, "a slot that was made anew, or moved");
+        assert_eq!(of(50, |_, progress| progress.lineage.since = None), None);
+    }
+
+    #[test]
+    fn g1_before_the_first_row_the_slot_must_be_where_it_was_made() {
+        assert_eq!(of(0, |now, _| now.confirmed = SINCE.lsn), Some(SINCE));
+        assert_eq!(of(0, |_, _| ()), None, "another one was made behind it");
+    }
+
+    #[test]
+    fn g1_a_table_that_came_later_begins_anew() {
+        let table = |lineage: &mut Lineage| {
+            lineage.tables.insert("public.outbox".to_owned(), 8);
+        };
+        let both = |now: &mut Facts, progress: &mut Progress| {
+            table(&mut now.lineage);
+            table(&mut progress.lineage);
+        };
+        assert_eq!(of(50, both), Some(SINCE));
+        assert_eq!(of(50, |now, _| table(&mut now.lineage)), None);
+        assert_eq!(of(50, |_, progress| table(&mut progress.lineage)), Some(SINCE));
+    }
+
+    #[test]
+    fn g1_a_publication_that_was_altered_ends_what_is_known() {
+        let altered = |now: &mut Facts, progress: &mut Progress| {
+            progress.lineage.publication_xid = Some(1);
+            now.lineage.publication_xid = Some(2);
+        };
+        assert_eq!(of(50, altered), None);
+    }
+}

@@ -1,0 +1,253 @@
+//! What a replication slot has passed: the transactions whose rows were delivered.
+//!
+//! Input: a slot's name, and since when its stream is known to be whole. Output: [`SlotPosition`], [`Passed`], and
+//! the SQL conditions that say of a row whether it was passed, and if not, what holds it back. Invariant: what
+//! was passed once stays so, whatever becomes of the slot later; a row whose transaction is in doubt was not
+//! passed.
+//!
+//! Postgres writes into its log, every 15 seconds and at checkpoints, which transactions are running. A slot's
+//! `catalog_xmin` is the oldest of those at such a place which the slot has confirmed (Postgres's
+//! `SnapBuildProcessRunningXacts` and `LogicalIncreaseXminForSlot`). So what older transactions wrote was committed
+//! before the confirmed position, however long they were open and whatever `created_at` says. That says nothing of
+//! what was committed before the slot was made: of a slot that was lost and made anew, the rows that neither has
+//! delivered. So those are held back that are older than the beginning of the stream, which the relay's progress
+//! names ([`Since`](postrider_core::progress::Since)).
+
+use tokio_postgres::Row;
+
+use super::PruneError;
+use crate::control::connect::Client;
+use crate::control::error::ControlError;
+use crate::control::inspect::{get, known, position};
+use crate::control::slot::slot;
+use crate::wal::WalError;
+use postrider_core::lsn::Lsn;
+
+const DOING: &str = "looking at the replication slot";
+
+/// SQL that holds of a row `t` unless the slot, whose name is this expression, has passed it. That the slot was
+/// there when the row was written is for the caller to know; a visible row whose transaction seems to lie ahead is
+/// from more than 2^31 transactions ago.
+pub fn not_passed(slot: &str) -> String {
+    format!(
+        "coalesce(NOT (age(t.xmin) < 0 OR age(t.xmin) > (SELECT age(catalog_xmin) \
+         FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot} AND database = current_database() \
+         AND wal_status IS DISTINCT FROM 'lost')), true)"
+    )
+}
+
+/// Where a slot is, all of it at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotPosition {
+    /// Its name.
+    pub slot: String,
+    /// Everything before it is acknowledged.
+    pub confirmed: Lsn,
+    /// What transactions with lower numbers, in 64 bits, have written was committed before that.
+    pub before: u64,
+    /// No transaction of this number or a later one has committed.
+    pub next_xid: u64,
+    /// Where the server's log ends.
+    pub current: Lsn,
+    /// The server's timeline.
+    pub timeline: u32,
+}
+
+/// Where the slot is. Refuses one that is not there, is lost, or is not a relay's in this database.
+pub async fn slot_position(client: &Client, name: &str) -> Result<SlotPosition, PruneError> {
+    const SQL: &str = "\
+        SELECT s.confirmed_flush_lsn::text, s.catalog_xmin::text::bigint, \
+            pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()), \
+            pg_catalog.pg_current_wal_flush_lsn()::text, \
+            ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint, \
+            to_jsonb(s)->>'wal_status' \
+        FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1::text";
+    refuse(client, name).await?;
+    let found = client.run(DOING, client.sql().query_opt(SQL, &[&name])).await?;
+    let row = found.ok_or_else(|| missing(name, Vec::new()))?;
+    read(name, &row)
+}
+
+fn read(name: &str, row: &Row) -> Result<SlotPosition, PruneError> {
+    let catalog_xmin: Option<i64> = get(row, 1)?;
+    let lost =
+        || ControlError::SlotLost { slot: name.to_owned(), reason: "wal_removed".to_owned() };
+    let status: Option<String> = get(row, 5)?;
+    if status.as_deref() == Some("lost") {
+        return Err(lost().into());
+    }
+    let confirmed = position(row, 0)?.ok_or_else(lost)?;
+    let catalog_xmin = catalog_xmin.and_then(|xmin| u32::try_from(xmin).ok()).ok_or_else(lost)?;
+    let next_xid = get::<i64>(row, 2)?.cast_unsigned();
+    let timeline = u32::try_from(get::<i64>(row, 4)?);
+    let timeline = timeline.map_err(|_| ControlError::Connection {
+        doing: DOING,
+        source: WalError::Protocol("a timeline that is none"),
+    })?;
+    Ok(SlotPosition {
+        slot: name.to_owned(),
+        confirmed,
+        before: in_64_bits(catalog_xmin, next_xid),
+        next_xid,
+        current: known(row, 3)?,
+        timeline,
+    })
+}
+
+/// A transaction's number with its epoch: it lies within 2^31 of `near`.
+fn in_64_bits(xid: u32, near: u64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+    let distance = xid.wrapping_sub(near as u32).cast_signed();
+    near.saturating_add_signed(i64::from(distance))
+}
+
+/// Whether the slot is one that rows can have been delivered from.
+async fn refuse(client: &Client, name: &str) -> Result<(), PruneError> {
+    const HERE: &str = "SELECT current_database()::text, pg_catalog.pg_is_in_recovery()";
+    const OTHERS: &str = "SELECT slot_name::text FROM pg_catalog.pg_replication_slots \
+        WHERE database = current_database() AND plugin = 'pgoutput' ORDER BY 1 LIMIT 20";
+    let row = client.run(DOING, client.sql().query_one(HERE, &[])).await?;
+    let (database, in_recovery): (String, bool) = (get(&row, 0)?, get(&row, 1)?);
+    if in_recovery {
+        return Err(PruneError::Standby);
+    }
+    let Some(facts) = slot(client, name).await? else {
+        let rows = client.run(DOING, client.sql().query(OTHERS, &[])).await?;
+        let others: Result<_, ControlError> = rows.iter().map(|row| get(row, 0)).collect();
+        return Err(missing(name, others?));
+    };
+    let slot = || name.to_owned();
+    let what = match (facts.plugin.as_deref(), facts.database) {
+        (None, _) => Some("it is a physical slot".to_owned()),
+        (Some(plugin), _) if plugin != "pgoutput" => Some(format!("its plugin is `{plugin}`")),
+        (_, of) if of.as_ref() != Some(&database) => {
+            Some(format!("it is a slot of database `{}`", of.unwrap_or_default()))
+        }
+        _ => None,
+    };
+    if let Some(what) = what {
+        return Err(ControlError::SlotForeign { slot: slot(), what }.into());
+    }
+    let is_lost = facts.wal_status.as_deref() == Some("lost");
+    if is_lost || facts.invalidation.is_some() {
+        let reason = facts.invalidation.unwrap_or_else(|| "wal_removed".to_owned());
+        return Err(ControlError::SlotLost { slot: slot(), reason }.into());
+    }
+    Ok(())
+}
+
+fn missing(slot: &str, others: Vec<String>) -> PruneError {
+    PruneError::SlotMissing { slot: slot.to_owned(), others }
+}
+
+/// The publication with this OID, if there is one.
+pub async fn publication_name(client: &Client, oid: u32) -> Result<Option<String>, PruneError> {
+    const SQL: &str = "SELECT pubname::text FROM pg_catalog.pg_publication WHERE oid = $1::oid";
+    let row = client.run(DOING, client.sql().query_opt(SQL, &[&oid])).await?;
+    Ok(row.map(|row| get(&row, 0)).transpose()?)
+}
+
+/// What one slot has passed: transactions from `since` on, and below `before`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedSlot {
+    /// The slot.
+    pub slot: String,
+    /// Where its stream began; 0 if nothing was before it.
+    pub since: u64,
+    /// See [`SlotPosition::before`].
+    pub before: u64,
+}
+
+/// Rows that a slot holds back. A row may be held back by several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// It has not passed so many.
+    pub not_passed: u64,
+    /// So many were written before its stream began, and may never have been delivered.
+    pub before_slot: u64,
+}
+
+/// What all the slots have passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passed(pub Vec<PassedSlot>);
+
+impl PassedSlot {
+    /// Of a row `t`: that the slot is still before it.
+    fn lags(&self) -> String {
+        let before = self.xid();
+        format!("(age(t.xmin) >= 0 AND age(t.xmin) <= age({before}))")
+    }
+
+    /// Of a row `t`: that it is from before the slot's beginning, or may be.
+    fn is_early(&self) -> String {
+        if self.since == 0 {
+            return "false".to_owned();
+        }
+        let (lags, before) = (self.lags(), self.xid());
+        let span = self.before.saturating_sub(self.since);
+        format!(
+            "(NOT {lags} AND (age(t.xmin) < 0 OR age(t.xmin)::bigint - age({before}) > {span}))"
+        )
+    }
+
+    /// As Postgres writes it.
+    fn xid(&self) -> String {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+        let xid = self.before as u32;
+        format!("'{xid}'::pg_catalog.xid")
+    }
+}
+
+impl Passed {
+    /// Of a row `t`: that every slot has passed it.
+    pub(super) fn condition(&self) -> String {
+        let one = |slot: &PassedSlot| format!("NOT {} AND NOT {}", slot.lags(), slot.is_early());
+        self.0.iter().map(one).collect::<Vec<_>>().join(" AND ")
+    }
+
+    /// An array of what each slot holds back, two numbers for each, as columns `l0`, `e0`, ... of `from`.
+    pub(super) fn counts(&self) -> String {
+        let one =
+            |at: usize| format!("count(*) FILTER (WHERE l{at}), count(*) FILTER (WHERE e{at})");
+        let counts: Vec<_> = (0..self.0.len()).map(one).collect();
+        format!("ARRAY[{}]", counts.join(", "))
+    }
+
+    /// These columns, of a row `t`.
+    pub(super) fn columns(&self) -> String {
+        let one = |(at, slot): (usize, &PassedSlot)| {
+            format!("{} AS l{at}, {} AS e{at}", slot.lags(), slot.is_early())
+        };
+        self.0.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The numbers that [`Passed::counts`] asked for.
+    pub(super) fn held(&self, counts: &[i64]) -> Vec<Held> {
+        let number = |at: usize| counts.get(at).map_or(0, |count| count.unsigned_abs());
+        let one = |at: usize| Held { not_passed: number(2 * at), before_slot: number(2 * at + 1) };
+        (0..self.0.len()).map(one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transactions_number_finds_its_epoch() {
+        let epoch = 1_u64 << 32;
+        assert_eq!(in_64_bits(700, 740), 700);
+        assert_eq!(in_64_bits(741, 740), 741, "the slot was read a moment after the snapshot");
+        assert_eq!(in_64_bits(u32::MAX, epoch + 5), epoch - 1);
+        assert_eq!(in_64_bits(4, epoch - 1), epoch + 4);
+        assert_eq!(in_64_bits(u32::MAX - 5, 3), 0, "no transaction is that old");
+    }
+
+    #[test]
+    fn a_stream_without_a_beginning_has_no_early_rows() {
+        let slot = |since| PassedSlot { slot: "s".to_owned(), since, before: (1 << 32) + 9 };
+        assert_eq!(slot(0).is_early(), "false");
+        assert!(slot(1 << 32).is_early().ends_with("age('9'::pg_catalog.xid) > 9))"));
+        assert!(slot(u64::MAX).is_early().ends_with("> 0))"), "it has passed nothing");
+    }
+}

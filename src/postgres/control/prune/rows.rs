@@ -1,0 +1,153 @@
+//! Old rows of one table, page by page from the oldest: counted, or deleted.
+//!
+//! Input: a [`PruneTable`] that has rows of its own, the moment before which they are old, and what was
+//! [`Passed`]. Output: a [`Page`] of counts for each transaction. Invariant: each row is visited once, by keyset
+//! pagination over age and id, however many have the same age; a row that somebody has locked is left; a row that
+//! was not passed stays.
+
+use std::time::Duration;
+
+use tokio_postgres::types::ToSql;
+
+use super::PruneError;
+use super::passed::{Held, Passed};
+use super::table::PruneTable;
+use crate::control::connect::{Client, sql_error};
+use crate::control::error::ControlError;
+use crate::control::hint_text::qualified;
+use crate::control::inspect::get;
+use crate::wal::quote::identifier;
+
+const DOING: &str = "pruning rows";
+
+/// Values that the server prints are read by it again, as the same values: the place behind a page, and bounds of
+/// partitions. `SQL, DMY` names time zones by abbreviations, of which the server reads some as another zone's.
+const READ_AGAIN: &str =
+    "SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 3";
+
+/// A walk over the old rows of a table.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    client: &'a Client,
+    table: PruneTable,
+    cutoff: String,
+    passed: &'a Passed,
+    batch: i64,
+    deletes: bool,
+    /// Age and id of the last row of the page before.
+    from: Option<(String, String)>,
+    /// The last page was not full. What is written since is for the next run: writers of rows that look old would
+    /// keep it for ever.
+    is_done: bool,
+}
+
+/// What became of a page.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Page {
+    /// Old rows that were looked at.
+    pub old: u64,
+    /// Those of them that every slot has passed.
+    pub passed: u64,
+    /// Those that were deleted; the others were locked.
+    pub deleted: u64,
+    /// What each slot holds back, in the order of [`Passed`].
+    pub held: Vec<Held>,
+}
+
+impl<'a> Rows<'a> {
+    /// Begins at the oldest.
+    pub fn of(
+        client: &'a Client,
+        table: PruneTable,
+        cutoff: &str,
+        passed: &'a Passed,
+        batch: u32,
+    ) -> Self {
+        let (cutoff, batch) = (cutoff.to_owned(), i64::from(batch));
+        Self { client, table, cutoff, passed, batch, deletes: false, from: None, is_done: false }
+    }
+
+    /// The same walk, which deletes.
+    #[must_use]
+    pub fn deleting(self) -> Self {
+        Self { deletes: true, ..self }
+    }
+
+    /// The next page, in a transaction of its own; `None` at the end.
+    ///
+    /// # Panics
+    /// If the server gives the same page once more.
+    pub async fn next(&mut self) -> Result<Option<Page>, PruneError> {
+        if self.is_done {
+            return Ok(None);
+        }
+        let sql = self.sql();
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&self.cutoff, &self.batch];
+        if let Some((age, id)) = &self.from {
+            values.extend([age as &(dyn ToSql + Sync), id]);
+        }
+        // A page takes as long as it takes; only locks are waited for with a limit.
+        let found = self.client.sql().query_one(&sql, &values).await;
+        let row = found.map_err(|error| failed(DOING, &error))?;
+        let number = |at: usize| Ok::<_, ControlError>(get::<i64>(&row, at)?.unsigned_abs());
+        let held = self.passed.held(&get::<Vec<i64>>(&row, 3)?);
+        let page = Page { old: number(0)?, passed: number(1)?, deleted: number(2)?, held };
+        self.is_done = page.old < self.batch.unsigned_abs();
+        if page.old == 0 {
+            return Ok(None);
+        }
+        let behind = get::<Option<String>>(&row, 4)?.zip(get::<Option<String>>(&row, 5)?);
+        assert!(behind != self.from, "a page goes forward: it begins behind {behind:?}");
+        self.from = behind;
+        Ok(Some(page))
+    }
+
+    fn sql(&self) -> String {
+        let PruneTable { name, age, age_type, id, id_type, .. } = &self.table;
+        let (name, age, id) = (qualified(name), identifier(age), identifier(id));
+        let (passed, flags, counts) =
+            (self.passed.condition(), self.passed.columns(), self.passed.counts());
+        // One row comparison is an index position. A comparison of the age alone would start the scan before
+        // all rows of that age.
+        let after = if self.from.is_some() {
+            format!("AND (t.{age}, t.{id}) > ($3::text::{age_type}, $4::text::{id_type})")
+        } else {
+            String::new()
+        };
+        let places = "ARRAY(SELECT place FROM page WHERE passed)";
+        let gone = if self.deletes {
+            format!(
+                "DELETE FROM ONLY {name} AS t WHERE t.ctid = ANY (ARRAY(SELECT h.ctid FROM ONLY {name} AS h \
+                 WHERE h.ctid = ANY ({places}) FOR UPDATE SKIP LOCKED)) RETURNING 1"
+            )
+        } else {
+            "SELECT 1 WHERE false".to_owned()
+        };
+        format!(
+            "WITH page AS MATERIALIZED (SELECT t.ctid AS place, t.{age} AS age, t.{id} AS id, \
+                 {passed} AS passed, {flags} FROM ONLY {name} AS t \
+                 WHERE t.{age} < ($1::text::timestamptz)::{age_type} AND t.{id} IS NOT NULL {after} \
+                 ORDER BY t.{age}, t.{id} LIMIT $2::int8), \
+             gone AS ({gone}) \
+             SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM page WHERE passed), \
+                 (SELECT count(*) FROM gone), (SELECT {counts} FROM page), \
+                 last.age::text, last.id::text \
+             FROM (SELECT) AS one LEFT JOIN \
+                 (SELECT age, id FROM page ORDER BY age DESC, id DESC LIMIT 1) AS last ON true"
+        )
+    }
+}
+
+/// A statement that failed. 55P03: a lock was not to be had.
+pub(super) fn failed(doing: &'static str, error: &tokio_postgres::Error) -> ControlError {
+    ControlError::Connection { doing, source: sql_error(error) }
+}
+
+/// Readies a session: every wait for a lock is bounded from now on, and a row that a policy hides is an error, for it
+/// would count as one that is not there.
+pub async fn prepare_session(client: &Client, lock_timeout: Duration) -> Result<(), PruneError> {
+    // 0 would be no limit at all, and the setting has 32 bits.
+    let ms = lock_timeout.as_millis().clamp(1, i32::MAX.unsigned_abs().into());
+    let sql = format!("SET lock_timeout = {ms}; SET row_security = off; {READ_AGAIN}");
+    Ok(client.run(DOING, client.sql().batch_execute(&sql)).await?)
+}

@@ -1,0 +1,53 @@
+//! What a table's rows need of the connection that they are read over.
+//!
+//! Text goes both ways in the encoding of the stream, so that rows have the bytes that a stream's rows have.
+
+use std::borrow::Cow;
+
+use super::{Connection, StreamEncoding};
+use crate::wal::error::WalError;
+use crate::wal::message_channel::MessageChannel;
+use crate::wal::transport::Transport;
+
+impl<T: Transport> Connection<T> {
+    /// Sends a query in the encoding of the stream; its answer, in that encoding, comes over [`Self::channel`].
+    pub(in crate::wal) fn send_in_own_encoding(&mut self, sql: &str) -> Result<(), WalError> {
+        let StreamEncoding::Own(charset) = self.params.encoding.clone() else {
+            return self.send_command(sql).map(|_| ());
+        };
+        let Some(command) = charset.encode(sql) else {
+            return Err(WalError::QueryUntranslatable);
+        };
+        self.speak(Some(charset))?;
+        self.send_query(&command).map(|_| ())
+    }
+
+    /// Text in the encoding of the stream; what that lacks is left as UTF-8, which it then does not show either.
+    pub(in crate::wal) fn encoded<'a>(&self, text: &'a str) -> Cow<'a, [u8]> {
+        let encoded = self.session.charset.as_ref().and_then(|charset| charset.encode(text));
+        encoded.map_or(Cow::Borrowed(text.as_bytes()), Cow::Owned)
+    }
+
+    /// Text of the stream.
+    pub(in crate::wal) fn text(&self, bytes: &[u8]) -> String {
+        match &self.session.charset {
+            None => String::from_utf8_lossy(bytes).into_owned(),
+            Some(charset) => charset.text(bytes),
+        }
+    }
+
+    /// Bytes read since the connection began, framing included.
+    pub(in crate::wal) const fn bytes_read(&self) -> u64 {
+        self.session.bytes_read
+    }
+
+    /// Bytes read and not consumed.
+    pub(in crate::wal) fn buffered(&self) -> usize {
+        self.session.buffer.len()
+    }
+
+    /// What messages come over.
+    pub(in crate::wal) const fn channel(&mut self) -> &mut MessageChannel<T> {
+        &mut self.session
+    }
+}

@@ -1,0 +1,37 @@
+//! The columns of a table that a replication stream sends, as the catalog has them.
+
+/// A column as the catalog has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type; for a domain over a built-in type, that type.
+    pub type_oid: u32,
+    /// `pg_attribute.atttypmod`.
+    pub modifier: i32,
+    /// Whether it may be NULL.
+    pub is_nullable: bool,
+}
+
+/// Asks for the columns that are sent of a table, by the SQL of its OID: name, type, modifier, and whether it may be
+/// NULL, in the table's order.
+///
+/// The stream names a domain's innermost type (`logicalrep_write_typ` in `replication/logical/proto.c`). Objects of
+/// the system have OIDs below 16384 (`FirstNormalObjectId`).
+pub(crate) fn columns_sql(table_oid: &str) -> String {
+    format!(
+        "WITH RECURSIVE type AS ( \
+             SELECT a.attnum, t.oid, t.typtype, t.typbasetype \
+             FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
+             WHERE a.attrelid = {table_oid} AND a.attnum > 0 AND NOT a.attisdropped \
+                 AND a.attgenerated = '' \
+             UNION ALL \
+             SELECT type.attnum, t.oid, t.typtype, t.typbasetype \
+             FROM type JOIN pg_catalog.pg_type t ON type.typtype = 'd' AND t.oid = type.typbasetype) \
+         SELECT a.attname::text, CASE WHEN type.oid < 16384 THEN type.oid ELSE a.atttypid END, \
+             a.atttypmod, NOT a.attnotnull \
+         FROM type JOIN pg_catalog.pg_attribute a \
+             ON a.attrelid = {table_oid} AND a.attnum = type.attnum \
+         WHERE type.typtype <> 'd' ORDER BY a.attnum"
+    )
+}

@@ -1,0 +1,190 @@
+//! Turns a row of COPY's text format into a pgoutput Insert.
+//!
+//! Input: one row as `COPY .. TO STDOUT` sends it (documentation of COPY, "Text Format"), its line end included,
+//! and how many columns it has. Output: the Insert that a stream would have brought for it, and where the values
+//! of some columns lie in it. Invariant: a row that does not have as many columns, or ends in the middle of an
+//! escape, is an error (G7); a backslash and `N` alone is NULL, and an empty value is not.
+
+use std::ops::Range;
+
+use crate::wal::WalError;
+
+/// What comes before the columns of an Insert: tag, OID, marker, number of columns.
+const HEAD_BYTES: usize = 8;
+
+/// Writes Inserts of one table.
+#[derive(Debug)]
+pub(super) struct RowWriter {
+    head: [u8; HEAD_BYTES],
+    columns: usize,
+    /// Columns whose places are kept, in the order in which they are asked for.
+    kept: Vec<usize>,
+}
+
+/// An Insert, and where the kept columns lie in it; `None` is NULL.
+#[derive(Debug, Default)]
+pub(super) struct RowBuffer {
+    pub(super) message: Vec<u8>,
+    places: Vec<Option<Range<usize>>>,
+}
+
+impl RowBuffer {
+    /// The values of the kept columns; `None` is NULL.
+    pub(super) fn kept(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        self.places.iter().map(|place| {
+            let place = place.clone()?;
+            let value = self.message.get(place);
+            assert!(value.is_some(), "a place lies within the message that it was noted in");
+            value
+        })
+    }
+}
+
+impl RowWriter {
+    /// Of a table with this OID and so many columns. The places of `kept` are noted.
+    ///
+    /// # Panics
+    /// Above 65,535 columns; Postgres allows 1,600.
+    pub(super) fn new(table_oid: u32, columns: usize, kept: Vec<usize>) -> Self {
+        assert!(kept.iter().all(|column| *column < columns), "a kept column is one of the table's");
+        let Ok(count) = u16::try_from(columns) else { unreachable!("{columns} columns") };
+        let mut head = [0; HEAD_BYTES];
+        let parts = [b"I".as_slice(), &table_oid.to_be_bytes(), b"N", &count.to_be_bytes()];
+        head.copy_from_slice(&parts.concat());
+        Self { head, columns, kept }
+    }
+
+    /// Replaces what is in `out` by the Insert of a row.
+    pub(super) fn write(&self, row: &[u8], out: &mut RowBuffer) -> Result<(), WalError> {
+        let row = row.strip_suffix(b"\n").unwrap_or(row);
+        out.message.clear();
+        out.message.extend(self.head);
+        out.places.clear();
+        out.places.resize(self.kept.len(), None);
+        let mut columns = 0;
+        // A tab within a value is escaped. A table without columns has an empty row.
+        let values = row.split(|byte| *byte == b'\t');
+        for value in
+            values.take(if self.columns == 0 { usize::from(!row.is_empty()) } else { usize::MAX })
+        {
+            if columns == self.columns {
+                return Err(WalError::Protocol("a row of COPY with more columns than its table"));
+            }
+            let place = write_value(value, &mut out.message)?;
+            for (kept, noted) in self.kept.iter().zip(&mut out.places) {
+                if *kept == columns {
+                    noted.clone_from(&place);
+                }
+            }
+            columns += 1;
+        }
+        if columns == self.columns {
+            Ok(())
+        } else {
+            Err(WalError::Protocol("a row of COPY with fewer columns than its table"))
+        }
+    }
+}
+
+/// Appends a column; returns where its value lies.
+fn write_value(value: &[u8], out: &mut Vec<u8>) -> Result<Option<Range<usize>>, WalError> {
+    if value == b"\\N" {
+        out.push(b'n');
+        return Ok(None);
+    }
+    out.push(b't');
+    let length_at = out.len();
+    out.extend([0; 4]);
+    let start = out.len();
+    let mut rest = value;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'\\') {
+        let (plain, escape) = rest.split_at(at);
+        let [_, letter, after @ ..] = escape else {
+            return Err(WalError::Protocol("a row of COPY that ends within an escape"));
+        };
+        out.extend(plain);
+        out.push(unescaped(*letter));
+        rest = after;
+    }
+    out.extend(rest);
+    let end = out.len();
+    let length =
+        u32::try_from(end - start).map_err(|_| WalError::Protocol("a value of COPY of 4 GiB"))?;
+    let Some(place) = out.get_mut(length_at..start) else { unreachable!("room was made for it") };
+    place.copy_from_slice(&length.to_be_bytes());
+    Ok(Some(start..end))
+}
+
+/// What Postgres writes as a backslash and this letter (`CopyAttributeOutText` in copyto.c); any other character
+/// stands for itself.
+const fn unescaped(letter: u8) -> u8 {
+    match letter {
+        b'b' => 0x08,
+        b'f' => 0x0C,
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'v' => 0x0B,
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_core::pgoutput::encode;
+    use postrider_core::pgoutput::{Column, Message, decode};
+
+    fn written(row: &[u8], columns: usize, kept: Vec<usize>) -> Result<RowBuffer, WalError> {
+        let mut out = RowBuffer::default();
+        RowWriter::new(7, columns, kept).write(row, &mut out).map(|()| out)
+    }
+
+    #[test]
+    fn a_row_is_the_insert_that_the_stream_would_have_brought() {
+        let row = written(b"a\t\\N\t\t\\\\x6162\tone\\ntwo\\ttabs \\\\ \\b\\f\\r\\v\n", 5, vec![]);
+        let mut wanted = Vec::new();
+        let last = b"one\ntwo\ttabs \\ \x08\x0C\r\x0B";
+        let values = [
+            Column::Text(b"a"),
+            Column::Null,
+            Column::Text(b""),
+            Column::Text(b"\\x6162"),
+            Column::Text(last),
+        ];
+        encode::insert(&mut wanted, 7, &values);
+        assert_eq!(row.unwrap().message, wanted);
+    }
+
+    #[test]
+    fn kept_columns_are_found_in_the_order_that_was_asked_for() {
+        let row = written(b"1\t\\N\t\\\\3\n", 3, vec![2, 0, 1]).unwrap();
+        let kept: Vec<_> = row.kept().collect();
+        assert_eq!(kept, [Some(b"\\3".as_slice()), Some(b"1"), None]);
+    }
+
+    #[test]
+    fn columns_of_one_are_empty_or_null_and_of_none_nothing() {
+        let decoded = |row: &[u8], columns| {
+            let row = written(row, columns, vec![]).unwrap();
+            match decode(&row.message).unwrap() {
+                Message::Insert(insert) => {
+                    insert.tuple.columns().map(|c| format!("{c:?}")).collect()
+                }
+                other => vec![format!("{other:?}")],
+            }
+        };
+        assert_eq!(decoded(b"\n", 1), [format!("{:?}", Column::Text(b""))]);
+        assert_eq!(decoded(b"\\N\n", 1), [format!("{:?}", Column::Null)]);
+        assert_eq!(decoded(b"\n", 0), Vec::<String>::new());
+    }
+
+    #[test]
+    fn g7_a_row_of_another_shape_is_an_error() {
+        for (row, columns) in
+            [(b"a\tb\n".as_slice(), 1), (b"a\tb\n", 3), (b"a\\\n", 1), (b"a\n", 0), (b"\n", 2)]
+        {
+            assert!(written(row, columns, vec![]).is_err(), "{row:?} {columns}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Keeps tables in the shape in which they are read, and finds out whether they were rewritten before.
+//!
+//! `ALTER TABLE` that rewrites a table is not safe for snapshots (documentation, "Caveats" of concurrency control): one
+//! that was taken before it sees no row afterwards, and each row has the number of the transaction that rewrote it.
+//! So a table is locked before the snapshot is taken; where the snapshot comes first, as with a slot's, the files
+//! that held the rows then are compared with those of now.
+
+use super::scan::sql_name;
+use crate::wal::{Connection, Transport, WalError};
+use postrider_core::outbox::TableName;
+
+/// A table or partition with rows of its own, and the file that held them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableFile {
+    /// The OID of table or partition.
+    pub oid: u32,
+    /// The file as the transaction's snapshot has it.
+    pub then: u32,
+    /// The file of now.
+    pub now: u32,
+}
+
+/// Locks tables, with their partitions, until the transaction ends. It takes no snapshot: rows are seen as of the
+/// first query after it. Waits for whoever changes a table no longer than for any answer.
+pub fn lock_tables<'a, T: Transport>(
+    connection: &mut Connection<T>,
+    tables: impl IntoIterator<Item = &'a TableName>,
+) -> Result<(), WalError> {
+    let names: Vec<String> = tables.into_iter().map(sql_name).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let sql = format!("LOCK TABLE {} IN ACCESS SHARE MODE", names.join(", "));
+    connection.simple_query(&sql).map(|_| ())
+}
+
+/// The files of these tables and of their partitions, in the order of their OIDs.
+pub fn table_files<T: Transport>(
+    connection: &mut Connection<T>,
+    tables: &[u32],
+) -> Result<Vec<TableFile>, WalError> {
+    let oids: Vec<String> = tables.iter().map(u32::to_string).collect();
+    // The function looks at the catalog of now, whatever the snapshot is.
+    let rows = connection.simple_query(&format!(
+        "SELECT c.oid::text, c.relfilenode::text, pg_catalog.pg_relation_filenode(c.oid)::text \
+         FROM pg_catalog.unnest(ARRAY[{}]::oid[]) AS named (id) \
+         CROSS JOIN LATERAL (SELECT named.id AS id UNION \
+             SELECT relid FROM pg_catalog.pg_partition_tree(named.id)) AS part \
+         JOIN pg_catalog.pg_class c ON c.oid = part.id AND c.relkind = 'r' ORDER BY c.oid",
+        oids.join(", ")
+    ))?;
+    let malformed = || WalError::Protocol("a malformed answer about a table's files");
+    let number = |text: Option<&Option<String>>| {
+        text.and_then(|text| text.as_deref()?.parse().ok()).ok_or_else(malformed)
+    };
+    let file = |row: &Vec<Option<String>>| {
+        Ok(TableFile {
+            oid: number(row.first())?,
+            then: number(row.get(1))?,
+            now: number(row.get(2))?,
+        })
+    };
+    rows.iter().map(file).collect()
+}

@@ -1,0 +1,404 @@
+//! The rows of tables as a stream of frames, so that whoever delivers a replication stream delivers them too.
+//!
+//! Input: [`TableScan`]s, read one after the other by COPY over a replication connection (of which a logical one
+//! runs SQL, by simple queries), in the snapshot of the transaction that it is in. Output: [`Frame`]s as the
+//! stream has them: small transactions that begin and end, descriptions of tables, inserts; at the end a
+//! keepalive. Invariant: positions are not those of the log, but count the transactions from where the caller
+//! says, and never reach its end before the last row; a row is sent once; memory is bounded by the largest row
+//! (G3); malformed bytes are an error (G7). Nothing is acknowledged to the server.
+
+mod columns;
+mod copy_text;
+mod cursor;
+mod lock;
+mod pace;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use postgres_protocol::message::backend::Message;
+
+use super::buffer::Head;
+use super::connection::Connection;
+use super::error::WalError;
+use super::message_channel::parse;
+use super::transport::{Transport, Wire};
+use copy_text::{RowBuffer, RowWriter};
+use cursor::Ends;
+use pace::Pace;
+use postrider_core::frame::Frame;
+use postrider_core::lsn::Lsn;
+use postrider_core::pgoutput::encode::{self, Table};
+use postrider_core::pgoutput::{Begin, Commit, PgTime};
+use postrider_core::progress::RowCursor;
+
+pub use columns::RowColumn;
+pub(crate) use columns::columns_sql;
+pub use lock::{TableFile, lock_tables, table_files};
+pub use scan::{OrderColumn, ScanRequest, TableScan, sql_rows};
+
+/// Rows of one transaction. Enough that its two frames cost nothing; few enough that a stop, which waits for its
+/// end, does not wait long.
+const TRANSACTION_ROWS: u32 = 1_000;
+/// Of rows that are paced, one transaction has those of a second's tenth.
+const PACED_TRANSACTIONS_PER_S: u32 = 10;
+
+/// What each transaction takes of positions: one that ended a byte behind its commit would be a logical message
+/// outside of transactions, which is known by its place alone, so that all of its rows would be taken for one.
+const POSITIONS: u64 = 2;
+
+/// Which positions the transactions have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Positions {
+    /// The first transaction begins here; each takes two positions.
+    pub first: Lsn,
+    /// So many of its rows were delivered by an earlier session, and are not read again.
+    pub rows: u32,
+    /// Where the last one ends, once all rows were read: above any number of transactions.
+    pub end: Lsn,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct TableStream<T = Wire> {
+    connection: Connection<T>,
+    scans: VecDeque<TableScan>,
+    scan: Option<Scan>,
+    step: Step,
+    /// What `peek` shows.
+    shown: Option<Shown>,
+    frame: RowBuffer,
+    /// The row that was consumed last, if there was one.
+    consumed: RowBuffer,
+    /// Its table and order.
+    consumed_of: Option<(String, Vec<OrderColumn>)>,
+    /// The next row is the first one of its table.
+    is_first_of_table: bool,
+    ends: Ends,
+    rows: u64,
+    positions: Positions,
+    commit_time: PgTime,
+    bytes_before: u64,
+    pace: Option<Pace>,
+    transaction_rows: u32,
+}
+
+/// The table that is being read.
+#[derive(Debug)]
+struct Scan {
+    table: TableScan,
+    writer: RowWriter,
+    is_described: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Between,
+    /// A transaction is open, with so many rows.
+    Within(u32),
+    /// All was read.
+    Ended,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Shown {
+    Begin,
+    Relation,
+    Row(Head),
+    Commit,
+    End,
+}
+
+/// What the server has sent of the table.
+enum Arrived {
+    Nothing,
+    Row(Head),
+    End,
+}
+
+impl<T: Transport> TableStream<T> {
+    /// Reads tables in this order.
+    pub fn begin(connection: Connection<T>, scans: Vec<TableScan>, at: Positions) -> Self {
+        let bytes_before = connection.bytes_read();
+        Self {
+            connection,
+            scans: scans.into(),
+            scan: None,
+            step: Step::Between,
+            shown: None,
+            frame: RowBuffer::default(),
+            consumed: RowBuffer::default(),
+            consumed_of: None,
+            is_first_of_table: true,
+            ends: Ends::default(),
+            rows: 0,
+            positions: at,
+            commit_time: PgTime::default(),
+            bytes_before,
+            pace: None,
+            transaction_rows: TRANSACTION_ROWS,
+        }
+    }
+
+    /// The same, of at most so many rows a second.
+    #[must_use]
+    pub fn paced(self, rows_per_second: Option<u32>) -> Self {
+        let Some(rows) = rows_per_second else { return self };
+        let transaction_rows = (rows / PACED_TRANSACTIONS_PER_S).clamp(1, TRANSACTION_ROWS);
+        Self { pace: Some(Pace::new(rows, Instant::now())), transaction_rows, ..self }
+    }
+
+    /// Reads what is there and fits; if nothing is there, waits at most `wait` for it. Returns the bytes read.
+    /// While no row may be sent it waits for the next one instead.
+    pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
+        self.connection.channel().push_out()?;
+        let bytes = self.connection.channel().read_available()?;
+        if bytes > 0 || wait.is_zero() {
+            return Ok(bytes);
+        }
+        if let Some(pause) = self.pace.as_ref().map(|pace| pace.pause(Instant::now()))
+            && !pause.is_zero()
+        {
+            std::thread::sleep(pause.min(wait));
+            return Ok(0);
+        }
+        if self.step == Step::Ended {
+            std::thread::sleep(wait);
+            return Ok(0);
+        }
+        let channel = self.connection.channel();
+        if channel.buffer.room()?.is_empty() {
+            return Ok(0);
+        }
+        channel.wait(wait)?;
+        channel.push_out()?;
+        channel.read_available()
+    }
+
+    /// The next frame, if it is there; the same one until [`TableStream::consume`]. Errors that the server
+    /// reports come from here.
+    pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
+        if self.shown.is_none() {
+            self.shown = self.next_frame()?;
+        }
+        let start = self.positions.first;
+        Ok(self.shown.map(|shown| match shown {
+            Shown::End => Frame::Keepalive { end: self.positions.end, reply_now: false },
+            _ => Frame::Wal { start, sent_us: self.commit_time.0, data: &self.frame.message },
+        }))
+    }
+
+    /// Takes the frame that `peek` showed.
+    pub fn consume(&mut self) {
+        self.step = match (self.shown.take(), self.step) {
+            (Some(Shown::Begin), _) => Step::Within(std::mem::take(&mut self.positions.rows)),
+            (Some(Shown::Row(head)), Step::Within(rows)) => {
+                self.connection.channel().buffer.consume(head);
+                std::mem::swap(&mut self.frame, &mut self.consumed);
+                self.rows += 1;
+                if self.is_first_of_table {
+                    self.is_first_of_table = false;
+                    self.consumed_of = self.scan.as_ref().map(|scan| scan.table.named());
+                }
+                Step::Within(rows + 1)
+            }
+            (Some(Shown::Commit), _) => {
+                self.positions.first = end_of(self.positions.first);
+                let cursor = self.cursor();
+                self.ends.push(self.positions.first, cursor);
+                Step::Between
+            }
+            (Some(Shown::End), _) => Step::Ended,
+            (Some(Shown::Relation) | None, step) => step,
+            (Some(Shown::Row(_)), Step::Between | Step::Ended) => {
+                unreachable!("a row is within a transaction")
+            }
+        };
+    }
+
+    /// Builds the next frame, if it is known.
+    fn next_frame(&mut self) -> Result<Option<Shown>, WalError> {
+        match self.step {
+            Step::Ended => Ok(None),
+            Step::Between => self.first_frame(),
+            Step::Within(rows) => self.further_frame(rows),
+        }
+    }
+
+    /// That a transaction begins, if there is a row for it; or that there is none any more.
+    fn first_frame(&mut self) -> Result<Option<Shown>, WalError> {
+        loop {
+            if self.scan.is_none() {
+                let Some(table) = self.scans.pop_front() else { return Ok(Some(Shown::End)) };
+                self.connection.send_in_own_encoding(&table.sql)?;
+                let kept = table.order.iter().map(|(at, _)| *at).collect();
+                let columns = table.columns.len();
+                let writer = RowWriter::new(table.table_oid, columns, kept);
+                self.scan = Some(Scan { table, writer, is_described: false });
+                self.is_first_of_table = true;
+            }
+            match self.arrived()? {
+                Arrived::Nothing => return Ok(None),
+                Arrived::Row(_) => break,
+                Arrived::End => self.scan = None,
+            }
+        }
+        let Positions { first, end, .. } = self.positions;
+        assert!(first < end, "positions up to {end} are enough for all transactions");
+        self.commit_time = PgTime::from_unix_us(now_us());
+        self.frame.message.clear();
+        let begin = Begin { final_lsn: first, commit_time: self.commit_time, xid: 0 };
+        encode::begin(&mut self.frame.message, &begin);
+        Ok(Some(Shown::Begin))
+    }
+
+    fn further_frame(&mut self, rows: u32) -> Result<Option<Shown>, WalError> {
+        if let Some(scan) = self.scan.as_mut().filter(|scan| !scan.is_described) {
+            scan.is_described = true;
+            describe(&scan.table, &self.connection, &mut self.frame.message);
+            return Ok(Some(Shown::Relation));
+        }
+        if rows < self.transaction_rows && self.scan.is_some() {
+            match self.arrived()? {
+                Arrived::Nothing => return Ok(None),
+                Arrived::Row(_) if self.is_paused() => return Ok(None),
+                Arrived::Row(head) => {
+                    let Some(scan) = &self.scan else { unreachable!("a row is of a table") };
+                    let row = self.connection.channel().buffer.body(head);
+                    scan.writer.write(row, &mut self.frame)?;
+                    return Ok(Some(Shown::Row(head)));
+                }
+                Arrived::End => self.scan = None,
+            }
+        }
+        let commit_lsn = self.positions.first;
+        let end_lsn = end_of(commit_lsn);
+        self.frame.message.clear();
+        let commit = Commit { commit_lsn, end_lsn, commit_time: self.commit_time };
+        encode::commit(&mut self.frame.message, &commit);
+        Ok(Some(Shown::Commit))
+    }
+
+    fn is_paused(&mut self) -> bool {
+        self.pace.as_mut().is_some_and(|pace| !pace.take(Instant::now()))
+    }
+
+    /// What has come of the answer to COPY.
+    fn arrived(&mut self) -> Result<Arrived, WalError> {
+        loop {
+            let channel = self.connection.channel();
+            let head = match channel.buffer.head() {
+                Ok(Some(head)) => head,
+                Ok(None) => return Ok(Arrived::Nothing),
+                Err(WalError::MessageTooLarge { tag: b'd', bytes, limit }) => {
+                    let table = self.scan.as_ref().map(|scan| scan.table.table.to_string());
+                    let Some(table) = table else { unreachable!("a row is of a table") };
+                    return Err(WalError::RowTooLarge { table, bytes, limit });
+                }
+                Err(error) => return Err(error),
+            };
+            if channel.set_aside(head)? {
+                continue;
+            }
+            match head.tag {
+                b'd' => return Ok(Arrived::Row(head)),
+                // It begins; it is over; so many rows.
+                b'H' | b'c' | b'C' => channel.buffer.consume(head),
+                b'Z' => {
+                    channel.buffer.consume(head);
+                    return Ok(Arrived::End);
+                }
+                b'E' => match parse(channel.buffer.whole(head))? {
+                    Message::ErrorResponse(body) => {
+                        return Err(WalError::Server(Box::new(
+                            channel.server_message(body.fields()),
+                        )));
+                    }
+                    _ => return Err(WalError::Protocol("a malformed error")),
+                },
+                _ => return Err(WalError::Protocol("an unexpected answer to COPY")),
+            }
+        }
+    }
+
+    /// The place behind the row that was consumed last; `None` before the first one, and without an order.
+    pub fn cursor(&self) -> Option<RowCursor> {
+        let (table, order) = self.consumed_of.as_ref()?;
+        let values = self.consumed.kept().zip(order).map(|(value, column)| match value {
+            Some(value) => self.connection.text(value),
+            None => match column.null_as {
+                Some(value) => value.to_owned(),
+                None => unreachable!("column {} of the order is NOT NULL", column.name),
+            },
+        });
+        let after: Vec<String> = values.collect();
+        let order_by = order.iter().map(|column| column.name.clone()).collect();
+        let table = table.clone();
+        (!after.is_empty()).then_some(RowCursor { table, order_by, after })
+    }
+
+    /// The place behind the last row of the transactions that end up to `end`; `None` before the first one, and
+    /// without an order.
+    pub fn cursor_at(&self, end: Lsn) -> Option<&RowCursor> {
+        self.ends.at(end)
+    }
+
+    /// Forgets places before the one where everything up to `end` is delivered.
+    pub fn settled(&mut self, end: Lsn) {
+        self.ends.settled(end);
+    }
+
+    /// Whether everything was read and consumed.
+    pub fn is_done(&self) -> bool {
+        self.step == Step::Ended
+    }
+
+    /// Rows consumed.
+    pub const fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Where the last transaction that was consumed ends.
+    pub fn received(&self) -> Lsn {
+        if self.is_done() { self.positions.end } else { self.positions.first }
+    }
+
+    /// Bytes read since the first table was asked for, framing included.
+    pub fn received_bytes(&self) -> u64 {
+        self.connection.bytes_read() - self.bytes_before
+    }
+
+    /// Bytes that are read and not consumed.
+    pub fn buffered(&self) -> usize {
+        self.connection.buffered()
+    }
+}
+
+fn describe<T: Transport>(scan: &TableScan, connection: &Connection<T>, out: &mut Vec<u8>) {
+    let TableScan { table, table_oid, columns, .. } = scan;
+    let modifiers: Vec<i32> = columns.iter().map(|column| column.modifier).collect();
+    let names: Vec<_> = columns.iter().map(|column| connection.encoded(&column.name)).collect();
+    let columns: Vec<(&[u8], u32)> =
+        names.iter().zip(columns).map(|(name, column)| (&**name, column.type_oid)).collect();
+    let described = Table {
+        id: *table_oid,
+        schema: &connection.encoded(&table.schema),
+        name: &connection.encoded(&table.name),
+        columns: &columns,
+    };
+    out.clear();
+    encode::relation_with(out, &described, &modifiers);
+}
+
+const fn end_of(commit_lsn: Lsn) -> Lsn {
+    Lsn::new(commit_lsn.get() + POSITIONS)
+}
+
+/// Microseconds since 1970. A clock before that counts as then.
+fn now_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

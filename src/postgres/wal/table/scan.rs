@@ -1,0 +1,181 @@
+//! What is read of one table: its columns, in which order, and which rows.
+//!
+//! Input: a [`ScanRequest`]. Output: a [`TableScan`], whose columns are those that the session sees in its
+//! snapshot, with the COPY command that reads it. Invariant: the caller has locked the table against a change of its
+//! shape ([`super::lock_tables`]).
+
+use super::columns::{RowColumn, columns_sql};
+use crate::wal::quote::{identifier, literal};
+use crate::wal::{Connection, Transport, WalError};
+use postrider_core::outbox::TableName;
+
+/// What to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScanRequest {
+    /// The table.
+    pub table: TableName,
+    /// Its OID, by which the core knows it.
+    pub table_oid: u32,
+    /// Rows of its partitions are its own; those of tables that inherit from it are not.
+    pub is_partitioned: bool,
+    /// What rows are ordered by; empty: any order.
+    pub order_by: Vec<OrderColumn>,
+    /// Only rows for which this SQL is true.
+    pub condition: Option<String>,
+    /// Only rows behind the one with these values of `order_by`.
+    pub after: Option<Vec<String>>,
+}
+
+/// A column that rows are ordered by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderColumn {
+    /// Its name.
+    pub name: String,
+    /// What NULL counts as; `None`: it is NOT NULL.
+    pub null_as: Option<&'static str>,
+}
+
+impl OrderColumn {
+    /// One that is NOT NULL.
+    pub fn not_null(name: impl Into<String>) -> Self {
+        Self { name: name.into(), null_as: None }
+    }
+
+    fn sql(&self) -> String {
+        let name = identifier(&self.name);
+        match self.null_as {
+            None => name,
+            Some(value) => format!("coalesce({name}, {})", literal(value)),
+        }
+    }
+}
+
+/// What is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableScan {
+    pub(super) table: TableName,
+    pub(super) table_oid: u32,
+    pub(super) columns: Vec<RowColumn>,
+    /// Which of the columns the order goes by.
+    pub(super) order: Vec<(usize, OrderColumn)>,
+    pub(super) sql: String,
+}
+
+impl ScanRequest {
+    /// Looks up the table's columns in the transaction that the session is in.
+    pub fn prepare<T: Transport>(
+        self,
+        connection: &mut Connection<T>,
+    ) -> Result<TableScan, WalError> {
+        let columns = columns(connection, self.table_oid)?;
+        let order = self.order_by.iter().map(|wanted| {
+            let found = columns.iter().position(|column| column.name == wanted.name);
+            let missing = || WalError::OrderColumnMissing {
+                table: self.table.to_string(),
+                column: wanted.name.clone(),
+            };
+            found.map(|at| (at, wanted.clone())).ok_or_else(missing)
+        });
+        let order = order.collect::<Result<Vec<_>, _>>()?;
+        let sql = self.sql(&columns);
+        Ok(TableScan { table: self.table, table_oid: self.table_oid, columns, order, sql })
+    }
+
+    fn sql(&self, columns: &[RowColumn]) -> String {
+        let rows = sql_rows(&self.table, self.is_partitioned);
+        let columns: Vec<String> = columns.iter().map(|column| identifier(&column.name)).collect();
+        let order: Vec<String> = self.order_by.iter().map(OrderColumn::sql).collect();
+        let (columns, order) = (columns.join(", "), order.join(", "));
+        let after = self.after.as_ref().map(|values| {
+            // A literal takes the type of the column that it is compared with.
+            let values: Vec<String> = values.iter().map(|value| literal(value)).collect();
+            format!("({order}) > ({})", values.join(", "))
+        });
+        let condition = self.condition.as_ref().map(|condition| format!("({condition})"));
+        let conditions: Vec<String> = condition.into_iter().chain(after).collect();
+        let filter = match conditions.join(" AND ") {
+            none if none.is_empty() => none,
+            conditions => format!(" WHERE {conditions}"),
+        };
+        let order = if order.is_empty() { order } else { format!(" ORDER BY {order}") };
+        format!("COPY (SELECT {columns} FROM {rows}{filter}{order}) TO STDOUT")
+    }
+}
+
+impl TableScan {
+    /// The table, and the columns of its order.
+    pub(super) fn named(&self) -> (String, Vec<OrderColumn>) {
+        let columns = self.order.iter().map(|(_, column)| column.clone());
+        (self.table.to_string(), columns.collect())
+    }
+}
+
+/// A table's name in SQL.
+pub(super) fn sql_name(table: &TableName) -> String {
+    format!("{}.{}", identifier(&table.schema), identifier(&table.name))
+}
+
+/// A table's own rows in SQL, those of its partitions included.
+pub fn sql_rows(table: &TableName, is_partitioned: bool) -> String {
+    let name = sql_name(table);
+    if is_partitioned { name } else { format!("ONLY {name}") }
+}
+
+fn columns<T: Transport>(
+    connection: &mut Connection<T>,
+    table_oid: u32,
+) -> Result<Vec<RowColumn>, WalError> {
+    let malformed = || WalError::Protocol("a malformed answer about a table's columns");
+    let rows = connection.simple_query(&columns_sql(&table_oid.to_string()))?;
+    let column = |row: Vec<Option<String>>| {
+        let [Some(name), Some(type_oid), Some(modifier), Some(is_nullable)] =
+            <[Option<String>; 4]>::try_from(row).map_err(|_| malformed())?
+        else {
+            return Err(malformed());
+        };
+        Ok(RowColumn {
+            name,
+            type_oid: type_oid.parse().map_err(|_| malformed())?,
+            modifier: modifier.parse().map_err(|_| malformed())?,
+            is_nullable: is_nullable == "t",
+        })
+    };
+    rows.into_iter().map(column).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_behind_a_key_are_asked_for_in_its_order() {
+        let column = |name: &str| RowColumn {
+            name: name.to_owned(),
+            type_oid: 25,
+            modifier: -1,
+            is_nullable: false,
+        };
+        let columns = [column("id"), column("Made at")];
+        let mut request = ScanRequest {
+            table: TableName::new("public", "outbox"),
+            table_oid: 1,
+            is_partitioned: false,
+            order_by: vec![],
+            condition: None,
+            after: None,
+        };
+        let sql = |request: &ScanRequest| request.sql(&columns);
+        let all = "COPY (SELECT \"id\", \"Made at\" FROM ONLY \"public\".\"outbox\") TO STDOUT";
+        assert_eq!(sql(&request), all);
+        let number = OrderColumn { name: "n".to_owned(), null_as: Some("0") };
+        request.order_by = vec![number, OrderColumn::not_null("Made at")];
+        request.condition = Some("a OR b".to_owned());
+        request.after = Some(vec!["it's".to_owned(), "2".to_owned()]);
+        assert_eq!(
+            sql(&request),
+            "COPY (SELECT \"id\", \"Made at\" FROM ONLY \"public\".\"outbox\" WHERE (a OR b) AND \
+             (coalesce(\"n\", '0'), \"Made at\") > ('it''s', '2') \
+             ORDER BY coalesce(\"n\", '0'), \"Made at\") TO STDOUT"
+        );
+    }
+}

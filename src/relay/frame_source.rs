@@ -1,0 +1,97 @@
+//! [`FrameSource`]: what the loop reads frames from. The replication stream is one; a table's rows are the other.
+//!
+//! Output: frames in order, bytes and positions read so far, and, of tables, the place from which a later session
+//! goes on. Invariant: `peek` shows the same frame until `consume`; nothing but `fill` waits.
+
+use std::time::Duration;
+
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::Mark;
+use postrider_core::progress::RowCursor;
+use postrider_postgres::wal::{Frame, Stream, WalError};
+
+/// See the module's documentation.
+pub(super) trait FrameSource {
+    /// Reads what is there; if nothing is, waits at most `wait` for it. Returns the bytes read.
+    fn fill(&mut self, wait: Duration) -> Result<usize, WalError>;
+
+    /// The next frame, if it is there.
+    fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError>;
+
+    /// Where that frame begins in what was received.
+    fn place(&mut self) -> Result<Option<u64>, WalError>;
+
+    /// Takes the frame that `peek` showed.
+    fn consume(&mut self);
+
+    /// Says how much is settled. Returns what was said so far.
+    fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError>;
+
+    /// Ends it in good order, in this time.
+    fn finish(self, limit: Duration) -> Result<(), WalError>;
+
+    /// The highest position of which a frame was read.
+    fn received(&self) -> Lsn;
+
+    /// Bytes read.
+    fn received_bytes(&self) -> u64;
+
+    /// The highest position that was said to be settled.
+    fn acknowledged(&self) -> Lsn;
+
+    /// Bytes read and not consumed.
+    fn buffered(&self) -> usize;
+
+    /// The row behind which this mark lies, where that is a place in a table. The mark is one that the session
+    /// reaches now, or the end of a transaction before it.
+    fn cursor(&self, _mark: Mark) -> Option<RowCursor> {
+        None
+    }
+}
+
+impl FrameSource for Stream {
+    #[inline]
+    fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
+        Self::fill(self, wait)
+    }
+
+    #[inline]
+    fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
+        Self::peek(self)
+    }
+
+    #[inline]
+    fn place(&mut self) -> Result<Option<u64>, WalError> {
+        Self::place(self)
+    }
+
+    #[inline]
+    fn consume(&mut self) {
+        Self::consume(self);
+    }
+
+    fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
+        Self::acknowledge(self, settled, ask_reply)
+    }
+
+    fn finish(self, limit: Duration) -> Result<(), WalError> {
+        Self::finish(self, limit)
+    }
+
+    fn received(&self) -> Lsn {
+        Self::received(self)
+    }
+
+    fn received_bytes(&self) -> u64 {
+        Self::received_bytes(self)
+    }
+
+    fn acknowledged(&self) -> Lsn {
+        Self::acknowledged(self)
+    }
+
+    #[inline]
+    fn buffered(&self) -> usize {
+        Self::buffered(self)
+    }
+}

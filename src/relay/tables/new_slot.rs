@@ -1,0 +1,58 @@
+//! Makes the slot of a backfill, and does not wait without end for it.
+//!
+//! Input: a connection in its first transaction, and requests to stop. Output: where the slot begins; or which open
+//! transactions Postgres waits for. Invariant: after so long as `setup` waits, or when a stop is asked for, the server
+//! gives up, and with it the slot that is half made: a replication command has no time limit of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::TableRun;
+use super::session::Found;
+use crate::error::RelayError;
+use crate::stop::StopSignal;
+use postrider_core::lsn::Lsn;
+use postrider_core::session::ControlRequest;
+use postrider_postgres::control::{self, Client, SLOT_LIMIT_MS, slot_blocked};
+use postrider_postgres::wal::{Connection, WalError};
+
+/// How soon a request to stop is noticed.
+const TICK: Duration = Duration::from_millis(100);
+
+impl TableRun {
+    /// See the module's documentation.
+    pub(super) fn make_slot(
+        &self,
+        connection: &mut Connection,
+        found: &Found,
+    ) -> Result<Lsn, RelayError> {
+        let source = &found.plan.config.source;
+        let client = Arc::new(self.runtime.block_on(control::connect(&source.connect))?);
+        let watch = cancel(Arc::clone(&client), connection.backend_pid(), self.stop.clone());
+        let watch = self.runtime.spawn(watch);
+        let made = connection.create_slot_with_snapshot(&source.slot);
+        watch.abort();
+        match made {
+            // query_canceled
+            Err(WalError::Server(message)) if message.code == "57014" => {
+                Err(self.runtime.block_on(slot_blocked(&client, &source.slot))?.into())
+            }
+            made => Ok(made?),
+        }
+    }
+}
+
+/// Cancels what that server process does, once it is time.
+async fn cancel(client: Arc<Client>, pid: i32, stop: StopSignal) {
+    let limit = Instant::now() + Duration::from_millis(SLOT_LIMIT_MS);
+    while Instant::now() < limit && stop.most_urgent() == ControlRequest::Run {
+        sleep(TICK).await;
+    }
+    let canceled =
+        client.sql().execute("SELECT pg_catalog.pg_cancel_backend($1::int4)", &[&pid]).await;
+    if let Err(error) = canceled {
+        tracing::warn!("cannot cancel the creation of the slot: {error}");
+    }
+}

@@ -1,0 +1,89 @@
+//! What a job would deliver, before it does.
+//!
+//! Input: a plan and a job. Output: for each table its order and how many rows fit; for a backfill whether it begins
+//! or goes on. Invariant: nothing is written anywhere.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::session::{Found, find};
+use super::{TableJob, TableRows};
+use crate::blocking::run_blocking;
+use crate::error::RelayError;
+use crate::plan::Plan;
+use postrider_core::progress::{BackfillProgress, Lineage};
+use postrider_kafka::newest_progress;
+use postrider_postgres::wal::{Connection, WalError, sql_rows};
+
+/// See the module's documentation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TablePreview {
+    /// The table, quoted as in SQL.
+    pub table: String,
+    /// The columns that its rows are read in the order of.
+    pub order_by: Vec<String>,
+    /// Rows that would be delivered, as of now.
+    pub rows: u64,
+}
+
+impl fmt::Display for TablePreview {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { table, order_by, rows } = self;
+        write!(f, "{table}: {rows} rows, in the order of {}", order_by.join(", "))
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobPreview {
+    /// In the order in which they are read.
+    pub tables: Vec<TablePreview>,
+    /// A backfill that has begun and not ended.
+    pub begun: Option<BackfillProgress>,
+    /// Whether the slot exists.
+    pub slot_exists: bool,
+}
+
+/// Looks at both sides.
+pub async fn preview(plan: &Plan, job: &TableJob) -> Result<JobPreview, RelayError> {
+    let wanted = plan.requirements()?;
+    let found = find(plan, job, &wanted).await?;
+    let asks_kafka = matches!(job.rows, TableRows::Backfill { .. }) && plan.keeps_progress();
+    run_blocking(move || {
+        let mut connection = Connection::open(&found.plan.config.source.connect, &found.params)?;
+        let begun = if asks_kafka { begun(&found, &mut connection)? } else { None };
+        let tables = counts(&found, &mut connection)?;
+        Ok(JobPreview { tables, begun, slot_exists: found.inspection.slot.is_some() })
+    })
+    .await?
+}
+
+fn begun(
+    found: &Found,
+    connection: &mut Connection,
+) -> Result<Option<BackfillProgress>, RelayError> {
+    let identity = connection.identify_system()?;
+    let (system, timeline) = (identity.system_id, identity.timeline);
+    let lineage = Lineage { system, timeline, ..found.plan.lineage(&found.inspection) };
+    let newest = newest_progress(&found.plan.kafka, &lineage.key())?;
+    Ok(newest.and_then(|progress| progress.backfill))
+}
+
+fn counts(found: &Found, connection: &mut Connection) -> Result<Vec<TablePreview>, WalError> {
+    let mut tables = Vec::new();
+    for table in &found.tables {
+        let condition = table.condition.as_deref().unwrap_or("true");
+        let rows = sql_rows(&table.name, table.is_partitioned);
+        let rows =
+            connection.patient_query(&format!("SELECT count(*) FROM {rows} WHERE {condition}"))?;
+        let rows = rows.first().and_then(|row| row.first()).and_then(Option::as_deref);
+        let rows = rows.and_then(|text| text.parse().ok());
+        tables.push(TablePreview {
+            table: table.name.to_string(),
+            order_by: table.order_by.iter().map(|column| column.name.clone()).collect(),
+            rows: rows.ok_or(WalError::Protocol("a malformed count"))?,
+        });
+    }
+    Ok(tables)
+}

@@ -1,0 +1,270 @@
+//! One session that reads rows from their tables.
+//!
+//! Input: what the run knows. Output: how the session ended. It looks at the database as a relay does, opens the
+//! connection that the rows come over, decides which rows are still to be read, and drives the loop.
+
+use std::time::Duration;
+
+use super::backfill::{check_files, visible};
+use super::source::TableSource;
+use super::{TableJob, TableRows, TableRowsError, TableRun, order_of};
+use crate::coalescing;
+use crate::error::RelayError;
+use crate::hot::Hot;
+use crate::plan::Plan;
+use crate::start::{OpenSink, meanwhile, translator};
+use postrider_core::lsn::Lsn;
+use postrider_core::outbox::TableName;
+use postrider_core::pipeline::Mark;
+use postrider_core::progress::{BackfillProgress, Lineage, RowCursor};
+use postrider_core::session::{End, Limits, Session};
+use postrider_core::supervisor::SessionStart;
+use postrider_kafka::KafkaSink;
+use postrider_postgres::control::{self, ControlError, Inspection, Requirements};
+use postrider_postgres::wal::{
+    Connection, OrderColumn, Positions, ScanRequest, SessionParams, Stream, TableScan, TableStream,
+    lock_tables,
+};
+
+/// A server that sorts a large table sends nothing for as long as that takes; one that is gone is told of by TCP.
+const SILENCE: Duration = Duration::from_hours(24);
+/// Rows without a slot have no position in the log: their transactions are counted up to here.
+const END_OF_REPLAY: Lsn = Lsn::new(1 << 62);
+/// All tables are read as of one moment.
+pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+/// The database as this session finds it.
+pub(super) struct Found {
+    pub(super) plan: Plan,
+    pub(super) params: SessionParams,
+    pub(super) inspection: Inspection,
+    /// In the order in which they are read.
+    pub(super) tables: Vec<FoundTable>,
+}
+
+impl Found {
+    /// Of the tables.
+    pub(super) fn oids(&self) -> Vec<u32> {
+        self.tables.iter().map(|table| table.oid).collect()
+    }
+}
+
+/// A table that rows are read from.
+pub(super) struct FoundTable {
+    pub(super) name: TableName,
+    pub(super) oid: u32,
+    pub(super) is_partitioned: bool,
+    pub(super) order_by: Vec<OrderColumn>,
+    /// Only rows for which this SQL is true.
+    pub(super) condition: Option<String>,
+}
+
+/// What is still to be read, and from where.
+pub(super) struct Remaining {
+    /// The connection, in its transaction.
+    pub(super) connection: Connection,
+    /// Held until the rows are delivered.
+    pub(super) slot: Option<Stream>,
+    /// Which stream the rows are delivered for.
+    pub(super) lineage: Lineage,
+    /// `None`: rows are sent once more.
+    pub(super) backfill: Option<BackfillProgress>,
+}
+
+impl TableRun {
+    /// See the module's documentation.
+    pub(super) fn session<S: KafkaSink + Send>(
+        &mut self,
+        open_sink: &impl OpenSink<S>,
+    ) -> Result<End, RelayError> {
+        if self.is_complete() {
+            return Ok(End::CaughtUp);
+        }
+        let wanted = self.plan.requirements()?;
+        let found = self.runtime.block_on(find(&self.plan, &self.job, &wanted))?;
+        let mut remaining = match self.job.rows.clone() {
+            TableRows::Replay(_) => replay(&found)?,
+            TableRows::Backfill { restart } => self.backfill(&found, restart)?,
+        };
+        let heartbeat = Plan::heartbeat(found.inspection.server.wal_sender_timeout);
+        let end = remaining.backfill.as_ref().and_then(|backfill| backfill.begins);
+        let end = end.unwrap_or(END_OF_REPLAY);
+        self.supervisor.end_at(end);
+        let begun = self.supervisor.start(self.clock.instant(), self.limits(heartbeat));
+        let mut plan = found.plan.clone();
+        plan.kafka.batch_bytes = begun.batch_bytes;
+        plan.kafka = crate::session_mode::settings(begun.mode, &plan.kafka);
+        let (spec, lineage, clock) = (&plan.kafka, remaining.lineage.clone(), self.clock);
+        let open_sink = open_sink.clone();
+        let open = move || open_sink(spec, &lineage, clock.instant());
+        let mut sink = match &mut remaining.slot {
+            Some(slot) => meanwhile(slot, heartbeat, open)?,
+            None => open()?,
+        };
+        let (mark, cursor) = self.resume(&mut remaining, &mut sink);
+        let scans = scans(&found, &mut remaining, cursor.as_ref())?;
+        let mut pipeline = plan.pipeline()?;
+        pipeline.resume_at(mark, None);
+        pipeline.begin_within();
+        pipeline.set_suspects(begun.suspects.clone());
+        sink.begin_at(mark);
+        if let Some(backfill) = remaining.backfill.clone() {
+            sink.begin_backfill(backfill);
+        }
+        let rows = TableStream::begin(remaining.connection, scans, positions(mark, end));
+        let rows = rows.paced(self.job.rate);
+        let source = TableSource { rows, slot: remaining.slot, settled: self.settled.clone() };
+        let profile = coalescing(true, spec_waits(&plan));
+        let SessionStart { mut limits, owed, .. } = begun;
+        limits.silence = SILENCE;
+        let session = Session::new(pipeline, limits, profile, owed, self.clock.instant())
+            .translated_by(translator(&found.params));
+        self.reporter.slot_reaches(self.settled.place().end, end);
+        self.reporter.streaming();
+        let (stop, clock) = (self.stop.clone(), self.clock);
+        Hot { source, session, sink, stop, clock }.run(&mut self.reporter, &mut self.owed)
+    }
+
+    /// Whether a session before this one has delivered everything, and failed only as it took its leave.
+    fn is_complete(&self) -> bool {
+        let begins = self.begun.as_ref().and_then(|begun| begun.begins);
+        begins.is_some_and(|begins| self.settled.place().end >= begins)
+    }
+
+    /// Where this session begins: behind what an earlier one has delivered, as Kafka has it or this process knows.
+    fn resume(
+        &self,
+        remaining: &mut Remaining,
+        sink: &mut impl KafkaSink,
+    ) -> (Mark, Option<RowCursor>) {
+        let place = self.settled.place();
+        let kept = sink.found().and_then(|found| Some((found.mark, found.backfill.clone()?)));
+        if let (Some(backfill), Some((mark, kept))) = (&mut remaining.backfill, kept)
+            && kept.begins == backfill.begins
+            && mark.end >= place.end
+        {
+            let cursor = kept.cursor.clone();
+            *backfill = kept;
+            return (Mark { last: None, ..mark }, cursor);
+        }
+        (Mark::at(place.end), place.cursor)
+    }
+
+    fn limits(&self, heartbeat: Duration) -> Limits {
+        Limits {
+            status_interval: self.plan.config.source.status_interval.min(heartbeat),
+            heartbeat,
+            silence: SILENCE,
+            grace: self.plan.config.shutdown.grace,
+            until: None,
+            acknowledge: true,
+        }
+    }
+}
+
+/// The scans of what is still to be read.
+fn scans(
+    found: &Found,
+    remaining: &mut Remaining,
+    cursor: Option<&RowCursor>,
+) -> Result<Vec<TableScan>, RelayError> {
+    // Before the first query, or a table could be rewritten after its rows were counted among those that are seen.
+    lock_tables(&mut remaining.connection, found.tables.iter().map(|table| &table.name))?;
+    // A policy that hides rows from the role is an error, and not fewer rows.
+    remaining.connection.simple_query("SET LOCAL row_security = off")?;
+    let visible = visible(remaining)?;
+    check_files(found, remaining)?;
+    let named = |table: &FoundTable| cursor.is_some_and(|at| at.table == table.name.to_string());
+    let reached = match cursor {
+        None => 0,
+        Some(cursor) => reached(found, cursor)?,
+    };
+    let mut scans = Vec::new();
+    for table in found.tables.iter().skip(reached) {
+        let after = cursor.filter(|_| named(table)).map(|cursor| cursor.after.clone());
+        let request = ScanRequest {
+            table: table.name.clone(),
+            table_oid: table.oid,
+            is_partitioned: table.is_partitioned,
+            order_by: table.order_by.clone(),
+            condition: table.condition.clone().or_else(|| visible.clone()),
+            after,
+        };
+        scans.push(request.prepare(&mut remaining.connection)?);
+    }
+    Ok(scans)
+}
+
+/// The table that a place is in, if it is one in the order that it has now.
+fn reached(found: &Found, cursor: &RowCursor) -> Result<usize, TableRowsError> {
+    let is_in = |table: &FoundTable| {
+        let columns = table.order_by.iter().map(|column| &column.name);
+        table.name.to_string() == cursor.table && columns.eq(&cursor.order_by)
+    };
+    found.tables.iter().position(is_in).ok_or_else(|| TableRowsError::OrderChanged {
+        table: cursor.table.clone(),
+        before: cursor.order_by.join(", "),
+    })
+}
+
+/// Where transactions go on behind a mark.
+fn positions(mark: Mark, end: Lsn) -> Positions {
+    let first = mark.part.map_or(mark.end, |part| part.commit_lsn).max(Lsn::new(1));
+    let rows = mark.part.map_or(0, |part| part.rows);
+    let Ok(rows) = u32::try_from(rows) else { unreachable!("a transaction of {rows} rows") };
+    Positions { first, rows, end }
+}
+
+const fn spec_waits(plan: &Plan) -> bool {
+    plan.kafka.linger_ms >= crate::session_mode::BACKLOG_LINGER_MS
+}
+
+/// Looks at the database: what forbids a stream forbids these rows too, but for the slot, and for a replay all that
+/// is of a stream.
+pub(super) async fn find(
+    plan: &Plan,
+    job: &TableJob,
+    wanted: &Requirements,
+) -> Result<Found, RelayError> {
+    let client = control::connect(&plan.config.source.connect).await?;
+    let inspection = control::inspect(&client, wanted).await?;
+    let is_replay = matches!(job.rows, TableRows::Replay(_));
+    let refusal = inspection.refusals(wanted).into_iter().find(|refusal| match refusal {
+        ControlError::SlotMissing { .. } => false,
+        ControlError::TableMissing { .. }
+        | ControlError::TableUnsuitable { .. }
+        | ControlError::TableForbidden { .. }
+        | ControlError::ColumnsMissing { .. } => true,
+        _ => !is_replay,
+    });
+    if let Some(refusal) = refusal {
+        return Err(refusal.into());
+    }
+    let mut tables = Vec::new();
+    for (name, facts) in wanted.tables.iter().zip(&inspection.tables) {
+        let Some(facts) = facts else { unreachable!("a database without {name} is refused") };
+        let order_by = order_of(&plan.config, &client, name, facts).await?;
+        let condition = match &job.rows {
+            TableRows::Replay(filter) => filter.condition(&plan.config, name, facts)?,
+            TableRows::Backfill { .. } => None,
+        };
+        let is_partitioned = facts.is_partitioned();
+        let (name, oid) = (name.clone(), facts.oid);
+        tables.push(FoundTable { name, oid, is_partitioned, order_by, condition });
+    }
+    // Whatever order the configuration has: a later session goes on behind a table by its name.
+    tables.sort_by(|one: &FoundTable, other| one.name.cmp(&other.name));
+    let mut params = plan.session_params(&client, &inspection).await?;
+    params.replicates = !is_replay;
+    let mut plan = plan.found(&inspection, wanted);
+    plan.config.source.connect = client.server().clone();
+    Ok(Found { plan, params, inspection, tables })
+}
+
+/// A replay reads as of now.
+fn replay(found: &Found) -> Result<Remaining, RelayError> {
+    let connect = &found.plan.config.source.connect;
+    let mut connection = Connection::open(connect, &found.params)?;
+    connection.simple_query(BEGIN)?;
+    Ok(Remaining { connection, slot: None, lineage: Lineage::default(), backfill: None })
+}

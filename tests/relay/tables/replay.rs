@@ -1,0 +1,65 @@
+//! Rows that are sent once more.
+
+use super::{insert_in_time, json};
+use crate::stage::Stage;
+use support::{kafka, postgres, topic};
+
+#[test]
+fn what_is_sent_again_is_what_sql_counts_and_is_marked() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "replay");
+    for name in ["A", "B", "again", "dead-letters"] {
+        topic::create(&kafka.bootstrap(), &stage.topic(name), 3, &[]);
+    }
+    insert_in_time(&stage, "A", 30);
+    let moment = stage.sql().value("SELECT clock_timestamp()");
+    insert_in_time(&stage, "B", 25);
+    let id = stage
+        .sql()
+        .value("SELECT id FROM outbox WHERE event_type = 'B' ORDER BY created_at LIMIT 1");
+    let relay = stage.relay();
+    let before = stage.slot_value("confirmed_flush_lsn");
+    let mut sent = 0;
+    for (filter, condition) in [
+        (vec!["--all"], "true".to_owned()),
+        (vec!["--since", &moment], format!("created_at >= '{moment}'")),
+        (
+            vec!["--until", &moment, "--key", "3"],
+            format!("created_at < '{moment}' AND aggregate_id = '3'"),
+        ),
+        (
+            vec!["--type", "A", "--key", "3", "--key", "4"],
+            "event_type = 'A' AND aggregate_id IN ('3', '4')".to_owned(),
+        ),
+        (vec!["--id", &id], format!("id = '{id}'")),
+        (vec!["--since", "1h", "--type", "B"], "event_type = 'B'".to_owned()),
+        (vec!["--type", "it's \"none\" \\"], "false".to_owned()),
+    ] {
+        let wanted: usize = stage
+            .sql()
+            .value(&format!("SELECT count(*) FROM outbox WHERE {condition}"))
+            .parse()
+            .unwrap();
+        let plan = json(&relay, &[&["replay"], filter.as_slice()].concat());
+        assert_eq!(plan["rows"], wanted, "{filter:?}");
+        assert_eq!(stage.records().len(), sent, "a plan sends nothing");
+        let done = json(&relay, &[&["replay", "--execute"], filter.as_slice()].concat());
+        assert_eq!(
+            (&done["summary"]["confirmed"], &done["finished"]),
+            (&wanted.into(), &true.into())
+        );
+        sent += wanted;
+        assert_eq!(stage.records().len(), sent, "{filter:?}");
+    }
+    let again = stage.topic("again");
+    json(&relay, &["replay", "--execute", "--all", "--to", &again]);
+    let moved = topic::read(&kafka.bootstrap(), &[again]);
+    assert_eq!(moved.len(), 55);
+    for record in stage.records() {
+        assert_eq!(record.header("postrider-origin"), Some("replay"));
+        assert_eq!(record.header("postrider-lsn"), None);
+    }
+    assert_eq!(stage.slot_value("confirmed_flush_lsn"), before, "the slot is where it was");
+    relay.run_once();
+    assert_eq!(stage.records().len(), sent + 55 + 55);
+}
