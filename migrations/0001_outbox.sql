@@ -35,10 +35,13 @@ BEGIN
         CREATE PUBLICATION postrider FOR TABLE outbox
             WITH (publish = 'insert', publish_via_partition_root = true);
     ELSIF NOT EXISTS (
-        -- Made for the outbox of another schema, maybe.
+        -- Made for the outbox of another schema, maybe. Compared by name: a cast to regclass needs rights on the
+        -- schema, and Postgres may cast what the other conditions leave out.
         SELECT FROM pg_publication_tables
-        WHERE pubname = 'postrider'
-            AND format('%I.%I', schemaname, tablename)::regclass = 'outbox'::regclass
+        WHERE pubname = 'postrider' AND (schemaname, tablename) = (
+            SELECT nspname, relname FROM pg_class JOIN pg_namespace AS schema ON schema.oid = relnamespace
+            WHERE pg_class.oid = 'outbox'::regclass
+        )
     ) THEN
         ALTER PUBLICATION postrider ADD TABLE outbox;
     END IF;

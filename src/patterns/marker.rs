@@ -22,9 +22,11 @@
 //! # }
 //! ```
 
-use tokio_postgres::Transaction;
+use std::time::Duration;
+
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
+use tokio_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
 /// Whether the message has had its effects.
@@ -45,7 +47,7 @@ pub enum MarkError {
     #[error("the function `inbox_mark` or the table `processed_messages` does not exist")]
     Missing(#[source] tokio_postgres::Error),
     /// The role lacks a privilege on the table.
-    #[error("the role lacks SELECT or INSERT on `processed_messages`")]
+    #[error("the role lacks a privilege on `processed_messages`")]
     Forbidden(#[source] tokio_postgres::Error),
     /// The statement failed for another reason.
     #[error("cannot mark the message as processed")]
@@ -57,7 +59,9 @@ impl MarkError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Missing(_) => Some("run the piece `Inbox` of `postrider_patterns::migrations`"),
-            Self::Forbidden(_) => Some("GRANT SELECT, INSERT ON processed_messages TO <role>"),
+            Self::Forbidden(_) => Some(
+                "GRANT SELECT, INSERT ON processed_messages TO <role>; and DELETE for `clean_markers`",
+            ),
             Self::Database(_) => None,
         }
     }
@@ -94,4 +98,31 @@ pub async fn mark(
         .await?;
     let is_fresh: bool = row.try_get(0)?;
     Ok(if is_fresh { Mark::Fresh } else { Mark::Seen })
+}
+
+/// A locked row is one that another run deletes.
+const CLEAN: &str = "\
+    DELETE FROM processed_messages AS marker USING ( \
+        SELECT message_id FROM processed_messages WHERE consumer = $1 \
+            AND processed_at < statement_timestamp() - $2 * interval '1 second' \
+        ORDER BY processed_at LIMIT $3 FOR UPDATE SKIP LOCKED \
+    ) AS old WHERE marker.consumer = $1 AND marker.message_id = old.message_id";
+
+/// Deletes up to `batch` markers of the consumer that are older than `older_than`, the oldest first, in one
+/// statement, and returns how many. Call it until it deletes fewer than `batch`. It needs DELETE on
+/// `processed_messages`.
+///
+/// A message that is delivered again after that has its effects again: `older_than` must exceed twice the time
+/// for which its topic keeps a record, and the time for which dead letters are sent again
+/// (`inbox::topic_retention` asks Kafka for the first).
+pub async fn clean_markers(
+    client: &impl GenericClient,
+    consumer: &str,
+    older_than: Duration,
+    batch: u32,
+) -> Result<u64, MarkError> {
+    let types = [Type::TEXT, Type::FLOAT8, Type::INT8];
+    let statement = client.prepare_typed(CLEAN, &types).await?;
+    let (seconds, batch) = (older_than.as_secs_f64(), i64::from(batch));
+    Ok(client.execute(&statement, &[&consumer, &seconds, &batch]).await?)
 }

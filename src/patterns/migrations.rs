@@ -21,7 +21,7 @@
 //! ```
 
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Error, Transaction};
+use tokio_postgres::{Client, Error, IsolationLevel, Transaction};
 
 const OUTBOX: &str = include_str!("migrations/0001_outbox.sql");
 const ROW_SIZE: &str = include_str!("migrations/0005_outbox_row_size.sql");
@@ -106,7 +106,9 @@ fn section(number: u8) -> &'static str {
 /// `CREATE INDEX` keeps writers away until it is done; where a table is large, see
 /// `docs/patterns/cleaning-up.md`.
 pub async fn migrate(client: &mut Client, schema: &str, pieces: &[Piece]) -> Result<(), Error> {
-    let transaction = client.transaction().await?;
+    // What another process has committed is seen once the lock is there, whatever the session's default.
+    let level = IsolationLevel::ReadCommitted;
+    let transaction = client.build_transaction().isolation_level(level).start().await?;
     transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await?;
     let quoted = format!("\"{}\"", schema.replace('"', "\"\""));
     let exists = transaction

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Mutex;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{Client, Transaction};
 use tracing::Instrument as _;
@@ -51,7 +52,8 @@ struct Inner {
     /// None without a key: there is nothing to claim, to cache or to free.
     keyed: Option<Keyed>,
     was_run: AtomicBool,
-    has_response: AtomicBool,
+    /// Whether there is a response; locked while it is run.
+    has_response: Mutex<bool>,
 }
 
 /// A request with its key.
@@ -131,7 +133,7 @@ impl Attempt {
     }
 
     fn of(keyed: Option<Keyed>) -> Self {
-        Self(Arc::new(Inner { keyed, was_run: false.into(), has_response: false.into() }))
+        Self(Arc::new(Inner { keyed, was_run: false.into(), has_response: Mutex::new(false) }))
     }
 
     /// What is to be executed; `None` without a key, which only a layer lets through that was told to.
@@ -154,9 +156,9 @@ impl Attempt {
     /// error rolls everything back, and the next attempt starts anew. What `effect` does outside of the
     /// transaction may happen twice.
     ///
-    /// After an error it may be called again. Once there is a response, another call is refused
-    /// ([`IdempotencyError::RunAgain`]): its effect would be taken for the one that the request has had, and
-    /// skipped.
+    /// After an error it may be called again. While it runs, and once there is a response, another call is
+    /// refused ([`IdempotencyError::RunAgain`]): its effect would be taken for the one that the request has had,
+    /// and skipped.
     ///
     /// A session that waits for another transaction with the same key waits for
     /// [`Guard::with_lock_timeout`] at most, then the outcome is [`Outcome::Pending`]. Errors: the effect's
@@ -167,9 +169,10 @@ impl Attempt {
         effect: impl AsyncFnOnce(&Transaction<'_>) -> Result<StoredResponse, E>,
     ) -> Result<Outcome, E> {
         self.0.was_run.store(true, Ordering::Relaxed);
-        if self.0.has_response.load(Ordering::Relaxed) {
-            return Err(IdempotencyError::RunAgain.into());
-        }
+        let mut has_response = match self.0.has_response.try_lock() {
+            Ok(has_response) if !*has_response => has_response,
+            _ => return Err(IdempotencyError::RunAgain.into()),
+        };
         let transaction = client.transaction().await.map_err(IdempotencyError::from)?;
         let outcome = if let Some(keyed) = &self.0.keyed {
             keyed.run(transaction, effect).await?
@@ -178,8 +181,7 @@ impl Attempt {
             commit_unguarded(transaction).await?;
             Outcome::Executed(response)
         };
-        let has_response = matches!(outcome, Outcome::Executed(_) | Outcome::Replayed(_));
-        self.0.has_response.store(has_response, Ordering::Relaxed);
+        *has_response = matches!(outcome, Outcome::Executed(_) | Outcome::Replayed(_));
         Ok(outcome)
     }
 

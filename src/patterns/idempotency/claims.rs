@@ -33,6 +33,14 @@ use super::error::IdempotencyError;
 use super::request::{Fingerprint, Request};
 use super::response::StoredResponse;
 
+/// A locked row is one that another run deletes.
+const CLEAN: &str = "\
+    DELETE FROM idempotency_keys AS kept USING ( \
+        SELECT scope, key FROM idempotency_keys \
+        WHERE created_at < statement_timestamp() - $1 * interval '1 second' \
+        ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED \
+    ) AS old WHERE kept.scope = old.scope AND kept.key = old.key";
+
 /// A row may be deleted between the INSERT that conflicted with it and the SELECT that reads it.
 const ATTEMPTS: u32 = 3;
 
@@ -152,7 +160,7 @@ async fn insert(
         ];
         let inserting = transaction.execute_typed(INSERT, &values);
         let inserted = bounded(transaction, inserting, wait_max).await;
-        if inserted.map_err(IdempotencyError::of_claim)? == 1 {
+        if inserted.map_err(IdempotencyError::of_insert)? == 1 {
             return Ok(Claim::Won);
         }
         match find_claim(transaction, request).await? {
@@ -207,6 +215,22 @@ pub async fn find_claim(
         .await
         .map_err(IdempotencyError::of_claim)?;
     row.map(|row| read(&row, request)).transpose()
+}
+
+/// Deletes up to `batch` claims that are older than `older_than`, the oldest first, in one statement, and returns
+/// how many. Call it until it deletes fewer than `batch`. It needs DELETE on `idempotency_keys`. Which age is safe:
+/// see the time to live in Redis, [`GuardSettings`](super::GuardSettings), and for how long a client may repeat a
+/// request; a request that is repeated after that has its effect again.
+pub async fn clean_claims(
+    client: &impl GenericClient,
+    older_than: Duration,
+    batch: u32,
+) -> Result<u64, IdempotencyError> {
+    let statement = client.prepare_typed(CLEAN, &[Type::FLOAT8, Type::INT8]).await;
+    let statement = statement.map_err(IdempotencyError::of_claim)?;
+    let (seconds, batch) = (older_than.as_secs_f64(), i64::from(batch));
+    let deleted = client.execute(&statement, &[&seconds, &batch]).await;
+    deleted.map_err(IdempotencyError::of_claim)
 }
 
 fn read(row: &Row, request: &Request) -> Result<ExistingClaim, IdempotencyError> {

@@ -34,9 +34,10 @@ pub enum IdempotencyError {
     #[error("the table `idempotency_keys` is not found in the search_path")]
     Missing(#[source] tokio_postgres::Error),
     /// The role lacks a privilege on it.
-    #[error("the role lacks SELECT, INSERT or UPDATE on `idempotency_keys`")]
+    #[error("the role lacks a privilege on `idempotency_keys`")]
     Forbidden(#[source] tokio_postgres::Error),
-    /// Another transaction has locked the key for longer than `lock_timeout`: tell the client to retry.
+    /// Another transaction has locked the key for longer than `lock_timeout` or `statement_timeout`: tell the
+    /// client to retry.
     #[error("another transaction has locked the idempotency key")]
     Busy(#[source] tokio_postgres::Error),
     /// The row is not what [`claim`](super::claim) writes.
@@ -49,9 +50,9 @@ pub enum IdempotencyError {
     /// with the same key finds out.
     #[error("the outcome of COMMIT is not known")]
     CommitUnknown(#[source] tokio_postgres::Error),
-    /// An attempt that has its response was run again. The response is stored, so the same request with the
-    /// same key gets it.
-    #[error("the request has had its effect, and was run again in the same attempt")]
+    /// An attempt that has its response, or is being run, was run again. Where the response is stored, the same
+    /// request with the same key gets it.
+    #[error("the attempt is being run or has its response, and was run again")]
     RunAgain,
     /// The tokio runtime ended before the work did.
     #[error("the runtime was shut down before the request was executed")]
@@ -81,6 +82,14 @@ impl IdempotencyError {
         Self::Database(error)
     }
 
+    /// Of the INSERT, whose time goes into waiting for the key.
+    pub(super) fn of_insert(error: tokio_postgres::Error) -> Self {
+        if error.code() == Some(&SqlState::QUERY_CANCELED) {
+            return Self::Busy(error);
+        }
+        Self::of_claim(error)
+    }
+
     /// The exact fix, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -96,7 +105,8 @@ impl IdempotencyError {
             ),
             Self::Forbidden(_) => Some(
                 "GRANT USAGE ON SCHEMA <its schema> TO <role>; \
-                     GRANT SELECT, INSERT, UPDATE ON idempotency_keys TO <role>",
+                     GRANT SELECT, INSERT, UPDATE ON idempotency_keys TO <role>; and DELETE for \
+                     `clean_claims`",
             ),
             Self::RunAgain => {
                 Some("do all that the request asks for in the effect of one `Attempt::run`")

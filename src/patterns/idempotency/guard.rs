@@ -75,7 +75,8 @@ pub enum OwnerUpdate {
     /// The lease had expired, and another owner may have begun. Nothing was changed; what Postgres has
     /// is valid.
     Stale,
-    /// Redis did not answer. The key is free when it expires; until then clients may be told to wait.
+    /// Redis did not answer. The key is free when it expires, or the lease is dropped; until then clients may be
+    /// told to wait.
     Unsure,
 }
 
@@ -216,14 +217,19 @@ impl Guard {
     /// Stores the response that the owner's transaction committed, or found committed by another. Call it
     /// after the COMMIT, never before.
     ///
-    /// If the future is dropped while it waits, the response is stored in the background.
+    /// If the future is dropped while it waits, the response is stored in the background. Where Redis does not
+    /// answer, the lease frees its key when it is dropped: Postgres has the response.
     pub async fn complete(&self, lease: &Lease, response: &StoredResponse) -> OwnerUpdate {
         lease.leave_to_expire();
         let (shared, owned) = (Arc::clone(&self.shared), lease.owned.clone());
         let response = response.clone();
         let completed =
             in_background(async move { shared.redis.as_ref()?.complete(&owned, &response).await });
-        self.owner_update(completed.await)
+        let update = self.owner_update(completed.await);
+        if update == OwnerUpdate::Unsure {
+            lease.free_when_dropped();
+        }
+        update
     }
 
     /// Extends the lease. [`Guard::run_renewing`] does it by itself.

@@ -44,6 +44,11 @@ impl Lease {
         self.is_settled.store(true, Ordering::Relaxed);
     }
 
+    /// As before `leave_to_expire`: of a COMMIT that is known.
+    pub(super) fn free_when_dropped(&self) {
+        self.is_settled.store(false, Ordering::Relaxed);
+    }
+
     pub(super) fn is_settled(&self) -> bool {
         self.is_settled.load(Ordering::Relaxed)
     }

@@ -53,7 +53,7 @@ mod settings;
 pub mod tower;
 
 pub use attempt::{Attempt, Outcome};
-pub use claims::{Claim, ExistingClaim, claim, find_claim};
+pub use claims::{Claim, ExistingClaim, claim, clean_claims, find_claim};
 pub use counts::Counts;
 pub use error::IdempotencyError;
 pub use guard::{BeginOutcome, Guard, OwnerUpdate};

@@ -116,6 +116,10 @@ impl RedisStore {
         let reply = self.exchange(call, WhenLate::GoOn).await;
         match reply {
             Some(Value::Nil) => Some(BeginReply::New(OwnedKey { redis_key, pending })),
+            // The client of a cluster has sent it twice, since the first answer was lost.
+            Some(Value::BulkString(value)) if value == pending => {
+                Some(BeginReply::New(OwnedKey { redis_key, pending }))
+            }
             Some(Value::BulkString(value)) => Some(BeginReply::Existing(value.into())),
             None if is_lost => Some(BeginReply::Lost(OwnedKey { redis_key, pending })),
             None | Some(_) => None,

@@ -41,7 +41,8 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     /// An effect may have committed the transaction, with the markers of messages that were still to have their
-    /// effects: the one that failed and the later ones. For these the marker does not count.
+    /// effects: the one that failed and the later ones. For these the marker does not count; for the others of the
+    /// transaction it does.
     pub(super) async fn note_commit(
         &mut self,
         failed: &TransactionFailure,
@@ -62,14 +63,16 @@ impl<E: Effects> BatchProcessor<E> {
         };
         if is_committed {
             tracing::error!("effects committed the transaction they were called in");
-            let without = failed.at.map_or(0, |at| messages.len().saturating_sub(at));
-            self.unmarked.extend(ids(messages).rev().take(without));
+            for id in ids(messages) {
+                self.unmarked.remove(&id);
+            }
+            self.unmarked.extend(&failed.without);
         }
         Ok(())
     }
 }
 
 /// Of the messages, in order.
-pub(super) fn ids(messages: &[Pending]) -> impl DoubleEndedIterator<Item = Uuid> {
+pub(super) fn ids(messages: &[Pending]) -> impl Iterator<Item = Uuid> {
     messages.iter().map(|pending| pending.message.id)
 }

@@ -64,6 +64,7 @@ mod effects;
 mod error;
 mod group;
 mod lag;
+mod markers;
 mod membership;
 mod message;
 mod offsets;

@@ -49,12 +49,17 @@ impl<E: Effects> BatchProcessor<E> {
         messages: Vec<Pending>,
         misplaced: &[Misplaced],
     ) -> Result<Vec<Pending>, Halt> {
+        let start = self.spec.sequence.map(|it| it.start).unwrap_or_default();
+        let is_late = |pending: &Pending, last| {
+            let number = pending.message.sequence;
+            number.is_some_and(|number| sequence::is_late(number, last, start))
+        };
         let mut misplaced = misplaced.iter().peekable();
         let (mut others, mut late) = (Vec::new(), Vec::new());
         for (at, pending) in messages.into_iter().enumerate() {
             match misplaced.next_if(|it| it.at == at) {
                 None => others.push(pending),
-                Some(it) if pending.message.sequence <= it.last => late.push((pending, it.last)),
+                Some(it) if is_late(&pending, it.last) => late.push((pending, it.last)),
                 Some(it) => {
                     let Some(buffer) = &mut self.reorder else {
                         unreachable!("no order is enforced, and a message was not next")
@@ -81,7 +86,9 @@ impl<E: Effects> BatchProcessor<E> {
         }
         // Without an answer nothing is given up; the next batch, or the next check, says what is wrong.
         let Ok(lasts) = self.database.sequences(&aggregates).await else { return Ok(()) };
-        let now = Instant::now();
+        let are_brokers_away = self.counters.status().are_brokers_unavailable;
+        let (now, is_reading) = (Instant::now(), !self.retries.is_full() && !are_brokers_away);
+        buffer.count_time(is_reading, now);
         for (aggregate, last) in &lasts {
             buffer.reach(aggregate, *last, now);
         }
@@ -109,7 +116,7 @@ impl<E: Effects> BatchProcessor<E> {
             let buffer = self.reorder.as_mut();
             let given_up = buffer.and_then(|it| it.take_given_up(&there, Instant::now()));
             let Some(given_up) = given_up else { return Ok(()) };
-            let GivenUp { messages, last } = given_up;
+            let GivenUp { mut messages, last } = given_up;
             add(&self.counters.sequence_gaps, messages.len());
             let (count, policy) = (messages.len(), self.spec.sequence.map(|it| it.on_gap));
             let first = messages.first().and_then(|pending| pending.message.sequence);
@@ -123,8 +130,11 @@ impl<E: Effects> BatchProcessor<E> {
                 );
             }
             if policy == Some(GapPolicy::Pass) {
-                let may_skip = |pending| Pending { may_skip: true, ..pending };
-                let passing = messages.into_iter().map(may_skip);
+                // The others follow it, or wait for it while it fails.
+                if let Some(first) = messages.first_mut() {
+                    first.may_skip = true;
+                }
+                let passing = messages.into_iter();
                 let passing = passing.filter_map(|it| self.retries.follow(it)).collect();
                 self.process_together(passing).await?;
             } else {

@@ -10,25 +10,26 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
-use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, Error, Socket, Statement, Transaction};
 use tracing::{Instrument as _, Span, info_span};
 use uuid::Uuid;
 
 use super::assignments::Advance;
 use super::counters::{ConsumerCounters, add};
+use super::markers::Inserted;
 use super::retries::Pending;
 use super::sequence::table::{SequenceTable, start_of};
 use super::sequence::{self, Aggregate, Misplaced, SequenceStart};
 use super::sqlstate::{FailureCause, describe, describe_failure, is_outdated};
-use super::xact::{is_committed, still_in};
+use super::xact::{self, is_committed, still_in};
 use super::{ConsumerSpec, Effects, Failure, Message};
-use super::{offsets, prepared};
+use super::{markers, offsets, prepared};
 
 /// How the session names itself in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-inbox";
@@ -36,13 +37,6 @@ const APPLICATION_NAME: &str = "postrider-inbox";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// TCP keepalive and user timeout: after this the session is considered dead.
 const TCP_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Ids are inserted in sorted order, so that two consumers with the same messages wait for each other and do
-/// not deadlock.
-const INSERT_MARKERS: &str = "\
-    INSERT INTO processed_messages (consumer, message_id) \
-    SELECT $1, id FROM unnest($2) AS id ON CONFLICT DO NOTHING \
-    RETURNING message_id, txid_current()";
 
 /// What to do where markers and offsets cannot be written.
 const MARKERS_HINT: &str = "run `migrations::migrate` with `Piece::Inbox`, or migrations/0003_application.sql; \
@@ -58,7 +52,13 @@ const SERVER: &str = "\
 const READ_ONLY_HINT: &str = "if nobody keeps the database from being written to: \
     ALTER ROLE <the consumer's role> SET default_transaction_read_only = off";
 
-type Connecting = Pin<Box<dyn Future<Output = Result<Client, Error>>>>;
+/// The receiver is closed when the session ends.
+type Connecting = Pin<Box<dyn Future<Output = Result<(Client, watch::Receiver<()>), Error>>>>;
+
+/// With it everything that a running effect has done is undone.
+#[derive(Debug, thiserror::Error)]
+#[error("the database session ended while the effect ran")]
+struct SessionEnded;
 
 /// How to connect, and the open session.
 pub(super) struct Database {
@@ -83,11 +83,15 @@ pub(super) struct PgSession {
     /// Boxed, so that it is identified by its address.
     pub(super) client: Box<Client>,
     pub(super) consumer: String,
+    ended: watch::Receiver<()>,
     number: u64,
     opened: Instant,
     /// When its server was started, by the server's clock, in µs since the Unix epoch.
     started: i64,
+    /// For [`markers::insert`].
     insert_markers: Statement,
+    /// For [`xact::still_in`].
+    look: Statement,
     /// For [`offsets::advance`].
     pub(super) advance: Statement,
     /// If the order of numbers is enforced.
@@ -135,6 +139,8 @@ pub(super) struct TransactionFailure {
     pub(super) lost: Option<i64>,
     /// Which transaction it was, once it had markers. The effects may have committed it.
     pub(super) xact: Option<i64>,
+    /// Those of its messages that were to have their effects, and had not.
+    pub(super) without: HashSet<Uuid>,
 }
 
 impl RolledBack {
@@ -151,7 +157,8 @@ impl RolledBack {
 
 impl TransactionFailure {
     pub(super) fn new(failure: Failure, at: Option<usize>) -> Self {
-        Self { cause: FailureCause::of(&failure), failure, at, lost: None, xact: None }
+        let cause = FailureCause::of(&failure);
+        Self { failure, cause, at, lost: None, xact: None, without: HashSet::new() }
     }
 }
 
@@ -181,8 +188,12 @@ impl Database {
             Box::pin(async move {
                 let (client, connection) = config.connect(tls).await?;
                 // The client's next statement reports the same failure to someone who can act.
-                tokio::spawn(async move { drop(connection.await) });
-                Ok(client)
+                let (running, ended) = watch::channel(());
+                tokio::spawn(async move {
+                    drop(connection.await);
+                    drop(running);
+                });
+                Ok((client, ended))
             })
         };
         let timeouts = format!(
@@ -287,7 +298,7 @@ impl Database {
     }
 
     async fn open(&self) -> Result<PgSession, RolledBack> {
-        let client = (self.connect)().await.map_err(|error| unavailable(&error))?;
+        let (client, ended) = (self.connect)().await.map_err(|error| unavailable(&error))?;
         let server = client.query_typed_one(SERVER, &[]).await;
         let server = server.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
         let (started, is_read_only) = server.map_err(|error| unavailable(&error))?;
@@ -296,9 +307,8 @@ impl Database {
             return Err(RolledBack::Unavailable { why, hint: Some(READ_ONLY_HINT) });
         }
         client.batch_execute(&self.timeouts).await.map_err(|error| unavailable(&error))?;
-        let types = [Type::TEXT, Type::UUID_ARRAY];
-        let insert_markers =
-            client.prepare_typed(INSERT_MARKERS, &types).await.map_err(marker_error)?;
+        let insert_markers = markers::prepare_insert(&client).await.map_err(marker_error)?;
+        let look = xact::prepare_look(&client).await.map_err(marker_error)?;
         let advance = offsets::prepare_advance(&client).await.map_err(marker_error)?;
         let sequences = SequenceTable::prepare(&client, self.start).await.map_err(marker_error)?;
         let (client, consumer) = (Box::new(client), self.consumer.clone());
@@ -306,10 +316,12 @@ impl Database {
         let session = PgSession {
             client,
             consumer,
+            ended,
             number,
             opened,
             started,
             insert_markers,
+            look,
             advance,
             sequences,
         };
@@ -342,22 +354,13 @@ impl PgSession {
         let mut tx = tx.map_err(|error| unavailable(&error))?;
         // All are sent before one is answered. No effect sees a database that has gone back. The numbers are
         // read last: after a wait for another member's marker, what that has committed.
-        let parameters: [&(dyn ToSql + Sync); 2] = [&self.consumer, &ids];
-        let (advanced, rows, lasts) = tokio::join!(
+        let (advanced, inserted, lasts) = tokio::join!(
             offsets::advance(&tx, &self.advance, &self.consumer, advances),
-            tx.query(&self.insert_markers, &parameters),
+            markers::insert(&tx, &self.insert_markers, &self.consumer, &ids),
             read_sequences(&tx, self.sequences.as_ref(), &self.consumer, messages)
         );
         advanced?;
-        let rows = rows.map_err(marker_error)?;
-        let fresh: Result<HashSet<Uuid>, Error> = rows.iter().map(|row| row.try_get(0)).collect();
-        let mut fresh = fresh.map_err(marker_error)?;
-        let xact = rows.first().map(|row| row.try_get::<_, i64>(1));
-        let xact = xact.transpose().map_err(marker_error)?;
-        let in_xact = |mut failed: TransactionFailure| {
-            failed.xact = xact;
-            RolledBack::Failed(failed)
-        };
+        let Inserted { mut fresh, xact } = inserted.map_err(marker_error)?;
         // What is rolled back shows only whether the effect could be had.
         if let Some(table) = self.sequences.as_ref().filter(|_| ending == Ending::Commit) {
             let checked = sequence::check(messages, fresh.clone(), &lasts?, table.start);
@@ -370,11 +373,18 @@ impl PgSession {
         }
         // Their numbers were counted with their markers.
         fresh.extend(unmarked);
-        let done = apply(&tx, effects, messages, fresh).await.map_err(in_xact)?;
-        if done.applied > 0 {
-            add(&counters.statements, 1);
-            tx = still_in(tx, xact).await.map_err(in_xact)?;
-        }
+        let outcome = apply(&tx, effects, messages, &mut fresh, &mut self.ended).await;
+        let in_xact = |failed: TransactionFailure| {
+            RolledBack::Failed(TransactionFailure { xact, without: fresh, ..failed })
+        };
+        let done = match outcome {
+            Ok(done) if done.applied > 0 => {
+                add(&counters.statements, 1);
+                tx = still_in(tx, &self.look, xact).await.map_err(in_xact)?;
+                done
+            }
+            outcome => outcome.map_err(in_xact)?,
+        };
         // After an error the outcome is unknown; the next attempt finds the markers.
         let ended = match ending {
             Ending::Commit => tx.commit().await,
@@ -391,8 +401,8 @@ impl PgSession {
     ) -> Result<Option<T>, RolledBack> {
         let tx = self.client.build_transaction().read_only(false).start().await;
         let tx = tx.map_err(|error| unavailable(&error))?;
-        let marker = tx.query(&self.insert_markers, &[&self.consumer, &vec![id]]).await;
-        if marker.map_err(marker_error)?.is_empty() {
+        let inserted = markers::insert(&tx, &self.insert_markers, &self.consumer, &[id]).await;
+        if inserted.map_err(marker_error)?.fresh.is_empty() {
             return Ok(None);
         }
         let done = work.await;
@@ -401,20 +411,30 @@ impl PgSession {
     }
 }
 
-/// Has the effects of those messages that are fresh, in order.
+/// Has the effects of those messages that are fresh, in order. After an error those are left that had none. An
+/// effect is given up when its session ends, as after `idle_in_transaction_max` one that never returns.
 async fn apply<E: Effects>(
     tx: &Transaction<'_>,
     effects: &E,
     messages: &[Pending],
-    mut fresh: HashSet<Uuid>,
+    fresh: &mut HashSet<Uuid>,
+    ended: &mut watch::Receiver<()>,
 ) -> Result<TransactionResult, TransactionFailure> {
     let mut done = TransactionResult::default();
+    let mut ended = pin!(ended.changed());
     for (at, Pending { message, has_effect, .. }) in messages.iter().enumerate() {
         if !fresh.remove(&message.id) {
             done.duplicates += 1;
         } else if *has_effect {
-            let outcome = effects.apply(tx, message).instrument(span_of(message)).await;
-            outcome.map_err(|failure| TransactionFailure::new(failure, Some(at)))?;
+            let outcome = tokio::select! {
+                biased;
+                outcome = effects.apply(tx, message).instrument(span_of(message)) => outcome,
+                _ = &mut ended => Err(Failure::technical(SessionEnded)),
+            };
+            if let Err(failure) = outcome {
+                fresh.insert(message.id);
+                return Err(TransactionFailure::new(failure, Some(at)));
+            }
             done.applied += 1;
         } else {
             done.passed_over += 1;

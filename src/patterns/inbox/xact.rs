@@ -6,7 +6,7 @@
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Error, GenericClient, Transaction};
+use tokio_postgres::{Client, Error, GenericClient, Statement, Transaction};
 
 use super::Failure;
 use super::session::TransactionFailure;
@@ -29,12 +29,18 @@ pub(super) async fn is_committed<C: GenericClient>(client: &C, xact: i64) -> Res
     client.query_typed_one(XACT_IS_COMMITTED, &[(&xact, Type::INT8)]).await?.try_get(0)
 }
 
+/// Prepares the statement for [`still_in`].
+pub(super) async fn prepare_look(client: &Client) -> Result<Statement, Error> {
+    client.prepare(CURRENT_XACT).await
+}
+
 /// The transaction, if it is still the one of the markers and can be committed.
-pub(super) async fn still_in(
-    tx: Transaction<'_>,
+pub(super) async fn still_in<'tx>(
+    tx: Transaction<'tx>,
+    look: &Statement,
     xact: Option<i64>,
-) -> Result<Transaction<'_>, TransactionFailure> {
-    let current = tx.query_typed_one(CURRENT_XACT, &[]).await;
+) -> Result<Transaction<'tx>, TransactionFailure> {
+    let current = tx.query_one(look, &[]).await;
     let current: Option<i64> = current.and_then(|row| row.try_get(0)).map_err(ignored)?;
     // None has markers: there was nothing but what `Work::unmarked` says.
     let Some(xact) = xact.filter(|xact| current != Some(*xact)) else { return Ok(tx) };

@@ -96,26 +96,21 @@ pub async fn fire_due<S: Saga>(
     for id in &late {
         let transaction = client.transaction().await?;
         let fired = advance::<S>(&transaction, id, &S::deadline_passed(), Cause::default()).await;
-        failure = failure.or(end(transaction, fired.map(drop)).await?);
+        failure = failure.or(end(transaction, fired.map(drop)).await.err());
     }
     for timer in &due {
         let transaction = client.transaction().await?;
         let fired = timers::fire::<S>(&transaction, timer).await;
-        failure = failure.or(end(transaction, fired).await?);
+        failure = failure.or(end(transaction, fired).await.err());
     }
     failure.map_or(Ok(DueRound { deadlines: late.len(), timers: due.len() }), Err)
 }
 
-/// Commits, or rolls back and returns why. Fails if the session ended.
-async fn end(
-    transaction: Transaction<'_>,
-    fired: Result<(), SagaError>,
-) -> Result<Option<SagaError>, SagaError> {
-    match fired {
-        Ok(()) => transaction.commit().await?,
-        Err(_) => transaction.rollback().await?,
-    }
-    Ok(fired.err())
+/// Commits what succeeded. A COMMIT that fails is this saga's failure too, as of a constraint that is deferred;
+/// where the session has ended, the next transaction does not begin.
+async fn end(transaction: Transaction<'_>, fired: Result<(), SagaError>) -> Result<(), SagaError> {
+    fired?;
+    Ok(transaction.commit().await?)
 }
 
 /// Ids of sagas whose deadline has passed, the oldest ones if there are more than `limit`; locked ones are

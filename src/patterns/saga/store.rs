@@ -74,14 +74,16 @@ pub async fn start<S: Saga>(
     let status = state.status();
     transaction
         .query_typed(
-            "INSERT INTO sagas (kind, id, state, status, deadline) \
-             VALUES ($1, $2, $3, $4, clock_timestamp() + $5 * interval '1 second')",
+            "INSERT INTO sagas (kind, id, state, status, deadline, ended_at) VALUES ($1, $2, $3, $4, \
+             CASE WHEN NOT $6 THEN clock_timestamp() + $5 * interval '1 second' END, \
+             CASE WHEN $6 THEN now() END)",
             &[
                 (&S::KIND, Type::TEXT),
                 (&id, Type::TEXT),
                 (&Json(state), Type::JSONB),
                 (&status, Type::TEXT),
                 (&timeout.as_secs_f64(), Type::FLOAT8),
+                (&state.has_ended(), Type::BOOL),
             ],
         )
         .await?;
@@ -104,7 +106,7 @@ pub async fn advance<S: Saga>(
     cause: impl Into<Cause>,
 ) -> Result<Transition, SagaError> {
     let loaded = load_locked::<S>(transaction, id).await?;
-    step(transaction, id, loaded, Step { event, cause: cause.into(), fired: None }).await
+    step(transaction, id, loaded, event, cause.into()).await
 }
 
 /// What an event came with. By default nothing: an operator's or the clock's.
@@ -138,44 +140,46 @@ impl From<&crate::inbox::Message> for Cause {
     }
 }
 
+/// A saga that is locked until the transaction ends.
+pub(super) struct Locked<S> {
+    view: SagaView<S>,
+    /// By its row, which another version of the program may have written: it has a deadline, or it has ended. A row
+    /// with neither is not the library's: its state says.
+    is_open: Option<bool>,
+}
+
 /// Reads a saga, and locks it until the transaction ends.
 pub(super) async fn load_locked<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
-) -> Result<SagaView<S>, SagaError> {
+) -> Result<Locked<S>, SagaError> {
     let found = transaction
         .query_typed_opt(
-            "SELECT state, status FROM sagas WHERE kind = $1 AND id = $2 FOR UPDATE",
+            "SELECT state, status, \
+             CASE WHEN ended_at IS NOT NULL THEN false WHEN deadline IS NOT NULL THEN true END \
+             FROM sagas WHERE kind = $1 AND id = $2 FOR UPDATE",
             &[(&S::KIND, Type::TEXT), (&id, Type::TEXT)],
         )
         .await?;
     let row = found.ok_or_else(|| SagaError::Unknown { kind: S::KIND, id: id.to_owned() })?;
-    parse::<S>(id, &row)
-}
-
-/// What is applied to a saga.
-pub(super) struct Step<'a, E> {
-    /// The event.
-    pub(super) event: &'a E,
-    /// What it came with.
-    pub(super) cause: Cause,
-    /// The timer that it came from, whose row is deleted already.
-    pub(super) fired: Option<&'a str>,
+    Ok(Locked { view: parse::<S>(id, &row)?, is_open: row.try_get(2)? })
 }
 
 /// Applies an event to a saga that is locked.
 pub(super) async fn step<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
-    loaded: SagaView<S>,
-    Step { event, cause, fired }: Step<'_, S::Event>,
+    loaded: Locked<S>,
+    event: &S::Event,
+    cause: Cause,
 ) -> Result<Transition, SagaError> {
-    let SagaView { mut state, status: from } = loaded;
+    let Locked { view: SagaView { mut state, status: from }, is_open } = loaded;
+    let was_open = is_open.unwrap_or(!state.has_ended());
     let to_json =
         |state: &S| serde_json::to_value(state).map_err(|source| invalid_state::<S>(id, source));
     // Not what is stored: a field that is new would be a change.
-    let (before, was_open) = (to_json(&state)?, !state.has_ended());
-    let ran = running(&state);
+    let before = to_json(&state)?;
+    let had_timers = was_open && !state.timers().is_empty();
     let emitted = state.apply(event);
     let (to, has_ended, runs) = (state.status(), state.has_ended(), running(&state));
     if !was_open && !has_ended {
@@ -183,13 +187,14 @@ pub(super) async fn step<S: Saga>(
         return Err(SagaError::Reopened { kind, id, event });
     }
     emit::<S>(transaction, id, &emitted, cause.traceparent.as_ref()).await?;
-    let names = |timers: &[Timer]| timers.iter().map(|timer| timer.name).collect::<Vec<_>>();
-    if fired.is_some() || names(&ran) != names(&runs) {
+    // Always, since another version may have set others.
+    if had_timers || !runs.is_empty() {
         timers::replace::<S>(transaction, id, &runs).await?;
     }
     let emitted = emitted.iter().map(|emitted| emitted.event_type).collect();
     let after = to_json(&state)?;
-    if after == before {
+    let ended = was_open && has_ended;
+    if after == before && !ended {
         // A repeat, or too late: nothing to write.
         return Ok(Transition { from, to, changed: false, ended: false, has_ended, emitted });
     }
@@ -213,7 +218,7 @@ pub(super) async fn step<S: Saga>(
         let changed = S::status_changed(transaction, id, to).await;
         changed.map_err(SagaError::of_application)?;
     }
-    Ok(Transition { from, to, changed: true, ended: has_ended && was_open, has_ended, emitted })
+    Ok(Transition { from, to, changed: true, ended, has_ended, emitted })
 }
 
 /// The current state of a saga, if it exists.

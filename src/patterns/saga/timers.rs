@@ -7,7 +7,7 @@
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
-use super::store::{Cause, Step, load_locked, step};
+use super::store::{Cause, load_locked, step};
 use super::{Saga, SagaError, Timer};
 
 /// How long a process may take to fire a timer before it is due again, doubled for each try.
@@ -81,12 +81,6 @@ pub(super) async fn fire<S: Saga>(
     }
     // Or an earlier version set it, and this one has no use for it.
     let Some(event) = S::timer_fired(name) else { return Ok(()) };
-    step(
-        transaction,
-        id,
-        loaded,
-        Step { event: &event, cause: Cause::default(), fired: Some(name) },
-    )
-    .await?;
+    step(transaction, id, loaded, &event, Cause::default()).await?;
     Ok(())
 }

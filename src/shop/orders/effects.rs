@@ -62,9 +62,9 @@ impl Effects for OrderEffects {
     }
 }
 
-/// Whether the record was written less than so long ago, by the clocks of two machines: it only decides how soon
-/// an order that nobody knows is given up.
+/// Whether the record was written less than so long ago, by the clocks of two machines, of which either may be
+/// ahead by as much: it only decides how soon an order that nobody knows is given up.
 fn is_younger(message: &Message, limit: Duration) -> bool {
     let age_ms = message.record.timestamp_ms.map(|ms| now_ms().saturating_sub(ms));
-    age_ms.and_then(|ms| u64::try_from(ms).ok()).is_some_and(|ms| Duration::from_millis(ms) < limit)
+    age_ms.is_some_and(|ms| Duration::from_millis(ms.unsigned_abs()) < limit)
 }

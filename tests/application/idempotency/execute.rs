@@ -343,3 +343,27 @@ async fn an_attempt_that_has_its_response_is_not_run_again() {
     });
     assert_eq!(retried.await.unwrap(), Outcome::Replayed(response("{}")));
 }
+
+/// The second would wait for the first one's claim, and be taken for its repeat.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_is_not_run_twice_at_once() {
+    let database = Database::migrated().await;
+    let pool = Pool::of(&database, 2).await;
+    let work = |attempt: Attempt| async move {
+        let run = async |number: usize| {
+            let mut client = pool.session(number).lock().await;
+            let effect = async |transaction: &Transaction<'_>| {
+                record(transaction, attempt.request().unwrap()).await?;
+                Ok::<_, Failed>(response(&format!("{{\"by\":{number}}}")))
+            };
+            attempt.run(&mut client, effect).await
+        };
+        let (one, other) = tokio::join!(run(0), run(1));
+        let error = other.unwrap_err();
+        assert!(matches!(error, Failed::Guard(IdempotencyError::RunAgain)), "{error:?}");
+        one
+    };
+    let outcome = Guard::without_redis().execute(&request("k"), work).await.unwrap();
+    assert_eq!(outcome, Outcome::Executed(response("{\"by\":0}")));
+    assert_eq!(database.effects().await, 1);
+}

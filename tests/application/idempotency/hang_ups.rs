@@ -15,6 +15,7 @@ use postrider::idempotency::tower::IdempotencyLayer;
 use postrider::idempotency::{Attempt, Guard};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_postgres::Transaction;
 
@@ -29,15 +30,22 @@ const HANG_UPS: usize = 50;
 const HANG_UPS_VARIABLE: &str = "POSTRIDER_HANG_UPS";
 /// So many at a time, each with a session of its own.
 const AT_ONCE: usize = 25;
-const HANG_UP_AFTER: Duration = Duration::from_millis(300);
-/// The work takes longer.
+/// After its client has hung up.
 const WORK: Duration = Duration::from_millis(600);
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// What the work says to its client's test, and hears.
+struct Hooks {
+    begun: oneshot::Sender<()>,
+    hung_up: oneshot::Receiver<()>,
+}
 
 /// A service whose work is slow.
 #[derive(Clone)]
 struct Slow {
     pool: Arc<Pool>,
+    /// By key.
+    hooks: Arc<Mutex<HashMap<String, Hooks>>>,
     ended: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
@@ -50,6 +58,10 @@ async fn work(
     let mut client = slow.pool.session(number).lock().await;
     let effect = async |transaction: &Transaction<'_>| {
         record(transaction, attempt.request().unwrap()).await?;
+        let hooks = slow.hooks.lock().unwrap().remove(&key);
+        let Hooks { begun, hung_up } = hooks.unwrap();
+        begun.send(()).unwrap();
+        hung_up.await.unwrap();
         let_pass(WORK, "the work is slow").await;
         let response = response(&key);
         slow.ended.lock().unwrap().insert(key, Instant::now());
@@ -73,10 +85,14 @@ async fn hang_up(address: SocketAddr, slow: &Slow, number: usize) -> Duration {
     let head = format!(
         "POST / HTTP/1.1\r\nhost: x\r\nidempotency-key: {key}\r\ncontent-length: 0\r\n\r\n"
     );
+    let (begun, has_begun) = oneshot::channel();
+    let (gone, hung_up) = oneshot::channel();
+    slow.hooks.lock().unwrap().insert(key.clone(), Hooks { begun, hung_up });
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(head.as_bytes()).await.unwrap();
-    let_pass(HANG_UP_AFTER, "the client loses patience").await;
+    has_begun.await.unwrap();
     drop(stream);
+    gone.send(()).unwrap();
     let response = send(address, &format!("POST / HTTP/1.1\r\nidempotency-key: {key}"), "").await;
     let answered = Instant::now();
     assert_eq!((response.status, response.body.as_str()), (201, key.as_str()), "{response:?}");
@@ -91,7 +107,7 @@ async fn after_a_hang_up_the_next_attempt_has_its_answer_within_a_second_of_the_
     let (_redis, guard) = guarded(&lasting());
     let database = Database::migrated().await;
     let pool = Pool::of(&database, AT_ONCE).await;
-    let slow = Slow { pool, ended: Arc::default() };
+    let slow = Slow { pool, hooks: Arc::default(), ended: Arc::default() };
     let address = serve(slow.clone(), guard.with_waiting(Duration::from_mins(1), AT_ONCE)).await;
     let mut tasks = JoinSet::new();
     for client in 0..AT_ONCE {

@@ -72,7 +72,7 @@ fn caller(parts: &Parts) -> Option<String> {
 async fn serve(service: Service, guard: Guard) -> SocketAddr {
     let guarded = |operation: &str| {
         let guarded = IdempotencyLayer::new(guard.clone(), operation, caller);
-        guarded.body_bytes_max(100).body_time_max(Duration::from_millis(300))
+        guarded.body_bytes_max(100).body_time_max(Duration::from_mins(1))
     };
     let orders = post(place).get(|| async { "nothing is guarded here" });
     // It has forgotten the attempt.
@@ -80,12 +80,15 @@ async fn serve(service: Service, guard: Guard) -> SocketAddr {
     // Where the layer is, both have the URI `/x`.
     let [euros, dollars] = ["POST /payments-eur/x", "POST /payments-usd/x"]
         .map(|operation| Router::new().route("/x", post(place).layer(guarded(operation))));
+    // The layer is outside of it, and sees the whole URI.
+    let outside = Router::new().route("/pay", post(place));
     let router = Router::new()
         .route("/orders", orders.layer(guarded("POST /orders")))
         .route("/forgotten", forgotten.layer(guarded("POST /forgotten")))
         .route("/old", post(place).layer(guarded("POST /old").key_optional()))
         .nest("/payments-eur", euros)
-        .nest("/payments-usd", dollars);
+        .nest("/payments-usd", dollars)
+        .merge(Router::new().nest("/accounts/{id}", outside).layer(guarded("POST /accounts")));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router.with_state(service)).await });
@@ -156,6 +159,16 @@ async fn the_same_key_for_the_same_path_under_another_prefix_is_a_mismatch() {
     assert_eq!((other.status, other.json()["field"].as_str()), (422, Some("idempotency-key")));
     let again = scene.place_at("/payments-eur/x", "ada", "k", "{}").await;
     assert_eq!((again.status, again.header("idempotent-replayed")), (201, Some("true")));
+    assert_eq!(scene.database.effects().await, 1);
+}
+
+/// No name tells them apart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_layer_outside_of_a_nested_router_tells_the_parameters_of_its_prefix_apart() {
+    let scene = Scene::set().await;
+    assert_eq!(scene.place_at("/accounts/1/pay", "ada", "k", "{}").await.status, 201);
+    let other = scene.place_at("/accounts/2/pay", "ada", "k", "{}").await;
+    assert_eq!((other.status, other.json()["field"].as_str()), (422, Some("idempotency-key")));
     assert_eq!(scene.database.effects().await, 1);
 }
 

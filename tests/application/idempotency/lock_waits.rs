@@ -68,3 +68,21 @@ async fn a_request_whose_key_another_session_holds_is_told_to_retry_when_the_lim
     let outcome = guard.execute(&request("k"), work).await.unwrap();
     assert!(matches!(outcome, Outcome::Pending { .. }), "{outcome:?}");
 }
+
+/// Which the page advises to set.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_whose_wait_the_statement_timeout_ends_is_told_to_retry() {
+    let database = Database::migrated().await;
+    let (mut holder, mut client) = (database.client().await, database.client().await);
+    let held = holder.transaction().await.unwrap();
+    assert_eq!(claim(&held, &request("k"), &response("{}")).await.unwrap(), Claim::Won);
+    // No other statement takes as long, and the guard's own limit comes later.
+    client.batch_execute("SET statement_timeout = '3s'").await.unwrap();
+    let guard = Guard::without_redis().with_lock_timeout(Duration::from_mins(1));
+    let work = |attempt: Attempt| async move {
+        let effect = async |_: &Transaction<'_>| Ok::<_, Failed>(response("never stored"));
+        attempt.run(&mut client, effect).await
+    };
+    let outcome = guard.execute(&request("k"), work).await.unwrap();
+    assert!(matches!(outcome, Outcome::Pending { .. }), "{outcome:?}");
+}

@@ -14,6 +14,7 @@ mod dead_letters;
 mod failures;
 mod formats;
 mod frozen_brokers;
+mod gap_time;
 mod mistakes;
 mod once;
 mod outages;

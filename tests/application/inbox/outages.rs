@@ -115,9 +115,10 @@ fn a_message_whose_dependency_is_away_waits_alone_and_uses_up_no_attempt() {
     // Three messages have its key, and two of them come after it. Others of its partition pass.
     scene.await_effects(47);
     running.await_counters("more retries than a message has", |now| now.retries > 6);
-    let status = running.status();
-    assert_eq!((status.not_ready_reason(), status.waiting_messages), (None, 3));
-    let failing = status.failing.unwrap();
+    running.await_status("these to wait", |status| {
+        status.not_ready_reason().is_none() && status.waiting_messages == 3
+    });
+    let failing = running.status().failing.unwrap();
     assert_eq!(
         (failing.event_type.as_str(), failing.reason.as_str()),
         ("Counted", "the bank is closed")

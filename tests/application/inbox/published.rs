@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use postrider::sandbox::redis::Redis;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
@@ -30,8 +31,14 @@ fn deliver(scene: &Scene, process: impl FnOnce(&BorrowedMessage<'_>) -> End) -> 
     let mut partitions = TopicPartitionList::new();
     partitions.add_partition_offset(&scene.topic, 0, Offset::Stored).unwrap();
     consumer.assign(&partitions).unwrap();
-    let message =
-        wait_for("a message, or the end", || consumer.poll(Duration::from_millis(100))).ok()?;
+    let message = wait_for("a message, or the end", || {
+        match consumer.poll(Duration::from_millis(100))? {
+            Ok(message) => Some(Some(message)),
+            Err(KafkaError::PartitionEOF(_)) => Some(None),
+            // The client tries again by itself.
+            Err(_) => None,
+        }
+    })?;
     let end = process(&message);
     if end == End::Acknowledges {
         consumer.commit_message(&message, CommitMode::Sync).unwrap();

@@ -1,5 +1,7 @@
 //! Several consumers of one group: partitions change hands, and one message may be in two of them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -81,32 +83,33 @@ fn a_zombie_that_holds_a_marker_is_waited_for_and_its_end_decides() {
 #[test]
 fn a_frozen_transaction_is_ended_by_the_server_and_its_message_taken_over() {
     let Some(scene) = Scene::new("frozen") else { return };
-    scene.send(&[Draft::new(1)]);
+    let id = Uuid::now_v7();
+    scene.send(&[Draft::of(id, HANDLED, 1)]);
     let mut spec = scene.spec();
     spec.idle_in_transaction_max = Duration::from_millis(200);
     spec.lock_timeout = Duration::from_millis(100);
     // The first is frozen within its transaction, once, and does not notice its end.
-    let frozen = TestEffects::with(|_, attempt| {
-        if attempt == 1 { Outcome::Sleep(Duration::from_secs(5)) } else { Outcome::Succeed }
+    let is_thawed = Arc::new(AtomicBool::new(false));
+    let switch = Arc::clone(&is_thawed);
+    let frozen = TestEffects::with(move |_, attempt| {
+        if attempt == 1 {
+            // All of its thread: it notices nothing.
+            wait_for("the thaw", || switch.load(Ordering::Relaxed).then_some(()));
+        }
+        Outcome::Succeed
     });
     let running = Running::start(spec, frozen.clone());
     wait_for("the frozen one to begin", || (frozen.attempts(1) == 1).then_some(()));
     // The same message, in the hands of a second consumer of that name.
     let sql = scene.database.sql();
-    sql.run("SET lock_timeout = '10s'");
+    sql.run("SET lock_timeout = '1min'");
     let marked = sql.rows(&format!(
-        "INSERT INTO processed_messages SELECT consumer, id FROM \
-         (SELECT '{}' AS consumer, '{}'::uuid AS id) AS it ON CONFLICT DO NOTHING RETURNING 1",
+        "INSERT INTO processed_messages VALUES ('{}', '{id}') ON CONFLICT DO NOTHING RETURNING 1",
         scene.name,
-        id_of_only_message(&scene)
     ));
     assert_eq!(marked.len(), 1, "the server should have ended the frozen transaction");
+    is_thawed.store(true, Ordering::Relaxed);
     running.await_counters("the first to find it done", |now| now.duplicates == 1);
     running.stop();
     assert_eq!(scene.effect_rows().0, 0);
-}
-
-fn id_of_only_message(scene: &Scene) -> String {
-    let records = support::topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic));
-    records[0].header("id").unwrap().to_owned()
 }

@@ -138,6 +138,12 @@ impl Scene {
         offsets.iter().map(|element| element.offset().to_raw().unwrap().max(-1)).collect()
     }
 
+    /// Waits until the group's offsets are past so many messages: each is handled, whatever has become of it.
+    pub(crate) fn await_offsets(&self, count: i64) {
+        let known = || self.committed().into_iter().map(|offset| offset.max(0)).sum::<i64>();
+        wait_for("the offsets", || (known() == count).then_some(()));
+    }
+
     /// Has everything delivered again. The group must have no members.
     pub(crate) fn rewind(&self) {
         let mut offsets = TopicPartitionList::new();

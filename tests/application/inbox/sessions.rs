@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
-use support::wait_for;
 
 /// More failures in a row than a message has attempts.
 const RETRIES: u64 = 6;
@@ -27,8 +26,9 @@ fn stops_nobody(stem: &str, outcome: Outcome) {
     );
     scene.await_effects(19);
     running.await_counters("more retries than a message has", |now| now.retries > RETRIES);
-    let status = running.status();
-    assert_eq!((status.not_ready_reason(), status.waiting_messages), (None, 1));
+    running.await_status("it alone to wait", |status| {
+        status.not_ready_reason().is_none() && status.waiting_messages == 1
+    });
     assert_eq!(scene.database.sql().value("SELECT count(*) FROM deeds WHERE number = 7"), "0");
     assert_eq!((running.stop().dead_letters, scene.markers()), (0, 19));
 }
@@ -40,7 +40,12 @@ fn a_message_that_ends_its_session_each_time_stops_no_other() {
 
 #[test]
 fn a_message_that_idles_longer_than_the_limit_stops_no_other() {
-    stops_nobody("idler", Outcome::Sleep(Duration::from_millis(600)));
+    stops_nobody("idler", Outcome::Sleep(Duration::from_secs(5)));
+}
+
+#[test]
+fn a_message_whose_effect_never_returns_stops_no_other() {
+    stops_nobody("hanger", Outcome::Sleep(Duration::from_hours(24)));
 }
 
 #[test]
@@ -56,14 +61,13 @@ fn ends_the_transaction(stem: &str, sql: &'static str) -> Option<(Scene, String,
     let running = scene.start(TestEffects::with(move |number, _| {
         if number == 7 { Outcome::Run(sql) } else { Outcome::Succeed }
     }));
-    let others = "SELECT count(*), count(DISTINCT message_id) FROM deeds WHERE number <> 7";
-    let rows = |count: &str| vec![vec![Some(count.to_owned()), Some(count.to_owned())]];
-    wait_for("the others", || (scene.database.sql().rows(others) >= rows("19")).then_some(()));
-    running.await_counters("an end", |now| now.batches >= 1);
+    scene.await_offsets(20);
     scene.send(&Draft::many(21).split_off(20));
-    wait_for("the last one", || (scene.database.sql().rows(others) >= rows("20")).then_some(()));
+    scene.await_offsets(21);
     let end = running.stop();
-    assert_eq!(scene.database.sql().rows(others), rows("20"));
+    let others = "SELECT count(*), count(DISTINCT message_id) FROM deeds WHERE number <> 7";
+    let twenty = || Some("20".to_owned());
+    assert_eq!(scene.database.sql().rows(others), [[twenty(), twenty()]]);
     let own = scene.database.sql().value("SELECT count(*) FROM deeds WHERE number = 7");
     Some((scene, own, end.dead_letters))
 }
@@ -100,9 +104,28 @@ fn a_message_that_is_marked_without_effects_becomes_a_dead_letter_where_it_is_po
         9 => Outcome::Poison,
         _ => Outcome::Succeed,
     }));
+    scene.await_offsets(20);
     scene.await_effects(19);
-    running.await_counters("all", |now| now.dead_letters + now.duplicates >= 9);
     assert_eq!((running.stop().dead_letters, scene.letters().len()), (1, 1));
+}
+
+/// Number 7 commits the markers of its batch, in which number 15 was processed before, and number 3 is twice.
+#[test]
+fn an_effect_that_commits_its_transaction_doubles_none_that_was_there_before() {
+    let Some(scene) = Scene::new("doubled") else { return };
+    let mut drafts = Draft::many(20);
+    for draft in &mut drafts {
+        draft.key = "account-0".into();
+    }
+    scene.send(&drafts[15..16]);
+    let running = scene.start(TestEffects::with(|number, _| {
+        if number == 7 { Outcome::Run("COMMIT") } else { Outcome::Succeed }
+    }));
+    scene.await_effects(1);
+    drafts.push(drafts[3].clone());
+    scene.send(&drafts);
+    scene.await_offsets(22);
+    assert_eq!((running.stop().dead_letters, scene.effect_rows()), (0, (20, 20)));
 }
 
 /// The consumer's own statements exceed what number 7 has set for its session.

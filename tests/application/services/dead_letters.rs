@@ -27,14 +27,14 @@ pub(crate) fn produce_as(
     order: &str,
     payload_and_id: (&str, Uuid),
 ) {
-    send(bootstrap, (event_type, order), payload_and_id, LIMIT);
+    send(bootstrap, (event_type, order), payload_and_id, SystemTime::now() - LIMIT);
 }
 
 fn send(
     bootstrap: &str,
     (event_type, order): (&str, &str),
     (payload, id): (&str, Uuid),
-    age: Duration,
+    written: SystemTime,
 ) {
     let producer: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
@@ -43,7 +43,7 @@ fn send(
     let headers = OwnedHeaders::new()
         .insert(header("id", id.as_str()))
         .insert(header("event_type", event_type));
-    let written = (SystemTime::now() - age).duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let written = written.duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let record = BaseRecord::to(event_type).key(order).payload(payload).headers(headers);
     let record = record.timestamp(written.as_millis().try_into().unwrap());
     producer.send(record).map_err(|(error, _)| error).unwrap();
@@ -81,7 +81,9 @@ fn a_reply_that_is_there_before_its_order_is_visible_waits_for_it() {
     let stage = Stage::set();
     let service = stage.orders();
     let order = Uuid::now_v7().to_string();
-    send(&stage.bootstrap(), ("PaymentProcessed", &order), ("{}", Uuid::now_v7()), Duration::ZERO);
+    // By a clock that is ahead, as those of two machines are.
+    let written = SystemTime::now() + Duration::from_secs(20);
+    send(&stage.bootstrap(), ("PaymentProcessed", &order), ("{}", Uuid::now_v7()), written);
     service.wait_for(&["\nshop_consumer_waiting_messages 1\n"]);
     stage.run(&insert_order(&order));
     let paid = "SELECT count(*) FROM sagas WHERE status = 'PAID'";

@@ -109,7 +109,8 @@ impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
     /// service, and the same one for ever. It belongs to the fingerprint, with method and URI. The URI alone
     /// does not tell two handlers apart: a router that nests another one (`Router::nest`) strips its prefix
     /// before this layer sees the request. Under one name the second would be answered with the first one's
-    /// response, and have no effect.
+    /// response, and have no effect. Where the prefix has a parameter (`/accounts/{id}`) no name tells two accounts
+    /// apart: put the layer outside of the router that nests.
     ///
     /// `caller` says whose keys a request's are: an account or tenant that something before has
     /// authenticated, never what the client merely says. It is the scope of [`Request::new`], 1 to 255

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::super::assignments::RecordPosition;
 use super::super::retries::Pending;
-use super::{Aggregate, SequenceSpec, next_of, place};
+use super::{Aggregate, GapPolicy, SequenceSpec, next_of, place};
 
 /// How often the database is asked whether another member has handled what is missing.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -24,6 +24,8 @@ pub(in crate::inbox) struct ReorderBuffer {
     spec: SequenceSpec,
     by_aggregate: BTreeMap<Aggregate, Waiting>,
     checked: Instant,
+    /// Until when the time has been counted that they wait.
+    counted: Instant,
 }
 
 /// Those of one aggregate.
@@ -46,7 +48,7 @@ pub(in crate::inbox) struct GivenUp {
 
 impl ReorderBuffer {
     pub(in crate::inbox) fn new(spec: SequenceSpec, now: Instant) -> Self {
-        Self { spec, by_aggregate: BTreeMap::new(), checked: now }
+        Self { spec, by_aggregate: BTreeMap::new(), checked: now, counted: now }
     }
 
     /// How many messages wait.
@@ -63,7 +65,7 @@ impl ReorderBuffer {
             unreachable!("a message without a number is always next")
         };
         if self.by_aggregate.is_empty() {
-            self.checked = now;
+            (self.checked, self.counted) = (now, now);
         }
         let fresh = || Waiting { last, messages: Vec::new(), since: now };
         let waiting = self.by_aggregate.entry(aggregate).or_insert_with(fresh);
@@ -121,6 +123,19 @@ impl ReorderBuffer {
         self.by_aggregate.keys().cloned().collect()
     }
 
+    /// Counts the time that they have waited since this was last called: only that in which what is missing could be
+    /// read. An outage of the database, a batch that took long, or a process that was frozen, counts for a tenth of
+    /// `gap_wait` at most.
+    pub(in crate::inbox) fn count_time(&mut self, is_reading: bool, now: Instant) {
+        let time = now.saturating_duration_since(self.counted);
+        let limit = CHECK_INTERVAL.max(self.spec.gap_wait / 10);
+        let not_counted = if is_reading { time.saturating_sub(limit) } else { time };
+        for waiting in self.by_aggregate.values_mut() {
+            waiting.since = (waiting.since + not_counted).min(now);
+        }
+        self.counted = now;
+    }
+
     /// Takes the messages of an aggregate that has waited too long; or, where more wait than may, of the one that
     /// has most. Those that wait for a message that is there and fails do so as long as it does, and anew after it.
     pub(in crate::inbox) fn take_given_up(
@@ -139,7 +154,14 @@ impl ReorderBuffer {
         let expired = missing().find(|(_, waiting)| waiting.is_expired(gap_wait, now));
         let most = || missing().max_by_key(|(_, it)| it.messages.len()).filter(|_| is_over);
         let aggregate = expired.or_else(most)?.0.clone();
-        let Waiting { messages, last, .. } = self.by_aggregate.remove(&aggregate)?;
+        let Waiting { mut messages, last, since } = self.by_aggregate.remove(&aggregate)?;
+        if self.spec.on_gap == GapPolicy::Pass {
+            // Each gap is waited for, and no message follows one that is not handled yet.
+            let rest = messages.split_off(length_of_run(&messages));
+            if !rest.is_empty() {
+                self.by_aggregate.insert(aggregate, Waiting { last, messages: rest, since });
+            }
+        }
         Some(GivenUp { messages, last })
     }
 
@@ -161,6 +183,16 @@ impl ReorderBuffer {
         let all = self.by_aggregate.values().flat_map(|waiting| &waiting.messages);
         self.len() > self.spec.buffer_max || all.map(Pending::bytes).sum::<usize>() > BYTES_MAX
     }
+}
+
+/// How many there are before the first gap.
+fn length_of_run(messages: &[Pending]) -> usize {
+    let number = |pending: &Pending| pending.message.sequence.unwrap_or_default();
+    let is_gap = |pair: &[Pending]| match pair {
+        [one, next] => number(next) > number(one).saturating_add(1),
+        _ => false,
+    };
+    messages.windows(2).position(is_gap).map_or(messages.len(), |at| at + 1)
 }
 
 impl Waiting {

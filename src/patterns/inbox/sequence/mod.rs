@@ -102,6 +102,14 @@ pub(super) fn place(message: &Message) -> Option<(Aggregate, i64)> {
     Some(((aggregate_type, message.aggregate_id.clone()), message.sequence?))
 }
 
+/// Whether the number can never be next: a later one was handled, or it is below the first.
+pub(super) fn is_late(number: i64, last: Option<i64>, start: SequenceStart) -> bool {
+    match last {
+        Some(last) => number <= last,
+        None => next_of(None, start).is_some_and(|first| number < first),
+    }
+}
+
 /// The number that comes after `last`; `None`: any does.
 pub(super) fn next_of(last: Option<i64>, start: SequenceStart) -> Option<i64> {
     match (last, start) {

@@ -1,0 +1,55 @@
+//! The markers of processed messages: inserts into `processed_messages`.
+//!
+//! Input: the consumer's transaction and the ids of its messages. Output: which of them had no marker before, and
+//! the number of the transaction. Invariant: of all transactions that insert one marker at most one commits.
+
+use std::collections::HashSet;
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Error, Statement, Transaction};
+use uuid::Uuid;
+
+/// Answers with one row whatever the number of ids, and with ids only if some had a marker: a row for each id took
+/// 0.5 ms of the 13 ms of a batch of 200.
+const INSERT: &str = "\
+    WITH inserted AS ( \
+        INSERT INTO processed_messages (consumer, message_id) \
+        SELECT $1, id FROM unnest($2) AS id ON CONFLICT DO NOTHING RETURNING message_id \
+    ) \
+    SELECT count(*), txid_current_if_assigned(), \
+    CASE WHEN count(*) < cardinality($2) THEN array_agg(message_id) END FROM inserted";
+
+const INSERT_TYPES: [Type; 2] = [Type::TEXT, Type::UUID_ARRAY];
+
+/// The markers that a transaction has inserted.
+#[derive(Debug)]
+pub(super) struct Inserted {
+    /// Had none before.
+    pub(super) fresh: HashSet<Uuid>,
+    /// The transaction's number, if any is fresh.
+    pub(super) xact: Option<i64>,
+}
+
+/// Prepares the statement for [`insert`].
+pub(super) async fn prepare_insert(client: &Client) -> Result<Statement, Error> {
+    client.prepare_typed(INSERT, &INSERT_TYPES).await
+}
+
+/// Inserts the markers that are missing. Waits for another transaction that has inserted one of them. The ids are
+/// sorted and each is there once, so that two consumers with the same messages wait for each other and do not
+/// deadlock.
+pub(super) async fn insert(
+    tx: &Transaction<'_>,
+    statement: &Statement,
+    consumer: &str,
+    ids: &[Uuid],
+) -> Result<Inserted, Error> {
+    let row = tx.query_one(statement, &[&consumer, &ids]).await?;
+    let count: i64 = row.try_get(0)?;
+    if count == 0 {
+        return Ok(Inserted { fresh: HashSet::new(), xact: None });
+    }
+    let some: Option<Vec<Uuid>> = row.try_get(2)?;
+    let fresh = some.map_or_else(|| ids.iter().copied().collect(), HashSet::from_iter);
+    Ok(Inserted { fresh, xact: row.try_get(1)? })
+}
