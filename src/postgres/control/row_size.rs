@@ -97,11 +97,14 @@ fn judge(table: &TableName, columns: &[CatalogColumn]) -> Option<UnboundedTable>
     let open: Vec<String> =
         columns.iter().filter(|column| !column.is_measured).map(|c| c.name.clone()).collect();
     let sizes: Vec<String> = columns.iter().map(CatalogColumn::size).collect();
+    // One that measures other columns, maybe.
+    let instead =
+        if open.len() < columns.len() { "DROP CONSTRAINT IF EXISTS outbox_row_size, " } else { "" };
     (!open.is_empty()).then(|| UnboundedTable {
         table: table.clone(),
         columns: open,
         sql: format!(
-            "ALTER TABLE {} ADD CONSTRAINT outbox_row_size CHECK (\n    {} <= {ROW_BYTES_MAX}\n) NOT VALID;",
+            "ALTER TABLE {} {instead}ADD CONSTRAINT outbox_row_size CHECK (\n    {} <= {ROW_BYTES_MAX}\n) NOT VALID;",
             qualified(table),
             sizes.join("\n    + ")
         ),
@@ -131,7 +134,7 @@ mod tests {
         assert_eq!(found.columns, ["payload", "raw"]);
         assert_eq!(
             found.sql,
-            "ALTER TABLE \"Shop\".\"outbox\" ADD CONSTRAINT outbox_row_size CHECK (\n    \
+            "ALTER TABLE \"Shop\".\"outbox\" DROP CONSTRAINT IF EXISTS outbox_row_size, ADD CONSTRAINT outbox_row_size CHECK (\n    \
              coalesce(octet_length(\"Key\"), 0)::bigint\n    \
              + coalesce(octet_length(\"payload\"::text), 0)::bigint\n    \
              + 2 * coalesce(octet_length(\"raw\"), 0)::bigint <= 16777216\n) NOT VALID;"
