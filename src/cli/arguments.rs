@@ -20,6 +20,7 @@ use super::config::ConfigCommand;
 use super::dead_letters::DeadLettersCommand;
 #[cfg(feature = "demo")]
 use super::demo::DemoArgs;
+use super::doctor::DoctorArgs;
 use super::exit::ExitCode;
 use super::failure::{CommandFailure, Form};
 use super::import::ImportCommand;
@@ -123,6 +124,8 @@ pub enum Command {
     /// List, show and retry dead letters
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
+    /// Check everything that would stop or harm a run, and say how to fix it
+    Doctor(DoctorArgs),
     /// Hold the outbox tables against the topics: what is lost, repeated, out of order
     Verify(VerifyArgs),
     /// Start progress tracking at the slot's position
@@ -244,7 +247,7 @@ mod tests {
         for command in command().get_subcommands() {
             assert!(command.get_about().is_some(), "{}", command.get_name());
         }
-        for later in ["doctor", "status"] {
+        for later in ["status", "trace"] {
             assert!(command().find_subcommand(later).is_none(), "{later}");
         }
     }

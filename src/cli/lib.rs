@@ -24,6 +24,7 @@ mod dead_letters;
 #[cfg(feature = "demo")]
 mod demo;
 mod display_bytes;
+mod doctor;
 mod exit;
 mod failure;
 mod failures;
@@ -63,6 +64,7 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Comman
         Command::Replay(args) => replay::run(args, context),
         Command::Prune(args) => prune::run(args, context),
         Command::Verify(args) => verify::run(args, context),
+        Command::Doctor(args) => doctor::run(args, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Import(command) => import::run(command, context),
         Command::Config(command) => config::run(command, context),

@@ -7,6 +7,7 @@
 
 mod ahead;
 mod beginning;
+pub(super) use beginning::known as beginning_of;
 mod report;
 
 use std::time::Duration;

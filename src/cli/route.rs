@@ -36,6 +36,9 @@ const LIMIT: u32 = 10;
 /// Rows of each table that are asked for their topics.
 const TOPICS_OF: u32 = 10_000;
 
+/// Rows of each table that `rehearse_newest` tries.
+const TRIED: u32 = 1_000;
+
 /// `route [--debezium FILE] [--from-database [--limit N]]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -100,6 +103,33 @@ pub(super) async fn topics_of_rows(
         topics.extend(rehearsal.answer(&line)?.topic());
     }
     Ok(topics)
+}
+
+/// What would become of a table's newest rows.
+pub(super) struct RehearsedRows {
+    /// How many.
+    pub(super) rows: usize,
+    /// Where their records would go.
+    pub(super) topics: BTreeSet<String>,
+    /// Why rows would be rejected, one for each.
+    pub(super) rejected: Vec<String>,
+}
+
+/// Tries the newest rows of the tables, as `run` would deliver them.
+pub(super) async fn rehearse_newest(
+    client: &Client,
+    config: &Config,
+) -> Result<RehearsedRows, CommandFailure> {
+    let lines = table::newest(client, &config.source.tables, TRIED).await?;
+    let mut rehearsal = Rehearsal::new(config.clone(), true);
+    let mut rehearsed =
+        RehearsedRows { rows: lines.len(), topics: BTreeSet::new(), rejected: Vec::new() };
+    for line in lines {
+        let answer = rehearsal.answer(&line)?;
+        rehearsed.topics.extend(answer.topic());
+        rehearsed.rejected.extend(answer.rejection());
+    }
+    Ok(rehearsed)
 }
 
 /// The configuration. A dry run of lines reaches no database, so none need be named.

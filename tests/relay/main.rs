@@ -16,6 +16,7 @@
 mod commands;
 mod dead_letters;
 mod delivery;
+mod doctor;
 mod http;
 mod kafka;
 mod load;

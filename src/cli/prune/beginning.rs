@@ -21,7 +21,7 @@ const NONE: &str = "Kafka has no progress of it";
 const BROKEN: &str = "its progress names no beginning, or tables or publication were changed since";
 
 /// The beginning, or why it is not known.
-pub(super) fn known(
+pub(crate) fn known(
     plan: &Plan,
     runtime: &Runtime,
     client: &Client,

@@ -38,6 +38,15 @@ impl RouteOutput {
         self.0.get("topic")?.as_str().map(str::to_owned)
     }
 
+    /// Why it has none, if it would be rejected.
+    pub(super) fn rejection(&self) -> Option<String> {
+        let text = |name: &str| self.0.get(name).and_then(Value::as_str);
+        let is_rejected = self.0.get("rejected").is_some();
+        is_rejected.then(|| {
+            format!("{} ({})", text("reason").unwrap_or_default(), text("code").unwrap_or_default())
+        })
+    }
+
     /// Nothing is sent, and that is right.
     pub(super) fn dropped(reason: &str) -> Self {
         Self(json!({ "dropped": true, "reason": reason }))

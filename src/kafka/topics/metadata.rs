@@ -22,6 +22,7 @@ use rdkafka::metadata::{Metadata, MetadataBroker, MetadataPartition};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::check_settings::{TopicFacts, TopicFinding, age_of};
+use super::cluster::AdvertisedBroker;
 use super::{TopicsError, of_client};
 use crate::consumer_events::{ConsumerEvents, serve};
 use crate::reader::Isolation;
@@ -103,8 +104,21 @@ impl Inquiry {
         Ok(self.of_broker("inter.broker.protocol.version")?.and_then(|version| age_of(&version)))
     }
 
-    /// A setting of a broker, after a topic was looked at.
-    fn of_broker(&mut self, name: &str) -> Result<Option<String>, TopicsError> {
+    /// Where each broker says that it is reached.
+    pub(super) fn advertised(&mut self) -> Result<Vec<AdvertisedBroker>, TopicsError> {
+        let metadata = self.metadata_of(None)?;
+        self.brokers = metadata.brokers().iter().map(MetadataBroker::id).collect();
+        let brokers = metadata.brokers().iter();
+        let advertised = brokers.map(|broker| AdvertisedBroker {
+            id: broker.id(),
+            host: broker.host().to_owned(),
+            port: u16::try_from(broker.port()).unwrap_or(0),
+        });
+        Ok(advertised.collect())
+    }
+
+    /// A setting of a broker, after brokers or a topic were looked at.
+    pub(super) fn of_broker(&mut self, name: &str) -> Result<Option<String>, TopicsError> {
         if let (TopicQuery::NotYet, Some(&broker)) = (&self.broker_settings, self.brokers.first()) {
             let settings = self.settings(&ResourceSpecifier::Broker(broker))?;
             self.broker_settings = settings.map_or(TopicQuery::Forbidden, TopicQuery::Known);

@@ -9,6 +9,7 @@
 
 mod bounds;
 mod check_settings;
+mod cluster;
 mod create;
 mod metadata;
 
@@ -30,6 +31,7 @@ use postrider_core::pipeline::CreateRule;
 
 pub use bounds::{PartitionBounds, TopicBounds, topic_bounds};
 pub use check_settings::{Grade, Purpose, TopicFinding};
+pub use cluster::{AdvertisedBroker, ClusterFacts, cluster_facts};
 pub use create::{MadeTopics, WantedTopic, make_topics};
 
 /// A controller that has not answered by then is out of reach.

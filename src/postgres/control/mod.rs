@@ -13,6 +13,7 @@ mod connect;
 mod encoding;
 mod error;
 mod existing_rows;
+mod health;
 mod hint_text;
 mod inspect;
 mod newest_rows;
@@ -33,6 +34,9 @@ pub use connect::{Client, STATEMENT_LIMIT, connect};
 pub use encoding::stream_encoding;
 pub use error::ControlError;
 pub use existing_rows::RowsBefore;
+pub use health::{
+    HealthFacts, IdleSlot, OpenTransaction, ServerLimits, SlotHealth, TableHealth, health,
+};
 pub use inspect::{
     Inspection, Others, PartFacts, PublicationFacts, Published, Requirements, ServerFacts,
     TableFacts, inspect,
@@ -40,6 +44,7 @@ pub use inspect::{
 pub use newest_rows::{NewestRows, newest_rows};
 pub use outbox_table::{DAYS_AHEAD, OutboxPartitions};
 pub use preflight::{SLOT_LIMIT_MS, preflight, slot_blocked};
+pub use requirements_check::{SourceWarning, WarningAbout};
 pub use row_size::{UnboundedTable, unguarded};
 pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
 pub use slot::{SlotFacts, slot};

@@ -10,6 +10,7 @@ use super::connect::{Client, STATEMENT_LIMIT};
 use super::error::ControlError;
 use super::hint_text::create_publication;
 use super::inspect::{Inspection, Requirements, ServerFacts, inspect};
+use super::requirements_check::SourceWarning;
 use super::source_identity::Known;
 use crate::wal::quote::{identifier, literal};
 use crate::wal::{Class, WalError};
@@ -39,8 +40,8 @@ pub async fn preflight(
 
 /// Says once what the operator should fix or know, though the relay can run.
 fn remark(inspection: &Inspection, wanted: &Requirements) {
-    for (warning, help) in inspection.warnings(wanted) {
-        tracing::warn!(help, "{warning}");
+    for SourceWarning { what, help, .. } in inspection.warnings(wanted) {
+        tracing::warn!(help, "{what}");
     }
     if let Some(held) = inspection.held(wanted) {
         let help = held.hint().unwrap_or_default();

@@ -17,6 +17,30 @@ const STANDBY_STREAMS_SINCE: i32 = 160_000;
 /// The first server version whose publications have generated columns, and say so.
 const GENERATED_SINCE: i32 = 180_000;
 
+/// What harms without forbidding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceWarning {
+    /// What it is about.
+    pub about: WarningAbout,
+    /// A lowercase sentence.
+    pub what: String,
+    /// Its remedy.
+    pub help: String,
+}
+
+/// What a [`SourceWarning`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WarningAbout {
+    /// The publication sends more than inserts.
+    OtherChanges,
+    /// The publication has tables that are not read.
+    UnreadTables,
+    /// The slot is about to be lost.
+    Unreserved,
+    /// The database does not know what its text is in.
+    SqlAscii,
+}
+
 impl Inspection {
     /// Why the relay cannot run here; empty if it can. A held slot is not among them, see
     /// [`Inspection::held`].
@@ -184,23 +208,24 @@ impl Inspection {
         })
     }
 
-    /// What harms without forbidding: a lowercase sentence each, with its remedy.
-    pub fn warnings(&self, wanted: &Requirements) -> Vec<(String, String)> {
+    /// What harms without forbidding.
+    pub fn warnings(&self, wanted: &Requirements) -> Vec<SourceWarning> {
         let mut warnings = Vec::new();
         if let Some(publication) = &self.publication {
             let name = crate::wal::quote::identifier(&wanted.publication);
             if publication.other_changes {
-                warnings.push((
-                    format!(
+                warnings.push(SourceWarning {
+                    about: WarningAbout::OtherChanges,
+                    what: format!(
                         "publication `{}` also publishes UPDATE, DELETE or TRUNCATE, which are \
                          decoded for nothing",
                         wanted.publication
                     ),
-                    format!(
+                    help: format!(
                         "if nobody else subscribes to it: ALTER PUBLICATION {name} SET (publish = \
                          'insert');"
                     ),
-                ));
+                });
             }
             if publication.others > 0 {
                 warnings.push(unread(&wanted.publication, publication));
@@ -208,27 +233,29 @@ impl Inspection {
         }
         let status = self.slot.as_ref().and_then(|slot| slot.wal_status.as_deref());
         if status == Some("unreserved") {
-            warnings.push((
-                format!("replication slot `{}` is about to be lost", wanted.slot),
-                "let the relay catch up without a pause, or raise max_slot_wal_keep_size"
+            warnings.push(SourceWarning {
+                about: WarningAbout::Unreserved,
+                what: format!("replication slot `{}` is about to be lost", wanted.slot),
+                help: "let the relay catch up without a pause, or raise max_slot_wal_keep_size"
                     .to_owned(),
-            ));
+            });
         }
         if self.server.is_sql_ascii() {
-            warnings.push((
-                "the database is SQL_ASCII: values are sent as the bytes that are stored"
+            warnings.push(SourceWarning {
+                about: WarningAbout::SqlAscii,
+                what: "the database is SQL_ASCII: values are sent as the bytes that are stored"
                     .to_owned(),
-                "consumers must know their encoding".to_owned(),
-            ));
+                help: "consumers must know their encoding".to_owned(),
+            });
         }
         warnings
     }
 }
 
 /// The slot moves past what a relay does not read, and its rows never come again.
-fn unread(name: &str, publication: &PublicationFacts) -> (String, String) {
+fn unread(name: &str, publication: &PublicationFacts) -> SourceWarning {
     let others = others(publication);
-    let warning = format!(
+    let what = format!(
         "publication `{name}` has tables that source.tables does not name ({others}): their rows are \
          acknowledged undelivered"
     );
@@ -239,7 +266,7 @@ fn unread(name: &str, publication: &PublicationFacts) -> (String, String) {
          source.publication to it instead of {}",
         crate::wal::quote::identifier(name)
     );
-    (warning, help)
+    SourceWarning { about: WarningAbout::UnreadTables, what, help }
 }
 
 /// The tables of a publication that are not read, as far as their names are known.

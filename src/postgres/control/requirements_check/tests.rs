@@ -157,7 +157,7 @@ fn g1_new_tables_do_not_take_the_place_of_those_that_the_slot_delivers() {
     let mut inspection = good();
     with_others(&mut inspection);
     assert_eq!(inspection.refusals(&wanted()), []);
-    let (warning, _) = inspection.warnings(&wanted()).remove(0);
+    let warning = inspection.warnings(&wanted()).remove(0).what;
     assert!(warning.contains("public.letters, ..") && warning.contains("undelivered"));
     table(&mut inspection).published = None;
     let refusals = inspection.refusals(&wanted());

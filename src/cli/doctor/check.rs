@@ -1,0 +1,159 @@
+//! One check of `postrider doctor`, and what it came to.
+//!
+//! Input: a fact and a judgement of it. Output: a [`Check`], which says what was found, what follows from it and how
+//! it is fixed. Invariant: an id names one question and is stable, as scripts act on it; what fails or warns has a
+//! fix; what could not be asked is never a pass.
+
+use serde_json::{Value, json};
+
+use crate::codes::ErrorCode;
+use crate::failure::CommandFailure;
+
+/// What a check came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Outcome {
+    /// As it should be.
+    Pass,
+    /// It could not be asked.
+    Unknown,
+    /// The relay runs; it may lose time, disk or safety.
+    Warn,
+    /// The relay does not run, or not for long.
+    Fail,
+}
+
+impl Outcome {
+    /// For people; as wide as the widest.
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Pass => "PASS",
+            Self::Unknown => "SKIP",
+            Self::Warn => "WARN",
+            Self::Fail => "FAIL",
+        }
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Unknown => "unknown",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Check {
+    /// Such as `slot.alive`.
+    pub(super) id: &'static str,
+    pub(super) outcome: Outcome,
+    /// What was found.
+    pub(super) finding: String,
+    /// The command, SQL or setting that makes it pass.
+    pub(super) fix: Option<String>,
+    /// Of the error that the relay would end with.
+    pub(super) code: Option<ErrorCode>,
+}
+
+impl Check {
+    /// As it should be.
+    pub(super) fn pass(id: &'static str, finding: impl Into<String>) -> Self {
+        Self { id, outcome: Outcome::Pass, finding: finding.into(), fix: None, code: None }
+    }
+
+    /// It could not be asked.
+    pub(super) fn unknown(id: &'static str, why: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Unknown, ..Self::pass(id, why) }
+    }
+
+    /// It harms.
+    pub(super) fn warn(
+        id: &'static str,
+        finding: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { outcome: Outcome::Warn, fix: Some(fix.into()), ..Self::pass(id, finding) }
+    }
+
+    /// It stops the relay.
+    pub(super) fn fail(
+        id: &'static str,
+        finding: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { outcome: Outcome::Fail, ..Self::warn(id, finding, fix) }
+    }
+
+    /// What a command would end with: a check for each of its findings.
+    pub(super) fn failed(
+        id: &'static str,
+        failure: impl Into<CommandFailure>,
+    ) -> impl Iterator<Item = Self> {
+        failure.into().findings.into_iter().map(move |finding| {
+            let place = finding.excerpt.map(|at| format!(" ({}:{})", at.path.display(), at.line));
+            let place = place.unwrap_or_default();
+            let why = finding.why.map(|why| format!(": {why}")).unwrap_or_default();
+            Self {
+                id,
+                outcome: Outcome::Fail,
+                finding: format!("{}{place}{why}", finding.what),
+                fix: finding.help,
+                code: Some(finding.code),
+            }
+        })
+    }
+
+    /// For scripts.
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "status": self.outcome.word(),
+            "finding": self.finding,
+            "fix": self.fix,
+            "code": self.code.map(ErrorCode::as_str),
+        })
+    }
+}
+
+/// Seconds, for people.
+pub(super) fn duration(seconds: i64) -> String {
+    match seconds {
+        ..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// Bytes, for people.
+pub(super) fn bytes(bytes: i64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    let (mut amount, mut unit) = (bytes, "bytes");
+    for next in UNITS {
+        if amount < 10_240 {
+            break;
+        }
+        (amount, unit) = (amount / 1_024, next);
+    }
+    format!("{amount} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_told_in_units_that_people_read() {
+        assert_eq!([119, 120, 7_200, 200_000].map(duration), ["119 s", "2 min", "2 h", "2 days"]);
+        let amounts = [10_239, 10_240, 20 << 20, 16 << 30];
+        assert_eq!(amounts.map(bytes), ["10239 bytes", "10 KiB", "20 MiB", "16 GiB"]);
+    }
+
+    #[test]
+    fn what_could_not_be_asked_is_no_pass() {
+        assert!(Outcome::Unknown > Outcome::Pass && Outcome::Fail > Outcome::Warn);
+        assert_eq!(Check::unknown("a.b", "why").to_json()["status"], "unknown");
+    }
+}

@@ -1,0 +1,283 @@
+//! Checks of `postrider doctor`: the brokers, the addresses that they advertise, and the topics.
+//!
+//! Input: a [`KafkaSpec`], and the topics that rows are routed to. Output: checks. Invariant: nothing is written, no
+//! topic comes into being, and no producer is fenced off; each step has a time limit.
+
+use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+use super::check::{Check, Outcome};
+use crate::failure::CommandFailure;
+use postrider_config::{Config, Delivery};
+use postrider_kafka::{
+    AdvertisedBroker, ClusterFacts, Grade, KafkaSpec, Purpose, TopicFinding, TopicsError,
+    cluster_facts, survey, topic_names,
+};
+
+/// How long an advertised address may take to accept a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// How long the brokers let a transaction of ours stay open: what the relay asks for.
+const TRANSACTION_MS: u64 = 60_000;
+/// At most so many topics are named.
+const NAMED_MAX: usize = 5;
+
+/// See the module. `topics`: those that the newest rows are routed to, or why they are not known.
+pub(super) fn checks(
+    config: &Config,
+    kafka: &KafkaSpec,
+    topics: Result<&[String], &str>,
+) -> Vec<Check> {
+    let facts = match cluster_facts(kafka) {
+        Ok(facts) => facts,
+        Err(error) => return out_of_reach(error),
+    };
+    let mut checks = vec![
+        Check::pass("kafka.reachable", format!("{} brokers answer", facts.brokers.len())),
+        listeners(&facts.brokers),
+        encrypted(config, &facts.brokers),
+        transactions(&facts, config.kafka.delivery),
+    ];
+    checks.extend(topics_exist(config, kafka, &facts, topics));
+    checks.extend(surveyed(config, kafka, topics.unwrap_or_default()));
+    checks
+}
+
+/// The brokers do not answer, or do not let us in.
+pub(super) fn out_of_reach(error: TopicsError) -> Vec<Check> {
+    const OTHERS: &str = "the brokers and their topics were not looked at";
+    let others = Check::unknown("kafka.others", OTHERS);
+    Check::failed("kafka.reachable", error).chain([others]).collect()
+}
+
+/// Clients go to the addresses that brokers advertise, whatever address they were given.
+fn listeners(brokers: &[AdvertisedBroker]) -> Check {
+    const ID: &str = "kafka.listeners";
+    let refused: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = brokers
+            .iter()
+            .map(|broker| scope.spawn(move || unreachable_from_here(broker)))
+            .collect();
+        let answers = asked.into_iter().filter_map(|asked| asked.join().ok().flatten());
+        answers.collect()
+    });
+    if refused.is_empty() {
+        return Check::pass(ID, "every broker is reached where it says it is");
+    }
+    Check::fail(
+        ID,
+        refused.join("; "),
+        "set advertised.listeners of those brokers to addresses that this machine reaches, or open the way to them",
+    )
+}
+
+fn unreachable_from_here(broker: &AdvertisedBroker) -> Option<String> {
+    let AdvertisedBroker { id, host, port } = broker;
+    let told = |why: String| Some(format!("broker {id} advertises {host}:{port}, which {why}"));
+    let addresses = match (host.as_str(), *port).to_socket_addrs() {
+        Ok(addresses) => addresses,
+        Err(error) => return told(format!("has no address: {error}")),
+    };
+    let mut last = "has no address".to_owned();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT_LIMIT) {
+            Ok(_) => return None,
+            Err(error) => last = format!("cannot be reached: {error}"),
+        }
+    }
+    told(last)
+}
+
+fn encrypted(config: &Config, brokers: &[AdvertisedBroker]) -> Check {
+    const ID: &str = "kafka.tls";
+    let protocol = config.kafka.properties.iter().find(|one| one.name == "security.protocol");
+    let protocol = protocol.map_or("plaintext", |one| one.value.as_str()).to_ascii_lowercase();
+    if protocol.contains("ssl") {
+        return Check::pass(ID, format!("security.protocol is {protocol}"));
+    }
+    let is_local = |broker: &AdvertisedBroker| {
+        broker.host == "localhost"
+            || broker.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
+    if brokers.iter().all(is_local) {
+        return Check::pass(ID, "the brokers are on this machine");
+    }
+    Check::warn(
+        ID,
+        "records cross the network unencrypted",
+        "set security.protocol to ssl or sasl_ssl in [kafka.properties], with listeners for it at the brokers",
+    )
+}
+
+fn transactions(facts: &ClusterFacts, delivery: Delivery) -> Check {
+    const ID: &str = "kafka.transactions";
+    if delivery != Delivery::ExactlyOnce {
+        return Check::pass(ID, "kafka.delivery is at_least_once: no Kafka transactions are used");
+    }
+    if let Some(limit) = facts.transaction_max_ms.filter(|limit| *limit < TRANSACTION_MS) {
+        return Check::fail(
+            ID,
+            format!(
+                "brokers allow transactions of {limit} ms, and the relay asks for {TRANSACTION_MS}"
+            ),
+            format!("set transaction.max.timeout.ms={TRANSACTION_MS} or more at the brokers"),
+        );
+    }
+    match facts.transaction_log_replicas {
+        Some(1) if facts.brokers.len() > 1 => Check::warn(
+            ID,
+            "the state of transactions has one replica: without that broker nothing is delivered",
+            "give __transaction_state three replicas (kafka-reassign-partitions.sh)",
+        ),
+        Some(replicas) if replicas as usize > facts.brokers.len() => Check::fail(
+            ID,
+            format!(
+                "the state of transactions wants {replicas} replicas, and there are {} brokers",
+                facts.brokers.len()
+            ),
+            "set transaction.state.log.replication.factor to the number of brokers",
+        ),
+        _ => Check::pass(ID, "the brokers take the transactions of the relay"),
+    }
+}
+
+/// Rows of a topic that is missing wait, or are dead letters.
+fn topics_exist(
+    config: &Config,
+    kafka: &KafkaSpec,
+    facts: &ClusterFacts,
+    topics: Result<&[String], &str>,
+) -> Vec<Check> {
+    const ID: &str = "topic.exists";
+    let there = match topic_names(kafka) {
+        Ok(names) => names,
+        Err(error) => return Check::failed(ID, CommandFailure::from(error)).collect(),
+    };
+    let topics = match topics {
+        Ok([]) => return vec![Check::unknown(ID, "no row tells which topics there must be")],
+        Ok(topics) => topics,
+        Err(why) => return vec![Check::unknown(ID, why)],
+    };
+    let missing: Vec<_> =
+        topics.iter().filter(|topic| !there.contains(*topic)).map(String::as_str).collect();
+    let created =
+        !config.route.missing_topic.create.is_empty() || facts.creates_topics == Some(true);
+    vec![match (missing.as_slice(), created) {
+        ([], _) => {
+            Check::pass(ID, format!("the topics of the newest rows exist ({})", topics.len()))
+        }
+        (missing, true) => Check::pass(
+            ID,
+            format!("{} is missing, and is created with its first record", named(missing)),
+        ),
+        (missing, false) => Check::fail(
+            ID,
+            format!("{} does not exist, and nobody creates it", named(missing)),
+            format!("postrider setup --topics={}", missing.join(",")),
+        ),
+    }]
+}
+
+fn named(topics: &[&str]) -> String {
+    let first: Vec<_> =
+        topics.iter().take(NAMED_MAX).map(|topic| format!("topic `{topic}`")).collect();
+    let more = topics.len().saturating_sub(first.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    first.join(", ") + &more
+}
+
+/// Settings by which records may be lost or refused.
+fn surveyed(config: &Config, kafka: &KafkaSpec, topics: &[String]) -> Vec<Check> {
+    const SOUND: [(&str, &str); 4] = [
+        ("topic.settings", "the settings of the rows' topics neither lose nor refuse records"),
+        ("dead_letters.topic", "the dead-letter topic is sound"),
+        ("progress.topic", "the progress topic is sound, or is created by the first run"),
+        ("kafka.version", "the brokers' transactions have no known flaw"),
+    ];
+    let (letters, progress) = (&config.dead_letters.topic, &config.progress.topic);
+    let mut wanted: Vec<_> = topics.iter().map(|topic| (topic.clone(), Purpose::Rows)).collect();
+    wanted.push((letters.clone(), Purpose::DeadLetters));
+    if config.kafka.delivery == Delivery::ExactlyOnce || config.progress.at_least_once {
+        wanted.push((progress.clone(), Purpose::Progress));
+    }
+    let findings = match survey(kafka, &wanted) {
+        Ok(findings) => findings,
+        Err(TopicsError::Unsupported) => {
+            return vec![Check::unknown(
+                "topic.settings",
+                "these brokers tell no settings of topics",
+            )];
+        }
+        Err(error) => {
+            return Check::failed("topic.settings", CommandFailure::from(error)).collect();
+        }
+    };
+    let id_of = |finding: &TopicFinding| match &finding.topic {
+        None => "kafka.version",
+        Some(topic) if topic == letters => "dead_letters.topic",
+        Some(topic) if topic == progress => "progress.topic",
+        Some(_) => "topic.settings",
+    };
+    let mut checks = Vec::new();
+    for (id, sound) in SOUND {
+        let before = checks.len();
+        let of_id = findings.iter().filter(|finding| id_of(finding) == id);
+        checks.extend(of_id.map(|finding| {
+            let outcome = match finding.grade {
+                Grade::Unfit => Outcome::Fail,
+                Grade::Warning => Outcome::Warn,
+                // The cluster cannot do better.
+                Grade::Remark => Outcome::Pass,
+            };
+            let check = Check::warn(id, finding.to_string(), finding.help.clone());
+            let fix = check.fix.filter(|_| outcome != Outcome::Pass);
+            Check { id, outcome, finding: check.finding, fix, code: None }
+        }));
+        if checks.len() == before {
+            checks.push(Check::pass(id, sound));
+        }
+    }
+    checks
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_does_not_answer_is_told_with_its_broker() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let broker = AdvertisedBroker { id: 3, host: "127.0.0.1".into(), port };
+        assert_eq!(listeners(std::slice::from_ref(&broker)).outcome, Outcome::Pass);
+        drop(listener);
+        let told = listeners(&[broker]);
+        assert_eq!(told.outcome, Outcome::Fail);
+        assert!(told.finding.starts_with("broker 3 advertises 127.0.0.1:"), "{}", told.finding);
+        let nowhere = AdvertisedBroker { id: 1, host: "kafka-0.invalid".into(), port: 9092 };
+        assert!(listeners(&[nowhere]).finding.contains("has no address"));
+    }
+
+    #[test]
+    fn brokers_that_allow_only_short_transactions_are_told_where_those_are_used() {
+        let facts = ClusterFacts {
+            brokers: Vec::new(),
+            transaction_max_ms: Some(10_000),
+            transaction_log_replicas: None,
+            creates_topics: None,
+            default_replicas: None,
+            protocol: None,
+        };
+        assert_eq!(transactions(&facts, Delivery::ExactlyOnce).outcome, Outcome::Fail);
+        assert_eq!(transactions(&facts, Delivery::AtLeastOnce).outcome, Outcome::Pass);
+        let enough = ClusterFacts { transaction_max_ms: Some(900_000), ..facts };
+        assert_eq!(transactions(&enough, Delivery::ExactlyOnce).outcome, Outcome::Pass);
+    }
+
+    #[test]
+    fn topics_are_named_as_far_as_that_helps() {
+        assert_eq!(named(&["a", "b"]), "topic `a`, topic `b`");
+        assert!(named(&["a"; 7]).ends_with(" and 2 more"));
+    }
+}

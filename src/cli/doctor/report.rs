@@ -1,0 +1,101 @@
+//! Prints what `postrider doctor` found: a line a check for people, one object for scripts.
+//!
+//! Input: checks in the order in which they were made. Output: text or JSON, with counts. Pure.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::check::{Check, Outcome};
+
+/// See the module.
+pub(super) struct Report {
+    pub(super) checks: Vec<Check>,
+}
+
+impl Report {
+    /// The worst of all.
+    pub(super) fn worst(&self) -> Outcome {
+        self.checks.iter().map(|check| check.outcome).max().unwrap_or(Outcome::Pass)
+    }
+
+    fn count(&self, outcome: Outcome) -> usize {
+        self.checks.iter().filter(|check| check.outcome == outcome).count()
+    }
+
+    /// For people.
+    pub(super) fn to_text(&self, color: bool) -> String {
+        let width = self.checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
+        let mut out = String::new();
+        for check in &self.checks {
+            let (begin, end) = if color { colors(check.outcome) } else { ("", "") };
+            let label = check.outcome.label();
+            let _ = write!(out, "{begin}{label}{end}  {:width$}  {}", check.id, check.finding);
+            if let Some(code) = check.code {
+                let _ = write!(out, " ({})", code.as_str());
+            }
+            out.push('\n');
+            if let Some(fix) = &check.fix {
+                let _ = writeln!(out, "      fix: {fix}");
+            }
+        }
+        let _ = writeln!(
+            out,
+            "{} checks: {} passed, {} warn, {} fail, {} could not be asked",
+            self.checks.len(),
+            self.count(Outcome::Pass),
+            self.count(Outcome::Warn),
+            self.count(Outcome::Fail),
+            self.count(Outcome::Unknown)
+        );
+        out
+    }
+
+    /// For scripts.
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "what": "doctor",
+            "ok": self.worst() != Outcome::Fail,
+            "passed": self.count(Outcome::Pass),
+            "warnings": self.count(Outcome::Warn),
+            "failed": self.count(Outcome::Fail),
+            "unknown": self.count(Outcome::Unknown),
+            "checks": self.checks.iter().map(Check::to_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+const fn colors(outcome: Outcome) -> (&'static str, &'static str) {
+    match outcome {
+        Outcome::Pass => ("\x1b[32m", "\x1b[0m"),
+        Outcome::Unknown => ("\x1b[2m", "\x1b[0m"),
+        Outcome::Warn => ("\x1b[33m", "\x1b[0m"),
+        Outcome::Fail => ("\x1b[1;31m", "\x1b[0m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_check_has_its_line_and_its_fix() {
+        let checks = vec![
+            Check::pass("a.b", "well"),
+            Check::fail("a.longer", "broken", "repair it"),
+            Check::warn("c.d", "dear", "cheapen it"),
+        ];
+        let report = Report { checks };
+        let text = report.to_text(false);
+        assert_eq!(
+            text,
+            "PASS  a.b       well\nFAIL  a.longer  broken\n      fix: repair it\nWARN  c.d       dear\n      \
+             fix: cheapen it\n3 checks: 1 passed, 1 warn, 1 fail, 0 could not be asked\n"
+        );
+        assert_eq!(report.worst(), Outcome::Fail);
+        let value = report.to_json();
+        assert_eq!((value["ok"].as_bool(), value["failed"].as_u64()), (Some(false), Some(1)));
+        assert_eq!(value["checks"][1]["fix"], "repair it");
+        assert!(report.to_text(true).contains("\x1b[1;31mFAIL\x1b[0m"));
+    }
+}

@@ -1,0 +1,122 @@
+//! Checks of `postrider doctor`: what the relay demands of server, publication, tables and slot.
+//!
+//! Input: an [`Inspection`], as a relay takes it before each session. Output: a check for each demand, with the error
+//! and the code that the relay would end with. Invariant: `ID_OF` decides which demand an error is about; an error
+//! that it does not name is a failure too.
+
+use super::check::{Check, Outcome};
+use crate::failure::CommandFailure;
+use postrider_postgres::control::{ControlError, Inspection, Requirements, WarningAbout};
+
+/// The demands, and what is said if they are met.
+const DEMANDS: [(&str, &str); 17] = [
+    ("postgres.wal_level", "wal_level is logical"),
+    ("postgres.messages", "the server sends the logical messages that are rows"),
+    ("postgres.role", "the role may replicate"),
+    ("postgres.streams", "the server streams from the slot"),
+    ("table.exists", "every outbox table exists"),
+    ("table.kind", "every outbox is a permanent table, and so are its partitions"),
+    ("table.columns", "every outbox has the columns that are read"),
+    ("publication.exists", "the publication exists"),
+    ("publication.inserts", "the publication sends inserts"),
+    ("publication.tables", "the publication has every outbox table"),
+    ("publication.rows", "the publication leaves out no row"),
+    ("publication.columns", "the publication leaves out no column that is read"),
+    ("slot.exists", "the slot exists"),
+    ("slot.kind", "the slot is of this database, with plugin pgoutput"),
+    ("slot.alive", "the server keeps all WAL that the slot needs"),
+    ("slot.two_phase", "the slot sends transactions when they are committed"),
+    ("postgres.source", "nothing else stands in the way"),
+];
+
+/// What harms without forbidding, likewise.
+const ADVICE: [(&str, WarningAbout, &str); 4] = [
+    ("publication.only_inserts", WarningAbout::OtherChanges, "only inserts are decoded"),
+    (
+        "publication.no_other_tables",
+        WarningAbout::UnreadTables,
+        "the publication has no table that is not read",
+    ),
+    ("slot.reserved", WarningAbout::Unreserved, "the WAL that the slot needs is within its limit"),
+    ("postgres.encoding", WarningAbout::SqlAscii, "the database knows the encoding of its text"),
+];
+
+/// See the module.
+pub(super) fn checks(inspection: &Inspection, wanted: &Requirements) -> Vec<Check> {
+    let refusals = inspection.refusals(wanted);
+    let mut checks = Vec::new();
+    for (id, met) in DEMANDS {
+        let before = checks.len();
+        for refusal in refusals.iter().filter(|refusal| id_of(refusal) == id) {
+            checks.extend(Check::failed(id, CommandFailure::from(refusal.clone())));
+        }
+        if checks.len() == before {
+            checks.push(met_or_unknown(id, met, inspection));
+        }
+    }
+    let warnings = inspection.warnings(wanted);
+    for (id, about, met) in ADVICE {
+        let found = warnings.iter().find(|warning| warning.about == about);
+        checks.push(match found {
+            Some(warning) => Check::warn(id, warning.what.clone(), warning.help.clone()),
+            None => met_or_unknown(id, met, inspection),
+        });
+    }
+    checks.push(holder(inspection, wanted));
+    checks
+}
+
+/// Nothing is known of what does not exist.
+fn met_or_unknown(id: &'static str, met: &str, inspection: &Inspection) -> Check {
+    let missing = match id.split_once('.') {
+        Some(("slot", name)) if name != "exists" => inspection.slot.is_none().then_some("slot"),
+        Some(("publication", name)) if name != "exists" => {
+            inspection.publication.is_none().then_some("publication")
+        }
+        Some(("table", name)) if name != "exists" => {
+            inspection.tables.iter().all(Option::is_none).then_some("table")
+        }
+        _ => None,
+    };
+    match missing {
+        Some(what) => Check::unknown(id, format!("there is no {what} to look at")),
+        None => Check::pass(id, met),
+    }
+}
+
+/// Which demand it is about.
+const fn id_of(refusal: &ControlError) -> &'static str {
+    match refusal {
+        ControlError::WalLevel { .. } => "postgres.wal_level",
+        ControlError::MessagesUnknown { .. } => "postgres.messages",
+        ControlError::RoleMayNotReplicate { .. } => "postgres.role",
+        ControlError::StandbyReached { .. } => "postgres.streams",
+        ControlError::TableMissing { .. } => "table.exists",
+        ControlError::TableUnsuitable { .. } | ControlError::PartUnsuitable { .. } => "table.kind",
+        ControlError::ColumnsMissing { .. } => "table.columns",
+        ControlError::PublicationMissing { .. } => "publication.exists",
+        ControlError::PublicationWithoutInserts { .. } => "publication.inserts",
+        ControlError::PublicationLacksTable { .. } | ControlError::TablesLeftOut { .. } => {
+            "publication.tables"
+        }
+        ControlError::PublicationFiltersRows { .. } => "publication.rows",
+        ControlError::PublicationHidesColumns { .. } => "publication.columns",
+        ControlError::SlotMissing { .. } => "slot.exists",
+        ControlError::SlotForeign { .. } => "slot.kind",
+        ControlError::SlotLost { .. } => "slot.alive",
+        ControlError::SlotTwoPhase { .. } => "slot.two_phase",
+        _ => "postgres.source",
+    }
+}
+
+fn holder(inspection: &Inspection, wanted: &Requirements) -> Check {
+    const ID: &str = "slot.reader";
+    match (&inspection.slot, inspection.held(wanted)) {
+        (None, _) => Check::unknown(ID, "there is no slot to look at"),
+        (Some(_), Some(held)) => Check {
+            outcome: Outcome::Pass,
+            ..Check::pass(ID, format!("{held}: right, if that is the relay"))
+        },
+        (Some(_), None) => Check::pass(ID, "no relay reads the slot now"),
+    }
+}

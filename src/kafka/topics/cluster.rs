@@ -1,0 +1,57 @@
+//! Reads what `postrider doctor` judges of the brokers as a whole: which addresses they advertise, and settings that
+//! limit transactions and records.
+//!
+//! Input: a [`KafkaSpec`]. Output: [`ClusterFacts`]; settings that we may not know, or that brokers without the admin
+//! API never tell, are `None`. Invariant: no topic is created by being asked for, and nothing is written.
+
+use super::metadata::Inquiry;
+use super::{KafkaSpec, TopicsError};
+
+/// The brokers as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterFacts {
+    /// In the order of their ids.
+    pub brokers: Vec<AdvertisedBroker>,
+    /// `transaction.max.timeout.ms`.
+    pub transaction_max_ms: Option<u64>,
+    /// Replicas of the topic with the brokers' state of transactions, by default.
+    pub transaction_log_replicas: Option<u32>,
+    /// `auto.create.topics.enable`.
+    pub creates_topics: Option<bool>,
+    /// `default.replication.factor`.
+    pub default_replicas: Option<u32>,
+    /// Which protocol the brokers speak among each other, before Kafka 4, such as `3.5-IV2`.
+    pub protocol: Option<String>,
+}
+
+/// Where a broker says that it is reached: clients go there, whatever address they were given.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AdvertisedBroker {
+    /// Its id.
+    pub id: i32,
+    /// Name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// Looks at the brokers. Blocks for seconds if it must.
+pub fn cluster_facts(kafka: &KafkaSpec) -> Result<ClusterFacts, TopicsError> {
+    let mut inquiry = Inquiry::open(kafka)?;
+    let mut brokers = inquiry.advertised()?;
+    brokers.sort_unstable();
+    let mut number = |name| match inquiry.of_broker(name) {
+        Ok(value) => Ok(value.and_then(|value| value.parse().ok())),
+        Err(TopicsError::Unsupported) => Ok(None),
+        Err(error) => Err(error),
+    };
+    let small = |value: Option<u64>| value.and_then(|value| u32::try_from(value).ok());
+    Ok(ClusterFacts {
+        brokers,
+        transaction_max_ms: number("transaction.max.timeout.ms")?,
+        transaction_log_replicas: small(number("transaction.state.log.replication.factor")?),
+        default_replicas: small(number("default.replication.factor")?),
+        creates_topics: inquiry.creates_topics().ok().flatten(),
+        protocol: inquiry.of_broker("inter.broker.protocol.version").ok().flatten(),
+    })
+}

@@ -1,0 +1,59 @@
+//! The configuration, and the machine that the relay runs on.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::Report;
+use crate::stage::Stage;
+use support::broker::Broker;
+use support::postgres;
+use support::relay::Relay;
+
+fn relay(stage: &Stage) -> Relay {
+    stage.relay()
+}
+
+#[test]
+fn a_configuration_that_is_wrong_is_a_finding_for_each_mistake() {
+    let broker = Broker::embedded();
+    let stage = Stage::migrated(postgres::installed(), &broker.bootstrap(), "doctor_config");
+    let wrong = relay(&stage).set("kafka.delivery", "sometimes").set("retry.max", "soon");
+    let report = Report::of(&wrong);
+    assert_eq!(report.wrong(), ["config.valid", "config.valid"]);
+    assert_eq!((report.status("config.others"), report.exit), ("unknown", Some(1)));
+}
+
+#[test]
+fn a_machine_with_narrow_limits_is_told() {
+    let broker = Broker::embedded();
+    let stage = Stage::migrated(postgres::installed(), &broker.bootstrap(), "doctor_machine");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let narrow = relay(&stage)
+        .after("ulimit -n 256")
+        .set("http.bind", &taken.local_addr().unwrap().to_string())
+        .set("shutdown.grace", "5m");
+    let report = Report::of(&narrow);
+    report.demands("host.descriptors", "warn", "ulimit -n 1024");
+    report.demands("http.port", "warn", "http.bind");
+    report.demands("config.grace", "warn", "terminationGracePeriodSeconds above 300");
+    let report = Report::asked(&narrow, &["--only", "host", "--deny-warnings"]);
+    assert!(report.wrong().iter().all(|id| id.starts_with("host")), "{:?}", report.wrong());
+    assert_eq!(report.exit, Some(1));
+}
+
+#[test]
+fn a_file_with_a_secret_that_others_may_read_is_told() {
+    let broker = Broker::embedded();
+    let stage = Stage::migrated(postgres::installed(), &broker.bootstrap(), "doctor_file");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("postrider.toml");
+    fs::write(&file, "[source]\nurl = \"postgres://app:hunter2@127.0.0.1/shop\"\n").unwrap();
+    let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    let arguments = ["--config", file.to_str().unwrap()];
+    mode(0o644);
+    let report = Report::asked(&relay(&stage), &arguments);
+    report.demands("config.file_mode", "warn", "chmod 600");
+    mode(0o600);
+    assert_eq!(Report::asked(&relay(&stage), &arguments).status("config.file_mode"), "pass");
+}
