@@ -9,6 +9,8 @@ CARGO ?= cargo
 THREADS ?= $(shell expr 2 \* $$(nproc))
 # What the suites left out, one line each; printed last.
 SKIPPED := $(CURDIR)/.servers/skipped
+# What the suites print; what failed is printed again, last but one.
+TESTED := $(CURDIR)/.servers/tested
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 15
@@ -21,12 +23,14 @@ demo: ## orders from a private Postgres to an embedded broker; ARGS="--count 200
 	@$(CARGO) run --profile demo --locked --quiet --bin postrider -- demo $(ARGS)
 
 test: setup ## everything, on real PostgreSQL and real Kafka, with 10,000 simulated histories
-	@mkdir -p .servers && rm -f $(SKIPPED)
+	@mkdir -p .servers && rm -f $(SKIPPED) $(TESTED)
 	@status=0; \
-	POSTRIDER_SKIPPED=$(SKIPPED) RUST_TEST_THREADS=$(THREADS) \
+	POSTRIDER_SKIPPED=$(SKIPPED) RUST_TEST_THREADS=$(THREADS) .ci/logged $(TESTED) \
 	$(CARGO) test --locked --no-fail-fast --features failpoints,mutants || status=$$?; \
-	POSTRIDER_SKIPPED=$(SKIPPED) $(CARGO) test --locked --manifest-path tests/drivers/Cargo.toml \
+	POSTRIDER_SKIPPED=$(SKIPPED) .ci/logged $(TESTED) \
+	$(CARGO) test --locked --manifest-path tests/drivers/Cargo.toml \
 	--target-dir $(or $(CARGO_TARGET_DIR),target)/drivers || status=$$?; \
+	if [ $$status != 0 ]; then .ci/failures $(TESTED); fi; \
 	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); else echo "nothing was skipped"; fi; \
 	exit $$status
 
