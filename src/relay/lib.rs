@@ -25,6 +25,7 @@ mod audit;
 mod blocking;
 mod bootstrap;
 mod clock;
+pub mod compare;
 mod error;
 mod failure;
 mod frame_source;

@@ -6,27 +6,8 @@
 //! topic may have removed is unknown, a record without row is a phantom only where all rows are kept, and ids that
 //! are not unique are not judged. Memory is constant. It shares no code with the relay but the routing.
 
-use super::entry::{Entry, IdToken, Kind, Ordered, flag};
-use super::sorter::{Sorter, SpillError};
 use super::verdict::{Fault, Finding, Verdict};
-
-/// What of a topic may be gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Kept {
-    /// Only the newest record of a key is sure to be there.
-    pub(super) is_compacted: bool,
-    /// Records of before this time, in milliseconds since the Unix epoch, may have been removed.
-    pub(super) since_ms: Option<i64>,
-    /// Some of its records cannot be read yet: a transaction is open.
-    pub(super) is_open: bool,
-}
-
-impl Kept {
-    /// Whether the record of a row of this time may be gone.
-    fn may_lack(self, time_ms: Option<i64>) -> bool {
-        self.is_compacted || self.since_ms.is_some_and(|since| time_ms.is_none_or(|it| it <= since))
-    }
-}
+use postrider_relay::compare::{Entry, IdToken, Kept, Kind, Ordered, Sorter, SpillError, flag};
 
 /// What is known beforehand.
 #[derive(Debug, Clone, Default)]

@@ -3,18 +3,12 @@
 //! Input: the configuration, a window of time. Output: how many rows are lost, how many records are duplicated,
 //! reordered per key, phantom, or other than the routing makes them today; exit code 1 if there is any. Invariant:
 //! nothing is written anywhere but temporary files; what cannot be known is told apart from what is wrong; memory
-//! does not grow with the rows. `tables` and `topics` read the two sides, `judge` compares them.
+//! does not grow with the rows. `tables` and `compare::Topics` read the two sides, `judge` compares them.
 
-mod content;
-mod entry;
-mod error;
-mod expected;
 mod judge;
 mod report;
 mod run;
-mod sorter;
 mod tables;
-mod topics;
 mod verdict;
 
 use std::path::PathBuf;
@@ -26,7 +20,7 @@ use crate::failure::CommandFailure;
 use postrider_config::{Config, Delivery};
 use postrider_relay::StopSignal;
 
-pub(crate) use error::VerifyError;
+pub(crate) use postrider_relay::compare::CompareError as VerifyError;
 use run::Run;
 
 /// The window that `--follow` looks at unless it is told another one.

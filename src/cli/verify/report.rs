@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::topics::TopicNumbers;
 use super::verdict::{Fault, Finding, SAMPLES_MAX, Verdict};
 use crate::display_bytes::shown;
+use postrider_relay::compare::TopicNumbers;
 
 /// What a run found.
 #[derive(Debug)]

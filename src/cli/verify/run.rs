@@ -9,23 +9,20 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
-use super::VerifyArgs;
-use super::content::Content;
-use super::entry::{ENTRY_BYTES, Entry, ORDERED_BYTES};
-use super::error::VerifyError;
-use super::expected::{Columns, TimeColumn};
 use super::judge::{Terms, judge};
 use super::report::Report;
-use super::sorter::Sorter;
 use super::tables::{Looks, Tables, TablesRead, Window};
-use super::topics::{TopicNumbers, Topics};
 use super::verdict::Verdict;
+use super::{VerifyArgs, VerifyError};
 use crate::bench::proc::peak_rss_bytes;
 use crate::context::Context;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 use crate::progress_line::ProgressLine;
 use postrider_config::{Config, Rejected};
+use postrider_relay::compare::{
+    Columns, Content, ENTRY_BYTES, Entry, ORDERED_BYTES, Sorter, TimeColumn, TopicNumbers, Topics,
+};
 use postrider_relay::{ControlRequest, StopSignal, kafka_spec};
 use postrider_service::units::parse_duration;
 

@@ -10,12 +10,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use super::content::Content;
-use super::entry::{Entry, flag};
-use super::error::VerifyError;
-use super::expected::{Columns, Expected, TimeColumn};
-use super::sorter::Sorter;
-use super::topics::{Horizon, TopicNumbers};
+use super::VerifyError;
 use crate::failure::CommandFailure;
 use postrider_config::{Config, Rejected};
 use postrider_core::frame::Frame;
@@ -27,6 +22,9 @@ use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::{
     Connection, Positions, ScanRequest, SessionParams, StreamEncoding, TableStream, TextRow,
     WalError, lock_tables,
+};
+use postrider_relay::compare::{
+    Columns, Content, Entry, Expected, Horizon, Sorter, TimeColumn, TopicNumbers, flag,
 };
 use postrider_relay::{Plan, RelayError};
 
@@ -377,7 +375,6 @@ fn number(row: &TextRow, at: usize) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verify::expected::TimeColumn;
 
     #[test]
     fn the_window_is_sql_of_the_columns_own_name() {

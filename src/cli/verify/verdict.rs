@@ -3,7 +3,7 @@
 //! Input: findings, one after the other. Output: a [`Verdict`]. Invariant: numbers are of all findings; of ids and
 //! places only [`SAMPLES_MAX`] of each kind are kept. Pure.
 
-use super::entry::{Entry, IdToken, Kind, Ordered};
+use postrider_relay::compare::{Entry, IdToken, Kind, Ordered};
 
 /// More are counted and not named: whoever needs all of them looks at less at once.
 pub(super) const SAMPLES_MAX: usize = 20;

@@ -9,9 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use super::content::{Content, position};
-use super::entry::{Entry, IdToken, Kind, flag, hash_of};
-use super::error::VerifyError;
-use super::judge::Kept;
+use super::entry::{Entry, IdToken, Kind, flag, hash_of, table_mark};
+use super::error::CompareError;
 use super::sorter::Sorter;
 use postrider_core::record::{
     DeadLetter, DeadLetterOrigin, LSN_HEADER, ORIGIN_HEADER, RETRIED_HEADER,
@@ -51,14 +50,14 @@ const UNSEEN_MAX: u64 = 1_000;
 
 /// Topics by number, so that an entry need not have the name.
 #[derive(Debug, Default)]
-pub(super) struct TopicNumbers {
+pub struct TopicNumbers {
     names: Vec<String>,
     numbers: HashMap<String, u32>,
 }
 
 impl TopicNumbers {
     /// The topic's number, a new one for a new topic.
-    pub(super) fn of(&mut self, topic: &str) -> u32 {
+    pub fn of(&mut self, topic: &str) -> u32 {
         if let Some(number) = self.numbers.get(topic) {
             return *number;
         }
@@ -69,28 +68,46 @@ impl TopicNumbers {
     }
 
     /// All of them, by number.
-    pub(super) fn names(&self) -> &[String] {
+    pub fn names(&self) -> &[String] {
         &self.names
     }
 
     /// The name of a number.
-    pub(super) fn name(&self, number: u32) -> Option<&str> {
+    pub fn name(&self, number: u32) -> Option<&str> {
         self.names.get(usize::try_from(number).ok()?).map(String::as_str)
     }
 }
 
 /// Up to where the tables were seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Horizon {
+pub struct Horizon {
     /// What was committed before is in the snapshot.
-    pub(super) lsn: u64,
+    pub lsn: u64,
     /// When that was, in milliseconds since the Unix epoch, by the server's clock.
-    pub(super) at_ms: i64,
+    pub at_ms: i64,
+}
+
+/// What of a topic may be gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Kept {
+    /// Only the newest record of a key is sure to be there.
+    pub is_compacted: bool,
+    /// Records of before this time, in milliseconds since the Unix epoch, may have been removed.
+    pub since_ms: Option<i64>,
+    /// Some of its records cannot be read yet: a transaction is open.
+    pub is_open: bool,
+}
+
+impl Kept {
+    /// Whether the record of a row of this time may be gone.
+    pub fn may_lack(self, time_ms: Option<i64>) -> bool {
+        self.is_compacted || self.since_ms.is_some_and(|since| time_ms.is_none_or(|it| it <= since))
+    }
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Topics {
+pub struct Topics {
     kafka: KafkaSpec,
     content: Content,
     dead_letters: String,
@@ -100,20 +117,22 @@ pub(super) struct Topics {
     /// The next offset of each partition that was read.
     next: BTreeMap<(String, i32), u64>,
     kept: BTreeMap<String, Kept>,
+    /// Where each partition ended when it was looked at first.
+    ends: BTreeMap<(String, i32), u64>,
     /// Whether a record's time is that of its commit, unless the brokers set it.
     commit_times: bool,
     /// The time of the first record, by topic and partition, where reading does not begin at the first that ever was.
     floors: BTreeMap<(u32, i32), i64>,
     /// Records without id.
-    pub(super) without_id: u64,
+    pub without_id: u64,
     /// Records read.
-    pub(super) read: u64,
+    pub read: u64,
 }
 
 impl Topics {
     /// Of these brokers. Records of before `since_ms` are left out, where `commit_times` says that their times are
     /// those of the commits.
-    pub(super) fn new(
+    pub fn new(
         kafka: &KafkaSpec,
         content: Content,
         dead_letters: &str,
@@ -133,6 +152,7 @@ impl Topics {
             since_ms,
             next: BTreeMap::new(),
             kept: BTreeMap::new(),
+            ends: BTreeMap::new(),
             commit_times,
             floors: BTreeMap::new(),
             without_id: 0,
@@ -142,12 +162,12 @@ impl Topics {
 
     /// Reads what has arrived in these topics since the last call; false if `goes_on`, which is told how many
     /// records were read, says no.
-    pub(super) fn read(
+    pub fn read(
         &mut self,
         numbers: &mut TopicNumbers,
         out: &mut Sorter<Entry>,
         goes_on: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<bool, VerifyError> {
+    ) -> Result<bool, CompareError> {
         for (topic, bounds) in topic_bounds(&self.kafka, numbers.names())? {
             let is_new = bounds
                 .partitions
@@ -174,6 +194,7 @@ impl Topics {
                 self.next.extend(seen.map(|(at, next)| ((topic.clone(), at), next)));
             }
             for at in &bounds.partitions {
+                self.ends.entry((topic.clone(), at.partition)).or_insert(at.end);
                 let next = self.next.entry((topic.clone(), at.partition)).or_insert(at.first);
                 // Behind the last record there may be markers of transactions.
                 *next = (*next).max(at.stable);
@@ -223,7 +244,7 @@ impl Topics {
         part: &mut Part,
         out: &mut Sorter<Entry>,
         goes_on: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<bool, VerifyError> {
+    ) -> Result<bool, CompareError> {
         let mut last = Instant::now();
         while !part.rest.is_empty() {
             match reader.next(TICK)? {
@@ -327,7 +348,7 @@ impl Topics {
     /// A receipt is none, and a consumer's is not about a row.
     fn dead_letter(&mut self, record: &Received<'_>, topic: u32, offset: u64) -> Option<Entry> {
         let letter = DeadLetter::read(record.to_stored())?;
-        let DeadLetterOrigin::Relay { lsn, .. } = &letter.origin else { return None };
+        let DeadLetterOrigin::Relay { lsn, table, .. } = &letter.origin else { return None };
         let Some(id) = letter.id().map(IdToken::of) else {
             self.without_id += 1;
             return None;
@@ -342,7 +363,7 @@ impl Topics {
             content: 0,
             key: 0,
             rank: 0,
-            index: 0,
+            index: table.as_deref().map_or(0, table_mark),
             flags: self.newer(place, record.timestamp_ms()),
         })
     }
@@ -355,14 +376,20 @@ impl Topics {
         if is_newer { flag::NEWER } else { 0 }
     }
 
+    /// Whether records are still to be read that were there when the topic was looked at first: a transaction is open.
+    pub fn is_behind(&self, topic: &str) -> bool {
+        let ends = self.ends.iter().filter(|((name, _), _)| name == topic);
+        ends.into_iter().any(|(at, end)| self.next.get(at).is_none_or(|next| next < end))
+    }
+
     /// What of the topics may be gone, by number.
-    pub(super) fn kept(&self, numbers: &TopicNumbers) -> Vec<Kept> {
+    pub fn kept(&self, numbers: &TopicNumbers) -> Vec<Kept> {
         let kept = |name: &String| self.kept.get(name).copied().unwrap_or_default();
         numbers.names().iter().map(kept).collect()
     }
 
     /// Those that do not exist.
-    pub(super) fn missing<'n>(&self, numbers: &'n TopicNumbers) -> Vec<&'n str> {
+    pub fn missing<'n>(&self, numbers: &'n TopicNumbers) -> Vec<&'n str> {
         let names = numbers.names().iter().map(String::as_str);
         names.filter(|name| !self.kept.contains_key(*name)).collect()
     }

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::content::Content;
-use super::entry::{Entry, IdToken, Kind, flag};
-use super::error::VerifyError;
+use super::entry::{Entry, IdToken, Kind, flag, hash_of, table_mark};
+use super::error::CompareError;
 use super::sorter::Sorter;
 use super::topics::TopicNumbers;
 use postrider_core::frame::Frame;
@@ -18,34 +18,49 @@ use postrider_core::route::parse_time;
 
 /// Which columns tell more of a row than its record does.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Columns {
+pub struct Columns {
     /// The id's, and other names that it may have.
-    pub(super) id: Vec<String>,
+    pub id: Vec<String>,
     /// When the row was written.
-    pub(super) time: Option<TimeColumn>,
+    pub time: Option<TimeColumn>,
     /// The row's number in the order of its key.
-    pub(super) order: Option<String>,
+    pub order: Option<String>,
 }
 
 /// The column with a row's time.
 #[derive(Debug, Clone)]
-pub(super) struct TimeColumn {
-    pub(super) name: String,
+pub struct TimeColumn {
+    /// Its name.
+    pub name: String,
     /// A table without it is refused.
-    pub(super) is_needed: bool,
+    pub is_needed: bool,
 }
 
 /// Where they are in a table.
 #[derive(Debug, Clone, Copy, Default)]
 struct Places {
+    /// The mark of the table itself.
+    table: u32,
     id: Option<usize>,
     time: Option<usize>,
     order: Option<usize>,
 }
 
+/// What a frame was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// No row.
+    NoRow,
+    /// A row without an id.
+    NoId,
+    /// A row.
+    Row(Entry),
+}
+
 /// What was found in a row's columns.
 #[derive(Debug, Default)]
 struct Facts {
+    table: u32,
     id: Option<IdToken>,
     time_ms: Option<i64>,
     number: Option<i64>,
@@ -53,7 +68,7 @@ struct Facts {
 
 /// Makes entries of rows.
 #[derive(Debug)]
-pub(super) struct Expected {
+pub struct Expected {
     pipeline: Pipeline,
     translator: Option<Translator>,
     content: Content,
@@ -62,15 +77,15 @@ pub(super) struct Expected {
     /// Set for rows of which this is so.
     flags: u8,
     /// Rows read.
-    pub(super) rows: u64,
+    pub rows: u64,
     /// Rows that have no id.
-    pub(super) without_id: u64,
+    pub without_id: u64,
 }
 
 impl Expected {
     /// Of rows that the slot has passed; otherwise all of them have `flags`. The pipeline must be a new one that
     /// leaves out what it rejects.
-    pub(super) fn new(
+    pub fn new(
         pipeline: Pipeline,
         translator: Option<Translator>,
         content: Content,
@@ -81,13 +96,30 @@ impl Expected {
         Self { pipeline, translator, content, columns, places, flags, rows: 0, without_id: 0 }
     }
 
-    /// Takes the next frame.
-    pub(super) fn take(
+    /// What every row's flags contain.
+    pub const fn flags(&self) -> u8 {
+        self.flags
+    }
+
+    /// Takes the next frame, and adds its row, if it has one with an id.
+    pub fn take(
         &mut self,
         frame: Frame<'_>,
         numbers: &mut TopicNumbers,
         out: &mut Sorter<Entry>,
-    ) -> Result<(), VerifyError> {
+    ) -> Result<(), CompareError> {
+        match self.look(frame, numbers)? {
+            Seen::Row(entry) => Ok(out.push(entry)?),
+            Seen::NoRow | Seen::NoId => Ok(()),
+        }
+    }
+
+    /// Takes the next frame; what its row is, if it has one.
+    pub fn look(
+        &mut self,
+        frame: Frame<'_>,
+        numbers: &mut TopicNumbers,
+    ) -> Result<Seen, CompareError> {
         let Self { pipeline, translator, content, columns, places, .. } = self;
         let frame = match translator {
             Some(translator) => translator.frame(frame)?,
@@ -111,7 +143,7 @@ impl Expected {
             _ => matches!(frame, Frame::Excerpt { .. }),
         };
         let mut sent = None;
-        let handled = pipeline.frame::<VerifyError>(frame, |outgoing| {
+        let handled = pipeline.frame::<CompareError>(frame, |outgoing| {
             sent = Some((content.of_row(outgoing, numbers), outgoing.ticket));
             Ok(())
         })?;
@@ -129,22 +161,18 @@ impl Expected {
         if let Some(translator) = translator {
             translator.consume();
         }
-        if is_row { self.add(entry, &facts, out) } else { Ok(()) }
+        Ok(if is_row { self.seen(entry, &facts) } else { Seen::NoRow })
     }
 
-    fn add(
-        &mut self,
-        entry: Option<Entry>,
-        facts: &Facts,
-        out: &mut Sorter<Entry>,
-    ) -> Result<(), VerifyError> {
+    fn seen(&mut self, entry: Option<Entry>, facts: &Facts) -> Seen {
         self.rows += 1;
         let Some(mut entry) = entry else {
             self.without_id += 1;
-            return Ok(());
+            return Seen::NoId;
         };
         entry.place = self.rows;
-        entry.flags = self.flags;
+        entry.index = facts.table;
+        entry.flags |= self.flags;
         if let Some(time_ms) = facts.time_ms {
             entry.flags |= flag::TIMED;
             entry.key = time_ms.cast_unsigned();
@@ -153,19 +181,20 @@ impl Expected {
             entry.flags |= flag::RANKED;
             entry.rank = number.cast_unsigned();
         }
-        Ok(out.push(entry)?)
+        Seen::Row(entry)
     }
 }
 
 impl Columns {
-    fn places_in(&self, relation: &Relation<'_>) -> Result<Places, VerifyError> {
+    fn places_in(&self, relation: &Relation<'_>) -> Result<Places, CompareError> {
         let place =
             |name: &str| relation.columns().position(|column| column.name == name.as_bytes());
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let table = TableName::new(text(relation.schema), text(relation.name)).to_string();
+        let mark = table_mark(&table);
         let wanted = |column: &str, option| {
-            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-            let table = || TableName::new(text(relation.schema), text(relation.name)).to_string();
-            let missing =
-                || VerifyError::ColumnMissing { table: table(), column: column.to_owned(), option };
+            let (table, column_name) = (table.clone(), column.to_owned());
+            let missing = || CompareError::ColumnMissing { table, column: column_name, option };
             place(column).map(Some).ok_or_else(missing)
         };
         let time = match &self.time {
@@ -175,13 +204,13 @@ impl Columns {
         };
         let order = self.order.as_deref().map(|column| wanted(column, "--order-column"));
         let order = order.transpose()?.flatten();
-        Ok(Places { id: self.id.iter().find_map(|name| place(name)), time, order })
+        Ok(Places { table: mark, id: self.id.iter().find_map(|name| place(name)), time, order })
     }
 }
 
 impl Facts {
     fn of(insert: &Insert<'_>, places: Places) -> Self {
-        let mut facts = Self::default();
+        let mut facts = Self { table: places.table, ..Self::default() };
         for (at, column) in insert.tuple.columns().enumerate() {
             let Column::Text(text) = column else { continue };
             if places.id == Some(at) {
@@ -208,6 +237,8 @@ impl Content {
             topic: numbers.of(record.topic),
             partition: record.partition.unwrap_or(-1),
             content: self.hash(record.topic, record.key, record.value, headers),
+            rank: hash_of(&record.key),
+            flags: if record.key.is_none_or(<[u8]>::is_empty) { flag::UNORDERED } else { 0 },
             ..blank(Kind::Row, IdToken::of((*id)?))
         })
     }

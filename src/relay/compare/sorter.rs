@@ -27,7 +27,7 @@ const AHEAD_BYTES_MIN: usize = 4 << 10;
 const AHEAD_BYTES_MAX: usize = 256 << 10;
 
 /// What can be sorted.
-pub(super) trait Spilled: Copy + Ord {
+pub trait Spilled: Copy + Ord {
     /// Its size on disk.
     const BYTES: usize;
     /// Appends it.
@@ -71,6 +71,11 @@ pub struct SpillError {
 }
 
 impl SpillError {
+    /// That something failed with a temporary file in this folder.
+    pub fn new(folder: &Path, doing: &'static str, source: io::Error) -> Self {
+        Self { folder: folder.to_owned(), doing, source }
+    }
+
     /// What the operator can do about it.
     pub fn hint(&self) -> String {
         let folder = "name a folder that may be written to, on a disk with room for some 210 bytes for each row, with \
@@ -88,7 +93,7 @@ impl SpillError {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Sorter<T> {
+pub struct Sorter<T> {
     folder: PathBuf,
     file: File,
     /// How many entries each run has; they lie one behind the other.
@@ -100,7 +105,7 @@ pub(super) struct Sorter<T> {
 
 impl<T: Spilled> Sorter<T> {
     /// Of nothing, in this folder.
-    pub(super) fn new(folder: &Path) -> Result<Self, SpillError> {
+    pub fn new(folder: &Path) -> Result<Self, SpillError> {
         Self::with_runs_of(folder, BUFFER_BYTES / size_of::<T>())
     }
 
@@ -111,7 +116,7 @@ impl<T: Spilled> Sorter<T> {
     }
 
     /// Adds an entry.
-    pub(super) fn push(&mut self, entry: T) -> Result<(), SpillError> {
+    pub fn push(&mut self, entry: T) -> Result<(), SpillError> {
         if self.buffer.capacity() == 0 {
             self.buffer.reserve_exact(self.most);
         }
@@ -120,12 +125,12 @@ impl<T: Spilled> Sorter<T> {
     }
 
     /// Bytes on disk.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.runs.iter().sum::<u64>() * T::BYTES as u64
     }
 
     /// Gives every entry, in order.
-    pub(super) fn read<E: From<SpillError>>(
+    pub fn read<E: From<SpillError>>(
         &mut self,
         mut take: impl FnMut(T) -> Result<(), E>,
     ) -> Result<(), E> {

@@ -7,7 +7,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
 /// Bytes of an entry on disk.
-pub(super) const ENTRY_BYTES: usize = 80;
+pub const ENTRY_BYTES: usize = 80;
 
 const TOKEN_BYTES: usize = 32;
 
@@ -22,11 +22,11 @@ const LONG: u8 = 0xFF;
 
 /// Stands for an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct IdToken([u8; TOKEN_BYTES]);
+pub struct IdToken([u8; TOKEN_BYTES]);
 
 impl IdToken {
     /// The first byte is the id's length, or says that it is a UUID or a long one.
-    pub(super) fn of(id: &[u8]) -> Self {
+    pub fn of(id: &[u8]) -> Self {
         let mut token = [0; TOKEN_BYTES];
         let length = u8::try_from(id.len()).ok().filter(|length| *length <= WHOLE_BYTES_MAX);
         let (kind, body) = match (uuid_of(id), length) {
@@ -45,8 +45,14 @@ impl IdToken {
         Self(token)
     }
 
+    /// Whether the id is a UUID in the form in which Postgres prints it: two that are equal are of one row.
+    pub const fn is_uuid(&self) -> bool {
+        let [kind, ..] = self.0;
+        kind == UUID
+    }
+
     /// The id, or of a long one its beginning, to be read by people.
-    pub(super) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         let [kind, body @ ..] = &self.0;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match *kind {
@@ -75,9 +81,15 @@ pub(super) fn hash_of(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
+/// Stands for a table, by its name as SQL quotes it; never 0.
+pub(super) fn table_mark(table: &str) -> u32 {
+    let [.., a, b, c, d] = hash_of(&table).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d]) | 1
+}
+
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub enum Kind {
     /// A row that has a record.
     Row,
     /// A row that cannot be delivered as it is.
@@ -95,61 +107,66 @@ impl Kind {
         [Self::Row, Self::Rejected, Self::Dropped, Self::Record, Self::DeadLetter];
 
     /// Whether it comes from the table.
-    pub(super) const fn is_row(self) -> bool {
+    pub const fn is_row(self) -> bool {
         matches!(self, Self::Row | Self::Rejected | Self::Dropped)
     }
 }
 
 /// Bits of [`Entry::flags`].
-pub(super) mod flag {
+pub mod flag {
     /// A row whose transaction the slot had not passed.
-    pub(in super::super) const NOT_PASSED: u8 = 1;
+    pub const NOT_PASSED: u8 = 1;
     /// A row that has a number in the column of the order, or a record that has a position.
-    pub(in super::super) const RANKED: u8 = 2;
+    pub const RANKED: u8 = 2;
     /// A record that was sent again on purpose: it promises no order.
-    pub(in super::super) const AGAIN: u8 = 4;
+    pub const AGAIN: u8 = 4;
     /// A record that may be newer than what was seen of the table.
-    pub(in super::super) const NEWER: u8 = 8;
-    /// A record of which no order is promised, or none can be known.
-    pub(in super::super) const UNORDERED: u8 = 16;
+    pub const NEWER: u8 = 8;
+    /// A record of which no order is promised, or none can be known; a row whose record has no key.
+    pub const UNORDERED: u8 = 16;
     /// A row whose time is known.
-    pub(in super::super) const TIMED: u8 = 32;
+    pub const TIMED: u8 = 32;
 }
 
 /// A row or a record. Sorts by id, rows first, records by place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Entry {
-    pub(super) id: IdToken,
-    pub(super) kind: Kind,
+pub struct Entry {
+    /// Of a row, a record or a dead letter.
+    pub id: IdToken,
+    /// What it is.
+    pub kind: Kind,
     /// A number of the topic.
-    pub(super) topic: u32,
+    pub topic: u32,
     /// Of a row -1, unless it is fixed.
-    pub(super) partition: i32,
+    pub partition: i32,
     /// Of a record the offset; of a row which one it was.
-    pub(super) place: u64,
+    pub place: u64,
     /// Of topic, key, value and headers.
-    pub(super) content: u64,
+    pub content: u64,
     /// Of a record: a hash of its key.
-    pub(super) key: u64,
-    /// Of a record its position: LSN, then index. Of a row its number in the column of the order.
-    pub(super) rank: u64,
-    pub(super) index: u32,
-    pub(super) flags: u8,
+    pub key: u64,
+    /// Of a record its position: LSN, then index. Of a row its number in the column of the order; without such a
+    /// column a hash of its record's key.
+    pub rank: u64,
+    /// Of a row or a dead letter [`table_mark`] of its table; 0 if it names none.
+    pub index: u32,
+    /// Bits of [`flag`].
+    pub flags: u8,
 }
 
 impl Entry {
     /// Of a row: its time in milliseconds since the Unix epoch, which lies where a record has its key.
-    pub(super) const fn time_ms(&self) -> Option<i64> {
+    pub const fn time_ms(&self) -> Option<i64> {
         if self.has(flag::TIMED) { Some(self.key.cast_signed()) } else { None }
     }
 
     /// Whether a flag is set.
-    pub(super) const fn has(&self, flag: u8) -> bool {
+    pub const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
     /// As it lies on disk.
-    pub(super) fn to_bytes(self) -> [u8; ENTRY_BYTES] {
+    pub fn to_bytes(self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         let parts: [&[u8]; 10] = [
             &self.id.0,
@@ -170,7 +187,7 @@ impl Entry {
     }
 
     /// The same again; `None` of bytes that are no entry.
-    pub(super) fn of_bytes(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
+    pub fn of_bytes(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
         let mut rest = bytes.as_slice();
         let id = IdToken(take(&mut rest)?);
         let content = u64::from_be_bytes(take(&mut rest)?);
@@ -194,23 +211,27 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
 
 /// A record for the check of the order: it sorts by topic, partition, key and offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ordered {
-    pub(super) topic: u32,
-    pub(super) partition: i32,
-    pub(super) key: u64,
-    pub(super) offset: u64,
+pub struct Ordered {
+    /// The number of its topic.
+    pub topic: u32,
+    /// Its partition.
+    pub partition: i32,
+    /// A hash of its key.
+    pub key: u64,
+    /// Its offset.
+    pub offset: u64,
     /// The position in the log, if it has one.
-    pub(super) position: Option<(u64, u32)>,
+    pub position: Option<(u64, u32)>,
     /// The row's number in the column of the order, if it has one.
-    pub(super) number: Option<i64>,
+    pub number: Option<i64>,
 }
 
 /// Bytes of an [`Ordered`] on disk.
-pub(super) const ORDERED_BYTES: usize = 48;
+pub const ORDERED_BYTES: usize = 48;
 
 impl Ordered {
     /// As it lies on disk.
-    pub(super) fn to_bytes(self) -> [u8; ORDERED_BYTES] {
+    pub fn to_bytes(self) -> [u8; ORDERED_BYTES] {
         let (lsn, index) = self.position.unwrap_or_default();
         let has = u8::from(self.position.is_some()) | u8::from(self.number.is_some()) << 1;
         let mut bytes = [0; ORDERED_BYTES];
@@ -231,7 +252,7 @@ impl Ordered {
     }
 
     /// The same again; `None` of too few bytes.
-    pub(super) fn of_bytes(bytes: &[u8; ORDERED_BYTES]) -> Option<Self> {
+    pub fn of_bytes(bytes: &[u8; ORDERED_BYTES]) -> Option<Self> {
         let mut rest = bytes.as_slice();
         let topic = u32::from_be_bytes(take(&mut rest)?);
         let partition = i32::from_be_bytes(take(&mut rest)?);

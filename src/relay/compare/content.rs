@@ -22,21 +22,22 @@ const TIME_BYTES: usize = 24;
 
 /// How records are compared.
 #[derive(Debug, Clone)]
-pub(super) struct Content {
+pub struct Content {
     /// The header with the row's id.
-    pub(super) id_header: String,
+    pub id_header: String,
     /// Values are JSON objects with the event's time.
     is_structured: bool,
 }
 
 impl Content {
-    pub(super) fn of(config: &Config) -> Self {
+    /// As the configuration has it.
+    pub fn of(config: &Config) -> Self {
         let is_structured = config.format.value == ValueFormat::CloudEventsStructured;
         Self { id_header: config.route.id_header.clone(), is_structured }
     }
 
     /// The number.
-    pub(super) fn hash<'a>(
+    pub fn hash<'a>(
         &self,
         topic: &str,
         key: Option<&[u8]>,

@@ -1,17 +1,17 @@
-//! Why `postrider verify` could not compare both sides, and what the operator can do about it.
+//! Why tables and topics could not be compared, and what the operator can do about it.
 //!
 //! Input: errors of the database, the brokers, the routing and the folder for temporary files. Output:
-//! [`VerifyError`] with its hint. What the comparison finds is no error.
+//! [`CompareError`] with its hint. What the comparison finds is no error.
 
-pub(crate) use super::sorter::SpillError;
+use super::sorter::SpillError;
 use postrider_core::pgoutput::DecodeError;
 use postrider_core::pipeline::PipelineError;
 use postrider_kafka::{ReaderError, TopicsError};
-use postrider_postgres::wal::WalError;
+use postrider_postgres::wal::{Class, WalError};
 
 /// Why there is no verdict.
 #[derive(Debug, thiserror::Error)]
-pub enum VerifyError {
+pub enum CompareError {
     /// The database.
     #[error(transparent)]
     Wal(#[from] WalError),
@@ -50,13 +50,32 @@ pub enum VerifyError {
     Stopped,
 }
 
-impl From<DecodeError> for VerifyError {
+impl From<DecodeError> for CompareError {
     fn from(error: DecodeError) -> Self {
         Self::Wal(error.into())
     }
 }
 
-impl VerifyError {
+impl CompareError {
+    /// What it means for the next step.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Wal(error) => error.class(),
+            Self::Topics(error) if error.is_permission() => Class::Permission,
+            Self::Reader(ReaderError::Unauthorised(_) | ReaderError::NoEntry(_)) => {
+                Class::Permission
+            }
+            Self::Topics(TopicsError::Settings(_))
+            | Self::Reader(ReaderError::Settings(_))
+            | Self::Pipeline(_)
+            | Self::Spill(_)
+            | Self::ColumnMissing { .. }
+            | Self::NoTime { .. } => Class::Configuration,
+            // What a topic is, and whether brokers answer, may be another the next time.
+            Self::Topics(_) | Self::Reader(_) | Self::Stopped => Class::Transient,
+        }
+    }
+
     /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
