@@ -25,6 +25,7 @@ use super::exit::ExitCode;
 use super::failure::{CommandFailure, Form};
 use super::import::ImportCommand;
 use super::prune::PruneArgs;
+use super::repair::RepairArgs;
 use super::replay::ReplayArgs;
 use super::route::RouteArgs;
 use super::run::RunArgs;
@@ -132,6 +133,8 @@ pub enum Command {
     Adopt(AdoptArgs),
     /// Deliver the rows that were there before the slot, and make the slot
     Backfill(BackfillArgs),
+    /// After a slot was lost: deliver the rows that are missing in Kafka, and make the slot
+    Repair(RepairArgs),
     /// Send rows of the outbox table once more
     Replay(ReplayArgs),
     /// Delete old rows that every slot has passed, or drop their partitions

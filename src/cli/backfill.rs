@@ -133,6 +133,9 @@ fn print_plan(plan: &Plan, found: &JobPreview, context: &Context) -> Result<(), 
         })
         .collect();
     let state = match (&found.begun, found.slot_exists) {
+        (Some(begun), _) if begun.repair.is_some() => {
+            format!("a repair of slot `{slot}` has begun: a backfill would be refused")
+        }
         (Some(_), _) => format!("goes on with a backfill of slot `{slot}` that has begun"),
         (None, true) => format!("slot `{slot}` exists: a backfill would be refused"),
         (None, false) => format!("makes slot `{slot}`"),

@@ -47,7 +47,7 @@ codes! {
     P041 P042 P043 P044 P045 P046 P047 P048 P049 P050 P051 P052 P053 P054 P055 P056
     P057 P058 P059 P060 P061 P062 P063 P064 P065 P066 P067 P068 P070 P071 P072 P073
     P074 P075 P076 P077 P078 P079 P080 P081 P082 P083 P084 P085 P086 P087 P088 P089
-    P090 P091 P092 P096 P097 P098 P099
+    P090 P091 P092 P096 P097 P098 P099 P100 P101 P102 P103 P104 P105
     K001 K002 K003 K004 K005 K006 K007 K008 K009 K010 K011 K012 K013 K014 K016 K017
     K020 K021 K022 K023 K030 K031 K032 K033 K034 K035 K036 K040 K041 K042 K043 K044
     K045
@@ -179,6 +179,11 @@ pub(super) const fn table_rows(error: &TableRowsError) -> ErrorCode {
         TableRowsError::TablesChanged { .. } => ErrorCode::P091,
         TableRowsError::Rewritten { .. } => ErrorCode::P097,
         TableRowsError::Delivered { .. } => ErrorCode::P089,
+        TableRowsError::NothingMissing { .. } => ErrorCode::P101,
+        TableRowsError::RowsUnknown { .. } => ErrorCode::P102,
+        TableRowsError::ScopeChanged { .. } => ErrorCode::P103,
+        TableRowsError::ProgressChanged { .. } => ErrorCode::P104,
+        TableRowsError::Ended { .. } => ErrorCode::P105,
     }
 }
 
@@ -209,6 +214,7 @@ pub(super) const fn gate(error: &GateError) -> ErrorCode {
         GateError::NoProgress { .. } => ErrorCode::P064,
         GateError::SlotGone { .. } => ErrorCode::P066,
         GateError::BackfillUnfinished { .. } => ErrorCode::P080,
+        GateError::RepairUnfinished { .. } => ErrorCode::P100,
         GateError::TablesChanged { .. } => ErrorCode::P065,
         GateError::PrefixesChanged { .. } => ErrorCode::P068,
         GateError::PublicationReplaced { .. } => ErrorCode::PUBLICATION_REPLACED,

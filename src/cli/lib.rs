@@ -33,6 +33,7 @@ pub mod logs;
 pub mod mask_arguments;
 mod progress_line;
 mod prune;
+mod repair;
 mod replay;
 mod route;
 mod run;
@@ -61,6 +62,7 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Comman
         Command::DeadLetters(command) => dead_letters::run(command, context),
         Command::Adopt(args) => adopt::run(args, context),
         Command::Backfill(args) => backfill::run(args, context),
+        Command::Repair(args) => repair::run(args, context),
         Command::Replay(args) => replay::run(args, context),
         Command::Prune(args) => prune::run(args, context),
         Command::Verify(args) => verify::run(args, context),

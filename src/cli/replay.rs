@@ -84,7 +84,7 @@ impl ReplayArgs {
 }
 
 /// A duration is so long ago; anything else is for Postgres to read.
-fn moment(text: &str) -> String {
+pub(super) fn moment(text: &str) -> String {
     let Ok(ago) = parse_duration(text) else { return text.to_owned() };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     rfc3339(i64::try_from(now.saturating_sub(ago).as_millis()).unwrap_or(i64::MAX))

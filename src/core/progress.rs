@@ -13,8 +13,8 @@
 //!  "last":{"commit":"0/1A2B3C8","xid":741,"time_us":848419200000000},
 //!  "written_by":"postrider 0.1.0"}
 //! ```
-//! `backfill` is there only while the rows of the tables are delivered that were there before the slot; positions
-//! then count transactions of the backfill. `commit` and `rows` are there only inside a transaction that is carried in several pieces. `last` is
+//! `backfill` is there only while the rows of the tables are delivered that were there before the slot, all of them
+//! or, in a `repair`, those that are missing; positions then count transactions of the backfill. `commit` and `rows` are there only inside a transaction that is carried in several pieces. `last` is
 //! the last commit that had rows; version 1 did not write it, nor `members`, `messages` and `standby`. The
 //! first versions that wrote version 2 had no `publication_xid`, no `since`, and no `places`, which are there only
 //! where a schema is published.
@@ -125,9 +125,86 @@ pub struct BackfillProgress {
     /// The last row that was delivered; `None`: none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<RowCursor>,
+    /// Only rows that are missing in Kafka are sent, for an earlier slot was lost; `None`: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repair: Option<RepairScope>,
+}
+
+/// Which rows a repair is about, and what becomes of those of which nobody can tell.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RepairScope {
+    /// Only rows that were written then or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Moment>,
+    /// Only rows that were written before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Moment>,
+    /// `None`: there must be none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<UnknownRows>,
+}
+
+/// A time of day.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// As the operator wrote it, such as `2h`.
+    pub typed: String,
+    /// As Postgres reads it, as of when it was written.
+    pub at: String,
+}
+
+/// What becomes of rows that may have been delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownRows {
+    /// They are sent, and may come twice.
+    Send,
+    /// They are left out, and may be missing.
+    Skip,
+}
+
+impl RepairScope {
+    /// Whether one that was begun with this scope may go on with `other`, which was typed now: the same, but that
+    /// what becomes of rows of which nobody can tell may be settled later.
+    pub fn goes_on_as(&self, other: &Self) -> bool {
+        let typed = |moment: &Option<Moment>| moment.as_ref().map(|moment| moment.typed.clone());
+        typed(&self.since) == typed(&other.since)
+            && typed(&self.until) == typed(&other.until)
+            && (self.unknown.is_none() || self.unknown == other.unknown)
+    }
+
+    /// As options of the command.
+    pub fn options(&self) -> String {
+        let moment = |name, moment: &Option<Moment>| {
+            moment.as_ref().map(|moment| format!("{name} '{}'", moment.typed))
+        };
+        let unknown = self.unknown.map(|rule| match rule {
+            UnknownRows::Send => "--unknown send".to_owned(),
+            UnknownRows::Skip => "--unknown skip".to_owned(),
+        });
+        let all = [moment("--since", &self.since), moment("--until", &self.until), unknown];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        if all.is_empty() { "no options".to_owned() } else { all.join(" ") }
+    }
 }
 
 impl BackfillProgress {
+    /// The beginning of the stream that follows once this is over: since when it has left out no row.
+    pub fn since(&self) -> Option<Since> {
+        let lsn = self.begins?;
+        let leaves_out = |scope: &RepairScope| {
+            let is_part = scope.since.is_some() || scope.until.is_some();
+            is_part || scope.unknown == Some(UnknownRows::Skip)
+        };
+        if !self.repair.as_ref().is_some_and(leaves_out) {
+            // Nothing of before it is missing.
+            return Some(Since { lsn, xid: 0 });
+        }
+        // A snapshot is `xmin:xmax:..`: no transaction from `xmax` on had committed.
+        let xid = self.snapshot.split(':').nth(1)?.parse().ok()?;
+        Some(Since { lsn, xid })
+    }
+
     /// The same when this mark is reached, which lies behind the row of `cursor`; `None` once it is over.
     #[must_use]
     pub fn at(self, reached: Mark, cursor: Option<RowCursor>) -> Option<Self> {
@@ -318,14 +395,53 @@ mod tests {
         let snapshot = "10:20:10,14".to_owned();
         let started = BackfillProgress::default();
         let files = vec![(16_390, 16_401)];
-        for backfill in
-            [started, BackfillProgress { begins, snapshot, files, cursor: Some(cursor) }]
-        {
+        let moment = Moment { typed: "2h".to_owned(), at: "2026-11-26T10:00:00Z".to_owned() };
+        let unknown = Some(UnknownRows::Skip);
+        let repair = Some(RepairScope { since: Some(moment), until: None, unknown });
+        let begun =
+            BackfillProgress { begins, snapshot, files, cursor: Some(cursor), repair: None };
+        for backfill in [started, begun.clone(), BackfillProgress { repair, ..begun }] {
             let progress = Progress { backfill: Some(backfill), ..progress(None) };
             assert_eq!(Progress::decode(&progress.encode()), Ok(progress));
         }
         let bad = r#"{"version":2,"backfill":{"begins":"1"}"#;
         assert!(Progress::decode(bad.as_bytes()).is_err());
+    }
+
+    /// Or rows that were left out would be taken for delivered, and pruned.
+    #[test]
+    fn g1_a_repair_of_some_rows_is_no_beginning_before_which_nothing_is_missing() {
+        let moment =
+            || Some(Moment { typed: "2h".to_owned(), at: "2026-11-26T10:00:00Z".to_owned() });
+        let since = |repair: Option<RepairScope>| {
+            let snapshot = "10:4294967300:12".to_owned();
+            let begins = Some(Lsn::new(7));
+            BackfillProgress { begins, snapshot, repair, ..BackfillProgress::default() }.since()
+        };
+        let of = |xid| Some(Since { lsn: Lsn::new(7), xid });
+        let (all, some) = (RepairScope::default(), of(4_294_967_300));
+        assert_eq!(since(None), of(0));
+        assert_eq!(since(Some(all.clone())), of(0));
+        let sends = RepairScope { unknown: Some(UnknownRows::Send), ..all.clone() };
+        assert_eq!(since(Some(sends)), of(0));
+        let skips = RepairScope { unknown: Some(UnknownRows::Skip), ..all.clone() };
+        assert_eq!(since(Some(skips)), some);
+        assert_eq!(since(Some(RepairScope { since: moment(), ..all.clone() })), some);
+        assert_eq!(since(Some(RepairScope { until: moment(), ..all })), some);
+        assert_eq!(BackfillProgress::default().since(), None);
+    }
+
+    #[test]
+    fn a_repair_goes_on_as_it_began_and_unknown_rows_may_be_settled_later() {
+        let moment = |at: &str| Some(Moment { typed: "2h".to_owned(), at: at.to_owned() });
+        let begun = RepairScope { since: moment("10:00"), ..RepairScope::default() };
+        let later = RepairScope { since: moment("11:00"), ..RepairScope::default() };
+        assert!(begun.goes_on_as(&later), "the same words");
+        assert!(!begun.goes_on_as(&RepairScope::default()));
+        let skips = RepairScope { unknown: Some(UnknownRows::Skip), ..later };
+        assert!(begun.goes_on_as(&skips) && !skips.goes_on_as(&begun));
+        assert_eq!(skips.options(), "--since '2h' --unknown skip");
+        assert_eq!(RepairScope::default().options(), "no options");
     }
 
     #[test]

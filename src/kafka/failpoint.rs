@@ -6,11 +6,13 @@
 //! code passes the place. Without the feature `failpoints`, [`pass`] does nothing.
 
 /// Every place, in the order in which a row passes them.
-pub const PLACES: [&str; 17] = [
+pub const PLACES: [&str; 19] = [
     "backfill_intended",
+    "repair_slot_dropped",
     "backfill_slot_made",
     "slot_taken",
     "progress_read",
+    "repair_compared",
     "frames_read",
     "frame_taken",
     "transaction_begun",

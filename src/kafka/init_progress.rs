@@ -83,7 +83,11 @@ fn base(lineage: &Lineage) -> Progress {
 /// Whether a stream without a slot needs a base. One that was begun before, and of which nothing was
 /// delivered, may name what has been replaced since; its slot is not there either.
 fn lacks_base(found: Option<&Progress>, lineage: &Lineage) -> bool {
-    found.is_none_or(|found| found.mark == Mark::default() && found.lineage != *lineage)
+    found.is_none_or(|found| {
+        // Who sends rows of before the slot goes on by what is noted of that.
+        let is_base = found.mark == Mark::default() && found.backfill.is_none();
+        is_base && found.lineage != *lineage
+    })
 }
 
 /// Writes progress. Blocks until it is stored, for seconds at most.
@@ -125,6 +129,7 @@ fn store(producer: &mut Producer, kafka: &KafkaSpec, progress: &Progress) -> Res
 mod tests {
     use super::*;
     use postrider_core::lsn::Lsn;
+    use postrider_core::progress::BackfillProgress;
 
     #[test]
     fn g6_a_base_is_written_over_a_base_of_what_was_replaced_and_over_nothing_else() {
@@ -139,5 +144,8 @@ mod tests {
         assert!(lacks_base(Some(&at(0, &before)), &now));
         assert!(!lacks_base(Some(&at(0, &now)), &now));
         assert!(!lacks_base(Some(&at(1, &before)), &now), "rows of it were delivered");
+        let backfill = Some(BackfillProgress::default());
+        let begun = Progress { backfill, ..at(0, &before) };
+        assert!(!lacks_base(Some(&begun), &now), "rows of before it are to be delivered");
     }
 }

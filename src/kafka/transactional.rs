@@ -150,11 +150,10 @@ impl KafkaSink for ExactlyOnce {
         }
         let client = self.machine.client_mut();
         let Some(before) = client.backfill.take() else { return };
-        let begins = before.begins;
+        let since = before.since();
         client.backfill = before.at(reached, cursor(reached));
         if client.backfill.is_none() {
-            // Nothing of before it is missing.
-            client.lineage.since = begins.map(|lsn| Since { lsn, xid: 0 });
+            client.lineage.since = since;
         }
     }
 }

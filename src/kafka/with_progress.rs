@@ -155,11 +155,10 @@ impl KafkaSink for AtLeastOnceWithProgress {
     fn reaches(&mut self, reached: Mark, cursor: &dyn Fn(Mark) -> Option<RowCursor>) {
         let reached = Mark { part: None, ..reached };
         let Some(before) = self.backfill.take() else { return };
-        let begins = before.begins;
+        let since = before.since();
         self.backfill = before.at(reached, cursor(reached));
         if self.backfill.is_none() {
-            // Nothing of before it is missing.
-            self.lineage.since = begins.map(|lsn| Since { lsn, xid: 0 });
+            self.lineage.since = since;
         }
     }
 }

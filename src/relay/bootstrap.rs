@@ -11,7 +11,7 @@ use crate::blocking::run_blocking;
 use crate::error::RelayError;
 use crate::plan::Plan;
 use postrider_config::Delivery;
-use postrider_core::gate::GateError;
+use postrider_core::gate::{GateError, unfinished};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
 use postrider_kafka::{
@@ -106,7 +106,7 @@ async fn delivered_of(
     begins: bool,
 ) -> Result<Option<Lsn>, RelayError> {
     let (kafka, connect) = (plan.kafka.clone(), client.server().clone());
-    let (delivery, slot) = (plan.config.kafka.delivery, stream.slot.clone());
+    let delivery = plan.config.kafka.delivery;
     let found = run_blocking(move || {
         let identity = Connection::open(&connect, &SessionParams::default())?.identify_system()?;
         let (system, timeline) = (identity.system_id, identity.timeline);
@@ -119,8 +119,8 @@ async fn delivered_of(
         Ok::<_, RelayError>(newest?)
     });
     let found = found.await??;
-    if found.as_ref().is_some_and(|progress| progress.backfill.is_some()) {
-        return Err(GateError::BackfillUnfinished { slot }.into());
+    if let Some(error) = found.as_ref().and_then(unfinished) {
+        return Err(error.into());
     }
     let mark = found.map_or_else(Mark::default, |progress| progress.mark);
     Ok((mark != Mark::default()).then_some(mark.end))

@@ -4,6 +4,7 @@
 //! which decides the exit code; whether the relay ends with it or tries again; whether everything before
 //! the error is delivered first; the operator's hint; and the `reason` label of the restart counter.
 
+use crate::compare::{CompareError, SpillError};
 use crate::tables::TableRowsError;
 use postrider_core::gate::GateError;
 use postrider_core::lsn::Lsn;
@@ -29,6 +30,9 @@ pub enum RelayError {
     /// Rows cannot be read from their tables.
     #[error(transparent)]
     TableRows(#[from] TableRowsError),
+    /// Tables and topics cannot be compared.
+    #[error(transparent)]
+    Compare(CompareError),
     /// Kafka's topics.
     #[error(transparent)]
     Topics(#[from] TopicsError),
@@ -130,8 +134,10 @@ impl RelayError {
             | Self::TableRows(
                 TableRowsError::SlotMoved { .. }
                 | TableRowsError::Delivered { .. }
+                | TableRowsError::ProgressChanged { .. }
                 | TableRowsError::Rewritten { .. },
             ) => Class::Position,
+            Self::Compare(error) => error.class(),
             Self::Topics(error) if error.is_transient() => Class::Transient,
             Self::Topics(error) if error.is_permission() => Class::Permission,
             Self::Sink(error) => class_of_sink(error),
@@ -191,6 +197,7 @@ impl RelayError {
             Self::Control(error) => error.hint(),
             Self::Gate(error) => Some(error.hint()),
             Self::TableRows(error) => Some(error.hint()),
+            Self::Compare(error) => error.hint(),
             Self::Topics(error) => error.hint(),
             // Like other topics' retention its own would remove the letters after a week.
             Self::DeadLetters(SinkError::UnknownTopic { topic }) => Some(format!(
@@ -255,6 +262,7 @@ impl RelayError {
             Self::Sink(SinkError::Ambiguous(_)) => "ambiguous_commit",
             Self::Sink(SinkError::Fenced(_)) => "fenced",
             Self::Sink(_)
+            | Self::Compare(_)
             | Self::DeadLetters(_)
             | Self::BrokersAway { .. }
             | Self::NothingStored { .. } => "kafka",
@@ -274,6 +282,23 @@ impl From<SessionError<SinkError>> for RelayError {
             SessionError::Aborted { records } => Self::Aborted { records },
             SessionError::GraceExpired { records } => Self::GraceExpired { records },
         }
+    }
+}
+
+impl From<CompareError> for RelayError {
+    fn from(error: CompareError) -> Self {
+        match error {
+            CompareError::Wal(error) => error.into(),
+            CompareError::Topics(error) => error.into(),
+            CompareError::Pipeline(error) => error.into(),
+            error => Self::Compare(error),
+        }
+    }
+}
+
+impl From<SpillError> for RelayError {
+    fn from(error: SpillError) -> Self {
+        Self::Compare(error.into())
     }
 }
 

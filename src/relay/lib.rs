@@ -64,8 +64,9 @@ pub use start::OpenSink;
 pub use stop::StopSignal;
 pub use supervise::{deliver, run};
 pub use tables::{
-    JobPreview, RowFilter, TableJob, TablePreview, TableRows, TableRowsError, deliver_tables,
-    preview,
+    JobPreview, RepairCounts, RepairJob, RepairPreview, RepairSlot, RowFilter, TableJob,
+    TablePreview, TableRows, TableRowsError, UnknownReason, deliver_tables, preview,
+    preview_repair,
 };
 
 /// How this run differs from the ordinary, endless one.
@@ -109,6 +110,9 @@ pub struct Summary {
     pub seconds: f64,
     /// Since the last session began to stream.
     pub streaming_seconds: f64,
+    /// What a repair has found missing before it sent that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repaired: Option<RepairCounts>,
 }
 
 impl Summary {
@@ -123,6 +127,7 @@ impl Summary {
             settled: Lsn::new(totals.settled_lsn),
             seconds: 0.0,
             streaming_seconds: 0.0,
+            repaired: None,
         }
     }
 }

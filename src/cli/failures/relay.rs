@@ -22,6 +22,7 @@ impl From<RelayError> for CommandFailure {
                 (ExitCode::of_number(error.class().exit_code()), codes::table_rows(cause))
             }
             RelayError::Gate(ref cause) => (ExitCode::Position, codes::gate(cause)),
+            RelayError::Compare(error) => return error.into(),
             RelayError::Topics(error) => return error.into(),
             RelayError::Sink(error) => return error.into(),
             RelayError::Pipeline(error) => return error.into(),

@@ -1,4 +1,5 @@
-//! Converts errors of comparing tables with topics, in `verify`, to a `CommandFailure`: exit code, error code, text and hint.
+//! Converts errors of comparing tables with topics, in `verify` and `repair`, to a `CommandFailure`: exit code, error
+//! code, text and hint.
 //!
 //! Errors of the database, the brokers and the routing are converted as elsewhere. What the comparison finds is no
 //! error: it is on stdout, with exit code 1.

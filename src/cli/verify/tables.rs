@@ -291,6 +291,8 @@ fn requests<'a>(
             table_oid: facts.oid,
             is_partitioned: facts.is_partitioned(),
             order_by: Vec::new(),
+            // As the stream has them.
+            columns: facts.published.as_ref().map_or_else(Vec::new, |it| it.columns.clone()),
             condition: condition.map(str::to_owned),
             after: None,
         })

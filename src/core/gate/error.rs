@@ -93,6 +93,12 @@ pub enum GateError {
         /// The slot.
         slot: String,
     },
+    /// Rows that an earlier slot has not delivered are being delivered; the stream begins after them.
+    #[error("the repair of slot `{slot}` has not ended: rows of before the slot are missing")]
+    RepairUnfinished {
+        /// The slot.
+        slot: String,
+    },
     /// Dropped and created again since the progress was written.
     #[error(
         "the publication of slot `{slot}` was replaced {}", since(*delivered)
@@ -174,15 +180,17 @@ impl GateError {
                  {ADOPT}, and rows committed since the backup are delivered as new ones"
             ),
             Self::Gap { delivered, confirmed, .. } => format!(
-                "if the slot was neither dropped nor moved by hand, and a relay delivered at least once \
-                 meanwhile, the rows up to {confirmed} are in Kafka: {ADOPT}. If you are not sure, re-send the \
+                "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and \
+                 makes the slot anew. If the slot was neither dropped nor moved by hand, and a relay delivered at \
+                 least once meanwhile, the rows up to {confirmed} are in Kafka: {ADOPT}. By hand: re-send the \
                  rows committed between {delivered} and {confirmed} that are still in the outbox (some may \
                  come twice), then the same"
             ),
             Self::SlotGone { delivered, .. } => format!(
-                "`postrider setup --from-now` (a new slot delivers nothing that was committed before \
-                 it), re-send the rows committed after {delivered} that are still in the outbox, \
-                 then: {ADOPT}"
+                "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and \
+                 makes the slot; then start the relay. By hand: `postrider setup --from-now` (a new slot delivers \
+                 nothing that was committed before it), re-send the rows committed after {delivered} that are \
+                 still in the outbox, then: {ADOPT}"
             ),
             Self::NoProgress { confirmed, .. } => format!(
                 "are kafka.brokers and progress.topic right? With other brokers, rows would go there. If rows were delivered \
@@ -190,6 +198,11 @@ impl GateError {
             ),
             Self::BackfillUnfinished { .. } => {
                 "`postrider backfill --execute` goes on where it was; then start the relay"
+                    .to_owned()
+            }
+            Self::RepairUnfinished { .. } => {
+                "`postrider repair --execute` with the options that it was begun with compares again and goes on; \
+                 then start the relay"
                     .to_owned()
             }
             Self::PublicationReplaced { .. } | Self::TableReplaced { .. } => format!(

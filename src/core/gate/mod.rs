@@ -157,8 +157,8 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
         let (before, now) = (before.key(), now.lineage.key());
         return Err(GateError::OtherSource { slot: slot(), before, now });
     }
-    if progress.backfill.is_some() {
-        return Err(GateError::BackfillUnfinished { slot: slot() });
+    if let Some(unfinished) = unfinished(progress) {
+        return Err(unfinished);
     }
     let (mark, lost_after) = on_this_timeline(now, progress)?;
     let mut warnings = Vec::new();
@@ -179,6 +179,16 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
     let same_rows = oids(before).eq(&oids(&now.lineage)) && before.messages == now.lineage.messages;
     let check = ResumeCheck::new(mark, now.confirmed, same_rows);
     Ok(Resume { mark, check, warnings })
+}
+
+/// That the stream has not begun: rows of before its slot are still to be delivered.
+pub fn unfinished(progress: &Progress) -> Option<GateError> {
+    let slot = progress.lineage.slot.clone();
+    let backfill = progress.backfill.as_ref()?;
+    Some(match backfill.repair {
+        Some(_) => GateError::RepairUnfinished { slot },
+        None => GateError::BackfillUnfinished { slot },
+    })
 }
 
 /// Whether the session has found another log than the one that rows were delivered from.

@@ -8,7 +8,7 @@ use super::*;
 use crate::outbox::Position;
 use crate::pgoutput::PgTime;
 use crate::pipeline::CommitId;
-use crate::progress::BackfillProgress;
+use crate::progress::{BackfillProgress, RepairScope};
 
 const fn at(position: u64) -> Lsn {
     Lsn::new(position)
@@ -83,6 +83,11 @@ fn g1_g6_an_unfinished_backfill_is_not_carried_on_as_a_stream() {
             let error = judge(&now, Some(&unfinished)).unwrap_err();
             assert!(matches!(error, GateError::BackfillUnfinished { .. }), "{error}");
             assert!(error.hint().contains("postrider backfill"), "{}", error.hint());
+            let mut repair = unfinished.clone();
+            repair.backfill.as_mut().unwrap().repair = Some(RepairScope::default());
+            let error = judge(&now, Some(&repair)).unwrap_err();
+            assert!(matches!(error, GateError::RepairUnfinished { .. }), "{error}");
+            assert!(error.hint().contains("postrider repair"), "{}", error.hint());
         }
     }
 }

@@ -466,7 +466,8 @@ impl ControlError {
             Self::SlotMissing { slot, others } => format!(
                 "{}; at a first start: `postrider setup`; if the slot was there before (a failover, \
                  a restored backup, a dropped slot), a new one delivers nothing that was committed \
-                 before it: `postrider setup --from-now`, and {INSERT_AGAIN}",
+                 before it: `postrider repair` finds out which rows are missing in Kafka, and makes it; or \
+                 `postrider setup --from-now`, and {INSERT_AGAIN}",
                 is_right("source.slot", slot, "slots", others)
             ),
             Self::TablesLeftOut { publication, others, .. } => named_besides(publication, others),

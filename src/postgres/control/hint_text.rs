@@ -55,10 +55,11 @@ pub(super) fn lost(slot: &str, reason: &str) -> String {
         _ => "the server's log says why it was invalidated",
     };
     format!(
-        "the WAL of the rows that it had not delivered is gone: SELECT \
+        "the WAL of the rows that it had not delivered is gone: `postrider repair` finds out which are missing in \
+         Kafka, and with --execute sends them and makes the slot anew; {prevention}. By hand: SELECT \
          pg_drop_replication_slot({}); then `postrider setup --from-now`, and re-send those that \
          are still in the outbox; where progress is kept in Kafka, `postrider adopt --execute` \
-         before the relay is started again; {prevention}",
+         before the relay is started again",
         literal(slot)
     )
 }
@@ -118,7 +119,8 @@ pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> Str
 pub(super) fn after_vanishing(delivered: Option<Lsn>) -> String {
     let delivered = delivered.map(|delivered| format!(", {delivered}")).unwrap_or_default();
     format!(
-        "`postrider setup --from-now` makes a new one, which delivers nothing that was committed \
+        "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and makes the \
+         slot. By hand: `postrider setup --from-now` makes a new one, which delivers nothing that was committed \
          before it: {INSERT_AGAIN} (re-send those since the last acknowledged position{delivered}); \
          where progress is kept in Kafka, `postrider adopt --execute` before the relay is started again"
     )

@@ -347,8 +347,7 @@ fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlErr
     if let Some(other) = slot.database.as_deref().filter(|other| *other != database) {
         return foreign(format!("it belongs to database `{other}`"));
     }
-    let lost = slot.wal_status.as_deref() == Some("lost");
-    if !lost && slot.invalidation.is_none() {
+    if !slot.is_lost() {
         return slot.two_phase.then(|| ControlError::SlotTwoPhase { slot: name.to_owned() });
     }
     let reason = slot.invalidation.clone().unwrap_or_else(|| "wal_removed".to_owned());

@@ -36,6 +36,13 @@ pub struct SlotFacts {
     pub two_phase: bool,
 }
 
+impl SlotFacts {
+    /// Whether the server has given it up: it will send nothing any more.
+    pub fn is_lost(&self) -> bool {
+        self.wal_status.as_deref() == Some("lost") || self.invalidation.is_some()
+    }
+}
+
 /// The slot alone, for callers that wait for it.
 pub async fn slot(client: &Client, name: &str) -> Result<Option<SlotFacts>, ControlError> {
     const SQL: &str = "\

@@ -34,8 +34,8 @@ pub use quote::{identifier, literal};
 pub use stream::Stream;
 pub(crate) use table::columns_sql;
 pub use table::{
-    OrderColumn, Positions, RowColumn, ScanRequest, TableFile, TableScan, TableStream, lock_tables,
-    sql_rows, table_files,
+    OrderColumn, Positions, RowColumn, RowNumbers, RowNumbersWriter, ScanRequest, TableFile,
+    TableScan, TableStream, lock_tables, sql_rows, table_files,
 };
 pub use tls::TlsFilesError;
 pub(crate) use transport::Socket;

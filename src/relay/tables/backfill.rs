@@ -1,4 +1,4 @@
-//! Begins a backfill, or goes on with one: which rows are those of before the slot.
+//! Begins a backfill, or goes on with one: which rows are those of before the slot. A repair does it in the same way.
 //!
 //! Input: the database, and the progress in Kafka. Output: a connection that sees the rows, the slot, held, and how
 //! far the rows are delivered ([`Remaining`]). Invariant: the slot is made in the transaction that reads the rows
@@ -10,27 +10,28 @@
 //! had not committed, those of subtransactions too (`SnapBuildInitialSnapshot` in snapbuild.c). A row that was
 //! updated meanwhile has the number of its update, and is left out: an outbox is appended to.
 
-use std::time::Duration;
-
 use super::TableRun;
 use super::error::TableRowsError;
+use super::known::{Held, Known, confirmed, in_kafka, same_tables};
 use super::session::{BEGIN, Found, Remaining};
-use crate::bootstrap::tell;
 use crate::error::RelayError;
-use postrider_config::Delivery;
-use postrider_core::lsn::Lsn;
+use postrider_core::gate::{GateError, unfinished};
 use postrider_core::pipeline::Mark;
-use postrider_core::progress::{BackfillProgress, Lineage, Progress};
-use postrider_kafka::{
-    ensure_progress_topic, failpoint, fence_off, newest_progress, write_progress,
-};
-use postrider_postgres::control::SlotFacts;
-use postrider_postgres::wal::{Connection, Stream, WalError, table_files};
+use postrider_core::progress::{BackfillProgress, Lineage, Progress, RepairScope};
+use postrider_kafka::{failpoint, write_progress};
+use postrider_postgres::wal::{Connection, WalError, table_files};
 
 /// Of a backfill that is begun anew with a slot that is there: all rows are sent.
 const NO_SNAPSHOT: &str = "";
-/// How long a slot may take to be free that is not read.
-const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+
+/// How a slot is made whose earlier rows are delivered from their tables.
+#[derive(Debug, Default)]
+pub(super) struct Beginning {
+    /// Only those that are missing.
+    pub(super) repair: Option<RepairScope>,
+    /// The slot that is there is dropped first.
+    pub(super) replaces: bool,
+}
 
 impl TableRun {
     /// See the module's documentation.
@@ -40,29 +41,27 @@ impl TableRun {
         restart: bool,
     ) -> Result<Remaining, RelayError> {
         let source = &found.plan.config.source;
-        let mut connection = Connection::open(&source.connect, &found.params)?;
-        let identity = connection.identify_system()?;
-        let (system, timeline) = (identity.system_id, identity.timeline);
-        let lineage = Lineage { system, timeline, ..found.plan.lineage(&found.inspection) };
+        let (connection, lineage) = connect(found)?;
         // The slot is the lock: who has it may end the transactions of whoever had it before.
-        let slot = found.inspection.slot.is_some().then(|| hold(found)).transpose()?;
-        let known = if found.plan.keeps_progress() {
-            in_kafka(found, &lineage)?
-        } else {
-            self.begun.clone().map_or(Known::Nothing, Known::Begun)
-        };
+        let slot = found.inspection.slot.is_some().then(|| Held::take(found)).transpose()?;
+        let known = self.known(found, &lineage)?;
+        let is_repair = |begun: &BackfillProgress| begun.repair.is_some();
         match (slot, known) {
-            (None, Known::Begun(_)) if restart => self.begin(found, connection, lineage),
-            (slot, Known::Begun(begun)) => self.go_on(found, connection, (slot, lineage, begun)),
-            (Some(slot), Known::Intended) => {
-                // Whether or not it is in the slot's way, it sends nothing any more.
-                let _ = slot.finish(RELEASE_LIMIT);
-                connection.drop_slot(&lineage.slot)?;
+            (_, Known::Begun(begun, _) | Known::Intended(begun)) if is_repair(&begun) => {
+                Err(GateError::RepairUnfinished { slot: lineage.slot }.into())
+            }
+            (None, Known::Begun(..)) if restart => {
+                self.begin(found, connection, lineage, Beginning::default())
+            }
+            (slot, Known::Begun(begun, _)) => self.go_on(found, connection, (slot, lineage, begun)),
+            (Some(slot), Known::Intended(_)) => {
+                slot.release();
                 tracing::info!(
                     slot = lineage.slot,
-                    "dropped the slot of a backfill that sent nothing"
+                    "dropping the slot of a backfill that sent nothing"
                 );
-                self.begin(found, connection, lineage)
+                let beginning = Beginning { replaces: true, repair: None };
+                self.begin(found, connection, lineage, beginning)
             }
             (Some(slot), Known::Nothing) if restart && !found.plan.keeps_progress() => {
                 let begins = confirmed(found);
@@ -70,31 +69,62 @@ impl TableRun {
                 let begun = BackfillProgress { begins, snapshot, ..BackfillProgress::default() };
                 self.go_on(found, connection, (Some(slot), lineage, begun))
             }
-            (None, Known::Nothing | Known::Intended) => self.begin(found, connection, lineage),
-            (Some(_), Known::Nothing | Known::Stream) => {
+            (None, Known::Nothing | Known::Intended(_)) => {
+                self.begin(found, connection, lineage, Beginning::default())
+            }
+            (Some(_), Known::Nothing) => {
                 Err(TableRowsError::SlotExists { slot: source.slot.clone() }.into())
             }
-            (None, Known::Stream) => {
+            (Some(_), Known::Stream(_)) => {
+                Err(TableRowsError::Ended { slot: source.slot.clone() }.into())
+            }
+            (None, Known::Stream(_)) => {
                 Err(TableRowsError::Delivered { slot: source.slot.clone() }.into())
             }
         }
     }
 
+    /// What Kafka holds of the stream, or, where nothing is kept there, this process has begun. Other tables than
+    /// those that were begun with are refused.
+    pub(super) fn known(&self, found: &Found, lineage: &Lineage) -> Result<Known, RelayError> {
+        if !found.plan.keeps_progress() {
+            let begun = |begun| Known::Begun(begun, true);
+            return Ok(self.begun.clone().map_or(Known::Nothing, begun));
+        }
+        let progress = in_kafka(found, lineage)?;
+        let has_slot = found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost());
+        if let Some(progress) = &progress
+            && progress.backfill.as_ref().is_some_and(|begun| begun.begins.is_some())
+            && has_slot
+        {
+            same_tables(&progress.lineage, lineage).map_err(|error| {
+                match unfinished(progress) {
+                    Some(GateError::RepairUnfinished { slot }) => {
+                        TableRowsError::TablesChanged { slot, command: "repair" }
+                    }
+                    _ => error,
+                }
+            })?;
+        }
+        Ok(Known::of(progress, has_slot))
+    }
+
     /// Makes the slot, and reads what had committed before it.
-    fn begin(
+    pub(super) fn begin(
         &mut self,
         found: &Found,
         mut connection: Connection,
         lineage: Lineage,
+        beginning: Beginning,
     ) -> Result<Remaining, RelayError> {
+        let Beginning { repair, replaces } = beginning;
         let source = &found.plan.config.source;
-        let intended = BackfillProgress::default();
-        if found.plan.keeps_progress() {
-            let (lineage, mark) = (lineage.clone(), Mark::default());
-            let progress = Progress { lineage, mark, backfill: Some(intended) };
-            write_progress(&found.plan.kafka, &progress)?;
-        }
+        note(found, &lineage, BackfillProgress { repair: repair.clone(), ..Default::default() })?;
         failpoint::pass("backfill_intended");
+        if replaces {
+            connection.drop_slot(&lineage.slot)?;
+            failpoint::pass("repair_slot_dropped");
+        }
         connection.simple_query(BEGIN)?;
         let begins = self.make_slot(&mut connection, found)?;
         failpoint::pass("backfill_slot_made");
@@ -102,25 +132,22 @@ impl TableRun {
         tracing::info!(slot = source.slot, at = %begins, "made the slot; reading what committed before it");
         let files = table_files(&mut connection, &found.oids())?;
         let files = files.iter().map(|file| (file.oid, file.then)).collect();
-        let begun = BackfillProgress { begins: Some(begins), snapshot, files, cursor: None };
-        if found.plan.keeps_progress() {
-            let (lineage, mark) = (lineage.clone(), Mark::default());
-            let progress = Progress { lineage, mark, backfill: Some(begun.clone()) };
-            write_progress(&found.plan.kafka, &progress)?;
-        }
+        let begun =
+            BackfillProgress { begins: Some(begins), snapshot, files, cursor: None, repair };
+        note(found, &lineage, begun.clone())?;
         self.begun = Some(begun.clone());
-        let slot = Some(hold(found)?);
+        let slot = Some(Held::take(found)?);
         // The transaction sees just the rows of before the slot: no condition is needed.
         let backfill = Some(begun);
         Ok(Remaining { connection, slot, lineage, backfill })
     }
 
     /// Goes on with one, by a snapshot of now.
-    fn go_on(
+    pub(super) fn go_on(
         &mut self,
         found: &Found,
         mut connection: Connection,
-        (slot, lineage, begun): (Option<Stream>, Lineage, BackfillProgress),
+        (slot, lineage, begun): (Option<Held>, Lineage, BackfillProgress),
     ) -> Result<Remaining, RelayError> {
         let confirmed = confirmed(found);
         let Some(begins) = begun.begins else {
@@ -132,48 +159,27 @@ impl TableRun {
         }
         connection.simple_query(BEGIN)?;
         self.begun = Some(begun.clone());
-        tracing::info!(slot = lineage.slot, at = %begins, "going on with the backfill");
+        tracing::info!(slot = lineage.slot, at = %begins, "going on with the rows of before the slot");
         Ok(Remaining { connection, slot, lineage, backfill: Some(begun) })
     }
 }
 
-/// What Kafka holds of the stream.
-enum Known {
-    Nothing,
-    /// A backfill was about to make the slot, and has sent nothing.
-    Intended,
-    Begun(BackfillProgress),
-    /// Rows of the slot were delivered, or it was made by `setup`.
-    Stream,
+/// A connection, and which stream it is.
+pub(super) fn connect(found: &Found) -> Result<(Connection, Lineage), WalError> {
+    let mut connection = Connection::open(&found.plan.config.source.connect, &found.params)?;
+    let identity = connection.identify_system()?;
+    let (system, timeline) = (identity.system_id, identity.timeline);
+    let lineage = Lineage { system, timeline, ..found.plan.lineage(&found.inspection) };
+    Ok((connection, lineage))
 }
 
-fn in_kafka(found: &Found, lineage: &Lineage) -> Result<Known, RelayError> {
-    let kafka = &found.plan.kafka;
-    tell(&ensure_progress_topic(kafka)?);
-    if found.plan.config.kafka.delivery == Delivery::ExactlyOnce {
-        fence_off(kafka, lineage)?;
+/// Notes in Kafka that rows of before the slot are delivered, where progress is kept.
+fn note(found: &Found, lineage: &Lineage, backfill: BackfillProgress) -> Result<(), RelayError> {
+    if found.plan.keeps_progress() {
+        let (lineage, mark) = (lineage.clone(), Mark::default());
+        write_progress(&found.plan.kafka, &Progress { lineage, mark, backfill: Some(backfill) })?;
     }
-    let Some(progress) = newest_progress(kafka, &lineage.key())? else { return Ok(Known::Nothing) };
-    Ok(match progress.backfill {
-        Some(backfill) if backfill.begins.is_some() => {
-            if progress.lineage.tables != lineage.tables && found.inspection.slot.is_some() {
-                let slot = lineage.slot.clone();
-                return Err(TableRowsError::TablesChanged { slot }.into());
-            }
-            Known::Begun(backfill)
-        }
-        Some(_) => Known::Intended,
-        // `setup` was about to make the slot.
-        None if progress.mark == Mark::default() && found.inspection.slot.is_none() => {
-            Known::Nothing
-        }
-        None => Known::Stream,
-    })
-}
-
-/// Where the slot is.
-fn confirmed(found: &Found) -> Option<Lsn> {
-    found.inspection.slot.as_ref().and_then(|slot: &SlotFacts| slot.confirmed_flush)
+    Ok(())
 }
 
 /// The condition for rows of before the slot, where the connection sees others too.
@@ -192,18 +198,11 @@ pub(super) fn check_files(found: &Found, remaining: &mut Remaining) -> Result<()
         let is_other = |(oid, then): &(u32, u32)| *oid == file.oid && *then != file.now;
         if backfill.files.iter().any(is_other) {
             let slot = remaining.lineage.slot.clone();
-            return Err(TableRowsError::Rewritten { oid: file.oid, slot }.into());
+            let command = if backfill.repair.is_some() { "repair" } else { "backfill" };
+            return Err(TableRowsError::Rewritten { oid: file.oid, slot, command }.into());
         }
     }
     Ok(())
-}
-
-/// Takes the slot as a relay would, so that none carries on with it meanwhile.
-fn hold(found: &Found) -> Result<Stream, WalError> {
-    let source = &found.plan.config.source;
-    let connection = Connection::open(&source.connect, &found.params)?;
-    let started = connection.start(&source.slot, &source.publication, Lsn::ZERO);
-    started.map_err(|refused| refused.error)
 }
 
 /// SQL for: the transaction that wrote the row had committed in this snapshot.
@@ -211,7 +210,7 @@ fn hold(found: &Found) -> Result<Stream, WalError> {
 /// `xmin` has 32 bits. A visible row's transaction has begun before the snapshot of now ends, so that one which
 /// seems to lie ahead of that is from more than 2^31 transactions before it, and numbers below 3 are of the
 /// system's own.
-fn committed_in(snapshot: &str) -> String {
+pub(super) fn committed_in(snapshot: &str) -> String {
     const NOW: &str = "pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot())";
     // How far `xmin` lies from there, from -2^31 to 2^31 - 1.
     let distance = format!(

@@ -11,6 +11,47 @@ pub enum TableRowsError {
         /// The slot.
         slot: String,
     },
+    /// Nothing is left to do.
+    #[error("slot `{slot}` is there and delivers: no row of before it is left to a backfill")]
+    Ended {
+        /// The slot.
+        slot: String,
+    },
+    /// There is nothing to repair.
+    #[error(
+        "nothing is to be repaired: slot `{slot}` is there, and every row that it has passed is in Kafka{}",
+        but_for(*unknown)
+    )]
+    NothingMissing {
+        /// The slot.
+        slot: String,
+        /// Rows of which nobody can tell.
+        unknown: u64,
+    },
+    /// A row that may have been delivered is neither sent nor left out by surprise.
+    #[error("whether {unknown} rows were delivered cannot be known: {reasons}")]
+    RowsUnknown {
+        /// How many.
+        unknown: u64,
+        /// Why, and how many each.
+        reasons: String,
+    },
+    /// What was sent under one rule cannot be completed under another.
+    #[error("the repair of slot `{slot}` was begun with {begun}, which has not ended")]
+    ScopeChanged {
+        /// The slot.
+        slot: String,
+        /// The options that it was begun with.
+        begun: String,
+    },
+    /// Somebody else delivers rows of before the same slot.
+    #[error(
+        "the progress of slot `{slot}` in Kafka is not the one of a moment ago: another command is at work"
+    )]
+    ProgressChanged {
+        /// The slot.
+        slot: String,
+    },
     /// There was a stream of this name, which went beyond the rows of before it.
     #[error("slot `{slot}` does not exist, and rows of it were delivered")]
     Delivered {
@@ -42,11 +83,13 @@ pub enum TableRowsError {
     },
     /// Rows of other tables may have been delivered than those that would be read now.
     #[error(
-        "the backfill of slot `{slot}` has begun with other tables than source.tables names now"
+        "the {command} of slot `{slot}` has begun with another publication, or other tables, than those of now"
     )]
     TablesChanged {
         /// The slot.
         slot: String,
+        /// What has begun.
+        command: &'static str,
     },
     /// A place in one order says nothing in another one.
     #[error(
@@ -60,10 +103,12 @@ pub enum TableRowsError {
     },
     /// Each of its rows has the number of the transaction that rewrote it.
     #[error(
-        "the table or partition with OID {oid} was rewritten since the backfill of slot `{slot}` began: which of its \
+        "the table or partition with OID {oid} was rewritten since the {command} of slot `{slot}` began: which of its \
          rows committed before the slot cannot be told any more"
     )]
     Rewritten {
+        /// What has begun.
+        command: &'static str,
         /// Of the table or partition.
         oid: u32,
         /// The slot.
@@ -87,6 +132,27 @@ pub enum TableRowsError {
     },
 }
 
+/// Of how many rows it is not known.
+fn but_for(unknown: u64) -> String {
+    match unknown {
+        0 => String::new(),
+        unknown => format!(", but for {unknown} rows of which that cannot be known"),
+    }
+}
+
+/// How a command begins anew once the slot is dropped.
+fn anew(command: &str) -> &'static str {
+    match command {
+        "repair" => {
+            "`postrider repair --execute`, which compares again and sends only what is missing"
+        }
+        _ => {
+            "`postrider repair --execute`, which sends only what is missing, or `postrider backfill --restart \
+             --execute`, which sends all rows again"
+        }
+    }
+}
+
 impl TableRowsError {
     /// What to do.
     pub fn hint(&self) -> String {
@@ -98,36 +164,37 @@ impl TableRowsError {
                  and that are not in the table any more"
             ),
             Self::Delivered { .. } => {
-                "the slot was lost: make a new one (`postrider setup --from-now`), send what is missing \
-                 (`postrider replay`), and `postrider adopt --execute`; a slot of another name (source.slot) begins \
-                 with all rows"
+                "the slot was lost: `postrider repair` finds out which rows are missing in Kafka, and with --execute \
+                 sends them and makes the slot; a slot of another name (source.slot) begins with all rows"
                     .to_owned()
             }
             Self::SlotMoved { slot, confirmed: Some(_), .. } => format!(
-                "has a relay delivered from it? Then `postrider replay` sends the rows of before it, and `postrider \
-                 adopt --execute` makes its position the progress. To send everything anew: SELECT \
-                 pg_drop_replication_slot('{slot}'), then `postrider backfill --restart --execute`"
+                "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and makes \
+                 the slot anew. To send everything once more: SELECT pg_drop_replication_slot('{slot}'), then \
+                 `postrider backfill --restart --execute`"
             ),
             Self::SlotMoved { confirmed: None, .. } => {
-                "`postrider backfill --restart --execute` makes it anew, and sends all rows again".to_owned()
+                "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and makes \
+                 it anew; `postrider backfill --restart --execute` sends all rows again"
+                    .to_owned()
             }
             Self::OrderNotUnique { .. } => {
                 "name columns of a unique index in outbox.order_by, such as created_at and id where id is the \
                  primary key"
                     .to_owned()
             }
-            Self::TablesChanged { slot } => format!(
-                "a table that was renamed, or dropped and made again, is another one. Set source.tables as it was; \
-                 or begin anew: SELECT pg_drop_replication_slot('{slot}'), then `postrider backfill --restart \
-                 --execute`"
+            Self::TablesChanged { slot, command } => format!(
+                "what was renamed, or dropped and made again, is another one. Set source.tables as it was; or begin \
+                 anew: SELECT pg_drop_replication_slot('{slot}'), then {}",
+                anew(command)
             ),
             Self::OrderChanged { .. } => {
                 "set outbox.order_by and source.tables as they were until the backfill has ended".to_owned()
             }
-            Self::Rewritten { slot, .. } => format!(
-                "begin anew: SELECT pg_drop_replication_slot('{slot}'), then `postrider backfill --restart --execute`, \
-                 which sends all rows again. ALTER TABLE that rewrites, CLUSTER and VACUUM FULL are for when the \
-                 backfill has ended"
+            Self::Rewritten { slot, command, .. } => format!(
+                "begin anew: SELECT pg_drop_replication_slot('{slot}'), then {}. ALTER TABLE that rewrites, CLUSTER \
+                 and VACUUM FULL are for when the {command} has ended",
+                anew(command)
             ),
             Self::FilterColumnMissing { .. } => {
                 "name the columns of the table in [outbox]: the one of --since and --until is outbox.created_at"
@@ -136,6 +203,35 @@ impl TableRowsError {
             Self::OrderNullable { table, column } => format!(
                 "ALTER TABLE {table} ALTER COLUMN \"{column}\" SET NOT NULL; or name other columns in outbox.order_by"
             ),
+            error => error.hint_of_an_end(),
+        }
+    }
+
+    /// The same of what has ended, or not, under other terms.
+    fn hint_of_an_end(&self) -> String {
+        match self {
+            Self::Ended { .. } => {
+                "start the relay (`postrider run`). `postrider verify` says whether rows are missing in Kafka, and \
+                 `postrider replay` sends some once more"
+                    .to_owned()
+            }
+            Self::NothingMissing { unknown, .. } => {
+                let replay = if *unknown > 0 { "; `postrider replay` sends rows once more" } else { "" };
+                format!("start the relay (`postrider run`), which delivers what has committed since{replay}")
+            }
+            Self::RowsUnknown { .. } => {
+                "--unknown send sends them, and some may come twice; --unknown skip leaves them out, and some may be \
+                 missing; or leave them out by time, with --since and --until. None of them was sent; a slot that \
+                 was made keeps what commits meanwhile"
+                    .to_owned()
+            }
+            Self::ScopeChanged { begun, .. } => {
+                format!("go on with {begun}, and repair the rest when that has ended")
+            }
+            Self::ProgressChanged { .. } => {
+                "let only one of them run: `postrider repair`, or `postrider backfill`, goes on where it was".to_owned()
+            }
+            other => unreachable!("{other:?} has a hint of its own"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Delivers rows of tables: those that were there before a slot ([`TableRows::Backfill`]), or some of them once
-//! more ([`TableRows::Replay`]).
+//! Delivers rows of tables: those that were there before a slot ([`TableRows::Backfill`]), those of them that are
+//! missing in Kafka ([`TableRows::Repair`]), or some of them once more ([`TableRows::Replay`]).
 //!
 //! Input: a [`Plan`], a [`TableJob`], requests to stop. Output: a [`Summary`], or the error that ended it. Rows go
 //! through the session, the sink and the supervisor that a replication stream goes through, so that the same holds
@@ -9,11 +9,14 @@
 mod backfill;
 mod error;
 mod filter;
+mod known;
 mod new_slot;
 mod order;
 mod preview;
+mod repair;
 mod session;
 mod source;
+mod watched;
 
 use std::time::{Duration, Instant};
 
@@ -46,6 +49,9 @@ pub use error::TableRowsError;
 pub use filter::RowFilter;
 use order::order_of;
 pub use preview::{JobPreview, TablePreview, preview};
+pub use repair::{
+    RepairCounts, RepairJob, RepairPreview, RepairSlot, UnknownReason, preview_repair,
+};
 
 /// How soon a request to stop is noticed during a pause.
 const STOP_TICK: Duration = Duration::from_millis(20);
@@ -68,14 +74,17 @@ pub enum TableRows {
         /// knows how far an earlier one came.
         restart: bool,
     },
+    /// Of those the ones that are missing in Kafka, for an earlier slot was lost, dropped or moved.
+    Repair(RepairJob),
     /// Some of them, whatever the slot is at.
     Replay(RowFilter),
 }
 
 impl TableRows {
-    const fn origin(&self) -> RowOrigin {
+    pub(super) const fn origin(&self) -> RowOrigin {
         match self {
             Self::Backfill { .. } => RowOrigin::Backfill,
+            Self::Repair(_) => RowOrigin::Repair,
             Self::Replay(_) => RowOrigin::Replay,
         }
     }
@@ -90,7 +99,7 @@ pub async fn deliver_tables(
 ) -> Result<Summary, RelayError> {
     let plan = Plan { origin: job.rows.origin(), ..plan };
     let every = plan.config.source.status_interval;
-    let keeps_progress = matches!(job.rows, TableRows::Backfill { .. });
+    let keeps_progress = matches!(job.rows, TableRows::Backfill { .. } | TableRows::Repair(_));
     if keeps_progress && plan.config.kafka.delivery == Delivery::ExactlyOnce {
         run(plan, job, stop, telemetry, ExactlyOnce::open).await
     } else if keeps_progress && plan.keeps_progress() {
@@ -128,6 +137,7 @@ async fn run<S: KafkaSink + Send + 'static>(
         reporter: Reporter::new(telemetry.clone(), patience, plan.kafka.topics.clone()),
         runtime: Handle::current(),
         begun: None,
+        compared: None,
         settled: Settled::default(),
         owed: Owed::default(),
         clock,
@@ -158,6 +168,8 @@ struct TableRun {
     runtime: Handle,
     /// The backfill that this process has begun.
     begun: Option<BackfillProgress>,
+    /// What a repair has found first.
+    compared: Option<RepairCounts>,
     /// How far its sessions came.
     settled: Settled,
     owed: Owed,
@@ -240,6 +252,7 @@ impl TableRun {
             caught_up,
             seconds: started.elapsed().as_secs_f64(),
             streaming_seconds: self.reporter.streamed_for().as_secs_f64(),
+            repaired: self.compared.take(),
             ..Summary::of(self.reporter.totals())
         })
     }

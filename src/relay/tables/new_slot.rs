@@ -15,7 +15,7 @@ use crate::error::RelayError;
 use crate::stop::StopSignal;
 use postrider_core::lsn::Lsn;
 use postrider_core::session::ControlRequest;
-use postrider_postgres::control::{self, Client, SLOT_LIMIT_MS, slot_blocked};
+use postrider_postgres::control::{self, Client, ControlError, SLOT_LIMIT_MS, slot_blocked};
 use postrider_postgres::wal::{Connection, WalError};
 
 /// How soon a request to stop is noticed.
@@ -38,6 +38,10 @@ impl TableRun {
             // query_canceled
             Err(WalError::Server(message)) if message.code == "57014" => {
                 Err(self.runtime.block_on(slot_blocked(&client, &source.slot))?.into())
+            }
+            // configuration_limit_exceeded
+            Err(WalError::Server(message)) if message.code == "53400" => {
+                Err(ControlError::NoFreeSlot { slot: source.slot.clone() }.into())
             }
             made => Ok(made?),
         }

@@ -74,7 +74,7 @@ fn counts(found: &Found, connection: &mut Connection) -> Result<Vec<TablePreview
     let mut tables = Vec::new();
     for table in &found.tables {
         let condition = table.condition.as_deref().unwrap_or("true");
-        let rows = sql_rows(&table.name, table.is_partitioned);
+        let rows = sql_rows(&table.name, table.facts.is_partitioned());
         let rows =
             connection.patient_query(&format!("SELECT count(*) FROM {rows} WHERE {condition}"))?;
         let rows = rows.first().and_then(|row| row.first()).and_then(Option::as_deref);

@@ -6,6 +6,8 @@
 use std::time::Duration;
 
 use super::backfill::{check_files, visible};
+use super::known::{Held, check_progress};
+use super::repair::window;
 use super::source::TableSource;
 use super::{TableJob, TableRows, TableRowsError, TableRun, order_of};
 use crate::coalescing;
@@ -20,9 +22,9 @@ use postrider_core::progress::{BackfillProgress, Lineage, RowCursor};
 use postrider_core::session::{End, Limits, Session};
 use postrider_core::supervisor::SessionStart;
 use postrider_kafka::KafkaSink;
-use postrider_postgres::control::{self, ControlError, Inspection, Requirements};
+use postrider_postgres::control::{self, ControlError, Inspection, Requirements, TableFacts};
 use postrider_postgres::wal::{
-    Connection, OrderColumn, Positions, ScanRequest, SessionParams, Stream, TableScan, TableStream,
+    Connection, OrderColumn, Positions, ScanRequest, SessionParams, TableScan, TableStream,
     lock_tables,
 };
 
@@ -45,18 +47,35 @@ pub(super) struct Found {
 impl Found {
     /// Of the tables.
     pub(super) fn oids(&self) -> Vec<u32> {
-        self.tables.iter().map(|table| table.oid).collect()
+        self.tables.iter().map(|table| table.facts.oid).collect()
     }
 }
 
 /// A table that rows are read from.
 pub(super) struct FoundTable {
     pub(super) name: TableName,
-    pub(super) oid: u32,
-    pub(super) is_partitioned: bool,
+    pub(super) facts: TableFacts,
     pub(super) order_by: Vec<OrderColumn>,
     /// Only rows for which this SQL is true.
     pub(super) condition: Option<String>,
+}
+
+impl FoundTable {
+    /// What is read of it: the rows for which all of this SQL is true.
+    pub(super) fn request(&self, conditions: impl IntoIterator<Item = String>) -> ScanRequest {
+        let all = self.condition.clone().into_iter().chain(conditions);
+        let all: Vec<String> = all.map(|condition| format!("({condition})")).collect();
+        ScanRequest {
+            table: self.name.clone(),
+            table_oid: self.facts.oid,
+            is_partitioned: self.facts.is_partitioned(),
+            order_by: self.order_by.clone(),
+            // What the stream would not bring is not sent either.
+            columns: self.facts.published.as_ref().map_or_else(Vec::new, |it| it.columns.clone()),
+            condition: (!all.is_empty()).then(|| all.join(" AND ")),
+            after: None,
+        }
+    }
 }
 
 /// What is still to be read, and from where.
@@ -64,7 +83,7 @@ pub(super) struct Remaining {
     /// The connection, in its transaction.
     pub(super) connection: Connection,
     /// Held until the rows are delivered.
-    pub(super) slot: Option<Stream>,
+    pub(super) slot: Option<Held>,
     /// Which stream the rows are delivered for.
     pub(super) lineage: Lineage,
     /// `None`: rows are sent once more.
@@ -85,6 +104,10 @@ impl TableRun {
         let mut remaining = match self.job.rows.clone() {
             TableRows::Replay(_) => replay(&found)?,
             TableRows::Backfill { restart } => self.backfill(&found, restart)?,
+            TableRows::Repair(job) => match self.repair(&found, &job)? {
+                Some(remaining) => remaining,
+                None => return Ok(End::Drained),
+            },
         };
         let heartbeat = Plan::heartbeat(found.inspection.server.wal_sender_timeout);
         let end = remaining.backfill.as_ref().and_then(|backfill| backfill.begins);
@@ -98,11 +121,15 @@ impl TableRun {
         let open_sink = open_sink.clone();
         let open = move || open_sink(spec, &lineage, clock.instant());
         let mut sink = match &mut remaining.slot {
-            Some(slot) => meanwhile(slot, heartbeat, open)?,
+            Some(held) => meanwhile(&mut held.stream, heartbeat, open)?,
             None => open()?,
         };
+        self.check_held(&found, &remaining)?;
+        check_progress(&remaining, sink.found())?;
         let (mark, cursor) = self.resume(&mut remaining, &mut sink);
         let scans = scans(&found, &mut remaining, cursor.as_ref())?;
+        let selected = self.select(&found, remaining, &scans, heartbeat)?;
+        let Some((remaining, selection)) = selected else { return Ok(End::Drained) };
         let mut pipeline = plan.pipeline()?;
         pipeline.resume_at(mark, None);
         pipeline.begin_within();
@@ -112,8 +139,9 @@ impl TableRun {
             sink.begin_backfill(backfill);
         }
         let rows = TableStream::begin(remaining.connection, scans, positions(mark, end));
-        let rows = rows.paced(self.job.rate);
-        let source = TableSource { rows, slot: remaining.slot, settled: self.settled.clone() };
+        let rows = rows.paced(self.job.rate).only(selection);
+        let slot = remaining.slot.map(|held| held.stream);
+        let source = TableSource { rows, slot, settled: self.settled.clone() };
         let profile = coalescing(true, spec_waits(&plan));
         let SessionStart { mut limits, owed, .. } = begun;
         limits.silence = SILENCE;
@@ -138,6 +166,11 @@ impl TableRun {
         sink: &mut impl KafkaSink,
     ) -> (Mark, Option<RowCursor>) {
         let place = self.settled.place();
+        if remaining.backfill.as_ref().is_some_and(|begun| begun.repair.is_some()) {
+            // What was sent is found in the topics, and no row is gone on behind.
+            let kept = sink.found().map_or(Lsn::ZERO, |found| found.mark.end);
+            return (Mark::at(kept.max(place.end)), None);
+        }
         let kept = sink.found().and_then(|found| Some((found.mark, found.backfill.clone()?)));
         if let (Some(backfill), Some((mark, kept))) = (&mut remaining.backfill, kept)
             && kept.begins == backfill.begins
@@ -173,6 +206,7 @@ fn scans(
     // A policy that hides rows from the role is an error, and not fewer rows.
     remaining.connection.simple_query("SET LOCAL row_security = off")?;
     let visible = visible(remaining)?;
+    let scope = remaining.backfill.as_ref().and_then(|begun| begun.repair.clone());
     check_files(found, remaining)?;
     let named = |table: &FoundTable| cursor.is_some_and(|at| at.table == table.name.to_string());
     let reached = match cursor {
@@ -182,14 +216,9 @@ fn scans(
     let mut scans = Vec::new();
     for table in found.tables.iter().skip(reached) {
         let after = cursor.filter(|_| named(table)).map(|cursor| cursor.after.clone());
-        let request = ScanRequest {
-            table: table.name.clone(),
-            table_oid: table.oid,
-            is_partitioned: table.is_partitioned,
-            order_by: table.order_by.clone(),
-            condition: table.condition.clone().or_else(|| visible.clone()),
-            after,
-        };
+        let window = window(&found.plan.config, table, scope.as_ref())?;
+        let request = table.request(window.into_iter().chain(visible.clone()));
+        let request = ScanRequest { after, ..request };
         scans.push(request.prepare(&mut remaining.connection)?);
     }
     Ok(scans)
@@ -229,8 +258,10 @@ pub(super) async fn find(
     let client = control::connect(&plan.config.source.connect).await?;
     let inspection = control::inspect(&client, wanted).await?;
     let is_replay = matches!(job.rows, TableRows::Replay(_));
+    let is_repair = matches!(job.rows, TableRows::Repair(_));
     let refusal = inspection.refusals(wanted).into_iter().find(|refusal| match refusal {
         ControlError::SlotMissing { .. } => false,
+        ControlError::SlotLost { .. } if is_repair => false,
         ControlError::TableMissing { .. }
         | ControlError::TableUnsuitable { .. }
         | ControlError::TableForbidden { .. }
@@ -246,11 +277,10 @@ pub(super) async fn find(
         let order_by = order_of(&plan.config, &client, name, facts).await?;
         let condition = match &job.rows {
             TableRows::Replay(filter) => filter.condition(&plan.config, name, facts)?,
-            TableRows::Backfill { .. } => None,
+            TableRows::Backfill { .. } | TableRows::Repair(_) => None,
         };
-        let is_partitioned = facts.is_partitioned();
-        let (name, oid) = (name.clone(), facts.oid);
-        tables.push(FoundTable { name, oid, is_partitioned, order_by, condition });
+        let (name, facts) = (name.clone(), facts.clone());
+        tables.push(FoundTable { name, facts, order_by, condition });
     }
     // Whatever order the configuration has: a later session goes on behind a table by its name.
     tables.sort_by(|one: &FoundTable, other| one.name.cmp(&other.name));

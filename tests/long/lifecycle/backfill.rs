@@ -76,7 +76,7 @@ pub(super) fn run(is_full: bool) -> bool {
     }
     let last = last.outcome();
     // One that was killed after its last row has ended already.
-    let has_ended = last.log.concat().contains("PR-P083");
+    let has_ended = last.log.concat().contains("PR-P105");
     assert!(last.status.success() || has_ended, "{} {:?}", last.status, last.log);
     let done: Value = serde_json::from_str(&last.stdout).unwrap_or_default();
     let number = |name: &str| done["summary"][name].as_f64();
@@ -120,7 +120,7 @@ fn kill_again_and_again(relay: &Relay, scale: &Scale) -> u64 {
     peak_kib
 }
 
-fn insert(count: usize) -> String {
+pub(super) fn insert(count: usize) -> String {
     format!(
         "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, created_at) \
          SELECT 't', n % {KEYS}, 'A', to_jsonb(nextval('numbers')), clock_timestamp() \
@@ -129,7 +129,7 @@ fn insert(count: usize) -> String {
 }
 
 /// The most memory that a process has had resident; 0 once it is gone.
-fn peak_kib_of(pid: u32) -> u64 {
+pub(super) fn peak_kib_of(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.split_whitespace().next());
@@ -137,13 +137,13 @@ fn peak_kib_of(pid: u32) -> u64 {
 }
 
 /// One session that commits small transactions until it is stopped.
-struct Writer {
+pub(super) struct Writer {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<usize>,
 }
 
 impl Writer {
-    fn start(database: &Database) -> Self {
+    pub(super) fn start(database: &Database) -> Self {
         const ROWS: usize = 20;
         let stop = Arc::new(AtomicBool::new(false));
         let (told, sql, insert) = (Arc::clone(&stop), database.sql(), insert(ROWS));
@@ -159,22 +159,22 @@ impl Writer {
         Self { stop, thread }
     }
 
-    fn stop(self) -> usize {
+    pub(super) fn stop(self) -> usize {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.join().unwrap()
     }
 }
 
 #[derive(Debug, Default)]
-struct Account {
+pub(super) struct Account {
     /// Different rows.
-    seen: usize,
-    repeated: usize,
-    reordered: usize,
+    pub(super) seen: usize,
+    pub(super) repeated: usize,
+    pub(super) reordered: usize,
 }
 
 /// Reads the topic from its beginning. Rows are numbered in the order of their commits.
-fn account(bootstrap: &str, name: &str) -> Account {
+pub(super) fn account(bootstrap: &str, name: &str) -> Account {
     let consumer: BaseConsumer = topic::client(bootstrap).create().unwrap();
     let mut partitions = TopicPartitionList::new();
     let mut left = 0;

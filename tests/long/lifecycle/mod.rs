@@ -5,13 +5,15 @@
 
 mod backfill;
 mod prune;
+mod repair;
 mod replay;
 mod verify;
 
 type Part = (&'static str, fn(bool) -> bool);
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     ("backfill", backfill::run),
+    ("repair", repair::run),
     ("replay", replay::run),
     ("verify", verify::run),
     ("prune", prune::run),

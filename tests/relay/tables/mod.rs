@@ -4,6 +4,7 @@ mod backfill;
 mod changed;
 mod interrupted;
 mod pages;
+mod repair;
 mod replay;
 
 use std::sync::Arc;

@@ -1,16 +1,19 @@
 //! The examples of docs/lifecycle.md, run as they stand there.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use postrider::sandbox::binaries;
 use support::postgres::Database;
 use support::{kafka, postgres, topic};
 
+fn page() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lifecycle.md")
+}
+
 /// The blocks of shell on the page, in their order.
 fn blocks() -> Vec<String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lifecycle.md");
-    let text = std::fs::read_to_string(page).unwrap();
+    let text = std::fs::read_to_string(page()).unwrap();
     let blocks = text.split("```sh\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
 }
@@ -26,7 +29,7 @@ fn the_examples_of_the_page_do_what_it_says() {
     );
     topic::create(&kafka.bootstrap(), "orders.replayed", 1, &[]);
     let blocks = blocks();
-    assert_eq!(blocks.len(), 2, "{blocks:?}");
+    assert_eq!(blocks.len(), 3, "{blocks:?}");
     let own = Path::new(env!("CARGO_BIN_EXE_postrider")).parent().unwrap();
     let programs = [own.to_path_buf(), binaries::find().unwrap()];
     let path = std::env::var_os("PATH").unwrap();
@@ -46,13 +49,21 @@ fn the_examples_of_the_page_do_what_it_says() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{said}\n{log}", output.status);
-    for words in
-        ["public.outbox: 3 rows", "3 records confirmed", "1 records confirmed", "{\"n\": 4"]
-    {
+    for words in [
+        "public.outbox: 3 rows",
+        "3 records confirmed",
+        "1 records confirmed",
+        "{\"n\": 4",
+        "{\"n\": 44",
+    ] {
         assert!(said.contains(words), "no `{words}` in {said}\n{log}");
     }
     let bootstrap = kafka.bootstrap();
     let count = |name: &str| topic::read(&bootstrap, &[name.to_owned()]).len();
-    assert_eq!((count("OrderPlaced"), count("orders.replayed")), (6, 1));
+    assert_eq!((count("OrderPlaced"), count("orders.replayed")), (8, 1));
+    let text = std::fs::read_to_string(page()).unwrap();
+    let plan = text.split("The plan is\n\n```\n").nth(1).unwrap().split("```").next().unwrap();
+    let shown = plan.replace("`postrider`", &format!("`{}`", database.name()));
+    assert!(said.contains(&shown), "the page shows {shown}, not {said}");
     database.sql().run(&format!("SELECT pg_drop_replication_slot('{}')", database.name()));
 }

@@ -111,7 +111,7 @@ fn verify(relay: &Relay, words: &str) -> (i32, Value) {
 }
 
 /// Writes records with all that they have, into the partitions that they name.
-fn produce(bootstrap: &str, records: &[Stored]) {
+pub(crate) fn produce(bootstrap: &str, records: &[Stored]) {
     let producer: BaseProducer = topic::client(bootstrap)
         .set("allow.auto.create.topics", "true")
         .set("enable.idempotence", "true")

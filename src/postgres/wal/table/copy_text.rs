@@ -12,11 +12,20 @@ use crate::wal::WalError;
 /// What comes before the columns of an Insert: tag, OID, marker, number of columns.
 const HEAD_BYTES: usize = 8;
 
+/// How many columns a row has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// All of them.
+    pub(super) columns: usize,
+    /// The first ones, which are part of the Insert; what follows is read for the order alone.
+    pub(super) sent: usize,
+}
+
 /// Writes Inserts of one table.
 #[derive(Debug)]
 pub(super) struct RowWriter {
     head: [u8; HEAD_BYTES],
-    columns: usize,
+    shape: Shape,
     /// Columns whose places are kept, in the order in which they are asked for.
     kept: Vec<usize>,
 }
@@ -25,10 +34,25 @@ pub(super) struct RowWriter {
 #[derive(Debug, Default)]
 pub(super) struct RowBuffer {
     pub(super) message: Vec<u8>,
+    /// Where columns begin that are no part of it; `None`: there are none.
+    hidden: Option<usize>,
     places: Vec<Option<Range<usize>>>,
 }
 
 impl RowBuffer {
+    /// The message, without what was read for the order alone.
+    pub(super) fn shown(&self) -> &[u8] {
+        let shown = self.message.get(..self.hidden.unwrap_or(self.message.len()));
+        shown.unwrap_or_else(|| unreachable!("what is hidden lies within the message"))
+    }
+
+    /// Makes room for another message.
+    pub(super) fn clear(&mut self) {
+        self.message.clear();
+        self.hidden = None;
+        self.places.clear();
+    }
+
     /// The values of the kept columns; `None` is NULL.
     pub(super) fn kept(&self) -> impl Iterator<Item = Option<&[u8]>> {
         self.places.iter().map(|place| {
@@ -45,30 +69,36 @@ impl RowWriter {
     ///
     /// # Panics
     /// Above 65,535 columns; Postgres allows 1,600.
-    pub(super) fn new(table_oid: u32, columns: usize, kept: Vec<usize>) -> Self {
+    pub(super) fn new(table_oid: u32, shape: Shape, kept: Vec<usize>) -> Self {
+        let Shape { columns, sent } = shape;
         assert!(kept.iter().all(|column| *column < columns), "a kept column is one of the table's");
-        let Ok(count) = u16::try_from(columns) else { unreachable!("{columns} columns") };
+        assert!(sent <= columns, "what is sent is read");
+        let Ok(count) = u16::try_from(sent) else { unreachable!("{sent} columns") };
         let mut head = [0; HEAD_BYTES];
         let parts = [b"I".as_slice(), &table_oid.to_be_bytes(), b"N", &count.to_be_bytes()];
         head.copy_from_slice(&parts.concat());
-        Self { head, columns, kept }
+        Self { head, shape, kept }
     }
 
     /// Replaces what is in `out` by the Insert of a row.
     pub(super) fn write(&self, row: &[u8], out: &mut RowBuffer) -> Result<(), WalError> {
         let row = row.strip_suffix(b"\n").unwrap_or(row);
-        out.message.clear();
+        out.clear();
         out.message.extend(self.head);
-        out.places.clear();
         out.places.resize(self.kept.len(), None);
         let mut columns = 0;
         // A tab within a value is escaped. A table without columns has an empty row.
         let values = row.split(|byte| *byte == b'\t');
-        for value in
-            values.take(if self.columns == 0 { usize::from(!row.is_empty()) } else { usize::MAX })
-        {
-            if columns == self.columns {
+        for value in values.take(if self.shape.columns == 0 {
+            usize::from(!row.is_empty())
+        } else {
+            usize::MAX
+        }) {
+            if columns == self.shape.columns {
                 return Err(WalError::Protocol("a row of COPY with more columns than its table"));
+            }
+            if columns == self.shape.sent {
+                out.hidden = Some(out.message.len());
             }
             let place = write_value(value, &mut out.message)?;
             for (kept, noted) in self.kept.iter().zip(&mut out.places) {
@@ -78,7 +108,7 @@ impl RowWriter {
             }
             columns += 1;
         }
-        if columns == self.columns {
+        if columns == self.shape.columns {
             Ok(())
         } else {
             Err(WalError::Protocol("a row of COPY with fewer columns than its table"))
@@ -137,7 +167,8 @@ mod tests {
 
     fn written(row: &[u8], columns: usize, kept: Vec<usize>) -> Result<RowBuffer, WalError> {
         let mut out = RowBuffer::default();
-        RowWriter::new(7, columns, kept).write(row, &mut out).map(|()| out)
+        let shape = Shape { columns, sent: columns };
+        RowWriter::new(7, shape, kept).write(row, &mut out).map(|()| out)
     }
 
     #[test]
@@ -161,6 +192,19 @@ mod tests {
         let row = written(b"1\t\\N\t\\\\3\n", 3, vec![2, 0, 1]).unwrap();
         let kept: Vec<_> = row.kept().collect();
         assert_eq!(kept, [Some(b"\\3".as_slice()), Some(b"1"), None]);
+    }
+
+    #[test]
+    fn columns_behind_those_that_are_sent_are_kept_and_not_shown() {
+        let mut out = RowBuffer::default();
+        let shape = Shape { columns: 3, sent: 1 };
+        RowWriter::new(7, shape, vec![2]).write(b"a\tsecret\t5\n", &mut out).unwrap();
+        let mut wanted = Vec::new();
+        encode::insert(&mut wanted, 7, &[Column::Text(b"a")]);
+        assert_eq!(out.shown(), wanted);
+        assert_eq!(out.kept().collect::<Vec<_>>(), [Some(b"5".as_slice())]);
+        RowWriter::new(7, Shape { columns: 1, sent: 1 }, vec![]).write(b"a\n", &mut out).unwrap();
+        assert_eq!(out.shown(), wanted, "the next one has nothing to hide");
     }
 
     #[test]

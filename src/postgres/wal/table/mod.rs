@@ -13,6 +13,7 @@ mod cursor;
 mod lock;
 mod pace;
 mod scan;
+mod selection;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,7 @@ pub use columns::RowColumn;
 pub(crate) use columns::columns_sql;
 pub use lock::{TableFile, lock_tables, table_files};
 pub use scan::{OrderColumn, ScanRequest, TableScan, sql_rows};
+pub use selection::{RowNumbers, RowNumbersWriter};
 
 /// Rows of one transaction. Enough that its two frames cost nothing; few enough that a stop, which waits for its
 /// end, does not wait long.
@@ -79,6 +81,10 @@ pub struct TableStream<T = Wire> {
     is_first_of_table: bool,
     ends: Ends,
     rows: u64,
+    /// Rows that have come, whether or not they were wanted.
+    number: u64,
+    /// Only these rows; `None`: all.
+    selection: Option<RowNumbers>,
     positions: Positions,
     commit_time: PgTime,
     bytes_before: u64,
@@ -135,6 +141,8 @@ impl<T: Transport> TableStream<T> {
             is_first_of_table: true,
             ends: Ends::default(),
             rows: 0,
+            number: 0,
+            selection: None,
             positions: at,
             commit_time: PgTime::default(),
             bytes_before,
@@ -149,6 +157,21 @@ impl<T: Transport> TableStream<T> {
         let Some(rows) = rows_per_second else { return self };
         let transaction_rows = (rows / PACED_TRANSACTIONS_PER_S).clamp(1, TRANSACTION_ROWS);
         Self { pace: Some(Pace::new(rows, Instant::now())), transaction_rows, ..self }
+    }
+
+    /// Only these rows, which are counted from 1 over all tables.
+    #[must_use]
+    pub fn only(self, selection: Option<RowNumbers>) -> Self {
+        Self { selection, ..self }
+    }
+
+    /// The connection again, once all was read: in the transaction that it was in.
+    ///
+    /// # Panics
+    /// Before that.
+    pub fn into_connection(self) -> Connection<T> {
+        assert!(self.is_done(), "answers are still to come");
+        self.connection
     }
 
     /// Reads what is there and fits; if nothing is there, waits at most `wait` for it. Returns the bytes read.
@@ -187,7 +210,7 @@ impl<T: Transport> TableStream<T> {
         let start = self.positions.first;
         Ok(self.shown.map(|shown| match shown {
             Shown::End => Frame::Keepalive { end: self.positions.end, reply_now: false },
-            _ => Frame::Wal { start, sent_us: self.commit_time.0, data: &self.frame.message },
+            _ => Frame::Wal { start, sent_us: self.commit_time.0, data: self.frame.shown() },
         }))
     }
 
@@ -199,6 +222,7 @@ impl<T: Transport> TableStream<T> {
                 self.connection.channel().buffer.consume(head);
                 std::mem::swap(&mut self.frame, &mut self.consumed);
                 self.rows += 1;
+                self.number += 1;
                 if self.is_first_of_table {
                     self.is_first_of_table = false;
                     self.consumed_of = self.scan.as_ref().map(|scan| scan.table.named());
@@ -232,11 +256,18 @@ impl<T: Transport> TableStream<T> {
     fn first_frame(&mut self) -> Result<Option<Shown>, WalError> {
         loop {
             if self.scan.is_none() {
-                let Some(table) = self.scans.pop_front() else { return Ok(Some(Shown::End)) };
+                let Some(table) = self.scans.pop_front() else {
+                    let number = self.number;
+                    if self.selection.as_ref().is_some_and(|wanted| !wanted.is_done(number)) {
+                        return Err(WalError::Protocol(
+                            "fewer rows than in the same snapshot before",
+                        ));
+                    }
+                    return Ok(Some(Shown::End));
+                };
                 self.connection.send_in_own_encoding(&table.sql)?;
                 let kept = table.order.iter().map(|(at, _)| *at).collect();
-                let columns = table.columns.len();
-                let writer = RowWriter::new(table.table_oid, columns, kept);
+                let writer = RowWriter::new(table.table_oid, table.shape(), kept);
                 self.scan = Some(Scan { table, writer, is_described: false });
                 self.is_first_of_table = true;
             }
@@ -249,7 +280,7 @@ impl<T: Transport> TableStream<T> {
         let Positions { first, end, .. } = self.positions;
         assert!(first < end, "positions up to {end} are enough for all transactions");
         self.commit_time = PgTime::from_unix_us(now_us());
-        self.frame.message.clear();
+        self.frame.clear();
         let begin = Begin { final_lsn: first, commit_time: self.commit_time, xid: 0 };
         encode::begin(&mut self.frame.message, &begin);
         Ok(Some(Shown::Begin))
@@ -258,6 +289,7 @@ impl<T: Transport> TableStream<T> {
     fn further_frame(&mut self, rows: u32) -> Result<Option<Shown>, WalError> {
         if let Some(scan) = self.scan.as_mut().filter(|scan| !scan.is_described) {
             scan.is_described = true;
+            self.frame.clear();
             describe(&scan.table, &self.connection, &mut self.frame.message);
             return Ok(Some(Shown::Relation));
         }
@@ -276,7 +308,7 @@ impl<T: Transport> TableStream<T> {
         }
         let commit_lsn = self.positions.first;
         let end_lsn = end_of(commit_lsn);
-        self.frame.message.clear();
+        self.frame.clear();
         let commit = Commit { commit_lsn, end_lsn, commit_time: self.commit_time };
         encode::commit(&mut self.frame.message, &commit);
         Ok(Some(Shown::Commit))
@@ -304,7 +336,14 @@ impl<T: Transport> TableStream<T> {
                 continue;
             }
             match head.tag {
-                b'd' => return Ok(Arrived::Row(head)),
+                b'd' => {
+                    let wants = |wanted: &mut RowNumbers| wanted.wants(self.number + 1);
+                    if self.selection.as_mut().map_or(Ok(true), wants)? {
+                        return Ok(Arrived::Row(head));
+                    }
+                    channel.buffer.consume(head);
+                    self.number += 1;
+                }
                 // It begins; it is over; so many rows.
                 b'H' | b'c' | b'C' => channel.buffer.consume(head),
                 b'Z' => {
@@ -378,7 +417,8 @@ impl<T: Transport> TableStream<T> {
 }
 
 fn describe<T: Transport>(scan: &TableScan, connection: &Connection<T>, out: &mut Vec<u8>) {
-    let TableScan { table, table_oid, columns, .. } = scan;
+    let TableScan { table, table_oid, .. } = scan;
+    let columns = scan.sent();
     let modifiers: Vec<i32> = columns.iter().map(|column| column.modifier).collect();
     let names: Vec<_> = columns.iter().map(|column| connection.encoded(&column.name)).collect();
     let columns: Vec<(&[u8], u32)> =

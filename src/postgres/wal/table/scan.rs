@@ -5,6 +5,7 @@
 //! shape ([`super::lock_tables`]).
 
 use super::columns::{RowColumn, columns_sql};
+use super::copy_text::Shape;
 use crate::wal::quote::{identifier, literal};
 use crate::wal::{Connection, Transport, WalError};
 use postrider_core::outbox::TableName;
@@ -20,6 +21,8 @@ pub struct ScanRequest {
     pub is_partitioned: bool,
     /// What rows are ordered by; empty: any order.
     pub order_by: Vec<OrderColumn>,
+    /// The columns that are shown of a row; empty: all. Those of the order are read, too.
+    pub columns: Vec<String>,
     /// Only rows for which this SQL is true.
     pub condition: Option<String>,
     /// Only rows behind the one with these values of `order_by`.
@@ -56,6 +59,8 @@ pub struct TableScan {
     pub(super) table: TableName,
     pub(super) table_oid: u32,
     pub(super) columns: Vec<RowColumn>,
+    /// So many of them are sent; those behind are read for the order alone.
+    pub(super) sent: usize,
     /// Which of the columns the order goes by.
     pub(super) order: Vec<(usize, OrderColumn)>,
     pub(super) sql: String,
@@ -67,7 +72,7 @@ impl ScanRequest {
         self,
         connection: &mut Connection<T>,
     ) -> Result<TableScan, WalError> {
-        let columns = columns(connection, self.table_oid)?;
+        let (columns, sent) = self.read_of(columns(connection, self.table_oid)?);
         let order = self.order_by.iter().map(|wanted| {
             let found = columns.iter().position(|column| column.name == wanted.name);
             let missing = || WalError::OrderColumnMissing {
@@ -78,7 +83,19 @@ impl ScanRequest {
         });
         let order = order.collect::<Result<Vec<_>, _>>()?;
         let sql = self.sql(&columns);
-        Ok(TableScan { table: self.table, table_oid: self.table_oid, columns, order, sql })
+        Ok(TableScan { table: self.table, table_oid: self.table_oid, columns, sent, order, sql })
+    }
+
+    /// Which columns are read, and how many of them are sent.
+    fn read_of(&self, columns: Vec<RowColumn>) -> (Vec<RowColumn>, usize) {
+        let is_sent =
+            |column: &RowColumn| self.columns.is_empty() || self.columns.contains(&column.name);
+        let (mut read, others): (Vec<_>, Vec<_>) = columns.into_iter().partition(is_sent);
+        let sent = read.len();
+        let is_of_order =
+            |column: &RowColumn| self.order_by.iter().any(|it| it.name == column.name);
+        read.extend(others.into_iter().filter(is_of_order));
+        (read, sent)
     }
 
     fn sql(&self, columns: &[RowColumn]) -> String {
@@ -103,6 +120,17 @@ impl ScanRequest {
 }
 
 impl TableScan {
+    /// The columns that are part of a row's message.
+    pub(super) fn sent(&self) -> &[RowColumn] {
+        let sent = self.columns.get(..self.sent);
+        sent.unwrap_or_else(|| unreachable!("what is sent is read"))
+    }
+
+    /// How many columns its rows have.
+    pub(super) const fn shape(&self) -> Shape {
+        Shape { columns: self.columns.len(), sent: self.sent }
+    }
+
     /// The table, and the columns of its order.
     pub(super) fn named(&self) -> (String, Vec<OrderColumn>) {
         let columns = self.order.iter().map(|(_, column)| column.clone());
@@ -161,6 +189,7 @@ mod tests {
             table_oid: 1,
             is_partitioned: false,
             order_by: vec![],
+            columns: vec![],
             condition: None,
             after: None,
         };
@@ -177,5 +206,10 @@ mod tests {
              (coalesce(\"n\", '0'), \"Made at\") > ('it''s', '2') \
              ORDER BY coalesce(\"n\", '0'), \"Made at\") TO STDOUT"
         );
+        request.columns = vec!["id".to_owned()];
+        let all = ["n", "secret", "id", "Made at"].map(column).to_vec();
+        let (read, sent) = request.read_of(all);
+        let names: Vec<_> = read.iter().map(|column| column.name.as_str()).collect();
+        assert_eq!((names, sent), (vec!["id", "n", "Made at"], 1), "what is not published stays");
     }
 }

@@ -17,6 +17,7 @@ fn scan(table: &str, order: &[&str]) -> TableScan {
         table: TableName::new("public", table),
         table_oid: 7,
         columns: vec![column("n"), column("text")],
+        sent: 2,
         order: order.iter().map(|name| (0, OrderColumn::not_null(*name))).collect(),
         sql: format!("COPY {table}"),
     }
@@ -115,6 +116,43 @@ fn rows_that_were_delivered_before_count_in_the_first_transaction() {
     let expected = ["B 0/5", "R a", "0", "1", "C 0/7", "B 0/7", "2", "C 0/9", "end 100/0"];
     assert_eq!(drain(&mut stream).0, expected);
     assert_eq!(stream.cursor(), None, "rows without an order have no place");
+}
+
+/// Numbers of rows, in a file.
+fn only(numbers: impl IntoIterator<Item = u64>) -> RowNumbers {
+    let mut writer = RowNumbersWriter::new(tempfile::tempfile().unwrap());
+    for number in numbers {
+        writer.push(number).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+#[test]
+fn of_all_tables_only_the_rows_with_these_numbers_are_shown() {
+    let wire = [answer(0..4), answer(4..4), answer(4..6)].concat();
+    let tables = || ["a", "b", "c"].map(|table| scan(table, ORDERED)).to_vec();
+    let cases: [(&[u64], &[&str]); 4] = [
+        (
+            &[2, 4, 6],
+            &["B 0/5", "R a", "1", "3", "C 0/7", "B 0/7", "R c", "5", "C 0/9", "end 100/0"],
+        ),
+        (&[5], &["B 0/5", "R c", "4", "C 0/7", "end 100/0"]),
+        (&[], &["end 100/0"]),
+        (&[1], &["B 0/5", "R a", "0", "C 0/7", "end 100/0"]),
+    ];
+    for (numbers, expected) in cases {
+        for piece in [1, 64, 4096] {
+            let numbers = only(numbers.iter().copied());
+            let mut stream = stream(wire.clone(), piece, tables()).only(Some(numbers));
+            assert_eq!(
+                drain(&mut stream),
+                (expected.iter().map(ToString::to_string).collect(), None)
+            );
+            let _ = stream.into_connection();
+        }
+    }
+    let mut short = stream(wire, 64, tables()).only(Some(only([3, 7])));
+    assert!(matches!(drain(&mut short).1, Some(WalError::Protocol(_))), "there is no row 7");
 }
 
 #[test]

@@ -1,0 +1,205 @@
+//! `postrider repair`: after a slot was lost, dropped or moved, delivers the rows that are missing in Kafka, and makes
+//! the slot so that the relay goes on just after them.
+//!
+//! Input: the configuration, a window of time, what becomes of rows of which nobody can tell; `--execute`, or only the
+//! plan. Output: how many rows are delivered, missing or unknown; with `--execute` records in Kafka, a slot, and a
+//! summary. Invariant: without `--execute` nothing is written but temporary files; what may have been delivered is
+//! neither sent nor left out unless the operator says so.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use super::backfill::deliver;
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::CommandFailure;
+use super::replay::moment;
+use super::run::listen_for_signals;
+use crate::verify::VerifyError;
+use postrider_core::progress::{Moment, RepairScope, UnknownRows};
+use postrider_relay::{
+    Plan, RepairCounts, RepairJob, RepairPreview, RepairSlot, StopSignal, Summary, TableJob,
+    TableRows, preview_repair,
+};
+
+/// `repair [--since MOMENT] [--until MOMENT] [--unknown send|skip] [--execute] ..`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Compares the rows that are still in the outbox with the records of their topics, by id. With --execute it makes
+the slot (anew, if it was lost, or has passed rows that are missing), sends the rows that are missing, in the
+order of outbox.order_by, each with the header postrider-origin: repair, and ends; `postrider run` then
+delivers what has committed since. Writers keep running; stop the relay. Run it again after an interruption: it
+compares anew. What cannot be known, such as rows of a compacted topic, is refused unless --unknown says what
+becomes of them.
+
+Examples:
+  postrider repair                         what is missing, and what it would do; nothing is written
+  postrider repair --execute --rate 20000  at most 20,000 rows a second
+  postrider repair --since 2d --unknown skip --execute")]
+pub struct RepairArgs {
+    /// Only rows written at or after this, by outbox.created_at: a time, or how long ago, such as 2h
+    #[arg(long, value_name = "MOMENT")]
+    pub since: Option<String>,
+    /// Only rows written before this
+    #[arg(long, value_name = "MOMENT")]
+    pub until: Option<String>,
+    /// Rows of which nobody can tell whether they were delivered: send or skip them [default: refuse]
+    #[arg(long, value_enum, value_name = "RULE", hide_possible_values = true)]
+    pub unknown: Option<Unknown>,
+    /// Rows a second, at most
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+    /// The folder for temporary files, some 220 bytes for each row [default: the system's]
+    #[arg(long, value_name = "FOLDER")]
+    pub work_dir: Option<PathBuf>,
+    /// Repair; without it, only print the plan
+    #[arg(long)]
+    pub execute: bool,
+}
+
+/// What becomes of rows of which nobody can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Unknown {
+    /// They are sent, and may come twice.
+    Send,
+    /// They are left out, and may be missing.
+    Skip,
+}
+
+impl RepairArgs {
+    fn job(&self) -> RepairJob {
+        let typed = |text: &String| Moment { typed: text.clone(), at: moment(text) };
+        let unknown = self.unknown.map(|rule| match rule {
+            Unknown::Send => UnknownRows::Send,
+            Unknown::Skip => UnknownRows::Skip,
+        });
+        let (since, until) = (self.since.as_ref().map(typed), self.until.as_ref().map(typed));
+        RepairJob {
+            scope: RepairScope { since, until, unknown },
+            folder: self.work_dir.clone().unwrap_or_else(std::env::temp_dir),
+        }
+    }
+}
+
+/// Runs it.
+pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let plan = Plan::of(context.load(Vec::new())?.config);
+    let (job, runtime) = (args.job(), super::runtime()?);
+    if !args.execute {
+        let stop = StopSignal::default();
+        let found = runtime.block_on(async {
+            tokio::spawn(listen_for_signals(stop.clone()));
+            preview_repair(&plan, &job, stop.clone()).await
+        });
+        runtime.shutdown_background();
+        let found = found?.ok_or(VerifyError::Stopped)?;
+        print_plan(&plan, &found, context)?;
+        return Ok(ExitCode::Ok);
+    }
+    let rows = TableRows::Repair(job);
+    let summary = deliver(&runtime, plan, TableJob { rows, rate: args.rate });
+    runtime.shutdown_background();
+    let summary = summary?;
+    if context.json() {
+        context.print_json(
+            &json!({ "what": "repair", "finished": summary.caught_up, "summary": summary }),
+        )?;
+    } else {
+        context.print(&text(&summary))?;
+    }
+    // What was interrupted has not ended.
+    Ok(if summary.caught_up { ExitCode::Ok } else { ExitCode::Unavailable })
+}
+
+fn text(summary: &Summary) -> String {
+    let Summary { confirmed, dead_letters, skipped, repaired, .. } = summary;
+    let compared = repaired.as_ref().map(counts).unwrap_or_default();
+    let verdict = if summary.caught_up {
+        "the repair has ended: `postrider run` delivers what has committed since"
+    } else {
+        "the repair was interrupted: run it again before `postrider run`"
+    };
+    format!(
+        "{compared}{confirmed} records confirmed, {dead_letters} dead letters, {skipped} rows left out\n{verdict}\n"
+    )
+}
+
+fn counts(counts: &RepairCounts) -> String {
+    let mut text = String::new();
+    let mut line = |what: &str, rows: u64, note: &str| {
+        let _ = writeln!(text, "{}", format!("  {what:<10} {rows:>10}  {note}").trim_end());
+    };
+    line("rows", counts.rows, "");
+    line("delivered", counts.delivered, "in Kafka, as a record or a dead letter");
+    let late = match counts.after_newer_rows_of_their_key {
+        0 => String::new(),
+        late => format!("; {late} of them come after newer rows of their key"),
+    };
+    line("missing", counts.missing, &format!("not in Kafka{late}"));
+    if counts.pending > 0 {
+        line("pending", counts.pending, "the slot has not passed them, and delivers them");
+    }
+    if counts.left_out > 0 {
+        line("left out", counts.left_out, "by a rule, or by route.rejected = \"skip\"");
+    }
+    line("unknown", counts.unknown, "nobody can tell whether they were delivered");
+    for (reason, rows) in &counts.unknown_because {
+        let _ = writeln!(text, "    {rows}: {reason}");
+    }
+    for topic in &counts.topics_missing {
+        let _ = writeln!(
+            text,
+            "topic {topic} does not exist: its rows count as missing; if it was deleted, they come again"
+        );
+    }
+    text
+}
+
+fn print_plan(plan: &Plan, found: &RepairPreview, context: &Context) -> Result<(), CommandFailure> {
+    let slot = &plan.config.source.slot;
+    if context.json() {
+        return context.print_json(&json!({ "what": "repair", "name": slot, "plan": found }));
+    }
+    let state = match &found.slot {
+        RepairSlot::Missing => "does not exist".to_owned(),
+        RepairSlot::Lost { reason } => format!("is lost ({reason})"),
+        RepairSlot::Alive { at, held: false } => format!("is at {at}"),
+        RepairSlot::Alive { at, held: true } => {
+            format!("is at {at}, and in use: stop the relay first")
+        }
+    };
+    let text = format!(
+        "{}slot `{slot}` {state}\n{}\nnothing was written; --execute repairs\n",
+        counts(&found.counts),
+        found.action
+    );
+    context.print(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_come_late_and_topics_that_are_missing_are_told() {
+        let shown = counts(&RepairCounts {
+            rows: 9,
+            delivered: 5,
+            missing: 4,
+            after_newer_rows_of_their_key: 2,
+            topics_missing: vec!["orders".to_owned()],
+            ..RepairCounts::default()
+        });
+        for words in [
+            "  rows                9\n",
+            "  missing             4  not in Kafka; 2 of them come after newer rows of their key\n",
+            "topic orders does not exist: its rows count as missing",
+        ] {
+            assert!(shown.contains(words), "no `{words}` in {shown}");
+        }
+        assert!(!shown.contains("pending"), "{shown}");
+    }
+}

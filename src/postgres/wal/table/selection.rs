@@ -1,0 +1,84 @@
+//! Which rows of a scan are shown: those whose numbers are in a file, in ascending order.
+//!
+//! Input: numbers of rows, counted from 1 over all tables of a stream. Output: whether a row is one of them.
+//! Invariant: memory does not grow with the numbers; a number that is asked for after a later one is a mistake of the
+//! caller, and an assertion.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read as _, Seek as _, Write as _};
+
+use crate::wal::WalError;
+
+/// Writes the numbers, in ascending order.
+#[derive(Debug)]
+pub struct RowNumbersWriter {
+    file: BufWriter<File>,
+    last: u64,
+    count: u64,
+}
+
+impl RowNumbersWriter {
+    /// Into an empty file.
+    pub fn new(file: File) -> Self {
+        Self { file: BufWriter::new(file), last: 0, count: 0 }
+    }
+
+    /// Adds a number.
+    ///
+    /// # Panics
+    /// If it is not above the last one.
+    pub fn push(&mut self, number: u64) -> io::Result<()> {
+        assert!(number > self.last, "row {number} comes after row {}", self.last);
+        self.last = number;
+        self.count += 1;
+        self.file.write_all(&number.to_be_bytes())
+    }
+
+    /// All of them.
+    pub fn finish(self) -> io::Result<RowNumbers> {
+        let count = self.count;
+        let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.rewind()?;
+        let mut numbers = RowNumbers { file: BufReader::new(file), left: count, next: None };
+        numbers.advance()?;
+        Ok(numbers)
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct RowNumbers {
+    file: BufReader<File>,
+    left: u64,
+    next: Option<u64>,
+}
+
+impl RowNumbers {
+    /// Whether this row is wanted. To be asked of one row after the other.
+    ///
+    /// # Panics
+    /// If a wanted row was passed over.
+    pub(super) fn wants(&mut self, number: u64) -> Result<bool, WalError> {
+        if self.next.is_some_and(|next| next < number) {
+            let unreadable = |_| WalError::Protocol("the file with the rows to send is unreadable");
+            self.advance().map_err(unreadable)?;
+            assert!(self.next.is_none_or(|next| next >= number), "a wanted row was passed over");
+        }
+        Ok(self.next == Some(number))
+    }
+
+    /// Whether no row behind this one is wanted.
+    pub(super) fn is_done(&self, number: u64) -> bool {
+        self.left == 0 && self.next.is_none_or(|next| next <= number)
+    }
+
+    fn advance(&mut self) -> io::Result<()> {
+        self.next = None;
+        if let Some(left) = self.left.checked_sub(1) {
+            let mut number = [0; 8];
+            self.file.read_exact(&mut number)?;
+            (self.left, self.next) = (left, Some(u64::from_be_bytes(number)));
+        }
+        Ok(())
+    }
+}

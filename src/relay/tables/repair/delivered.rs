@@ -1,0 +1,231 @@
+//! Which rows of the tables are in Kafka already.
+//!
+//! Input: rows, records and dead letters, sorted by id, and the [`Terms`]: what of each topic may be gone. Output: an
+//! [`Outcome`] for each row. Invariant: what cannot be known is unknown and never guessed: a record is a row's if
+//! its id is the row's and a UUID, or if topic and content are the row's; a dead letter, if it names the row's table.
+//! Memory is constant. Pure.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::compare::{Entry, IdToken, Kept, Kind, Sorter, SpillError, flag};
+
+/// Rows of one id that are told apart. More of them have no id that would tell.
+const ROWS_MAX: usize = 16;
+
+/// A row's time may be of another clock than that of its record, in milliseconds.
+const CLOCKS_APART_MS: i64 = 10 * 60 * 1_000;
+
+/// What is known of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is in Kafka.
+    Delivered,
+    /// It is not.
+    Missing,
+    /// It may be.
+    Unknown(UnknownReason),
+    /// The configuration leaves it out.
+    LeftOut,
+}
+
+/// Why nobody can tell whether a row was delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnknownReason {
+    /// Its topic is compacted: only the newest record of a key is sure to be there.
+    Compacted,
+    /// Records of its time were removed from its topic.
+    Removed,
+    /// A Kafka transaction is open in its topic.
+    OpenTransaction,
+    /// Something else has its id, which is no UUID or not unique.
+    IdShared,
+    /// It has no id.
+    NoId,
+}
+
+impl fmt::Display for UnknownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Compacted => "their topic is compacted",
+            Self::Removed => "records of their time were removed from their topic",
+            Self::OpenTransaction => "a Kafka transaction is open in their topic",
+            Self::IdShared => {
+                "their id is not unique, or no UUID, and a record of other content has it"
+            }
+            Self::NoId => "they have no id",
+        })
+    }
+}
+
+/// What is known beforehand.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Terms {
+    /// By the topic's number.
+    pub(super) topics: Vec<Kept>,
+    /// The number of the topic for dead letters.
+    pub(super) dead_letters: u32,
+    /// Rows that cannot be delivered are left out.
+    pub(super) skips_rejected: bool,
+}
+
+/// Decides on every row.
+pub(super) fn judge<E: From<SpillError>>(
+    entries: &mut Sorter<Entry>,
+    terms: &Terms,
+    mut decide: impl FnMut(&Entry, Outcome) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut same: Option<SameId> = None;
+    entries.read::<E>(|entry| {
+        if same.as_ref().is_none_or(|same| same.id != entry.id)
+            && let Some(done) = same.replace(SameId::new(entry.id))
+        {
+            done.judge(terms, &mut decide)?;
+        }
+        let Some(same) = &mut same else { unreachable!("it was made for this id") };
+        if same.take(&entry) {
+            decide(&entry, Outcome::Unknown(UnknownReason::IdShared))?;
+        }
+        Ok(())
+    })?;
+    same.map_or(Ok(()), |done| done.judge(terms, &mut decide))
+}
+
+/// What was seen of one id.
+struct SameId {
+    id: IdToken,
+    rows: Vec<Claim>,
+    /// There were more rows than are told apart.
+    is_crowded: bool,
+    /// Records that are none of the rows' by their content.
+    others: u64,
+    /// Dead letters that name no table.
+    unnamed_letters: u64,
+    /// Dead letters of other tables.
+    other_letters: u64,
+}
+
+/// A row, and what is its own for sure.
+struct Claim {
+    row: Entry,
+    records: usize,
+    has_letter: bool,
+}
+
+impl SameId {
+    const fn new(id: IdToken) -> Self {
+        let rows = Vec::new();
+        Self { id, rows, is_crowded: false, others: 0, unnamed_letters: 0, other_letters: 0 }
+    }
+
+    /// Takes the next entry; whether it is a row that is one too many.
+    fn take(&mut self, entry: &Entry) -> bool {
+        match entry.kind {
+            Kind::Row | Kind::Rejected | Kind::Dropped if self.rows.len() == ROWS_MAX => {
+                self.is_crowded = true;
+                return true;
+            }
+            Kind::Row | Kind::Rejected | Kind::Dropped => {
+                self.rows.push(Claim { row: *entry, records: 0, has_letter: false });
+            }
+            Kind::Record => self.take_record(entry),
+            Kind::DeadLetter => self.take_letter(entry),
+        }
+        false
+    }
+
+    fn take_record(&mut self, record: &Entry) {
+        let mut is_known = false;
+        for claim in self.rows.iter_mut().filter(|claim| is_same(&claim.row, record)) {
+            claim.records += 1;
+            is_known = true;
+        }
+        let goes_there =
+            |claim: &Claim| claim.row.kind != Kind::Row || claim.row.topic == record.topic;
+        // What was sent to another topic on purpose tells nothing of the row's own.
+        let is_elsewhere = record.has(flag::AGAIN) && !self.rows.iter().any(goes_there);
+        self.others += u64::from(!is_known && !is_elsewhere);
+    }
+
+    fn take_letter(&mut self, letter: &Entry) {
+        if letter.index == 0 {
+            self.unnamed_letters += 1;
+            return;
+        }
+        let mut is_known = false;
+        for claim in self.rows.iter_mut().filter(|claim| claim.row.index == letter.index) {
+            claim.has_letter = true;
+            is_known = true;
+        }
+        self.other_letters += u64::from(!is_known);
+    }
+
+    fn judge<E>(
+        self,
+        terms: &Terms,
+        decide: &mut impl FnMut(&Entry, Outcome) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for claim in &self.rows {
+            decide(&claim.row, self.outcome(claim, terms))?;
+        }
+        Ok(())
+    }
+
+    fn outcome(&self, claim: &Claim, terms: &Terms) -> Outcome {
+        let row = &claim.row;
+        if row.kind == Kind::Dropped || (row.kind == Kind::Rejected && terms.skips_rejected) {
+            return Outcome::LeftOut;
+        }
+        let alike = self.rows.iter().filter(|other| is_same(&other.row, row)).count();
+        let of_table = self.rows.iter().filter(|other| other.row.index == row.index).count();
+        let is_alone = self.rows.len() == 1 && !self.is_crowded;
+        let is_named = self.id.is_uuid() && is_alone;
+        let is_delivered = (row.kind == Kind::Row && claim.records > 0 && claim.records >= alike)
+            || (claim.has_letter && of_table == 1)
+            || (is_named && (self.others > 0 || self.unnamed_letters > 0));
+        if is_delivered {
+            return Outcome::Delivered;
+        }
+        let may_be = claim.records > 0
+            || claim.has_letter
+            || self.is_crowded
+            || self.others > 0
+            || self.unnamed_letters > 0
+            // It may be of a table that was renamed.
+            || (self.id.is_uuid() && self.other_letters > 0);
+        if may_be { Outcome::Unknown(UnknownReason::IdShared) } else { terms.of_no_record(row) }
+    }
+}
+
+impl Terms {
+    /// Of a row of which nothing was found.
+    fn of_no_record(&self, row: &Entry) -> Outcome {
+        let topic = if row.kind == Kind::Rejected { self.dead_letters } else { row.topic };
+        let kept = usize::try_from(topic).ok().and_then(|at| self.topics.get(at));
+        let kept = kept.copied().unwrap_or_default();
+        let is_old = |since: i64| {
+            row.time_ms().is_none_or(|time| time <= since.saturating_add(CLOCKS_APART_MS))
+        };
+        if kept.is_compacted {
+            Outcome::Unknown(UnknownReason::Compacted)
+        } else if kept.since_ms.is_some_and(is_old) {
+            Outcome::Unknown(UnknownReason::Removed)
+        } else if kept.is_open {
+            Outcome::Unknown(UnknownReason::OpenTransaction)
+        } else {
+            Outcome::Missing
+        }
+    }
+}
+
+/// Whether topic and content are the same, where there is a record.
+fn is_same(row: &Entry, other: &Entry) -> bool {
+    row.kind == Kind::Row
+        && matches!(other.kind, Kind::Row | Kind::Record)
+        && (row.topic, row.content) == (other.topic, other.content)
+}
+
+#[cfg(test)]
+mod tests;

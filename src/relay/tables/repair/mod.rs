@@ -1,0 +1,220 @@
+//! Repairs a stream whose slot was lost, dropped or moved: decides what becomes of the slot, and which rows are sent.
+//!
+//! Input: the database, the progress in Kafka, a [`RepairScope`]. Output: the slot, held; a connection that sees the
+//! rows of before it; and the numbers of those that are missing in Kafka. Invariant: that a repair is about to make the
+//! slot is noted in Kafka before it is made, and until the repair has ended no relay carries on with it (G1, G6). A slot
+//! that is there is dropped only when the comparison has said that rows are missing, and no slot that a repair
+//! has made is dropped for an error after it: whatever ends a repair, running it again compares anew, and what was sent
+//! is in the topics.
+
+mod comparison;
+mod delivered;
+mod look;
+mod preview;
+mod way;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::TableRows;
+use super::TableRun;
+use super::backfill::{Beginning, connect};
+use super::error::TableRowsError;
+use super::filter::RowFilter;
+use super::known::{Held, Known, confirmed};
+use super::session::{Found, FoundTable, Remaining};
+use super::watched::{goes_on, watched};
+use crate::compare::CompareError;
+use crate::error::RelayError;
+use crate::plan::Plan;
+use comparison::{Compared, Sides};
+use look::{Seen, look};
+use postrider_config::{Config, Delivery};
+use postrider_core::gate::GateError;
+use postrider_core::progress::{BackfillProgress, Lineage, RepairScope, UnknownRows};
+use postrider_kafka::failpoint;
+use postrider_postgres::wal::{Connection, RowNumbers, TableScan, WalError, literal, sql_rows};
+use way::{Way, way};
+
+pub use comparison::RepairCounts;
+pub use delivered::UnknownReason;
+pub use preview::{RepairPreview, RepairSlot, preview_repair};
+
+/// Delivery at least once fences no producer that was killed: what it had sent by then has arrived so much later.
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(3);
+
+/// What is repaired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepairJob {
+    /// Which rows, and what becomes of those of which nobody can tell.
+    pub scope: RepairScope,
+    /// For temporary files.
+    pub folder: PathBuf,
+}
+
+impl TableRun {
+    /// See the module's documentation; `None` if a stop was asked for.
+    pub(super) fn repair(
+        &mut self,
+        found: &Found,
+        job: &RepairJob,
+    ) -> Result<Option<Remaining>, RelayError> {
+        let (mut connection, lineage) = connect(found)?;
+        // What cannot be read later is refused before anything is written or dropped.
+        check_tables(&mut connection, found, &job.scope)?;
+        let is_alive = seen_alive(found);
+        let mut held = is_alive.then(|| Held::take(found)).transpose()?;
+        let known = self.known(found, &lineage)?;
+        let mut way = way(found, &lineage, &known, &job.scope, None)?;
+        if way == Way::Compare {
+            let Some(held) = &mut held else { unreachable!("a slot that is not there is made") };
+            let heartbeat = Plan::heartbeat(found.inspection.server.wal_sender_timeout);
+            let counts = watched(&mut held.stream, heartbeat, &self.stop, |goes_on| {
+                look(found, job, &Seen::Alive, goes_on)
+            });
+            let Some(counts) = counts?? else { return Ok(None) };
+            way = way::way(found, &lineage, &known, &job.scope, Some(&counts))?;
+            tell(&counts);
+            refuse_unknown(&counts, &job.scope)?;
+        }
+        let repair = Some(job.scope.clone());
+        match way {
+            Way::GoOn(begun) => self.go_on(found, connection, (held, lineage, *begun)).map(Some),
+            Way::Make => {
+                let beginning = Beginning { repair, replaces: false };
+                self.begin(found, connection, lineage, beginning).map(Some)
+            }
+            Way::Replace => {
+                if let Some(held) = held {
+                    held.release();
+                }
+                let beginning = Beginning { repair, replaces: true };
+                self.begin(found, connection, lineage, beginning).map(Some)
+            }
+            Way::Compare => unreachable!("both sides were compared"),
+        }
+    }
+
+    /// Which of the rows that the connection sees are sent; `None`: a stop was asked for. Of a job that is no repair
+    /// all of them are.
+    pub(super) fn select(
+        &mut self,
+        found: &Found,
+        remaining: Remaining,
+        scans: &[TableScan],
+        heartbeat: Duration,
+    ) -> Result<Option<(Remaining, Option<RowNumbers>)>, RelayError> {
+        let TableRows::Repair(job) = &self.job.rows else { return Ok(Some((remaining, None))) };
+        let Remaining { mut connection, slot, lineage, backfill } = remaining;
+        let (Some(mut held), Some(begun)) = (slot, backfill) else {
+            unreachable!("a repair has a slot")
+        };
+        let scope = begun.repair.clone().unwrap_or_default();
+        let at_least_once = found.plan.config.kafka.delivery == Delivery::AtLeastOnce;
+        let sides = Sides {
+            plan: &found.plan,
+            params: &found.params,
+            folder: &job.folder,
+            since_ms: since_ms(&mut connection, &scope)?,
+            unknown: scope.unknown,
+            arrive_by: at_least_once.then(|| Instant::now() + ARRIVAL_LIMIT),
+        };
+        tracing::info!(
+            slot = lineage.slot,
+            "comparing the rows of before the slot with the topics"
+        );
+        let compared = watched(&mut held.stream, heartbeat, &self.stop, |goes_on| {
+            sides.compare(connection, vec![(scans.to_vec(), 0)], goes_on)
+        });
+        let Some(Compared { connection, counts, send }) = compared?? else { return Ok(None) };
+        tell(&counts);
+        refuse_unknown(&counts, &scope)?;
+        self.compared.get_or_insert(counts);
+        let (slot, backfill) = (Some(held), Some(begun));
+        let remaining = Remaining { connection, slot, lineage, backfill };
+        failpoint::pass("repair_compared");
+        self.check_held(found, &remaining)?;
+        Ok(Some((remaining, Some(send))))
+    }
+}
+
+/// Whether the slot is there and was not given up by the server.
+fn seen_alive(found: &Found) -> bool {
+    found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost())
+}
+
+fn tell(counts: &RepairCounts) {
+    let RepairCounts { rows, delivered, missing, unknown, pending, .. } = counts;
+    tracing::info!(rows, delivered, missing, unknown, pending, "compared the rows with the topics");
+}
+
+fn refuse_unknown(counts: &RepairCounts, scope: &RepairScope) -> Result<(), TableRowsError> {
+    if counts.unknown == 0 || scope.unknown.is_some() {
+        return Ok(());
+    }
+    let reasons = counts.unknown_because.iter().map(|(reason, rows)| format!("{rows}: {reason}"));
+    let reasons = reasons.collect::<Vec<_>>().join("; ");
+    Err(TableRowsError::RowsUnknown { unknown: counts.unknown, reasons })
+}
+
+/// SQL for: the row is one of those that the repair is about.
+pub(super) fn window(
+    config: &Config,
+    table: &FoundTable,
+    scope: Option<&RepairScope>,
+) -> Result<Option<String>, TableRowsError> {
+    let Some(scope) = scope else { return Ok(None) };
+    let at = |moment: &Option<postrider_core::progress::Moment>| {
+        moment.as_ref().map(|moment| moment.at.clone())
+    };
+    let (since, until) = (at(&scope.since), at(&scope.until));
+    RowFilter { since, until, ..RowFilter::default() }.condition(config, &table.name, &table.facts)
+}
+
+/// Asks for no row of each table in the way in which all will be asked for.
+fn check_tables(
+    connection: &mut Connection,
+    found: &Found,
+    scope: &RepairScope,
+) -> Result<(), RelayError> {
+    since_ms(connection, scope)?;
+    for table in &found.tables {
+        let rows = sql_rows(&table.name, table.facts.is_partitioned());
+        let window = window(&found.plan.config, table, Some(scope))?;
+        let condition = window.unwrap_or_else(|| "true".to_owned());
+        let asked = format!("SELECT * FROM {rows} WHERE {condition} LIMIT 0");
+        connection.simple_query(&asked).map_err(|error| no_time(error, scope))?;
+    }
+    Ok(())
+}
+
+/// The time of the oldest row, in milliseconds since the Unix epoch.
+fn since_ms(connection: &mut Connection, scope: &RepairScope) -> Result<Option<i64>, RelayError> {
+    let Some(since) = &scope.since else { return Ok(None) };
+    let asked = format!(
+        "SELECT (extract(epoch FROM {}::timestamptz) * 1000)::bigint::text",
+        literal(&since.at)
+    );
+    let rows = connection.simple_query(&asked).map_err(|error| no_time(error, scope))?;
+    let ms = rows.first().and_then(|row| row.first()?.as_deref()?.parse().ok());
+    Ok(Some(ms.ok_or(WalError::Protocol("a malformed answer about a time"))?))
+}
+
+/// Of text that is no time Postgres says so (class 22, data exception).
+fn no_time(error: WalError, scope: &RepairScope) -> RelayError {
+    match &error {
+        WalError::Server(message) if message.code.starts_with("22") => {
+            let (option, moment) = match (&scope.since, &scope.until) {
+                (None, Some(until)) => ("--until", &until.typed),
+                (Some(since), Some(until)) if message.message.contains(&until.at) => {
+                    let _ = since;
+                    ("--until", &until.typed)
+                }
+                (Some(since), _) => ("--since", &since.typed),
+                (None, None) => return error.into(),
+            };
+            CompareError::NoTime { option, text: moment.clone() }.into()
+        }
+        _ => error.into(),
+    }
+}

@@ -1,0 +1,131 @@
+//! What a repair would do, before it does.
+//!
+//! Input: a plan and a job. Output: how many rows are delivered, missing or unknown, what the slot is and what would
+//! become of it. Invariant: nothing is written but temporary files, and no slot is taken.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::look::{Seen, look};
+use super::way::{Way, way};
+use super::{
+    Found, Known, RelayError, RepairCounts, RepairJob, TableRowsError, check_tables, confirmed,
+    goes_on,
+};
+use crate::blocking::run_blocking;
+use crate::plan::Plan;
+use crate::stop::StopSignal;
+use crate::tables::backfill::connect;
+use crate::tables::session::find;
+use crate::tables::{TableJob, TableRows};
+use postrider_core::lsn::Lsn;
+use postrider_kafka::newest_progress;
+
+/// See the module's documentation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RepairPreview {
+    /// The slot.
+    pub slot: RepairSlot,
+    /// A repair has begun and not ended.
+    pub begun: bool,
+    /// What would be done, as a sentence.
+    pub action: String,
+    /// How many rows are where.
+    #[serde(flatten)]
+    pub counts: RepairCounts,
+}
+
+/// What the slot is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum RepairSlot {
+    /// There is none of that name.
+    Missing,
+    /// The server has given it up.
+    Lost {
+        /// Why.
+        reason: String,
+    },
+    /// It is there.
+    Alive {
+        /// Where it is.
+        #[serde(serialize_with = "as_text")]
+        at: Lsn,
+        /// Whether a relay has it.
+        held: bool,
+    },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn as_text<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(lsn)
+}
+
+/// Looks at both sides; `None` if a stop was asked for.
+pub async fn preview_repair(
+    plan: &Plan,
+    job: &RepairJob,
+    stop: StopSignal,
+) -> Result<Option<RepairPreview>, RelayError> {
+    let rows = TableRows::Repair(job.clone());
+    let plan = Plan { origin: rows.origin(), ..plan.clone() };
+    let wanted = plan.requirements()?;
+    let found = Arc::new(find(&plan, &TableJob { rows, rate: None }, &wanted).await?);
+    let job = job.clone();
+    run_blocking(move || preview(&found, &job, &stop)).await?
+}
+
+fn preview(
+    found: &Found,
+    job: &RepairJob,
+    stop: &StopSignal,
+) -> Result<Option<RepairPreview>, RelayError> {
+    let (mut connection, lineage) = connect(found)?;
+    check_tables(&mut connection, found, &job.scope)?;
+    drop(connection);
+    let kafka = &found.plan.kafka;
+    let keeps_progress = found.plan.keeps_progress();
+    let progress = if keeps_progress { newest_progress(kafka, &lineage.key())? } else { None };
+    let known = Known::of(progress, found.inspection.slot.is_some());
+    let at = confirmed(found);
+    let seen = match way(found, &lineage, &known, &job.scope, None) {
+        Ok(Way::GoOn(begun)) => Seen::Begun(begun.repair.unwrap_or_default(), begun.snapshot),
+        Ok(Way::Compare) | Err(RelayError::TableRows(TableRowsError::NothingMissing { .. })) => {
+            Seen::Alive
+        }
+        Ok(Way::Make | Way::Replace) => Seen::ToBeMade,
+        Err(error) => return Err(error),
+    };
+    let Some(counts) = look(found, job, &seen, &|| goes_on(stop))? else { return Ok(None) };
+    let name = &lineage.slot;
+    let unknown = job.scope.unknown.is_none() && counts.unknown > 0;
+    let action = match way(found, &lineage, &known, &job.scope, Some(&counts)) {
+        Err(RelayError::TableRows(error @ TableRowsError::NothingMissing { .. })) => {
+            format!("would do nothing: {error}")
+        }
+        Err(error) => return Err(error),
+        Ok(_) if unknown => {
+            "would be refused (PR-P102) unless --unknown says what becomes of the unknown rows"
+                .to_owned()
+        }
+        Ok(Way::Make) => format!("would make slot `{name}` and send the missing rows"),
+        Ok(Way::Replace) => {
+            format!("would drop slot `{name}`, make it anew and send the missing rows")
+        }
+        Ok(Way::GoOn(_)) => format!("would go on with the repair that has made slot `{name}`"),
+        Ok(Way::Compare) => unreachable!("both sides were compared"),
+    };
+    let slot = match &found.inspection.slot {
+        None => RepairSlot::Missing,
+        Some(slot) if slot.is_lost() => {
+            let reason = slot.invalidation.clone();
+            RepairSlot::Lost { reason: reason.unwrap_or_else(|| "wal_removed".to_owned()) }
+        }
+        Some(slot) => {
+            RepairSlot::Alive { at: at.unwrap_or(Lsn::ZERO), held: slot.active_pid.is_some() }
+        }
+    };
+    let begun = matches!(seen, Seen::Begun(..));
+    Ok(Some(RepairPreview { slot, begun, action, counts }))
+}

@@ -1,0 +1,51 @@
+//! Keeps a slot while something else takes its time, and ends that once the slot is lost.
+//!
+//! Input: a slot that is held, and work that asks now and then whether to go on. Output: what came of the work.
+//! Invariant: that the server has ended the slot's connection does not go unnoticed, as nothing is read from it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use crate::stop::StopSignal;
+use postrider_core::session::ControlRequest;
+use postrider_postgres::wal::{Stream, WalError};
+
+/// Whether nobody has asked to stop.
+pub(super) fn goes_on(stop: &StopSignal) -> bool {
+    stop.most_urgent() < ControlRequest::Drain
+}
+
+/// Does the work on another thread. It is told to end when the slot cannot be kept, or a stop was asked for.
+pub(super) fn watched<T: Send>(
+    slot: &mut Stream,
+    heartbeat: Duration,
+    stop: &StopSignal,
+    work: impl FnOnce(&(dyn Fn() -> bool + Sync)) -> T + Send,
+) -> Result<T, WalError> {
+    let is_lost = AtomicBool::new(false);
+    let asks = || !is_lost.load(Ordering::Acquire) && goes_on(stop);
+    let mut lost = None;
+    let result = std::thread::scope(|scope| {
+        let (done, finished) = sync_channel(1);
+        let asks = &asks;
+        let working = scope.spawn(move || done.send(work(asks)));
+        loop {
+            match finished.recv_timeout(heartbeat) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Err(error) = slot.keep_alive() {
+                        is_lost.store(true, Ordering::Release);
+                        lost.get_or_insert(error);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        match working.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(_) => unreachable!("a thread that has ended has sent its result"),
+        }
+    });
+    lost.map_or(Ok(result), Err)
+}

@@ -1,0 +1,253 @@
+//! What a repair does to a stream that is broken, and to one that is not.
+
+use postrider::sandbox::postgres::Options;
+use support::relay::Relay;
+use support::{kafka, postgres, topic};
+
+use super::{
+    MODES, Mode, assert_each_once, begin, copies, drop_slot, free, has_slot, lost, plan, refused,
+    relay, repair, streamed,
+};
+use crate::stage::Stage;
+use crate::tables::{Writer, insert_in_time, json};
+
+#[test]
+fn g6_rows_that_a_dropped_slot_has_not_delivered_arrive_once_while_writers_run() {
+    let Some(kafka) = kafka::shared() else { return };
+    for mode in MODES {
+        let stage = super::empty_stage(&kafka.bootstrap(), "repaired");
+        let oracle = stage.oracle();
+        let relay = relay(&stage, mode);
+        begin(&stage, &relay);
+        insert_in_time(&stage, "A", 500);
+        relay.run_once();
+        drop_slot(&stage);
+        insert_in_time(&stage, "A", 300);
+        let planned = plan(&relay, &[]);
+        let of = |name: &str| planned[name].as_u64();
+        assert_eq!((of("rows"), of("delivered"), of("missing")), (Some(800), Some(500), Some(300)));
+        assert_eq!((&planned["slot"]["is"], of("unknown")), (&"missing".into(), Some(0)));
+        assert!(!has_slot(&stage), "a plan makes no slot");
+        assert_eq!(stage.records().len(), 500, "a plan sends nothing");
+        let writer = Writer::start(&stage, "A");
+        let done = repair(&relay, &[]);
+        assert_eq!(done["finished"], true);
+        let repaired = &done["summary"]["repaired"];
+        assert_eq!(repaired["delivered"], 500);
+        assert_eq!(repaired["missing"], done["summary"]["confirmed"], "{mode:?}");
+        let sent = stage.records();
+        let marked = sent.iter().filter(|one| one.header("postrider-origin") == Some("repair"));
+        assert_eq!(Some(marked.count() as u64), done["summary"]["confirmed"].as_u64());
+        let running = relay.run();
+        writer.stop();
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+        stage.verdict(&oracle, &[]).assert_exactly_once();
+    }
+}
+
+/// `wal_status = lost`: the server has given it up.
+#[test]
+fn g6_a_slot_that_the_server_has_invalidated_is_made_anew() {
+    let Some(kafka) = kafka::shared() else { return };
+    let cluster = postgres::start(&Options::default().with("max_slot_wal_keep_size", "1MB"));
+    for mode in [Mode::Once, Mode::Plain] {
+        let stage = Stage::migrated(&cluster, &kafka.bootstrap(), "invalidated");
+        for name in ["A", "dead-letters"] {
+            topic::create(&kafka.bootstrap(), &stage.topic(name), 3, &[]);
+        }
+        let relay = relay(&stage, mode);
+        begin(&stage, &relay);
+        insert_in_time(&stage, "A", 100);
+        relay.run_once();
+        free(&stage);
+        insert_in_time(&stage, "A", 50);
+        support::wait::wait_until("the slot to be lost", || {
+            stage.sql().run("SELECT pg_switch_wal()");
+            stage.sql().run("CREATE TABLE IF NOT EXISTS filler (n int); INSERT INTO filler SELECT generate_series(1, 10000)");
+            stage.sql().run("CHECKPOINT");
+            stage.slot_value("wal_status") == "lost"
+        });
+        let outcome = refused(&relay, &["run", "--once"], 70, "PR-P041");
+        assert!(outcome.log.concat().contains("postrider repair"), "{:?}", outcome.log);
+        let planned = plan(&relay, &[]);
+        assert_eq!((&planned["slot"]["is"], &planned["missing"]), (&"lost".into(), &50.into()));
+        assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 50);
+        insert_in_time(&stage, "A", 20);
+        relay.run_once();
+        assert_each_once(&stage, &["outbox"]);
+        drop_slot(&stage);
+    }
+}
+
+/// Made anew or advanced by hand: it has passed rows that nobody has delivered.
+#[test]
+fn g6_a_slot_that_was_moved_over_rows_is_made_anew_and_they_arrive() {
+    let Some(kafka) = kafka::shared() else { return };
+    for mode in MODES {
+        for advanced in [true, false] {
+            let (stage, relay) = streamed(&kafka.bootstrap(), "moved", mode, 100);
+            let slot = stage.slot().to_owned();
+            free(&stage);
+            insert_in_time(&stage, "A", 50);
+            if advanced {
+                let sql = "SELECT pg_replication_slot_advance";
+                stage.sql().run(&format!("{sql}('{slot}', pg_current_wal_lsn())"));
+                wait_passed(&stage);
+            } else {
+                drop_slot(&stage);
+                stage.create_slot();
+            }
+            let before = stage.slot_value("confirmed_flush_lsn");
+            let planned = plan(&relay, &[]);
+            // Of one that was just made it may not be seen yet what it has passed: other tests have transactions open.
+            let count = |name: &str| planned[name].as_u64().unwrap();
+            assert_eq!(count("missing") + count("pending"), 50, "{mode:?} {advanced}: {planned}");
+            assert!(!advanced || count("pending") == 0, "{planned}");
+            assert_eq!(planned["slot"]["at"], before.clone());
+            assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 50, "{mode:?} {advanced}");
+            assert_ne!(stage.slot_value("confirmed_flush_lsn"), before);
+            relay.run_once();
+            assert_each_once(&stage, &["outbox"]);
+        }
+    }
+}
+
+/// Until it can be seen from the slot that it has passed every row: other tests have transactions open.
+fn wait_passed(stage: &Stage) {
+    let slot = stage.slot();
+    let left = format!(
+        "SELECT count(*) FROM outbox WHERE age(xmin) <= (SELECT age(catalog_xmin) \
+         FROM pg_replication_slots WHERE slot_name = '{slot}')"
+    );
+    support::wait::wait_until("the slot to have passed all rows", || {
+        stage.sql().run("CHECKPOINT");
+        stage
+            .sql()
+            .run(&format!("SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())"));
+        stage.sql().value(&left) == "0"
+    });
+}
+
+/// Once more it does nothing; and what is lost again after it can be repaired again.
+#[test]
+fn g6_after_a_repair_there_is_nothing_to_repair_until_the_slot_is_lost_again() {
+    let Some(kafka) = kafka::shared() else { return };
+    for mode in MODES {
+        let (stage, relay) = lost(&kafka.bootstrap(), "twice", mode, (50, 30));
+        assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 30);
+        free(&stage);
+        let at = stage.slot_value("confirmed_flush_lsn");
+        let outcome = refused(&relay, &["repair", "--execute"], 78, "PR-P101");
+        assert!(
+            !outcome.log.concat().contains("pg_drop"),
+            "no advice does harm: {:?}",
+            outcome.log
+        );
+        assert!(plan(&relay, &[])["action"].as_str().unwrap().contains("do nothing"));
+        assert_eq!((stage.records().len(), stage.slot_value("confirmed_flush_lsn")), (80, at));
+        free(&stage);
+        // What has committed since is of the slot.
+        insert_in_time(&stage, "A", 10);
+        relay.run_once();
+        free(&stage);
+        refused(&relay, &["repair", "--execute"], 78, "PR-P101");
+        drop_slot(&stage);
+        insert_in_time(&stage, "A", 20);
+        assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 20, "{mode:?}");
+        relay.run_once();
+        assert_each_once(&stage, &["outbox"]);
+    }
+}
+
+/// A slot that streams is nothing that a backfill or a repair takes away.
+#[test]
+fn g6_beside_a_slot_that_streams_nothing_is_begun() {
+    let Some(kafka) = kafka::shared() else { return };
+    for mode in MODES {
+        let (stage, relay) = streamed(&kafka.bootstrap(), "streams", mode, 50);
+        let mut running = relay.run();
+        running.wait_for_log("streaming");
+        for arguments in [
+            vec!["repair", "--execute"],
+            vec!["backfill", "--execute"],
+            vec!["backfill", "--restart", "--execute"],
+        ] {
+            refused(&relay, &arguments, 75, "PR-P009");
+        }
+        assert_eq!(plan(&relay, &[])["slot"]["held"], true);
+        running.stop();
+        free(&stage);
+        if mode != Mode::Plain {
+            refused(&relay, &["backfill", "--execute"], 78, "PR-P105");
+            refused(&relay, &["backfill", "--restart", "--execute"], 78, "PR-P105");
+        }
+        assert_eq!(copies(&stage).len(), 50);
+        assert_eq!(stage.records().len(), 50, "nothing was sent again");
+    }
+}
+
+/// The hints of what is broken name the command, and it does what they say.
+#[test]
+fn g6_what_a_relay_refuses_for_a_lost_slot_is_repaired_as_its_hint_says() {
+    let Some(kafka) = kafka::shared() else { return };
+    let (stage, relay) = lost(&kafka.bootstrap(), "hints", Mode::Once, (50, 30));
+    for (arguments, code) in [(vec!["run"], "PR-P066"), (vec!["backfill", "--execute"], "PR-P089")]
+    {
+        let outcome = refused(&relay, &arguments, 70, code);
+        assert!(outcome.log.concat().contains("postrider repair"), "{:?}", outcome.log);
+    }
+    stage.create_slot();
+    let outcome = refused(&relay, &["run"], 70, "PR-P063");
+    assert!(outcome.log.concat().contains("postrider repair"), "{:?}", outcome.log);
+    repair(&relay, &[]);
+    relay.run_once();
+    assert_each_once(&stage, &["outbox"]);
+}
+
+/// Rows of a key that come after newer ones are counted, for consumers that need their order.
+#[test]
+fn rows_that_come_after_newer_rows_of_their_key_are_counted() {
+    let Some(kafka) = kafka::shared() else { return };
+    let (stage, relay) = lost(&kafka.bootstrap(), "late", Mode::Plain, (10, 20));
+    stage.create_slot();
+    // Keys 1 to 5 have newer rows in Kafka, all others have none.
+    insert_in_time(&stage, "A", 5);
+    relay.run_once();
+    wait_passed(&stage);
+    let planned = plan(&relay, &[]);
+    assert_eq!(planned["missing"], 20);
+    let done = repair(&relay, &[]);
+    assert_eq!(done["summary"]["repaired"]["after_newer_rows_of_their_key"], 10, "{done}");
+    relay.run_once();
+    assert_each_once(&stage, &["outbox"]);
+}
+
+/// What a repair of some rows leaves out counts for nobody as delivered.
+#[test]
+fn g1_prune_holds_back_what_a_repair_of_some_rows_has_left_out() {
+    let Some(kafka) = kafka::shared() else { return };
+    let (stage, relay) = lost(&kafka.bootstrap(), "window", Mode::Once, (10, 20));
+    let moment = stage.sql().value("SELECT clock_timestamp()");
+    insert_in_time(&stage, "A", 30);
+    assert_eq!(repair(&relay, &["--since", &moment])["summary"]["confirmed"], 30);
+    assert_eq!(prunable(&stage, &relay), 0);
+    // The rest is found when it is looked for, and then all of it may go.
+    free(&stage);
+    assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 20);
+    assert_eq!(prunable(&stage, &relay), 60);
+    assert_each_once(&stage, &["outbox"]);
+}
+
+/// How many rows `prune` would delete once the slot has passed all of them.
+fn prunable(stage: &Stage, relay: &Relay) -> u64 {
+    let running = relay.run();
+    let next = stage.sql().value("SELECT txid_snapshot_xmax(txid_current_snapshot())");
+    support::wait::wait_until("the slot to pass", || {
+        stage.sql().run("CHECKPOINT");
+        stage.slot_value(&format!("catalog_xmin::text::bigint >= {next}")) == "t"
+    });
+    running.stop();
+    free(stage);
+    json(relay, &["prune", "--older-than", "0s"])["delete"].as_u64().unwrap()
+}
