@@ -4,7 +4,7 @@
 //! FAIL or SKIP, with the command, SQL or setting that fixes it; exit code 1 if any fails. Invariant: nothing is written
 //! anywhere, no relay that runs is disturbed, and the answer comes within some 10 s though nothing answers.
 
-mod check;
+pub(super) mod check;
 mod config;
 mod kafka;
 mod report;

@@ -29,8 +29,10 @@ mod exit;
 mod failure;
 mod failures;
 mod import;
+mod lag;
 pub mod logs;
 pub mod mask_arguments;
+mod peek;
 mod progress_line;
 mod prune;
 mod repair;
@@ -38,7 +40,9 @@ mod replay;
 mod route;
 mod run;
 mod setup;
+mod status;
 mod tail;
+mod trace;
 mod verify;
 mod version;
 
@@ -65,6 +69,10 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Comman
         Command::Repair(args) => repair::run(args, context),
         Command::Replay(args) => replay::run(args, context),
         Command::Prune(args) => prune::run(args, context),
+        Command::Status(args) => status::run(args, context),
+        Command::Lag(args) => lag::run(args, context),
+        Command::Peek(args) => peek::run(args, context),
+        Command::Trace(args) => trace::run(args, context),
         Command::Verify(args) => verify::run(args, context),
         Command::Doctor(args) => doctor::run(args, context),
         Command::Bench(args) => bench::run(args, context),

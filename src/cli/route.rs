@@ -17,8 +17,11 @@ use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::import::load_imported;
 use postrider_config::{Config, FlagValue, Loaded};
+use postrider_core::outbox::TableName;
 use postrider_core::route::EmptyPayload;
-use postrider_postgres::control::{self, Client};
+use postrider_postgres::control::{
+    self, Client, Inspection, PeekedMessage, Requirements, RowColumn,
+};
 
 mod answer;
 mod line;
@@ -28,7 +31,7 @@ mod types;
 
 use answer::RouteOutput;
 use line::InputLine;
-use rehearsal::Rehearsal;
+use rehearsal::{Rehearsal, StreamRehearsal};
 
 /// How many rows of the table are read unless it is said.
 const LIMIT: u32 = 10;
@@ -130,6 +133,41 @@ pub(super) async fn rehearse_newest(
         rehearsed.rejected.extend(answer.rejection());
     }
     Ok(rehearsed)
+}
+
+/// What would become of messages of a stream, a line of JSON for each row.
+pub(super) fn rehearse_stream(
+    config: &Config,
+    (inspection, wanted): (&Inspection, &Requirements),
+    messages: &[PeekedMessage],
+) -> Result<Vec<String>, CommandFailure> {
+    let known = (inspection.not_null(wanted), inspection.oids(wanted));
+    let mut rehearsal = StreamRehearsal::new(config.clone(), known)?;
+    let mut lines = Vec::new();
+    for PeekedMessage { lsn, data } in messages {
+        lines.extend(rehearsal.answer(*lsn, data)?.map(|line| format!("{line}\n")));
+    }
+    Ok(lines)
+}
+
+/// Where the record of a row would go, or why it would be rejected; neither, if a rule drops it.
+pub(super) struct Destination {
+    pub(super) topic: Option<String>,
+    pub(super) rejection: Option<String>,
+}
+
+/// Tells where rows of one table would go, as `run` would deliver them.
+pub(super) fn destinations(
+    config: &Config,
+    table: &TableName,
+    (columns, rows): (&[RowColumn], impl Iterator<Item = Vec<Option<String>>>),
+) -> Result<Vec<Destination>, CommandFailure> {
+    let mut rehearsal = Rehearsal::new(config.clone(), true);
+    let answers = rows.map(|row| {
+        let answer = rehearsal.answer(&table::line_of(table, columns, row))?;
+        Ok(Destination { topic: answer.topic(), rejection: answer.rejection() })
+    });
+    answers.collect()
 }
 
 /// The configuration. A dry run of lines reaches no database, so none need be named.

@@ -118,7 +118,7 @@ impl Check {
 }
 
 /// Seconds, for people.
-pub(super) fn duration(seconds: i64) -> String {
+pub(crate) fn duration(seconds: i64) -> String {
     match seconds {
         ..120 => format!("{seconds} s"),
         120..7_200 => format!("{} min", seconds / 60),
@@ -128,7 +128,7 @@ pub(super) fn duration(seconds: i64) -> String {
 }
 
 /// Bytes, for people.
-pub(super) fn bytes(bytes: i64) -> String {
+pub(crate) fn bytes(bytes: i64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     let (mut amount, mut unit) = (bytes, "bytes");
     for next in UNITS {

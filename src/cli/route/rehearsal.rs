@@ -79,6 +79,37 @@ impl Rehearsal {
     }
 }
 
+/// Answers messages of a stream one after the other.
+pub(super) struct StreamRehearsal(RehearsalPipeline);
+
+impl StreamRehearsal {
+    /// Of tables with these columns that are declared NOT NULL, and these OIDs.
+    pub(super) fn new(
+        mut config: Config,
+        (not_null, oids): (Shape, Vec<(TableName, u32)>),
+    ) -> Result<Self, CommandFailure> {
+        config.route.rejected = Rejected::Skip;
+        let plan = Plan::new(kafka_spec(&config), config);
+        let plan = Plan { not_null, oids, ..plan };
+        let pipeline = plan.pipeline().map_err(postrider_relay::RelayError::from)?;
+        Ok(Self(RehearsalPipeline {
+            shape: Vec::new(),
+            pipeline,
+            null_is_tombstone: true,
+            next: 1,
+        }))
+    }
+
+    /// What becomes of a message.
+    pub(super) fn answer(
+        &mut self,
+        start: Lsn,
+        data: &[u8],
+    ) -> Result<Option<RouteOutput>, CommandFailure> {
+        self.0.message(start, data).map_err(|error| postrider_relay::RelayError::from(error).into())
+    }
+}
+
 /// What `run` would stop at is a rejection here.
 fn given_up(error: &PipelineError) -> RouteOutput {
     let code = match error {
@@ -142,13 +173,18 @@ impl RehearsalPipeline {
         self.frame(&data).map(|_| ())
     }
 
+    /// What a message of the stream comes to; nothing, if it is no row or is left out.
+    fn message(&mut self, start: Lsn, data: &[u8]) -> Result<Option<RouteOutput>, PipelineError> {
+        let sent_us = PgTime::from_unix_us(COMMIT_MS * 1000).0;
+        self.take(Frame::Wal { start, sent_us, data })
+    }
+
     /// What a frame came to; a record counts as sent and stored at once.
     fn frame(&mut self, data: &[u8]) -> Result<Option<RouteOutput>, PipelineError> {
-        let frame = Frame::Wal {
-            start: Lsn::ZERO,
-            sent_us: PgTime::from_unix_us(COMMIT_MS * 1000).0,
-            data,
-        };
+        self.message(Lsn::ZERO, data)
+    }
+
+    fn take(&mut self, frame: Frame<'_>) -> Result<Option<RouteOutput>, PipelineError> {
         let (mut sent, null_is_tombstone) = (None, self.null_is_tombstone);
         let handled = self.pipeline.frame::<PipelineError>(frame, |outgoing| {
             let timestamp = outgoing.record.timestamp_ms;

@@ -22,22 +22,29 @@ pub(super) async fn newest(
             let (rows, table) = (found.untranslatable, table.to_string());
             tracing::warn!(rows, table, "rows with a character that UTF8 lacks are left out here");
         }
-        for row in found.rows {
-            let column = |(column, value): (&RowColumn, Option<String>)| InputColumn {
-                name: column.name.clone(),
-                declared: ColumnType {
-                    type_oid: column.type_oid,
-                    modifier: column.modifier,
-                    is_nullable: column.is_nullable,
-                },
-                value: value.map(String::into_bytes),
-            };
-            lines.push(InputLine {
-                change: InputChange::Insert,
-                table: Some(table.clone()),
-                columns: found.columns.iter().zip(row).map(column).collect(),
-            });
-        }
+        lines.extend(found.rows.into_iter().map(|row| line_of(table, &found.columns, row)));
     }
     Ok(lines)
+}
+
+/// A row of the table, as if it had just been inserted.
+pub(super) fn line_of(
+    table: &TableName,
+    columns: &[RowColumn],
+    values: Vec<Option<String>>,
+) -> InputLine {
+    let column = |(column, value): (&RowColumn, Option<String>)| InputColumn {
+        name: column.name.clone(),
+        declared: ColumnType {
+            type_oid: column.type_oid,
+            modifier: column.modifier,
+            is_nullable: column.is_nullable,
+        },
+        value: value.map(String::into_bytes),
+    };
+    InputLine {
+        change: InputChange::Insert,
+        table: Some(table.clone()),
+        columns: columns.iter().zip(values).map(column).collect(),
+    }
 }

@@ -45,17 +45,7 @@ pub async fn newest_rows(
     table: &TableName,
     limit: u32,
 ) -> Result<NewestRows, ControlError> {
-    client.run(DOING, client.sql().batch_execute(SETTINGS)).await?;
-    let oid = find(client, table).await?;
-    let mut columns = Vec::new();
-    for row in &client.run(DOING, client.sql().query(&columns_sql("$1::oid"), &[&oid])).await? {
-        columns.push(RowColumn {
-            name: get(row, 0)?,
-            type_oid: get(row, 1)?,
-            modifier: get(row, 2)?,
-            is_nullable: get(row, 3)?,
-        });
-    }
+    let columns = columns_of(client, table).await?;
     let list: Vec<String> = columns.iter().map(|column| identifier(&column.name)).collect();
     let (list, name) = (list.join(", "), qualified(table));
     let newest = format!("ORDER BY ctid DESC LIMIT {limit}");
@@ -91,8 +81,30 @@ pub async fn newest_rows(
     Ok(NewestRows { columns, rows, untranslatable })
 }
 
+/// The columns that the stream has, and from now on values in this session as the stream prints them.
+pub(super) async fn columns_of(
+    client: &Client,
+    table: &TableName,
+) -> Result<Vec<RowColumn>, ControlError> {
+    client.run(DOING, client.sql().batch_execute(SETTINGS)).await?;
+    let oid = find(client, table).await?;
+    let rows = client.run(DOING, client.sql().query(&columns_sql("$1::oid"), &[&oid])).await?;
+    let column = |row| {
+        Ok(RowColumn {
+            name: get(row, 0)?,
+            type_oid: get(row, 1)?,
+            modifier: get(row, 2)?,
+            is_nullable: get(row, 3)?,
+        })
+    };
+    rows.iter().map(column).collect()
+}
+
 /// Rows as the simple protocol prints them, which is how the stream does.
-async fn texts(client: &Client, sql: &str) -> Result<Vec<Vec<Option<String>>>, ControlError> {
+pub(super) async fn texts(
+    client: &Client,
+    sql: &str,
+) -> Result<Vec<Vec<Option<String>>>, ControlError> {
     let answer = client.run(DOING, client.sql().simple_query(sql)).await?;
     let rows = answer.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),

@@ -5,4 +5,6 @@ mod demo;
 mod readme;
 mod setup;
 mod setup_roles;
+mod status;
 mod tail;
+mod trace;

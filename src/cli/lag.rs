@@ -1,0 +1,83 @@
+//! `postrider lag`: how far behind delivery is, with an exit code for cron and probes.
+//!
+//! Input: the configuration, limits. Output: WAL that is not acknowledged and that is kept for the slot, the age of the
+//! oldest unacknowledged transaction where a relay tells; exit code 1 above a limit. Invariant: nothing is written; a
+//! limit on what is not known is exceeded.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use super::context::Context;
+use super::doctor::check::bytes;
+use super::exit::ExitCode;
+use super::failure::CommandFailure;
+use super::status::relay::relay_facts;
+use postrider_postgres::control::{self, ControlError, SlotSample};
+use postrider_service::units::{InvalidValue, parse_size};
+
+/// `lag [--max SIZE] [--max-age DURATION]`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code: 1 above a limit. The age is asked of the relay at http.bind; if none answers, --max-age is exceeded.
+
+Examples:
+  postrider lag
+  postrider lag --max 1GiB --max-age 5m || mail -s 'the outbox is behind' ops@example.org
+  postrider lag --output json | jq .lag_bytes")]
+pub struct LagArgs {
+    /// Unacknowledged WAL, at most
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max: Option<u64>,
+    /// Age of the oldest transaction that is not acknowledged, at most
+    #[arg(long, value_name = "DURATION", value_parser = crate::parse_duration)]
+    pub max_age: Option<Duration>,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|InvalidValue { reason, help }| match help {
+        Some(help) => format!("{reason}: {help}"),
+        None => reason,
+    })
+}
+
+/// Runs it.
+pub(crate) fn run(args: &LagArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let config = context.load(Vec::new())?.config;
+    let source = &config.source;
+    let sample = super::runtime()?.block_on(async {
+        let client = control::connect(&source.connect).await?;
+        control::sample(&client, &source.slot).await
+    })?;
+    let Some(sample) = sample else {
+        let (slot, others) = (source.slot.clone(), Vec::new());
+        return Err(ControlError::SlotMissing { slot, others }.into());
+    };
+    let relay = relay_facts(config.http.bind);
+    let age = relay.as_ref().ok().map(|relay| relay.oldest_seconds);
+    let lag = sample.lag_bytes();
+    let is_above = args.max.is_some_and(|max| lag > max)
+        || args.max_age.is_some_and(|max| age.is_none_or(|age| age > max.as_secs_f64()));
+    if context.json() {
+        context.print_json(&json!({
+            "what": "lag", "slot": source.slot, "ok": !is_above, "lag_bytes": lag,
+            "retained_bytes": sample.retained_bytes(), "safe_bytes": sample.safe_wal_bytes,
+            "active": sample.active_pid.is_some(), "oldest_unacknowledged_seconds": age,
+        }))?;
+    } else {
+        context.print(&text(&source.slot, &sample, age))?;
+    }
+    Ok(if is_above { ExitCode::CheckFailed } else { ExitCode::Ok })
+}
+
+fn text(slot: &str, sample: &SlotSample, age: Option<f64>) -> String {
+    let shown = |amount: u64| bytes(i64::try_from(amount).unwrap_or(i64::MAX));
+    let age = age.map(|age| format!(", the oldest {age:.1} s ago")).unwrap_or_default();
+    let reader = if sample.active_pid.is_some() { "" } else { "; no relay reads it" };
+    format!(
+        "slot `{slot}`: {} not acknowledged{age}; {} of WAL kept{reader}\n",
+        shown(sample.lag_bytes()),
+        shown(sample.retained_bytes())
+    )
+}

@@ -1,0 +1,55 @@
+//! `postrider status`: the state of a stream on one screen.
+//!
+//! Input: the configuration; Postgres, Kafka, and the relay's own metrics where they are served. Output: a line each for
+//! database, slot, relay, brokers, progress and dead letters, or one JSON object; with `--watch` again and again.
+//! Invariant: nothing is written; what does not answer is said to, and hides nothing else; exit code 1 if the slot is
+//! missing or lost, or Postgres or Kafka does not answer.
+
+mod gather;
+pub(super) mod relay;
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::CommandFailure;
+use gather::Status;
+
+/// `status [--watch [DURATION]]`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code: 1 if Postgres or Kafka does not answer, or the slot is missing or lost.
+
+Examples:
+  postrider status
+  postrider status --watch 5s
+  postrider status --output json | jq .slot.lag_bytes")]
+pub struct StatusArgs {
+    /// Print it again and again, so often [default: 2s]
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "2s",
+          value_parser = crate::parse_duration)]
+    pub watch: Option<Duration>,
+}
+
+/// Clears a terminal, and begins at its top.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// Runs it.
+pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let config = context.load(Vec::new())?.config;
+    loop {
+        let status = Status::gather(&config)?;
+        if context.json() {
+            context.print_json(&status.to_json())?;
+        } else {
+            let clear = if args.watch.is_some() && context.color_stdout() { CLEAR } else { "" };
+            context.print(&format!("{clear}{}", status.to_text()))?;
+        }
+        let Some(pause) = args.watch else {
+            return Ok(if status.is_sound() { ExitCode::Ok } else { ExitCode::CheckFailed });
+        };
+        std::thread::sleep(pause);
+    }
+}

@@ -1,0 +1,257 @@
+//! Gathers what `postrider status` shows, from each side on its own.
+//!
+//! Input: the configuration. Output: a [`Status`], which prints itself. Invariant: a side that does not answer leaves the
+//! others as they are.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::relay::{RelayFacts, relay_facts};
+use crate::doctor::check::{bytes, duration};
+use crate::failure::CommandFailure;
+use postrider_config::Config;
+use postrider_kafka::{Lineage, cluster_facts, newest_progress, topic_bounds};
+use postrider_postgres::control::{self, HealthFacts, Inspection};
+use postrider_relay::{Plan, RelayError};
+
+/// How long Postgres may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// See the module. What does not answer is the text of its error.
+pub(super) struct Status {
+    server: String,
+    slot: String,
+    postgres: Result<(Inspection, HealthFacts), String>,
+    relay: Result<RelayFacts, String>,
+    brokers: Result<usize, String>,
+    /// Where the progress in Kafka is; `None`: none is kept.
+    progress: Option<Result<Option<String>, String>>,
+    /// Records in the dead-letter topic; `None`: there is no such topic.
+    dead_letters: Result<Option<u64>, String>,
+    dead_letter_topic: String,
+}
+
+fn told(failure: &CommandFailure) -> String {
+    let told = failure.findings.iter().map(|one| format!("{} ({})", one.what, one.code.as_str()));
+    told.collect::<Vec<_>>().join("; ")
+}
+
+impl Status {
+    /// Asks everybody.
+    pub(super) fn gather(config: &Config) -> Result<Self, CommandFailure> {
+        let plan = Plan::of(config.clone());
+        let runtime = crate::runtime()?;
+        let kafka = plan.kafka.clone();
+        let topic = config.dead_letters.topic.clone();
+        let of_kafka = std::thread::spawn({
+            let (kafka, topics) = (kafka.clone(), vec![topic.clone()]);
+            move || {
+                let brokers = cluster_facts(&kafka)?.brokers.len();
+                let bounds = topic_bounds(&kafka, &topics)?;
+                Ok((brokers, bounds.into_values().next()))
+            }
+        });
+        let postgres = runtime.block_on(async { timeout(LIMIT, of_postgres(&plan)).await });
+        runtime.shutdown_background();
+        let postgres = match postgres {
+            Ok(answer) => answer.map_err(|failure| told(&failure)),
+            Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
+        };
+        let answer: Result<_, CommandFailure> = match of_kafka.join() {
+            Ok(answer) => answer.map_err(|error: postrider_kafka::TopicsError| error.into()),
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        let (brokers, bounds) = match answer {
+            Ok((brokers, bounds)) => (Ok(brokers), Ok(bounds)),
+            Err(failure) => (Err(told(&failure)), Err("not asked".to_owned())),
+        };
+        let progress = plan.keeps_progress().then(|| match (&postgres, &brokers) {
+            (Ok((inspection, _)), Ok(_)) => progress(&plan, inspection),
+            _ => Err("not asked".to_owned()),
+        });
+        let records = |one: &postrider_kafka::PartitionBounds| one.stable.saturating_sub(one.first);
+        Ok(Self {
+            server: server(config),
+            slot: config.source.slot.clone(),
+            relay: relay_facts(config.http.bind),
+            dead_letters: bounds
+                .map(|found| found.map(|found| found.partitions.iter().map(records).sum())),
+            dead_letter_topic: topic,
+            postgres,
+            brokers,
+            progress,
+        })
+    }
+
+    /// Whether the stream can be delivered, as far as this shows.
+    pub(super) fn is_sound(&self) -> bool {
+        let has_slot = self.postgres.as_ref().is_ok_and(|(inspection, _)| {
+            let alive = inspection.slot.as_ref().map(|slot| {
+                slot.wal_status.as_deref() != Some("lost") && slot.invalidation.is_none()
+            });
+            alive == Some(true)
+        });
+        has_slot && self.brokers.is_ok()
+    }
+
+    /// For people.
+    pub(super) fn to_text(&self) -> String {
+        let mut out = String::new();
+        let mut line = |name: &str, text: &str| {
+            let _ = writeln!(out, "{name:<13} {text}");
+        };
+        match &self.postgres {
+            Ok((inspection, facts)) => {
+                let version = inspection.server.version_num;
+                let (major, minor) = (version / 10_000, version % 10_000);
+                line("postgres", &format!("{}, PostgreSQL {major}.{minor}", self.server));
+                line("slot", &self.slot_text(inspection, facts));
+            }
+            Err(why) => line("postgres", &format!("{}: {why}", self.server)),
+        }
+        match &self.relay {
+            Ok(relay) => line("relay", &relay_text(relay)),
+            Err(why) => line("relay", why),
+        }
+        match &self.brokers {
+            Ok(brokers) => line("kafka", &format!("{brokers} brokers answer")),
+            Err(why) => line("kafka", why),
+        }
+        match &self.progress {
+            None => line("progress", "none is kept in Kafka: the slot says where delivery goes on"),
+            Some(Ok(None)) => line("progress", "none yet"),
+            Some(Ok(Some(at))) => line("progress", &format!("in Kafka, up to {at}")),
+            Some(Err(why)) => line("progress", why),
+        }
+        match &self.dead_letters {
+            Ok(Some(records)) => {
+                line("dead letters", &format!("{records} in topic `{}`", self.dead_letter_topic));
+            }
+            Ok(None) => {
+                line("dead letters", &format!("topic `{}` does not exist", self.dead_letter_topic));
+            }
+            Err(why) => line("dead letters", why),
+        }
+        out
+    }
+
+    fn slot_text(&self, inspection: &Inspection, facts: &HealthFacts) -> String {
+        let (Some(slot), Some(health)) = (&inspection.slot, &facts.slot) else {
+            return format!("`{}` does not exist", self.slot);
+        };
+        let reader = match (slot.active_pid, slot.holder.as_str()) {
+            (None, _) => "read by nobody".to_owned(),
+            (Some(pid), "") => format!("read by process {pid}"),
+            (Some(_), holder) => format!("read by {holder}"),
+        };
+        let limit = facts.limits.slot_keep_mib.filter(|mib| *mib >= 0);
+        let limit = limit
+            .map_or("without a limit".to_owned(), |mib| format!("of at most {}", bytes(mib << 20)));
+        let state = slot.wal_status.as_deref().filter(|status| *status != "reserved");
+        let state = state.map(|state| format!(", {state}")).unwrap_or_default();
+        format!(
+            "`{}`{state}, {reader}; {} not acknowledged, {} of WAL kept {limit}",
+            self.slot,
+            bytes(health.lag_bytes),
+            bytes(health.retained_bytes)
+        )
+    }
+
+    /// For scripts.
+    pub(super) fn to_json(&self) -> Value {
+        let error = |why: &String| json!({ "error": why });
+        let slot = match &self.postgres {
+            Err(why) => error(why),
+            Ok((inspection, facts)) => match (&inspection.slot, &facts.slot) {
+                (Some(slot), Some(health)) => json!({
+                    "name": self.slot,
+                    "status": slot.wal_status,
+                    "active_pid": slot.active_pid,
+                    "lag_bytes": health.lag_bytes,
+                    "retained_bytes": health.retained_bytes,
+                    "safe_bytes": health.safe_bytes,
+                    "confirmed": slot.confirmed_flush.map(|lsn| lsn.to_string()),
+                }),
+                _ => Value::Null,
+            },
+        };
+        let relay = match &self.relay {
+            Err(why) => error(why),
+            Ok(relay) => json!({
+                "ready": relay.is_ready,
+                "state": relay.state,
+                "failing": relay.failing,
+                "confirmed": relay.confirmed,
+                "oldest_unacknowledged_seconds": relay.oldest_seconds,
+                "uptime_seconds": relay.uptime_seconds,
+            }),
+        };
+        let progress = match &self.progress {
+            None => Value::Null,
+            Some(Ok(at)) => json!({ "end": at }),
+            Some(Err(why)) => error(why),
+        };
+        json!({
+            "what": "status",
+            "ok": self.is_sound(),
+            "postgres": self.postgres.as_ref().map_or_else(error, |(inspection, _)| json!({
+                "server": self.server, "version": inspection.server.version_num,
+            })),
+            "slot": slot,
+            "relay": relay,
+            "kafka": self.brokers.as_ref().map_or_else(error, |brokers| json!({ "brokers": brokers })),
+            "progress": progress,
+            "dead_letters": self.dead_letters.as_ref().map_or_else(error, |records| json!({
+                "topic": self.dead_letter_topic, "records": records,
+            })),
+        })
+    }
+}
+
+fn relay_text(relay: &RelayFacts) -> String {
+    let RelayFacts { is_ready, state, failing, confirmed, oldest_seconds, uptime_seconds } = relay;
+    // Whole seconds are enough for people.
+    #[expect(clippy::cast_possible_truncation, reason = "a time that people read")]
+    let uptime = duration(*uptime_seconds as i64);
+    let ready = if *is_ready { "ready" } else { "not ready" };
+    let mut text = format!(
+        "{ready}, {state}, up for {uptime}; {confirmed} records confirmed; oldest unacknowledged {oldest_seconds:.1} s"
+    );
+    if !failing.is_empty() {
+        let _ = write!(text, "; {}", failing.join("; "));
+    }
+    text
+}
+
+fn server(config: &Config) -> String {
+    let connect = &config.source.connect;
+    let addresses: Vec<_> = connect.endpoints.iter().map(ToString::to_string).collect();
+    format!("`{}` on {} as `{}`", connect.database, addresses.join(","), connect.user)
+}
+
+async fn of_postgres(plan: &Plan) -> Result<(Inspection, HealthFacts), CommandFailure> {
+    let client = control::connect(&plan.config.source.connect).await?;
+    let wanted = plan.requirements().map_err(RelayError::from)?;
+    let inspection = control::inspect(&client, &wanted).await?;
+    let facts = control::health(&client, &wanted).await?;
+    Ok((inspection, facts))
+}
+
+fn progress(plan: &Plan, inspection: &Inspection) -> Result<Option<String>, String> {
+    let Some((system, _)) = inspection.server.system.clone() else {
+        return Err("the role may not ask for the cluster's identifier".to_owned());
+    };
+    let lineage = Lineage {
+        system,
+        database: inspection.server.database.clone(),
+        slot: plan.config.source.slot.clone(),
+        ..Lineage::default()
+    };
+    match newest_progress(&plan.kafka, &lineage.key()) {
+        Ok(found) => Ok(found.map(|found| found.mark.end.to_string())),
+        Err(error) => Err(told(&error.into())),
+    }
+}

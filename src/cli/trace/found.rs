@@ -1,0 +1,236 @@
+//! What is known of one id, in a word, as text and as JSON.
+//!
+//! Input: rows of the tables, records and dead letters. Output: a [`Trace`] for each id that was asked for, in that
+//! order. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::records::{Found, Letter, Place, Record, Records};
+use postrider_core::route::rfc3339;
+
+/// A row in a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Row {
+    /// As Postgres prints it.
+    pub(super) id: String,
+    pub(super) table: String,
+    pub(super) written_ms: Option<i64>,
+    /// The slot has passed what its transaction wrote.
+    pub(super) is_passed: bool,
+    /// Where it is routed to today.
+    pub(super) topic: Option<String>,
+    /// Why it would be rejected today.
+    pub(super) rejection: Option<String>,
+}
+
+/// Where a row is, in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Delivered,
+    DeadLetter,
+    Pending,
+    Dropped,
+    Missing,
+    Unknown,
+}
+
+impl State {
+    pub(super) const fn is_lost(self) -> bool {
+        matches!(self, Self::Missing | Self::Unknown)
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::DeadLetter => "dead_letter",
+            Self::Pending => "pending",
+            Self::Dropped => "dropped",
+            Self::Missing => "missing",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trace {
+    id: String,
+    /// More than one where tables share ids.
+    rows: Vec<Row>,
+    records: Records,
+}
+
+impl Trace {
+    /// One for each id.
+    pub(super) fn all(
+        ids: &[String],
+        mut rows: BTreeMap<String, Vec<Row>>,
+        mut records: Found,
+    ) -> Vec<Self> {
+        let trace = |id: &String| Self {
+            id: id.clone(),
+            rows: rows.remove(id).unwrap_or_default(),
+            records: records.remove(id).unwrap_or_default(),
+        };
+        ids.iter().map(trace).collect()
+    }
+
+    /// In a word.
+    pub(super) fn state(&self) -> State {
+        if !self.records.delivered.is_empty() {
+            return State::Delivered;
+        }
+        if !self.records.letters.is_empty() {
+            return State::DeadLetter;
+        }
+        if self.rows.is_empty() {
+            return State::Unknown;
+        }
+        if self.rows.iter().any(|row| !row.is_passed) {
+            return State::Pending;
+        }
+        let is_dropped = |row: &Row| row.topic.is_none() && row.rejection.is_none();
+        if self.rows.iter().all(is_dropped) { State::Dropped } else { State::Missing }
+    }
+
+    /// For scripts.
+    pub(super) fn to_json(&self) -> Value {
+        let row = |row: &Row| {
+            json!({
+                "table": row.table,
+                "written": row.written_ms.map(rfc3339),
+                "passed": row.is_passed,
+                "topic": row.topic,
+                "rejection": row.rejection,
+            })
+        };
+        let record = |record: &Record| {
+            let Place { topic, partition, offset, timestamp_ms } = &record.place;
+            json!({
+                "topic": topic, "partition": partition, "offset": offset,
+                "timestamp": timestamp_ms, "position": record.position, "origin": record.origin,
+            })
+        };
+        let letter = |letter: &Letter| {
+            let Place { topic, partition, offset, timestamp_ms } = &letter.place;
+            json!({
+                "topic": topic, "partition": partition, "offset": offset,
+                "timestamp": timestamp_ms, "code": letter.code, "reason": letter.reason,
+            })
+        };
+        json!({
+            "what": "trace",
+            "id": self.id,
+            "state": self.state().word(),
+            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "records": self.records.delivered.iter().map(record).collect::<Vec<_>>(),
+            "dead_letters": self.records.letters.iter().map(letter).collect::<Vec<_>>(),
+        })
+    }
+
+    /// For people.
+    pub(super) fn to_text(&self, slot: &str) -> String {
+        let mut out = format!("{}  {}\n", self.id, self.state().word());
+        for row in &self.rows {
+            let written = row.written_ms.map(|ms| format!(", written {}", rfc3339(ms)));
+            let _ = writeln!(out, "  row          {}{}", row.table, written.unwrap_or_default());
+            let passed = if row.is_passed { "has passed it" } else { "has not passed it" };
+            let _ = writeln!(out, "  slot         `{slot}` {passed}");
+            if let Some(rejection) = &row.rejection {
+                let _ = writeln!(out, "  route        rejected today: {rejection}");
+            } else if let Some(topic) = &row.topic {
+                let _ = writeln!(out, "  route        topic `{topic}` today");
+            } else {
+                let _ = writeln!(out, "  route        a rule leaves it out today");
+            }
+        }
+        for record in &self.records.delivered {
+            let _ = write!(out, "  record       {}", told(&record.place));
+            if let Some(position) = &record.position {
+                let _ = write!(out, ", log position {position}");
+            }
+            if let Some(origin) = &record.origin {
+                let _ = write!(out, ", sent by {origin}");
+            }
+            out.push('\n');
+        }
+        for letter in &self.records.letters {
+            let Letter { place, code, reason } = letter;
+            let _ = writeln!(out, "  dead letter  {}: {code}, {reason}", told(place));
+        }
+        out
+    }
+}
+
+fn told(place: &Place) -> String {
+    let Place { topic, partition, offset, timestamp_ms } = place;
+    let time = timestamp_ms.map(|ms| format!(" of {}", rfc3339(ms))).unwrap_or_default();
+    format!("{topic}[{partition}]@{offset}{time}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(is_passed: bool, topic: Option<&str>) -> Row {
+        Row {
+            id: "7".to_owned(),
+            table: "public.outbox".to_owned(),
+            written_ms: Some(1_000),
+            is_passed,
+            topic: topic.map(str::to_owned),
+            rejection: None,
+        }
+    }
+
+    fn place(topic: &str) -> Place {
+        Place { topic: topic.to_owned(), partition: 1, offset: 5, timestamp_ms: Some(2_000) }
+    }
+
+    fn trace(rows: Vec<Row>, records: Records) -> Trace {
+        Trace { id: "7".to_owned(), rows, records }
+    }
+
+    fn record() -> Record {
+        Record { place: place("a"), position: Some("0A.1".to_owned()), origin: None }
+    }
+
+    fn letter() -> Letter {
+        Letter { place: place("dead"), code: "no_route".to_owned(), reason: "why".to_owned() }
+    }
+
+    #[test]
+    fn each_state_has_its_word() {
+        let none = Records::default;
+        let letters = || Records { letters: vec![letter()], ..none() };
+        let both = Records { delivered: vec![record()], ..letters() };
+        let states = [
+            (trace(vec![row(true, Some("a"))], both), State::Delivered),
+            (trace(vec![row(true, Some("a"))], letters()), State::DeadLetter),
+            (trace(vec![row(false, Some("a"))], none()), State::Pending),
+            (trace(vec![row(true, None)], none()), State::Dropped),
+            (trace(vec![row(true, Some("a"))], none()), State::Missing),
+            (trace(vec![], none()), State::Unknown),
+        ];
+        for (trace, state) in states {
+            assert_eq!(trace.state(), state);
+            assert_eq!(trace.to_json()["state"], state.word());
+        }
+    }
+
+    #[test]
+    fn people_read_where_it_is() {
+        let records = Records { delivered: vec![record()], letters: vec![letter()] };
+        let text = trace(vec![row(true, Some("a"))], records).to_text("s");
+        assert_eq!(
+            text,
+            "7  delivered\n  row          public.outbox, written 1970-01-01T00:00:01.000Z\n  \
+             slot         `s` has passed it\n  route        topic `a` today\n  \
+             record       a[1]@5 of 1970-01-01T00:00:02.000Z, log position 0A.1\n  \
+             dead letter  dead[1]@5 of 1970-01-01T00:00:02.000Z: no_route, why\n"
+        );
+    }
+}

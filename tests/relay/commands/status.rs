@@ -1,0 +1,131 @@
+//! `postrider status`, `lag` and `peek`: what they say is what the servers know, and nothing moves.
+
+use std::net::TcpListener;
+
+use serde_json::Value;
+
+use crate::stage::Stage;
+use support::broker::Broker;
+use support::relay::{Outcome, Relay};
+use support::{postgres, wait_for};
+
+/// The object that it printed, and how it ended.
+fn ask(relay: &Relay, arguments: &[&str]) -> (Value, Option<i32>) {
+    let arguments = [arguments, &["--output", "json"]].concat();
+    let Outcome { status, stdout, log } = relay.start(&arguments).outcome();
+    let value = serde_json::from_str(&stdout);
+    (value.unwrap_or_else(|_| panic!("{stdout}{}", log.join("\n"))), status.code())
+}
+
+fn text(relay: &Relay, arguments: &[&str]) -> (String, Option<i32>) {
+    let Outcome { status, stdout, log } = relay.start(arguments).outcome();
+    (stdout + &log.join("\n"), status.code())
+}
+
+/// A relay whose metrics have a port that others know.
+fn with_port(stage: &Stage) -> Relay {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    stage.relay().set("http.bind", &free.to_string())
+}
+
+#[test]
+fn one_screen_tells_what_runs_and_what_does_not() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "status");
+    let relay = with_port(&stage);
+    let (idle, exit) = ask(&relay, &["status"]);
+    assert_eq!((idle["ok"].as_bool(), exit), (Some(true), Some(0)), "{idle}");
+    assert!(idle["relay"]["error"].as_str().unwrap().starts_with("no relay answers"), "{idle}");
+    let mut running = relay.run();
+    running.wait_for_log("streaming");
+    stage.insert("A", 20);
+    stage.wait_acknowledged(stage.log_end());
+    let busy = wait_for("the relay to be ready", || {
+        let (busy, _) = ask(&relay, &["status"]);
+        (busy["relay"]["ready"] == true).then_some(busy)
+    });
+    assert_eq!(busy["relay"]["confirmed"].as_f64(), Some(20.0), "{busy}");
+    assert_eq!(
+        busy["slot"]["active_pid"].as_i64().unwrap().to_string(),
+        stage.slot_value("active_pid")
+    );
+    assert_eq!(busy["kafka"]["brokers"], 1);
+    let (shown, exit) = text(&relay, &["status"]);
+    assert_eq!(exit, Some(0), "{shown}");
+    for part in ["ready, streaming", "20 records confirmed", "1 brokers answer", "not acknowledged"]
+    {
+        assert!(shown.contains(part), "`{part}` is not in {shown}");
+    }
+    running.stop();
+    stage.sql().run(&format!("SELECT pg_drop_replication_slot('{}')", stage.slot()));
+    let (gone, exit) = ask(&relay, &["status"]);
+    assert_eq!((gone["ok"].as_bool(), exit), (Some(false), Some(1)), "{gone}");
+    stage.create_slot();
+    let silent = relay.set("kafka.brokers", "127.0.0.1:1");
+    let (silent, exit) = ask(&silent, &["status"]);
+    assert_eq!(exit, Some(1));
+    assert!(
+        silent["kafka"]["error"].is_string() && silent["slot"]["lag_bytes"].is_u64(),
+        "{silent}"
+    );
+}
+
+#[test]
+fn lag_ends_with_one_above_its_limit() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "lag");
+    stage.insert("A", 1_000);
+    let relay = with_port(&stage);
+    let (lag, exit) = ask(&relay, &["lag", "--max", "1KiB"]);
+    assert_eq!((lag["ok"].as_bool(), exit), (Some(false), Some(1)), "{lag}");
+    assert!(lag["lag_bytes"].as_u64().unwrap() > 1_024);
+    assert_eq!(ask(&relay, &["lag", "--max", "100GiB"]).1, Some(0));
+    assert_eq!(ask(&relay, &["lag", "--max-age", "1h"]).1, Some(1), "nobody knows the age");
+    let mut running = relay.run();
+    running.wait_for_log("streaming");
+    stage.wait_acknowledged(stage.log_end());
+    wait_for("no row to wait", || {
+        let (lag, exit) = ask(&relay, &["lag", "--max-age", "1h"]);
+        assert!(exit == Some(0) || lag["oldest_unacknowledged_seconds"].is_null(), "{lag}");
+        (exit == Some(0)).then_some(())
+    });
+    let (shown, _) = text(&relay, &["lag"]);
+    assert!(shown.contains("not acknowledged, the oldest "), "{shown}");
+    running.stop();
+    let other = relay.set("source.slot", "no_such_slot");
+    let (told, exit) = text(&other, &["lag"]);
+    assert_eq!(exit, Some(78), "{told}");
+}
+
+#[test]
+fn peek_prints_what_waits_and_moves_nothing() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "peek");
+    for topic in ["A", "B", "not a topic"] {
+        stage.insert(topic, 3);
+    }
+    let positions = || {
+        ["confirmed_flush_lsn", "restart_lsn", "catalog_xmin"].map(|name| stage.slot_value(name))
+    };
+    let before = positions();
+    let (shown, exit) = text(&stage.relay(), &["peek"]);
+    assert_eq!(exit, Some(0), "{shown}");
+    let lines: Vec<Value> =
+        shown.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let topics: Vec<_> = lines.iter().filter_map(|line| line["topic"].as_str()).collect();
+    assert_eq!(topics, ["A", "A", "A", "B", "B", "B"].map(|name| stage.topic(name)));
+    assert_eq!(lines.iter().filter(|line| line["rejected"] == true).count(), 3, "{shown}");
+    let (few, _) = text(&stage.relay(), &["peek", "--limit", "2"]);
+    assert_eq!(few.lines().filter(|line| line.starts_with("{\"topic\"")).count(), 2, "{few}");
+    assert_eq!(positions(), before);
+    stage.relay().allow_log("a row became a dead letter").start(&["run", "--once"]).outcome();
+    let (nothing, exit) = text(&stage.relay(), &["peek"]);
+    assert!(!nothing.contains("\"topic\"") && exit == Some(0), "{nothing}");
+    // What was peeked at was delivered once.
+    assert_eq!(stage.records().len(), 9);
+    let mut running = stage.relay().run();
+    running.wait_for_log("streaming");
+    let (held, exit) = text(&stage.relay(), &["peek"]);
+    assert!(held.contains("PR-P009") && exit == Some(75), "{held}");
+    running.stop();
+}

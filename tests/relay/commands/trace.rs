@@ -1,0 +1,132 @@
+//! `postrider trace`: where rows are, found for every one of them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::stage::Stage;
+use support::broker::Broker;
+use support::relay::{Outcome, Relay};
+use support::wait::wait_until;
+use support::{kafka, postgres, topic};
+
+/// What it said, a line for each id, and how it ended.
+fn trace(relay: &Relay, ids: &[String]) -> (Vec<Value>, Option<i32>) {
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let arguments = [&["trace", "--output", "json"], ids.as_slice()].concat();
+    let Outcome { status, stdout, log } = relay.start(&arguments).outcome();
+    let lines: Vec<Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), ids.len(), "{stdout}{}", log.join("\n"));
+    (lines, status.code())
+}
+
+fn ids(stage: &Stage) -> Vec<String> {
+    stage
+        .sql()
+        .rows("SELECT id::text FROM outbox ORDER BY created_at, id")
+        .concat()
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn states(lines: &[Value]) -> BTreeMap<&str, usize> {
+    let mut states = BTreeMap::new();
+    for line in lines {
+        *states.entry(line["state"].as_str().unwrap()).or_default() += 1;
+    }
+    states
+}
+
+#[test]
+fn a_thousand_of_a_thousand_rows_are_found_where_they_are() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "trace");
+    for name in ["A", "B"] {
+        topic::create(&kafka.bootstrap(), &stage.topic(name), 3, &[]);
+    }
+    stage.insert("A", 600);
+    stage.insert("B", 300);
+    stage.insert("no topic!", 100);
+    let relay = stage.relay().allow_log("became a dead letter").allow_log("does not exist");
+    relay.start(&["run", "--once"]).outcome();
+    let ids = ids(&stage);
+    let (lines, exit) = trace(&stage.relay(), &ids);
+    assert_eq!(states(&lines), [("dead_letter", 100), ("delivered", 900)].into());
+    assert_eq!(exit, Some(0));
+    // Each is at the place that is told.
+    let stored: BTreeMap<_, _> = stage
+        .records()
+        .into_iter()
+        .map(|record| {
+            let id = record.header("id").unwrap().to_owned();
+            (id, (record.topic, i64::from(record.partition), record.offset))
+        })
+        .collect();
+    for line in &lines {
+        let id = line["id"].as_str().unwrap();
+        let found: Vec<_> = ["records", "dead_letters"]
+            .iter()
+            .flat_map(|kind| line[*kind].as_array().unwrap())
+            .collect();
+        let [one] = found.as_slice() else { panic!("{line}") };
+        let place = (
+            one["topic"].as_str().unwrap().to_owned(),
+            one["partition"].as_i64().unwrap(),
+            one["offset"].as_i64().unwrap(),
+        );
+        assert_eq!(stored[id], place, "{line}");
+    }
+    // However it is typed.
+    let (lines, _) = trace(&stage.relay(), &[ids[0].to_uppercase()]);
+    assert_eq!(lines[0]["state"], "delivered");
+}
+
+#[test]
+fn rows_that_are_in_no_topic_have_their_reason() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "trace_states");
+    topic::create(&kafka.bootstrap(), &stage.topic("A"), 1, &[]);
+    stage.insert("A", 5);
+    let before = (stage.acknowledged(), stage.slot_value("restart_lsn"));
+    let (lines, exit) = trace(&stage.relay(), &ids(&stage));
+    assert_eq!((states(&lines), exit), ([("pending", 5)].into(), Some(0)));
+    assert_eq!((stage.acknowledged(), stage.slot_value("restart_lsn")), before, "nothing moves");
+    stage.relay().start(&["run", "--once"]).outcome();
+    // The server says of its own accord how far a slot has come, every 15 seconds or at a checkpoint.
+    topic::remove_before(&kafka.bootstrap(), &stage.topic("A"), 2);
+    wait_until("the slot to pass the rows", || {
+        stage.sql().run("CHECKPOINT");
+        stage.relay().start(&["run", "--once"]).outcome();
+        let (lines, exit) = trace(&stage.relay(), &ids(&stage));
+        let states = states(&lines);
+        assert_eq!(states["delivered"], 3);
+        states.get("missing") == Some(&2) && exit == Some(1)
+    });
+    let nowhere = "c0ffee00-0000-4000-8000-000000000042".to_owned();
+    let (lines, exit) = trace(&stage.relay(), &[nowhere, "not-an-id".to_owned()]);
+    assert_eq!((states(&lines), exit), ([("unknown", 2)].into(), Some(1)));
+}
+
+/// A record may have a time of the row's own choice, and a row may be gone that was delivered.
+#[test]
+fn records_are_found_whatever_their_time_and_without_their_rows() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "trace_old");
+    stage
+        .sql()
+        .run("ALTER TABLE outbox ADD COLUMN at timestamptz DEFAULT now() - interval '2 days'");
+    stage.insert("A", 3);
+    stage.relay().set("outbox.timestamp", "at").start(&["run", "--once"]).outcome();
+    let ids = ids(&stage);
+    let (lines, _) = trace(&stage.relay(), &ids);
+    assert_eq!(states(&lines), [("delivered", 3)].into());
+    stage.sql().run("DELETE FROM outbox");
+    let relay = stage.relay();
+    let arguments = ["trace", "--output", "json", "--topic", &stage.topic("A"), &ids[0]];
+    let Outcome { stdout, status, .. } = relay.start(&arguments).outcome();
+    let line: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&line["state"], status.code()), (&"delivered".into(), Some(0)), "{line}");
+    assert_eq!(line["rows"].as_array().unwrap().len(), 0);
+}
