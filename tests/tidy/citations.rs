@@ -68,17 +68,52 @@ fn names(text: &str, words_min: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Each metric of the services that a page or a rule names is written by one of them.
+/// Each alert has a runbook that is a heading of the page.
+pub fn dead_runbooks(rules: &Text, page: &Text) -> Vec<Finding> {
+    let headings = page.text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| {
+        let name = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        name.chars().filter(|it| it.is_alphanumeric() || *it == '-').collect::<String>()
+    };
+    let anchors: Vec<String> = headings.map(anchor).collect();
+    let mut findings = Vec::new();
+    let mut alerts = 0;
+    for (index, line) in rules.text.lines().enumerate() {
+        let line = line.trim();
+        alerts += i32::from(line.starts_with("- alert:"));
+        let Some(named) = line.strip_prefix("runbook: ") else { continue };
+        alerts -= 1;
+        let named = named.trim_matches('\'').split_once('#').filter(|(path, _)| *path == page.path);
+        if named.is_none_or(|(_, anchor)| !anchors.iter().any(|known| known == anchor)) {
+            findings.push(rules.finding(index + 1, format!("{} has no such heading", page.path)));
+        }
+    }
+    if alerts != 0 {
+        findings.push(rules.finding(1, "an alert without a runbook".to_owned()));
+    }
+    findings
+}
+
+/// Each metric of the relay or the services that a page, a rule or a dashboard names is written by one of them.
 pub fn unknown_metrics(text: &Text, sources: &[Source]) -> Vec<Finding> {
     let shipped = || sources.iter().filter(|source| source.path.starts_with("src/"));
     let is_known = |name: &str| shipped().any(|it| it.text.contains(&format!("\"{name}\"")));
     let mut findings = Vec::new();
     for (index, line) in text.text.lines().enumerate() {
         let words = line.split(|it: char| !it.is_ascii_lowercase() && it != '_');
-        let metrics = words.filter(|word| word.starts_with("shop_") && !word.ends_with('_'));
-        let unknown = metrics.filter(|name| *name != "shop_chaos" && !is_known(name));
+        let metrics = words.filter_map(|word| {
+            let of_relay = word.strip_prefix("postrider_").map(|name| {
+                let histogram = name.strip_suffix("_seconds_bucket");
+                histogram.map_or(name.to_owned(), |name| format!("{name}_seconds"))
+            });
+            let of_shop = word.starts_with("shop_").then(|| word.to_owned());
+            of_relay.or(of_shop).filter(|name| !name.ends_with('_'))
+        });
+        // A suite, and a crate.
+        let names = ["shop_chaos", "patterns"];
+        let unknown = metrics.filter(|name| !names.contains(&name.as_str()) && !is_known(name));
         findings.extend(
-            unknown.map(|name| text.finding(index + 1, format!("no service has `{name}`"))),
+            unknown.map(|name| text.finding(index + 1, format!("nobody has a metric `{name}`"))),
         );
     }
     findings
@@ -108,5 +143,22 @@ mod tests {
         let text = "expr: max(shop_orders_open) > 0 and shop_orders_gone_total > 0, shop_sagas_*";
         let rules = Text { path: "rules.yaml".to_owned(), text: text.to_owned() };
         assert_eq!(unknown_metrics(&rules, &sources).len(), 1);
+        let relay = [Source::new("src/relay/x.rs", "page.single(\"lag_seconds\", 1)")];
+        let text = "postrider_lag_seconds_bucket > 1 and postrider_lag_bytes > 0".to_owned();
+        let rules = Text { path: "relay.yaml".to_owned(), text };
+        assert_eq!(unknown_metrics(&rules, &relay).len(), 1);
+    }
+
+    #[test]
+    fn an_alert_without_a_paragraph_is_reported() {
+        let text = |path: &str, text: &str| Text { path: path.to_owned(), text: text.to_owned() };
+        let page = text("docs/a.md", "# A\n## Position refused (exit 70)\n");
+        let found = |runbooks: &str| {
+            let rules = text("relay.yaml", &format!("- alert: One\n{runbooks}"));
+            dead_runbooks(&rules, &page).len()
+        };
+        assert_eq!(found("runbook: 'docs/a.md#position-refused-exit-70'\n"), 0);
+        assert_eq!(found("runbook: 'docs/a.md#gone'\n"), 1);
+        assert_eq!(found(""), 1);
     }
 }

@@ -90,11 +90,26 @@ fn the_pages_of_the_patterns_name_tests_that_exist() {
 #[test]
 fn pages_and_alerts_name_metrics_that_exist() {
     let sources = sources();
-    let is_read = |path: &str| path.starts_with("docs/patterns") || path.contains("/rules.");
+    let is_read = |path: &str| {
+        path.starts_with("docs/patterns")
+            || path.starts_with("docker/prometheus")
+            || path.starts_with("docker/grafana")
+    };
     let texts: Vec<_> = texts().into_iter().filter(|text| is_read(&text.path)).collect();
-    assert!(texts.iter().any(|text| text.path == "docker/prometheus/rules.yaml"), "no rules");
+    for read in ["prometheus/rules.yaml", "prometheus/relay.yaml", "grafana/dashboards/relay.json"]
+    {
+        assert!(texts.iter().any(|text| text.path == format!("docker/{read}")), "no {read}");
+    }
     let findings = texts.iter().flat_map(|text| citations::unknown_metrics(text, &sources));
     report(&findings.collect::<Vec<_>>());
+}
+
+#[test]
+fn each_alert_of_the_relay_has_its_paragraph_of_the_runbook() {
+    let texts = texts();
+    let find = |path: &str| texts.iter().find(|text| text.path == path).expect("a file");
+    let rules = find("docker/prometheus/relay.yaml");
+    report(&citations::dead_runbooks(rules, find("docs/operations.md")));
 }
 
 #[test]
