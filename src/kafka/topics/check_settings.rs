@@ -11,6 +11,10 @@ use std::fmt;
 /// Kafka's first version with every fix of transactions that we know to need; older ones work.
 const RECOMMENDED: (u32, u32) = (3, 6);
 
+/// From this version on, a topic with fewer replicas than min.insync.replicas stores what all of them have
+/// (KAFKA-15583; seen with 4.3), where earlier brokers store nothing.
+const BOUNDS_IN_SYNC: (u32, u32) = (3, 7);
+
 /// What a topic is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Purpose {
@@ -84,6 +88,8 @@ pub(super) struct TopicFacts {
     pub(super) partitions: usize,
     /// Of the partition that has fewest.
     pub(super) replicas: usize,
+    /// The version of Kafka that the brokers speak among each other, where they tell: those before 4 do.
+    pub(super) protocol: Option<(u32, u32)>,
     /// Settings in effect, the brokers' defaults included; `None`: we may not know them.
     pub(super) settings: Option<BTreeMap<String, String>>,
 }
@@ -177,7 +183,7 @@ fn judge_copies(facts: &TopicFacts) -> Option<TopicFinding> {
     if replicas == 0 {
         return None;
     }
-    if in_sync > replicas {
+    if in_sync > replicas && facts.protocol.is_some_and(|version| version < BOUNDS_IN_SYNC) {
         let what = format!(
             "stores nothing: min.insync.replicas is {in_sync}, and it has {replicas} replicas"
         );
@@ -195,7 +201,7 @@ fn judge_copies(facts: &TopicFacts) -> Option<TopicFinding> {
                     min.insync.replicas=2";
         return Some(facts.finding(grade, what, help.to_owned()));
     }
-    (in_sync == 1).then(|| {
+    (in_sync.min(replicas) == 1).then(|| {
         let what = "has min.insync.replicas=1: a record counts as stored on one broker alone, and \
                     is lost with that broker";
         facts.finding(Grade::Warning, what, facts.set("min.insync.replicas=2"))
@@ -218,14 +224,19 @@ pub(super) fn missing(
 
 /// What is to be said of brokers that speak such a version among each other, as `3.5-IV2`.
 pub(super) fn age_of(protocol: &str) -> Option<TopicFinding> {
-    let mut numbers = protocol.split(['.', '-']).map(str::parse);
-    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return None };
+    let (major, minor) = version_of(protocol)?;
     ((major, minor) < RECOMMENDED).then(|| TopicFinding {
         grade: Grade::Warning,
         topic: None,
         what: format!("speak Kafka {major}.{minor}, whose transactions have known flaws"),
         help: format!("use Kafka {}.{} or later", RECOMMENDED.0, RECOMMENDED.1),
     })
+}
+
+/// Major and minor of such a version.
+pub(super) fn version_of(protocol: &str) -> Option<(u32, u32)> {
+    let mut numbers = protocol.split(['.', '-']).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 #[cfg(test)]
@@ -247,6 +258,7 @@ mod tests {
             brokers: 3,
             partitions: 1,
             replicas: 3,
+            protocol: None,
             settings: Some(settings.collect()),
         }
     }
@@ -280,9 +292,15 @@ mod tests {
     #[test]
     fn a_topic_that_can_store_nothing_is_unfit() {
         for purpose in PURPOSES {
-            let (grade, text) = found(&TopicFacts { replicas: 1, ..facts(&[]) }, purpose);
+            let of = |protocol| TopicFacts { replicas: 1, protocol, ..facts(&[]) };
+            let (grade, text) = found(&of(Some((3, 6))), purpose);
             assert_eq!(grade, Grade::Unfit);
             assert!(text.contains("--topic 'orders' --add-config min.insync.replicas=1"), "{text}");
+            // Later brokers store what the one replica has.
+            for protocol in [Some((3, 7)), None] {
+                let (grade, text) = found(&of(protocol), purpose);
+                assert!(grade == Grade::Warning && text.contains("has one replica"), "{text}");
+            }
         }
     }
 

@@ -21,7 +21,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::metadata::{Metadata, MetadataBroker, MetadataPartition};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::check_settings::{TopicFacts, TopicFinding, age_of};
+use super::check_settings::{TopicFacts, TopicFinding, age_of, version_of};
 use super::cluster::AdvertisedBroker;
 use super::{TopicsError, of_client};
 use crate::consumer_events::{ConsumerEvents, serve};
@@ -155,7 +155,9 @@ impl Inquiry {
             return Err(TopicsError::Client(format!("topic `{topic}` has no partition yet")));
         };
         let settings = self.settings(&ResourceSpecifier::Topic(topic))?;
+        let protocol = self.of_broker("inter.broker.protocol.version")?;
         Ok(TopicMetadata::Topic(TopicFacts {
+            protocol: protocol.and_then(|protocol| version_of(&protocol)),
             name: topic.to_owned(),
             brokers: self.brokers.len(),
             partitions,

@@ -38,13 +38,7 @@ fn each_topic_that_harms_has_its_finding() {
     ] {
         assert_eq!(report.status(id), "pass", "{id}: {:#}", report.find(id));
     }
-    topic::alter(&plain, &stage.topic("A"), &[("min.insync.replicas", "2")]);
-    Report::of(&relay()).demands("topic.settings", "fail", "min.insync.replicas=1");
-    topic::alter(
-        &plain,
-        &stage.topic("A"),
-        &[("min.insync.replicas", "1"), ("max.message.bytes", "1000")],
-    );
+    topic::alter(&plain, &stage.topic("A"), &[("max.message.bytes", "1000")]);
     Report::of(&relay()).demands("topic.settings", "warn", "max.message.bytes=1000000");
     topic::create(&plain, &stage.topic("progress"), 3, &[]);
     Report::of(&relay()).demands("progress.topic", "fail", "progress.topic");
