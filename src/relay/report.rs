@@ -120,6 +120,12 @@ impl Reporter {
         self.state(RelayState::Retrying);
     }
 
+    /// What a session ended with; shown until the next one streams.
+    pub(super) fn failed(&mut self, error: &RelayError, help: Option<&str>) {
+        let help = help.map(|help| format!("; {help}")).unwrap_or_default();
+        self.current.last_failure = Some(format!("{error}{help}").into());
+    }
+
     /// The session stops reading and waits for confirmations.
     pub(super) fn draining(&mut self, draining: Draining) {
         let Draining { unconfirmed, grace } = draining;
@@ -255,7 +261,9 @@ impl Reporter {
         let current = &mut self.current;
         let awaits = current.unavailable.awaited().is_some();
         let idle = in_flight.records == 0 && !awaits;
-        if pipeline.settled().get() != current.settled_lsn || idle {
+        // A large transaction is settled at its end alone.
+        let advances = self.stall.unconfirmed_for().is_zero();
+        if pipeline.settled().get() != current.settled_lsn || idle || advances {
             current.last_progress = Some(Instant::now());
         }
         current.received_lsn = source.received().get();

@@ -191,6 +191,9 @@ impl Relay {
         self.note_missing(&error);
         let hint = error.hint();
         let help = hint.as_deref();
+        if let Some(reporter) = &mut self.reporter {
+            reporter.failed(&error, help);
+        }
         match verdict {
             AfterSession::Final => return Err(error),
             AfterSession::GaveUp { quiet } => {

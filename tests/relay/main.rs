@@ -22,6 +22,7 @@ mod kafka;
 mod load;
 mod postgres;
 mod prune;
+mod readiness;
 mod refusals;
 mod routing;
 mod servers_and_clients;

@@ -83,7 +83,7 @@ pub fn readiness(view: &View, role: Role) -> Health {
     checks.push(Check {
         name: "state",
         ok: snapshot.state == RelayState::Streaming,
-        detail: snapshot.state.as_str().to_owned(),
+        detail: state(snapshot),
     });
     checks.push(Check {
         name: "slot",
@@ -95,6 +95,12 @@ pub fn readiness(view: &View, role: Role) -> Health {
         name: "progress",
         ok: progress.is_some_and(|age| age <= PROGRESS_AGE_MAX),
         detail: match progress {
+            Some(age) if age > PROGRESS_AGE_MAX => format!(
+                "nothing of the oldest transaction was confirmed for {} s, and {} records wait; the checks \
+                 `kafka` and `topics` say for what",
+                age.as_secs(),
+                snapshot.in_flight_records
+            ),
             Some(age) => format!("last progress {} ms ago", age.as_millis()),
             None => "none yet".to_owned(),
         },
@@ -104,6 +110,15 @@ pub fn readiness(view: &View, role: Role) -> Health {
     health(view, checks)
 }
 
+/// What the relay does, and why it does not stream.
+fn state(snapshot: &Snapshot) -> String {
+    let state = snapshot.state.as_str();
+    match &snapshot.last_failure {
+        Some(failure) if snapshot.state != RelayState::Streaming => format!("{state}: {failure}"),
+        _ => state.to_owned(),
+    }
+}
+
 fn kafka(snapshot: &Snapshot) -> Check {
     let stalled = snapshot.unconfirmed_for >= STALL && snapshot.unavailable.awaited().is_none();
     let ok = snapshot.broker_connected && !stalled;
@@ -111,7 +126,7 @@ fn kafka(snapshot: &Snapshot) -> Check {
         (false, _) => "no broker answers".to_owned(),
         (true, false) => "connected".to_owned(),
         (true, true) => format!(
-            "{} records have waited for {} s, and the brokers confirm nothing; {STALL_HELP}",
+            "{} records wait, and nothing of the oldest transaction was confirmed for {} s; {STALL_HELP}",
             snapshot.in_flight_records,
             snapshot.unconfirmed_for.as_secs()
         ),
@@ -244,8 +259,23 @@ mod tests {
     #[test]
     fn brokers_that_confirm_nothing_are_not_merely_connected() {
         let frozen = with(|snapshot| snapshot.unconfirmed_for = STALL);
-        assert!(!frozen.ok && detail(&frozen, "kafka").contains("confirm nothing"));
+        assert!(
+            !frozen.ok && detail(&frozen, "kafka").contains("nothing of the oldest transaction")
+        );
         assert!(with(|snapshot| snapshot.unconfirmed_for = STALL / 2).ok);
+    }
+
+    #[test]
+    fn a_relay_that_does_not_stream_says_why() {
+        let failed = |state| {
+            with(|snapshot| {
+                snapshot.state = state;
+                snapshot.last_failure = Some("the server is silent; look at it".into());
+            })
+        };
+        let retrying = failed(RelayState::Retrying);
+        assert_eq!(detail(&retrying, "state"), "retrying: the server is silent; look at it");
+        assert_eq!(detail(&failed(RelayState::Streaming), "state"), "streaming");
     }
 
     #[test]

@@ -127,7 +127,9 @@ pub struct Snapshot {
     pub received_lsn: u64,
     /// End of what is wholly confirmed.
     pub settled_lsn: u64,
-    /// When `settled_lsn` last moved or nothing was outstanding; `None` before either.
+    /// What the last session ended with, and the remedy; `None` before any has.
+    pub last_failure: Option<Arc<str>>,
+    /// When the oldest transaction was last confirmed in part, or nothing was outstanding; `None` before either.
     pub last_progress: Option<Instant>,
     /// Replication messages by kind: `begin`, `insert`, `keepalive`, ...
     pub messages: Vec<Count>,
