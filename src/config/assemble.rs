@@ -20,7 +20,7 @@ use super::reader::SettingsReader;
 use super::rules;
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
-    Rejected,
+    Rejected, SourceMode,
 };
 use postrider_core::outbox::TableName;
 use postrider_core::pipeline::{MissingPolicy, MissingTopic, UpdatePolicy};
@@ -40,6 +40,7 @@ pub(super) fn assemble(
     let config = reader.config().filter(|_| reader.mistakes.is_empty());
     if let Some(config) = &config {
         reader.topics(config);
+        reader.polls(config);
     }
     match config {
         Some(config) if reader.mistakes.is_empty() => Ok((config, reader.warnings)),
@@ -94,6 +95,8 @@ impl SettingsReader<'_> {
             create: self.choice("source.create", Create::from_word),
             status_interval: self.duration("source.status_interval"),
             frame_bytes_max: self.size("source.frame_max"),
+            mode: self.choice("source.mode", SourceMode::from_word),
+            poll: self.poll(),
         })
     }
 

@@ -170,7 +170,7 @@ pub(super) fn did_you_mean(key: &str) -> String {
             names.join(", ")
         );
     }
-    let (section, name) = key.split_once('.').unwrap_or(("", key));
+    let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
     let known_section = OPTIONS.iter().any(|option| option.section() == section);
     let elsewhere = OPTIONS.iter().find(|option| option.name() == name);
     if let (true, Some(option)) = (!known_section || section.is_empty(), elsewhere) {

@@ -32,6 +32,7 @@ mod layer;
 mod mistake;
 mod model;
 mod options;
+mod poll;
 mod reader;
 mod reference;
 mod rule_options;
@@ -61,12 +62,13 @@ pub use model::{
     OutboxSection, ProgressSection, RetrySection, RouteSection, ShutdownSection, SourceSection,
 };
 pub use options::{OptionKind, OptionSpec, PROPERTIES, env_name};
+pub use poll::{BUCKETS, PollMark, PollSection};
 pub use reference::{example_toml, reference_markdown, wrap};
 pub use rule_options::RULE_OPTIONS;
 pub use table::OPTIONS;
 pub use values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
-    Property, Rejected,
+    Property, Rejected, SourceMode,
 };
 
 /// Where the file is looked for when none is named, in this order.

@@ -16,8 +16,10 @@ use postrider_core::route::{
     EmptyPayload, EpochUnit, FieldSpec, FormatSpec, Members, MissingColumn, RuleSpec,
 };
 
+use super::poll::PollSection;
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, Property, Rejected,
+    SourceMode,
 };
 use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
 
@@ -69,6 +71,10 @@ pub struct SourceSection {
     pub status_interval: Duration,
     /// The largest message accepted from Postgres, in bytes; at most 1 GiB.
     pub frame_bytes_max: u64,
+    /// Where rows are read from.
+    pub mode: SourceMode,
+    /// How they are polled, where they are.
+    pub poll: PollSection,
 }
 
 /// `[messages]`

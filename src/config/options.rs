@@ -64,9 +64,9 @@ impl OptionSpec {
         env_name(self.key)
     }
 
-    /// The part before the dot.
+    /// The part before the last dot.
     pub fn section(&self) -> &'static str {
-        self.key.split_once('.').map_or("", |(section, _)| section)
+        self.key.rsplit_once('.').map_or("", |(section, _)| section)
     }
 
     /// The part after the last dot.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use super::options::{OptionKind, OptionSpec, choice, duration, list, names, size, switch, text};
+use super::poll;
 use super::rule_options;
 use super::values::{
     Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, Rejected,
@@ -75,6 +76,17 @@ pub const OPTIONS: &[OptionSpec] = &[
          held in memory: it is read in pieces and becomes a dead letter (`too_large`) with \
          its id, sizes and hashes.",
     ),
+    poll::MODE,
+    poll::WORKERS,
+    poll::BATCH,
+    poll::INTERVAL,
+    poll::NOTIFY,
+    poll::MARK,
+    poll::PROCESSED_AT,
+    poll::STATUS,
+    poll::PENDING,
+    poll::SENT,
+    poll::RETRY_COUNT,
     list(
         "messages.prefixes",
         "[]",
@@ -468,9 +480,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_unique_and_have_one_dot() {
+    fn keys_are_unique_and_have_a_section() {
         for (index, option) in OPTIONS.iter().enumerate() {
-            assert_eq!(option.key.matches('.').count(), 1, "{}", option.key);
+            assert!(matches!(option.key.matches('.').count(), 1 | 2), "{}", option.key);
             assert!(!OPTIONS[index + 1..].iter().any(|other| other.key == option.key));
             assert!(option.doc.ends_with('.'), "{}", option.key);
         }

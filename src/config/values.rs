@@ -62,6 +62,26 @@ keyword_enum!(
     }
 );
 keyword_enum!(
+    /// Where rows are read from.
+    SourceMode {
+        /// The log, by a replication slot.
+        Stream = "stream",
+        /// The tables, by polling.
+        Poll = "poll",
+    }
+);
+keyword_enum!(
+    /// How a row that was polled is marked as delivered.
+    MarkWord {
+        /// A time is written into a column that was NULL.
+        ProcessedAt = "processed_at",
+        /// A column gets another value.
+        Status = "status",
+        /// The row is deleted.
+        Delete = "delete",
+    }
+);
+keyword_enum!(
     /// What happens to a row that cannot be delivered as it is (G4).
     Rejected {
         /// Sent to the dead-letter topic.

@@ -1,0 +1,262 @@
+//! `[source.poll]`: how rows are taken from their tables where no replication slot can be had.
+//!
+//! Input: settings. Output: the options ([`MODE`] and those of the section), a [`PollSection`], and mistakes where
+//! another option promises what polling does not keep. Invariant: a mistake points at the option that is to be
+//! changed; a row that is marked is not pending any more.
+
+use std::time::Duration;
+
+use super::checks;
+use super::model::Config;
+use super::options::{OptionSpec, choice, duration, list, text};
+use super::reader::SettingsReader;
+use super::values::{Delivery, MarkWord, SourceMode};
+use postrider_core::route::RuleAction;
+use postrider_service::units::InvalidValue;
+
+/// Parts of the keys that workers share among them: enough for any number of workers that one database feeds, few
+/// enough that all are locked by one short statement.
+pub const BUCKETS: u32 = 64;
+/// Rows of one batch, at most: what may be unconfirmed at a time.
+const BATCH_MAX: u64 = 50_000;
+
+pub(super) const MODE: OptionSpec = choice(
+    "source.mode",
+    SourceMode::WORDS,
+    "\"stream\"",
+    "Where rows are read from. `stream`: the log, by a replication slot. `poll`: the tables, at least once, for a role \
+     without REPLICATION or a server without wal_level=logical; see docs/sources.md.",
+);
+pub(super) const WORKERS: OptionSpec = text(
+    "source.poll.workers",
+    "\"1\"",
+    "How many batches are under way at a time, each on a thread with a connection and a Kafka client of its own. The \
+     rows of one key are never in two of them, whichever process has them. From 1 to 64.",
+);
+pub(super) const BATCH: OptionSpec = text(
+    "source.poll.batch",
+    "\"1000\"",
+    "The maximum number of rows in a batch. They are locked until all of them are confirmed and marked. From 1 to 50000.",
+);
+pub(super) const INTERVAL: OptionSpec = duration(
+    "source.poll.interval",
+    (10, 3_600_000),
+    "\"1s\"",
+    "How long an idle worker waits before it looks for rows again, if it is not notified before.",
+);
+pub(super) const NOTIFY: OptionSpec = text(
+    "source.poll.notify",
+    "\"\"",
+    "The channel (LISTEN) on which workers are told of new rows, by the trigger that `postrider setup` makes or by \
+     NOTIFY in the service's transaction. Empty: none.",
+);
+pub(super) const MARK: OptionSpec = choice(
+    "source.poll.mark",
+    MarkWord::WORDS,
+    "\"processed_at\"",
+    "How delivered rows are told from others. `processed_at`: a column is NULL until then. `status`: a column gets \
+     another value. `delete`: they are deleted.",
+);
+pub(super) const PROCESSED_AT: OptionSpec = text(
+    "source.poll.processed_at",
+    "\"processed_at\"",
+    "For `mark = \"processed_at\"`: the column that gets the time of delivery. It must accept NULL.",
+);
+pub(super) const STATUS: OptionSpec = text(
+    "source.poll.status",
+    "\"status\"",
+    "For `mark = \"status\"`: the column, of any type that its values can be written in.",
+);
+pub(super) const PENDING: OptionSpec = list(
+    "source.poll.pending",
+    "[\"pending\"]",
+    "For `mark = \"status\"`: the values of rows that are to be delivered.",
+);
+pub(super) const SENT: OptionSpec = text(
+    "source.poll.sent",
+    "\"sent\"",
+    "For `mark = \"status\"`: the value that delivered rows get.",
+);
+pub(super) const RETRY_COUNT: OptionSpec = text(
+    "source.poll.retry_count",
+    "\"\"",
+    "A column that is incremented when a row is marked. Empty: none.",
+);
+
+/// `[source.poll]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PollSection {
+    /// From 1 to [`BUCKETS`].
+    pub workers: u32,
+    /// Rows, at least 1.
+    pub batch: u32,
+    /// Between two looks of an idle worker.
+    pub interval: Duration,
+    /// The channel on which workers are told of rows.
+    pub notify: Option<String>,
+    /// What becomes of delivered rows.
+    pub mark: PollMark,
+    /// A column that is incremented when a row is marked.
+    pub retry_count: Option<String>,
+}
+
+/// What becomes of delivered rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PollMark {
+    /// This column, NULL before, gets the time.
+    ProcessedAt(String),
+    /// A column that has one of some values gets another one.
+    Status {
+        /// The column.
+        column: String,
+        /// At least one.
+        pending: Vec<String>,
+        /// None of those.
+        sent: String,
+    },
+    /// They are deleted.
+    Delete,
+}
+
+impl SettingsReader<'_> {
+    /// `[source.poll]`, whether or not it is used.
+    pub(super) fn poll(&mut self) -> Option<PollSection> {
+        let workers = self.text(WORKERS.key, |text| between(text, u64::from(BUCKETS)));
+        let batch = self.text(BATCH.key, |text| between(text, BATCH_MAX));
+        let interval = self.duration(INTERVAL.key);
+        let notify = self.optional_column(NOTIFY.key);
+        let mark = self.mark();
+        let retry_count = self.optional_column(RETRY_COUNT.key);
+        let (workers, batch) = (workers?, batch?);
+        let (interval, notify) = (interval?, notify?);
+        Some(PollSection {
+            workers,
+            batch,
+            interval,
+            notify,
+            mark: mark?,
+            retry_count: retry_count?,
+        })
+    }
+
+    fn mark(&mut self) -> Option<PollMark> {
+        let processed_at = self.text(PROCESSED_AT.key, checks::identifier);
+        let column = self.text(STATUS.key, checks::identifier);
+        let values = |text: &str| Ok(text.to_owned());
+        let pending = self.list(PENDING.key, values, "name the value of rows that wait");
+        let sent = self.as_typed(SENT.key);
+        match self.choice(MARK.key, MarkWord::from_word)? {
+            MarkWord::ProcessedAt => processed_at.map(PollMark::ProcessedAt),
+            MarkWord::Delete => Some(PollMark::Delete),
+            MarkWord::Status => {
+                let (column, pending, sent) = (column?, pending?, sent?);
+                if pending.contains(&sent) {
+                    let reason = format!("`{sent}` is a value of `source.poll.pending` too");
+                    let help = "rows would be delivered again and again: name another value";
+                    return self.refuse(SENT.key, InvalidValue::new(reason).help(help));
+                }
+                Some(PollMark::Status { column, pending, sent })
+            }
+        }
+    }
+
+    /// What other options promise and polling does not keep.
+    pub(super) fn polls(&mut self, config: &Config) {
+        if config.source.mode == SourceMode::Stream {
+            return;
+        }
+        let stream = "or source.mode = \"stream\"";
+        if config.kafka.delivery == Delivery::ExactlyOnce {
+            let reason = "source.mode = \"poll\" delivers at least once";
+            let help = format!("set kafka.delivery = \"at_least_once\", {stream}");
+            self.refuse::<()>("kafka.delivery", InvalidValue::new(reason).help(help));
+        }
+        if config.progress.at_least_once {
+            let reason = "with source.mode = \"poll\" progress is kept in the tables";
+            let help = format!("set progress.at_least_once = false, {stream}");
+            self.refuse::<()>("progress.at_least_once", InvalidValue::new(reason).help(help));
+        }
+        if !config.messages.prefixes.is_empty() {
+            let reason =
+                "logical messages are in the log alone, and source.mode = \"poll\" reads tables";
+            let help = format!("set messages.prefixes = [], {stream}");
+            self.refuse::<()>("messages.prefixes", InvalidValue::new(reason).help(help));
+        }
+        let other_key = config.route.rules.iter().position(|rule| match &rule.action {
+            RuleAction::Send(destination) => destination.key.is_some(),
+            RuleAction::Drop => false,
+        });
+        if let Some(rule) = other_key.filter(|_| config.source.poll.workers > 1) {
+            let reason = format!(
+                "several workers keep the order of the column of `route.key`, and `route.rules.{rule}.key` names another \
+                 one"
+            );
+            let help = "set source.poll.workers = \"1\", or leave the key of that rule out";
+            self.refuse::<()>(WORKERS.key, InvalidValue::new(reason).help(help));
+        }
+    }
+}
+
+fn between(text: &str, max: u64) -> Result<u32, InvalidValue> {
+    let number = checks::count(text)?;
+    let fits = u32::try_from(number).ok().filter(|_| (1..=max).contains(&number));
+    fits.ok_or_else(|| InvalidValue::new(format!("`{text}` is not between 1 and {max}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FileChoice, Inputs, Loaded, load};
+
+    fn loaded(set: &[&str]) -> Result<Loaded, String> {
+        let set = set.iter().map(|text| (*text).to_owned()).collect();
+        let variables = vec![("PGUSER".into(), "app".into())];
+        let inputs = Inputs { file: FileChoice::Absent, set, variables, ..Inputs::default() };
+        load(&inputs, &|_| Vec::new()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_tables_of_others_fit_by_their_names() {
+        let poll = |set: &[&str]| loaded(set).unwrap().config.source.poll;
+        assert_eq!(poll(&[]).mark, PollMark::ProcessedAt("processed_at".to_owned()));
+        let status = poll(&[
+            "source.mode=poll",
+            "source.poll.mark=status",
+            "source.poll.status=state",
+            "source.poll.pending=NEW,RETRY",
+            "source.poll.sent=DONE",
+            "source.poll.retry_count=attempts",
+            "source.poll.notify=outbox",
+            "source.poll.workers=4",
+        ]);
+        let pending = vec!["NEW".to_owned(), "RETRY".to_owned()];
+        let (column, sent) = ("state".to_owned(), "DONE".to_owned());
+        assert_eq!(status.mark, PollMark::Status { column, pending, sent });
+        assert_eq!(status.retry_count.as_deref(), Some("attempts"));
+        assert_eq!((status.notify.as_deref(), status.workers), (Some("outbox"), 4));
+    }
+
+    #[test]
+    fn what_polling_does_not_keep_is_refused_at_the_option_that_asks_for_it() {
+        let cases: [(&[&str], &str); 8] = [
+            (&["kafka.delivery=exactly_once"], "kafka.delivery"),
+            (&["progress.at_least_once=true"], "progress.at_least_once"),
+            (&["messages.prefixes=a"], "messages.prefixes"),
+            (&["source.poll.workers=0"], "source.poll.workers"),
+            (&["source.poll.batch=50001"], "source.poll.batch"),
+            (&["source.poll.mark=status", "source.poll.sent=pending"], "source.poll.sent"),
+            (&["source.poll.processed_at="], "source.poll.processed_at"),
+            (
+                &["source.poll.workers=2", "route.rules.0.glob=A*", "route.rules.0.key=tenant"],
+                "source.poll.workers",
+            ),
+        ];
+        for (set, key) in cases {
+            let error = loaded(&[&["source.mode=poll"], set].concat()).unwrap_err();
+            assert!(error.contains(&format!("`{key}`")), "{set:?}: {error}");
+        }
+        assert!(loaded(&["kafka.delivery=exactly_once"]).is_ok(), "the log keeps that promise");
+        let one = ["source.mode=poll", "route.rules.0.glob=A*", "route.rules.0.key=tenant"];
+        assert!(loaded(&one).is_ok());
+    }
+}
