@@ -138,6 +138,12 @@ impl Pipeline {
         self.suspects = suspects.inferring(infers);
     }
 
+    /// Each transaction is a row whose position says nothing, and whose number is made of its table and id. To be
+    /// called after [`Pipeline::set_suspects`].
+    pub fn identify_rows(&mut self) {
+        self.suspects = std::mem::take(&mut self.suspects).by_row();
+    }
+
     /// What a later session is to know of the records that the brokers blame; `unnamed` is a topic that
     /// refused a batch for its size, and no record stood out. An error if they refuse a dead letter whatever
     /// its size and time are.
@@ -436,6 +442,7 @@ impl Pipeline {
         self.expect_nothing_unsent()?;
         self.counters.keepalives += 1;
         self.verify(|check| check.keepalive(end))?;
+        self.suspects.marked();
         self.ledger.keepalive(end);
         Ok(Handled::Done)
     }

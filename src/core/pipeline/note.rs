@@ -38,7 +38,8 @@ impl Pipeline {
                 self.verify(|check| check.begin(commit))?;
                 self.begun = Some(commit);
                 self.suspects.passed(self.ledger.settled());
-                self.ledger.begin(lsn, begin.commit_time.unix_us())?;
+                let known_by = self.suspects.begins(lsn, xid);
+                self.ledger.begin(known_by, begin.commit_time.unix_us())?;
                 self.newest_commit_time_us = Some(begin.commit_time.unix_us());
                 let (commit_lsn, commit_time) = (begin.final_lsn, begin.commit_time);
                 let left_out = self.left_out.take().filter(|part| part.commit_lsn == commit_lsn);

@@ -9,7 +9,8 @@
 //!
 //! Tickets differ between sessions, so a record is recognised by its transaction's commit position, its
 //! weight, and its topic, key and value; a non-transactional logical message by its position and topic
-//! alone.
+//! alone. A row that was polled stands at another position in each session: it is recognised by the number
+//! of its transaction, which is made of its table and id ([`Suspects::by_row`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -57,6 +58,8 @@ struct Suspect {
     rejection: Option<Rejection>,
     /// What it says of others is known.
     is_inferred_from: bool,
+    /// It came again, in this session.
+    is_seen: bool,
 }
 
 /// How a row's record is treated.
@@ -86,7 +89,15 @@ pub struct Suspects {
     inferred: Inferred,
     /// Topics of which a record went alone since a batch was refused for its size and none stood out.
     probed: BTreeSet<String>,
+    /// What the row in hand is known by, where positions say nothing.
+    row: Option<Lsn>,
 }
+
+/// Above each position that rows without one in the log are counted by.
+const ROWS: u64 = 1 << 62;
+/// Records of rows without a position that are remembered; beyond that it begins anew. Of one session there are no
+/// more than may be unconfirmed.
+const ROWS_MAX: usize = 100_000;
 
 /// Topics in `probed`; beyond that it begins anew.
 const PROBED_MAX: usize = 1_000;
@@ -142,6 +153,33 @@ impl Suspects {
         Self { infers, ..self }
     }
 
+    /// The same; each transaction is a row that is known by the transaction's number, whatever its position.
+    pub(super) fn by_row(self) -> Self {
+        let mut all = self.all;
+        for suspect in all.values_mut() {
+            suspect.is_seen = false;
+        }
+        Self { all, row: Some(Lsn::new(ROWS)), ..self }
+    }
+
+    /// A transaction begins. Returns the position by which its records are known.
+    pub(super) fn begins(&mut self, lsn: Lsn, xid: u32) -> Lsn {
+        match &mut self.row {
+            None => lsn,
+            Some(row) => {
+                *row = Lsn::new(ROWS | u64::from(xid));
+                *row
+            }
+        }
+    }
+
+    /// Every row that came is marked, and not sent again.
+    pub(super) fn marked(&mut self) {
+        if self.row.is_some() && !self.all.is_empty() {
+            self.all.retain(|_, suspect| !suspect.is_seen);
+        }
+    }
+
     /// Whatever committed before `lsn` is settled, and not sent again. What was only sent may be: it stays
     /// known, or the next session would meet it as if for the first time.
     pub(super) fn passed(&mut self, lsn: Lsn) {
@@ -191,6 +229,7 @@ impl Suspects {
         let Some(suspect) = found else {
             return self.inferred.judge(record, times).map_or(Treatment::Usual, not_sent);
         };
+        suspect.is_seen = true;
         let Some(rejection) = suspect.rejection.clone() else {
             // Others like it may have been refused since it came under suspicion.
             return self.inferred.judge(record, times).map_or(Treatment::Alone, not_sent);
@@ -221,12 +260,13 @@ impl Suspects {
     }
 
     fn find(&self, row: Position, record: &Record<'_>) -> Option<RecordIdentity> {
-        let least = RecordIdentity { commit_lsn: row.commit_lsn, weight: 0, content: 0 };
+        let commit_lsn = self.row.unwrap_or(row.commit_lsn);
+        let least = RecordIdentity { commit_lsn, weight: 0, content: 0 };
         let (first, _) = self.all.range(least..).next()?;
-        if first.commit_lsn != row.commit_lsn {
+        if first.commit_lsn != commit_lsn {
             return None;
         }
-        let lone = RecordIdentity::lone(row.commit_lsn, record.topic);
+        let lone = RecordIdentity::lone(commit_lsn, record.topic);
         if self.all.contains_key(&lone) {
             return Some(lone);
         }
@@ -249,7 +289,11 @@ impl Suspects {
             at_ms: blame.at_ms,
             rejection: None,
             is_inferred_from: false,
+            is_seen: false,
         };
+        if self.row.is_some() && self.all.len() >= ROWS_MAX {
+            self.all.clear();
+        }
         let is_new = !self.all.contains_key(&identity);
         let known = self.all.entry(identity).or_insert(fresh);
         if known.rejection.is_some() {

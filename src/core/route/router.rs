@@ -119,7 +119,7 @@ impl Router {
         }
         if let Some(origin) = self.origin.header() {
             headers.push((ORIGIN_HEADER, Some(origin.as_bytes())));
-        } else if self.lsn_header {
+        } else if self.lsn_header && self.origin == RowOrigin::Log {
             headers.push((LSN_HEADER, found.lsn.bytes(Value::Absent, &found.scratch)));
         }
         let record = Record {

@@ -112,7 +112,7 @@ impl Default for RouteSpec {
 }
 
 /// Where rows are read from. Those of a table have no position in the log: their records say in the header
-/// [`super::ORIGIN_HEADER`] why they were read.
+/// [`super::ORIGIN_HEADER`] why they were read, unless all rows are polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RowOrigin {
     /// The log.
@@ -124,13 +124,15 @@ pub enum RowOrigin {
     Replay,
     /// The table, for rows that a lost slot has not delivered.
     Repair,
+    /// The table, for rows that wait in it.
+    Poll,
 }
 
 impl RowOrigin {
-    /// The header's value; `None` for the log.
+    /// The header's value, if it has one.
     pub const fn header(self) -> Option<&'static str> {
         match self {
-            Self::Log => None,
+            Self::Log | Self::Poll => None,
             Self::Backfill => Some("backfill"),
             Self::Replay => Some("replay"),
             Self::Repair => Some("repair"),

@@ -9,6 +9,10 @@ use std::time::Duration;
 use super::End;
 use crate::lsn::Lsn;
 
+/// Smallest distance of two acknowledgements while idle: one per transaction would cost both sides
+/// more than it tells.
+pub(super) const IDLE_ACKNOWLEDGE: Duration = Duration::from_millis(100);
+
 /// What bounds a session.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -24,4 +28,11 @@ pub struct Limits {
     pub until: Option<(Lsn, End)>,
     /// Whether positions are acknowledged at all (`run --dry-run` does not).
     pub acknowledge: bool,
+}
+
+impl Limits {
+    /// Smallest distance of two acknowledgements while idle.
+    pub(super) fn idle_spacing(&self) -> Duration {
+        IDLE_ACKNOWLEDGE.min(self.status_interval)
+    }
 }

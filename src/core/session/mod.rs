@@ -81,9 +81,6 @@ const COMMIT_TICK: Duration = Duration::from_micros(300);
 const IDLE_TICK: Duration = Duration::from_millis(50);
 /// Rows this old are many, or wait for something: then their number counts, not their latency.
 const BEHIND: Duration = Duration::from_millis(250);
-/// Smallest distance of two acknowledgements while idle: one per transaction would cost both sides
-/// more than it tells.
-const IDLE_ACKNOWLEDGE: Duration = Duration::from_millis(100);
 /// How long a session that must close the stream for a server that stops still waits for the brokers.
 /// Postgres's `fast` stop waits for us no longer than this.
 const SERVER_SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
@@ -364,7 +361,7 @@ impl Session {
         let since_last = now.at - self.last_status;
         let spacing = match self.phase {
             Phase::Ending { .. } => Duration::ZERO,
-            Phase::Streaming if self.pipeline.is_idle() => IDLE_ACKNOWLEDGE,
+            Phase::Streaming if self.pipeline.is_idle() => self.limits.idle_spacing(),
             Phase::Streaming => self.limits.status_interval,
         };
         let advanced = settled > self.acknowledged && since_last >= spacing;

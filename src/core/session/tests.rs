@@ -1,6 +1,7 @@
 //! Tests of a session that the simulation does not cover: when status updates are due, how long a drain may
 //! take, and consecutive refusals.
 
+use super::limits::IDLE_ACKNOWLEDGE;
 use super::*;
 use crate::pipeline::tests::{dead_letters, pipeline, transaction, wal};
 use crate::route::{OwnedRecord, Rejection, RejectionCode};

@@ -239,3 +239,48 @@ fn g4_a_fault_of_the_brokers_is_no_answer_to_the_record() {
         assert_eq!(judged.is_err(), is_refused, "{cause:?}");
     }
 }
+
+/// A session that polls: rows by the numbers of their transactions, in this order, all of which are refused; the
+/// suspects are those of the next one.
+fn polled(suspects: Suspects, first: u64, rows: &[(u32, &[u8], bool)]) -> Suspects {
+    let mut suspects = suspects.by_row();
+    let mut ledger = Ledger::new(Budget::default());
+    let mut blamed = Vec::new();
+    for (index, (xid, value, alone)) in (0..).zip(rows) {
+        let lsn = Lsn::new(first + 2 * index);
+        let known_by = suspects.begins(lsn, *xid);
+        ledger.begin(known_by, 7).unwrap();
+        let ticket = sent(&mut ledger, record(value).weight());
+        ledger.commit(Lsn::new(lsn.get() + 2)).unwrap();
+        blamed.push(blame(ticket, value, *alone, alone.then(rejection)));
+    }
+    suspects.learn(&blamed, None, &ledger, None).unwrap().suspects
+}
+
+#[test]
+fn g4_a_row_that_is_polled_is_known_wherever_it_stands_and_its_twin_is_not_suspected() {
+    let learned = polled(Suspects::default(), 1, &[(7, b"bad", false), (8, b"bad", false)]);
+    let learned = polled(learned, 501, &[(7, b"bad", true)]);
+    let mut suspects = learned.by_row();
+    let mut judged = |xid, lsn| {
+        suspects.begins(Lsn::new(lsn), xid);
+        let position = Position { commit_lsn: Lsn::new(lsn), ..row() };
+        suspects.judge((position, 0), &record(b"bad")).map_err(|rejection| rejection.code)
+    };
+    assert_eq!(judged(8, 1), Ok(true), "it goes alone");
+    assert_eq!(judged(7, 99), Err(RejectionCode::TooLarge));
+    assert_eq!(judged(9, 501), Ok(false), "the same content of another row");
+    suspects.marked();
+    assert!(suspects.all.is_empty(), "what is marked does not come again");
+}
+
+#[test]
+fn g3_rows_that_do_not_come_again_are_not_remembered_for_ever() {
+    let mut suspects = Suspects::default().by_row();
+    let blamed = blame(Ticket::new(0, 1), b"x", false, None);
+    for xid in 0..u32::try_from(ROWS_MAX + 10).unwrap() {
+        let commit_lsn = suspects.begins(Lsn::new(1), xid);
+        suspects.add(RecordIdentity { commit_lsn, weight: 1, content: 2 }, &blamed);
+    }
+    assert!(suspects.all.len() <= ROWS_MAX);
+}
