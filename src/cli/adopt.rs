@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::needs_slot;
 use super::runtime;
 use postrider_config::Delivery;
 use postrider_core::lsn::Lsn;
@@ -57,6 +58,7 @@ pub struct AdoptArgs {
 /// Runs it.
 pub(crate) fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(Vec::new())?.config;
+    needs_slot(&config, "postrider adopt")?;
     let source = Source { plan: Plan::new(kafka_spec(&config), config) };
     let runtime = runtime()?;
     let client = runtime.block_on(control::connect(&source.plan.config.source.connect));

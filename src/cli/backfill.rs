@@ -13,6 +13,7 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::needs_slot;
 use super::run::listen_for_signals;
 use super::version;
 use postrider_relay::telemetry::Telemetry;
@@ -50,7 +51,9 @@ pub struct BackfillArgs {
 
 /// Runs it.
 pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let plan = Plan::of(context.load(Vec::new())?.config);
+    let config = context.load(Vec::new())?.config;
+    needs_slot(&config, "postrider backfill")?;
+    let plan = Plan::of(config);
     let rows = TableRows::Backfill { restart: args.restart };
     let job = TableJob { rows, rate: args.rate };
     let runtime = super::runtime()?;

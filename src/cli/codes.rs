@@ -14,7 +14,7 @@ use postrider_kafka::{ReaderError, SinkError, TopicsError};
 use postrider_patterns::dead_letter::DeadLetterError;
 use postrider_postgres::control::ControlError;
 use postrider_postgres::control::prune::PruneError;
-use postrider_postgres::wal::{Class, WalError};
+use postrider_postgres::wal::{Class, PollError, WalError};
 use postrider_relay::{GateError, TableRowsError};
 
 macro_rules! codes {
@@ -48,6 +48,7 @@ codes! {
     P057 P058 P059 P060 P061 P062 P063 P064 P065 P066 P067 P068 P070 P071 P072 P073
     P074 P075 P076 P077 P078 P079 P080 P081 P082 P083 P084 P085 P086 P087 P088 P089
     P090 P091 P092 P096 P097 P098 P099 P100 P101 P102 P103 P104 P105
+    P110 P111 P112 P113 P114 P115 P116
     K001 K002 K003 K004 K005 K006 K007 K008 K009 K010 K011 K012 K013 K014 K016 K017
     K020 K021 K022 K023 K030 K031 K032 K033 K034 K035 K036 K040 K041 K042 K043 K044
     K045
@@ -119,6 +120,7 @@ pub(super) fn wal(error: &WalError) -> ErrorCode {
         WalError::OrderColumnMissing { .. } => ErrorCode::P082,
         WalError::QueryUntranslatable => ErrorCode::P090,
         WalError::Malformed(_) => ErrorCode::NOT_PGOUTPUT,
+        WalError::Poll(error) => poll(error),
         WalError::Server(_) => match error.class() {
             Class::Transient => ErrorCode::P020,
             Class::Held => ErrorCode::SLOT_HELD,
@@ -126,6 +128,17 @@ pub(super) fn wal(error: &WalError) -> ErrorCode {
             Class::Configuration => ErrorCode::P022,
             Class::Position => ErrorCode::P023,
         },
+    }
+}
+
+const fn poll(error: &PollError) -> ErrorCode {
+    match error {
+        PollError::Forbidden { .. } => ErrorCode::P111,
+        PollError::Refused { .. } => ErrorCode::P112,
+        PollError::NotMarked { .. } => ErrorCode::P113,
+        PollError::ColumnMissing { .. } => ErrorCode::P114,
+        PollError::NeverPending { .. } => ErrorCode::P115,
+        PollError::NoTime { .. } => ErrorCode::P116,
     }
 }
 

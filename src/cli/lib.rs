@@ -51,7 +51,7 @@ pub use codes::ErrorCode;
 pub use context::Context;
 pub use exit::ExitCode;
 pub use failure::{CommandFailure, Diagnostic, Form};
-use postrider_config::FlagValue;
+use postrider_config::{Config, FlagValue, SourceMode};
 use postrider_service::units::parse_duration;
 
 /// Runs one command.
@@ -106,6 +106,21 @@ fn brokers_flag(brokers: Option<&str>) -> Vec<FlagValue> {
     let flag =
         |value: &str| FlagValue { key: "kafka.brokers", value: value.to_owned(), flag: "-b" };
     brokers.map(flag).into_iter().collect()
+}
+
+/// Refuses what is about a slot where rows are polled.
+fn needs_slot(config: &Config, what: &str) -> Result<(), CommandFailure> {
+    if config.source.mode == SourceMode::Stream {
+        return Ok(());
+    }
+    let reason =
+        format!("`{what}` is about a replication slot, and source.mode = \"poll\" has none");
+    let failure = CommandFailure::new(ExitCode::Config, ErrorCode::P110, reason);
+    Err(failure.help(
+        "rows wait in their tables, and are told from others by source.poll.mark: `postrider run` delivers those that \
+         are there, `postrider replay` sends some again, `postrider route --from-database` shows what would be sent; \
+         delivered rows may be deleted by SQL",
+    ))
 }
 
 /// The control plane's runtime: one thread, as the hot path has its own.

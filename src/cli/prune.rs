@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::needs_slot;
 use super::progress_line::ProgressLine;
 use super::runtime;
 use postrider_config::OutboxSection;
@@ -83,6 +84,7 @@ pub struct PruneArgs {
 /// Runs it.
 pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(Vec::new())?.config;
+    needs_slot(&config, "postrider prune")?;
     let plan = Plan::new(kafka_spec(&config), config);
     let runtime = runtime()?;
     let client = runtime.block_on(control::connect(&plan.config.source.connect))?;

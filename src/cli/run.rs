@@ -21,8 +21,9 @@ use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::import::load_imported;
+use super::needs_slot;
 use super::version;
-use postrider_config::{Config, Loaded};
+use postrider_config::{Config, Loaded, SourceMode};
 use postrider_relay::telemetry::{HttpError, Listener, Telemetry, serve};
 use postrider_relay::{
     ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, run as run_relay,
@@ -72,6 +73,9 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
         Some(path) => load_imported(path, context, Vec::new())?,
         None => context.load(Vec::new())?,
     };
+    if args.dry_run {
+        needs_slot(&loaded.config, "run --dry-run")?;
+    }
     introduce(&loaded);
     let config = loaded.config;
     let bind = config.http.bind.filter(|_| !args.dry_run);
@@ -145,7 +149,8 @@ fn introduce(loaded: &Loaded) {
         config = %file,
         database = format!("{} on {}", source.connect.database, hosts.join(", ")),
         role = source.connect.user,
-        slot = source.slot,
+        mode = source.mode.as_str(),
+        slot = (source.mode == SourceMode::Stream).then_some(source.slot.as_str()),
         brokers = kafka.brokers.join(","),
         delivery = kafka.delivery.as_str(),
         "starting"

@@ -6,6 +6,7 @@
 //! existing rows is made only with `--from-now`.
 
 mod beginning;
+mod polling;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -20,7 +21,8 @@ use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::route;
 use postrider_config::{
-    Config, ConfigError, Delivery, FlagValue, Mistake, MistakeKind, Rejected, SourcePosition,
+    Config, ConfigError, Delivery, FlagValue, Mistake, MistakeKind, Rejected, SourceMode,
+    SourcePosition,
 };
 use postrider_core::route::check_topic;
 use postrider_kafka::{Grade, KafkaSpec, MadeTopics, Purpose, WantedTopic, make_topics};
@@ -46,7 +48,7 @@ Examples:
   postrider setup --print --no-slot | psql shop")]
 pub struct SetupArgs {
     /// Print the SQL, and the commands for the topics; change nothing
-    #[arg(long)]
+    #[arg(long, alias = "dry-run")]
     pub print: bool,
     /// An outbox table that exists already, in place of source.tables; may be repeated
     #[arg(long, value_name = "SCHEMA.NAME")]
@@ -110,6 +112,9 @@ pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Comma
     let config = context.load(flags)?.config;
     // Before anything is made.
     check_names(args.topics.as_deref().unwrap_or(&[]), &config)?;
+    if config.source.mode == SourceMode::Poll {
+        return polling::run(args, context, config);
+    }
     let relay = Plan::new(kafka_spec(&config), config);
     let wanted = relay.requirements().map_err(postrider_relay::RelayError::from)?;
     let choices = SetupChoices {

@@ -1,4 +1,4 @@
-//! [`FrameSource`]: what the loop reads frames from. The replication stream is one; a table's rows are the other.
+//! [`FrameSource`]: what the loop reads frames from: the replication stream, a table's rows, or rows that are polled.
 //!
 //! Output: frames in order, bytes and positions read so far, and, of tables, the place from which a later session
 //! goes on. Invariant: `peek` shows the same frame until `consume`; nothing but `fill` waits.
@@ -26,6 +26,11 @@ pub(super) trait FrameSource {
 
     /// Says how much is settled. Returns what was said so far.
     fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError>;
+
+    /// The session ends before its time: what was said to be settled is kept, as far as that is still to be done.
+    fn conclude(&mut self) -> Result<(), WalError> {
+        Ok(())
+    }
 
     /// Ends it in good order, in this time.
     fn finish(self, limit: Duration) -> Result<(), WalError>;

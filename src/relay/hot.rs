@@ -48,6 +48,7 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             // Or the next session repeats rows that are settled. If this fails, that session reports the reason.
             if let Some(status) = self.session.final_status(&self.sink) {
                 let _ = self.source.acknowledge(status.settled, status.ask_reply);
+                let _ = self.source.conclude();
             }
         }
         reporter.session_ended(&self.session, &self.source);

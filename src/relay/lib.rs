@@ -32,6 +32,7 @@ mod frame_source;
 mod hot;
 mod login_retry;
 mod plan;
+mod poll;
 mod publication_changes;
 mod report;
 mod session_mode;

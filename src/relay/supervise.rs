@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::failure::failure;
 use crate::plan::{Plan, PreparedSession};
+use crate::poll;
 use crate::publication_changes::PublicationChanges;
 use crate::report::Reporter;
 use crate::source_check::{SourceCheck, SourceCheckReply};
@@ -26,7 +27,7 @@ use crate::telemetry::{RelayState, Telemetry};
 use crate::topic_monitor::TopicMonitor;
 use crate::watch::{self, Unwatched, Watch};
 use crate::{RunOptions, Summary};
-use postrider_config::Delivery;
+use postrider_config::{Delivery, SourceMode};
 use postrider_core::gate::Facts;
 use postrider_core::lsn::Lsn;
 use postrider_core::session::{ControlRequest, End, Limits, Owed};
@@ -60,6 +61,10 @@ pub async fn deliver(
     telemetry: Telemetry,
 ) -> Result<Summary, RelayError> {
     let every = plan.config.source.status_interval;
+    if plan.config.source.mode == SourceMode::Poll {
+        let open = |spec: &_, _: &_, _| Producer::open(spec);
+        return Box::pin(poll::run(plan, options, stop, telemetry, open)).await;
+    }
     // Not on the stack of the caller, which would have room for each kind of sink.
     if plan.config.kafka.delivery == Delivery::ExactlyOnce {
         Box::pin(run(plan, options, stop, telemetry, ExactlyOnce::open)).await

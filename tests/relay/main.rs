@@ -20,6 +20,7 @@ mod doctor;
 mod http;
 mod kafka;
 mod load;
+mod poll;
 mod postgres;
 mod prune;
 mod readiness;

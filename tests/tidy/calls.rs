@@ -74,6 +74,8 @@ const CLOCK: Ban = Ban {
         "src/postgres/wal/stream.rs",
         // The time of a commit that a row's transaction stands for.
         "src/postgres/wal/table/mod.rs",
+        // The same of a row that was polled.
+        "src/postgres/wal/poll/mod.rs",
         // How long ago is a time of day.
         "src/cli/replay.rs",
         // The clock of this machine is what is checked.

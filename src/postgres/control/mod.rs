@@ -19,6 +19,7 @@ mod inspect;
 mod newest_rows;
 mod outbox_table;
 mod peek;
+mod poll_setup;
 mod preflight;
 pub mod prune;
 mod requirements_check;
@@ -46,6 +47,7 @@ pub use inspect::{
 pub use newest_rows::{NewestRows, newest_rows};
 pub use outbox_table::{DAYS_AHEAD, OutboxPartitions};
 pub use peek::{PeekRequest, PeekedMessage, peek};
+pub use poll_setup::{PollSetup, PollSetupMark};
 pub use preflight::{SLOT_LIMIT_MS, preflight, slot_blocked};
 pub use requirements_check::{SourceWarning, WarningAbout};
 pub use row_size::{UnboundedTable, unguarded};

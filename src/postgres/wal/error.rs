@@ -239,6 +239,9 @@ pub enum WalError {
     /// A row over the limit on frames that is no pgoutput message.
     #[error(transparent)]
     Malformed(#[from] DecodeError),
+    /// Rows cannot be polled, or not be marked.
+    #[error(transparent)]
+    Poll(#[from] super::poll::PollError),
 }
 
 impl WalError {
@@ -293,6 +296,7 @@ impl WalError {
             }
             Self::SlotHeld { .. } => Class::Held,
             Self::PublicationMissing { .. } => Class::Position,
+            Self::Poll(error) => error.class(),
             Self::Server(message) => class_of(message),
         }
     }
@@ -382,6 +386,7 @@ impl WalError {
                 "name the columns that the rows of one key are to be sent in the order of in outbox.order_by"
             }
             Self::Malformed(error) => return error.hint(),
+            Self::Poll(error) => return Some(error.hint()),
             Self::Server(message) => return server_hint(message),
         };
         Some(hint.to_owned())

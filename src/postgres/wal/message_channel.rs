@@ -61,6 +61,8 @@ pub(super) struct MessageChannel<T> {
     /// What the server's text is in, if that is not UTF-8.
     pub(super) charset: Option<Arc<Charset>>,
     notices: VecDeque<ServerMessage>,
+    /// A NotificationResponse came since this was last set back.
+    pub(super) is_notified: bool,
     parameters: BTreeMap<String, String>,
 }
 
@@ -74,6 +76,7 @@ impl<T: Transport> MessageChannel<T> {
             unheard: false,
             charset: None,
             notices: VecDeque::new(),
+            is_notified: false,
             parameters: BTreeMap::new(),
         }
     }
@@ -205,7 +208,8 @@ impl<T: Transport> MessageChannel<T> {
     /// Takes a message that may come at any time; false if it is not one of those.
     pub(super) fn set_aside(&mut self, head: Head) -> Result<bool, WalError> {
         match head.tag {
-            b'N' | b'S' | b'A' => {}
+            b'A' => self.is_notified = true,
+            b'N' | b'S' => {}
             // NegotiateProtocolVersion: we ask for 3.0 and no extension, so nothing is denied.
             b'v' => {
                 self.buffer.consume(head);

@@ -13,6 +13,7 @@ mod error;
 mod history;
 mod login;
 mod message_channel;
+mod poll;
 pub(crate) mod quote;
 #[cfg(test)]
 mod script;
@@ -29,6 +30,10 @@ pub use connection::{
 pub(crate) use error::STANDBY_REACHED;
 pub use error::{Class, ServerMessage, WalError};
 pub use history::TimelineHistory;
+pub use poll::{
+    BUCKETS, PollError, PollMark, PollOptions, PollPositions, PollRequest, PollStream, PollTable,
+    prepare_session,
+};
 pub use postrider_core::frame::Frame;
 pub use quote::{identifier, literal};
 pub use stream::Stream;

@@ -1,8 +1,9 @@
 //! A transport for tests: reads come from a script in pieces of any size, writes are recorded.
 //!
-//! It can refuse every second call, take a limited number of bytes, or close at the end, to test partial
+//! It can answer one query after the other, refuse every second call, take a limited number of bytes, or close at the end, to test partial
 //! reads and writes without a server. The functions build backend messages: errors, XLogData, keepalives.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ pub(super) struct Script {
     pub(super) written: Vec<u8>,
     /// Whether the peer closes after the script, instead of falling silent.
     pub(super) closes: bool,
+    /// Each comes when one more query was sent.
+    answers: VecDeque<Vec<u8>>,
+    answered: usize,
 }
 
 impl Script {
@@ -38,9 +42,19 @@ impl Script {
         Self { closes: true, ..Self::new(incoming, piece) }
     }
 
+    pub(super) fn answering(answers: Vec<Vec<u8>>, piece: usize) -> Self {
+        Self { answers: answers.into(), ..Self::stuttering(Vec::new(), piece) }
+    }
+
     fn blocks(&mut self) -> bool {
         self.calls += 1;
         self.stutter && self.calls.is_multiple_of(2)
+    }
+}
+
+impl AsRef<[u8]> for Script {
+    fn as_ref(&self) -> &[u8] {
+        &self.written
     }
 }
 
@@ -68,6 +82,13 @@ impl Transport for Script {
     }
 
     fn flush(&mut self) -> io::Result<bool> {
+        let query = &self.written[self.answered..];
+        if let [b'Q', a, b, c, d, ..] = *query
+            && query.len() > usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap()
+        {
+            self.answered = self.written.len();
+            self.incoming.extend(self.answers.pop_front().unwrap_or_default());
+        }
         Ok(true)
     }
 

@@ -57,6 +57,16 @@ impl Histogram {
         Self { counts, sum_us: self.sum_us.saturating_sub(earlier.sum_us) }
     }
 
+    /// What this and another one have counted together.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let mut counts = self.counts;
+        for (count, more) in counts.iter_mut().zip(&other.counts) {
+            *count = count.saturating_add(*more);
+        }
+        Self { counts, sum_us: self.sum_us.saturating_add(other.sum_us) }
+    }
+
     /// The bound of the bucket that holds the quantile, in microseconds: "at most". `per_mille` is
     /// 500 for the median, 990 for p99. `None` when nothing was counted, or it is above all bounds.
     pub fn quantile_us(&self, per_mille: u64) -> Option<u64> {

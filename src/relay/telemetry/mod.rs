@@ -8,6 +8,7 @@
 mod health;
 mod histogram;
 mod http;
+mod merged;
 mod metrics;
 mod process;
 mod snapshot;
@@ -42,7 +43,11 @@ pub struct BuildInfo {
 
 /// The meeting point of the relay and its observers. Cloning shares it.
 #[derive(Debug, Clone)]
-pub struct Telemetry(Arc<Inner>);
+pub struct Telemetry {
+    inner: Arc<Inner>,
+    /// Of several workers the one that publishes by this.
+    part: Option<usize>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -58,6 +63,8 @@ struct Latest {
     slot: Option<(SlotMetrics, Instant)>,
     /// When the hot thread last came by.
     tick: Instant,
+    /// The same of each of several workers.
+    parts: Vec<(Arc<Snapshot>, Instant)>,
 }
 
 /// One consistent view for an observer.
@@ -80,15 +87,31 @@ impl Telemetry {
     /// Begins in state `starting`; creation counts as the first tick.
     pub fn new(build: BuildInfo) -> Self {
         let started = Instant::now();
-        let latest = Latest { snapshot: Arc::default(), slot: None, tick: started };
-        Self(Arc::new(Inner { build, started, latest: Mutex::new(latest) }))
+        let (snapshot, parts) = (Arc::default(), Vec::new());
+        let latest = Latest { snapshot, slot: None, tick: started, parts };
+        let inner = Arc::new(Inner { build, started, latest: Mutex::new(latest) });
+        Self { inner, part: None }
+    }
+
+    /// For so many workers that publish side by side: observers see them as one.
+    pub(crate) fn parts(&self, count: u32) -> Vec<Self> {
+        let fresh = (Arc::default(), Instant::now());
+        self.latest().parts = (0..count).map(|_| fresh.clone()).collect();
+        (0..)
+            .take(self.latest().parts.len())
+            .map(|part| Self { part: Some(part), ..self.clone() })
+            .collect()
     }
 
     /// Replaces the snapshot. Meant for every 100 ms to 1 s; costs one allocation and a lock that
     /// is held only for pointer copies.
     pub fn publish(&self, snapshot: Snapshot) {
-        let snapshot = Arc::new(snapshot);
+        let mut snapshot = Arc::new(snapshot);
         let mut latest = self.latest();
+        if let Some(part) = self.part.and_then(|part| latest.parts.get_mut(part)) {
+            *part = (snapshot, Instant::now());
+            snapshot = Arc::new(merged::merged(latest.parts.iter().map(|(part, _)| &**part)));
+        }
         latest.snapshot = snapshot;
         latest.tick = Instant::now();
     }
@@ -96,7 +119,11 @@ impl Telemetry {
     /// Says that the hot thread is alive, where there is nothing new to publish (waiting to retry,
     /// connecting). At least every few seconds.
     pub fn tick(&self) {
-        self.latest().tick = Instant::now();
+        let (mut latest, now) = (self.latest(), Instant::now());
+        match self.part.and_then(|part| latest.parts.get_mut(part)) {
+            Some((_, tick)) => *tick = now,
+            None => latest.tick = now,
+        }
     }
 
     /// Replaces the sample of the slot; `None` when it is not known any more.
@@ -107,6 +134,8 @@ impl Telemetry {
     /// What an observer sees now.
     pub fn view(&self) -> View {
         let latest = self.latest().clone();
+        // The one that was away for longest.
+        let tick = latest.parts.iter().map(|(_, tick)| *tick).min().unwrap_or(latest.tick);
         let slot = latest.slot.filter(|(_, taken)| taken.elapsed() <= SLOT_SAMPLE_AGE_MAX);
         View {
             oldest_unacknowledged_age: latest
@@ -115,19 +144,19 @@ impl Telemetry {
                 .map_or(Duration::ZERO, age),
             snapshot: latest.snapshot,
             slot: slot.map(|(slot, _)| slot),
-            tick_age: latest.tick.elapsed(),
-            uptime: self.0.started.elapsed(),
+            tick_age: tick.elapsed(),
+            uptime: self.inner.started.elapsed(),
         }
     }
 
     /// The constant facts.
     pub fn build(&self) -> &BuildInfo {
-        &self.0.build
+        &self.inner.build
     }
 
     /// Every write under this lock is a plain assignment, so a poisoned one is still whole.
     fn latest(&self) -> MutexGuard<'_, Latest> {
-        self.0.latest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,11 +3,13 @@
 //! Text goes both ways in the encoding of the stream, so that rows have the bytes that a stream's rows have.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::{Connection, StreamEncoding};
 use crate::wal::error::WalError;
 use crate::wal::message_channel::MessageChannel;
 use crate::wal::transport::Transport;
+use postrider_core::pgoutput::Charset;
 
 impl<T: Transport> Connection<T> {
     /// Sends a query in the encoding of the stream; its answer, in that encoding, comes over [`Self::channel`].
@@ -36,6 +38,11 @@ impl<T: Transport> Connection<T> {
         }
     }
 
+    /// What text of the stream is in, if that is not UTF-8.
+    pub(in crate::wal) fn charset(&self) -> Option<Arc<Charset>> {
+        self.session.charset.clone()
+    }
+
     /// Bytes read since the connection began, framing included.
     pub(in crate::wal) const fn bytes_read(&self) -> u64 {
         self.session.bytes_read
@@ -49,5 +56,14 @@ impl<T: Transport> Connection<T> {
     /// What messages come over.
     pub(in crate::wal) const fn channel(&mut self) -> &mut MessageChannel<T> {
         &mut self.session
+    }
+
+    /// What was sent, by the transport that a test scripts.
+    #[cfg(test)]
+    pub(in crate::wal) fn channel_written(&self) -> Vec<u8>
+    where
+        T: AsRef<[u8]>,
+    {
+        self.session.transport.as_ref().to_vec()
     }
 }

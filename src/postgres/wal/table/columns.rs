@@ -19,12 +19,21 @@ pub struct RowColumn {
 /// The stream names a domain's innermost type (`logicalrep_write_typ` in `replication/logical/proto.c`). Objects of
 /// the system have OIDs below 16384 (`FirstNormalObjectId`).
 pub(crate) fn columns_sql(table_oid: &str) -> String {
+    sql(table_oid, "AND a.attgenerated = ''")
+}
+
+/// The same with generated columns, which a query can read.
+pub(in crate::wal) fn all_columns_sql(table_oid: &str) -> String {
+    sql(table_oid, "")
+}
+
+fn sql(table_oid: &str, condition: &str) -> String {
     format!(
         "WITH RECURSIVE type AS ( \
              SELECT a.attnum, t.oid, t.typtype, t.typbasetype \
              FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
              WHERE a.attrelid = {table_oid} AND a.attnum > 0 AND NOT a.attisdropped \
-                 AND a.attgenerated = '' \
+                 {condition} \
              UNION ALL \
              SELECT type.attnum, t.oid, t.typtype, t.typbasetype \
              FROM type JOIN pg_catalog.pg_type t ON type.typtype = 'd' AND t.oid = type.typbasetype) \

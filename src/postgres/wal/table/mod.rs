@@ -32,15 +32,18 @@ use cursor::Ends;
 use pace::Pace;
 use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
+use postrider_core::outbox::TableName;
 use postrider_core::pgoutput::encode::{self, Table};
 use postrider_core::pgoutput::{Begin, Commit, PgTime};
 use postrider_core::progress::RowCursor;
 
 pub use columns::RowColumn;
+pub(super) use columns::all_columns_sql;
 pub(crate) use columns::columns_sql;
 pub use lock::{TableFile, lock_tables, table_files};
 pub use scan::{OrderColumn, ScanRequest, TableScan, sql_rows};
 pub use selection::{RowNumbers, RowNumbersWriter};
+pub(super) use scan::{columns_of, sql_name};
 
 /// Rows of one transaction. Enough that its two frames cost nothing; few enough that a stop, which waits for its
 /// end, does not wait long.
@@ -418,13 +421,22 @@ impl<T: Transport> TableStream<T> {
 
 fn describe<T: Transport>(scan: &TableScan, connection: &Connection<T>, out: &mut Vec<u8>) {
     let TableScan { table, table_oid, .. } = scan;
-    let columns = scan.sent();
+    describe_table((table, *table_oid), scan.sent(), connection, out);
+}
+
+/// Writes the Relation of a table of these columns.
+pub(super) fn describe_table<T: Transport>(
+    (table, table_oid): (&TableName, u32),
+    columns: &[RowColumn],
+    connection: &Connection<T>,
+    out: &mut Vec<u8>,
+) {
     let modifiers: Vec<i32> = columns.iter().map(|column| column.modifier).collect();
     let names: Vec<_> = columns.iter().map(|column| connection.encoded(&column.name)).collect();
     let columns: Vec<(&[u8], u32)> =
         names.iter().zip(columns).map(|(name, column)| (&**name, column.type_oid)).collect();
     let described = Table {
-        id: *table_oid,
+        id: table_oid,
         schema: &connection.encoded(&table.schema),
         name: &connection.encoded(&table.name),
         columns: &columns,

@@ -139,7 +139,7 @@ impl TableScan {
 }
 
 /// A table's name in SQL.
-pub(super) fn sql_name(table: &TableName) -> String {
+pub(in crate::wal) fn sql_name(table: &TableName) -> String {
     format!("{}.{}", identifier(&table.schema), identifier(&table.name))
 }
 
@@ -153,8 +153,16 @@ fn columns<T: Transport>(
     connection: &mut Connection<T>,
     table_oid: u32,
 ) -> Result<Vec<RowColumn>, WalError> {
+    columns_of(connection, &columns_sql(&table_oid.to_string()))
+}
+
+/// The columns that a query of `columns` finds.
+pub(in crate::wal) fn columns_of<T: Transport>(
+    connection: &mut Connection<T>,
+    sql: &str,
+) -> Result<Vec<RowColumn>, WalError> {
     let malformed = || WalError::Protocol("a malformed answer about a table's columns");
-    let rows = connection.simple_query(&columns_sql(&table_oid.to_string()))?;
+    let rows = connection.simple_query(sql)?;
     let column = |row: Vec<Option<String>>| {
         let [Some(name), Some(type_oid), Some(modifier), Some(is_nullable)] =
             <[Option<String>; 4]>::try_from(row).map_err(|_| malformed())?

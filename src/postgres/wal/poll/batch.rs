@@ -1,0 +1,244 @@
+//! The rows of a batch: what the server's messages say of each, and where they lie until they are marked.
+//!
+//! Input: DataRow messages of the statement that takes a batch. Output: a row's place, time and identity, the Insert
+//! that a stream would have brought for it, and the places of the first rows as the statement that marks them wants
+//! them. Invariant: a message of another shape is an error (G7); a place is some twelve bytes (G3).
+
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use crate::wal::WalError;
+
+/// Columns of a row before those that are read: place, partition, time.
+const ABOUT: usize = 3;
+
+/// What is known of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct About {
+    /// `None`: it is held back.
+    pub(super) place: Option<Place>,
+    /// In microseconds since 1970, if the row says when it was written.
+    pub(super) made_us: Option<i64>,
+}
+
+/// Where a row lies: table or partition, block, number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) part: u32,
+    block: u32,
+    item: u16,
+}
+
+pub(super) const MALFORMED: WalError = WalError::Protocol("a malformed row of a batch");
+
+/// The columns of a DataRow; `None` is NULL.
+struct Columns<'a>(&'a [u8]);
+
+impl<'a> Columns<'a> {
+    fn of(body: &'a [u8]) -> Result<(usize, Self), WalError> {
+        let (count, rest) = body.split_first_chunk::<2>().ok_or(MALFORMED)?;
+        Ok((usize::from(u16::from_be_bytes(*count)), Self(rest)))
+    }
+
+    fn next(&mut self) -> Result<Option<&'a [u8]>, WalError> {
+        let (length, rest) = self.0.split_first_chunk::<4>().ok_or(MALFORMED)?;
+        self.0 = rest;
+        let length = i32::from_be_bytes(*length);
+        if length == -1 {
+            return Ok(None);
+        }
+        let length = usize::try_from(length).map_err(|_| MALFORMED)?;
+        let (value, rest) = rest.split_at_checked(length).ok_or(MALFORMED)?;
+        self.0 = rest;
+        Ok(Some(value))
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &[u8]) -> Result<T, WalError> {
+    str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(MALFORMED)
+}
+
+/// `(block,item)`.
+fn tid(part: u32, text: &[u8]) -> Result<Place, WalError> {
+    let inner =
+        text.strip_prefix(b"(").and_then(|text| text.strip_suffix(b")")).ok_or(MALFORMED)?;
+    let comma = inner.iter().position(|byte| *byte == b',').ok_or(MALFORMED)?;
+    let (block, item) = inner.split_at(comma);
+    Ok(Place { part, block: number(block)?, item: number(item.get(1..).unwrap_or_default())? })
+}
+
+/// What a row says of itself.
+pub(super) fn about(body: &[u8]) -> Result<About, WalError> {
+    Ok(about_of_beginning(body)?.0)
+}
+
+/// The same of the beginning of a row, and how many bytes that takes.
+pub(super) fn about_of_beginning(body: &[u8]) -> Result<(About, usize), WalError> {
+    let (_, mut columns) = Columns::of(body)?;
+    let (place, part, made) = (columns.next()?, columns.next()?, columns.next()?);
+    let part = number(part.ok_or(MALFORMED)?)?;
+    let place = place.map(|text| tid(part, text)).transpose()?;
+    let about = About { place, made_us: made.map(number).transpose()? };
+    Ok((about, body.len() - columns.0.len()))
+}
+
+/// A number in a column of a row that has nothing else.
+pub(super) fn count(body: &[u8], column: usize) -> Result<u64, WalError> {
+    let (_, mut columns) = Columns::of(body)?;
+    for _ in 0..column {
+        columns.next()?;
+    }
+    number(columns.next()?.ok_or(MALFORMED)?)
+}
+
+/// A number by which a row is known whenever it is sent: of its table and its id.
+pub(super) fn identity(table_oid: u32, id: Option<usize>, body: &[u8]) -> Result<u32, WalError> {
+    let mut hasher = DefaultHasher::new();
+    table_oid.hash(&mut hasher);
+    if let Some(place) = id {
+        let (_, mut columns) = Columns::of(body)?;
+        for _ in 0..ABOUT + place {
+            columns.next()?;
+        }
+        columns.next()?.hash(&mut hasher);
+    }
+    let [a, b, c, d, ..] = hasher.finish().to_be_bytes();
+    Ok(u32::from_be_bytes([a, b, c, d]))
+}
+
+/// The same of a row whose id is not read: of its table and place.
+pub(super) fn identity_of_place(table_oid: u32, place: Place) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    (table_oid, place.part, place.block, place.item).hash(&mut hasher);
+    let [a, b, c, d, ..] = hasher.finish().to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+/// What an Insert has before its columns.
+pub(super) fn insert_head(table_oid: u32, columns: usize) -> Result<[u8; 8], WalError> {
+    let columns = u16::try_from(columns).map_err(|_| MALFORMED)?;
+    let ([a, b, c, d], [high, low]) = (table_oid.to_be_bytes(), columns.to_be_bytes());
+    Ok([b'I', a, b, c, d, b'N', high, low])
+}
+
+/// Replaces what is in `out` by the Insert of a row.
+pub(super) fn insert(
+    (table_oid, columns): (u32, usize),
+    body: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), WalError> {
+    let (count, mut row) = Columns::of(body)?;
+    if count != ABOUT + columns {
+        return Err(MALFORMED);
+    }
+    for _ in 0..ABOUT {
+        row.next()?;
+    }
+    out.clear();
+    out.extend(insert_head(table_oid, columns)?);
+    for _ in 0..columns {
+        match row.next()? {
+            None => out.push(b'n'),
+            Some(value) => {
+                let Ok(length) = u32::try_from(value.len()) else { return Err(MALFORMED) };
+                out.push(b't');
+                out.extend(length.to_be_bytes());
+                out.extend(value);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The places of these rows, by table or partition, each with how many they are.
+pub(super) fn by_part(places: &[Place]) -> Vec<(u32, u64, String)> {
+    let mut parts: Vec<(u32, u64, String)> = Vec::new();
+    for Place { part, block, item } in places {
+        let known = parts.iter().position(|(known, ..)| known == part);
+        let at = known.unwrap_or_else(|| {
+            parts.push((*part, 0, String::new()));
+            parts.len() - 1
+        });
+        let Some((_, count, list)) = parts.get_mut(at) else {
+            unreachable!("it is known, or was added")
+        };
+        let comma = if *count == 0 { "" } else { "," };
+        // Writing to a string cannot fail.
+        let _ = write!(list, "{comma}\"({block},{item})\"");
+        *count += 1;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_core::pgoutput::Column;
+    use postrider_core::pgoutput::encode;
+
+    pub(in super::super) fn row(values: &[Option<&str>]) -> Vec<u8> {
+        let mut body = u16::try_from(values.len()).unwrap().to_be_bytes().to_vec();
+        for value in values {
+            match value {
+                None => body.extend((-1_i32).to_be_bytes()),
+                Some(text) => {
+                    body.extend(u32::try_from(text.len()).unwrap().to_be_bytes());
+                    body.extend(text.as_bytes());
+                }
+            }
+        }
+        body
+    }
+
+    #[test]
+    fn a_row_says_where_it_lies_and_when_it_was_written() {
+        let body = row(&[Some("(7,12)"), Some("16500"), Some("1700000000000001"), Some("x")]);
+        let place = Some(Place { part: 16_500, block: 7, item: 12 });
+        assert_eq!(about(&body).unwrap(), About { place, made_us: Some(1_700_000_000_000_001) });
+        let held_back = row(&[None, Some("16500"), None, None]);
+        assert_eq!(about(&held_back).unwrap(), About { place: None, made_us: None });
+    }
+
+    #[test]
+    fn a_row_is_the_insert_that_a_stream_would_have_brought() {
+        let body = row(&[Some("(0,1)"), Some("7"), None, Some("a"), None, Some("")]);
+        let (mut made, mut wanted) = (Vec::new(), Vec::new());
+        insert((7, 3), &body, &mut made).unwrap();
+        encode::insert(&mut wanted, 7, &[Column::Text(b"a"), Column::Null, Column::Text(b"")]);
+        assert_eq!(made, wanted);
+    }
+
+    #[test]
+    fn rows_are_known_by_table_and_id_whatever_else_they_say() {
+        let of = |table, id: &str, rest: &str| {
+            let body = row(&[Some("(0,1)"), Some("7"), None, Some(rest), Some(id)]);
+            identity(table, Some(1), &body).unwrap()
+        };
+        assert_eq!(of(7, "a", "x"), of(7, "a", "y"));
+        assert!(of(7, "a", "x") != of(7, "b", "x") && of(7, "a", "x") != of(8, "a", "x"));
+    }
+
+    #[test]
+    fn places_are_listed_by_part() {
+        let place = |part, item| Place { part, block: 3, item };
+        let parts = by_part(&[place(1, 1), place(2, 5), place(1, 2)]);
+        let list = |text: &str| text.to_owned();
+        assert_eq!(parts, [(1, 2, list("\"(3,1)\",\"(3,2)\"")), (2, 1, list("\"(3,5)\""))]);
+    }
+
+    #[test]
+    fn g7_messages_of_another_shape_are_errors() {
+        let good = row(&[Some("(0,1)"), Some("7"), None, Some("a")]);
+        for length in 0..good.len() {
+            let cut = &good[..length];
+            let mut out = Vec::new();
+            assert!(insert((7, 1), cut, &mut out).is_err(), "{length}");
+        }
+        assert!(insert((7, 2), &good, &mut Vec::new()).is_err());
+        for place in ["", "(", "(1)", "(1,2", "(a,b)", "(1,70000)"] {
+            assert!(about(&row(&[Some(place), Some("7"), None])).is_err(), "{place}");
+        }
+        assert!(about(&row(&[None, None, None])).is_err());
+        assert!(count(&row(&[Some("x")]), 0).is_err() && count(&row(&[Some("1")]), 1).is_err());
+    }
+}

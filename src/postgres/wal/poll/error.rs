@@ -1,0 +1,156 @@
+//! Why rows cannot be polled or marked, with the remedy. Each needs a human: what passes by itself is a
+//! [`WalError::Server`](crate::wal::WalError::Server).
+
+use crate::wal::error::{Class, ServerMessage};
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PollError {
+    /// The role may not read, lock or mark rows.
+    #[error("the role may not poll table {table}: {}", .server.message)]
+    Forbidden {
+        /// The table.
+        table: String,
+        /// What it needs.
+        needs: String,
+        /// What the server said.
+        server: Box<ServerMessage>,
+    },
+    /// The statement that takes rows, or the one that marks them, fails whenever it is run.
+    #[error("cannot {doing} rows of table {table}: {server}")]
+    Refused {
+        /// `take` or `mark`.
+        doing: &'static str,
+        /// The table.
+        table: String,
+        /// What the server said.
+        server: Box<ServerMessage>,
+    },
+    /// The statement went through, and rows are as they were.
+    #[error("rows of table {table} that were marked as delivered are still pending: {what}")]
+    NotMarked {
+        /// The table.
+        table: String,
+        /// What became of them.
+        what: &'static str,
+    },
+    /// A column that rows are marked in, or ordered by, does not exist.
+    #[error("table {table} has no column `{column}`, which {option} names")]
+    ColumnMissing {
+        /// The table.
+        table: String,
+        /// The column.
+        column: String,
+        /// The option.
+        option: &'static str,
+    },
+    /// No row is ever NULL in the column that says which rows wait.
+    #[error("column `{column}` of table {table} is NOT NULL, so that no row waits to be delivered")]
+    NeverPending {
+        /// The table.
+        table: String,
+        /// The column.
+        column: String,
+    },
+    /// CloudEvents have a time, which must be the same whenever a row is sent.
+    #[error("table {table} has no column with the time of an event")]
+    NoTime {
+        /// The table.
+        table: String,
+    },
+}
+
+impl PollError {
+    /// An error of the server to a statement on a table, if it would come again each time.
+    pub(super) fn of(
+        (doing, table, needs): (&'static str, &str, &str),
+        server: ServerMessage,
+    ) -> Result<Self, ServerMessage> {
+        let (table, server) = (table.to_owned(), Box::new(server));
+        match server.code.as_str() {
+            "42501" => Ok(Self::Forbidden { table, needs: needs.to_owned(), server }),
+            // A standby, or a primary that is about to be one.
+            "25006" => Err(*server),
+            code => match code.get(..2) {
+                // Constraints, and what functions of triggers raise.
+                Some(
+                    "21" | "22" | "23" | "27" | "2F" | "38" | "39" | "42" | "44" | "0A" | "P0",
+                ) => Ok(Self::Refused { doing, table, server }),
+                _ => Err(*server),
+            },
+        }
+    }
+
+    /// What it means for the relay.
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::Forbidden { .. } => Class::Permission,
+            Self::Refused { .. }
+            | Self::NotMarked { .. }
+            | Self::ColumnMissing { .. }
+            | Self::NeverPending { .. }
+            | Self::NoTime { .. } => Class::Configuration,
+        }
+    }
+
+    /// What to do.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Forbidden { needs, .. } => needs.clone(),
+            Self::Refused { doing: "mark", .. } => {
+                "find the constraint or trigger that the message names, and let it pass what the relay writes \
+                 (source.poll.mark); rows that were delivered and could not be marked are delivered again"
+                    .to_owned()
+            }
+            Self::Refused { .. } => {
+                "compare the names and values in [source.poll] and outbox.order_by with the table; nothing of this \
+                 batch was delivered"
+                    .to_owned()
+            }
+            Self::NotMarked { .. } => {
+                "a trigger of the table skips the UPDATE or DELETE of the relay, or writes the old value back: let it \
+                 pass what the relay writes; those rows were delivered, and are delivered again"
+                    .to_owned()
+            }
+            Self::ColumnMissing { option, .. } if option.starts_with("source.poll") => {
+                "`postrider setup` adds it; or set that option to the table's own name, or source.poll.mark to another \
+                 way"
+                    .to_owned()
+            }
+            Self::ColumnMissing { .. } => {
+                "name the columns that the rows of one key are to be sent in the order of in outbox.order_by".to_owned()
+            }
+            Self::NeverPending { table, column } => format!(
+                "ALTER TABLE {table} ALTER COLUMN \"{column}\" DROP NOT NULL; or say which value means that a row waits: \
+                 source.poll.mark = \"status\", source.poll.status = \"{column}\", source.poll.pending = [\"-infinity\"], \
+                 source.poll.sent = \"now\""
+            ),
+            Self::NoTime { .. } => {
+                "name a column in outbox.timestamp or outbox.created_at; or set format.value to another format".to_owned()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_again_each_time_is_definite_and_what_passes_is_not() {
+        let about = ("mark", "public.outbox", "GRANT");
+        let of = |code: &str| {
+            PollError::of(
+                about,
+                ServerMessage { code: code.to_owned(), ..ServerMessage::default() },
+            )
+        };
+        assert_eq!(of("42501").unwrap().class(), Class::Permission);
+        for code in ["23514", "P0001", "22P02", "42703"] {
+            assert_eq!(of(code).unwrap().class(), Class::Configuration, "{code}");
+        }
+        for code in ["40001", "40P01", "57P01", "53100", "25006", "55P03", "08006"] {
+            assert!(of(code).is_err(), "{code}");
+        }
+    }
+}

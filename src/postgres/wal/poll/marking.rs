@@ -1,0 +1,135 @@
+//! The end of a batch: what is settled is marked, and its transaction committed.
+//!
+//! Input: how much is settled. Output: marks in the database; an error where rows were not marked as was asked for.
+//! Invariant: a row is marked only if it is settled (G1), and only while it is locked by this batch.
+
+use std::time::Instant;
+
+use super::error::PollError;
+use super::{ALIVE_EVERY, POSITIONS, PollStream, State, batch};
+use crate::wal::message_channel::remaining;
+use crate::wal::{REPLY_TIMEOUT, Transport, WalError};
+use postrider_core::lsn::Lsn;
+
+impl<T: Transport> PollStream<T> {
+    /// Everything up to `settled` is: a batch that is settled as a whole is marked and committed. Otherwise the server
+    /// hears that we live, lest it ends a session that seems dead.
+    pub fn settle(&mut self, settled: Lsn) -> Result<(), WalError> {
+        self.settled = self.settled.max(settled);
+        if self.state == State::Open && self.settled >= self.next {
+            self.commit(self.places.len())
+        } else if self.state == State::Open
+            && self.unanswered == 0
+            && self.spoke.elapsed() >= ALIVE_EVERY
+        {
+            self.ask("SELECT")
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Marks what is settled of an open batch, and leaves the rest as it was.
+    pub fn conclude(&mut self) -> Result<(), WalError> {
+        let settled = self.settled.get().saturating_sub(self.first.get()) / POSITIONS;
+        let rows = usize::try_from(settled).unwrap_or(usize::MAX).min(self.places.len());
+        if rows == 0 || !matches!(self.state, State::Asked(2..) | State::Open) {
+            return Ok(());
+        }
+        self.state = State::Open;
+        self.commit(rows)
+    }
+
+    /// Marks the first rows of the batch, and ends its transaction.
+    fn commit(&mut self, rows: usize) -> Result<(), WalError> {
+        let Some(table) = self.tables.get(self.table) else {
+            unreachable!("a batch is of a table")
+        };
+        let parts = batch::by_part(self.places.get(..rows).unwrap_or_default());
+        let mut sql = String::new();
+        for (part, _, places) in &parts {
+            sql += &table.mark(*part, places);
+        }
+        sql += "COMMIT";
+        self.ask(&sql)?;
+        let (mut counts, mut tag) = (Vec::new(), Vec::new());
+        self.read_answers(&mut counts, &mut tag)?;
+        let wanted: Vec<u64> = parts.iter().map(|(_, count, _)| *count).collect();
+        self.check_marked(&wanted, &counts)?;
+        if tag != b"COMMIT\0" {
+            return Err(WalError::Protocol("a batch that was not committed"));
+        }
+        self.next = Lsn::new(self.first.get() + POSITIONS * rows as u64);
+        (self.first, self.keepalive, self.state) = (self.next, Some(self.next), State::Idle);
+        self.places.clear();
+        self.schedule.delivered(self.polled, Instant::now());
+        Ok(())
+    }
+
+    /// Reads everything that is asked for: the rows of counts of the last query, and its last tag.
+    fn read_answers(
+        &mut self,
+        counts: &mut Vec<(u64, u64)>,
+        tag: &mut Vec<u8>,
+    ) -> Result<(), WalError> {
+        const DOING: &str = "marking rows as delivered";
+        let deadline = Instant::now().checked_add(REPLY_TIMEOUT);
+        while self.unanswered > 0 {
+            self.large = None;
+            let is_between = self.pass_large()?;
+            let channel = self.connection.channel();
+            let head = match channel.buffer.head() {
+                // A row that is not delivered any more.
+                Err(WalError::MessageTooLarge { tag: b'D', bytes, .. }) => {
+                    channel.buffer.pass(bytes, 0);
+                    continue;
+                }
+                head => head?.filter(|_| is_between),
+            };
+            let Some(head) = head else {
+                channel.push_out()?;
+                if channel.read_available()? == 0 {
+                    let left = remaining(deadline, DOING)?;
+                    channel.wait(left)?;
+                }
+                continue;
+            };
+            if channel.set_aside(head)? {
+                continue;
+            }
+            let is_last = self.unanswered == 1;
+            match head.tag {
+                b'D' if is_last => {
+                    let body = channel.buffer.body(head);
+                    counts.push((batch::count(body, 0)?, batch::count(body, 1)?));
+                }
+                b'C' if is_last => channel.buffer.body(head).clone_into(tag),
+                b'E' => return Err(self.refused(head)?),
+                b'Z' => self.unanswered -= 1,
+                _ => {}
+            }
+            self.connection.channel().buffer.consume(head);
+        }
+        Ok(())
+    }
+
+    /// Whether rows were marked as was asked for: a trigger may have had its own way.
+    fn check_marked(&self, wanted: &[u64], counts: &[(u64, u64)]) -> Result<(), WalError> {
+        let marked = counts.iter().map(|(marked, _)| marked);
+        let what = if counts.len() != wanted.len() {
+            return Err(WalError::Protocol("a mark without its count"));
+        } else if marked.ne(wanted) {
+            "some were left out"
+        } else if counts.iter().any(|(_, still)| *still > 0) {
+            "they have what rows have that wait"
+        } else {
+            return Ok(());
+        };
+        Err(PollError::NotMarked { table: self.table_name(), what }.into())
+    }
+
+    /// Ends it in good order: what is settled is marked.
+    pub fn finish(mut self) -> Result<Lsn, WalError> {
+        self.conclude()?;
+        Ok(self.committed())
+    }
+}

@@ -1,0 +1,488 @@
+//! Rows that wait in their tables, taken in batches, as a stream of frames, so that whoever delivers a replication
+//! stream delivers them too.
+//!
+//! Input: [`PollTable`]s, asked one after the other over a connection that needs no right to replicate, and how much
+//! is settled. Output: [`Frame`]s as a stream has them: each row is a transaction of its own, which was committed when
+//! the row was written, and whose number is made of its table and id; keepalives say how far rows are marked.
+//!
+//! A batch is one transaction of the database. It locks parts of the keys and the rows, and stays open until every row
+//! is settled; then it marks them and commits. Invariant: only settled rows are marked (G1); no two batches have rows
+//! of one key at a time, whichever process they are of (G2); positions are not those of the log, but count rows from
+//! where the caller says; memory is bounded by the largest row and some twelve bytes for each row of a batch (G3);
+//! malformed bytes are an error (G7). A connection that ends, however, leaves the rows as they were.
+
+mod batch;
+mod error;
+mod large;
+mod marking;
+mod request;
+mod schedule;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use postgres_protocol::message::backend::Message;
+
+use super::buffer::Head;
+use super::connection::Connection;
+use super::error::WalError;
+use super::message_channel::parse;
+use super::table::describe_table;
+use super::transport::{Transport, Wire};
+use batch::Place;
+use large::LargeRow;
+use postrider_core::frame::Frame;
+use postrider_core::lsn::Lsn;
+use postrider_core::pgoutput::encode;
+use postrider_core::pgoutput::{Begin, Commit, PgTime};
+use schedule::{Polled, Schedule};
+
+pub use error::PollError;
+pub use request::{BUCKETS, PollMark, PollRequest, PollTable};
+pub use schedule::PollOptions;
+pub use session::prepare_session;
+
+/// What each row takes of positions, as rows of a [`TableStream`](super::TableStream) do.
+const POSITIONS: u64 = 2;
+/// A server that plans and reads a batch of a large table without an index may take so long.
+const ANSWER_LIMIT: Duration = Duration::from_mins(5);
+/// Who has not looked for so long has not waited.
+const AWAY: Duration = Duration::from_secs(1);
+/// While a batch is open the server hears of us so often; see [`session`].
+const ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// Where a session stands in the life of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// No transaction is open.
+    Idle,
+    /// A batch was asked for; so many of the three statements are answered.
+    Asked(u8),
+    /// All rows of the batch were read.
+    Open,
+    /// A transaction without rows is being ended.
+    Closing,
+}
+
+/// What of a row was shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Between,
+    Begun,
+    Inserted,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Shown {
+    Keepalive(Lsn),
+    Begin,
+    Relation,
+    Row(Head, Place),
+    Large,
+    Commit,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct PollStream<T = Wire> {
+    connection: Connection<T>,
+    tables: Vec<PollTable>,
+    is_described: Vec<bool>,
+    schedule: Schedule,
+    state: State,
+    /// The table of the batch, and how its poll goes.
+    table: usize,
+    polled: Polled,
+    /// Of the rows that were consumed.
+    places: Vec<Place>,
+    /// The next row, if it is larger than a message may be.
+    large: Option<Box<LargeRow>>,
+    step: Step,
+    /// What `peek` shows.
+    shown: Option<Shown>,
+    frame: Vec<u8>,
+    commit_time: PgTime,
+    /// When the row was shown.
+    sent: PgTime,
+    /// Where the first row of the batch stands, and the next one.
+    first: Lsn,
+    next: Lsn,
+    settled: Lsn,
+    /// A keepalive to show between two rows.
+    keepalive: Option<Lsn>,
+    /// A session before this one left records unconfirmed up to here.
+    owed: Lsn,
+    /// Where it ends, once no row waits.
+    end: Option<Lsn>,
+    /// Queries whose answer is not read to its end.
+    unanswered: u32,
+    spoke: Instant,
+    /// When something came last, or was not waited for, and when it was looked for.
+    heard: Instant,
+    filled: Instant,
+    bytes_before: u64,
+}
+
+/// From where positions count, and up to where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PollPositions {
+    /// The first row stands here.
+    pub first: Lsn,
+    /// What earlier sessions sent up to here, and was not marked, is settled once it comes again or is nobody's.
+    pub owed: Lsn,
+    /// Above any number of rows: told when no row waits, by a stream that ends then.
+    pub end: Lsn,
+}
+
+impl<T: Transport> PollStream<T> {
+    /// Polls these tables over a connection that [`prepare_session`] has prepared.
+    ///
+    /// # Panics
+    /// Without a table.
+    pub fn begin(
+        connection: Connection<T>,
+        tables: Vec<PollTable>,
+        options: PollOptions,
+        at: PollPositions,
+    ) -> Self {
+        assert!(!tables.is_empty(), "there is a table to poll");
+        let (now, bytes) = (Instant::now(), connection.bytes_read());
+        Self {
+            is_described: vec![false; tables.len()],
+            end: options.once.then_some(at.end),
+            schedule: Schedule::new(options, tables.len(), now),
+            tables,
+            connection,
+            state: State::Idle,
+            table: 0,
+            polled: Polled::default(),
+            places: Vec::new(),
+            large: None,
+            step: Step::Between,
+            shown: None,
+            frame: Vec::new(),
+            commit_time: PgTime::default(),
+            sent: PgTime::default(),
+            first: at.first,
+            next: at.first,
+            settled: at.first,
+            keepalive: Some(at.first),
+            owed: at.owed,
+            unanswered: 0,
+            spoke: now,
+            heard: now,
+            filled: now,
+            bytes_before: bytes,
+        }
+    }
+
+    /// Reads what is there and fits; polls if that is due. If nothing is there, waits at most `wait` for it. Returns
+    /// the bytes read.
+    pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
+        self.connection.channel().push_out()?;
+        let bytes = self.connection.channel().read_available()?;
+        if bytes > 0 || !self.waits_for_answer() {
+            self.heard = Instant::now();
+        }
+        if bytes > 0 {
+            return Ok(bytes);
+        }
+        self.take_messages()?;
+        let mut wait = wait;
+        if self.state == State::Idle && self.keepalive.is_none() {
+            let now = Instant::now();
+            if std::mem::take(&mut self.connection.channel().is_notified) {
+                self.schedule.notified(now);
+            }
+            let pause = self.schedule.pause(now);
+            if pause.is_zero() {
+                self.poll()?;
+            }
+            wait = wait.min(pause.max(Duration::from_millis(1)));
+        }
+        if self.heard.elapsed() >= ANSWER_LIMIT {
+            return Err(WalError::TimedOut { doing: "taking a batch of rows" });
+        }
+        let channel = self.connection.channel();
+        if wait.is_zero() || channel.buffer.room()?.is_empty() {
+            return Ok(0);
+        }
+        channel.wait(wait)?;
+        channel.push_out()?;
+        channel.read_available()
+    }
+
+    fn waits_for_answer(&mut self) -> bool {
+        let now = Instant::now();
+        // While nobody read, nothing could come.
+        let was_away = now.duration_since(std::mem::replace(&mut self.filled, now)) > AWAY;
+        matches!(self.state, State::Asked(_) | State::Closing) && !was_away
+    }
+
+    fn poll(&mut self) -> Result<(), WalError> {
+        let (table, parts, window) = self.schedule.next();
+        let Some(polled) = self.tables.get(table) else { unreachable!("table {table} is polled") };
+        let sql = polled.take(parts, window);
+        self.polled = Polled { parts: (polled.parts(parts.1), 0), window, ..Polled::default() };
+        self.ask(&sql)?;
+        (self.table, self.state, self.first) = (table, State::Asked(0), self.next);
+        Ok(())
+    }
+
+    fn ask(&mut self, sql: &str) -> Result<(), WalError> {
+        self.connection.send_in_own_encoding(sql)?;
+        self.unanswered += 1;
+        self.spoke = Instant::now();
+        Ok(())
+    }
+
+    /// The next frame, if it is there; the same one until [`PollStream::consume`]. Errors that the server reports
+    /// come from here.
+    pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
+        if self.shown.is_none() {
+            self.shown = self.next_frame()?;
+        }
+        let (start, sent_us) = (self.next, self.sent.0);
+        Ok(match (self.shown, &self.large) {
+            (None, _) => None,
+            (Some(Shown::Keepalive(end)), _) => Some(Frame::Keepalive { end, reply_now: false }),
+            (Some(Shown::Large), Some(large)) => {
+                Some(Frame::Excerpt { start, sent_us, excerpt: large.excerpt()? })
+            }
+            (Some(_), _) => Some(Frame::Wal { start, sent_us, data: &self.frame }),
+        })
+    }
+
+    /// Takes the frame that `peek` showed.
+    pub fn consume(&mut self) {
+        match self.shown.take() {
+            Some(Shown::Keepalive(end)) => {
+                self.keepalive = None;
+                self.next = self.next.max(end);
+                self.first = self.next;
+            }
+            Some(Shown::Begin) => self.step = Step::Begun,
+            Some(Shown::Row(head, place)) => {
+                self.connection.channel().buffer.consume(head);
+                self.places.push(place);
+                self.step = Step::Inserted;
+            }
+            Some(Shown::Large) => {
+                self.places.extend(self.large.take().map(|large| large.place));
+                self.step = Step::Inserted;
+            }
+            Some(Shown::Commit) => {
+                self.next = end_of(self.next);
+                self.step = Step::Between;
+            }
+            Some(Shown::Relation) | None => {}
+        }
+    }
+
+    fn next_frame(&mut self) -> Result<Option<Shown>, WalError> {
+        match self.step {
+            Step::Between => {
+                if let Some(end) = self.keepalive {
+                    return Ok(Some(Shown::Keepalive(end)));
+                }
+                match self.take_messages()? {
+                    Some(head) => self.begin_frame(head).map(Some),
+                    None if self.large.is_some() && self.pass_large()? => {
+                        Ok(Some(self.begin_large_frame()))
+                    }
+                    None => Ok(None),
+                }
+            }
+            Step::Begun => self.row_frame().map(Some),
+            Step::Inserted => {
+                let (commit_lsn, commit_time) = (self.next, self.commit_time);
+                let commit = Commit { commit_lsn, end_lsn: end_of(commit_lsn), commit_time };
+                self.frame.clear();
+                encode::commit(&mut self.frame, &commit);
+                Ok(Some(Shown::Commit))
+            }
+        }
+    }
+
+    fn begin_frame(&mut self, head: Head) -> Result<Shown, WalError> {
+        let Some(table) = self.tables.get(self.table) else { unreachable!("a row is of a table") };
+        let body = self.connection.channel().buffer.body(head);
+        let xid = batch::identity(table.table_oid, table.id, body)?;
+        let made_us = batch::about(body)?.made_us;
+        Ok(self.begin_transaction(xid, made_us))
+    }
+
+    fn begin_large_frame(&mut self) -> Shown {
+        let Some(large) = &self.large else { unreachable!("a row has passed") };
+        let (xid, made_us) = (large.identity, large.made_us);
+        self.begin_transaction(xid, made_us)
+    }
+
+    fn begin_transaction(&mut self, xid: u32, made_us: Option<i64>) -> Shown {
+        let sent_us = now_us();
+        self.sent = PgTime::from_unix_us(sent_us);
+        self.commit_time = PgTime::from_unix_us(made_us.unwrap_or(sent_us));
+        let begin = Begin { final_lsn: self.next, commit_time: self.commit_time, xid };
+        self.frame.clear();
+        encode::begin(&mut self.frame, &begin);
+        Shown::Begin
+    }
+
+    fn row_frame(&mut self) -> Result<Shown, WalError> {
+        let Some(table) = self.tables.get(self.table) else { unreachable!("a row is of a table") };
+        let Some(is_described) = self.is_described.get_mut(self.table) else {
+            unreachable!("each table is described or not")
+        };
+        if !std::mem::replace(is_described, true) {
+            let named = (&table.table, table.table_oid);
+            describe_table(named, &table.columns, &self.connection, &mut self.frame);
+            return Ok(Shown::Relation);
+        }
+        if self.large.is_some() {
+            return Ok(Shown::Large);
+        }
+        let shape = (table.table_oid, table.columns.len());
+        let buffer = &self.connection.channel().buffer;
+        let Some(head) = buffer.head()? else { unreachable!("the row's beginning was shown") };
+        let body = buffer.body(head);
+        let Some(place) = batch::about(body)?.place else {
+            unreachable!("a row that is held back is not shown")
+        };
+        batch::insert(shape, body, &mut self.frame)?;
+        Ok(Shown::Row(head, place))
+    }
+
+    /// Takes messages up to a row that is to be delivered.
+    fn take_messages(&mut self) -> Result<Option<Head>, WalError> {
+        while self.step == Step::Between && self.large.is_none() && self.pass_large()? {
+            let channel = self.connection.channel();
+            let head = match channel.buffer.head() {
+                Ok(Some(head)) => head,
+                Ok(None) => break,
+                Err(WalError::MessageTooLarge { tag: b'D', bytes, .. })
+                    if self.state == State::Asked(2) =>
+                {
+                    if self.begin_large(bytes)? {
+                        continue;
+                    }
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            if channel.set_aside(head)? {
+                continue;
+            }
+            match (head.tag, self.state) {
+                (b'D', State::Asked(1)) => {
+                    self.polled.parts.1 =
+                        u32::try_from(batch::count(channel.buffer.body(head), 1)?)
+                            .unwrap_or(u32::MAX);
+                }
+                (b'D', State::Asked(2)) => {
+                    let is_free = batch::about(channel.buffer.body(head))?.place.is_some();
+                    if is_free {
+                        // It is counted with its place.
+                        return Ok(Some(head));
+                    }
+                    self.polled.held_back += 1;
+                }
+                (b'C', State::Asked(answered)) => self.state = State::Asked(answered + 1),
+                (b'Z', _) => {
+                    channel.buffer.consume(head);
+                    self.answered()?;
+                    continue;
+                }
+                (b'E', _) => return Err(self.refused(head)?),
+                // Of questions whose answer says nothing.
+                (b'T' | b'C' | b'D' | b'I', _) if self.unanswered > 0 => {}
+                _ => return Err(WalError::Protocol("an unexpected answer to a poll")),
+            }
+            self.connection.channel().buffer.consume(head);
+        }
+        Ok(None)
+    }
+
+    fn table_name(&self) -> String {
+        self.tables.get(self.table).map(|table| table.table.to_string()).unwrap_or_default()
+    }
+
+    /// A query was answered to its end.
+    fn answered(&mut self) -> Result<(), WalError> {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        match self.state {
+            State::Asked(3) => {
+                self.polled.seen = self.rows() + self.polled.held_back;
+                self.state = State::Open;
+                if self.places.is_empty() {
+                    self.state = State::Closing;
+                    self.ask("COMMIT")?;
+                }
+            }
+            State::Asked(_) => return Err(WalError::Protocol("a poll with fewer answers")),
+            State::Closing => {
+                self.state = State::Idle;
+                let is_over = self.schedule.found_nothing(self.polled, Instant::now());
+                let reached =
+                    if is_over { self.end.take().unwrap_or(self.owed) } else { Lsn::ZERO };
+                // What is owed was marked by somebody else, or somebody else has it.
+                self.keepalive = Some(reached.max(self.owed)).filter(|end| *end > self.next);
+            }
+            State::Idle | State::Open => {}
+        }
+        Ok(())
+    }
+
+    fn rows(&self) -> u32 {
+        u32::try_from(self.places.len()).unwrap_or(u32::MAX)
+    }
+
+    /// What the server says against a statement.
+    fn refused(&mut self, head: Head) -> Result<WalError, WalError> {
+        let channel = self.connection.channel();
+        let Message::ErrorResponse(body) = parse(channel.buffer.whole(head))? else {
+            return Err(WalError::Protocol("a malformed error"));
+        };
+        let server = channel.server_message(body.fields());
+        let doing = if self.state == State::Open { "mark" } else { "take" };
+        let Some(table) = self.tables.get(self.table) else {
+            unreachable!("a batch is of a table")
+        };
+        let (name, needs) = (table.table.to_string(), table.needs());
+        Ok(match PollError::of((doing, &name, &needs), server) {
+            Ok(error) => error.into(),
+            Err(server) => WalError::Server(Box::new(server)),
+        })
+    }
+
+    /// Rows up to here are marked.
+    pub const fn committed(&self) -> Lsn {
+        self.first
+    }
+
+    /// Where the last row that was consumed ends.
+    pub const fn received(&self) -> Lsn {
+        self.next
+    }
+
+    /// Bytes read since the first poll, framing included.
+    pub fn received_bytes(&self) -> u64 {
+        self.connection.bytes_read() - self.bytes_before
+    }
+
+    /// Bytes that are read and not consumed.
+    pub fn buffered(&self) -> usize {
+        self.connection.buffered()
+    }
+}
+
+const fn end_of(commit_lsn: Lsn) -> Lsn {
+    Lsn::new(commit_lsn.get() + POSITIONS)
+}
+
+/// Microseconds since 1970. A clock before that counts as then.
+fn now_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

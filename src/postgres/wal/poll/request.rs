@@ -1,0 +1,383 @@
+//! What is polled of one table: its columns, in which order, which rows wait, and how they are marked.
+//!
+//! Input: a [`PollRequest`]. Output: a [`PollTable`] with the SQL of a batch. Invariant: only columns that somebody
+//! reads are asked for; a table whose rows cannot be told to be pending is refused.
+
+use std::fmt::Write as _;
+
+use super::error::PollError;
+use crate::wal::quote::{identifier, literal};
+use crate::wal::table::{all_columns_sql, columns_of, sql_name, sql_rows};
+use crate::wal::{Connection, RowColumn, Transport, WalError};
+use postrider_core::outbox::{TableName, Wanted};
+
+/// Parts of the keys. A row's part is locked by who has rows of it under way.
+pub const BUCKETS: u32 = 64;
+
+/// The setting that tells one statement of a batch which parts the one before has locked.
+const LOCKED: &str = "postrider.buckets";
+
+/// Types of times: date, timestamp, timestamptz.
+const TIMES: [u32; 3] = [1082, 1114, 1184];
+
+/// How rows are marked as delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PollMark {
+    /// This column, NULL before, gets the time.
+    ProcessedAt(String),
+    /// A column that has one of some values gets another one.
+    Status {
+        /// The column.
+        column: String,
+        /// Values of rows that wait.
+        pending: Vec<String>,
+        /// The value of delivered rows.
+        sent: String,
+    },
+    /// They are deleted.
+    Delete,
+}
+
+/// What to poll.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PollRequest {
+    /// The table.
+    pub table: TableName,
+    /// Its OID, by which the core knows it.
+    pub table_oid: u32,
+    /// Rows of its partitions are its own; those of tables that inherit from it are not.
+    pub is_partitioned: bool,
+    /// What is read.
+    pub wanted: Vec<Wanted>,
+    /// The column whose values' order is kept; `None`: that of all rows.
+    pub key: Option<Wanted>,
+    /// The column that identifies a row.
+    pub id: Wanted,
+    /// The column with the time at which a row was written, if there is one.
+    pub created_at: Option<String>,
+    /// What rows are ordered by.
+    pub order_by: Vec<String>,
+    /// How they are marked.
+    pub mark: PollMark,
+    /// A column that is incremented with that.
+    pub retry_count: Option<String>,
+}
+
+/// What is polled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PollTable {
+    pub(super) table: TableName,
+    pub(super) table_oid: u32,
+    pub(super) columns: Vec<RowColumn>,
+    /// Which of the columns identifies a row.
+    pub(super) id: Option<usize>,
+    pub(super) has_time: bool,
+    /// How the table is called in FROM.
+    rows: String,
+    pending: String,
+    /// How rows are ordered, and the text by which keys are told apart.
+    order: String,
+    key: Option<String>,
+    created_at: String,
+    mark: PollMark,
+    assignments: String,
+}
+
+impl PollRequest {
+    /// Looks up the table's columns.
+    pub fn prepare<T: Transport>(
+        self,
+        connection: &mut Connection<T>,
+    ) -> Result<PollTable, WalError> {
+        let all = columns_of(connection, &all_columns_sql(&self.table_oid.to_string()))?;
+        Ok(self.with_columns(&all)?)
+    }
+
+    /// The same of a table with these columns.
+    pub(super) fn with_columns(self, all: &[RowColumn]) -> Result<PollTable, PollError> {
+        let find = |name: &str| all.iter().find(|column| column.name == name);
+        let own = |wanted: &Wanted| {
+            std::iter::once(&wanted.name).chain(&wanted.aliases).find_map(|name| find(name))
+        };
+        let missing = |column: &String, option| PollError::ColumnMissing {
+            table: self.table.to_string(),
+            column: column.clone(),
+            option,
+        };
+        let known = |column: &String, option| find(column).ok_or_else(|| missing(column, option));
+        for column in &self.order_by {
+            known(column, "outbox.order_by")?;
+        }
+        let pending = match &self.mark {
+            PollMark::ProcessedAt(column) => {
+                if !known(column, "source.poll.processed_at")?.is_nullable {
+                    let (table, column) = (self.table.to_string(), column.clone());
+                    return Err(PollError::NeverPending { table, column });
+                }
+                format!("t.{} IS NULL", identifier(column))
+            }
+            PollMark::Status { column, pending, .. } => {
+                known(column, "source.poll.status")?;
+                let values: Vec<String> = pending.iter().map(|value| literal(value)).collect();
+                format!("t.{} IN ({})", identifier(column), values.join(", "))
+            }
+            PollMark::Delete => "true".to_owned(),
+        };
+        if let Some(column) = &self.retry_count {
+            known(column, "source.poll.retry_count")?;
+        }
+        let mut columns: Vec<RowColumn> = Vec::new();
+        for column in self.wanted.iter().filter_map(own) {
+            if columns.iter().all(|known| known.name != column.name) {
+                columns.push(column.clone());
+            }
+        }
+        let place = |wanted| {
+            let name = &own(wanted)?.name;
+            columns.iter().position(|column| column.name == *name)
+        };
+        let time = self.created_at.as_deref().and_then(find);
+        let time = time.filter(|column| TIMES.contains(&column.type_oid));
+        let order = self.order_by.iter().map(|column| format!("t.{}", identifier(column)));
+        let id = own(&self.id).map(|id| &id.name);
+        let tells_apart = id.is_some_and(|id| self.order_by.contains(id));
+        // Rows that are the same otherwise come as they lie in the table.
+        let places = ["t.tableoid".to_owned(), "t.ctid".to_owned()];
+        let order = order.chain(places.into_iter().filter(|_| !tells_apart));
+        Ok(PollTable {
+            id: place(&self.id),
+            has_time: time.is_some(),
+            rows: sql_rows(&self.table, self.is_partitioned),
+            pending,
+            order: order.collect::<Vec<_>>().join(", "),
+            key: self
+                .key
+                .as_ref()
+                .and_then(own)
+                .map(|key| format!("t.{}::text", identifier(&key.name))),
+            created_at: time.map_or_else(|| "NULL".to_owned(), |column| unix_us(&column.name)),
+            assignments: assignments(&self.mark, self.retry_count.as_deref()),
+            mark: self.mark,
+            table: self.table,
+            table_oid: self.table_oid,
+            columns,
+        })
+    }
+}
+
+/// A time in microseconds since 1970, where that is a number.
+fn unix_us(column: &str) -> String {
+    let time = format!("t.{}", identifier(column));
+    format!(
+        "CASE WHEN {time} BETWEEN '1970-01-01' AND '9999-12-31' \
+         THEN (extract(epoch FROM {time}::timestamptz) * 1000000)::bigint END"
+    )
+}
+
+fn assignments(mark: &PollMark, retry_count: Option<&str>) -> String {
+    let mark = match mark {
+        PollMark::ProcessedAt(column) => Some(format!("{} = pg_catalog.now()", identifier(column))),
+        PollMark::Status { column, sent, .. } => {
+            Some(format!("{} = {}", identifier(column), literal(sent)))
+        }
+        PollMark::Delete => None,
+    };
+    let count = retry_count.map(identifier);
+    let count = count.map(|name| format!("{name} = coalesce(t.{name}, 0) + 1"));
+    mark.into_iter().chain(count).collect::<Vec<_>>().join(", ")
+}
+
+impl PollTable {
+    /// Whether rows say when they were written.
+    pub const fn has_time(&self) -> bool {
+        self.has_time
+    }
+
+    /// Of so many parts of the keys, how many there are.
+    pub(super) fn parts(&self, share: u32) -> u32 {
+        if self.key.is_some() { share } else { 1 }
+    }
+
+    /// What the role of a relay needs for it.
+    pub(super) fn needs(&self) -> String {
+        let name = sql_name(&self.table);
+        let marked = match &self.mark {
+            PollMark::ProcessedAt(column) | PollMark::Status { column, .. } => {
+                format!("UPDATE ({})", identifier(column))
+            }
+            PollMark::Delete => "UPDATE, DELETE".to_owned(),
+        };
+        format!(
+            "GRANT SELECT, {marked} ON {name} TO the role of the relay (FOR UPDATE needs UPDATE on one column); a policy \
+             of row-level security must not hide rows from it"
+        )
+    }
+
+    /// Takes a batch: begins a transaction, locks parts of the keys, and reads the first rows of those that wait. Of
+    /// parts `share` are locked, from `first` on, as far as nobody else has them; rows are not waited for either.
+    ///
+    /// The parts are locked by a statement of its own, so that the one that reads rows sees what those who had them
+    /// before have committed. A row that somebody else has locked, or changed since, holds back those of its key
+    /// behind it. Of each row come its place (NULL if it is held back), its partition, and its time.
+    pub(super) fn take(&self, (first, share): (u32, u32), window: u32) -> String {
+        let Self { rows, pending, order, created_at, .. } = self;
+        let class = self.lock_class();
+        let (mut read, mut named) = (String::new(), String::new());
+        for (number, column) in self.columns.iter().enumerate() {
+            // Writing to a string cannot fail.
+            let _ = write!(read, ", t.{} AS c{number}", identifier(&column.name));
+            let _ = write!(named, ", p.c{number}");
+        }
+        let parts = self.parts(BUCKETS);
+        let (first, last) = (first % parts, first % parts + parts - 1);
+        let bucket = self.key.as_ref().map_or_else(String::new, |key| {
+            format!(
+                " AND (pg_catalog.hashtext(coalesce({key}, t.ctid::text)) & {}) = \
+                 ANY (pg_catalog.current_setting('{LOCKED}')::int[])",
+                BUCKETS - 1
+            )
+        });
+        let key = self.key.as_deref().unwrap_or("''");
+        format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+             SELECT pg_catalog.set_config('{LOCKED}', coalesce(pg_catalog.array_agg(part)::text, '{{}}'), true), \
+                 pg_catalog.count(*) \
+             FROM (SELECT one.n % {parts} AS part FROM pg_catalog.generate_series({first}, {last}) AS one (n) \
+                 WHERE pg_catalog.pg_try_advisory_xact_lock({class}, one.n % {parts}) LIMIT {share}) AS locked; \
+             WITH pending AS MATERIALIZED (\
+                 SELECT pg_catalog.row_number() OVER () AS n, r.* FROM (\
+                     SELECT t.tableoid AS part, t.ctid AS place, {key} AS own_key, {created_at} AS made{read} \
+                     FROM {rows} AS t WHERE {pending} \
+                         AND pg_catalog.current_setting('{LOCKED}') <> '{{}}'{bucket} \
+                     ORDER BY {order} LIMIT {window}) AS r), \
+             free AS MATERIALIZED (\
+                 SELECT p.n FROM {rows} AS t JOIN pending AS p ON t.ctid = p.place AND t.tableoid = p.part \
+                 FOR UPDATE OF t SKIP LOCKED), \
+             blocked AS MATERIALIZED (\
+                 SELECT p.own_key, pg_catalog.min(p.n) AS n FROM pending AS p \
+                 WHERE p.n NOT IN (SELECT f.n FROM free AS f) GROUP BY p.own_key) \
+             SELECT CASE WHEN f.n IS NOT NULL AND (b.n IS NULL OR p.n < b.n) THEN p.place END, p.part, p.made{named} \
+             FROM pending AS p LEFT JOIN free AS f ON f.n = p.n LEFT JOIN blocked AS b ON b.own_key = p.own_key \
+             ORDER BY p.n"
+        )
+    }
+
+    /// Marks rows of one table or partition that the transaction has locked. Tells how many were marked, and how many
+    /// of those still wait.
+    pub(super) fn mark(&self, part: u32, places: &str) -> String {
+        let Self { rows, pending, assignments, .. } = self;
+        let which = format!("t.ctid = ANY ('{{{places}}}'::tid[]) AND t.tableoid = {part}");
+        let (change, still) = match self.mark {
+            PollMark::Delete => (format!("DELETE FROM {rows} AS t WHERE {which}"), "false"),
+            _ => (format!("UPDATE {rows} AS t SET {assignments} WHERE {which}"), pending.as_str()),
+        };
+        format!(
+            "WITH marked AS ({change} RETURNING {still} AS still) \
+             SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE still) FROM marked;"
+        )
+    }
+
+    /// Of the advisory locks on parts of its keys: the table's, and none that a service would choose.
+    fn lock_class(&self) -> i32 {
+        const OURS: u32 = 0x706F_7374;
+        (OURS ^ self.table_oid).cast_signed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(name: &str, type_oid: u32) -> RowColumn {
+        RowColumn { name: name.to_owned(), type_oid, modifier: -1, is_nullable: true }
+    }
+
+    fn request(mark: PollMark) -> PollRequest {
+        PollRequest {
+            table: TableName::new("public", "outbox"),
+            table_oid: 16_500,
+            is_partitioned: false,
+            wanted: ["id", "aggregate_id", "payload", "traceparent"].map(Wanted::optional).to_vec(),
+            key: Some(Wanted::required("aggregate_id")),
+            id: Wanted::required("id"),
+            created_at: Some("created_at".to_owned()),
+            order_by: vec!["n".to_owned()],
+            mark,
+            retry_count: None,
+        }
+    }
+
+    fn columns() -> Vec<RowColumn> {
+        vec![
+            column("id", 2950),
+            column("n", 20),
+            column("aggregateid", 25),
+            column("payload", 3802),
+            column("secret", 25),
+            column("created_at", 1184),
+            column("status", 25),
+            column("processed_at", 1184),
+        ]
+    }
+
+    #[test]
+    fn only_columns_that_somebody_reads_are_asked_for() {
+        let table = request(PollMark::Delete).with_columns(&columns()).unwrap();
+        let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+        assert_eq!((names, table.id), (vec!["id", "aggregateid", "payload"], Some(0)));
+        let sql = table.take((16, 16), 1_000);
+        assert!(!sql.contains("secret") && !sql.contains("t.*"), "{sql}");
+        assert!(
+            sql.contains("hashtext(coalesce(t.\"aggregateid\"::text, t.ctid::text)) & 63"),
+            "{sql}"
+        );
+        assert!(sql.contains("generate_series(16, 79)") && sql.contains("LIMIT 16)"), "{sql}");
+        assert!(sql.contains("FROM ONLY \"public\".\"outbox\" AS t"), "{sql}");
+    }
+
+    #[test]
+    fn rows_of_all_keys_are_one_part_where_no_key_is_kept() {
+        let all = PollRequest { key: None, ..request(PollMark::Delete) };
+        let sql = all.with_columns(&columns()).unwrap().take((32, 16), 10);
+        assert!(sql.contains("generate_series(0, 0)") && !sql.contains("hashtext"), "{sql}");
+    }
+
+    #[test]
+    fn marks_are_as_the_table_has_them_and_its_values_are_quoted() {
+        let status = PollMark::Status {
+            column: "status".to_owned(),
+            pending: vec!["it's".to_owned(), "b".to_owned()],
+            sent: "o'k".to_owned(),
+        };
+        let counted = PollRequest { retry_count: Some("n".to_owned()), ..request(status) };
+        let table = counted.with_columns(&columns()).unwrap();
+        assert!(table.take((0, 64), 1).contains("t.\"status\" IN ('it''s', 'b')"));
+        let mark = table.mark(7, "\"(0,1)\"");
+        assert!(
+            mark.contains("SET \"status\" = 'o''k', \"n\" = coalesce(t.\"n\", 0) + 1"),
+            "{mark}"
+        );
+        assert!(mark.contains("ANY ('{\"(0,1)\"}'::tid[]) AND t.tableoid = 7"), "{mark}");
+        let delete = request(PollMark::Delete).with_columns(&columns()).unwrap().mark(7, "");
+        assert!(delete.contains("DELETE FROM ONLY"), "{delete}");
+    }
+
+    #[test]
+    fn a_table_that_does_not_fit_is_refused_with_the_option_to_change() {
+        let error =
+            |request: PollRequest| request.with_columns(&columns()).unwrap_err().to_string();
+        let missing = request(PollMark::ProcessedAt("done_at".to_owned()));
+        assert!(error(missing).contains("source.poll.processed_at"));
+        let order = PollRequest { order_by: vec!["x".to_owned()], ..request(PollMark::Delete) };
+        assert!(error(order).contains("outbox.order_by"));
+        let count = PollRequest { retry_count: Some("x".to_owned()), ..request(PollMark::Delete) };
+        assert!(error(count).contains("source.poll.retry_count"));
+        let mut filled = columns();
+        for column in &mut filled {
+            column.is_nullable = false;
+        }
+        let never = request(PollMark::ProcessedAt("processed_at".to_owned()));
+        let error = never.with_columns(&filled).unwrap_err();
+        assert!(error.hint().contains("source.poll.pending = [\"-infinity\"]"), "{}", error.hint());
+    }
+}

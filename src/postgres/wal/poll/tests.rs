@@ -1,0 +1,220 @@
+//! Tests of polled rows as frames, against a scripted server that splits its messages.
+
+use super::super::buffer::BASE_BYTES;
+use super::super::script::{Script, message, report};
+use super::super::table::RowColumn;
+use super::*;
+use postrider_core::outbox::{TableName, Wanted};
+use postrider_core::pgoutput::{Message as Decoded, decode};
+
+fn table(name: &str) -> PollTable {
+    let column = |name: &str| RowColumn {
+        name: name.to_owned(),
+        type_oid: 25,
+        modifier: -1,
+        is_nullable: true,
+    };
+    let request = PollRequest {
+        table: TableName::new("public", name),
+        table_oid: 7,
+        is_partitioned: false,
+        wanted: vec![Wanted::optional("id")],
+        key: Some(Wanted::optional("id")),
+        id: Wanted::optional("id"),
+        created_at: None,
+        order_by: vec!["id".to_owned()],
+        mark: PollMark::Delete,
+        retry_count: None,
+    };
+    request.with_columns(&[column("id")]).unwrap()
+}
+
+fn data_row(values: &[Option<&str>]) -> Vec<u8> {
+    let mut body = u16::try_from(values.len()).unwrap().to_be_bytes().to_vec();
+    for value in values {
+        let length = value.map_or(-1, |text| i32::try_from(text.len()).unwrap());
+        body.extend(length.to_be_bytes());
+        body.extend(value.unwrap_or_default().as_bytes());
+    }
+    message(b'D', &body)
+}
+
+/// The answer to a poll: so many parts are locked, and rows of these numbers are free, or held back.
+fn batch(parts: u32, rows: &[(u32, bool)]) -> Vec<u8> {
+    let mut wire = [message(b'C', b"BEGIN\0"), message(b'T', b"\0\0")].concat();
+    wire.extend(data_row(&[Some("{}"), Some(&parts.to_string())]));
+    wire.extend([message(b'C', b"SELECT 1\0"), message(b'T', b"\0\0")].concat());
+    for (number, is_free) in rows {
+        let (place, id) = (format!("(0,{number})"), number.to_string());
+        let place = is_free.then_some(place.as_str());
+        wire.extend(data_row(&[place, Some("7"), Some("1000000"), Some(&id)]));
+    }
+    wire.extend([message(b'C', b"SELECT 1\0"), message(b'Z', b"T")].concat());
+    wire
+}
+
+/// The answer to a mark: so many were marked, and so many of those wait still.
+fn marked(count: u32, still: u32) -> Vec<u8> {
+    let row = data_row(&[Some(&count.to_string()), Some(&still.to_string())]);
+    let begin = [message(b'T', b"\0\0"), row, message(b'C', b"SELECT 1\0")].concat();
+    [begin, message(b'C', b"COMMIT\0"), message(b'Z', b"I")].concat()
+}
+
+fn committed() -> Vec<u8> {
+    [message(b'C', b"COMMIT\0"), message(b'Z', b"I")].concat()
+}
+
+fn stream(answers: Vec<Vec<u8>>, piece: usize, once: bool) -> PollStream<Script> {
+    let connection = Connection::over(Script::answering(answers, piece), BASE_BYTES);
+    let interval = Duration::from_hours(1);
+    let options =
+        PollOptions { worker: (0, 1), batch: 10, interval, notify: None, once, is_first: false };
+    let at = PollPositions { first: Lsn::new(5), owed: Lsn::new(9), end: Lsn::new(1 << 40) };
+    PollStream::begin(connection, vec![table("a")], options, at)
+}
+
+/// What is shown until nothing comes any more.
+fn drain(stream: &mut PollStream<Script>) -> Result<Vec<String>, WalError> {
+    let (mut seen, mut idle) = (Vec::new(), 0);
+    while idle < 20 {
+        while let Some(frame) = stream.peek()? {
+            seen.push(shown(frame));
+            stream.consume();
+        }
+        idle = if stream.fill(Duration::ZERO)? == 0 { idle + 1 } else { 0 };
+    }
+    Ok(seen)
+}
+
+fn shown(frame: Frame<'_>) -> String {
+    let Frame::Wal { data, .. } = frame else {
+        let Frame::Keepalive { end, .. } = frame else { unreachable!("rows have no such frame") };
+        return format!("K {end}");
+    };
+    match decode(data).unwrap() {
+        Decoded::Begin(begin) => format!("B {} {}", begin.final_lsn, begin.commit_time.unix_us()),
+        Decoded::Commit(commit) => format!("C {}", commit.end_lsn),
+        Decoded::Relation(_) => "R".to_owned(),
+        Decoded::Insert(insert) => format!("{:?}", insert.tuple.columns().count()),
+        other => format!("{other:?}"),
+    }
+}
+
+fn written(stream: &PollStream<Script>) -> String {
+    let mut stream = stream.connection.channel_written();
+    stream.retain(|byte| *byte != 0);
+    String::from_utf8_lossy(&stream).into_owned()
+}
+
+#[test]
+fn each_row_is_a_transaction_and_the_batch_is_marked_when_all_are_settled() {
+    for piece in [1, 7, 4096] {
+        let wire = vec![batch(64, &[(1, true), (2, false), (3, true)]), marked(2, 0)];
+        let mut stream = stream(wire, piece, false);
+        let first = ["K 0/5", "B 0/5 1000000", "R", "1", "C 0/7", "B 0/7 1000000", "1", "C 0/9"];
+        assert_eq!(drain(&mut stream).unwrap(), first, "{piece}");
+        stream.settle(Lsn::new(7)).unwrap();
+        assert_eq!(stream.committed(), Lsn::new(5), "one row is not all of them");
+        stream.settle(Lsn::new(9)).unwrap();
+        assert_eq!(stream.committed(), Lsn::new(9));
+        let sent = written(&stream);
+        assert!(
+            sent.contains("'{\"(0,1)\",\"(0,3)\"}'::tid[]") && sent.contains("COMMIT"),
+            "{sent}"
+        );
+        assert_eq!(stream.schedule.next().2, 11, "so many more as are held back");
+    }
+}
+
+#[test]
+fn g1_a_session_that_ends_marks_what_is_settled_alone() {
+    let wire = vec![batch(64, &[(1, true), (2, true), (3, true)]), marked(2, 0)];
+    let mut stream = stream(wire, 4096, false);
+    drain(&mut stream).unwrap();
+    stream.settle(Lsn::new(9)).unwrap();
+    stream.conclude().unwrap();
+    let sent = written(&stream);
+    assert!(sent.contains("\"(0,2)\"}") && !sent.contains("(0,3)"), "{sent}");
+    assert_eq!(stream.committed(), Lsn::new(9));
+}
+
+#[test]
+fn what_is_owed_is_settled_when_no_row_waits() {
+    let wire = vec![batch(64, &[]), committed()];
+    assert_eq!(drain(&mut stream(wire.clone(), 4096, false)).unwrap(), ["K 0/5", "K 0/9"]);
+    let end = drain(&mut stream(wire, 4096, true)).unwrap();
+    assert_eq!(end, ["K 0/5", "K 100/0"], "and who is to end has come to it");
+    let held = vec![batch(64, &[(1, false)]), committed()];
+    let held = drain(&mut stream(held, 4096, true)).unwrap();
+    assert_eq!(held, ["K 0/5", "K 0/9"], "a row waits");
+}
+
+#[test]
+fn a_mark_that_does_not_hold_is_an_error() {
+    for (count, still) in [(0, 0), (1, 1)] {
+        let wire = vec![batch(64, &[(1, true)]), marked(count, still)];
+        let mut stream = stream(wire, 4096, false);
+        drain(&mut stream).unwrap();
+        let error = stream.settle(Lsn::new(7)).unwrap_err();
+        assert!(matches!(error, WalError::Poll(PollError::NotMarked { .. })), "{error:?}");
+    }
+    let refused = report(b'E', "ERROR", "23514", "violates check constraint \"c\"");
+    let mut stream = stream(vec![batch(64, &[(1, true)]), refused], 4096, false);
+    drain(&mut stream).unwrap();
+    let error = stream.settle(Lsn::new(7)).unwrap_err();
+    assert!(error.to_string().contains("cannot mark") && !error.class().is_transient(), "{error}");
+}
+
+#[test]
+fn a_notification_is_a_reason_to_poll() {
+    let notified = message(b'A', b"\0\0\0\x01channel\0\0");
+    let wire = vec![batch(64, &[]), [committed(), notified].concat(), batch(64, &[(1, true)])];
+    let mut stream = stream(wire, 4096, false);
+    assert_eq!(drain(&mut stream).unwrap().len(), 6);
+}
+
+#[test]
+fn g7_what_is_no_answer_to_a_poll_is_an_error() {
+    let short = [message(b'C', b"BEGIN\0"), message(b'Z', b"T")].concat();
+    let other = message(b'H', &[0, 0, 0]);
+    for wire in [short, other, message(b'E', b"x")] {
+        assert!(drain(&mut stream(vec![wire], 4096, false)).is_err());
+    }
+}
+
+#[test]
+fn g4_a_row_that_is_too_large_passes_as_an_excerpt_between_the_others() {
+    let large = "x".repeat(BASE_BYTES + 10);
+    let mut wire = [message(b'C', b"BEGIN\0"), message(b'T', b"\0\0")].concat();
+    wire.extend(data_row(&[Some("{}"), Some("64")]));
+    wire.extend([message(b'C', b"SELECT 1\0"), message(b'T', b"\0\0")].concat());
+    for (number, (place, id)) in
+        [("(0,1)", "1"), ("(0,2)", &large), ("", &large), ("(0,4)", "4")].iter().enumerate()
+    {
+        let place = Some(*place).filter(|place| !place.is_empty());
+        wire.extend(data_row(&[place, Some("7"), Some(&number.to_string()), Some(id)]));
+    }
+    wire.extend([message(b'C', b"SELECT 1\0"), message(b'Z', b"T")].concat());
+    for piece in [1_000, 1 << 20] {
+        let mut stream = stream(vec![wire.clone(), marked(3, 0)], piece, false);
+        let mut seen = Vec::new();
+        for _ in 0..10_000 {
+            while let Some(frame) = stream.peek().unwrap() {
+                seen.push(match frame {
+                    Frame::Excerpt { excerpt, .. } => format!("X {:?}", excerpt.cuts().len()),
+                    frame => shown(frame),
+                });
+                stream.consume();
+            }
+            stream.fill(Duration::ZERO).unwrap();
+        }
+        let wanted = [
+            "K 0/5", "B 0/5 0", "R", "1", "C 0/7", "B 0/7 1", "X 1", "C 0/9", "B 0/9 3", "1",
+            "C 0/B",
+        ];
+        assert_eq!(seen, wanted, "{piece}");
+        assert_eq!(stream.polled.held_back, 1);
+        stream.settle(Lsn::new(11)).unwrap();
+        assert_eq!(stream.committed(), Lsn::new(11));
+    }
+}

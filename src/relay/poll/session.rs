@@ -1,0 +1,233 @@
+//! One session of a worker.
+//!
+//! Input: what the worker knows. Output: how the session ended. It looks at the database as any relay does, but for
+//! what a slot needs, opens the connection that the rows come over, and drives the loop.
+
+use std::time::Duration;
+
+use super::Worker;
+use super::source::PollSource;
+use crate::coalescing;
+use crate::error::RelayError;
+use crate::hot::Hot;
+use crate::plan::Plan;
+use crate::start::{OpenSink, translator};
+use postrider_config::{Config, PollMark as MarkSection};
+use postrider_core::outbox::TableName;
+use postrider_core::pipeline::{Mark, Suspects};
+use postrider_core::progress::Lineage;
+use postrider_core::route::{RuleAction, ValueFormat};
+use postrider_core::session::{End, Limits, Session};
+use postrider_core::supervisor::SessionStart;
+use postrider_kafka::KafkaSink;
+use postrider_postgres::control::{
+    self, Client, ControlError, Inspection, Requirements, TableFacts, is_number,
+};
+use postrider_postgres::wal::{
+    Connection, PollError, PollMark, PollOptions, PollRequest, PollStream, PollTable,
+    SessionParams, WalError, prepare_session,
+};
+
+/// A poll waits for nobody else, and has a limit of its own.
+const SILENCE: Duration = Duration::from_hours(24);
+/// While a batch is open the server hears of us at least as often as two of these.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Rows of a batch while a refused record is looked for: all of them may be sent again.
+const CAUTIOUS_BATCH: u32 = 100;
+/// Columns that number rows as they are written, in the order in which they are looked for; a time comes after them,
+/// which is that of the transaction's begin.
+const SEQUENCE: &str = "sequence";
+
+/// The database as this session finds it.
+struct Found {
+    plan: Plan,
+    params: SessionParams,
+    requests: Vec<PollRequest>,
+}
+
+impl Worker {
+    /// See the module's documentation.
+    pub(super) fn session<S: KafkaSink + Send>(
+        &mut self,
+        open_sink: &impl OpenSink<S>,
+    ) -> Result<End, RelayError> {
+        let told = self.stop.clone().until_end(self.owed, self.plan.config.shutdown.grace);
+        let find = find(&self.plan);
+        let found = self.runtime.block_on(async {
+            tokio::select! {
+                found = find => Some(found),
+                () = told => None,
+            }
+        });
+        let Some(found) = found.transpose()? else { return Ok(End::Drained) };
+        let begun = self.supervisor.start(self.clock.instant(), self.limits());
+        let mut plan = found.plan;
+        plan.kafka.batch_bytes = begun.batch_bytes;
+        plan.kafka = crate::session_mode::settings(begun.mode, &plan.kafka);
+        let poll = &plan.config.source.poll;
+        let mut connection = Connection::open(&plan.config.source.connect, &found.params)?;
+        let is_local = connection.is_local();
+        prepare_session(&mut connection, poll.notify.as_deref())?;
+        let tables = prepare(&plan.config, found.requests, &mut connection)?;
+        let mut sink = open_sink(&plan.kafka, &Lineage::default(), self.clock.instant())?;
+        let mut pipeline = plan.pipeline()?;
+        let at = self.positions();
+        pipeline.resume_at(Mark::at(at.first), None);
+        let is_clean = begun.suspects == Suspects::default();
+        pipeline.set_suspects(begun.suspects.clone());
+        pipeline.identify_rows();
+        sink.begin_at(Mark::at(at.first));
+        let options = PollOptions {
+            worker: self.number,
+            batch: if is_clean { poll.batch } else { poll.batch.min(CAUTIOUS_BATCH) },
+            interval: poll.interval,
+            notify: poll.notify.clone(),
+            once: self.once,
+            is_first: at.first.get() == super::FIRST,
+        };
+        let rows = PollStream::begin(connection, tables, options, at);
+        let source = PollSource { rows, marked: self.marked.clone() };
+        let waits = plan.kafka.linger_ms >= crate::session_mode::BACKLOG_LINGER_MS;
+        let SessionStart { limits, owed, .. } = begun;
+        let limits = Limits { silence: SILENCE, ..limits };
+        let now = self.clock.instant();
+        let session = Session::new(pipeline, limits, coalescing(is_local, waits), owed, now)
+            .translated_by(translator(&found.params));
+        self.reporter.streaming();
+        tracing::info!(worker = self.number.0, "polling");
+        let (stop, clock) = (self.stop.clone(), self.clock);
+        Hot { source, session, sink, stop, clock }.run(&mut self.reporter, &mut self.owed)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            // A batch is marked as soon as it is settled: the next one waits for that.
+            status_interval: Duration::ZERO,
+            heartbeat: HEARTBEAT,
+            silence: SILENCE,
+            grace: self.plan.config.shutdown.grace,
+            until: None,
+            acknowledge: true,
+        }
+    }
+}
+
+fn prepare(
+    config: &Config,
+    requests: Vec<PollRequest>,
+    connection: &mut Connection,
+) -> Result<Vec<PollTable>, WalError> {
+    let has_time = matches!(
+        config.format.value,
+        ValueFormat::CloudEventsBinary | ValueFormat::CloudEventsStructured
+    );
+    let mut tables = Vec::new();
+    for request in requests {
+        let name = request.table.to_string();
+        let table = request.prepare(connection)?;
+        if has_time && config.outbox.timestamp.is_none() && !table.has_time() {
+            return Err(PollError::NoTime { table: name }.into());
+        }
+        tables.push(table);
+    }
+    Ok(tables)
+}
+
+/// Looks at the database: what forbids a stream forbids these rows too, but for what is of slot and publication.
+async fn find(plan: &Plan) -> Result<Found, RelayError> {
+    let wanted = plan.requirements()?;
+    let client = control::connect(&plan.config.source.connect).await?;
+    let inspection = control::inspect(&client, &wanted).await?;
+    if let Some(refusal) = refusal(&inspection, &wanted) {
+        return Err(refusal.into());
+    }
+    let mut requests = Vec::new();
+    for (name, facts) in wanted.tables.iter().zip(&inspection.tables) {
+        let Some(facts) = facts else { unreachable!("a database without {name} is refused") };
+        requests.push(request(&plan.config, &client, &wanted, (name, facts)).await?);
+    }
+    let params = plan.session_params(&client, &inspection).await?;
+    let params = SessionParams { replicates: false, ..params };
+    let mut plan = plan.found(&inspection, &wanted);
+    plan.config.source.connect = client.server().clone();
+    Ok(Found { plan, params, requests })
+}
+
+fn refusal(inspection: &Inspection, wanted: &Requirements) -> Option<ControlError> {
+    inspection.refusals(wanted).into_iter().find(|refusal| {
+        matches!(
+            refusal,
+            ControlError::TableMissing { .. }
+                | ControlError::TableUnsuitable { .. }
+                | ControlError::PartUnsuitable { .. }
+                | ControlError::TableForbidden { .. }
+                | ControlError::ColumnsMissing { .. }
+        )
+    })
+}
+
+async fn request(
+    config: &Config,
+    client: &Client,
+    wanted: &Requirements,
+    (name, facts): (&TableName, &TableFacts),
+) -> Result<PollRequest, RelayError> {
+    let outbox = &config.outbox;
+    let column = |name: &str| {
+        let column = wanted.columns.iter().find(|column| column.name == name);
+        let Some(column) = column else { unreachable!("the route reads column {name}") };
+        column.clone()
+    };
+    let has = |name: &String| facts.columns.contains(name);
+    let created_at = outbox.names(&outbox.created_at).into_iter().find(has);
+    let has_own_keys = config.route.rules.iter().any(|rule| match &rule.action {
+        RuleAction::Send(destination) => destination.key.is_some(),
+        RuleAction::Drop => false,
+    });
+    let key = column(outbox.resolve(&config.route.key));
+    let id = outbox.names(&outbox.id).into_iter().find(has);
+    Ok(PollRequest {
+        table: name.clone(),
+        table_oid: facts.oid,
+        is_partitioned: facts.is_partitioned(),
+        key: (!has_own_keys).then_some(key),
+        id: column(&outbox.id),
+        order_by: order(config, client, facts, (created_at.clone(), id)).await?,
+        created_at,
+        wanted: wanted.columns.clone(),
+        mark: mark(&config.source.poll.mark),
+        retry_count: config.source.poll.retry_count.clone(),
+    })
+}
+
+/// The order of a table's rows: `outbox.order_by`; or by a column that numbers rows, or else by time. The id tells
+/// apart rows that are the same otherwise.
+async fn order(
+    config: &Config,
+    client: &Client,
+    facts: &TableFacts,
+    (created_at, id): (Option<String>, Option<String>),
+) -> Result<Vec<String>, ControlError> {
+    let mut order = config.outbox.order_by.clone();
+    if order.is_empty() {
+        let sequence = Some(SEQUENCE.to_owned()).filter(|name| facts.columns.contains(name));
+        for column in [sequence, id.clone()].into_iter().flatten() {
+            if order.is_empty() && is_number(client, facts.oid, &column).await? {
+                order.push(column);
+            }
+        }
+        if order.is_empty() {
+            order.extend(created_at);
+        }
+    }
+    order.extend(id.filter(|id| !order.contains(id)));
+    Ok(order)
+}
+
+fn mark(section: &MarkSection) -> PollMark {
+    match section.clone() {
+        MarkSection::ProcessedAt(column) => PollMark::ProcessedAt(column),
+        MarkSection::Status { column, pending, sent } => PollMark::Status { column, pending, sent },
+        MarkSection::Delete => PollMark::Delete,
+    }
+}

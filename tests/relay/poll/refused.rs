@@ -1,0 +1,86 @@
+//! Rows that cannot be delivered become dead letters, each once, and hold up nobody.
+
+use std::collections::BTreeSet;
+
+use super::{Scene, records};
+use support::topic::Stored;
+use support::{kafka, topic};
+
+#[test]
+fn g4_rows_that_brokers_refuse_become_one_dead_letter_each_and_good_rows_none() {
+    let Some(kafka) = kafka::shared() else { return };
+    let settings = [("source.tables", "public.outbox,public.other"), ("source.poll.batch", "300")];
+    let scene = Scene::new(&kafka.bootstrap(), "poll_refused", &settings);
+    scene.grant("other");
+    let small = scene.stage.topic("S");
+    topic::create(&kafka.bootstrap(), &small, 1, &[("max.message.bytes", "100000")]);
+    let large = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 14000) AS i)";
+    for table in ["outbox", "other"] {
+        // The same ids, keys and values in both.
+        scene.stage.sql().run(&format!(
+            "INSERT INTO {table} (id, aggregate_type, aggregate_id, event_type, payload) \
+             SELECT md5(n::text)::uuid, '{table}', n % 10, 'S', \
+                 CASE WHEN n IN (70, 150) THEN to_jsonb({large}) ELSE '\"same\"'::jsonb END \
+             FROM generate_series(1, 400) AS n"
+        ));
+    }
+    let relay = scene.relay.clone();
+    let relay =
+        relay.allow_log("refused a batch").allow_log("became a dead letter").allow_log("at most");
+    relay.run_once();
+    scene.wait_pending("processed_at IS NULL", 0);
+    let table = |one: &Stored| one.header("aggregate_type").unwrap_or_default().to_owned();
+    let good: BTreeSet<_> = records(&scene.stage)
+        .iter()
+        .map(|one| (table(one), one.header("id").unwrap().to_owned()))
+        .collect();
+    assert_eq!(good.len(), 2 * 398);
+    let letters = topic::read(&kafka.bootstrap(), &[scene.stage.topic("dead-letters")]);
+    let ids: BTreeSet<_> =
+        letters.iter().map(|one| (table(one), one.header("id").unwrap().to_owned())).collect();
+    assert_eq!(ids.len(), 4, "two of each table");
+    assert!(ids.is_disjoint(&good), "no good row is suspected");
+    assert!(letters.len() <= 8, "a letter may come again with its batch: {}", letters.len());
+}
+
+#[test]
+fn g4_rows_of_a_bad_shape_become_dead_letters_between_the_others() {
+    let Some(kafka) = kafka::shared() else { return };
+    let settings = [("route.partition", "partition"), ("source.poll.batch", "7")];
+    let scene = Scene::new(&kafka.bootstrap(), "poll_shape", &settings);
+    scene.stage.sql().run(
+        "ALTER TABLE outbox ALTER COLUMN event_type DROP NOT NULL, ADD COLUMN partition int; \
+         INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, partition) \
+         SELECT 't', n % 10, CASE WHEN n % 5 = 0 THEN NULL WHEN n % 5 = 1 THEN 'no such topic!' \
+             WHEN n % 5 = 2 THEN 'B' ELSE 'A' END, to_jsonb(n), CASE WHEN n % 5 = 3 THEN 77 END \
+         FROM generate_series(1, 100) AS n",
+    );
+    let relay = scene.relay.clone().allow_log("became a dead letter");
+    relay.run_once();
+    scene.wait_pending("processed_at IS NULL", 0);
+    let letters = topic::read(&kafka.bootstrap(), &[scene.stage.topic("dead-letters")]);
+    let ids: BTreeSet<_> = letters.iter().map(|one| one.header("id").unwrap()).collect();
+    let codes: Vec<_> = letters.iter().map(|one| one.header("postrider-error-code")).collect();
+    assert_eq!((letters.len(), ids.len()), (60, 60), "each once: {codes:?}");
+    assert_eq!(records(&scene.stage).len(), 40);
+}
+
+#[test]
+fn g4_a_row_that_is_too_large_to_be_held_becomes_a_dead_letter() {
+    let Some(kafka) = kafka::shared() else { return };
+    let settings = [("source.frame_max", "1MiB"), ("source.poll.batch", "50")];
+    let scene = Scene::new(&kafka.bootstrap(), "poll_large", &settings);
+    scene.stage.sql().run(
+        "WITH large AS (SELECT string_agg(md5(i::text), '') AS text FROM generate_series(1, 100000) AS i) \
+         INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+         SELECT 't', n % 10, 'A', CASE n WHEN 60 THEN to_jsonb(text) ELSE to_jsonb(n) END \
+         FROM large, generate_series(1, 100) AS n",
+    );
+    scene.relay.clone().allow_log("became a dead letter").run_once();
+    scene.wait_pending("processed_at IS NULL", 0);
+    assert_eq!(records(&scene.stage).len(), 99);
+    let letters = topic::read(&kafka.bootstrap(), &[scene.stage.topic("dead-letters")]);
+    let codes: Vec<_> = letters.iter().map(|one| one.header("postrider-error-code")).collect();
+    assert_eq!(codes, [Some("too_large")]);
+    assert!(letters[0].header("id").is_some());
+}
