@@ -65,7 +65,7 @@ faults: ## each row of the fault matrix, and its table in docs/guarantees.md; RO
 faults-table: ## the same table after a change of the register, running nothing
 	@$(CARGO) run --locked --quiet --example faults -- --table
 
-crash: ## two relays on one slot, disasters while rows flow, and an account of every row; MODE=exactly_once|at_least_once CYCLES=100 KILL=any|relay|postgres|broker ROWS_PER_S=.. SEED=..
+crash: ## two relays on one slot, disasters while rows flow, and an account of every row; MODE=exactly_once|at_least_once|poll CYCLES=100 KILL=any|relay|postgres|broker ROWS_PER_S=.. SEED=..
 	@.ci/setup >&2
 	@CI=true CRASH_MODE=$(MODE) CRASH_CYCLES=$(CYCLES) CRASH_KILL=$(KILL) CRASH_ROWS_PER_S=$(ROWS_PER_S) \
 	CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test long crash
@@ -82,12 +82,13 @@ fuzz: ## libFuzzer over every target, from the committed inputs, and executions 
 nightly: ## what takes hours: disasters in both modes, disturbed ends of transactions, the fault matrix, a million simulated histories, fuzzing
 	@$(MAKE) crash MODE=at_least_once CYCLES=500
 	@$(MAKE) crash MODE=exactly_once CYCLES=500
+	@$(MAKE) crash MODE=poll CYCLES=500
 	@$(MAKE) endtxn
 	@$(MAKE) faults
 	@POSTRIDER_SIM_SEEDS=1000000 $(CARGO) test --locked --release --quiet --test core session::
 	@$(MAKE) fuzz TIME=$(or $(TIME),600)
 
-lifecycle: ## what happens around the stream, accounted for: a backfill that is killed, what replay sends, what verify finds, what prune deletes; FULL=1 PARTS="backfill verify"
+lifecycle: ## what happens around the stream, accounted for: a backfill that is killed, what replay sends, what verify finds, what prune deletes, rows that are polled; FULL=1 PARTS="backfill verify"
 	@.ci/setup >&2
 	@CI=true FULL=$(FULL) PARTS="$(PARTS)" $(CARGO) test --locked --quiet --test long lifecycle
 

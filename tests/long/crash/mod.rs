@@ -6,7 +6,7 @@
 //! isolation levels read the topics all the time, and every status update is held until it is known
 //! what was visible then. Nothing here shares code with the relay but the sandbox that starts
 //! Postgres. `make crash` and `make endtxn` print one line of JSON for each run and fail when a guarantee
-//! does not hold; plain `cargo test` runs a few cycles.
+//! does not hold; plain `cargo test` runs a few cycles. `MODE=poll` is a run of its own, without slots ([`polling`]).
 
 #![expect(
     clippy::unwrap_used,
@@ -26,6 +26,7 @@ mod ends;
 mod judge;
 mod kills;
 mod pair;
+pub(crate) mod polling;
 mod readers;
 mod report;
 mod rows;
@@ -39,6 +40,9 @@ use settings::Plan;
 
 /// Whether all is as it should be.
 pub(crate) fn all() -> bool {
+    if let Some(scale) = Plan::polled() {
+        return polling::run(scale);
+    }
     judge::assert_sees_each_fault();
     Plan::all().into_iter().map(run).fold(true, |so_far, run| so_far & run)
 }

@@ -6,6 +6,7 @@
 use std::str::FromStr;
 
 use crate::crash::disasters::Disasters;
+use crate::crash::polling::Scale;
 
 /// Cycles of each mode where nobody asks for anything: what every `cargo test` does. One round of all
 /// disasters there are.
@@ -102,6 +103,14 @@ impl Plan {
         }
     }
 
+    /// The run of rows that are polled, if that is asked for: `CRASH_MODE=poll`. In the suite it is a part of
+    /// `lifecycle`.
+    pub(crate) fn polled() -> Option<Scale> {
+        read::<String>("CRASH_MODE").filter(|mode| mode == "poll")?;
+        let kills = read("CRASH_CYCLES").unwrap_or(2 * CYCLES_ASKED);
+        Some(Scale { kills, seed: read("CRASH_SEED").unwrap_or(SEED) })
+    }
+
     /// The runs that are asked for.
     ///
     /// # Panics
@@ -113,7 +122,7 @@ impl Plan {
             None => Mode::OFFERED.to_vec(),
             Some("at_least_once") => vec![Mode::AtLeastOnce],
             Some("exactly_once") => vec![Mode::ExactlyOnce],
-            Some(other) => panic!("MODE={other}: exactly_once or at_least_once"),
+            Some(other) => panic!("MODE={other}: exactly_once, at_least_once or poll"),
         };
         let victim = match victim.as_deref() {
             None | Some("any") => Victim::Any,

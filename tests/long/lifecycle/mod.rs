@@ -4,6 +4,7 @@
 //! Output: lines on stdout, and whether each part did what it is for.
 
 mod backfill;
+mod poll;
 mod prune;
 mod repair;
 mod replay;
@@ -17,6 +18,7 @@ const PARTS: [Part; 5] = [
     ("replay", replay::run),
     ("verify", verify::run),
     ("prune", prune::run),
+    ("poll", poll::run),
 ];
 
 /// Whether all is as it should be.
