@@ -22,7 +22,7 @@ use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::{prune, route};
 use check::{Check, Outcome};
-use postrider_config::Config;
+use postrider_config::{Config, SourceMode};
 use postrider_kafka::KafkaSpec;
 use postrider_postgres::control::{self, Client};
 use postrider_postgres::libpq::{ConnectInfo, HostAddress};
@@ -138,13 +138,32 @@ async fn of_postgres(plan: &Plan) -> (Vec<Check>, FromPostgres) {
     let whom =
         format!("`{}` is let into database `{}`", source.connect.user, source.connect.database);
     let mut checks = vec![Check::pass("postgres.reachable", whom)];
-    checks.push(replication(&client).await);
+    let is_polled = source.mode == SourceMode::Poll;
+    if !is_polled {
+        checks.push(replication(&client).await);
+    }
     match looked(plan, &client).await {
         Ok(found) => checks.extend(found),
         Err(failure) => checks.extend(Check::failed("postgres.source", failure)),
     }
+    // What only a stream needs.
+    checks.retain(|check| !is_polled || !of_stream(check.id));
     let names = rows(plan, &client, &mut checks).await;
     (checks, FromPostgres { client: Ok(client), names })
+}
+
+/// Whether a check is about replication.
+fn of_stream(id: &str) -> bool {
+    const OTHERS: [&str; 7] = [
+        "postgres.wal_level",
+        "postgres.messages",
+        "postgres.role",
+        "postgres.streams",
+        "postgres.slots_free",
+        "postgres.senders_free",
+        "postgres.wal_sender_timeout",
+    ];
+    id.starts_with("publication.") || id.starts_with("slot.") || OTHERS.contains(&id)
 }
 
 /// Whether a replication connection is let in, which pg_hba.conf and poolers decide apart from others.

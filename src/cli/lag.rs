@@ -13,6 +13,7 @@ use super::context::Context;
 use super::doctor::check::bytes;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::needs_slot;
 use super::status::relay::relay_facts;
 use postrider_postgres::control::{self, ControlError, SlotSample};
 use postrider_service::units::{InvalidValue, parse_size};
@@ -45,6 +46,7 @@ fn size(text: &str) -> Result<u64, String> {
 /// Runs it.
 pub(crate) fn run(args: &LagArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(Vec::new())?.config;
+    needs_slot(&config, "postrider lag")?;
     let source = &config.source;
     let sample = super::runtime()?.block_on(async {
         let client = control::connect(&source.connect).await?;

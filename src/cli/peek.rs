@@ -9,6 +9,7 @@ use clap::Args;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::needs_slot;
 use super::route::rehearse_stream;
 use postrider_postgres::control::{self, PeekRequest};
 use postrider_relay::{Plan, RelayError};
@@ -35,6 +36,7 @@ pub struct PeekArgs {
 /// Runs it.
 pub(crate) fn run(args: &PeekArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(Vec::new())?.config;
+    needs_slot(&config, "postrider peek")?;
     let plan = Plan::of(config.clone());
     let wanted = plan.requirements().map_err(RelayError::from)?;
     let (inspection, messages) = super::runtime()?.block_on(async {

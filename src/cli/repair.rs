@@ -16,6 +16,7 @@ use super::backfill::deliver;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::needs_slot;
 use super::replay::moment;
 use super::run::listen_for_signals;
 use crate::verify::VerifyError;
@@ -86,7 +87,9 @@ impl RepairArgs {
 
 /// Runs it.
 pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let plan = Plan::of(context.load(Vec::new())?.config);
+    let config = context.load(Vec::new())?.config;
+    needs_slot(&config, "postrider repair")?;
+    let plan = Plan::of(config);
     let (job, runtime) = (args.job(), super::runtime()?);
     if !args.execute {
         let stop = StopSignal::default();

@@ -18,7 +18,7 @@ use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::route;
 use found::{Row, Trace};
-use postrider_config::Config;
+use postrider_config::{Config, SourceMode};
 use postrider_kafka::topic_names;
 use postrider_postgres::control::{self, Client, RowSearch, rows_with_ids};
 use postrider_relay::kafka_spec;
@@ -77,11 +77,13 @@ pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<ExitCode, Comma
     };
     let records = search.find(&topics, &args.ids, since)?;
     let traces = Trace::all(&args.ids, rows, records);
+    // Polled rows have none.
+    let slot = (config.source.mode == SourceMode::Stream).then_some(config.source.slot.as_str());
     for trace in &traces {
         if context.json() {
             context.print_json(&trace.to_json())?;
         } else {
-            context.print(&trace.to_text(&config.source.slot))?;
+            context.print(&trace.to_text(slot))?;
         }
     }
     let is_lost = traces.iter().any(|trace| trace.state().is_lost());

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::relay::{RelayFacts, relay_facts};
 use crate::doctor::check::{bytes, duration};
 use crate::failure::CommandFailure;
-use postrider_config::Config;
+use postrider_config::{Config, SourceMode};
 use postrider_kafka::{Lineage, cluster_facts, newest_progress, topic_bounds};
 use postrider_postgres::control::{self, HealthFacts, Inspection};
 use postrider_relay::{Plan, RelayError};
@@ -23,7 +23,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// See the module. What does not answer is the text of its error.
 pub(super) struct Status {
     server: String,
-    slot: String,
+    /// Its name; `None`: rows are polled.
+    slot: Option<String>,
     postgres: Result<(Inspection, HealthFacts), String>,
     relay: Result<RelayFacts, String>,
     brokers: Result<usize, String>,
@@ -75,7 +76,7 @@ impl Status {
         let records = |one: &postrider_kafka::PartitionBounds| one.stable.saturating_sub(one.first);
         Ok(Self {
             server: server(config),
-            slot: config.source.slot.clone(),
+            slot: (config.source.mode == SourceMode::Stream).then(|| config.source.slot.clone()),
             relay: relay_facts(config.http.bind),
             dead_letters: bounds
                 .map(|found| found.map(|found| found.partitions.iter().map(records).sum())),
@@ -94,7 +95,8 @@ impl Status {
             });
             alive == Some(true)
         });
-        has_slot && self.brokers.is_ok()
+        let has_source = if self.slot.is_some() { has_slot } else { self.postgres.is_ok() };
+        has_source && self.brokers.is_ok()
     }
 
     /// For people.
@@ -139,8 +141,11 @@ impl Status {
     }
 
     fn slot_text(&self, inspection: &Inspection, facts: &HealthFacts) -> String {
+        let Some(name) = &self.slot else {
+            return "none: rows are polled (source.mode = \"poll\")".to_owned();
+        };
         let (Some(slot), Some(health)) = (&inspection.slot, &facts.slot) else {
-            return format!("`{}` does not exist", self.slot);
+            return format!("`{name}` does not exist");
         };
         let reader = match (slot.active_pid, slot.holder.as_str()) {
             (None, _) => "read by nobody".to_owned(),
@@ -153,8 +158,7 @@ impl Status {
         let state = slot.wal_status.as_deref().filter(|status| *status != "reserved");
         let state = state.map(|state| format!(", {state}")).unwrap_or_default();
         format!(
-            "`{}`{state}, {reader}; {} not acknowledged, {} of WAL kept {limit}",
-            self.slot,
+            "`{name}`{state}, {reader}; {} not acknowledged, {} of WAL kept {limit}",
             bytes(health.lag_bytes),
             bytes(health.retained_bytes)
         )
@@ -166,7 +170,7 @@ impl Status {
         let slot = match &self.postgres {
             Err(why) => error(why),
             Ok((inspection, facts)) => match (&inspection.slot, &facts.slot) {
-                (Some(slot), Some(health)) => json!({
+                (Some(slot), Some(health)) if self.slot.is_some() => json!({
                     "name": self.slot,
                     "status": slot.wal_status,
                     "active_pid": slot.active_pid,

@@ -132,13 +132,15 @@ impl Trace {
     }
 
     /// For people.
-    pub(super) fn to_text(&self, slot: &str) -> String {
+    pub(super) fn to_text(&self, slot: Option<&str>) -> String {
         let mut out = format!("{}  {}\n", self.id, self.state().word());
         for row in &self.rows {
             let written = row.written_ms.map(|ms| format!(", written {}", rfc3339(ms)));
             let _ = writeln!(out, "  row          {}{}", row.table, written.unwrap_or_default());
-            let passed = if row.is_passed { "has passed it" } else { "has not passed it" };
-            let _ = writeln!(out, "  slot         `{slot}` {passed}");
+            if let Some(slot) = slot {
+                let passed = if row.is_passed { "has passed it" } else { "has not passed it" };
+                let _ = writeln!(out, "  slot         `{slot}` {passed}");
+            }
             if let Some(rejection) = &row.rejection {
                 let _ = writeln!(out, "  route        rejected today: {rejection}");
             } else if let Some(topic) = &row.topic {
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn people_read_where_it_is() {
         let records = Records { delivered: vec![record()], letters: vec![letter()] };
-        let text = trace(vec![row(true, Some("a"))], records).to_text("s");
+        let text = trace(vec![row(true, Some("a"))], records).to_text(Some("s"));
         assert_eq!(
             text,
             "7  delivered\n  row          public.outbox, written 1970-01-01T00:00:01.000Z\n  \

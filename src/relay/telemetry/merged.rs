@@ -24,10 +24,15 @@ pub(super) fn merged<'a>(parts: impl Iterator<Item = &'a Snapshot>) -> Snapshot 
 }
 
 fn both(one: Snapshot, other: Snapshot) -> Snapshot {
-    let state = if rank(one.state) >= rank(other.state) { one.state } else { other.state };
+    let (state, last_failure) = if rank(one.state) >= rank(other.state) {
+        (one.state, one.last_failure.or(other.last_failure))
+    } else {
+        (other.state, other.last_failure.or(one.last_failure))
+    };
     let has_gone = one.unavailable.named.is_empty();
     Snapshot {
         state,
+        last_failure,
         holds_slot: one.holds_slot && other.holds_slot,
         broker_connected: one.broker_connected && other.broker_connected,
         unconfirmed_for: one.unconfirmed_for.max(other.unconfirmed_for),

@@ -12,7 +12,7 @@ mod verify;
 
 type Part = (&'static str, fn(bool) -> bool);
 
-const PARTS: [Part; 5] = [
+const PARTS: [Part; 6] = [
     ("backfill", backfill::run),
     ("repair", repair::run),
     ("replay", replay::run),

@@ -131,6 +131,9 @@ fn what_is_about_a_slot_is_refused_and_the_rest_works() {
     for command in [
         &["adopt"][..],
         &["backfill"],
+        &["repair"],
+        &["peek"],
+        &["lag"],
         &["prune", "--older-than", "1d"],
         &["run", "--dry-run"],
         &["setup", "--from-now"],

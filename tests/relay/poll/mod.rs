@@ -6,6 +6,7 @@ mod marks;
 mod order;
 mod refused;
 mod shapes;
+mod stands;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitStatus;

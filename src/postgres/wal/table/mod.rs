@@ -42,8 +42,8 @@ pub(super) use columns::all_columns_sql;
 pub(crate) use columns::columns_sql;
 pub use lock::{TableFile, lock_tables, table_files};
 pub use scan::{OrderColumn, ScanRequest, TableScan, sql_rows};
-pub use selection::{RowNumbers, RowNumbersWriter};
 pub(super) use scan::{columns_of, sql_name};
+pub use selection::{RowNumbers, RowNumbersWriter};
 
 /// Rows of one transaction. Enough that its two frames cost nothing; few enough that a stop, which waits for its
 /// end, does not wait long.
