@@ -29,6 +29,8 @@ const OF_TRANSACTIONS: [&str; 6] = [
 const RARE: [&str; 7] = [
     "backfill_intended",
     "backfill_slot_made",
+    "repair_slot_dropped",
+    "repair_compared",
     "slot_taken",
     "progress_read",
     "draining",
