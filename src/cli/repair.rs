@@ -174,8 +174,13 @@ fn print_plan(plan: &Plan, found: &RepairPreview, context: &Context) -> Result<(
             format!("is at {at}, and in use: stop the relay first")
         }
     };
+    let messages = if plan.config.messages.prefixes.is_empty() {
+        ""
+    } else {
+        "logical messages are in no table: what a lost slot has not delivered of them is gone\n"
+    };
     let text = format!(
-        "{}slot `{slot}` {state}\n{}\nnothing was written; --execute repairs\n",
+        "{}{messages}slot `{slot}` {state}\n{}\nnothing was written; --execute repairs\n",
         counts(&found.counts),
         found.action
     );

@@ -146,7 +146,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     list(
         "outbox.order_by",
         "[]",
-        "The columns in whose order `postrider backfill` and `replay` read the rows of a table; the id is added \
+        "The columns in whose order `postrider backfill`, `repair` and `replay` read the rows of a table; the id is added \
          where it is needed to tell rows apart. Empty: `sequence` if the table has it, `created_at` if it has that.",
     ),
     names(

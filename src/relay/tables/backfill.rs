@@ -119,6 +119,11 @@ impl TableRun {
     ) -> Result<Remaining, RelayError> {
         let Beginning { repair, replaces } = beginning;
         let source = &found.plan.config.source;
+        self.check_unchanged(found)?;
+        if replaces && found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost()) {
+            // What keeps a slot from being made is better known before the one that is there is dropped.
+            self.try_slot(&mut connection, found)?;
+        }
         note(found, &lineage, BackfillProgress { repair: repair.clone(), ..Default::default() })?;
         failpoint::pass("backfill_intended");
         if replaces {
@@ -134,12 +139,15 @@ impl TableRun {
         let files = files.iter().map(|file| (file.oid, file.then)).collect();
         let begun =
             BackfillProgress { begins: Some(begins), snapshot, files, cursor: None, repair };
-        note(found, &lineage, begun.clone())?;
         self.begun = Some(begun.clone());
         let slot = Some(Held::take(found)?);
         // The transaction sees just the rows of before the slot: no condition is needed.
-        let backfill = Some(begun);
-        Ok(Remaining { connection, slot, lineage, backfill })
+        let backfill = Some(begun.clone());
+        let remaining = Remaining { connection, slot, lineage, backfill };
+        // Or the note would be about a slot that another command has made in its place.
+        self.check_held(found, &remaining)?;
+        note(found, &remaining.lineage, begun)?;
+        Ok(remaining)
     }
 
     /// Goes on with one, by a snapshot of now.

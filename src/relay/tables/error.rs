@@ -19,8 +19,7 @@ pub enum TableRowsError {
     },
     /// There is nothing to repair.
     #[error(
-        "nothing is to be repaired: slot `{slot}` is there, and every row that it has passed is in Kafka{}",
-        but_for(*unknown)
+        "nothing is to be repaired: slot `{slot}` is there and has left out no row{}", but_for(*unknown)
     )]
     NothingMissing {
         /// The slot.
@@ -46,7 +45,7 @@ pub enum TableRowsError {
     },
     /// Somebody else delivers rows of before the same slot.
     #[error(
-        "the progress of slot `{slot}` in Kafka is not the one of a moment ago: another command is at work"
+        "slot `{slot}`, or its progress in Kafka, is not what it was a moment ago: another command is at work"
     )]
     ProgressChanged {
         /// The slot.
@@ -159,8 +158,8 @@ impl TableRowsError {
         match self {
             Self::SlotExists { slot } => format!(
                 "its stream has every row that committed since it was made; `postrider replay` sends rows of \
-                 before. If a backfill at least once was interrupted: --restart sends all rows again. To begin \
-                 anew: SELECT pg_drop_replication_slot('{slot}'), which loses rows that it has not delivered \
+                 before. If a backfill at least once was interrupted: `postrider repair --execute` sends what is \
+                 missing in Kafka, --restart all rows once more. To begin anew: SELECT pg_drop_replication_slot('{slot}'), which loses rows that it has not delivered \
                  and that are not in the table any more"
             ),
             Self::Delivered { .. } => {
@@ -215,9 +214,11 @@ impl TableRowsError {
                  `postrider replay` sends some once more"
                     .to_owned()
             }
-            Self::NothingMissing { unknown, .. } => {
-                let replay = if *unknown > 0 { "; `postrider replay` sends rows once more" } else { "" };
-                format!("start the relay (`postrider run`), which delivers what has committed since{replay}")
+            Self::NothingMissing { .. } => {
+                "start the relay (`postrider run`), which delivers what has committed since. Rows that are missing all \
+                 the same are not of the slot's doing (a topic was deleted, or the route was another one): \
+                 `postrider verify` names them, and `postrider replay` sends them once more"
+                    .to_owned()
             }
             Self::RowsUnknown { .. } => {
                 "--unknown send sends them, and some may come twice; --unknown skip leaves them out, and some may be \

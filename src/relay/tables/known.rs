@@ -103,6 +103,20 @@ pub(super) fn confirmed(found: &Found) -> Option<Lsn> {
 }
 
 impl TableRun {
+    /// Refuses to make a slot, or to drop one, where another command has done so since the slot was looked at.
+    pub(super) fn check_unchanged(&self, found: &Found) -> Result<(), RelayError> {
+        let source = &found.plan.config.source;
+        let client = self.runtime.block_on(control::connect(&source.connect))?;
+        let now = self.runtime.block_on(control::slot(&client, &source.slot))?;
+        let of = |slot: &Option<SlotFacts>| {
+            slot.as_ref().map(|slot| (slot.is_lost(), slot.confirmed_flush))
+        };
+        if of(&now) == of(&found.inspection.slot) {
+            return Ok(());
+        }
+        Err(TableRowsError::ProgressChanged { slot: source.slot.clone() }.into())
+    }
+
     /// Refuses to send where the slot is not ours any more, or not where it was.
     pub(super) fn check_held(
         &self,
@@ -128,10 +142,11 @@ impl TableRun {
 
 /// Refuses to send where Kafka holds another progress than the one that was read or written before.
 pub(super) fn check_progress(
-    remaining: &Remaining,
+    slot: &str,
+    begun: Option<&BackfillProgress>,
     found: Option<&Progress>,
 ) -> Result<(), TableRowsError> {
-    let (Some(begun), Some(found)) = (&remaining.backfill, found) else { return Ok(()) };
+    let (Some(begun), Some(found)) = (begun, found) else { return Ok(()) };
     let of = |begun: &BackfillProgress| {
         let repairs = begun.repair.is_some();
         (begun.begins, begun.snapshot.clone(), repairs)
@@ -139,5 +154,67 @@ pub(super) fn check_progress(
     if found.backfill.as_ref().map(of) == Some(of(begun)) {
         return Ok(());
     }
-    Err(TableRowsError::ProgressChanged { slot: remaining.lineage.slot.clone() })
+    Err(TableRowsError::ProgressChanged { slot: slot.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_core::progress::RepairScope;
+
+    fn begun(begins: u64, snapshot: &str, repair: Option<RepairScope>) -> BackfillProgress {
+        let (begins, snapshot) = (Some(Lsn::new(begins)), snapshot.to_owned());
+        BackfillProgress { begins, snapshot, repair, ..BackfillProgress::default() }
+    }
+
+    #[test]
+    fn g6_progress_of_another_command_is_noticed_before_anything_is_sent() {
+        let own = begun(7, "1:2:", None);
+        let with = |backfill| Progress {
+            lineage: Lineage::default(),
+            mark: Mark::at(Lsn::new(3)),
+            backfill,
+        };
+        let check = |backfill| check_progress("s", Some(&own), Some(&with(backfill)));
+        assert_eq!(check(Some(own.clone())), Ok(()));
+        assert_eq!(check_progress("s", Some(&own), None), Ok(()), "none is kept");
+        for other in [
+            None,
+            Some(begun(8, "1:2:", None)),
+            Some(begun(7, "1:3:", None)),
+            Some(begun(7, "1:2:", Some(RepairScope::default()))),
+            Some(BackfillProgress::default()),
+        ] {
+            let error = check(other).unwrap_err();
+            assert!(matches!(error, TableRowsError::ProgressChanged { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn g6_other_tables_or_another_publication_are_not_gone_on_with() {
+        let lineage = |change: fn(&mut Lineage)| {
+            let mut lineage = Lineage { publication: 1, ..Lineage::default() };
+            lineage.tables.insert("public.outbox".to_owned(), 2);
+            lineage.members.insert("public.outbox".to_owned(), 3);
+            change(&mut lineage);
+            lineage
+        };
+        let noted = lineage(|_| ());
+        assert_eq!(same_tables(&noted, &lineage(|now| now.standby = true)), Ok(()));
+        let changes: [fn(&mut Lineage); 4] = [
+            |now| now.publication = 9,
+            |now| {
+                now.tables.insert("public.outbox".to_owned(), 9);
+            },
+            |now| {
+                now.tables.insert("public.another".to_owned(), 9);
+            },
+            |now| {
+                now.members.insert("public.outbox".to_owned(), 9);
+            },
+        ];
+        for change in changes {
+            assert!(same_tables(&noted, &lineage(change)).is_err());
+        }
+    }
 }

@@ -18,6 +18,8 @@ use postrider_core::session::ControlRequest;
 use postrider_postgres::control::{self, Client, ControlError, SLOT_LIMIT_MS, slot_blocked};
 use postrider_postgres::wal::{Connection, WalError};
 
+/// Before the number of the server process that makes a slot for a moment.
+const TRIED: &str = "postrider_tried_";
 /// How soon a request to stop is noticed.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -28,11 +30,35 @@ impl TableRun {
         connection: &mut Connection,
         found: &Found,
     ) -> Result<Lsn, RelayError> {
+        let slot = found.plan.config.source.slot.as_str();
+        self.patiently(connection, found, |connection| connection.create_slot_with_snapshot(slot))
+    }
+
+    /// Makes another slot, which is gone at once: whether this one could be made now. Where the server has no room for
+    /// two nobody can tell.
+    pub(super) fn try_slot(
+        &self,
+        connection: &mut Connection,
+        found: &Found,
+    ) -> Result<(), RelayError> {
+        let slot = format!("{TRIED}{}", connection.backend_pid());
+        match self.patiently(connection, found, |connection| connection.try_slot(&slot)) {
+            Err(RelayError::Control(ControlError::NoFreeSlot { .. })) => Ok(()),
+            tried => tried,
+        }
+    }
+
+    fn patiently<T>(
+        &self,
+        connection: &mut Connection,
+        found: &Found,
+        create: impl FnOnce(&mut Connection) -> Result<T, WalError>,
+    ) -> Result<T, RelayError> {
         let source = &found.plan.config.source;
         let client = Arc::new(self.runtime.block_on(control::connect(&source.connect))?);
         let watch = cancel(Arc::clone(&client), connection.backend_pid(), self.stop.clone());
         let watch = self.runtime.spawn(watch);
-        let made = connection.create_slot_with_snapshot(&source.slot);
+        let made = create(connection);
         watch.abort();
         match made {
             // query_canceled

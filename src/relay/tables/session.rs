@@ -125,7 +125,8 @@ impl TableRun {
             None => open()?,
         };
         self.check_held(&found, &remaining)?;
-        check_progress(&remaining, sink.found())?;
+        let slot = &remaining.lineage.slot;
+        check_progress(slot, remaining.backfill.as_ref(), sink.found())?;
         let (mark, cursor) = self.resume(&mut remaining, &mut sink);
         let scans = scans(&found, &mut remaining, cursor.as_ref())?;
         let selected = self.select(&found, remaining, &scans, heartbeat)?;

@@ -1,6 +1,7 @@
 //! A backfill that is killed, whose servers go away, or whose rows are refused.
 
 use postrider::sandbox::postgres::{Options, Stop};
+use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt as _;
 
 use super::{OTHERS_WRITE, Writer, empty_stage, insert_in_time, json};
@@ -124,6 +125,29 @@ fn at_least_once_a_backfill_goes_on_by_progress_or_begins_anew_when_told_to() {
         stage.insert("A", 10);
         relay.run_once();
         stage.verdict(&oracle, &[]).assert_at_least_once();
+    }
+}
+
+/// The second one drops the slot that the first one has made and not yet taken, and delivers all rows.
+#[test]
+fn g6_of_two_backfills_at_once_one_sends() {
+    let Some(kafka) = kafka::shared() else { return };
+    for delivery in ["exactly_once", "at_least_once"] {
+        let stage = empty_stage(&kafka.bootstrap(), "two");
+        insert_in_time(&stage, "A", 300);
+        let relay = stage.relay().allow_log(OTHERS_WRITE).unprepared();
+        let relay = relay.set("kafka.delivery", delivery).set("progress.at_least_once", "true");
+        let stopped = relay.clone().variable("FAILPOINT", "backfill_slot_made=stop").allow_log("");
+        let first = stopped.start(&["backfill", "--execute"]);
+        first.wait_frozen();
+        assert_eq!(json(&relay, &["backfill", "--execute"])["summary"]["confirmed"], 300);
+        first.signal(Signal::CONT);
+        let outcome = first.outcome();
+        assert!(!outcome.status.success(), "{delivery}: {:?}", outcome.log);
+        stage.insert("A", 10);
+        wait_for("the slot to be free", || (stage.slot_value("active") == "f").then_some(()));
+        relay.run_once();
+        assert_eq!(stage.records().len(), 310, "{delivery}");
     }
 }
 

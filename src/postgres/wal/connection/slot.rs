@@ -21,6 +21,15 @@ impl<T: Transport> Connection<T> {
         position.ok_or(WalError::Protocol("a malformed answer to CREATE_REPLICATION_SLOT"))
     }
 
+    /// Creates a slot that goes with the connection, and drops it. Waits for transactions that are open.
+    pub fn try_slot(&mut self, slot: &str) -> Result<(), WalError> {
+        let name = identifier(slot);
+        self.patient_query(&format!(
+            "CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+        ))?;
+        self.drop_slot(slot)
+    }
+
     /// Drops a slot, once nobody uses it.
     pub fn drop_slot(&mut self, slot: &str) -> Result<(), WalError> {
         let slot = identifier(slot);

@@ -24,7 +24,7 @@ use super::filter::RowFilter;
 use super::known::{Held, Known, confirmed};
 use super::session::{Found, FoundTable, Remaining};
 use super::watched::{goes_on, watched};
-use crate::compare::CompareError;
+use crate::compare::{CompareError, Entry, Sorter};
 use crate::error::RelayError;
 use crate::plan::Plan;
 use comparison::{Compared, Sides};
@@ -34,7 +34,7 @@ use postrider_core::gate::GateError;
 use postrider_core::progress::{BackfillProgress, Lineage, RepairScope, UnknownRows};
 use postrider_kafka::failpoint;
 use postrider_postgres::wal::{Connection, RowNumbers, TableScan, WalError, literal, sql_rows};
-use way::{Way, way};
+use way::{SlotState, Terms, Way, way};
 
 pub use comparison::RepairCounts;
 pub use delivered::UnknownReason;
@@ -62,10 +62,14 @@ impl TableRun {
         let (mut connection, lineage) = connect(found)?;
         // What cannot be read later is refused before anything is written or dropped.
         check_tables(&mut connection, found, &job.scope)?;
-        let is_alive = seen_alive(found);
+        Sorter::<Entry>::new(&job.folder)?;
+        let slot = SlotState::of(found);
+        let is_alive = matches!(slot, SlotState::At(_));
         let mut held = is_alive.then(|| Held::take(found)).transpose()?;
         let known = self.known(found, &lineage)?;
-        let mut way = way(found, &lineage, &known, &job.scope, None)?;
+        let (keeps_progress, scope) = (found.plan.keeps_progress(), &job.scope);
+        let terms = Terms { slot, lineage: &lineage, keeps_progress, scope };
+        let mut way = way(&terms, &known, None)?;
         if way == Way::Compare {
             let Some(held) = &mut held else { unreachable!("a slot that is not there is made") };
             let heartbeat = Plan::heartbeat(found.inspection.server.wal_sender_timeout);
@@ -73,7 +77,7 @@ impl TableRun {
                 look(found, job, &Seen::Alive, goes_on)
             });
             let Some(counts) = counts?? else { return Ok(None) };
-            way = way::way(found, &lineage, &known, &job.scope, Some(&counts))?;
+            way = way::way(&terms, &known, Some(&counts))?;
             tell(&counts);
             refuse_unknown(&counts, &job.scope)?;
         }
@@ -136,11 +140,6 @@ impl TableRun {
         self.check_held(found, &remaining)?;
         Ok(Some((remaining, Some(send))))
     }
-}
-
-/// Whether the slot is there and was not given up by the server.
-fn seen_alive(found: &Found) -> bool {
-    found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost())
 }
 
 fn tell(counts: &RepairCounts) {

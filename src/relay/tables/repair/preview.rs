@@ -8,10 +8,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::look::{Seen, look};
-use super::way::{Way, way};
+use super::way::{SlotState, Terms, Way, way};
 use super::{
-    Found, Known, RelayError, RepairCounts, RepairJob, TableRowsError, check_tables, confirmed,
-    goes_on,
+    Found, Known, RelayError, RepairCounts, RepairJob, TableRowsError, check_tables, goes_on,
 };
 use crate::blocking::run_blocking;
 use crate::plan::Plan;
@@ -88,8 +87,9 @@ fn preview(
     let keeps_progress = found.plan.keeps_progress();
     let progress = if keeps_progress { newest_progress(kafka, &lineage.key())? } else { None };
     let known = Known::of(progress, found.inspection.slot.is_some());
-    let at = confirmed(found);
-    let seen = match way(found, &lineage, &known, &job.scope, None) {
+    let state = SlotState::of(found);
+    let terms = Terms { slot: state, lineage: &lineage, keeps_progress, scope: &job.scope };
+    let seen = match way(&terms, &known, None) {
         Ok(Way::GoOn(begun)) => Seen::Begun(begun.repair.unwrap_or_default(), begun.snapshot),
         Ok(Way::Compare) | Err(RelayError::TableRows(TableRowsError::NothingMissing { .. })) => {
             Seen::Alive
@@ -100,7 +100,7 @@ fn preview(
     let Some(counts) = look(found, job, &seen, &|| goes_on(stop))? else { return Ok(None) };
     let name = &lineage.slot;
     let unknown = job.scope.unknown.is_none() && counts.unknown > 0;
-    let action = match way(found, &lineage, &known, &job.scope, Some(&counts)) {
+    let action = match way(&terms, &known, Some(&counts)) {
         Err(RelayError::TableRows(error @ TableRowsError::NothingMissing { .. })) => {
             format!("would do nothing: {error}")
         }
@@ -116,14 +116,15 @@ fn preview(
         Ok(Way::GoOn(_)) => format!("would go on with the repair that has made slot `{name}`"),
         Ok(Way::Compare) => unreachable!("both sides were compared"),
     };
-    let slot = match &found.inspection.slot {
-        None => RepairSlot::Missing,
-        Some(slot) if slot.is_lost() => {
-            let reason = slot.invalidation.clone();
+    let facts = found.inspection.slot.as_ref();
+    let slot = match state {
+        SlotState::Missing => RepairSlot::Missing,
+        SlotState::Lost => {
+            let reason = facts.and_then(|slot| slot.invalidation.clone());
             RepairSlot::Lost { reason: reason.unwrap_or_else(|| "wal_removed".to_owned()) }
         }
-        Some(slot) => {
-            RepairSlot::Alive { at: at.unwrap_or(Lsn::ZERO), held: slot.active_pid.is_some() }
+        SlotState::At(at) => {
+            RepairSlot::Alive { at, held: facts.is_some_and(|slot| slot.active_pid.is_some()) }
         }
     };
     let begun = matches!(seen, Seen::Begun(..));

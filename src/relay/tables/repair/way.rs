@@ -5,9 +5,39 @@
 //! said that rows are missing, or what is noted in Kafka says that a repair has made it or that it was moved. Pure.
 
 use super::{BackfillProgress, Found, GateError, Known, Lineage, RelayError, RepairCounts};
-use super::{RepairScope, TableRowsError, UnknownRows, confirmed, seen_alive};
+use super::{RepairScope, TableRowsError, UnknownRows, confirmed};
 use postrider_core::lsn::Lsn;
 use postrider_core::progress::Progress;
+
+/// What the slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SlotState {
+    /// There is none of that name.
+    Missing,
+    /// The server has given it up.
+    Lost,
+    /// It is there, and has passed what lies before this.
+    At(Lsn),
+}
+
+impl SlotState {
+    pub(super) fn of(found: &Found) -> Self {
+        match (&found.inspection.slot, confirmed(found)) {
+            (None, _) => Self::Missing,
+            (Some(slot), Some(confirmed)) if !slot.is_lost() => Self::At(confirmed),
+            (Some(_), _) => Self::Lost,
+        }
+    }
+}
+
+/// What the decision goes by, besides what is known of the stream.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub(super) slot: SlotState,
+    pub(super) lineage: &'a Lineage,
+    pub(super) keeps_progress: bool,
+    pub(super) scope: &'a RepairScope,
+}
 
 /// What becomes of the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,29 +54,29 @@ pub(super) enum Way {
 
 /// See the module's documentation.
 pub(super) fn way(
-    found: &Found,
-    lineage: &Lineage,
+    terms: &Terms<'_>,
     known: &Known,
-    scope: &RepairScope,
     counts: Option<&RepairCounts>,
 ) -> Result<Way, RelayError> {
-    if !seen_alive(found) {
-        return Ok(if found.inspection.slot.is_some() { Way::Replace } else { Way::Make });
-    }
-    let (slot, at) = (lineage.slot.clone(), confirmed(found));
+    let at = match terms.slot {
+        SlotState::Missing => return Ok(Way::Make),
+        SlotState::Lost => return Ok(Way::Replace),
+        SlotState::At(at) => at,
+    };
+    let slot = terms.lineage.slot.clone();
     match known {
-        Known::Begun(begun, has_sent) if begun.begins == at => {
-            go_on((begun, *has_sent), scope, slot)
+        Known::Begun(begun, has_sent) if begun.begins == Some(at) => {
+            go_on((begun, *has_sent), terms.scope, slot)
         }
         // It has sent nothing, and what was to be dropped for it may still be there.
         Known::Intended(intended) if intended.repair.is_some() => Ok(Way::Replace),
         Known::Intended(_) => Err(GateError::BackfillUnfinished { slot }.into()),
-        Known::Stream(progress) if is_whole(progress, lineage, at) => {
+        Known::Stream(progress) if is_whole(progress, terms.lineage, at) => {
             Err(TableRowsError::NothingMissing { slot, unknown: 0 }.into())
         }
         known => {
             let Some(counts) = counts else { return Ok(Way::Compare) };
-            if is_needed(found, known, scope, counts) {
+            if is_needed(terms, at, known, counts) {
                 return Ok(Way::Replace);
             }
             Err(TableRowsError::NothingMissing { slot, unknown: counts.unknown }.into())
@@ -73,29 +103,135 @@ fn go_on(
 }
 
 /// Whether the progress says that the slot has left out no row, and nothing of before it is missing.
-fn is_whole(progress: &Progress, lineage: &Lineage, confirmed: Option<Lsn>) -> bool {
+fn is_whole(progress: &Progress, lineage: &Lineage, confirmed: Lsn) -> bool {
     let before = &progress.lineage;
     let Some(since) = before.since.filter(|since| since.xid == 0) else { return false };
     let delivered = if progress.mark.end == Lsn::ZERO { since.lsn } else { progress.mark.end };
     let is_same = before.publication == lineage.publication
         && before.timeline == lineage.timeline
         && lineage.tables.iter().all(|(name, oid)| before.tables.get(name) == Some(oid));
-    is_same && confirmed.is_some_and(|confirmed| confirmed <= delivered)
+    is_same && confirmed <= delivered
 }
 
 /// Whether the slot cannot be left as it is.
-fn is_needed(found: &Found, known: &Known, scope: &RepairScope, counts: &RepairCounts) -> bool {
+fn is_needed(terms: &Terms<'_>, at: Lsn, known: &Known, counts: &RepairCounts) -> bool {
     let is_moved = match known {
         Known::Stream(progress) => {
             let delivered = progress.mark.end;
-            delivered > Lsn::ZERO && confirmed(found).is_some_and(|at| at > delivered)
+            delivered > Lsn::ZERO && at > delivered
         }
         // Another one than it has made, or a slot of which progress should be kept and is not.
-        Known::Begun(..) | Known::Nothing => found.plan.keeps_progress(),
+        Known::Begun(..) | Known::Nothing => terms.keeps_progress,
         Known::Intended(_) => true,
     };
     // Where nothing is kept nobody knows whether a repair before this one has ended.
-    let is_open = !found.plan.keeps_progress()
-        && (counts.pending > 0 || (counts.unknown > 0 && scope.unknown == Some(UnknownRows::Send)));
+    let is_sent = counts.unknown > 0 && terms.scope.unknown == Some(UnknownRows::Send);
+    let is_open = !terms.keeps_progress && (counts.pending > 0 || is_sent);
     counts.missing > 0 || is_moved || is_open
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_core::pipeline::Mark;
+    use postrider_core::progress::{Moment, Since};
+
+    const AT: SlotState = SlotState::At(Lsn::new(50));
+
+    fn scope(since: &str) -> RepairScope {
+        let moment = Moment { typed: since.to_owned(), at: since.to_owned() };
+        RepairScope { since: Some(moment), ..RepairScope::default() }
+    }
+
+    fn begun(begins: u64, repair: Option<RepairScope>) -> BackfillProgress {
+        let begins = (begins > 0).then(|| Lsn::new(begins));
+        BackfillProgress { begins, repair, ..BackfillProgress::default() }
+    }
+
+    fn stream(end: u64, xid: u64) -> Known {
+        let lineage =
+            Lineage { since: Some(Since { lsn: Lsn::new(50), xid }), ..Lineage::default() };
+        let mark = Mark::at(Lsn::new(end));
+        Known::Stream(Box::new(Progress { lineage, mark, backfill: None }))
+    }
+
+    fn of(slot: SlotState, known: &Known, counts: Option<&RepairCounts>) -> Result<Way, String> {
+        let keeps_progress = true;
+        let (lineage, scope) = (&Lineage::default(), &RepairScope::default());
+        let terms = Terms { slot, lineage, keeps_progress, scope };
+        way(&terms, known, counts).map_err(|error| error.to_string())
+    }
+
+    fn found(missing: u64, pending: u64) -> RepairCounts {
+        RepairCounts { missing, pending, ..RepairCounts::default() }
+    }
+
+    #[test]
+    fn g6_a_slot_that_is_not_there_is_made_whatever_is_known() {
+        let repair = || Some(RepairScope::default());
+        for known in [
+            Known::Nothing,
+            Known::Intended(begun(0, repair())),
+            Known::Begun(begun(50, repair()), true),
+            Known::Begun(begun(50, None), true),
+            stream(50, 0),
+        ] {
+            assert_eq!(of(SlotState::Missing, &known, None), Ok(Way::Make), "{known:?}");
+            assert_eq!(of(SlotState::Lost, &known, None), Ok(Way::Replace), "{known:?}");
+        }
+    }
+
+    #[test]
+    fn g6_a_slot_that_is_there_is_replaced_only_where_rows_are_missing_or_it_was_moved() {
+        let untouched = |known: &Known, missing, pending| {
+            let result = of(AT, known, Some(&found(missing, pending)));
+            result.is_err_and(|error| error.starts_with("nothing is to be repaired"))
+        };
+        // All of before it was delivered, and it was not moved.
+        assert!(untouched(&stream(50, 0), 5, 0) && untouched(&stream(0, 0), 5, 0));
+        // Of what came before it nothing is known.
+        assert!(untouched(&stream(50, 7), 0, 9));
+        assert_eq!(of(AT, &stream(50, 7), None), Ok(Way::Compare));
+        assert_eq!(of(AT, &stream(50, 7), Some(&found(1, 0))), Ok(Way::Replace));
+        // It lies beyond the progress.
+        assert_eq!(of(AT, &stream(49, 0), None), Ok(Way::Compare));
+        assert_eq!(of(AT, &stream(49, 0), Some(&found(0, 9))), Ok(Way::Replace));
+        // It is not the one that the repair has made, or nobody knows of it.
+        let moved = Known::Begun(begun(40, Some(RepairScope::default())), true);
+        for known in [moved, Known::Nothing] {
+            assert_eq!(of(AT, &known, None), Ok(Way::Compare), "{known:?}");
+            assert_eq!(of(AT, &known, Some(&found(0, 0))), Ok(Way::Replace), "{known:?}");
+        }
+    }
+
+    #[test]
+    fn g6_a_repair_that_has_made_the_slot_is_gone_on_with_and_a_backfill_is_not() {
+        let repair = Some(RepairScope::default());
+        let same = Known::Begun(begun(50, repair.clone()), true);
+        assert_eq!(of(AT, &same, None), Ok(Way::GoOn(Box::new(begun(50, repair)))));
+        let sent = Known::Begun(begun(50, Some(scope("2h"))), true);
+        assert!(of(AT, &sent, None).unwrap_err().contains("--since '2h'"));
+        let nothing_sent = Known::Begun(begun(50, Some(scope("2h"))), false);
+        let all = Some(RepairScope::default());
+        assert_eq!(of(AT, &nothing_sent, None), Ok(Way::GoOn(Box::new(begun(50, all.clone())))));
+        for backfill in [Known::Begun(begun(50, None), true), Known::Intended(begun(0, None))] {
+            assert!(of(AT, &backfill, None).unwrap_err().contains("backfill"), "{backfill:?}");
+        }
+        assert_eq!(of(AT, &Known::Intended(begun(0, all)), None), Ok(Way::Replace));
+    }
+
+    #[test]
+    fn g6_where_no_progress_is_kept_rows_that_may_be_of_before_the_slot_are_missing_too() {
+        let (lineage, sends) = (Lineage::default(), RepairScope::default());
+        let of = |counts: &RepairCounts, unknown| {
+            let scope = &RepairScope { unknown, ..sends.clone() };
+            let terms = Terms { slot: AT, lineage: &lineage, keeps_progress: false, scope };
+            way(&terms, &Known::Nothing, Some(counts)).ok()
+        };
+        assert_eq!(of(&found(0, 0), None), None);
+        assert_eq!(of(&found(0, 1), None), Some(Way::Replace));
+        let unknown = || RepairCounts { unknown: 1, ..found(0, 0) };
+        assert_eq!(of(&unknown(), Some(UnknownRows::Send)), Some(Way::Replace));
+        assert_eq!(of(&unknown(), Some(UnknownRows::Skip)), None);
+    }
 }

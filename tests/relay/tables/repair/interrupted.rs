@@ -2,16 +2,22 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 
+use postrider::sandbox::postgres::Options;
 use rustix::process::Signal;
 use support::relay::Relay;
 use support::wait::wait_until;
-use support::{kafka, wait_for};
+use support::{kafka, postgres, topic, wait_for};
 
 use super::{
     MODES, Mode, assert_each_once, begin, drop_slot, free, has_slot, lost, plan, refused, relay,
     repair,
 };
+use crate::stage::Stage;
 use crate::tables::{Writer, insert_in_time, json};
+
+/// A row that is made larger than a frame may be.
+const LARGE: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, created_at) \
+     VALUES ('t', '1', 'A', '{\"n\": \"large\"}', clock_timestamp())";
 
 /// More than a few Kafka transactions hold.
 const MISSING: usize = 12_000;
@@ -152,6 +158,26 @@ fn g6_of_two_repairs_at_once_one_sends() {
     }
 }
 
+/// The second one takes the slot that the first one has made and does not hold yet.
+#[test]
+fn g6_a_repair_that_is_overtaken_by_another_leaves_it_alone() {
+    let Some(kafka) = kafka::shared() else { return };
+    for mode in MODES {
+        let (stage, relay) = lost(&kafka.bootstrap(), "overtaken", mode, (20, 300));
+        let stopped = relay.clone().variable("FAILPOINT", "backfill_slot_made=stop").allow_log("");
+        let first = stopped.start(&["repair", "--execute"]);
+        first.wait_frozen();
+        assert_eq!(repair(&relay, &[])["finished"], true, "{mode:?}");
+        first.signal(Signal::CONT);
+        let outcome = first.outcome();
+        assert!(!outcome.status.success(), "{mode:?}: {:?}", outcome.log);
+        free(&stage);
+        insert_in_time(&stage, "A", 10);
+        relay.run_once();
+        assert_each_once(&stage, &["outbox"]);
+    }
+}
+
 /// The server has ended the slot's connection meanwhile: it is begun again, and nothing comes twice.
 #[test]
 fn g6_a_slot_that_is_taken_away_while_topics_are_compared_is_noticed() {
@@ -200,15 +226,54 @@ fn g6_a_repair_does_not_go_on_with_other_tables() {
     assert_each_once(&stage, &["outbox", "another"]);
 }
 
+/// A slot that could not be made anew is not dropped.
+#[test]
+fn g6_a_slot_that_is_there_is_not_dropped_while_none_can_be_made() {
+    let Some(kafka) = kafka::shared() else { return };
+    // A cluster of its own: the transactions of no other test are open.
+    let cluster = postgres::start(&Options::default());
+    for mode in MODES {
+        let stage = Stage::migrated(&cluster, &kafka.bootstrap(), "kept");
+        for name in ["A", "dead-letters"] {
+            topic::create(&kafka.bootstrap(), &stage.topic(name), 3, &[]);
+        }
+        let relay = relay(&stage, mode);
+        begin(&stage, &relay);
+        insert_in_time(&stage, "A", 10);
+        stage.sql().run(&format!(
+            "SELECT pg_replication_slot_advance('{}', pg_current_wal_lsn())",
+            stage.slot()
+        ));
+        let at = stage.slot_value("confirmed_flush_lsn");
+        let open = stage.sql();
+        open.run("BEGIN; DELETE FROM outbox");
+        let patient = relay.clone().set("retry.give_up_after", "1s");
+        refused(&patient, &["repair", "--execute"], 69, "PR-P042");
+        assert_eq!(stage.slot_value("confirmed_flush_lsn"), at, "{mode:?}: it is where it was");
+        open.run("ROLLBACK");
+        free(&stage);
+        assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 10, "{mode:?}");
+        relay.run_once();
+        assert_each_once(&stage, &["outbox"]);
+        drop_slot(&stage);
+    }
+}
+
 /// What has ended with an error leaves the slot, and is done again.
 #[test]
 fn g6_a_repair_that_fails_keeps_the_slot_that_it_has_made() {
     let Some(kafka) = kafka::shared() else { return };
     for mode in MODES {
         let (stage, relay) = lost(&kafka.bootstrap(), "fails", mode, (20, 300));
-        let nowhere = relay.clone().allow_log("");
-        refused(&nowhere, &["repair", "--execute", "--work-dir", "/nowhere/at/all"], 1, "PR-V001");
+        refused(&relay, &["repair", "--execute", "--work-dir", "/nowhere/at/all"], 1, "PR-V001");
+        assert!(!has_slot(&stage), "{mode:?}: what can be known before is");
+        // A row that cannot be read ends it behind the slot.
+        let enlarge = "UPDATE outbox SET payload = to_jsonb(repeat('x', 3000000)) WHERE payload->>'n' = 'large'";
+        stage.sql().run(&format!("{LARGE}; {enlarge}"));
+        let small = relay.clone().set("source.frame_max", "1MiB");
+        refused(&small, &["repair", "--execute"], 78, "PR-P081");
         assert!(has_slot(&stage), "{mode:?}");
+        stage.sql().run("DELETE FROM outbox WHERE octet_length(payload::text) > 1000000");
         let at = stage.slot_value("confirmed_flush_lsn");
         insert_in_time(&stage, "A", 5);
         free(&stage);

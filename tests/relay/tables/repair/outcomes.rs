@@ -205,6 +205,29 @@ fn g6_what_a_relay_refuses_for_a_lost_slot_is_repaired_as_its_hint_says() {
     assert_each_once(&stage, &["outbox"]);
 }
 
+/// Whether its slot is there or not: what a backfill has left behind is completed without repeats.
+#[test]
+fn g6_a_backfill_that_cannot_go_on_is_completed_by_a_repair() {
+    let Some(kafka) = kafka::shared() else { return };
+    for (mode, failpoint) in [(Mode::Once, "committed=kill@2"), (Mode::Plain, "status_due=kill@2")]
+    {
+        let stage = super::empty_stage(&kafka.bootstrap(), "completed");
+        let relay = relay(&stage, mode);
+        insert_in_time(&stage, "A", 5_000);
+        let doomed = relay.clone().variable("FAILPOINT", failpoint);
+        doomed.start(&["backfill", "--execute", "--rate", "2000"]).outcome();
+        free(&stage);
+        if mode == Mode::Once {
+            refused(&relay, &["repair", "--execute"], 70, "PR-P080");
+            drop_slot(&stage);
+        }
+        assert!(copies(&stage).len() < 5_000, "{mode:?}: it was too fast");
+        assert_eq!(repair(&relay, &[])["finished"], true);
+        relay.run_once();
+        assert_each_once(&stage, &["outbox"]);
+    }
+}
+
 /// Rows of a key that come after newer ones are counted, for consumers that need their order.
 #[test]
 fn rows_that_come_after_newer_rows_of_their_key_are_counted() {
