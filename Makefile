@@ -88,7 +88,7 @@ nightly: ## what takes hours: disasters in both modes, disturbed ends of transac
 	@POSTRIDER_SIM_SEEDS=1000000 $(CARGO) test --locked --release --quiet --test core session::
 	@$(MAKE) fuzz TIME=$(or $(TIME),600)
 
-lifecycle: ## what happens around the stream, accounted for: a backfill that is killed, what replay sends, what verify finds, what prune deletes, rows that are polled; FULL=1 PARTS="backfill verify"
+lifecycle: ## what happens around the stream, accounted for: a backfill and a repair that are killed, what replay sends, what verify finds, what prune deletes, rows that are polled; FULL=1 PARTS="backfill verify"
 	@.ci/setup >&2
 	@CI=true FULL=$(FULL) PARTS="$(PARTS)" $(CARGO) test --locked --quiet --test long lifecycle
 
