@@ -11,6 +11,9 @@ use crate::stop::StopSignal;
 use postrider_core::session::ControlRequest;
 use postrider_postgres::wal::{Stream, WalError};
 
+/// A connection that the server has closed is told of at the third write: not more than seconds later.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(1);
+
 /// Whether nobody has asked to stop.
 pub(super) fn goes_on(stop: &StopSignal) -> bool {
     stop.most_urgent() < ControlRequest::Drain
@@ -24,6 +27,7 @@ pub(super) fn watched<T: Send>(
     work: impl FnOnce(&(dyn Fn() -> bool + Sync)) -> T + Send,
 ) -> Result<T, WalError> {
     let is_lost = AtomicBool::new(false);
+    let every = heartbeat.min(KEEP_ALIVE_EVERY);
     let asks = || !is_lost.load(Ordering::Acquire) && goes_on(stop);
     let mut lost = None;
     let result = std::thread::scope(|scope| {
@@ -31,7 +35,7 @@ pub(super) fn watched<T: Send>(
         let asks = &asks;
         let working = scope.spawn(move || done.send(work(asks)));
         loop {
-            match finished.recv_timeout(heartbeat) {
+            match finished.recv_timeout(every) {
                 Ok(result) => return result,
                 Err(RecvTimeoutError::Timeout) => {
                     if let Err(error) = slot.keep_alive() {

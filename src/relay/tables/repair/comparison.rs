@@ -117,7 +117,7 @@ impl Sides<'_> {
         }
         let skips_rejected = config.route.rejected == Rejected::Skip;
         let terms = Terms { topics: kept, dead_letters, skips_rejected };
-        judge(&mut entries, &terms, |row, outcome| outcomes.add(Some(row), row.flags, outcome))?;
+        judge(&mut entries, &terms, |row, outcome| outcomes.add(row, outcome))?;
         let (mut counts, send) = outcomes.finish()?;
         let is_letters = |topic: &&str| *topic == config.dead_letters.topic;
         let missing = topics.missing(&numbers).into_iter().filter(|topic| !is_letters(topic));
@@ -241,9 +241,11 @@ impl Outcomes {
         if is_sent { Ok(self.send.push(RowNumber(expected.rows))?) } else { Ok(()) }
     }
 
-    fn add(&mut self, row: Option<&Entry>, flags: u8, outcome: Outcome) -> Result<(), RelayError> {
-        self.count(flags, outcome);
-        let Some(row) = row.filter(|_| flags & flag::NOT_PASSED == 0) else { return Ok(()) };
+    fn add(&mut self, row: &Entry, outcome: Outcome) -> Result<(), RelayError> {
+        self.count(row.flags, outcome);
+        if row.has(flag::NOT_PASSED) {
+            return Ok(());
+        }
         let is_sent = match outcome {
             Outcome::Missing => true,
             Outcome::Unknown(_) => self.unknown == Some(UnknownRows::Send),
@@ -388,7 +390,7 @@ mod tests {
     fn counted(unknown: Option<UnknownRows>, rows: &[(Entry, Outcome)]) -> RepairCounts {
         let mut outcomes = Outcomes::new(&std::env::temp_dir(), unknown).unwrap();
         for (row, outcome) in rows {
-            outcomes.add(Some(row), row.flags, *outcome).unwrap();
+            outcomes.add(row, *outcome).unwrap();
         }
         outcomes.finish().unwrap().0
     }

@@ -31,7 +31,7 @@ use comparison::{Compared, Sides};
 use look::{Seen, look};
 use postrider_config::{Config, Delivery};
 use postrider_core::gate::GateError;
-use postrider_core::progress::{BackfillProgress, Lineage, RepairScope, UnknownRows};
+use postrider_core::progress::{BackfillProgress, Lineage, Moment, RepairScope, UnknownRows};
 use postrider_kafka::failpoint;
 use postrider_postgres::wal::{Connection, RowNumbers, TableScan, WalError, literal, sql_rows};
 use way::{SlotState, Terms, Way, way};
@@ -163,9 +163,7 @@ pub(super) fn window(
     scope: Option<&RepairScope>,
 ) -> Result<Option<String>, TableRowsError> {
     let Some(scope) = scope else { return Ok(None) };
-    let at = |moment: &Option<postrider_core::progress::Moment>| {
-        moment.as_ref().map(|moment| moment.at.clone())
-    };
+    let at = |moment: &Option<Moment>| moment.as_ref().map(|moment| moment.at.clone());
     let (since, until) = (at(&scope.since), at(&scope.until));
     RowFilter { since, until, ..RowFilter::default() }.condition(config, &table.name, &table.facts)
 }
@@ -203,16 +201,13 @@ fn since_ms(connection: &mut Connection, scope: &RepairScope) -> Result<Option<i
 fn no_time(error: WalError, scope: &RepairScope) -> RelayError {
     match &error {
         WalError::Server(message) if message.code.starts_with("22") => {
-            let (option, moment) = match (&scope.since, &scope.until) {
-                (None, Some(until)) => ("--until", &until.typed),
-                (Some(since), Some(until)) if message.message.contains(&until.at) => {
-                    let _ = since;
-                    ("--until", &until.typed)
-                }
-                (Some(since), _) => ("--since", &since.typed),
+            let is_meant = |moment: &&Moment| message.message.contains(&moment.at);
+            let (option, moment) = match (&scope.since, scope.until.as_ref().filter(is_meant)) {
+                (_, Some(until)) => ("--until", until),
+                (Some(since), None) => ("--since", since),
                 (None, None) => return error.into(),
             };
-            CompareError::NoTime { option, text: moment.clone() }.into()
+            CompareError::NoTime { option, text: moment.typed.clone() }.into()
         }
         _ => error.into(),
     }

@@ -113,6 +113,7 @@ fn g6_a_repair_goes_on_with_the_rows_that_it_was_begun_for() {
          (SELECT id FROM outbox ORDER BY created_at DESC LIMIT 10)",
     );
     refused(&relay, &["repair", "--execute", "--since", "tomorrowish"], 2, "PR-V003");
+    refused(&relay, &["repair", "--execute", "--since", "2h", "--until", "later"], 2, "PR-V003");
     assert!(!has_slot(&stage), "what is no time makes nothing");
     let doomed = relay.clone().variable("FAILPOINT", "committed=kill");
     doomed.start(&["repair", "--execute", "--since", "2h", "--rate", "1000"]).outcome();
@@ -257,6 +258,29 @@ fn g6_a_slot_that_is_there_is_not_dropped_while_none_can_be_made() {
         relay.run_once();
         assert_each_once(&stage, &["outbox"]);
         drop_slot(&stage);
+    }
+}
+
+/// A stop is obeyed while topics are compared, and says that it has not ended.
+#[test]
+fn g8_a_repair_that_is_stopped_says_so_and_goes_on_later() {
+    let Some(kafka) = kafka::shared() else { return };
+    for mode in MODES {
+        let (stage, relay) = lost(&kafka.bootstrap(), "stopped", mode, (20, 300));
+        let frozen = relay.clone().variable("FAILPOINT", "backfill_slot_made=stop");
+        let running = frozen.start(&["repair", "--execute"]);
+        running.wait_frozen();
+        running.signal(Signal::TERM);
+        running.signal(Signal::CONT);
+        let outcome = running.outcome();
+        assert_eq!(outcome.status.code(), Some(69), "{mode:?}: {:?}", outcome.log);
+        assert!(outcome.stdout.contains("run it again"), "{}", outcome.stdout);
+        assert!(has_slot(&stage), "{mode:?}");
+        assert_eq!(stage.records().len(), 20, "nothing was sent");
+        free(&stage);
+        assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 300);
+        relay.run_once();
+        assert_each_once(&stage, &["outbox"]);
     }
 }
 
