@@ -169,6 +169,8 @@ enum Effect {
     Repeated(Lsn, Lsn),
     /// Rows between these were never sent, and will not be.
     LeftOut(Lsn, Lsn),
+    /// A backfill or a repair has not ended: rows of before this will not be sent.
+    Unfinished(Lsn),
     /// Nobody knows which rows were sent.
     Unknown,
 }
@@ -176,6 +178,9 @@ enum Effect {
 impl Base {
     fn effect(&self) -> Effect {
         let Some(before) = &self.before else { return Effect::Unknown };
+        if before.backfill.is_some() {
+            return Effect::Unfinished(self.slot);
+        }
         let same = before.lineage.timeline == self.lineage.timeline;
         match (before.mark, self.slot) {
             _ if !same => Effect::Unknown,
@@ -224,6 +229,10 @@ impl Base {
                  delivered them at least once from this slot, re-send those that are still in the \
                  outbox"
             ),
+            Effect::Unfinished(slot) => format!(
+                "a backfill or a repair has not ended: rows committed before {slot} that it has not delivered will \
+                 not be; run `postrider backfill --execute` or `postrider repair --execute` to its end instead"
+            ),
             Effect::Unknown => {
                 "if a relay delivered from this slot before, its last rows may be delivered \
                  again; if the slot was created after its last row, the rows in between are not \
@@ -244,6 +253,7 @@ impl Base {
         let (repeated, left_out) = match self.effect() {
             Effect::Repeated(from, to) => (between(from, to), Value::Null),
             Effect::LeftOut(from, to) => (Value::Null, between(from, to)),
+            Effect::Unfinished(slot) => (Value::Null, between(Lsn::ZERO, slot)),
             Effect::None | Effect::Unknown => (Value::Null, Value::Null),
         };
         json!({
@@ -267,6 +277,7 @@ fn print(base: &Base, written: bool, context: &Context) -> Result<(), CommandFai
 mod tests {
     use super::*;
     use postrider_core::pipeline::PartialTransaction;
+    use postrider_core::progress::BackfillProgress;
 
     fn base(slot: u64, before: Option<(u32, Mark)>) -> Base {
         let lineage = |timeline| Lineage { timeline, ..Lineage::default() };
@@ -296,6 +307,12 @@ mod tests {
             assert_eq!(base.effect(), effect, "{before:?}");
             assert!(base.to_text().contains(words), "{}", base.to_text());
             assert_eq!(base.to_json(false)["position"], "0/1F4");
+        }
+        for end in [0, 9] {
+            let mut base = base(500, Some((2, at(end))));
+            base.before.as_mut().unwrap().backfill = Some(BackfillProgress::default());
+            assert_eq!(base.effect(), Effect::Unfinished(Lsn::new(500)));
+            assert!(base.to_text().contains("has not ended"), "{}", base.to_text());
         }
     }
 }
