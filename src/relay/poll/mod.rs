@@ -55,6 +55,7 @@ pub(super) async fn run<S: KafkaSink + Send + 'static>(
     telemetry: Telemetry,
     open_sink: impl OpenSink<S>,
 ) -> Result<Summary, RelayError> {
+    assert!(options.acknowledge, "rows that are polled are marked: a dry run is refused before");
     let started = Instant::now();
     let workers = plan.config.source.poll.workers;
     let mut plan = Plan { origin: RowOrigin::Poll, ..plan };

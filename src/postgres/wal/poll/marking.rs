@@ -16,12 +16,11 @@ impl<T: Transport> PollStream<T> {
     /// hears that we live, lest it ends a session that seems dead.
     pub fn settle(&mut self, settled: Lsn) -> Result<(), WalError> {
         self.settled = self.settled.max(settled);
+        let is_open = matches!(self.state, State::Asked(_) | State::Open);
         if self.state == State::Open && self.settled >= self.next {
             self.commit(self.places.len())
-        } else if self.state == State::Open
-            && self.unanswered == 0
-            && self.spoke.elapsed() >= ALIVE_EVERY
-        {
+        } else if is_open && self.spoke.elapsed() >= ALIVE_EVERY {
+            // Its answer comes behind whatever was not read yet.
             self.ask("SELECT")
         } else {
             Ok(())

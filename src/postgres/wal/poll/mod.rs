@@ -41,7 +41,7 @@ use schedule::{Polled, Schedule};
 
 pub use error::PollError;
 pub use request::{BUCKETS, PollMark, PollRequest, PollTable};
-pub use schedule::PollOptions;
+pub use schedule::{PollOptions, PollPositions};
 pub use session::prepare_session;
 
 /// What each row takes of positions, as rows of a [`TableStream`](super::TableStream) do.
@@ -90,6 +90,8 @@ pub struct PollStream<T = Wire> {
     connection: Connection<T>,
     tables: Vec<PollTable>,
     is_described: Vec<bool>,
+    /// What the server said of the columns of each, once it was asked for rows.
+    columns: Vec<Option<Vec<u8>>>,
     schedule: Schedule,
     state: State,
     /// The table of the batch, and how its poll goes.
@@ -125,17 +127,6 @@ pub struct PollStream<T = Wire> {
     bytes_before: u64,
 }
 
-/// From where positions count, and up to where.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PollPositions {
-    /// The first row stands here.
-    pub first: Lsn,
-    /// What earlier sessions sent up to here, and was not marked, is settled once it comes again or is nobody's.
-    pub owed: Lsn,
-    /// Above any number of rows: told when no row waits, by a stream that ends then.
-    pub end: Lsn,
-}
-
 impl<T: Transport> PollStream<T> {
     /// Polls these tables over a connection that [`prepare_session`] has prepared.
     ///
@@ -151,6 +142,7 @@ impl<T: Transport> PollStream<T> {
         let (now, bytes) = (Instant::now(), connection.bytes_read());
         Self {
             is_described: vec![false; tables.len()],
+            columns: vec![None; tables.len()],
             end: options.once.then_some(at.end),
             schedule: Schedule::new(options, tables.len(), now),
             tables,
@@ -388,6 +380,17 @@ impl<T: Transport> PollStream<T> {
                     }
                     self.polled.held_back += 1;
                 }
+                (b'T', State::Asked(2)) => {
+                    let said = channel.buffer.body(head);
+                    let known = self.columns.get_mut(self.table);
+                    let Some(known) = known else { unreachable!("a batch is of a table") };
+                    if known.get_or_insert_with(|| said.to_vec()) != said {
+                        // The next session describes it anew.
+                        return Err(WalError::Protocol(
+                            "a table that was altered between two batches",
+                        ));
+                    }
+                }
                 (b'C', State::Asked(answered)) => self.state = State::Asked(answered + 1),
                 (b'Z', _) => {
                     channel.buffer.consume(head);
@@ -421,6 +424,8 @@ impl<T: Transport> PollStream<T> {
                 }
             }
             State::Asked(_) => return Err(WalError::Protocol("a poll with fewer answers")),
+            // Of questions that were asked before it was to be closed.
+            State::Closing if self.unanswered > 0 => {}
             State::Closing => {
                 self.state = State::Idle;
                 let is_over = self.schedule.found_nothing(self.polled, Instant::now());

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::request::BUCKETS;
+use postrider_core::lsn::Lsn;
 
 /// The first pause of a worker that was kept from rows; it doubles up to the interval.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
@@ -26,6 +27,17 @@ pub struct PollOptions {
     pub once: bool,
     /// Marks were never seen to work: the first batch is one row.
     pub is_first: bool,
+}
+
+/// From where positions count, and up to where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PollPositions {
+    /// The first row stands here.
+    pub first: Lsn,
+    /// What earlier sessions sent up to here, and was not marked, is settled once it comes again or is nobody's.
+    pub owed: Lsn,
+    /// Above any number of rows: told when no row waits, by a stream that ends then.
+    pub end: Lsn,
 }
 
 /// How a poll of one table ended.

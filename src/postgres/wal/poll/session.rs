@@ -12,7 +12,13 @@ const IDLE_IN_TRANSACTION: &str = "60s";
 
 /// Marks are committed without waiting for the server's disk: a crash of the server that forgets them repeats rows, as
 /// any crash does. A policy that hides rows is an error, and not fewer rows. Batches are too small to be worth compiling.
-const SETTINGS: [(&str, &str); 9] = [
+///
+/// The first rows in an order are wanted, whatever the planner knows of how many wait: their number changes faster than
+/// statistics. Without these it sorts all of them for each batch where the table was never analyzed (measured: 300,000
+/// rows that wait, a batch of 1,000: 495 ms, and 6 ms by the index). Where there is no index it does that all the same.
+const SETTINGS: [(&str, &str); 11] = [
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
     ("synchronous_commit", "off"),
     ("row_security", "off"),
     ("jit", "off"),

@@ -150,6 +150,33 @@ fn what_is_owed_is_settled_when_no_row_waits() {
 }
 
 #[test]
+fn a_session_that_waits_for_kafka_is_heard_of_whatever_was_read_of_its_batch() {
+    let select =
+        [message(b'T', b"\0\0"), message(b'C', b"SELECT 1\0"), message(b'Z', b"T")].concat();
+    let long_ago = Instant::now().checked_sub(ALIVE_EVERY);
+    let wire = vec![batch(64, &[(1, true)]), select.clone(), select.clone(), marked(1, 0)];
+    let mut stream = stream(wire, 4096, false);
+    for wanted in ["K 0/5", "B 0/5 1000000"] {
+        while stream.peek().unwrap().is_none() {
+            stream.fill(Duration::ZERO).unwrap();
+        }
+        assert_eq!(stream.peek().unwrap().map(shown).as_deref(), Some(wanted));
+        stream.consume();
+    }
+    for queries in [1, 2] {
+        stream.spoke = long_ago.unwrap();
+        stream.settle(Lsn::new(5)).unwrap();
+        stream.settle(Lsn::new(5)).unwrap();
+        let sent = stream.connection.channel_written();
+        let alive = sent.windows(12).filter(|bytes| *bytes == b"Q\0\0\0\x0bSELECT\0");
+        assert_eq!(alive.count(), queries, "not more often");
+    }
+    assert_eq!(drain(&mut stream).unwrap(), ["R", "1", "C 0/7"]);
+    stream.settle(Lsn::new(7)).unwrap();
+    assert_eq!(stream.committed(), Lsn::new(7));
+}
+
+#[test]
 fn a_mark_that_does_not_hold_is_an_error() {
     for (count, still) in [(0, 0), (1, 1)] {
         let wire = vec![batch(64, &[(1, true)]), marked(count, still)];
@@ -171,6 +198,19 @@ fn a_notification_is_a_reason_to_poll() {
     let wire = vec![batch(64, &[]), [committed(), notified].concat(), batch(64, &[(1, true)])];
     let mut stream = stream(wire, 4096, false);
     assert_eq!(drain(&mut stream).unwrap().len(), 6);
+}
+
+#[test]
+fn a_table_that_is_altered_ends_the_session_for_the_next_one_to_describe_it() {
+    let mut altered = batch(64, &[(1, true)]);
+    let second = altered.windows(7).rposition(|bytes| bytes == b"T\0\0\0\x06\0\0").unwrap();
+    altered[second + 6] = 1;
+    let wire = vec![batch(64, &[(1, true)]), marked(1, 0), altered];
+    let mut stream = stream(wire, 4096, false);
+    drain(&mut stream).unwrap();
+    stream.settle(Lsn::new(7)).unwrap();
+    let error = drain(&mut stream).unwrap_err();
+    assert!(error.class().is_transient() && error.to_string().contains("altered"), "{error}");
 }
 
 #[test]
