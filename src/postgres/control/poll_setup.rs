@@ -108,6 +108,9 @@ impl PollSetup {
             steps.push(column(table, &name, &kind));
         }
         steps.push(self.index(table));
+        if !self.existing_tables && self.partitions == OutboxPartitions::None {
+            steps.push(vacuum(table));
+        }
         steps.extend(self.notify.as_ref().map(|channel| trigger(table, channel)));
         steps
     }
@@ -186,6 +189,25 @@ impl PollSetup {
     }
 }
 
+/// Each mark leaves an entry in the index of waiting rows, which a poll passes until they are vacuumed (measured: 300,000
+/// of them take 10 to 18 ms): often, therefore, and not once a fifth of the table has changed.
+fn vacuum(table: &TableName) -> Step {
+    Step {
+        step: SetupStep {
+            object: format!("autovacuum settings of table {table}"),
+            sql: format!(
+                "ALTER TABLE {} SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);\n",
+                qualified(table)
+            ),
+        },
+        is_done: format!(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass({}) \
+             AND reloptions::text LIKE '%autovacuum_vacuum_threshold%')",
+            regclass(table)
+        ),
+    }
+}
+
 /// The name as `to_regclass` takes it.
 fn regclass(table: &TableName) -> String {
     literal(&qualified(table))
@@ -254,7 +276,7 @@ mod tests {
         let objects = |setup: &PollSetup| -> Vec<String> {
             setup.steps().into_iter().map(|step| step.object).collect()
         };
-        assert_eq!(objects(&setup).len(), 6, "{:?}", objects(&setup));
+        assert_eq!(objects(&setup).len(), 7, "{:?}", objects(&setup));
         let sql: String = setup.steps().into_iter().map(|step| step.sql).collect();
         for words in [
             "ADD COLUMN IF NOT EXISTS \"state\" text NOT NULL DEFAULT 'new'",

@@ -123,6 +123,8 @@ pub(crate) fn strike(scale: Scale) -> Option<Account> {
     wait_for_rest(&database);
     let from = database.sql().value("SELECT count(*) FROM outbox").parse().unwrap();
     let pause = Duration::from_secs(WRITERS) / u32::try_from(QUIET_ROWS_PER_S).unwrap();
+    // As autovacuum does, which comes once a minute.
+    database.sql().run("VACUUM outbox");
     let writers = Writers::start(&database, scale.seed + 1, pause, 1);
     std::thread::sleep(QUIET);
     writers.stop();

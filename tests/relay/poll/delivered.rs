@@ -106,7 +106,7 @@ fn setup_makes_what_is_missing_once_and_no_publication() {
     let owner = scene.owner(&settings);
     let again = owner.start(&["setup"]).outcome();
     assert!(again.status.success(), "{again:?}");
-    assert_eq!(again.stdout.matches("already exists: ").count(), 6, "{}", again.stdout);
+    assert_eq!(again.stdout.matches("already exists: ").count(), 7, "{}", again.stdout);
     assert!(!again.stdout.contains("created: "), "{}", again.stdout);
     let sql = scene.stage.sql();
     assert_eq!(sql.value("SELECT count(*) FROM pg_publication"), "0");
