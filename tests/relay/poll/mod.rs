@@ -4,6 +4,7 @@ mod delivered;
 mod ends;
 mod marks;
 mod order;
+mod page;
 mod refused;
 mod shapes;
 mod stands;
