@@ -50,6 +50,10 @@ pub struct RepairArgs {
     /// Rows of which nobody can tell whether they were delivered: send or skip them [default: refuse]
     #[arg(long, value_enum, value_name = "RULE", hide_possible_values = true)]
     pub unknown: Option<Unknown>,
+    /// Where the slot is there: drop it with what it has not delivered, such as rows that were deleted again and logical
+    /// messages, which are in no table
+    #[arg(long)]
+    pub drop_slot: bool,
     /// Rows a second, at most
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
@@ -80,6 +84,7 @@ impl RepairArgs {
         let (since, until) = (self.since.as_ref().map(typed), self.until.as_ref().map(typed));
         RepairJob {
             scope: RepairScope { since, until, unknown },
+            drops_slot: self.drop_slot,
             folder: self.work_dir.clone().unwrap_or_else(std::env::temp_dir),
         }
     }

@@ -135,6 +135,8 @@ impl RelayError {
                 TableRowsError::SlotMoved { .. }
                 | TableRowsError::Delivered { .. }
                 | TableRowsError::ProgressChanged { .. }
+                | TableRowsError::Undecided { .. }
+                | TableRowsError::Undrained { .. }
                 | TableRowsError::Rewritten { .. },
             ) => Class::Position,
             Self::Compare(error) => error.class(),

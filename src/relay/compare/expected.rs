@@ -208,6 +208,12 @@ impl Columns {
     }
 }
 
+/// Whether a time says of which zone it is, as that of a `timestamptz` does. Of another one the moment is not known.
+fn has_zone(text: &[u8]) -> bool {
+    const DATE: usize = "2026-01-01".len();
+    text.iter().skip(DATE).any(|byte| matches!(byte, b'+' | b'-' | b'Z'))
+}
+
 impl Facts {
     fn of(insert: &Insert<'_>, places: Places) -> Self {
         let mut facts = Self { table: places.table, ..Self::default() };
@@ -217,7 +223,8 @@ impl Facts {
                 facts.id = Some(IdToken::of(text));
             }
             if places.time == Some(at) {
-                facts.time_ms = parse_time(text).map(|us| us.div_euclid(1_000));
+                let time = Some(text).filter(|text| has_zone(text)).and_then(parse_time);
+                facts.time_ms = time.map(|us| us.div_euclid(1_000));
             }
             if places.order == Some(at) {
                 facts.number = str::from_utf8(text).ok().and_then(|text| text.parse().ok());

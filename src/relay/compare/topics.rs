@@ -286,7 +286,9 @@ impl Topics {
         let is_oldest = self.since_ms.is_none() || offset <= first + UNSEEN_MAX;
         if part.is_the_first() && is_first && first > 0 && is_oldest {
             let kept = self.kept.entry(record.topic().to_owned()).or_default();
-            let time_ms = record.timestamp_ms().unwrap_or(i64::MAX);
+            // A time of the row's own choice does not tell which rows came before it.
+            let is_told = self.commit_times || record.has_append_time();
+            let time_ms = record.timestamp_ms().filter(|_| is_told).unwrap_or(i64::MAX);
             kept.since_ms = Some(kept.since_ms.map_or(time_ms, |known| known.max(time_ms)));
         }
         if offset + 1 >= end {
@@ -348,6 +350,10 @@ impl Topics {
     /// A receipt is none, and a consumer's is not about a row.
     fn dead_letter(&mut self, record: &Received<'_>, topic: u32, offset: u64) -> Option<Entry> {
         let letter = DeadLetter::read(record.to_stored())?;
+        // What could not be sent once more may have been delivered, or not.
+        if letter.header(ORIGIN_HEADER).is_some_and(|origin| is_replay(origin.as_bytes())) {
+            return None;
+        }
         let DeadLetterOrigin::Relay { lsn, table, .. } = &letter.origin else { return None };
         let Some(id) = letter.id().map(IdToken::of) else {
             self.without_id += 1;

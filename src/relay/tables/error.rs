@@ -27,6 +27,30 @@ pub enum TableRowsError {
         /// Rows of which nobody can tell.
         unknown: u64,
     },
+    /// Postgres tells late how far a slot has come.
+    #[error("whether slot `{slot}` has passed {rows} rows that are in no topic cannot be told yet")]
+    Undecided {
+        /// The slot.
+        slot: String,
+        /// How many.
+        rows: u64,
+    },
+    /// A slot that would be dropped has what comes by no other way.
+    #[error("slot `{slot}` has messages that were not delivered, which would be dropped with it")]
+    Undrained {
+        /// The slot.
+        slot: String,
+    },
+    /// Which moment such a value is depends on who wrote it.
+    #[error(
+        "column `{column}` of table {table} has no time zone: which of its rows are of that time cannot be told"
+    )]
+    TimeWithoutZone {
+        /// The table.
+        table: String,
+        /// The column.
+        column: String,
+    },
     /// A row that may have been delivered is neither sent nor left out by surprise.
     #[error("whether {unknown} rows were delivered cannot be known: {reasons}")]
     RowsUnknown {
@@ -220,6 +244,23 @@ impl TableRowsError {
                  `postrider verify` names them, and `postrider replay` sends them once more"
                     .to_owned()
             }
+            Self::Undecided { .. } => {
+                "Postgres tells within half a minute while the slot is read: let the relay run for that long \
+                 (`postrider run`), which delivers those that the slot has not passed; stop it, and run `postrider \
+                 repair` again. Where a repair was interrupted, --drop-slot sends them now, in order, and drops the slot \
+                 with what is in it alone: rows that were deleted again, and logical messages"
+                    .to_owned()
+            }
+            Self::Undrained { .. } => {
+                "deliver them first: `postrider run --once` (where it is refused for its position, `postrider adopt \
+                 --execute` before it), then run `postrider repair` again. Rows that were deleted again and logical \
+                 messages are in no table, and come from the slot alone; if there are none of either, --drop-slot drops it"
+                    .to_owned()
+            }
+            Self::TimeWithoutZone { column, .. } => format!(
+                "leave out --since and --until; or give it the zone of its writers: ALTER TABLE .. ALTER COLUMN \
+                 \"{column}\" TYPE timestamptz USING \"{column}\" AT TIME ZONE 'Europe/London'"
+            ),
             Self::RowsUnknown { .. } => {
                 "--unknown send sends them, and some may come twice; --unknown skip leaves them out, and some may be \
                  missing; or leave them out by time, with --since and --until. None of them was sent; a slot that \

@@ -26,7 +26,7 @@ const OF_TRANSACTIONS: [&str; 6] = [
     "committed",
 ];
 /// Passed once, or not by these rows.
-const RARE: [&str; 7] = [
+const RARE: [&str; 9] = [
     "backfill_intended",
     "backfill_slot_made",
     "repair_slot_dropped",

@@ -16,6 +16,8 @@ mod way;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
+
 use super::TableRows;
 use super::TableRun;
 use super::backfill::{Beginning, connect};
@@ -33,6 +35,7 @@ use postrider_config::{Config, Delivery};
 use postrider_core::gate::GateError;
 use postrider_core::progress::{BackfillProgress, Lineage, Moment, RepairScope, UnknownRows};
 use postrider_kafka::failpoint;
+use postrider_postgres::control::{self, PeekRequest, PeekedMessage};
 use postrider_postgres::wal::{Connection, RowNumbers, TableScan, WalError, literal, sql_rows};
 use way::{SlotState, Terms, Way, way};
 
@@ -42,12 +45,16 @@ pub use preview::{RepairPreview, RepairSlot, preview_repair};
 
 /// Delivery at least once fences no producer that was killed: what it had sent by then has arrived so much later.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(3);
+/// So many messages of a slot are looked at before it is dropped.
+const LOOKED_AT: u32 = 10_000;
 
 /// What is repaired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepairJob {
     /// Which rows, and what becomes of those of which nobody can tell.
     pub scope: RepairScope,
+    /// A slot that is there may be dropped with what it has not delivered.
+    pub drops_slot: bool,
     /// For temporary files.
     pub folder: PathBuf,
 }
@@ -68,9 +75,11 @@ impl TableRun {
         let mut held = is_alive.then(|| Held::take(found)).transpose()?;
         let known = self.known(found, &lineage)?;
         let (keeps_progress, scope) = (found.plan.keeps_progress(), &job.scope);
-        let terms = Terms { slot, lineage: &lineage, keeps_progress, scope };
+        let drops_slot = job.drops_slot;
+        let terms = Terms { slot, lineage: &lineage, keeps_progress, scope, drops_slot };
         let mut way = way(&terms, &known, None)?;
-        if way == Way::Compare {
+        let is_compared = way == Way::Compare;
+        if is_compared {
             let Some(held) = &mut held else { unreachable!("a slot that is not there is made") };
             let heartbeat = Plan::heartbeat(found.inspection.server.wal_sender_timeout);
             let counts = watched(&mut held.stream, heartbeat, &self.stop, |goes_on| {
@@ -91,6 +100,9 @@ impl TableRun {
             Way::Replace => {
                 if let Some(held) = held {
                     held.release();
+                }
+                if is_compared && !drops_slot && is_undrained(found, &self.runtime) {
+                    return Err(TableRowsError::Undrained { slot: lineage.slot }.into());
                 }
                 let beginning = Beginning { repair, replaces: true };
                 self.begin(found, connection, lineage, beginning).map(Some)
@@ -156,6 +168,30 @@ fn refuse_unknown(counts: &RepairCounts, scope: &RepairScope) -> Result<(), Tabl
     Err(TableRowsError::RowsUnknown { unknown: counts.unknown, reasons })
 }
 
+/// Whether the slot, which nobody reads, has messages that come by no other way, as far as can be seen in time.
+fn is_undrained(found: &Found, runtime: &Handle) -> bool {
+    let source = &found.plan.config.source;
+    let request = PeekRequest {
+        slot: &source.slot,
+        publication: &source.publication,
+        messages: !found.plan.config.messages.prefixes.is_empty(),
+        limit: LOOKED_AT,
+    };
+    let looked = runtime.block_on(async {
+        let client = control::connect(&source.connect).await?;
+        control::peek(&client, request).await
+    });
+    // Begin and commit: of a transaction without rows (before PostgreSQL 15).
+    let is_row = |message: &PeekedMessage| !matches!(message.data.first(), Some(b'B' | b'C'));
+    match looked {
+        Ok(messages) => messages.iter().any(is_row) || messages.len() >= LOOKED_AT as usize,
+        Err(error) => {
+            tracing::info!("cannot look into the slot: {error}");
+            true
+        }
+    }
+}
+
 /// SQL for: the row is one of those that the repair is about.
 pub(super) fn window(
     config: &Config,
@@ -176,6 +212,7 @@ fn check_tables(
 ) -> Result<(), RelayError> {
     since_ms(connection, scope)?;
     for table in &found.tables {
+        refuse_unzoned(connection, found, (table, scope))?;
         let rows = sql_rows(&table.name, table.facts.is_partitioned());
         let window = window(&found.plan.config, table, Some(scope))?;
         let condition = window.unwrap_or_else(|| "true".to_owned());
@@ -183,6 +220,29 @@ fn check_tables(
         connection.simple_query(&asked).map_err(|error| no_time(error, scope))?;
     }
     Ok(())
+}
+
+/// A window by a column without time zone would leave out rows by surprise: their writers' zone is not known.
+fn refuse_unzoned(
+    connection: &mut Connection,
+    found: &Found,
+    (table, scope): (&FoundTable, &RepairScope),
+) -> Result<(), RelayError> {
+    const TIMESTAMP: &str = "'timestamp'::pg_catalog.regtype";
+    if scope.since.is_none() && scope.until.is_none() {
+        return Ok(());
+    }
+    let column = &found.plan.config.outbox.created_at;
+    let rows = connection.simple_query(&format!(
+        "SELECT 1 FROM pg_catalog.pg_attribute WHERE attrelid = {} AND attname = {} AND atttypid = {TIMESTAMP}",
+        table.facts.oid,
+        literal(column)
+    ))?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let (table, column) = (table.name.to_string(), column.clone());
+    Err(TableRowsError::TimeWithoutZone { table, column }.into())
 }
 
 /// The time of the oldest row, in milliseconds since the Unix epoch.

@@ -6,11 +6,13 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use tokio::runtime::Handle;
 
 use super::look::{Seen, look};
 use super::way::{SlotState, Terms, Way, way};
 use super::{
     Found, Known, RelayError, RepairCounts, RepairJob, TableRowsError, check_tables, goes_on,
+    is_undrained,
 };
 use crate::blocking::run_blocking;
 use crate::plan::Plan;
@@ -61,6 +63,10 @@ fn as_text<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::E
     serializer.collect_str(lsn)
 }
 
+const fn is_alive(slot: SlotState) -> bool {
+    matches!(slot, SlotState::At(_))
+}
+
 /// Looks at both sides; `None` if a stop was asked for.
 pub async fn preview_repair(
     plan: &Plan,
@@ -72,13 +78,15 @@ pub async fn preview_repair(
     let wanted = plan.requirements()?;
     let found = Arc::new(find(&plan, &TableJob { rows, rate: None }, &wanted).await?);
     let job = job.clone();
-    run_blocking(move || preview(&found, &job, &stop)).await?
+    let runtime = Handle::current();
+    run_blocking(move || preview(&found, &job, &stop, &runtime)).await?
 }
 
 fn preview(
     found: &Found,
     job: &RepairJob,
     stop: &StopSignal,
+    runtime: &Handle,
 ) -> Result<Option<RepairPreview>, RelayError> {
     let (mut connection, lineage) = connect(found)?;
     check_tables(&mut connection, found, &job.scope)?;
@@ -88,7 +96,8 @@ fn preview(
     let progress = if keeps_progress { newest_progress(kafka, &lineage.key())? } else { None };
     let known = Known::of(progress, found.inspection.slot.is_some());
     let state = SlotState::of(found);
-    let terms = Terms { slot: state, lineage: &lineage, keeps_progress, scope: &job.scope };
+    let (scope, drops_slot) = (&job.scope, job.drops_slot);
+    let terms = Terms { slot: state, lineage: &lineage, keeps_progress, scope, drops_slot };
     let seen = match way(&terms, &known, None) {
         Ok(Way::GoOn(begun)) => Seen::Begun(begun.repair.unwrap_or_default(), begun.snapshot),
         Ok(Way::Compare) | Err(RelayError::TableRows(TableRowsError::NothingMissing { .. })) => {
@@ -101,15 +110,19 @@ fn preview(
     let name = &lineage.slot;
     let unknown = job.scope.unknown.is_none() && counts.unknown > 0;
     let action = match way(&terms, &known, Some(&counts)) {
-        Err(RelayError::TableRows(error @ TableRowsError::NothingMissing { .. })) => {
-            format!("would do nothing: {error}")
-        }
+        Err(RelayError::TableRows(
+            error @ (TableRowsError::NothingMissing { .. } | TableRowsError::Undecided { .. }),
+        )) => format!("would do nothing: {error}"),
         Err(error) => return Err(error),
         Ok(_) if unknown => {
             "would be refused (PR-P102) unless --unknown says what becomes of the unknown rows"
                 .to_owned()
         }
         Ok(Way::Make) => format!("would make slot `{name}` and send the missing rows"),
+        Ok(Way::Replace) if is_alive(state) && !drops_slot && is_undrained(found, runtime) => {
+            let slot = name.clone();
+            format!("would be refused (PR-P107): {}", TableRowsError::Undrained { slot })
+        }
         Ok(Way::Replace) => {
             format!("would drop slot `{name}`, make it anew and send the missing rows")
         }

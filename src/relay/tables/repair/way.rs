@@ -37,6 +37,8 @@ pub(super) struct Terms<'a> {
     pub(super) lineage: &'a Lineage,
     pub(super) keeps_progress: bool,
     pub(super) scope: &'a RepairScope,
+    /// It may be dropped with what it has not delivered.
+    pub(super) drops_slot: bool,
 }
 
 /// What becomes of the slot.
@@ -78,6 +80,9 @@ pub(super) fn way(
             let Some(counts) = counts else { return Ok(Way::Compare) };
             if is_needed(terms, at, known, counts) {
                 return Ok(Way::Replace);
+            }
+            if counts.pending > 0 {
+                return Err(TableRowsError::Undecided { slot, rows: counts.pending }.into());
             }
             Err(TableRowsError::NothingMissing { slot, unknown: counts.unknown }.into())
         }
@@ -126,7 +131,7 @@ fn is_needed(terms: &Terms<'_>, at: Lsn, known: &Known, counts: &RepairCounts) -
     };
     // Where nothing is kept nobody knows whether a repair before this one has ended.
     let is_sent = counts.unknown > 0 && terms.scope.unknown == Some(UnknownRows::Send);
-    let is_open = !terms.keeps_progress && (counts.pending > 0 || is_sent);
+    let is_open = !terms.keeps_progress && (is_sent || terms.drops_slot && counts.pending > 0);
     counts.missing > 0 || is_moved || is_open
 }
 
@@ -158,7 +163,7 @@ mod tests {
     fn of(slot: SlotState, known: &Known, counts: Option<&RepairCounts>) -> Result<Way, String> {
         let keeps_progress = true;
         let (lineage, scope) = (&Lineage::default(), &RepairScope::default());
-        let terms = Terms { slot, lineage, keeps_progress, scope };
+        let terms = Terms { slot, lineage, keeps_progress, scope, drops_slot: false };
         way(&terms, known, counts).map_err(|error| error.to_string())
     }
 
@@ -189,8 +194,10 @@ mod tests {
         };
         // All of before it was delivered, and it was not moved.
         assert!(untouched(&stream(50, 0), 5, 0) && untouched(&stream(0, 0), 5, 0));
-        // Of what came before it nothing is known.
-        assert!(untouched(&stream(50, 7), 0, 9));
+        // Of what came before it nothing is known, and it cannot be told yet whether it has passed these rows.
+        let undecided = of(AT, &stream(50, 7), Some(&found(0, 9))).unwrap_err();
+        assert!(undecided.contains("cannot be told yet"), "{undecided}");
+        assert!(untouched(&stream(50, 7), 0, 0));
         assert_eq!(of(AT, &stream(50, 7), None), Ok(Way::Compare));
         assert_eq!(of(AT, &stream(50, 7), Some(&found(1, 0))), Ok(Way::Replace));
         // It lies beyond the progress.
@@ -221,15 +228,17 @@ mod tests {
     }
 
     #[test]
-    fn g6_where_no_progress_is_kept_rows_that_may_be_of_before_the_slot_are_missing_too() {
+    fn g1_where_no_progress_is_kept_a_slot_is_dropped_only_for_rows_that_are_missing_for_certain() {
         let (lineage, sends) = (Lineage::default(), RepairScope::default());
         let of = |counts: &RepairCounts, unknown| {
             let scope = &RepairScope { unknown, ..sends.clone() };
-            let terms = Terms { slot: AT, lineage: &lineage, keeps_progress: false, scope };
+            let (keeps_progress, drops_slot) = (false, false);
+            let terms = Terms { slot: AT, lineage: &lineage, keeps_progress, scope, drops_slot };
             way(&terms, &Known::Nothing, Some(counts)).ok()
         };
         assert_eq!(of(&found(0, 0), None), None);
-        assert_eq!(of(&found(0, 1), None), Some(Way::Replace));
+        assert_eq!(of(&found(0, 1), None), None, "it may deliver them");
+        assert_eq!(of(&found(1, 1), None), Some(Way::Replace));
         let unknown = || RepairCounts { unknown: 1, ..found(0, 0) };
         assert_eq!(of(&unknown(), Some(UnknownRows::Send)), Some(Way::Replace));
         assert_eq!(of(&unknown(), Some(UnknownRows::Skip)), None);

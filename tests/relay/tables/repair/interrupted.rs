@@ -25,7 +25,8 @@ const MISSING: usize = 12_000;
 fn kill(relay: &Relay, failpoint: &str) {
     let doomed = relay.clone().variable("FAILPOINT", failpoint);
     // However fast the brokers are, it is killed before all rows are delivered.
-    let outcome = doomed.start(&["repair", "--execute", "--rate", "2000"]).outcome();
+    let arguments = ["repair", "--execute", "--drop-slot", "--rate", "2000"];
+    let outcome = doomed.start(&arguments).outcome();
     assert_eq!(outcome.status.signal(), Some(9), "{failpoint}: {:?}", outcome.log);
 }
 

@@ -81,7 +81,7 @@ fn has_slot(stage: &Stage) -> bool {
 }
 
 fn repair(relay: &Relay, options: &[&str]) -> Value {
-    json(relay, &[&["repair", "--execute"], options].concat())
+    json(relay, &[&["repair", "--execute", "--drop-slot"], options].concat())
 }
 
 fn plan(relay: &Relay, options: &[&str]) -> Value {

@@ -98,6 +98,14 @@ fn g6_a_slot_that_was_moved_over_rows_is_made_anew_and_they_arrive() {
                 drop_slot(&stage);
                 stage.create_slot();
             }
+            if mode == Mode::Plain && !advanced {
+                // Nothing else tells what the slot has passed.
+                refused_or_needed(&relay);
+                let running = relay.run();
+                wait_passed(&stage);
+                running.stop();
+                free(&stage);
+            }
             let before = stage.slot_value("confirmed_flush_lsn");
             let planned = plan(&relay, &[]);
             // Of one that was just made it may not be seen yet what it has passed: other tests have transactions open.
@@ -110,6 +118,53 @@ fn g6_a_slot_that_was_moved_over_rows_is_made_anew_and_they_arrive() {
             relay.run_once();
             assert_each_once(&stage, &["outbox"]);
         }
+    }
+}
+
+/// Postgres tells late what a slot has passed.
+fn refused_or_needed(relay: &Relay) {
+    let planned = plan(relay, &[]);
+    let action = planned["action"].as_str().unwrap();
+    let is_undecided = planned["missing"] == 0;
+    assert_eq!(action.contains("cannot be told yet"), is_undecided, "{planned}");
+    if is_undecided {
+        refused(relay, &["repair", "--execute"], 70, "PR-P106");
+    }
+}
+
+/// A slot has what no table has: rows that were deleted again, logical messages. It is not dropped with them.
+#[test]
+fn g1_a_slot_is_not_dropped_with_messages_that_were_not_delivered() {
+    let Some(kafka) = kafka::shared() else { return };
+    for mode in MODES {
+        let (stage, relay) = streamed(&kafka.bootstrap(), "undrained", mode, 20);
+        let slot = stage.slot().to_owned();
+        free(&stage);
+        insert_in_time(&stage, "A", 5);
+        let advance = "SELECT pg_replication_slot_advance";
+        stage.sql().run(&format!("{advance}('{slot}', pg_current_wal_lsn())"));
+        wait_passed(&stage);
+        stage.sql().run(
+            "BEGIN; INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload) \
+             VALUES ('c0ffee00-0000-4000-8000-000000000001', 't', '1', 'A', '{\"n\": 0}'); \
+             DELETE FROM outbox WHERE id = 'c0ffee00-0000-4000-8000-000000000001'; COMMIT",
+        );
+        let planned = plan(&relay, &[]);
+        assert_eq!(planned["missing"], 5, "{mode:?}: {planned}");
+        assert!(planned["action"].as_str().unwrap().contains("PR-P107"), "{planned}");
+        refused(&relay, &["repair", "--execute"], 70, "PR-P107");
+        assert!(has_slot(&stage));
+        if mode != Mode::Plain {
+            let adopted = relay.clone().allow_log("").start(&["adopt", "--execute"]).outcome();
+            assert!(adopted.status.success(), "{adopted:?}");
+        }
+        relay.clone().allow_log("").run_once();
+        free(&stage);
+        let done = json(&relay, &["repair", "--execute"]);
+        assert_eq!(done["summary"]["confirmed"], 5, "{mode:?}");
+        let copies = copies(&stage);
+        assert_eq!(copies.get("c0ffee00-0000-4000-8000-000000000001"), Some(&1), "{mode:?}");
+        assert_eq!(copies.values().filter(|count| **count == 1).count(), 26, "{mode:?}");
     }
 }
 

@@ -15,6 +15,59 @@ fn assert_unknown(relay: &support::relay::Relay, reason: &str, rows: u64) {
     assert!(planned["action"].as_str().unwrap().contains("PR-P102"), "{planned}");
 }
 
+/// A record that was sent to another topic on purpose is not the row's; nor is its dead letter.
+#[test]
+fn g1_a_dead_letter_of_a_replay_does_not_count_as_the_rows() {
+    let Some(kafka) = kafka::shared() else { return };
+    let (stage, relay) = lost(&kafka.bootstrap(), "replayed_letter", Mode::Once, (5, 4));
+    let small = stage.topic("small");
+    topic::create(&kafka.bootstrap(), &small, 1, &[("max.message.bytes", "100")]);
+    let replay = ["replay", "--all", "--to", &small, "--execute"];
+    let replayed = relay.clone().allow_log("").start(&replay).outcome();
+    assert!(replayed.status.success(), "{replayed:?}");
+    let letters = stage.topic("dead-letters");
+    assert!(stage.records().iter().any(|record| record.topic == letters), "they are refused");
+    let planned = plan(&relay, &[]);
+    assert_eq!((&planned["delivered"], &planned["missing"]), (&5.into(), &4.into()), "{planned}");
+    assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 4);
+}
+
+/// Which moment a value without time zone is depends on who wrote it.
+#[test]
+fn a_window_by_a_time_without_zone_is_refused_before_anything_is_written() {
+    let Some(kafka) = kafka::shared() else { return };
+    let (stage, relay) = lost(&kafka.bootstrap(), "unzoned", Mode::Once, (5, 4));
+    stage.sql().run("ALTER TABLE outbox ALTER created_at TYPE timestamp");
+    refused(&relay, &["repair", "--since", "1h", "--execute"], 78, "PR-P108");
+    assert!(!has_slot(&stage));
+    assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 4);
+}
+
+/// Times of the rows' own choice do not tell which records retention has removed.
+#[test]
+fn g6_rows_whose_records_were_removed_are_unknown_whatever_time_their_records_have() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = empty_stage(&kafka.bootstrap(), "own_times");
+    stage.sql().run("ALTER TABLE outbox ADD COLUMN at timestamptz");
+    let relay = relay(&stage, Mode::Once).set("outbox.timestamp", "at");
+    super::begin(&stage, &relay);
+    for n in 0..10 {
+        stage.sql().run(&format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, at) \
+             VALUES ('t', 'k', 'A', to_jsonb({n}), now() - {n} * interval '1 hour')"
+        ));
+    }
+    relay.run_once();
+    topic::remove_before(&kafka.bootstrap(), &stage.topic("A"), 3);
+    super::drop_slot(&stage);
+    let planned = plan(&relay, &[]);
+    assert_eq!(planned["missing"], 0, "{planned}");
+    let (delivered, unknown) = (planned["delivered"].as_u64(), planned["unknown"].as_u64());
+    assert_eq!(delivered.zip(unknown).map(|(a, b)| a + b), Some(10), "{planned}");
+    assert!(unknown > Some(0), "{planned}");
+    refused(&relay, &["repair", "--execute"], 78, "PR-P102");
+}
+
 /// Records may be gone: of keys that have newer ones, or of all that are old.
 #[test]
 fn g6_rows_whose_records_may_be_gone_are_refused_until_somebody_decides() {
