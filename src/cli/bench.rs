@@ -1,15 +1,16 @@
 //! `postrider bench`: declares its subcommands and arguments, runs one of them, and prints the figures.
 //!
 //! `bench ceiling` compares the relay with `pg_recvlogical`, `bench delivery` at-least-once with
-//! exactly-once delivery; a submodule measures each. Input: `BenchArgs`. Output: figures as text or JSON,
-//! or a `BenchError`, also when a measured relay did not deliver every row. Rounding and the start of the
-//! brokers are here.
+//! exactly-once delivery, `bench source` the log with polling; a submodule measures each. Input: `BenchArgs`.
+//! Output: figures as text or JSON, or a `BenchError`, also when a measured relay did not deliver every row.
+//! Rounding and the start of the brokers are here.
 
 mod ceiling;
 mod delivery;
 mod drain;
 pub(crate) mod proc;
 mod programs;
+mod source;
 mod visible;
 mod wal_load;
 
@@ -55,6 +56,11 @@ pub enum Bench {
         after_help = "Examples:\n  postrider bench delivery --topics 50\n  postrider bench delivery --brokers localhost:9092 --output json\n  postrider bench delivery --brokers localhost:9092 --latency 1000"
     )]
     Delivery(DeliveryArgs),
+    /// Deliver the same rows from the log and by polling, and compare
+    #[command(
+        after_help = "Examples:\n  postrider bench source\n  postrider bench source --rows 1000000 --workers 4 --output json"
+    )]
+    Source(source::SourceArgs),
 }
 
 /// What to measure.
@@ -116,6 +122,10 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, Comma
         }
         Bench::Delivery(args) => {
             let figures = runtime.block_on(delivery::measure(args));
+            tell(context, figures?)
+        }
+        Bench::Source(args) => {
+            let figures = runtime.block_on(source::measure(args));
             tell(context, figures?)
         }
     }

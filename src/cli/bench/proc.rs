@@ -2,7 +2,7 @@
 //!
 //! Input: a process id. Output: `stat` returns the CPU time and whether the process has exited,
 //! `peak_rss_bytes` the peak memory, `walsender_cpu` the CPU time of the walsender among a postmaster's
-//! children; `None` if there is no such process. A process that has exited but was not waited for still
+//! children, `server_cpu` that of all of them; `None` if there is no such process. A process that has exited but was not waited for still
 //! shows its CPU time; its memory figures are gone by then, so they are sampled before.
 
 use std::fs;
@@ -28,6 +28,26 @@ pub(crate) fn stat(pid: u32) -> Option<Stat> {
 /// Peak resident memory in bytes (`VmHWM`); `None` once the process has exited.
 pub(crate) fn peak_rss_bytes(pid: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmHWM:")
+}
+
+/// CPU time of a server: its postmaster, the processes that it has now, and those that have ended.
+pub(crate) fn server_cpu(postmaster: u32) -> Option<Duration> {
+    let line = fs::read_to_string(format!("/proc/{postmaster}/stat")).ok()?;
+    let ended = children_cpu(&line)?;
+    let children = format!("/proc/{postmaster}/task/{postmaster}/children");
+    let children = fs::read_to_string(children).ok()?;
+    let children = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+    let now: Duration = children.filter_map(|pid| Some(stat(pid)?.cpu)).sum();
+    Some(parse_stat(&line)?.cpu + ended + now)
+}
+
+/// Of the children that were waited for.
+fn children_cpu(line: &str) -> Option<Duration> {
+    let (_, rest) = line.rsplit_once(')')?;
+    let mut times = rest.split_ascii_whitespace().skip(13);
+    let user: u64 = times.next()?.parse().ok()?;
+    let system: u64 = times.next()?.parse().ok()?;
+    Some(Duration::from_millis((user + system) * 1_000 / TICKS_PER_SECOND))
 }
 
 /// CPU time of the walsender among the children of `postmaster`. Walsenders name themselves in
@@ -75,6 +95,8 @@ mod tests {
         let line = "12 (a (b) c) Z 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 99 0 0";
         let stat = parse_stat(line).unwrap();
         assert_eq!(stat, Stat { cpu: Duration::from_secs(2), is_zombie: true });
+        let of_children = line.replace("150 50 0 0", "150 50 300 100");
+        assert_eq!(children_cpu(&of_children), Some(Duration::from_secs(4)));
         assert_eq!(parse_stat("nonsense"), None);
     }
 
