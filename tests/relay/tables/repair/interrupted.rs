@@ -250,7 +250,7 @@ fn g6_a_slot_that_is_there_is_not_dropped_while_none_can_be_made() {
         let open = stage.sql();
         open.run("BEGIN; DELETE FROM outbox");
         let patient = relay.clone().set("retry.give_up_after", "1s");
-        refused(&patient, &["repair", "--execute"], 69, "PR-P042");
+        refused(&patient, &["repair", "--execute", "--drop-slot"], 69, "PR-P042");
         assert_eq!(stage.slot_value("confirmed_flush_lsn"), at, "{mode:?}: it is where it was");
         open.run("ROLLBACK");
         free(&stage);
