@@ -211,7 +211,14 @@ impl Guard {
             })
         });
         let limit = redis.settings().response_timeout + LATE_NOTED;
-        timeout(limit, begin).await.ok().flatten().unwrap_or(BeginOutcome::Unsure)
+        match timeout(limit, begin).await {
+            Ok(outcome) => outcome.unwrap_or(BeginOutcome::Unsure),
+            Err(late) => {
+                // The task may notice after the next request has asked.
+                redis.late(&late);
+                BeginOutcome::Unsure
+            }
+        }
     }
 
     /// Stores the response that the owner's transaction committed, or found committed by another. Call it

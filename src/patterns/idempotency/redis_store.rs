@@ -243,6 +243,11 @@ impl RedisStore {
         }
     }
 
+    /// A call that somebody waited for has not been answered in time.
+    pub(super) fn late(&self, why: &(dyn std::error::Error + 'static)) {
+        self.failed(why, None);
+    }
+
     fn state(&self) -> MutexGuard<'_, RedisState> {
         // A panic leaves nothing in there half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -287,7 +287,9 @@ impl Topics {
         if part.is_the_first() && is_first && first > 0 && is_oldest {
             let kept = self.kept.entry(record.topic().to_owned()).or_default();
             // A time of the row's own choice does not tell which rows came before it.
-            let is_told = self.commit_times || record.has_append_time();
+            // Nor does that of a record that was sent again.
+            let is_again = record.headers().any(|(name, _)| name == RETRIED_HEADER);
+            let is_told = (self.commit_times && !is_again) || record.has_append_time();
             let time_ms = record.timestamp_ms().filter(|_| is_told).unwrap_or(i64::MAX);
             kept.since_ms = Some(kept.since_ms.map_or(time_ms, |known| known.max(time_ms)));
         }

@@ -2,7 +2,8 @@
 //!
 //! Input: rows, records and dead letters, sorted by id, and the [`Terms`]: what of each topic may be gone. Output: an
 //! [`Outcome`] for each row. Invariant: what cannot be known is unknown and never guessed: a record is a row's if
-//! its id is the row's and a UUID, or if topic and content are the row's; a dead letter, if it names the row's table.
+//! its id is the row's and a UUID, or if topic and content are the row's; a dead letter, if its id is a UUID and it
+//! names the row's table.
 //! Memory is constant. Pure.
 
 use std::fmt;
@@ -183,7 +184,8 @@ impl SameId {
         let is_alone = self.rows.len() == 1 && !self.is_crowded;
         let is_named = self.id.is_uuid() && is_alone;
         let is_delivered = (row.kind == Kind::Row && claim.records > 0 && claim.records >= alike)
-            || (claim.has_letter && of_table == 1)
+            // Tables of other databases may have its name, and such ids.
+            || (claim.has_letter && of_table == 1 && self.id.is_uuid())
             || (is_named && (self.others > 0 || self.unnamed_letters > 0));
         if is_delivered {
             return Outcome::Delivered;

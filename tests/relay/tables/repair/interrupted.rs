@@ -9,8 +9,8 @@ use support::wait::wait_until;
 use support::{kafka, postgres, topic, wait_for};
 
 use super::{
-    MODES, Mode, assert_each_once, begin, drop_slot, free, has_slot, lost, plan, refused, relay,
-    repair,
+    MODES, Mode, advance, assert_each_once, begin, drop_slot, free, has_slot, lost, plan, refused,
+    relay, repair,
 };
 use crate::stage::Stage;
 use crate::tables::{Writer, insert_in_time, json};
@@ -242,10 +242,7 @@ fn g6_a_slot_that_is_there_is_not_dropped_while_none_can_be_made() {
         let relay = relay(&stage, mode);
         begin(&stage, &relay);
         insert_in_time(&stage, "A", 10);
-        stage.sql().run(&format!(
-            "SELECT pg_replication_slot_advance('{}', pg_current_wal_lsn())",
-            stage.slot()
-        ));
+        advance(&stage);
         let at = stage.slot_value("confirmed_flush_lsn");
         let open = stage.sql();
         open.run("BEGIN; DELETE FROM outbox");

@@ -71,6 +71,13 @@ fn free(stage: &Stage) {
     wait_until("the slot to be free", || stage.slot_value("count(*) FILTER (WHERE active)") == "0");
 }
 
+/// Moves the slot by hand to the end of the log, once nobody has it.
+fn advance(stage: &Stage) {
+    let slot = stage.slot();
+    let sql = format!("SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())");
+    wait_until("the slot to be free", || stage.sql().try_run(&sql).is_ok());
+}
+
 fn drop_slot(stage: &Stage) {
     free(stage);
     stage.sql().run(&format!("SELECT pg_drop_replication_slot('{}')", stage.slot()));

@@ -22,8 +22,8 @@ fn g1_a_dead_letter_of_a_replay_does_not_count_as_the_rows() {
     let (stage, relay) = lost(&kafka.bootstrap(), "replayed_letter", Mode::Once, (5, 4));
     let small = stage.topic("small");
     topic::create(&kafka.bootstrap(), &small, 1, &[("max.message.bytes", "100")]);
-    let replay = ["replay", "--all", "--to", &small, "--execute"];
-    let replayed = relay.clone().allow_log("").start(&replay).outcome();
+    let elsewhere = ["replay", "--all", "--to", &small, "--execute"];
+    let replayed = relay.clone().allow_log("").start(&elsewhere).outcome();
     assert!(replayed.status.success(), "{replayed:?}");
     let letters = stage.topic("dead-letters");
     assert!(stage.records().iter().any(|record| record.topic == letters), "they are refused");

@@ -90,10 +90,11 @@ fn a_uuid_that_two_rows_have_tells_neither_of_them() {
 
 #[test]
 fn a_dead_letter_is_of_a_row_of_its_own_table_alone() {
-    for id in [UUID, "1"] {
-        assert_eq!(of(&[row(id, 5, 1), letter(id, OUTBOX)]), [Outcome::Delivered], "{id}");
+    // A number may be that of a table of the same name in another database.
+    for (id, outcome) in [(UUID, Outcome::Delivered), ("1", SHARED)] {
+        assert_eq!(of(&[row(id, 5, 1), letter(id, OUTBOX)]), [outcome], "{id}");
         let rejected = Entry { kind: Kind::Rejected, ..row(id, 0, 1) };
-        assert_eq!(of(&[rejected, letter(id, OUTBOX)]), [Outcome::Delivered], "{id}");
+        assert_eq!(of(&[rejected, letter(id, OUTBOX)]), [outcome], "{id}");
         assert_eq!(of(&[rejected]), [Outcome::Missing], "{id}");
     }
     assert_eq!(of(&[row("1", 5, 1), letter("1", OTHER)]), [Outcome::Missing]);
@@ -103,7 +104,7 @@ fn a_dead_letter_is_of_a_row_of_its_own_table_alone() {
     assert_eq!(of(&[row("1", 5, 1), letter("1", 0)]), [SHARED]);
     let other = Entry { index: OTHER, ..row("1", 6, 2) };
     let both = of(&[row("1", 5, 1), other, letter("1", OTHER)]);
-    assert_eq!(both, [Outcome::Missing, Outcome::Delivered]);
+    assert_eq!(both, [Outcome::Missing, SHARED]);
 }
 
 #[test]
