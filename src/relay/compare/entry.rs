@@ -148,7 +148,7 @@ pub struct Entry {
     /// Of a record its position: LSN, then index. Of a row its number in the column of the order; without such a
     /// column a hash of its record's key.
     pub rank: u64,
-    /// Of a row or a dead letter [`table_mark`] of its table; 0 if it names none.
+    /// Of a row or a dead letter `table_mark` of its table; 0 if it names none.
     pub index: u32,
     /// Bits of [`flag`].
     pub flags: u8,
