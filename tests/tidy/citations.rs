@@ -94,6 +94,23 @@ pub fn dead_runbooks(rules: &Text, page: &Text) -> Vec<Finding> {
     findings
 }
 
+/// The page names every alert, and none that there is not.
+pub fn unlisted_alerts(rules: &Text, page: &Text) -> Vec<Finding> {
+    let alerts: Vec<&str> =
+        rules.text.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let quoted = page.text.split('`').skip(1).step_by(2);
+    let is_alert = |word: &&str| {
+        word.strip_prefix("Postrider")
+            .is_some_and(|rest| !rest.is_empty() && rest.chars().all(char::is_alphanumeric))
+    };
+    let listed: Vec<&str> = quoted.filter(is_alert).collect();
+    let unlisted = alerts.iter().filter(|alert| !listed.contains(alert));
+    let unlisted = unlisted.map(|alert| rules.finding(1, format!("{} has no {alert}", page.path)));
+    let unknown = listed.iter().filter(|alert| !alerts.contains(alert));
+    let unknown = unknown.map(|alert| page.finding(1, format!("there is no alert {alert}")));
+    unlisted.chain(unknown).collect()
+}
+
 /// Each metric of the relay or the services that a page, a rule or a dashboard names is written by one of them.
 pub fn unknown_metrics(text: &Text, sources: &[Source]) -> Vec<Finding> {
     let shipped = || sources.iter().filter(|source| source.path.starts_with("src/"));
@@ -160,5 +177,15 @@ mod tests {
         assert_eq!(found("runbook: 'docs/a.md#position-refused-exit-70'\n"), 0);
         assert_eq!(found("runbook: 'docs/a.md#gone'\n"), 1);
         assert_eq!(found(""), 1);
+    }
+
+    #[test]
+    fn an_alert_that_page_and_rules_do_not_share_is_reported() {
+        let text = |path: &str, text: &str| Text { path: path.to_owned(), text: text.to_owned() };
+        let rules = text("relay.yaml", "  - alert: PostriderOne\n  - alert: PostriderTwo\n");
+        let found = |page: &str| unlisted_alerts(&rules, &text("docs/a.md", page)).len();
+        assert_eq!(found("| `PostriderOne`, `PostriderTwo` | `postrider run` |"), 0);
+        assert_eq!(found("| `PostriderOne` |"), 1);
+        assert_eq!(found("| `PostriderOne`, `PostriderTwo`, `PostriderGone` |"), 1);
     }
 }
