@@ -200,7 +200,7 @@ pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<
         if logs_json && error.use_stderr() {
             let what = fit.unwrap_or_else(|| error.render().to_string());
             let what = what.strip_prefix("error: ").unwrap_or(&what).trim_end().to_owned();
-            CommandFailure::new(ExitCode::Usage, ErrorCode::X004, what).print(Form::LogLines);
+            CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what).print(Form::LogLines);
         } else {
             // A closed pipe is nobody's concern.
             let _ = match fit {

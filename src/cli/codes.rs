@@ -84,6 +84,7 @@ impl ErrorCode {
     pub(super) const NOT_PGOUTPUT: Self = Self::R001;
     pub(super) const DEAD_LETTER_MISSING: Self = Self::D001;
     pub(super) const STDOUT: Self = Self::X001;
+    pub(super) const USAGE: Self = Self::X004;
 }
 
 pub(super) const fn mistake(kind: &MistakeKind) -> ErrorCode {

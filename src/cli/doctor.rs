@@ -1,18 +1,21 @@
 //! `postrider doctor`: checks everything that would stop or harm a run, and says how each is fixed.
 //!
-//! Input: the configuration; Postgres, Kafka and this machine as they are. Output: one line for each check, PASS, WARN,
-//! FAIL or SKIP, with the command, SQL or setting that fixes it; exit code 1 if any fails. Invariant: nothing is written
-//! anywhere, no relay that runs is disturbed, and the answer comes within some 10 s though nothing answers.
+//! Input: the configuration; Postgres, Kafka, the relay that runs and this machine as they are. Output: one line for each
+//! check, PASS, WARN, FAIL or SKIP, with the command, SQL or setting that fixes it; exit code 1 if any fails. Invariant:
+//! nothing is written anywhere, no relay that runs is disturbed, each part has a time limit, and the answer comes within
+//! some 15 s though nothing answers; only sides that a selected check needs are asked.
 
 pub(super) mod check;
 mod config;
 mod kafka;
+mod postgres;
+mod relay;
 mod report;
+mod selection;
 mod server;
 mod source;
 
-use std::net::IpAddr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Args;
 use tokio::time::timeout;
@@ -20,15 +23,18 @@ use tokio::time::timeout;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
-use super::{prune, route};
+use super::prune;
+use super::status::relay::{RelayFacts, Silence, relay_facts};
 use check::{Check, Outcome};
+use postgres::FromPostgres;
 use postrider_config::{Config, SourceMode};
-use postrider_kafka::KafkaSpec;
-use postrider_postgres::control::{self, Client};
-use postrider_postgres::libpq::{ConnectInfo, HostAddress};
-use postrider_postgres::wal::{Connection, SessionParams};
+use postrider_core::gate::GateError;
+use postrider_kafka::{KafkaSpec, Lineage, newest_progress};
+use postrider_postgres::control::prune::PruneError;
+use postrider_postgres::control::{self, Client, ControlError};
 use postrider_relay::{Plan, RelayError, kafka_spec};
 use report::Report;
+use selection::Selection;
 
 /// For each of Postgres and Kafka; they are asked at the same time.
 const LIMIT: Duration = Duration::from_secs(9);
@@ -36,9 +42,11 @@ const LIMIT: Duration = Duration::from_secs(9);
 /// `doctor [--only ID ..] [--deny-warnings]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Asks Postgres, Kafka and this machine, and writes nothing. A relay may run meanwhile.
+Asks Postgres, Kafka, the relay at http.bind and this machine, and writes nothing.
+A relay may run meanwhile.
 
-Exit code: 0 nothing fails, 1 something does (with --deny-warnings also if something warns).
+Exit code: 0 nothing fails, 1 something does (with --deny-warnings also if something
+warns). What made a check of --only impossible is shown with it, and counts.
 
 Examples:
   postrider doctor
@@ -55,10 +63,19 @@ pub struct DoctorArgs {
 
 /// Runs it.
 pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let selection = Selection::of(&args.only)?;
     let mut checks = match context.load(Vec::new()) {
         Ok(loaded) => {
-            let mut checks = config::checks(&loaded);
-            checks.extend(of_servers(&loaded.config)?);
+            let config = &loaded.config;
+            let relay = if selection.wants_relay() {
+                let slot = (config.source.mode == SourceMode::Stream)
+                    .then_some(config.source.slot.as_str());
+                relay_facts(config.http.bind, slot)
+            } else {
+                Err(Silence::Nowhere("it was not asked".to_owned()))
+            };
+            let mut checks = config::checks(&loaded, &relay);
+            checks.extend(of_servers(config, &relay, selection)?);
             checks
         }
         Err(failure) => {
@@ -68,10 +85,10 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
             checks
         }
     };
-    let is_shown = |check: &Check| {
-        args.only.is_empty() || args.only.iter().any(|only| check.id.starts_with(only.as_str()))
-    };
-    checks.retain(is_shown);
+    for check in &checks {
+        assert!(selection::is_known(check.id), "`{}` is not among the ids of checks", check.id);
+    }
+    checks.retain(|check| selection.shows(check));
     let report = Report { checks };
     if context.json() {
         context.print_json(&report.to_json())?;
@@ -83,202 +100,107 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     Ok(if is_wrong { ExitCode::CheckFailed } else { ExitCode::Ok })
 }
 
-/// Postgres first, as its rows tell the topics; the brokers are asked meanwhile whether they answer at all.
-fn of_servers(config: &Config) -> Result<Vec<Check>, CommandFailure> {
+/// Postgres first, as its rows show which topics there are; the brokers are asked meanwhile whether they answer at all.
+fn of_servers(
+    config: &Config,
+    relay: &Result<RelayFacts, Silence>,
+    selection: Selection<'_>,
+) -> Result<Vec<Check>, CommandFailure> {
     let plan = Plan::of(config.clone());
     let runtime = super::runtime()?;
-    let reached = std::thread::spawn({
+    let reached = selection.wants_kafka().then(|| {
         let kafka = kafka_spec(config);
-        move || postrider_kafka::topic_names(&kafka).map(drop)
+        std::thread::spawn(move || postrider_kafka::topic_names(&kafka).map(drop))
     });
-    let (mut checks, topics) = runtime.block_on(of_postgres(&plan));
-    if let Ok(connected) = &topics.client {
-        checks.push(position(&plan, &runtime, connected));
+    let (mut checks, postgres) = if selection.wants_postgres() {
+        runtime.block_on(postgres::checks(&plan, selection))
+    } else {
+        (Vec::new(), FromPostgres::nothing("Postgres was not asked"))
+    };
+    let is_polled = config.source.mode == SourceMode::Poll;
+    checks.push(relay::ready(relay, postgres.slot.as_ref(), is_polled));
+    if !is_polled {
+        checks.push(relay::reader(postgres.slot.as_ref(), &config.source.connect.application_name));
+    }
+    let reached = reached.map(|reached| match reached.join() {
+        Ok(answer) => answer,
+        Err(panic) => std::panic::resume_unwind(panic),
+    });
+    if let Some(client) = &postgres.client {
+        let kafka_answers = matches!(reached, Some(Ok(())));
+        checks.extend(position(&plan, &runtime, client, kafka_answers));
     }
     runtime.shutdown_background();
-    let kafka = KafkaSpec { topics: plan.kafka.topics.clone(), ..kafka_spec(config) };
-    if let Ok(Err(error)) = reached.join() {
-        checks.extend(kafka::out_of_reach(error));
-        return Ok(checks);
+    match reached {
+        None => {}
+        Some(Err(error)) => checks.extend(kafka::out_of_reach(error)),
+        Some(Ok(())) => {
+            let kafka = KafkaSpec { topics: plan.kafka.topics.clone(), ..kafka_spec(config) };
+            let names = postgres.topics.as_deref().map_err(String::as_str);
+            checks.extend(kafka::checks(config, &kafka, names));
+        }
     }
-    let names = topics.names.as_deref().map_err(String::as_str);
-    checks.extend(kafka::checks(config, &kafka, names));
     Ok(checks)
-}
-
-/// What Postgres told for the checks of Kafka.
-struct FromPostgres {
-    client: Result<Client, ()>,
-    /// The topics of the newest rows, or why they are not known.
-    names: Result<Vec<String>, String>,
-}
-
-async fn of_postgres(plan: &Plan) -> (Vec<Check>, FromPostgres) {
-    let source = &plan.config.source;
-    let nothing = |why: &str| FromPostgres { client: Err(()), names: Err(why.to_owned()) };
-    let client = match timeout(LIMIT, control::connect(&source.connect)).await {
-        Ok(Ok(client)) => client,
-        Ok(Err(error)) => {
-            let mut checks: Vec<_> = Check::failed("postgres.reachable", error).collect();
-            checks.push(Check::unknown(
-                "postgres.others",
-                "server, publication, tables and slot were not looked at",
-            ));
-            return (checks, nothing("Postgres was not reached"));
-        }
-        Err(_) => {
-            let what = format!("no answer within {} s", LIMIT.as_secs());
-            let fix = "check host and port of source.url, and firewalls between";
-            return (
-                vec![Check::fail("postgres.reachable", what, fix)],
-                nothing("Postgres was not reached"),
-            );
-        }
-    };
-    let whom =
-        format!("`{}` is let into database `{}`", source.connect.user, source.connect.database);
-    let mut checks = vec![Check::pass("postgres.reachable", whom)];
-    let is_polled = source.mode == SourceMode::Poll;
-    if !is_polled {
-        checks.push(replication(&client).await);
-    }
-    match looked(plan, &client).await {
-        Ok(found) => checks.extend(found),
-        Err(failure) => checks.extend(Check::failed("postgres.source", failure)),
-    }
-    // What only a stream needs.
-    checks.retain(|check| !is_polled || !of_stream(check.id));
-    let names = rows(plan, &client, &mut checks).await;
-    (checks, FromPostgres { client: Ok(client), names })
-}
-
-/// Whether a check is about replication.
-fn of_stream(id: &str) -> bool {
-    const OTHERS: [&str; 7] = [
-        "postgres.wal_level",
-        "postgres.messages",
-        "postgres.role",
-        "postgres.streams",
-        "postgres.slots_free",
-        "postgres.senders_free",
-        "postgres.wal_sender_timeout",
-    ];
-    id.starts_with("publication.") || id.starts_with("slot.") || OTHERS.contains(&id)
-}
-
-/// Whether a replication connection is let in, which pg_hba.conf and poolers decide apart from others.
-async fn replication(client: &Client) -> Check {
-    const ID: &str = "postgres.replication";
-    let server = client.server().clone();
-    let opened = tokio::task::spawn_blocking(move || {
-        let mut connection = Connection::open(&server, &SessionParams::default())?;
-        connection.identify_system()
-    });
-    match timeout(LIMIT, opened).await {
-        Ok(Ok(Ok(identity))) => Check::pass(
-            ID,
-            format!(
-                "a replication connection is let in (cluster {}, timeline {})",
-                identity.system_id, identity.timeline
-            ),
-        ),
-        Ok(Ok(Err(error))) => {
-            let failed = Check::failed(ID, error).next();
-            failed.unwrap_or_else(|| Check::unknown(ID, "the server did not say why"))
-        }
-        Ok(Err(_)) | Err(_) => Check::fail(
-            ID,
-            format!("no answer to a replication connection within {} s", LIMIT.as_secs()),
-            "connect to Postgres itself: poolers such as PgBouncer in front of it do not replicate",
-        ),
-    }
-}
-
-/// What a relay demands, and what limits and others do to it.
-async fn looked(plan: &Plan, client: &Client) -> Result<Vec<Check>, CommandFailure> {
-    let wanted = plan.requirements().map_err(RelayError::from)?;
-    let inspection = control::inspect(client, &wanted).await?;
-    let mut checks = source::checks(&inspection, &wanted);
-    let facts = control::health(client, &wanted).await?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
-    let about = (wanted.tables.as_slice(), is_remote(client.server()), now_us);
-    checks.extend(server::checks(&facts, &inspection, about));
-    let unguarded = control::unguarded(client, &wanted.tables).await?;
-    checks.extend(size_guards(&unguarded));
-    Ok(checks)
-}
-
-fn size_guards(unguarded: &[control::UnboundedTable]) -> Vec<Check> {
-    const ID: &str = "table.row_size";
-    if unguarded.is_empty() {
-        return vec![Check::pass(ID, "no row can be too large for the server to send")];
-    }
-    let told = unguarded.iter().map(|table| {
-        let columns = table.columns.join(", ");
-        let what = format!(
-            "{} takes values of any size in {columns}: a row of 1 GiB stops its slot for good",
-            table.table
-        );
-        Check::warn(ID, what, table.sql.clone())
-    });
-    told.collect()
-}
-
-/// How the newest rows would be delivered, and to which topics.
-async fn rows(
-    plan: &Plan,
-    client: &Client,
-    checks: &mut Vec<Check>,
-) -> Result<Vec<String>, String> {
-    const ID: &str = "rows.deliverable";
-    match route::rehearse_newest(client, &plan.config).await {
-        Ok(rehearsed) => {
-            checks.push(match (rehearsed.rows, rehearsed.rejected.first()) {
-                (0, _) => Check::unknown(ID, "there is no row to try"),
-                (rows, None) => Check::pass(ID, format!("the newest {rows} rows can be delivered")),
-                (rows, Some(first)) => Check::warn(
-                    ID,
-                    format!("{} of the newest {rows} rows would become dead letters: {first}", rehearsed.rejected.len()),
-                    "postrider route --from-database shows each; then change [route], or what writes the rows",
-                ),
-            });
-            Ok(rehearsed.topics.into_iter().collect())
-        }
-        Err(failure) => {
-            let why = failure.findings.first().map_or_else(String::new, |one| one.what.clone());
-            checks.push(Check::unknown(ID, format!("rows cannot be read: {why}")));
-            Err("rows cannot be read, so their topics are not known".to_owned())
-        }
-    }
 }
 
 /// Whether a run would go on where the slot is, by the progress that is kept in Kafka.
-fn position(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client) -> Check {
+fn position(
+    plan: &Plan,
+    runtime: &tokio::runtime::Runtime,
+    client: &Client,
+    kafka_answers: bool,
+) -> Vec<Check> {
     const ID: &str = "progress.position";
     if !plan.keeps_progress() {
-        return Check::pass(ID, "the slot alone says where delivery goes on");
+        return vec![Check::pass(ID, "the slot alone says where delivery goes on")];
     }
-    let slot = runtime.block_on(control::prune::slot_position(client, &plan.config.source.slot));
-    let Ok(position) = slot else {
-        return Check::unknown(ID, "there is no slot to look at");
+    if !kafka_answers {
+        return vec![Check::unknown(ID, "the brokers were not reached, which keep the progress")];
+    }
+    let slot = control::prune::slot_position(client, &plan.config.source.slot);
+    let position = match runtime.block_on(async { timeout(LIMIT, slot).await }) {
+        Err(_) => {
+            return vec![Check::unknown(ID, format!("no answer within {} s", LIMIT.as_secs()))];
+        }
+        Ok(Err(PruneError::Control(ControlError::SlotMissing { .. }))) => {
+            return vec![without_slot(plan, runtime, client)];
+        }
+        Ok(Err(error)) => return vec![Check::unknown(ID, error.to_string())],
+        Ok(Ok(position)) => position,
     };
     match prune::beginning_of(plan, runtime, client, &position) {
-        Ok(Ok(_)) => Check::pass(ID, "slot and progress in Kafka agree"),
-        Ok(Err(why)) => Check::pass(ID, format!("nothing speaks against the slot ({why})")),
-        Err(failure) => {
-            let failed = Check::failed(ID, failure).next();
-            failed.unwrap_or_else(|| Check::unknown(ID, "no answer"))
+        Ok(Ok(_)) => vec![Check::pass(ID, "slot and progress in Kafka agree")],
+        Ok(Err(why)) => vec![Check::pass(ID, format!("nothing speaks against the slot ({why})"))],
+        // Somebody did not answer: nothing is known.
+        Err(failure) if failure.exit == ExitCode::Unavailable => {
+            let why = failure.findings.into_iter().next().map_or_else(String::new, |one| one.what);
+            vec![Check::unknown(ID, why)]
         }
+        Err(failure) => Check::failed(ID, failure).collect(),
     }
 }
 
-fn is_remote(server: &ConnectInfo) -> bool {
-    server.endpoints.iter().any(|endpoint| match &endpoint.address {
-        HostAddress::Unix(_) => false,
-        HostAddress::Tcp { host, ip } => {
-            let ip = ip.or_else(|| host.parse::<IpAddr>().ok());
-            ip.map_or(host != "localhost", |ip| !ip.is_loopback())
+/// A slot that is gone, though rows of it were delivered, is to be repaired and not only made anew.
+fn without_slot(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client) -> Check {
+    const ID: &str = "progress.position";
+    let slot = plan.config.source.slot.clone();
+    let Ok(server) = runtime.block_on(control::server(client)) else {
+        return Check::unknown(ID, "the server does not say who it is");
+    };
+    let Some((system, _)) = server.system else {
+        return Check::unknown(ID, "the role may not ask for the cluster's identifier");
+    };
+    let stream =
+        Lineage { system, database: server.database, slot: slot.clone(), ..Lineage::default() };
+    match newest_progress(&plan.kafka, &stream.key()) {
+        Ok(None) => {
+            Check::unknown(ID, "there is no slot to look at, and no progress of one in Kafka")
         }
-    })
+        Ok(Some(found)) => {
+            let gone = RelayError::from(GateError::SlotGone { slot, delivered: found.mark.end });
+            let mut failed = Check::failed(ID, gone);
+            failed.next().unwrap_or_else(|| unreachable!("an error has a finding"))
+        }
+        Err(error) => Check::unknown(ID, error.to_string()),
+    }
 }

@@ -1,8 +1,8 @@
 //! `postrider lag`: how far behind delivery is, with an exit code for cron and probes.
 //!
 //! Input: the configuration, limits. Output: WAL that is not acknowledged and that is kept for the slot, the age of the
-//! oldest unacknowledged transaction where a relay tells; exit code 1 above a limit. Invariant: nothing is written; a
-//! limit on what is not known is exceeded.
+//! oldest unacknowledged transaction where the relay that reads the slot answers; exit code 1 above a limit, and for a
+//! slot that is lost. Invariant: nothing is written; a limit on what is not known is exceeded.
 
 use std::time::Duration;
 
@@ -21,7 +21,10 @@ use postrider_service::units::{InvalidValue, parse_size};
 /// `lag [--max SIZE] [--max-age DURATION]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code: 1 above a limit. The age is asked of the relay at http.bind; if none answers, --max-age is exceeded.
+Exit code: 1 above a limit, and if the slot is lost; 78 if there is no slot, 69 if
+Postgres does not answer. The age is asked of the relay at http.bind: if it does not
+answer or does not read the slot, as a standby, the age is unknown, and --max-age is
+exceeded. With two relays, ask where each of them runs.
 
 Examples:
   postrider lag
@@ -56,29 +59,45 @@ pub(crate) fn run(args: &LagArgs, context: &Context) -> Result<ExitCode, Command
         let (slot, others) = (source.slot.clone(), Vec::new());
         return Err(ControlError::SlotMissing { slot, others }.into());
     };
-    let relay = relay_facts(config.http.bind);
-    let age = relay.as_ref().ok().map(|relay| relay.oldest_seconds);
+    let relay = relay_facts(config.http.bind, Some(&source.slot));
+    let age = match &relay {
+        Ok(relay) => relay.oldest_seconds.ok_or_else(|| {
+            format!("the relay that answers is {}, and does not read the slot", relay.state)
+        }),
+        Err(why) => Err(why.to_string()),
+    };
     let lag = sample.lag_bytes();
+    let is_lost = sample.wal_status == "lost";
     let is_above = args.max.is_some_and(|max| lag > max)
-        || args.max_age.is_some_and(|max| age.is_none_or(|age| age > max.as_secs_f64()));
+        || args.max_age.is_some_and(|max| !matches!(&age, Ok(age) if *age <= max.as_secs_f64()));
+    let is_wrong = is_above || is_lost;
     if context.json() {
         context.print_json(&json!({
-            "what": "lag", "slot": source.slot, "ok": !is_above, "lag_bytes": lag,
+            "what": "lag", "slot": source.slot, "ok": !is_wrong, "lag_bytes": lag,
             "retained_bytes": sample.retained_bytes(), "safe_bytes": sample.safe_wal_bytes,
-            "active": sample.active_pid.is_some(), "oldest_unacknowledged_seconds": age,
+            "status": sample.wal_status, "active": sample.active_pid.is_some(),
+            "oldest_unacknowledged_seconds": age.as_ref().ok(), "age_unknown": age.as_ref().err(),
         }))?;
+    } else if is_lost {
+        context.print(&format!(
+            "slot `{}` is lost: nothing is delivered from it any more; postrider repair\n",
+            source.slot
+        ))?;
     } else {
-        context.print(&text(&source.slot, &sample, age))?;
+        context.print(&text(&source.slot, &sample, &age))?;
     }
-    Ok(if is_above { ExitCode::CheckFailed } else { ExitCode::Ok })
+    Ok(if is_wrong { ExitCode::CheckFailed } else { ExitCode::Ok })
 }
 
-fn text(slot: &str, sample: &SlotSample, age: Option<f64>) -> String {
+fn text(slot: &str, sample: &SlotSample, age: &Result<f64, String>) -> String {
     let shown = |amount: u64| bytes(i64::try_from(amount).unwrap_or(i64::MAX));
-    let age = age.map(|age| format!(", the oldest {age:.1} s ago")).unwrap_or_default();
+    let (oldest, unknown) = match age {
+        Ok(age) => (format!(", the oldest {age:.1} s ago"), String::new()),
+        Err(why) => (String::new(), format!("; age unknown: {why}")),
+    };
     let reader = if sample.active_pid.is_some() { "" } else { "; no relay reads it" };
     format!(
-        "slot `{slot}`: {} not acknowledged{age}; {} of WAL kept{reader}\n",
+        "slot `{slot}`: {} not acknowledged{oldest}; {} of WAL kept{reader}{unknown}\n",
         shown(sample.lag_bytes()),
         shown(sample.retained_bytes())
     )

@@ -2,8 +2,9 @@
 //!
 //! Input: the configuration; Postgres, Kafka, and the relay's own metrics where they are served. Output: a line each for
 //! database, slot, relay, brokers, progress and dead letters, or one JSON object; with `--watch` again and again.
-//! Invariant: nothing is written; what does not answer is said to, and hides nothing else; exit code 1 if the slot is
-//! missing or lost, or Postgres or Kafka does not answer.
+//! Invariant: nothing is written; each part that does not answer has a line that says so, and the others stay as they
+//! are; exit code 1 if the slot is missing, lost or read by nobody, if the relay at `http.bind` hangs or is not ready, or
+//! if Postgres or Kafka does not answer.
 
 mod gather;
 pub(super) mod relay;
@@ -20,14 +21,15 @@ use gather::Status;
 /// `status [--watch [DURATION]]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code: 1 if Postgres or Kafka does not answer, or the slot is missing or lost.
+Exit code: 1 if the slot is missing, lost or read by nobody, if the relay at http.bind
+hangs or is not ready, or if Postgres or Kafka does not answer.
 
 Examples:
   postrider status
   postrider status --watch 5s
   postrider status --output json | jq .slot.lag_bytes")]
 pub struct StatusArgs {
-    /// Print it again and again, so often [default: 2s]
+    /// Refresh every DURATION [default: 2s]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "2s",
           value_parser = crate::parse_duration)]
     pub watch: Option<Duration>,

@@ -117,6 +117,11 @@ impl Check {
     }
 }
 
+/// A name as SQL has it, in a fix.
+pub(super) fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
 /// Seconds, for people.
 pub(crate) fn duration(seconds: i64) -> String {
     match seconds {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 
 use super::check::{Check, bytes};
+use crate::status::relay::{RelayFacts, Silence};
 use postrider_config::{Config, Loaded};
 use postrider_secrets::mask;
 
@@ -23,15 +24,14 @@ const BASE_BYTES: u64 = 64 << 20;
 const GRACE_MAX: Duration = Duration::from_secs(30);
 
 /// See the module.
-pub(super) fn checks(loaded: &Loaded) -> Vec<Check> {
+pub(super) fn checks(loaded: &Loaded, relay: &Result<RelayFacts, Silence>) -> Vec<Check> {
     let config = &loaded.config;
     let memory = memory_limit();
     vec![
         valid(loaded),
         passed_over(loaded),
         file_mode(loaded.file.as_deref()),
-        http_exposed(config.http.bind),
-        http_port(config.http.bind),
+        http_port(config.http.bind, relay),
         grace(config.shutdown.grace),
         descriptors(getrlimit(Resource::Nofile).current),
         memory_suffices(config, memory),
@@ -78,32 +78,21 @@ fn file_mode(file: Option<&Path>) -> Check {
     }
 }
 
-fn http_exposed(bind: Option<SocketAddr>) -> Check {
-    const ID: &str = "http.exposed";
-    match bind {
-        None => Check::pass(ID, "no metrics and probes are served"),
-        Some(bind) if bind.ip().is_loopback() => {
-            Check::pass(ID, format!("metrics and probes are on {bind}, of this machine alone"))
-        }
-        Some(bind) => Check::pass(
-            ID,
-            format!(
-                "metrics and probes are on {bind}: read-only, without payloads, for whoever reaches it"
-            ),
-        ),
-    }
-}
-
-fn http_port(bind: Option<SocketAddr>) -> Check {
+fn http_port(bind: Option<SocketAddr>, relay: &Result<RelayFacts, Silence>) -> Check {
     const ID: &str = "http.port";
+    const FIX: &str = "set http.bind to another port, or end what has this one";
     let Some(bind) = bind else { return Check::pass(ID, "http.bind is empty") };
+    if relay.is_ok() {
+        return Check::pass(ID, format!("a relay that runs has {bind}"));
+    }
+    if let Err(Silence::Hangs(why)) = relay {
+        return Check::warn(ID, why.clone(), FIX);
+    }
     match TcpListener::bind(bind) {
         Ok(_) => Check::pass(ID, format!("{bind} is free")),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Check::warn(
-            ID,
-            format!("{bind} is in use; a relay that runs already has it"),
-            "nothing, if that is this relay; otherwise set http.bind to another port",
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            Check::warn(ID, format!("{bind} is in use, by no relay of this slot"), FIX)
+        }
         Err(error) => Check::fail(
             ID,
             format!("{bind} cannot be listened on: {error}"),
@@ -140,14 +129,16 @@ fn descriptors(limit: Option<u64>) -> Check {
     }
 }
 
-/// What the process may use: the least limit of the cgroups above it; `None` if there is none that we can see.
+/// What the process may use: the least limit of the cgroups above it, `u64::MAX` without one; `None` if there is none that
+/// we can see.
 fn memory_limit() -> Option<u64> {
     let of_process = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let path = of_process.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
     let folders = Path::new(path).ancestors().filter_map(|folder| folder.strip_prefix("/").ok());
     let limits = folders.filter_map(|folder| {
         let file = Path::new("/sys/fs/cgroup").join(folder).join("memory.max");
-        fs::read_to_string(file).ok()?.trim().parse().ok()
+        let limit = fs::read_to_string(file).ok()?;
+        Some(limit.trim().parse().unwrap_or(u64::MAX))
     });
     limits.min()
 }
@@ -158,7 +149,13 @@ fn memory_suffices(config: &Config, limit: Option<u64>) -> Check {
     let needed = rows.saturating_mul(2).saturating_add(BASE_BYTES);
     let shown = |amount: u64| bytes(i64::try_from(amount).unwrap_or(i64::MAX));
     match limit {
-        None => Check::pass(ID, format!("memory is not limited; {} may be needed", shown(needed))),
+        None => Check::unknown(
+            ID,
+            format!("no limit of a cgroup can be read; {} may be needed", shown(needed)),
+        ),
+        Some(u64::MAX) => {
+            Check::pass(ID, format!("memory is not limited; {} may be needed", shown(needed)))
+        }
         Some(limit) if limit >= needed => Check::pass(
             ID,
             format!("{} are allowed, {} may be needed", shown(limit), shown(needed)),
@@ -194,10 +191,13 @@ mod tests {
     fn a_port_that_is_taken_is_told() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let bind = taken.local_addr().unwrap();
-        assert_eq!(http_port(Some(bind)).outcome, Outcome::Warn);
+        let of = |bind| http_port(Some(bind), &Err(Silence::None(String::new()))).outcome;
+        assert_eq!(of(bind), Outcome::Warn);
         drop(taken);
-        assert_eq!(http_port(Some(bind)).outcome, Outcome::Pass);
-        assert_eq!(http_port(Some("192.0.2.1:1".parse().unwrap())).outcome, Outcome::Fail);
+        assert_eq!(of(bind), Outcome::Pass);
+        assert_eq!(of("192.0.2.1:1".parse().unwrap()), Outcome::Fail);
+        let hangs = Err(Silence::Hangs(String::new()));
+        assert_eq!(http_port(Some(bind), &hangs).outcome, Outcome::Warn);
     }
 
     #[test]

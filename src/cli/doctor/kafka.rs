@@ -3,6 +3,7 @@
 //! Input: a [`KafkaSpec`], and the topics that rows are routed to. Output: checks. Invariant: nothing is written, no
 //! topic comes into being, and no producer is fenced off; each step has a time limit.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
@@ -37,8 +38,15 @@ pub(super) fn checks(
         encrypted(config, &facts.brokers),
         transactions(&facts, config.kafka.delivery),
     ];
-    checks.extend(topics_exist(config, kafka, &facts, topics));
-    checks.extend(surveyed(config, kafka, topics.unwrap_or_default()));
+    let there = match topic_names(kafka) {
+        Ok(names) => names,
+        Err(error) => {
+            checks.extend(Check::failed("topic.exists", CommandFailure::from(error)));
+            return checks;
+        }
+    };
+    checks.push(topics_exist(config, &facts, topics, &there));
+    checks.extend(surveyed(config, kafka, topics.unwrap_or_default(), &there));
     checks
 }
 
@@ -126,7 +134,7 @@ fn transactions(facts: &ClusterFacts, delivery: Delivery) -> Check {
         Some(1) if facts.brokers.len() > 1 => Check::warn(
             ID,
             "the state of transactions has one replica: without that broker nothing is delivered",
-            "give __transaction_state three replicas (kafka-reassign-partitions.sh)",
+            "give __transaction_state three replicas with kafka-reassign-partitions.sh, and a plan for each of its partitions",
         ),
         Some(replicas) if replicas as usize > facts.brokers.len() => Check::fail(
             ID,
@@ -143,38 +151,47 @@ fn transactions(facts: &ClusterFacts, delivery: Delivery) -> Check {
 /// Rows of a topic that is missing wait, or are dead letters.
 fn topics_exist(
     config: &Config,
-    kafka: &KafkaSpec,
     facts: &ClusterFacts,
     topics: Result<&[String], &str>,
-) -> Vec<Check> {
+    there: &BTreeSet<String>,
+) -> Check {
     const ID: &str = "topic.exists";
-    let there = match topic_names(kafka) {
-        Ok(names) => names,
-        Err(error) => return Check::failed(ID, CommandFailure::from(error)).collect(),
-    };
     let topics = match topics {
-        Ok([]) => return vec![Check::unknown(ID, "no row tells which topics there must be")],
+        Ok([]) => return Check::unknown(ID, "no row shows which topics there must be"),
         Ok(topics) => topics,
-        Err(why) => return vec![Check::unknown(ID, why)],
+        Err(why) => return Check::unknown(ID, why),
     };
     let missing: Vec<_> =
         topics.iter().filter(|topic| !there.contains(*topic)).map(String::as_str).collect();
-    let created =
-        !config.route.missing_topic.create.is_empty() || facts.creates_topics == Some(true);
-    vec![match (missing.as_slice(), created) {
-        ([], _) => {
-            Check::pass(ID, format!("the topics of the newest rows exist ({})", topics.len()))
-        }
-        (missing, true) => Check::pass(
+    let by_relay = !config.route.missing_topic.create.is_empty();
+    let fix = || format!("postrider setup --topics={}", missing.join(","));
+    match missing.as_slice() {
+        [] => Check::pass(ID, format!("the topics of the newest rows exist ({})", topics.len())),
+        missing if by_relay => Check::pass(
             ID,
-            format!("{} is missing, and is created with its first record", named(missing)),
+            format!(
+                "{} is missing, and the relay creates it as route.missing_topic.create says",
+                named(missing)
+            ),
         ),
-        (missing, false) => Check::fail(
+        missing if facts.creates_topics == Some(true) => Check::warn(
+            ID,
+            format!(
+                "{} is missing, and the brokers create it with their defaults: one partition is usual{}",
+                named(missing),
+                match facts.default_replicas {
+                    Some(1) => ", and default.replication.factor is 1",
+                    _ => "",
+                }
+            ),
+            fix(),
+        ),
+        missing => Check::fail(
             ID,
             format!("{} does not exist, and nobody creates it", named(missing)),
-            format!("postrider setup --topics={}", missing.join(",")),
+            fix(),
         ),
-    }]
+    }
 }
 
 fn named(topics: &[&str]) -> String {
@@ -185,8 +202,23 @@ fn named(topics: &[&str]) -> String {
     first.join(", ") + &more
 }
 
+fn not_surveyed(error: TopicsError) -> Vec<Check> {
+    const ID: &str = "topic.settings";
+    match error {
+        TopicsError::Unsupported => {
+            vec![Check::unknown(ID, "these brokers do not say which settings topics have")]
+        }
+        error => Check::failed(ID, CommandFailure::from(error)).collect(),
+    }
+}
+
 /// Settings by which records may be lost or refused.
-fn surveyed(config: &Config, kafka: &KafkaSpec, topics: &[String]) -> Vec<Check> {
+fn surveyed(
+    config: &Config,
+    kafka: &KafkaSpec,
+    topics: &[String],
+    there: &BTreeSet<String>,
+) -> Vec<Check> {
     const SOUND: [(&str, &str); 4] = [
         ("topic.settings", "the settings of the rows' topics neither lose nor refuse records"),
         ("dead_letters.topic", "the dead-letter topic is sound"),
@@ -196,20 +228,14 @@ fn surveyed(config: &Config, kafka: &KafkaSpec, topics: &[String]) -> Vec<Check>
     let (letters, progress) = (&config.dead_letters.topic, &config.progress.topic);
     let mut wanted: Vec<_> = topics.iter().map(|topic| (topic.clone(), Purpose::Rows)).collect();
     wanted.push((letters.clone(), Purpose::DeadLetters));
-    if config.kafka.delivery == Delivery::ExactlyOnce || config.progress.at_least_once {
+    let keeps_progress =
+        config.kafka.delivery == Delivery::ExactlyOnce || config.progress.at_least_once;
+    if keeps_progress {
         wanted.push((progress.clone(), Purpose::Progress));
     }
     let findings = match survey(kafka, &wanted) {
         Ok(findings) => findings,
-        Err(TopicsError::Unsupported) => {
-            return vec![Check::unknown(
-                "topic.settings",
-                "these brokers tell no settings of topics",
-            )];
-        }
-        Err(error) => {
-            return Check::failed("topic.settings", CommandFailure::from(error)).collect();
-        }
+        Err(error) => return not_surveyed(error),
     };
     let id_of = |finding: &TopicFinding| match &finding.topic {
         None => "kafka.version",
@@ -233,7 +259,20 @@ fn surveyed(config: &Config, kafka: &KafkaSpec, topics: &[String]) -> Vec<Check>
             Check { id, outcome, finding: check.finding, fix, code: None }
         }));
         if checks.len() == before {
-            checks.push(Check::pass(id, sound));
+            let unknown = match id {
+                "topic.settings" if !topics.iter().any(|topic| there.contains(topic)) => {
+                    Some("no topic of the rows is there to look at")
+                }
+                "dead_letters.topic" if !there.contains(letters) => {
+                    Some("there is no such topic yet")
+                }
+                "progress.topic" if !keeps_progress => Some("no progress is kept in Kafka"),
+                _ => None,
+            };
+            checks.push(match unknown {
+                Some(why) => Check::unknown(id, why),
+                None => Check::pass(id, sound),
+            });
         }
     }
     checks

@@ -4,9 +4,11 @@
 //! and the code that the relay would end with. Invariant: `ID_OF` decides which demand an error is about; an error
 //! that it does not name is a failure too.
 
-use super::check::{Check, Outcome};
+use super::check::Check;
 use crate::failure::CommandFailure;
-use postrider_postgres::control::{ControlError, Inspection, Requirements, WarningAbout};
+use postrider_postgres::control::{
+    ControlError, Inspection, Requirements, SlotFacts, WarningAbout,
+};
 
 /// The demands, and what is said if they are met.
 const DEMANDS: [(&str, &str); 17] = [
@@ -62,7 +64,6 @@ pub(super) fn checks(inspection: &Inspection, wanted: &Requirements) -> Vec<Chec
             None => met_or_unknown(id, met, inspection),
         });
     }
-    checks.push(holder(inspection, wanted));
     checks
 }
 
@@ -70,6 +71,8 @@ pub(super) fn checks(inspection: &Inspection, wanted: &Requirements) -> Vec<Chec
 fn met_or_unknown(id: &'static str, met: &str, inspection: &Inspection) -> Check {
     let missing = match id.split_once('.') {
         Some(("slot", name)) if name != "exists" => inspection.slot.is_none().then_some("slot"),
+        // Only a slot shows that a server streams.
+        Some(("postgres", "streams")) => inspection.slot.is_none().then_some("slot"),
         Some(("publication", name)) if name != "exists" => {
             inspection.publication.is_none().then_some("publication")
         }
@@ -78,7 +81,9 @@ fn met_or_unknown(id: &'static str, met: &str, inspection: &Inspection) -> Check
         }
         _ => None,
     };
+    let is_lost = inspection.slot.as_ref().is_some_and(SlotFacts::is_lost);
     match missing {
+        None if id == "slot.reserved" && is_lost => Check::unknown(id, "the slot is lost"),
         Some(what) => Check::unknown(id, format!("there is no {what} to look at")),
         None => Check::pass(id, met),
     }
@@ -106,17 +111,5 @@ const fn id_of(refusal: &ControlError) -> &'static str {
         ControlError::SlotLost { .. } => "slot.alive",
         ControlError::SlotTwoPhase { .. } => "slot.two_phase",
         _ => "postgres.source",
-    }
-}
-
-fn holder(inspection: &Inspection, wanted: &Requirements) -> Check {
-    const ID: &str = "slot.reader";
-    match (&inspection.slot, inspection.held(wanted)) {
-        (None, _) => Check::unknown(ID, "there is no slot to look at"),
-        (Some(_), Some(held)) => Check {
-            outcome: Outcome::Pass,
-            ..Check::pass(ID, format!("{held}: right, if that is the relay"))
-        },
-        (Some(_), None) => Check::pass(ID, "no relay reads the slot now"),
     }
 }

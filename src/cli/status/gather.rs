@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::relay::{RelayFacts, relay_facts};
+use super::relay::{RelayFacts, Silence, relay_facts};
 use crate::doctor::check::{bytes, duration};
 use crate::failure::CommandFailure;
 use postrider_config::{Config, SourceMode};
 use postrider_kafka::{Lineage, cluster_facts, newest_progress, topic_bounds};
-use postrider_postgres::control::{self, HealthFacts, Inspection};
-use postrider_relay::{Plan, RelayError};
+use postrider_postgres::control::{self, ServerFacts, SlotFacts, SlotSample};
+use postrider_relay::Plan;
 
 /// How long Postgres may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -25,14 +25,21 @@ pub(super) struct Status {
     server: String,
     /// Its name; `None`: rows are polled.
     slot: Option<String>,
-    postgres: Result<(Inspection, HealthFacts), String>,
-    relay: Result<RelayFacts, String>,
+    postgres: Result<Source, String>,
+    relay: Result<RelayFacts, Silence>,
     brokers: Result<usize, String>,
     /// Where the progress in Kafka is; `None`: none is kept.
     progress: Option<Result<Option<String>, String>>,
     /// Records in the dead-letter topic; `None`: there is no such topic.
     dead_letters: Result<Option<u64>, String>,
     dead_letter_topic: String,
+}
+
+/// What the server knows. No table is looked at: one that somebody locks, or that is large, holds nothing up.
+struct Source {
+    server: ServerFacts,
+    /// `None` if there is no such slot.
+    slot: Option<(SlotFacts, SlotSample)>,
 }
 
 fn told(failure: &CommandFailure) -> String {
@@ -70,14 +77,17 @@ impl Status {
             Err(failure) => (Err(told(&failure)), Err("not asked".to_owned())),
         };
         let progress = plan.keeps_progress().then(|| match (&postgres, &brokers) {
-            (Ok((inspection, _)), Ok(_)) => progress(&plan, inspection),
+            (Ok(source), Ok(_)) => progress(&plan, &source.server),
             _ => Err("not asked".to_owned()),
         });
         let records = |one: &postrider_kafka::PartitionBounds| one.stable.saturating_sub(one.first);
         Ok(Self {
             server: server(config),
             slot: (config.source.mode == SourceMode::Stream).then(|| config.source.slot.clone()),
-            relay: relay_facts(config.http.bind),
+            relay: relay_facts(
+                config.http.bind,
+                (config.source.mode == SourceMode::Stream).then_some(config.source.slot.as_str()),
+            ),
             dead_letters: bounds
                 .map(|found| found.map(|found| found.partitions.iter().map(records).sum())),
             dead_letter_topic: topic,
@@ -87,16 +97,21 @@ impl Status {
         })
     }
 
-    /// Whether the stream can be delivered, as far as this shows.
+    /// Whether rows are delivered, as far as this shows.
     pub(super) fn is_sound(&self) -> bool {
-        let has_slot = self.postgres.as_ref().is_ok_and(|(inspection, _)| {
-            let alive = inspection.slot.as_ref().map(|slot| {
-                slot.wal_status.as_deref() != Some("lost") && slot.invalidation.is_none()
+        let has_source =
+            self.postgres.as_ref().is_ok_and(|source| match (&self.slot, &source.slot) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(_), Some((slot, _))) => !slot.is_lost() && slot.active_pid.is_some(),
             });
-            alive == Some(true)
-        });
-        let has_source = if self.slot.is_some() { has_slot } else { self.postgres.is_ok() };
-        has_source && self.brokers.is_ok()
+        let has_relay = match &self.relay {
+            Ok(relay) => relay.is_ready,
+            Err(Silence::Hangs(_)) => false,
+            // It may run elsewhere: a slot that is read says so.
+            Err(Silence::None(_) | Silence::Nowhere(_)) => true,
+        };
+        has_source && has_relay && self.brokers.is_ok()
     }
 
     /// For people.
@@ -106,19 +121,20 @@ impl Status {
             let _ = writeln!(out, "{name:<13} {text}");
         };
         match &self.postgres {
-            Ok((inspection, facts)) => {
-                let version = inspection.server.version_num;
+            Ok(source) => {
+                let version = source.server.version_num;
                 let (major, minor) = (version / 10_000, version % 10_000);
                 line("postgres", &format!("{}, PostgreSQL {major}.{minor}", self.server));
-                line("slot", &self.slot_text(inspection, facts));
+                line("slot", &self.slot_text(source));
             }
             Err(why) => line("postgres", &format!("{}: {why}", self.server)),
         }
         match &self.relay {
             Ok(relay) => line("relay", &relay_text(relay)),
-            Err(why) => line("relay", why),
+            Err(why) => line("relay", &why.to_string()),
         }
         match &self.brokers {
+            Ok(1) => line("kafka", "1 broker answers"),
             Ok(brokers) => line("kafka", &format!("{brokers} brokers answer")),
             Err(why) => line("kafka", why),
         }
@@ -140,27 +156,34 @@ impl Status {
         out
     }
 
-    fn slot_text(&self, inspection: &Inspection, facts: &HealthFacts) -> String {
+    fn slot_text(&self, source: &Source) -> String {
         let Some(name) = &self.slot else {
             return "none: rows are polled (source.mode = \"poll\")".to_owned();
         };
-        let (Some(slot), Some(health)) = (&inspection.slot, &facts.slot) else {
+        let Some((slot, sample)) = &source.slot else {
             return format!("`{name}` does not exist");
         };
+        if slot.is_lost() {
+            return format!(
+                "`{name}` is lost: nothing is delivered from it any more; postrider repair"
+            );
+        }
         let reader = match (slot.active_pid, slot.holder.as_str()) {
             (None, _) => "read by nobody".to_owned(),
             (Some(pid), "") => format!("read by process {pid}"),
             (Some(_), holder) => format!("read by {holder}"),
         };
-        let limit = facts.limits.slot_keep_mib.filter(|mib| *mib >= 0);
-        let limit = limit
-            .map_or("without a limit".to_owned(), |mib| format!("of at most {}", bytes(mib << 20)));
+        let shown = |amount: u64| bytes(i64::try_from(amount).unwrap_or(i64::MAX));
+        let limit = sample.safe_wal_bytes.map_or_else(
+            || "without a limit".to_owned(),
+            |left| format!("and lost after {} more", shown(left)),
+        );
         let state = slot.wal_status.as_deref().filter(|status| *status != "reserved");
         let state = state.map(|state| format!(", {state}")).unwrap_or_default();
         format!(
             "`{name}`{state}, {reader}; {} not acknowledged, {} of WAL kept {limit}",
-            bytes(health.lag_bytes),
-            bytes(health.retained_bytes)
+            shown(sample.lag_bytes()),
+            shown(sample.retained_bytes())
         )
     }
 
@@ -169,27 +192,28 @@ impl Status {
         let error = |why: &String| json!({ "error": why });
         let slot = match &self.postgres {
             Err(why) => error(why),
-            Ok((inspection, facts)) => match (&inspection.slot, &facts.slot) {
-                (Some(slot), Some(health)) if self.slot.is_some() => json!({
+            Ok(source) => match &source.slot {
+                Some((slot, sample)) => json!({
                     "name": self.slot,
                     "status": slot.wal_status,
                     "active_pid": slot.active_pid,
-                    "lag_bytes": health.lag_bytes,
-                    "retained_bytes": health.retained_bytes,
-                    "safe_bytes": health.safe_bytes,
+                    "lag_bytes": sample.lag_bytes(),
+                    "retained_bytes": sample.retained_bytes(),
+                    "safe_bytes": sample.safe_wal_bytes,
                     "confirmed": slot.confirmed_flush.map(|lsn| lsn.to_string()),
                 }),
-                _ => Value::Null,
+                None => Value::Null,
             },
         };
         let relay = match &self.relay {
-            Err(why) => error(why),
+            Err(why) => error(&why.to_string()),
             Ok(relay) => json!({
                 "ready": relay.is_ready,
                 "state": relay.state,
                 "failing": relay.failing,
                 "confirmed": relay.confirmed,
                 "oldest_unacknowledged_seconds": relay.oldest_seconds,
+                "reads_slot": relay.reads_slot,
                 "uptime_seconds": relay.uptime_seconds,
             }),
         };
@@ -201,8 +225,8 @@ impl Status {
         json!({
             "what": "status",
             "ok": self.is_sound(),
-            "postgres": self.postgres.as_ref().map_or_else(error, |(inspection, _)| json!({
-                "server": self.server, "version": inspection.server.version_num,
+            "postgres": self.postgres.as_ref().map_or_else(error, |source| json!({
+                "server": self.server, "version": source.server.version_num,
             })),
             "slot": slot,
             "relay": relay,
@@ -216,14 +240,18 @@ impl Status {
 }
 
 fn relay_text(relay: &RelayFacts) -> String {
-    let RelayFacts { is_ready, state, failing, confirmed, oldest_seconds, uptime_seconds } = relay;
+    let RelayFacts { is_ready, state, failing, confirmed, oldest_seconds, uptime_seconds, .. } =
+        relay;
     // Whole seconds are enough for people.
     #[expect(clippy::cast_possible_truncation, reason = "a time that people read")]
     let uptime = duration(*uptime_seconds as i64);
     let ready = if *is_ready { "ready" } else { "not ready" };
-    let mut text = format!(
-        "{ready}, {state}, up for {uptime}; {confirmed} records confirmed; oldest unacknowledged {oldest_seconds:.1} s"
+    let oldest = oldest_seconds.map_or_else(
+        || "it does not read the slot".to_owned(),
+        |age| format!("oldest unacknowledged {age:.1} s"),
     );
+    let mut text =
+        format!("{ready}, {state}, up for {uptime}; {confirmed} records confirmed; {oldest}");
     if !failing.is_empty() {
         let _ = write!(text, "; {}", failing.join("; "));
     }
@@ -236,21 +264,30 @@ fn server(config: &Config) -> String {
     format!("`{}` on {} as `{}`", connect.database, addresses.join(","), connect.user)
 }
 
-async fn of_postgres(plan: &Plan) -> Result<(Inspection, HealthFacts), CommandFailure> {
-    let client = control::connect(&plan.config.source.connect).await?;
-    let wanted = plan.requirements().map_err(RelayError::from)?;
-    let inspection = control::inspect(&client, &wanted).await?;
-    let facts = control::health(&client, &wanted).await?;
-    Ok((inspection, facts))
+async fn of_postgres(plan: &Plan) -> Result<Source, CommandFailure> {
+    let source = &plan.config.source;
+    let client = control::connect(&source.connect).await?;
+    control::limit_waits(&client).await?;
+    let server = control::server(&client).await?;
+    let slot = if source.mode == SourceMode::Stream {
+        control::slot(&client, &source.slot).await?
+    } else {
+        None
+    };
+    let slot = match slot {
+        Some(facts) => control::sample(&client, &source.slot).await?.map(|sample| (facts, sample)),
+        None => None,
+    };
+    Ok(Source { server, slot })
 }
 
-fn progress(plan: &Plan, inspection: &Inspection) -> Result<Option<String>, String> {
-    let Some((system, _)) = inspection.server.system.clone() else {
+fn progress(plan: &Plan, server: &ServerFacts) -> Result<Option<String>, String> {
+    let Some((system, _)) = server.system.clone() else {
         return Err("the role may not ask for the cluster's identifier".to_owned());
     };
     let lineage = Lineage {
         system,
-        database: inspection.server.database.clone(),
+        database: server.database.clone(),
         slot: plan.config.source.slot.clone(),
         ..Lineage::default()
     };

@@ -1,9 +1,11 @@
 //! Asks a running relay for its metrics and its readiness, over the HTTP that it serves.
 //!
-//! Input: `http.bind`. Output: [`RelayFacts`], or why there are none. Invariant: an answer is awaited for a bounded time
-//! and up to a bounded size.
+//! Input: `http.bind`, and the slot that is meant. Output: [`RelayFacts`], or a [`Silence`]. Invariant: an answer is awaited
+//! for a bounded time and up to a bounded size; the relay of another slot is none of ours, and what a standby says of
+//! the oldest transaction says nothing, as it reads none.
 
-use std::io::{Read as _, Write as _};
+use std::fmt;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -24,37 +26,81 @@ pub(crate) struct RelayFacts {
     /// The checks that do not hold, with what they say.
     pub(crate) failing: Vec<String>,
     /// Records that the brokers have confirmed since it was started.
-    pub(crate) confirmed: f64,
-    /// Age of the oldest transaction that is not acknowledged, in seconds.
-    pub(crate) oldest_seconds: f64,
+    pub(crate) confirmed: u64,
+    /// Age of the oldest transaction that is not acknowledged, in seconds; `None`: it does not read the slot, and does
+    /// not know.
+    pub(crate) oldest_seconds: Option<f64>,
     /// Seconds since it was started.
     pub(crate) uptime_seconds: f64,
+    /// Whether it is the one that reads the slot, or polls.
+    pub(crate) reads_slot: bool,
 }
 
-/// Asks.
-pub(crate) fn relay_facts(bind: Option<SocketAddr>) -> Result<RelayFacts, String> {
-    let bind = bind.ok_or("http.bind is empty: a relay that runs serves no metrics")?;
+/// Why there are no [`RelayFacts`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// No address to ask is configured.
+    Nowhere(String),
+    /// No relay of this slot is there.
+    None(String),
+    /// Something took the connection, and does not answer.
+    Hangs(String),
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Nowhere(why) | Self::None(why) | Self::Hangs(why)) = self;
+        f.write_str(why)
+    }
+}
+
+/// Asks. `slot`: that of the relay; `None`: rows are polled.
+pub(crate) fn relay_facts(
+    bind: Option<SocketAddr>,
+    slot: Option<&str>,
+) -> Result<RelayFacts, Silence> {
+    let nowhere = |why: &str| Silence::Nowhere(why.to_owned());
+    let bind = bind.ok_or_else(|| nowhere("http.bind is empty: a relay cannot be asked"))?;
     let address = reachable(bind);
     if address.port() == 0 {
-        return Err("http.bind names no port".to_owned());
+        return Err(nowhere("http.bind has port 0: a relay cannot be asked"));
     }
-    let readiness = get(address, "/readyz")
-        .map_err(|error| format!("no relay answers at {address}: {error}"))?;
-    let foreign = || format!("what answers at {address} is no relay");
+    let foreign = || Silence::None(format!("what answers at {address} is no relay"));
+    let readiness = get(address, "/readyz")?;
     let health: Value = serde_json::from_str(&readiness).map_err(|_| foreign())?;
-    let page = get(address, "/metrics").map_err(|error| error.to_string())?;
+    let page = get(address, "/metrics")?;
     let value = |name: &str| metric(&page, name).ok_or_else(foreign);
+    let reads_slot = match slot {
+        None => true,
+        Some(slot) => {
+            let other = || {
+                Silence::None(format!(
+                    "the relay that answers at {address} is not of slot `{slot}`"
+                ))
+            };
+            let active = format!("postrider_slot_active{{slot_name=\"{slot}\"}}");
+            metric(&page, &active).ok_or_else(other)? > 0.0
+        }
+    };
     let checks = health.get("checks").and_then(Value::as_array).ok_or_else(foreign)?;
     let holds = |value: &Value| value.get("ok").and_then(Value::as_bool) == Some(true);
     let text = |value: &Value, name: &str| Some(value.get(name)?.as_str()?.to_owned());
     let failing = checks.iter().filter(|check| !holds(check));
+    let oldest = value("postrider_oldest_unacknowledged_age_seconds")?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count below 2^53"
+    )]
+    let confirmed = value("postrider_records_confirmed_total")? as u64;
     Ok(RelayFacts {
         is_ready: holds(&health),
         state: text(&health, "state").ok_or_else(foreign)?,
         failing: failing.filter_map(|check| text(check, "detail")).collect(),
-        confirmed: value("postrider_records_confirmed_total")?,
-        oldest_seconds: value("postrider_oldest_unacknowledged_age_seconds")?,
+        confirmed,
+        oldest_seconds: reads_slot.then_some(oldest),
         uptime_seconds: value("postrider_uptime_seconds")?,
+        reads_slot,
     })
 }
 
@@ -69,18 +115,30 @@ const fn reachable(bind: SocketAddr) -> SocketAddr {
 }
 
 /// The body of an answer. HTTP/1.0: it ends with the connection.
-fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
+fn get(address: SocketAddr, path: &str) -> Result<String, Silence> {
+    let mut stream = TcpStream::connect_timeout(&address, LIMIT)
+        .map_err(|error| Silence::None(format!("no relay answers at {address}: {error}")))?;
+    let answer = ask(&mut stream, address, path).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Silence::Hangs(format!(
+            "what listens at {address} took the connection and has not answered for {} s",
+            LIMIT.as_secs()
+        )),
+        _ => Silence::None(format!("no relay answers at {address}: {error}")),
+    })?;
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+    body.ok_or_else(|| Silence::None(format!("what answers at {address} is no relay")))
+}
+
+fn ask(stream: &mut TcpStream, address: SocketAddr, path: &str) -> std::io::Result<String> {
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.take(BYTES_MAX).read_to_string(&mut answer)?;
-    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
-    body.ok_or_else(|| std::io::Error::other("an answer without a body"))
+    Ok(answer)
 }
 
-/// The value of a metric without labels.
+/// The value of a metric, by its name and labels as they are printed.
 fn metric(page: &str, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
@@ -93,6 +151,7 @@ mod tests {
     fn a_metric_is_found_by_its_whole_name() {
         let page = "# HELP a_total x\na_total_more 7\na_total 3.5\nb{c=\"d\"} 1\n";
         assert_eq!((metric(page, "a_total"), metric(page, "b")), (Some(3.5), None));
+        assert_eq!(metric(page, "b{c=\"d\"}"), Some(1.0));
     }
 
     #[test]
@@ -101,6 +160,18 @@ mod tests {
         assert_eq!(reached("0.0.0.0:9464"), "127.0.0.1:9464");
         assert_eq!(reached("[::]:9464"), "[::1]:9464");
         assert_eq!(reached("10.0.0.1:9464"), "10.0.0.1:9464");
-        assert!(relay_facts(None).unwrap_err().contains("http.bind is empty"));
+        let why = relay_facts(None, None).unwrap_err();
+        assert!(matches!(&why, Silence::Nowhere(why) if why.contains("http.bind is empty")));
+    }
+
+    #[test]
+    fn what_takes_the_connection_and_says_nothing_hangs() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let silent = relay_facts(Some(address), Some("s"));
+        assert!(matches!(silent, Err(Silence::Hangs(_))), "{silent:?}");
+        drop(listener);
+        let gone = relay_facts(Some(address), Some("s"));
+        assert!(matches!(gone, Err(Silence::None(_))), "{gone:?}");
     }
 }

@@ -14,8 +14,6 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "looking at the server's health";
 
-/// The first server version with statistics of logical slots.
-const SLOT_STATISTICS_SINCE: i32 = 140_000;
 /// So many of each are named.
 const NAMED_MAX: i64 = 5;
 
@@ -32,7 +30,7 @@ pub struct HealthFacts {
     pub idle_slots: Vec<IdleSlot>,
     /// More of ours; `None` if it does not exist.
     pub slot: Option<SlotHealth>,
-    /// In the order of [`Requirements::tables`]; `None` where there is no such table.
+    /// In the order of [`Requirements::tables`]; `None` where there is no such table, or somebody locks it.
     pub tables: Vec<Option<TableHealth>>,
 }
 
@@ -51,12 +49,14 @@ pub struct ServerLimits {
     pub slot_keep_mib: Option<i64>,
     /// `idle_replication_slot_timeout` as the server shows it, where it is set (18 and later).
     pub idle_slot_timeout: Option<String>,
-    /// `logical_decoding_work_mem` in KiB; `None` before version 13.
-    pub decoding_kib: Option<i64>,
-    /// Servers that stream from this one, without readers of logical slots.
+    /// `max_wal_size` in MiB: how much WAL there may be between two checkpoints.
+    pub wal_max_mib: i64,
+    /// Servers that stream from this one, without readers of logical slots and programs that archive or copy it.
     pub standbys: i64,
-    /// `transaction_timeout` or `idle_in_transaction_session_timeout` bound how long a session holds a transaction.
-    pub bounds_idle_transactions: bool,
+    /// `synchronized_standby_slots`, by which the relay waits for standbys (17 and later).
+    pub awaited_slots: Option<String>,
+    /// Physical slots that are read, which standbys are behind.
+    pub standby_slots: Vec<String>,
 }
 
 /// A transaction that has not ended.
@@ -88,10 +88,10 @@ pub struct SlotHealth {
     pub lag_bytes: i64,
     /// Bytes that may still be written before it is lost; `None` without a limit.
     pub safe_bytes: Option<i64>,
+    /// Whether the server has given it up.
+    pub is_lost: bool,
     /// Whether standbys keep a copy of it (17 and later).
     pub failover: Option<bool>,
-    /// Bytes of large transactions that were written to disk while they were decoded (14 and later).
-    pub spilled_bytes: Option<i64>,
     /// How many transactions ago the catalog is kept for it.
     pub catalog_age: Option<i64>,
 }
@@ -109,15 +109,31 @@ pub struct TableHealth {
     pub live: i64,
     /// Rows that are dead and not cleaned up, likewise.
     pub dead: i64,
-    /// A trigger that is no constraint runs for each row that is inserted.
-    pub has_triggers: bool,
+}
+
+/// For how long a statement of a session that only looks may wait for a lock, and take.
+const LOOK_SQL: &str = "SET lock_timeout = '1s'; SET statement_timeout = '5s'";
+
+/// From here on, a statement of this session fails rather than wait for whoever locks a table.
+pub async fn limit_waits(client: &Client) -> Result<(), ControlError> {
+    client.run(DOING, client.sql().batch_execute(LOOK_SQL)).await
+}
+
+impl ControlError {
+    /// Whether a limit of [`limit_waits`] ended the statement: lock_not_available, query_canceled.
+    pub fn is_waited_out(&self) -> bool {
+        self.is_of(&["55P03", "57014"])
+    }
 }
 
 /// Looks.
 pub async fn health(client: &Client, wanted: &Requirements) -> Result<HealthFacts, ControlError> {
     let mut tables = Vec::new();
     for name in &wanted.tables {
-        tables.push(table(client, name).await?);
+        tables.push(match table(client, name).await {
+            Err(error) if error.is_waited_out() => None,
+            found => found?,
+        });
     }
     Ok(HealthFacts {
         limits: limits(client).await?,
@@ -140,12 +156,15 @@ async fn limits(client: &Client) -> Result<ServerLimits, ControlError> {
             (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'), \
             (SELECT current_setting(name) FROM pg_catalog.pg_settings \
                 WHERE name = 'idle_replication_slot_timeout' AND setting <> '0'), \
-            (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'logical_decoding_work_mem'), \
-            (SELECT count(*) FROM pg_catalog.pg_stat_replication r WHERE NOT EXISTS ( \
-                SELECT FROM pg_catalog.pg_replication_slots s \
-                WHERE s.active_pid = r.pid AND s.slot_type = 'logical')), \
-            EXISTS (SELECT FROM pg_catalog.pg_settings WHERE setting <> '0' \
-                AND name IN ('transaction_timeout', 'idle_in_transaction_session_timeout'))";
+            (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'max_wal_size'), \
+            (SELECT count(*) FROM pg_catalog.pg_stat_replication r \
+                WHERE coalesce(r.state, 'streaming') NOT IN ('startup', 'backup') \
+                AND coalesce(r.application_name, '') NOT IN ('pg_receivewal', 'pg_basebackup') \
+                AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s \
+                    WHERE s.active_pid = r.pid AND s.slot_type = 'logical')), \
+            current_setting('synchronized_standby_slots', true), \
+            ARRAY(SELECT slot_name::text FROM pg_catalog.pg_replication_slots \
+                WHERE active AND slot_type = 'physical' ORDER BY 1)";
     let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
     Ok(ServerLimits {
         now_us: get(&row, 0)?,
@@ -154,22 +173,28 @@ async fn limits(client: &Client) -> Result<ServerLimits, ControlError> {
         senders: (get(&row, 4)?, get(&row, 5)?),
         slot_keep_mib: get(&row, 6)?,
         idle_slot_timeout: get(&row, 7)?,
-        decoding_kib: get(&row, 8)?,
+        wal_max_mib: get(&row, 8)?,
         standbys: get(&row, 9)?,
-        bounds_idle_transactions: get(&row, 10)?,
+        awaited_slots: get(&row, 10)?,
+        standby_slots: get(&row, 11)?,
     })
 }
 
 /// Locks are visible to every role, what their sessions do only to some.
 async fn writers(client: &Client) -> Result<Vec<OpenTransaction>, ControlError> {
+    // A subtransaction has a lock of its own.
     const SQL: &str = "\
-        SELECT concat_ws(', ', 'process ' || l.pid, nullif(a.application_name, ''), a.state), \
-            format('SELECT pg_terminate_backend(%s);', l.pid), \
-            extract(epoch FROM clock_timestamp() - a.xact_start)::bigint \
-        FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
-        WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted \
-            AND l.pid <> pg_backend_pid() \
-        ORDER BY a.xact_start NULLS LAST LIMIT $1";
+        SELECT w.name, w.end_sql, w.seconds FROM ( \
+            SELECT DISTINCT ON (l.pid) \
+                concat_ws(', ', 'process ' || l.pid, nullif(a.application_name, ''), \
+                    'role ' || a.usename, 'database ' || a.datname, a.state) AS name, \
+                format('SELECT pg_terminate_backend(%s);', l.pid) AS end_sql, \
+                extract(epoch FROM clock_timestamp() - a.xact_start)::bigint AS seconds \
+            FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
+            WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted \
+                AND l.pid <> pg_backend_pid() \
+            ORDER BY l.pid) w \
+        ORDER BY w.seconds DESC NULLS LAST LIMIT $1";
     transactions(client, SQL).await
 }
 
@@ -210,34 +235,27 @@ async fn idle_slots(client: &Client, slot: &str) -> Result<Vec<IdleSlot>, Contro
 }
 
 async fn slot(client: &Client, slot: &str) -> Result<Option<SlotHealth>, ControlError> {
-    const SPILLED: &str = "\
-        SELECT spill_bytes FROM pg_catalog.pg_stat_replication_slots WHERE slot_name = $1::text";
-    const VERSION: &str = "SELECT current_setting('server_version_num')::int";
     let sql = format!(
         "SELECT coalesce(pg_wal_lsn_diff({LOG_END}, restart_lsn), 0)::bigint, \
              coalesce(pg_wal_lsn_diff({LOG_END}, confirmed_flush_lsn), 0)::bigint, \
-             (to_jsonb(s)->>'safe_wal_size')::bigint, (to_jsonb(s)->>'failover')::bool, \
-             age(catalog_xmin)::bigint \
+             (to_jsonb(s)->>'safe_wal_size')::bigint, \
+             coalesce(to_jsonb(s)->>'wal_status' = 'lost', false) \
+                 OR to_jsonb(s)->>'invalidation_reason' IS NOT NULL, \
+             (to_jsonb(s)->>'failover')::bool, age(catalog_xmin)::bigint \
          FROM pg_catalog.pg_replication_slots s WHERE slot_name = $1::text"
     );
-    let Some(row) = client.run(DOING, client.sql().query_opt(&sql, &[&slot])).await? else {
-        return Ok(None);
-    };
-    let version = client.run(DOING, client.sql().query_one(VERSION, &[])).await?;
-    let spilled_bytes = if get::<i32>(&version, 0)? >= SLOT_STATISTICS_SINCE {
-        let spilled = client.run(DOING, client.sql().query_opt(SPILLED, &[&slot])).await?;
-        spilled.map(|row| get(&row, 0)).transpose()?
-    } else {
-        None
-    };
-    Ok(Some(SlotHealth {
-        retained_bytes: get(&row, 0)?,
-        lag_bytes: get(&row, 1)?,
-        safe_bytes: get(&row, 2)?,
-        failover: get(&row, 3)?,
-        spilled_bytes,
-        catalog_age: get(&row, 4)?,
-    }))
+    let row = client.run(DOING, client.sql().query_opt(&sql, &[&slot])).await?;
+    row.map(|row| {
+        Ok(SlotHealth {
+            retained_bytes: get(&row, 0)?,
+            lag_bytes: get(&row, 1)?,
+            safe_bytes: get(&row, 2)?,
+            is_lost: get(&row, 3)?,
+            failover: get(&row, 4)?,
+            catalog_age: get(&row, 5)?,
+        })
+    })
+    .transpose()
 }
 
 async fn table(client: &Client, name: &TableName) -> Result<Option<TableHealth>, ControlError> {
@@ -252,9 +270,7 @@ async fn table(client: &Client, name: &TableName) -> Result<Option<TableHealth>,
             (SELECT coalesce(sum(n_live_tup), 0)::bigint FROM part \
                 JOIN pg_catalog.pg_stat_all_tables t ON t.relid = part.oid), \
             (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM part \
-                JOIN pg_catalog.pg_stat_all_tables t ON t.relid = part.oid), \
-            EXISTS (SELECT FROM pg_catalog.pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal \
-                AND g.tgenabled <> 'D' AND (g.tgtype & 5) = 5) \
+                JOIN pg_catalog.pg_stat_all_tables t ON t.relid = part.oid) \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         WHERE n.nspname = $1::text AND c.relname = $2::text";
     let names: [&(dyn ToSql + Sync); 2] = [&name.schema, &name.name];
@@ -266,8 +282,42 @@ async fn table(client: &Client, name: &TableName) -> Result<Option<TableHealth>,
             bytes: get(&row, 2)?,
             live: get(&row, 3)?,
             dead: get(&row, 4)?,
-            has_triggers: get(&row, 5)?,
         })
     })
     .transpose()
+}
+
+/// Sessions that lock one of the tables or their partitions against everybody, or wait to: who reads or writes the
+/// table then waits behind them. Waits for no lock itself.
+pub async fn table_locks(
+    client: &Client,
+    tables: &[TableName],
+) -> Result<Vec<OpenTransaction>, ControlError> {
+    const SQL: &str = "\
+        WITH RECURSIVE part (oid, shown) AS ( \
+            SELECT c.oid, n.nspname || '.' || c.relname \
+                FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+                JOIN unnest($1::text[], $2::text[]) AS w (schema, name) \
+                    ON w.schema = n.nspname AND w.name = c.relname \
+            UNION SELECT i.inhrelid, part.shown FROM pg_catalog.pg_inherits i JOIN part ON i.inhparent = part.oid) \
+        SELECT w.name, w.end_sql, w.seconds FROM ( \
+            SELECT DISTINCT ON (l.pid) \
+                concat_ws(', ', 'process ' || l.pid, nullif(a.application_name, ''), 'role ' || a.usename, a.state) \
+                    || CASE WHEN l.granted THEN ' locks ' ELSE ' waits to lock ' END || part.shown AS name, \
+                format('SELECT pg_terminate_backend(%s);', l.pid) AS end_sql, \
+                extract(epoch FROM clock_timestamp() - a.xact_start)::bigint AS seconds, l.granted \
+            FROM pg_catalog.pg_locks l JOIN part ON part.oid = l.relation \
+            LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
+            WHERE l.mode = 'AccessExclusiveLock' AND l.pid <> pg_backend_pid() \
+                AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()) \
+            ORDER BY l.pid, l.granted DESC) w \
+        ORDER BY w.granted DESC, w.seconds DESC NULLS LAST LIMIT $3";
+    let (schemas, names): (Vec<_>, Vec<_>) =
+        tables.iter().map(|table| (&table.schema, &table.name)).unzip();
+    let parameters: [&(dyn ToSql + Sync); 3] = [&schemas, &names, &NAMED_MAX];
+    let rows = client.run(DOING, client.sql().query(SQL, &parameters)).await?;
+    let one = |row| {
+        Ok(OpenTransaction { name: get(row, 0)?, end_sql: get(row, 1)?, seconds: get(row, 2)? })
+    };
+    rows.iter().map(one).collect()
 }

@@ -226,7 +226,12 @@ async fn names(client: &Client, sql: &str) -> Result<Vec<String>, ControlError> 
     rows.iter().map(|row| get(row, 0)).collect()
 }
 
-async fn server(client: &Client) -> Result<ServerFacts, ControlError> {
+/// Server, database and role alone.
+///
+/// # Panics
+///
+/// Panics if `wal_sender_timeout` is negative, which Postgres does not allow.
+pub async fn server(client: &Client) -> Result<ServerFacts, ControlError> {
     const SQL: &str = "\
         SELECT current_setting('server_version_num')::int, current_setting('server_encoding'), \
             current_setting('wal_level'), \

@@ -39,10 +39,11 @@ pub use error::ControlError;
 pub use existing_rows::RowsBefore;
 pub use health::{
     HealthFacts, IdleSlot, OpenTransaction, ServerLimits, SlotHealth, TableHealth, health,
+    limit_waits, table_locks,
 };
 pub use inspect::{
     Inspection, Others, PartFacts, PublicationFacts, Published, Requirements, ServerFacts,
-    TableFacts, inspect,
+    TableFacts, inspect, server,
 };
 pub use newest_rows::{NewestRows, newest_rows};
 pub use outbox_table::{DAYS_AHEAD, OutboxPartitions};

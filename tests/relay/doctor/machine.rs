@@ -24,6 +24,29 @@ fn a_configuration_that_is_wrong_is_a_finding_for_each_mistake() {
     assert_eq!((report.status("config.others"), report.exit), ("unknown", Some(1)));
 }
 
+/// What made the selected checks impossible is shown with them, and counts.
+#[test]
+fn a_selection_is_not_green_because_nothing_could_be_asked() {
+    let broker = Broker::embedded();
+    let stage = Stage::migrated(postgres::installed(), &broker.bootstrap(), "doctor_only");
+    let only = ["--only", "slot.lag"];
+    let wrong = relay(&stage).set("retry.max", "soon");
+    let report = Report::asked(&wrong, &only);
+    assert_eq!((report.wrong(), report.exit), (vec!["config.valid"], Some(1)));
+    let closed = relay(&stage).set("source.url", "postgres://a@127.0.0.1:1/x");
+    let report = Report::asked(&closed, &only);
+    assert_eq!((report.wrong(), report.exit), (vec!["postgres.reachable"], Some(1)));
+    let report = Report::asked(&relay(&stage), &only);
+    assert_eq!((report.wrong(), report.exit), (vec!["slot.exists"], Some(1)));
+    let silent = relay(&stage).set("kafka.brokers", "127.0.0.1:1");
+    let report = Report::asked(&silent, &["--only", "topic"]);
+    assert_eq!((report.wrong(), report.exit), (vec!["kafka.reachable"], Some(1)));
+    let refused = relay(&stage).start(&["doctor", "--only", "slott"]).outcome();
+    let said = refused.log.join("\n");
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("`slott`") && said.contains("slot.lag"), "{said}");
+}
+
 #[test]
 fn a_machine_with_narrow_limits_is_told() {
     let broker = Broker::embedded();

@@ -3,6 +3,7 @@
 
 mod brokers;
 mod machine;
+mod running;
 mod server;
 mod source;
 

@@ -10,48 +10,48 @@ const LIMITS: ServerLimits = ServerLimits {
     senders: (10, 3),
     slot_keep_mib: Some(1_024),
     idle_slot_timeout: None,
-    decoding_kib: Some(65_536),
+    wal_max_mib: 1_024,
     standbys: 0,
-    bounds_idle_transactions: true,
+    awaited_slots: None,
+    standby_slots: Vec::new(),
 };
 
 const SLOT: SlotHealth = SlotHealth {
     retained_bytes: 0,
     lag_bytes: 0,
     safe_bytes: None,
+    is_lost: false,
     failover: None,
-    spilled_bytes: Some(0),
     catalog_age: Some(10),
 };
 
-const TABLE: TableHealth = TableHealth {
-    may_read: true,
-    hides_rows: false,
-    bytes: 1 << 20,
-    live: 1_000,
-    dead: 0,
-    has_triggers: false,
-};
+const TABLE: TableHealth =
+    TableHealth { may_read: true, hides_rows: false, bytes: 1 << 20, live: 1_000, dead: 0 };
 
 #[test]
 fn a_place_is_missed_only_by_a_relay_that_has_none() {
     let slots = |has_ours| free("postgres.slots_free", "max_replication_slots", (10, 10), has_ours);
     assert_eq!((slots(true).outcome, slots(false).outcome), (Outcome::Pass, Outcome::Fail));
-    assert_eq!(
-        slots(false).fix.unwrap(),
-        "ALTER SYSTEM SET max_replication_slots = 14; then restart the server"
-    );
+    assert_eq!(slots(false).fix.unwrap(), "ALTER SYSTEM SET max_replication_slots = 14;");
 }
 
 #[test]
 fn what_the_slot_retains_is_measured_by_its_limit() {
-    let of = |mib: i64| retention(&LIMITS, Some(&SlotHealth { retained_bytes: mib << 20, ..SLOT }));
-    let outcomes = [511, 512, 921, 922].map(|mib| of(mib).outcome);
+    let of = |left: i64| {
+        let slot = SlotHealth { retained_bytes: 100 - left, safe_bytes: Some(left), ..SLOT };
+        retention(Some(&slot))
+    };
+    let outcomes = [51, 50, 11, 10].map(|left| of(left).outcome);
     assert_eq!(outcomes, [Outcome::Pass, Outcome::Warn, Outcome::Warn, Outcome::Fail]);
-    let unlimited = ServerLimits { slot_keep_mib: Some(-1), ..LIMITS };
-    assert_eq!(retention(&unlimited, Some(&SLOT)).outcome, Outcome::Pass);
-    assert_eq!(retention_limit(&unlimited, 160_000).outcome, Outcome::Warn);
-    assert_eq!(retention_limit(&LIMITS, 160_000).outcome, Outcome::Pass);
+    assert!(of(10).fix.unwrap().contains("ALTER SYSTEM SET max_slot_wal_keep_size = '2GB'"));
+    assert_eq!(retention(Some(&SLOT)).outcome, Outcome::Pass, "no limit");
+    let overdrawn = SlotHealth { retained_bytes: 100, safe_bytes: Some(-5), ..SLOT };
+    assert_eq!(retention(Some(&overdrawn)).outcome, Outcome::Fail);
+    let limit = |mib| {
+        retention_limit(&ServerLimits { slot_keep_mib: Some(mib), ..LIMITS }, 160_000).outcome
+    };
+    let outcomes = [-1, 0, 1_023, 1_024].map(limit);
+    assert_eq!(outcomes, [Outcome::Warn, Outcome::Fail, Outcome::Warn, Outcome::Pass]);
     let early = ServerLimits { slot_keep_mib: None, ..LIMITS };
     assert_eq!(retention_limit(&early, 120_000).outcome, Outcome::Unknown);
 }
@@ -63,23 +63,39 @@ fn transactions_that_are_open_for_long_are_named_with_what_ends_them() {
         end_sql: "SELECT pg_terminate_backend(7);".to_owned(),
         seconds,
     };
-    let told = open("postgres.open_transactions", &[transaction(Some(7_300)), transaction(None)]);
+    let told =
+        open("postgres.open_transactions", &[transaction(Some(7_300)), transaction(None)], 0);
     assert_eq!(told.outcome, Outcome::Warn);
     assert!(told.finding.starts_with("process 7, idle in transaction for 2 h"), "{}", told.finding);
     assert_eq!(told.fix.as_deref(), Some("SELECT pg_terminate_backend(7);"));
-    assert_eq!(open("x", &[transaction(Some(10))]).outcome, Outcome::Pass);
-    assert_eq!(open("x", &[transaction(None)]).outcome, Outcome::Unknown, "hidden from us");
-    assert_eq!(open("x", &[]).outcome, Outcome::Pass);
+    assert_eq!(open("x", &[transaction(Some(10))], 0).outcome, Outcome::Pass);
+    assert_eq!(open("x", &[transaction(None)], 0).outcome, Outcome::Unknown, "hidden from us");
+    assert_eq!(open("x", &[], 2 << 30).outcome, Outcome::Pass);
+    let minutes = [transaction(Some(301))];
+    assert_eq!(open("x", &minutes, 1 << 30).outcome, Outcome::Pass);
+    assert_eq!(open("x", &minutes, 2 << 30).outcome, Outcome::Warn, "WAL is kept for it");
 }
 
 #[test]
 fn slots_that_do_not_follow_a_failover_matter_where_there_is_a_standby() {
     let one = ServerLimits { standbys: 1, ..LIMITS };
-    let slot = |failover| SlotHealth { failover, ..SLOT };
-    assert_eq!(failover(&LIMITS, Some(&slot(Some(false))), 170_000).outcome, Outcome::Pass);
-    assert_eq!(failover(&one, Some(&slot(Some(false))), 170_000).outcome, Outcome::Warn);
-    assert_eq!(failover(&one, Some(&slot(Some(true))), 170_000).outcome, Outcome::Pass);
-    let early = failover(&one, Some(&slot(None)), 150_000);
+    let of = |limits: &ServerLimits, has_copies, version| {
+        let slot = SlotHealth { failover: has_copies, ..SLOT };
+        failover(limits, Some(&slot), version, "my slot")
+    };
+    assert_eq!(of(&LIMITS, Some(false), 170_000).outcome, Outcome::Pass);
+    let left_behind = of(&one, Some(false), 170_000);
+    assert_eq!(left_behind.outcome, Outcome::Warn);
+    assert!(
+        left_behind.fix.unwrap().contains("ALTER_REPLICATION_SLOT \"my slot\" (FAILOVER true)")
+    );
+    let physical = ServerLimits { standby_slots: vec!["a".to_owned()], ..one.clone() };
+    let unawaited = of(&physical, Some(true), 170_000);
+    assert_eq!(unawaited.outcome, Outcome::Warn, "delivered before a standby has it");
+    assert!(unawaited.fix.unwrap().contains("synchronized_standby_slots = 'a'"));
+    let awaited = ServerLimits { awaited_slots: Some("a".to_owned()), ..physical };
+    assert_eq!(of(&awaited, Some(true), 170_000).outcome, Outcome::Pass);
+    let early = of(&one, None, 150_000);
     assert!(early.outcome == Outcome::Warn && early.finding.contains("before PostgreSQL 17"));
 }
 
@@ -106,22 +122,32 @@ fn other_slots_are_told_once_they_keep_much() {
 #[test]
 fn a_table_is_judged_by_rights_size_and_dead_rows() {
     let name = TableName::new("public", "outbox");
-    let outcomes = |facts: TableHealth| of_table(&name, &facts).map(|check| check.outcome);
+    let outcomes =
+        |facts: TableHealth| of_table(&name, &facts, "my role").map(|check| check.outcome);
     let [pass, warn] = [Outcome::Pass, Outcome::Warn];
-    assert_eq!(outcomes(TABLE), [pass; 4]);
+    assert_eq!(outcomes(TABLE), [pass; 3]);
     let large = TableHealth { bytes: 20 << 30, dead: 200_000, may_read: false, ..TABLE };
-    assert_eq!(outcomes(large), [warn, warn, warn, pass]);
+    assert_eq!(outcomes(large), [warn; 3]);
     assert_eq!(outcomes(TableHealth { hides_rows: true, ..TABLE })[0], warn);
+    let [unread, ..] = of_table(&name, &TableHealth { may_read: false, ..TABLE }, "my role");
+    assert_eq!(
+        unread.fix.as_deref(),
+        Some("GRANT SELECT ON \"public\".\"outbox\" TO \"my role\";")
+    );
 }
 
 #[test]
 fn a_slot_that_nobody_reads_and_that_lags_is_told() {
     let behind = SlotHealth { lag_bytes: 2 << 30, catalog_age: Some(200_000_000), ..SLOT };
-    assert_eq!(lag(Some(&behind), false).outcome, Outcome::Warn);
-    assert_eq!(lag(Some(&behind), true).outcome, Outcome::Pass);
+    assert_eq!(lag(Some(&behind), None).outcome, Outcome::Warn);
+    let read = lag(Some(&behind), Some("process 7"));
+    assert!(read.outcome == Outcome::Warn && read.finding.contains("process 7"), "{read:?}");
+    assert_eq!(lag(Some(&SLOT), Some("process 7")).outcome, Outcome::Pass);
     assert_eq!(catalog_age(Some(&behind)).outcome, Outcome::Warn);
+    assert_eq!(lag(None, None).outcome, Outcome::Unknown);
+    let lost = SlotHealth { is_lost: true, ..behind };
     assert_eq!(
-        (lag(None, false).outcome, spilled(&LIMITS, None).outcome),
+        (lag(Some(&lost), None).outcome, retention(Some(&lost)).outcome),
         (Outcome::Unknown, Outcome::Unknown)
     );
     assert_eq!(version(130_010).outcome, Outcome::Warn);

@@ -1,0 +1,182 @@
+//! Checks of `postrider doctor`: the relay that runs, and who reads the slot.
+//!
+//! Input: what the relay at `http.bind` says of itself, what the server says of the slot. Output: `relay.ready` and
+//! `slot.reader`. Pure. Invariant: a slot that nobody reads while WAL waits in it is never a pass, nor is a reader that
+//! does not answer.
+
+use super::check::{Check, bytes};
+use crate::status::relay::{RelayFacts, Silence};
+
+/// Who reads the slot, as the server knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SlotReader {
+    pub(super) pid: Option<i32>,
+    /// Application name and address, as far as we may see them.
+    pub(super) holder: String,
+    pub(super) lag_bytes: i64,
+    pub(super) is_lost: bool,
+}
+
+impl SlotReader {
+    fn end_sql(pid: i32) -> String {
+        format!("SELECT pg_terminate_backend({pid});")
+    }
+
+    fn shown(&self, pid: i32) -> String {
+        match self.holder.as_str() {
+            "" => format!("process {pid}"),
+            holder => format!("process {pid} ({holder})"),
+        }
+    }
+}
+
+const READY: &str = "relay.ready";
+
+/// `slot`: `None` where there is none, or rows are polled.
+pub(super) fn ready(
+    relay: &Result<RelayFacts, Silence>,
+    slot: Option<&SlotReader>,
+    is_polled: bool,
+) -> Check {
+    let pid = slot.and_then(|slot| Some((slot, slot.pid?)));
+    match (relay, pid) {
+        (Ok(facts), _) if !facts.is_ready => Check::fail(
+            READY,
+            format!("the relay that runs is not ready: {}", facts.failing.join("; ")),
+            "what the finding names; the relay goes on by itself once that is done",
+        ),
+        (Ok(facts), Some((slot, pid))) if !facts.reads_slot => Check::pass(
+            READY,
+            format!(
+                "a relay is ready ({}), and {} reads the slot, which is not asked from here",
+                facts.state,
+                slot.shown(pid)
+            ),
+        ),
+        (Ok(facts), _) => Check::pass(READY, format!("a relay is ready ({})", facts.state)),
+        (Err(Silence::Hangs(why)), Some((_, pid))) => Check::fail(
+            READY,
+            format!("{why}: it hangs, and process {pid} of the server keeps the slot for it"),
+            SlotReader::end_sql(pid),
+        ),
+        (Err(Silence::Hangs(why)), None) => {
+            Check::fail(READY, why.clone(), "kill that process, and start `postrider run`")
+        }
+        (Err(Silence::Nowhere(why)), _) => Check::unknown(READY, why.clone()),
+        (Err(Silence::None(why)), Some((slot, pid))) => Check::warn(
+            READY,
+            format!("{} reads the slot, and {why}", slot.shown(pid)),
+            format!(
+                "run `postrider doctor` where the relay runs, with its http.bind; if it is gone: {}",
+                SlotReader::end_sql(pid)
+            ),
+        ),
+        (Err(Silence::None(why)), None) => match slot {
+            Some(slot) if slot.lag_bytes > 0 && !slot.is_lost => {
+                Check::warn(READY, format!("{why}, and nobody reads the slot"), "postrider run")
+            }
+            None if is_polled => Check::warn(READY, why.clone(), "postrider run"),
+            _ => Check::unknown(READY, why.clone()),
+        },
+    }
+}
+
+/// `own_name`: the application name that a relay of this configuration has.
+pub(super) fn reader(slot: Option<&SlotReader>, own_name: &str) -> Check {
+    const ID: &str = "slot.reader";
+    let Some(slot) = slot else { return Check::unknown(ID, "there is no slot to look at") };
+    if slot.is_lost {
+        return Check::unknown(ID, "the slot is lost");
+    }
+    match slot.pid {
+        Some(pid) if slot.holder.is_empty() => Check::pass(
+            ID,
+            format!("process {pid} reads the slot; its name is hidden from the role"),
+        ),
+        Some(pid) if slot.holder.split(" from ").next() == Some(own_name) => {
+            Check::pass(ID, format!("{} reads the slot", slot.shown(pid)))
+        }
+        Some(pid) => Check::warn(
+            ID,
+            format!(
+                "{} reads the slot, and a relay of this configuration is `{own_name}`",
+                slot.shown(pid)
+            ),
+            format!("if that is no relay: {}", SlotReader::end_sql(pid)),
+        ),
+        None if slot.lag_bytes > 0 => Check::warn(
+            ID,
+            format!(
+                "nobody reads the slot, and {} of WAL are not acknowledged",
+                bytes(slot.lag_bytes)
+            ),
+            "postrider run",
+        ),
+        None => Check::pass(ID, "nobody reads the slot, and nothing waits in it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::Outcome;
+    use super::*;
+
+    fn slot(pid: Option<i32>, holder: &str) -> SlotReader {
+        SlotReader { pid, holder: holder.to_owned(), lag_bytes: 512, is_lost: false }
+    }
+
+    fn facts(is_ready: bool, reads_slot: bool) -> RelayFacts {
+        RelayFacts {
+            is_ready,
+            state: "streaming".to_owned(),
+            failing: vec!["topic `a` does not exist".to_owned()],
+            confirmed: 0,
+            oldest_seconds: None,
+            uptime_seconds: 1.0,
+            reads_slot,
+        }
+    }
+
+    #[test]
+    fn a_relay_is_judged_by_its_answer_and_by_who_reads_the_slot() {
+        let read = slot(Some(7), "postrider");
+        let unread = slot(None, "");
+        let ended = SlotReader { lag_bytes: 0, ..unread.clone() };
+        let none = || Err(Silence::None("no relay answers at a:1".to_owned()));
+        let hangs = || Err(Silence::Hangs("the relay at a:1 has not answered".to_owned()));
+        let nowhere = || Err(Silence::Nowhere("http.bind is empty".to_owned()));
+        let [pass, skip, warn, fail] =
+            [Outcome::Pass, Outcome::Unknown, Outcome::Warn, Outcome::Fail];
+        let cases = [
+            (Ok(facts(true, true)), Some(&read), pass, ""),
+            (Ok(facts(true, false)), Some(&read), pass, ""),
+            (Ok(facts(false, true)), Some(&read), fail, ""),
+            (hangs(), Some(&read), fail, "SELECT pg_terminate_backend(7);"),
+            (hangs(), None, fail, "postrider run"),
+            (none(), Some(&read), warn, "SELECT pg_terminate_backend(7);"),
+            (none(), Some(&unread), warn, "postrider run"),
+            (none(), Some(&ended), skip, ""),
+            (none(), None, skip, ""),
+            (nowhere(), Some(&read), skip, ""),
+        ];
+        for (relay, slot, outcome, fix) in cases {
+            let check = ready(&relay, slot, false);
+            assert_eq!(check.outcome, outcome, "{check:?}");
+            assert!(check.fix.unwrap_or_default().contains(fix));
+        }
+        assert!(ready(&Ok(facts(false, true)), None, false).finding.contains("does not exist"));
+        assert_eq!(ready(&none(), None, true).outcome, warn, "rows are polled");
+    }
+
+    #[test]
+    fn the_slot_needs_a_reader_that_is_a_relay() {
+        let outcome = |slot: &SlotReader| reader(Some(slot), "postrider").outcome;
+        assert_eq!(outcome(&slot(Some(7), "postrider from 10.0.0.1")), Outcome::Pass);
+        assert_eq!(outcome(&slot(Some(7), "psql")), Outcome::Warn);
+        assert_eq!(outcome(&slot(Some(7), "")), Outcome::Pass);
+        assert_eq!(outcome(&slot(None, "")), Outcome::Warn);
+        assert_eq!(outcome(&SlotReader { lag_bytes: 0, ..slot(None, "") }), Outcome::Pass);
+        assert_eq!(outcome(&SlotReader { is_lost: true, ..slot(None, "") }), Outcome::Unknown);
+        assert_eq!(reader(None, "postrider").outcome, Outcome::Unknown);
+    }
+}

@@ -1,0 +1,203 @@
+//! The ids of `postrider doctor`'s checks, and which of them were asked for.
+//!
+//! Input: the words of `--only`. Output: a [`Selection`]: which side has to be asked for it, and which checks are shown.
+//! Invariant: a word that fits no check is a usage error, as it would never find anything; what made a selected check
+//! impossible is shown with it.
+
+use super::check::{Check, Outcome};
+use crate::codes::ErrorCode;
+use crate::exit::ExitCode;
+use crate::failure::CommandFailure;
+
+/// Every id, in the order in which checks are printed.
+pub(super) const IDS: [&str; 62] = [
+    "config.valid",
+    "config.others",
+    "config.connection_string",
+    "config.file_mode",
+    "config.grace",
+    "http.port",
+    "host.descriptors",
+    "host.memory",
+    "host.clock",
+    "relay.ready",
+    "postgres.reachable",
+    "postgres.others",
+    "postgres.replication",
+    "postgres.wal_level",
+    "postgres.messages",
+    "postgres.role",
+    "postgres.streams",
+    "postgres.source",
+    "postgres.encoding",
+    "postgres.version",
+    "postgres.tls",
+    "postgres.slots_free",
+    "postgres.senders_free",
+    "postgres.wal_sender_timeout",
+    "postgres.open_transactions",
+    "postgres.prepared_transactions",
+    "postgres.other_slots",
+    "publication.exists",
+    "publication.inserts",
+    "publication.tables",
+    "publication.rows",
+    "publication.columns",
+    "publication.only_inserts",
+    "publication.no_other_tables",
+    "table.locked",
+    "table.exists",
+    "table.kind",
+    "table.columns",
+    "table.readable",
+    "table.size",
+    "table.dead_rows",
+    "table.row_size",
+    "slot.exists",
+    "slot.kind",
+    "slot.alive",
+    "slot.two_phase",
+    "slot.reserved",
+    "slot.reader",
+    "slot.idle_timeout",
+    "slot.limit",
+    "slot.retained",
+    "slot.lag",
+    "slot.failover",
+    "slot.catalog_age",
+    "rows.deliverable",
+    "progress.position",
+    "kafka.reachable",
+    "kafka.others",
+    "kafka.listeners",
+    "kafka.tls",
+    "kafka.transactions",
+    "kafka.version",
+];
+/// The rest of them: topics.
+pub(super) const TOPIC_IDS: [&str; 4] =
+    ["topic.exists", "topic.settings", "dead_letters.topic", "progress.topic"];
+
+/// What everything on the side of Postgres begins with.
+const OF_POSTGRES: [&str; 9] = [
+    "postgres.",
+    "publication.",
+    "table.",
+    "slot.",
+    "rows.",
+    "relay.",
+    "host.clock",
+    "progress.position",
+    "topic.",
+];
+const OF_KAFKA: [&str; 4] = ["kafka.", "topic.", "dead_letters.", "progress."];
+
+/// Checks whose failure makes others impossible, and what those begin with.
+const BLOCKERS: [(&str, &[&str]); 9] = [
+    ("config.valid", &[""]),
+    ("config.others", &[""]),
+    ("postgres.reachable", &OF_POSTGRES),
+    ("postgres.others", &OF_POSTGRES),
+    ("postgres.source", &OF_POSTGRES),
+    ("table.exists", &["table."]),
+    ("publication.exists", &["publication."]),
+    ("slot.exists", &["slot.", "progress.position"]),
+    ("kafka.reachable", &OF_KAFKA),
+];
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Selection<'a>(&'a [String]);
+
+impl<'a> Selection<'a> {
+    /// None: everything.
+    pub(super) fn of(only: &'a [String]) -> Result<Self, CommandFailure> {
+        let fits = |word: &&String| !ids().any(|id| id.starts_with(word.as_str()));
+        let Some(word) = only.iter().find(fits) else { return Ok(Self(only)) };
+        let what = format!("no check of `postrider doctor` has an id that begins with `{word}`");
+        let mut groups: Vec<_> = ids().filter_map(|id| Some(id.split_once('.')?.0)).collect();
+        groups.dedup();
+        let known: Vec<_> = match groups.iter().find(|group| word.starts_with(**group)) {
+            Some(group) => ids().filter(|id| id.starts_with(group)).collect(),
+            None => groups,
+        };
+        Err(CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what)
+            .help(format!("there are: {}", known.join(", "))))
+    }
+
+    /// Whether it was asked for.
+    pub(super) fn has(self, id: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|only| id.starts_with(only.as_str()))
+    }
+
+    fn has_any(self, prefixes: &[&str]) -> bool {
+        let fits = |id: &&str| prefixes.iter().any(|prefix| id.starts_with(prefix));
+        ids().filter(fits).any(|id| self.has(id))
+    }
+
+    /// Whether a check needs the server.
+    pub(super) fn wants_postgres(self) -> bool {
+        self.has_any(&OF_POSTGRES)
+    }
+
+    /// Whether a check needs the brokers.
+    pub(super) fn wants_kafka(self) -> bool {
+        self.has_any(&OF_KAFKA)
+    }
+
+    /// Whether a check needs the relay that may run.
+    pub(super) fn wants_relay(self) -> bool {
+        self.has_any(&["relay.", "http."])
+    }
+
+    /// Whether it is shown and counts.
+    pub(super) fn shows(self, check: &Check) -> bool {
+        let stands_in_the_way = || {
+            let is_one = check.outcome == Outcome::Fail || check.id.ends_with(".others");
+            let mut blocked = BLOCKERS.iter().filter(|(id, _)| *id == check.id);
+            is_one && blocked.any(|(_, others)| self.has_any(others))
+        };
+        self.has(check.id) || stands_in_the_way()
+    }
+}
+
+fn ids() -> impl Iterator<Item = &'static str> {
+    IDS.into_iter().chain(TOPIC_IDS)
+}
+
+/// Whether an id is one that `--only` knows.
+pub(super) fn is_known(id: &str) -> bool {
+    ids().any(|known| known == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_a_selected_check_impossible_is_shown_with_it() {
+        let only = vec!["slot.lag".to_owned()];
+        let selection = Selection::of(&only).unwrap();
+        let shown = |check: Check| selection.shows(&check);
+        for id in ["config.valid", "postgres.reachable", "postgres.source", "slot.exists"] {
+            assert!(shown(Check::fail(id, "broken", "fix")) && !shown(Check::pass(id, "well")));
+        }
+        assert!(shown(Check::unknown("config.others", "")) && shown(Check::pass("slot.lag", "")));
+        assert!(!shown(Check::fail("kafka.reachable", "broken", "fix")));
+        assert!(!shown(Check::fail("slot.limit", "broken", "fix")));
+        assert!(selection.wants_postgres() && !selection.wants_kafka() && !selection.wants_relay());
+    }
+
+    #[test]
+    fn a_word_that_fits_no_check_is_refused_with_those_that_there_are() {
+        let refused = |word: &str| {
+            let failure = Selection::of(&[word.to_owned()]).map(drop).unwrap_err();
+            assert_eq!(failure.exit, ExitCode::Usage);
+            failure.findings[0].help.clone().unwrap()
+        };
+        assert!(refused("slott").contains("slot.exists, slot.kind"));
+        assert!(refused("slot.lagg").contains("slot.lag"));
+        assert!(refused("kafak").contains("config, http, host, relay, postgres"));
+        assert!(Selection::of(&["topic".to_owned(), "dead".to_owned()]).is_ok());
+    }
+}
