@@ -2,7 +2,7 @@
 //!
 //! Input: ids; the outbox tables, the slot, the topics that the rows are routed to, the dead-letter topic. Output: for
 //! each id the row, whether the slot has passed it, its records with topic, partition and offset, its dead letters,
-//! and a word for all of that; exit code 1 if one is nowhere. Invariant: nothing is written and no offset is
+//! and a word for all of that; the topics that were searched; exit code 1 if one is nowhere. Invariant: nothing is written and no offset is
 //! committed; a record is looked for in all of its topic before it is said not to be there.
 
 mod found;
@@ -17,22 +17,30 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::route;
-use found::{Row, Trace};
+use found::{Row, Slot, Trace};
 use postrider_config::{Config, SourceMode};
 use postrider_kafka::topic_names;
 use postrider_postgres::control::{self, Client, RowSearch, rows_with_ids};
 use postrider_relay::kafka_spec;
-use records::Search;
+use records::{Found, Search, Wanted};
 
 /// `trace ID .. [--topic NAME ..]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Reads the topics that the rows are routed to today, from some minutes before the oldest row was written, and from
-the beginning for what is not found there. For rows that are not in the table any more name the topics.
+Reads the topics that the rows are routed to today, from some minutes before the oldest row
+was written, and from the beginning for what is not found there. For rows that are not in
+the table any more name the topics: without Postgres, only those are read.
 
-State: delivered, dead_letter, pending (the slot has not passed it), dropped (a rule leaves it out), missing (the
-slot has passed it, and it is in no topic that was read), unknown (neither row nor record).
-Exit code: 1 if a row is missing or unknown.
+State:
+  delivered    its record is in a topic
+  dead_letter  it is in the dead-letter topic; sent_again: `dead-letters retry` has sent it,
+               to a topic that was not read
+  pending      the slot is not known to have passed it (Postgres says so after up to 15 s)
+  lost         the slot that has not passed it is lost or gone: postrider repair
+  dropped      a rule leaves it out
+  missing      the slot has passed it, and it is in no topic that was searched
+  unknown      neither row nor record
+Exit code: 1 if a row is lost, missing or unknown.
 
 Examples:
   postrider trace c0ffee00-0000-4000-8000-000000000042
@@ -54,7 +62,19 @@ pub struct TraceArgs {
 pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(super::brokers_flag(args.brokers.as_deref()))?.config;
     let runtime = super::runtime()?;
-    let (rows, others) = runtime.block_on(read_rows(&config, &args.ids))?;
+    let slot_name =
+        (config.source.mode == SourceMode::Stream).then_some(config.source.slot.as_str());
+    let asked: BTreeSet<&String> = args.ids.iter().collect();
+    let asked: Vec<String> = asked.into_iter().cloned().collect();
+    let source = match runtime.block_on(read_source(&config, slot_name, &asked)) {
+        // What Kafka has can be said without.
+        Err(failure) if failure.exit == ExitCode::Unavailable && !args.topics.is_empty() => {
+            let why = failure.findings.first().map_or("no answer", |one| one.what.as_str());
+            tracing::warn!("rows and slot are not known, only topics are searched: {why}");
+            Source::default()
+        }
+        found => found?,
+    };
     runtime.shutdown_background();
     let kafka = kafka_spec(&config);
     let there = topic_names(&kafka)?;
@@ -63,40 +83,114 @@ pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<ExitCode, Comma
         return Err(CommandFailure::new(ExitCode::CheckFailed, ErrorCode::TOPIC_MISSING, what)
             .help("list the topics: kafka-topics.sh --bootstrap-server BROKER --list"));
     }
+    let Source { rows, newest_topics, slot, .. } = &source;
     let routed = rows.values().flatten().filter_map(|row| row.topic.clone());
     // Of a row that is gone nobody knows where it went.
-    let guessed = if rows.len() < args.ids.len() { others } else { BTreeSet::new() };
-    let mut topics: BTreeSet<String> = routed.chain(args.topics.clone()).chain(guessed).collect();
+    let mut topics: BTreeSet<String> =
+        routed.chain(args.topics.clone()).chain(newest_topics.clone()).collect();
     topics.insert(config.dead_letters.topic.clone());
     topics.retain(|topic| there.contains(topic));
-    let since = (rows.len() == args.ids.len()).then(|| oldest(&rows)).flatten();
+    let since = (rows.len() == asked.len()).then(|| oldest(rows)).flatten();
     let search = Search {
         kafka: &kafka,
         id_header: &config.route.id_header,
         dead_letters: &config.dead_letters.topic,
     };
-    let records = search.find(&topics, &args.ids, since)?;
-    let traces = Trace::all(&args.ids, rows, records);
-    // Polled rows have none.
-    let slot = (config.source.mode == SourceMode::Stream).then_some(config.source.slot.as_str());
-    for trace in &traces {
-        if context.json() {
-            context.print_json(&trace.to_json())?;
-        } else {
-            context.print(&trace.to_text(slot))?;
-        }
+    let wanted = source.wanted(&asked);
+    let mut records = search.find(&topics, &wanted, since)?;
+    let further = sent_again(&records, &topics, &there);
+    for (id, more) in search.find(&further, &wanted, None)? {
+        records.entry(id).or_default().delivered.extend(more.delivered);
     }
+    topics.extend(further);
+    let traces = Trace::all(&args.ids, rows, &records, slot);
+    print(context, &traces, &topics)?;
     let is_lost = traces.iter().any(|trace| trace.state().is_lost());
     Ok(if is_lost { ExitCode::CheckFailed } else { ExitCode::Ok })
 }
 
-/// The rows of these ids, and the topics of the newest rows where one is not there.
-async fn read_rows(
+fn print(
+    context: &Context,
+    traces: &[Trace],
+    topics: &BTreeSet<String>,
+) -> Result<(), CommandFailure> {
+    for trace in traces {
+        if context.json() {
+            let mut value = trace.to_json();
+            if let Some(fields) = value.as_object_mut() {
+                fields.insert("searched".to_owned(), topics.iter().cloned().collect());
+            }
+            context.print_json(&value)?;
+        } else {
+            context.print(&trace.to_text())?;
+        }
+    }
+    if context.json() {
+        return Ok(());
+    }
+    let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+    let names =
+        if names.is_empty() { "no topic: none exists".to_owned() } else { names.join(", ") };
+    context.print(&format!("searched       {names}\n"))
+}
+
+/// Topics that dead letters were sent to again, which were not read.
+fn sent_again(
+    records: &Found,
+    read: &BTreeSet<String>,
+    there: &BTreeSet<String>,
+) -> BTreeSet<String> {
+    let letters = records.values().flat_map(|found| &found.letters);
+    let topics = letters.filter(|letter| letter.is_retried).filter_map(|it| it.meant_for.clone());
+    topics.filter(|topic| there.contains(topic) && !read.contains(topic)).collect()
+}
+
+/// What Postgres knows.
+struct Source {
+    /// By the ids that were asked for.
+    rows: BTreeMap<String, Vec<Row>>,
+    /// Ids that were asked for, as a table's column prints them.
+    forms: Vec<(String, String)>,
+    /// Where the newest rows go, where a row is not there.
+    newest_topics: BTreeSet<String>,
+    slot: Slot,
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            forms: Vec::new(),
+            newest_topics: BTreeSet::new(),
+            slot: Slot::None,
+        }
+    }
+}
+
+impl Source {
+    /// The forms that ids may have in records.
+    fn wanted(&self, asked: &[String]) -> Wanted {
+        let typed = asked.iter().map(|id| (id.clone(), id.clone()));
+        let of_rows = self
+            .rows
+            .iter()
+            .flat_map(|(asked, rows)| rows.iter().map(move |row| (asked.clone(), row.id.clone())));
+        let mut wanted = Wanted::new();
+        for (asked, form) in typed.chain(self.forms.iter().cloned()).chain(of_rows) {
+            wanted.entry(form.into_bytes()).or_default().insert(asked);
+        }
+        wanted
+    }
+}
+
+/// Rows and slot.
+async fn read_source(
     config: &Config,
+    slot: Option<&str>,
     ids: &[String],
-) -> Result<(BTreeMap<String, Vec<Row>>, BTreeSet<String>), CommandFailure> {
+) -> Result<Source, CommandFailure> {
     let client = control::connect(&config.source.connect).await?;
-    let mut rows: BTreeMap<String, Vec<Row>> = BTreeMap::new();
+    let mut source = Source::default();
     for table in &config.source.tables {
         let id_names = config.outbox.names(&config.outbox.id);
         let search = RowSearch {
@@ -108,11 +202,9 @@ async fn read_rows(
         let found = rows_with_ids(&client, table, search).await?;
         let values = found.rows.iter().map(|row| row.values.clone());
         let destinations = route::destinations(config, table, (&found.columns, values))?;
+        source.forms.extend(found.forms);
         for (row, destination) in found.rows.into_iter().zip(destinations) {
-            // As Postgres prints it: an id may be typed in another way.
-            let typed = ids.iter().find(|id| **id == row.id || id.eq_ignore_ascii_case(&row.id));
-            let id = typed.cloned().unwrap_or_else(|| row.id.clone());
-            rows.entry(id).or_default().push(Row {
+            source.rows.entry(row.asked).or_default().push(Row {
                 id: row.id,
                 table: table.to_string(),
                 written_ms: row.written_ms,
@@ -122,12 +214,23 @@ async fn read_rows(
             });
         }
     }
-    let others = if rows.len() < ids.len() {
-        newest_topics(&client, config).await?
-    } else {
-        BTreeSet::new()
-    };
-    Ok((rows, others))
+    if let Some(name) = slot {
+        let name = name.to_owned();
+        source.slot = match control::slot(&client, &name).await? {
+            None => Slot::Gone(name, "does not exist"),
+            Some(facts) if facts.is_lost() => Slot::Gone(name, "is lost"),
+            Some(_) => Slot::Alive(name),
+        };
+    }
+    if source.rows.len() < ids.len() {
+        // A guess, which may take longer than a statement may.
+        source.newest_topics = newest_topics(&client, config).await.unwrap_or_else(|failure| {
+            let why = failure.findings.first().map_or("no answer", |one| one.what.as_str());
+            tracing::warn!("the topics of the newest rows are not known and not searched: {why}");
+            BTreeSet::new()
+        });
+    }
+    Ok(source)
 }
 
 async fn newest_topics(

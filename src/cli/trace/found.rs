@@ -31,7 +31,9 @@ pub(super) struct Row {
 pub(super) enum State {
     Delivered,
     DeadLetter,
+    SentAgain,
     Pending,
+    Lost,
     Dropped,
     Missing,
     Unknown,
@@ -39,14 +41,16 @@ pub(super) enum State {
 
 impl State {
     pub(super) const fn is_lost(self) -> bool {
-        matches!(self, Self::Missing | Self::Unknown)
+        matches!(self, Self::Lost | Self::Missing | Self::Unknown)
     }
 
     const fn word(self) -> &'static str {
         match self {
             Self::Delivered => "delivered",
             Self::DeadLetter => "dead_letter",
+            Self::SentAgain => "sent_again",
             Self::Pending => "pending",
+            Self::Lost => "lost",
             Self::Dropped => "dropped",
             Self::Missing => "missing",
             Self::Unknown => "unknown",
@@ -61,19 +65,33 @@ pub(super) struct Trace {
     /// More than one where tables share ids.
     rows: Vec<Row>,
     records: Records,
+    slot: Slot,
+}
+
+/// The slot, as far as it matters to rows that are in no topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// Rows are polled.
+    None,
+    /// Its name: it will deliver what it has not passed.
+    Alive(String),
+    /// Its name, and what has become of it: it delivers nothing any more.
+    Gone(String, &'static str),
 }
 
 impl Trace {
-    /// One for each id.
+    /// One for each id, in the order in which they were asked for, however often.
     pub(super) fn all(
         ids: &[String],
-        mut rows: BTreeMap<String, Vec<Row>>,
-        mut records: Found,
+        rows: &BTreeMap<String, Vec<Row>>,
+        records: &Found,
+        slot: &Slot,
     ) -> Vec<Self> {
         let trace = |id: &String| Self {
             id: id.clone(),
-            rows: rows.remove(id).unwrap_or_default(),
-            records: records.remove(id).unwrap_or_default(),
+            rows: rows.get(id).cloned().unwrap_or_default(),
+            records: records.get(id).cloned().unwrap_or_default(),
+            slot: slot.clone(),
         };
         ids.iter().map(trace).collect()
     }
@@ -83,14 +101,15 @@ impl Trace {
         if !self.records.delivered.is_empty() {
             return State::Delivered;
         }
-        if !self.records.letters.is_empty() {
-            return State::DeadLetter;
+        if let Some(letter) = self.records.letters.last() {
+            return if letter.is_retried { State::SentAgain } else { State::DeadLetter };
         }
         if self.rows.is_empty() {
             return State::Unknown;
         }
         if self.rows.iter().any(|row| !row.is_passed) {
-            return State::Pending;
+            let is_gone = matches!(self.slot, Slot::Gone(..));
+            return if is_gone { State::Lost } else { State::Pending };
         }
         let is_dropped = |row: &Row| row.topic.is_none() && row.rejection.is_none();
         if self.rows.iter().all(is_dropped) { State::Dropped } else { State::Missing }
@@ -119,6 +138,7 @@ impl Trace {
             json!({
                 "topic": topic, "partition": partition, "offset": offset,
                 "timestamp": timestamp_ms, "code": letter.code, "reason": letter.reason,
+                "retried": letter.is_retried,
             })
         };
         json!({
@@ -132,15 +152,23 @@ impl Trace {
     }
 
     /// For people.
-    pub(super) fn to_text(&self, slot: Option<&str>) -> String {
+    pub(super) fn to_text(&self) -> String {
         let mut out = format!("{}  {}\n", self.id, self.state().word());
         for row in &self.rows {
             let written = row.written_ms.map(|ms| format!(", written {}", rfc3339(ms)));
             let _ = writeln!(out, "  row          {}{}", row.table, written.unwrap_or_default());
-            if let Some(slot) = slot {
-                let passed = if row.is_passed { "has passed it" } else { "has not passed it" };
-                let _ = writeln!(out, "  slot         `{slot}` {passed}");
-            }
+            let _ = match &self.slot {
+                Slot::None => Ok(()),
+                Slot::Alive(slot) if row.is_passed => {
+                    writeln!(out, "  slot         `{slot}` has passed it")
+                }
+                Slot::Alive(slot) => {
+                    writeln!(out, "  slot         `{slot}` is not known to have passed it yet")
+                }
+                Slot::Gone(slot, how) => {
+                    writeln!(out, "  slot         `{slot}` {how}: postrider repair")
+                }
+            };
             if let Some(rejection) = &row.rejection {
                 let _ = writeln!(out, "  route        rejected today: {rejection}");
             } else if let Some(topic) = &row.topic {
@@ -152,7 +180,7 @@ impl Trace {
         for record in &self.records.delivered {
             let _ = write!(out, "  record       {}", told(&record.place));
             if let Some(position) = &record.position {
-                let _ = write!(out, ", log position {position}");
+                let _ = write!(out, ", postrider-lsn {position}");
             }
             if let Some(origin) = &record.origin {
                 let _ = write!(out, ", sent by {origin}");
@@ -160,8 +188,15 @@ impl Trace {
             out.push('\n');
         }
         for letter in &self.records.letters {
-            let Letter { place, code, reason } = letter;
-            let _ = writeln!(out, "  dead letter  {}: {code}, {reason}", told(place));
+            let Letter { place, code, reason, meant_for, is_retried } = letter;
+            let _ = write!(out, "  dead letter  {}: {code}, {reason}", told(place));
+            if *is_retried {
+                out.push_str("; sent again");
+            }
+            if let Some(topic) = meant_for {
+                let _ = write!(out, " (topic `{topic}`)");
+            }
+            out.push('\n');
         }
         out
     }
@@ -193,7 +228,7 @@ mod tests {
     }
 
     fn trace(rows: Vec<Row>, records: Records) -> Trace {
-        Trace { id: "7".to_owned(), rows, records }
+        Trace { id: "7".to_owned(), rows, records, slot: Slot::Alive("s".to_owned()) }
     }
 
     fn record() -> Record {
@@ -201,7 +236,13 @@ mod tests {
     }
 
     fn letter() -> Letter {
-        Letter { place: place("dead"), code: "no_route".to_owned(), reason: "why".to_owned() }
+        Letter {
+            place: place("dead"),
+            code: "no_route".to_owned(),
+            reason: "why".to_owned(),
+            meant_for: Some("a".to_owned()),
+            is_retried: false,
+        }
     }
 
     #[test]
@@ -209,7 +250,13 @@ mod tests {
         let none = Records::default;
         let letters = || Records { letters: vec![letter()], ..none() };
         let both = Records { delivered: vec![record()], ..letters() };
+        let again = Letter { is_retried: true, ..letter() };
+        let sent_again = Records { letters: vec![letter(), again], ..none() };
+        let slot = Slot::Gone("s".to_owned(), "is lost");
+        let lost = Trace { slot, ..trace(vec![row(false, Some("a"))], none()) };
         let states = [
+            (lost, State::Lost),
+            (trace(vec![row(true, Some("a"))], sent_again), State::SentAgain),
             (trace(vec![row(true, Some("a"))], both), State::Delivered),
             (trace(vec![row(true, Some("a"))], letters()), State::DeadLetter),
             (trace(vec![row(false, Some("a"))], none()), State::Pending),
@@ -224,15 +271,24 @@ mod tests {
     }
 
     #[test]
+    fn an_id_that_is_asked_for_twice_is_found_twice() {
+        let ids = ["7".to_owned(), "7".to_owned()];
+        let found =
+            Found::from([("7".to_owned(), Records { delivered: vec![record()], letters: vec![] })]);
+        let traces = Trace::all(&ids, &BTreeMap::new(), &found, &Slot::None);
+        assert!(traces.iter().all(|trace| trace.state() == State::Delivered), "{traces:?}");
+    }
+
+    #[test]
     fn people_read_where_it_is() {
         let records = Records { delivered: vec![record()], letters: vec![letter()] };
-        let text = trace(vec![row(true, Some("a"))], records).to_text(Some("s"));
+        let text = trace(vec![row(true, Some("a"))], records).to_text();
         assert_eq!(
             text,
             "7  delivered\n  row          public.outbox, written 1970-01-01T00:00:01.000Z\n  \
              slot         `s` has passed it\n  route        topic `a` today\n  \
-             record       a[1]@5 of 1970-01-01T00:00:02.000Z, log position 0A.1\n  \
-             dead letter  dead[1]@5 of 1970-01-01T00:00:02.000Z: no_route, why\n"
+             record       a[1]@5 of 1970-01-01T00:00:02.000Z, postrider-lsn 0A.1\n  \
+             dead letter  dead[1]@5 of 1970-01-01T00:00:02.000Z: no_route, why (topic `a`)\n"
         );
     }
 }

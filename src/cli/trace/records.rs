@@ -1,14 +1,15 @@
 //! Finds the records and dead letters of rows by the header with the row's id.
 //!
-//! Input: topics that exist, ids, the time before which none of their rows was written. Output: what was found of each
-//! id. Invariant: only committed records count; an id that is not found from that time on is looked for from the
-//! beginning of every topic, since records may carry times of the rows' own choice.
+//! Input: topics that exist, ids in every form that their records may have, the time before which none of their rows was
+//! written. Output: what was found of each id. Invariant: only committed records count; ids are compared byte by byte; an
+//! id that is not found from that time on is looked for from the beginning of every topic, since records may carry times
+//! of the rows' own choice; a dead letter that has its receipt was sent again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::failure::CommandFailure;
-use postrider_core::record::{LSN_HEADER, ORIGIN_HEADER};
+use postrider_core::record::{LSN_HEADER, ORIGIN_HEADER, PartitionOffset, receipt_of};
 use postrider_kafka::{KafkaSpec, Reader, ReaderEvent, ReaderSpec, Received, StartOffset};
 use postrider_patterns::dead_letter::DeadLetter;
 
@@ -50,6 +51,10 @@ pub(super) struct Letter {
     pub(super) place: Place,
     pub(super) code: String,
     pub(super) reason: String,
+    /// The topic that its record was meant for.
+    pub(super) meant_for: Option<String>,
+    /// `dead-letters retry` has sent it again.
+    pub(super) is_retried: bool,
 }
 
 /// Where something lies.
@@ -61,37 +66,53 @@ pub(super) struct Place {
     pub(super) timestamp_ms: Option<i64>,
 }
 
-/// What was found, by id.
+/// What was found, by the id that was asked for.
 pub(super) type Found = BTreeMap<String, Records>;
+/// The forms that ids have in records, and the ids that were asked for.
+pub(super) type Wanted = BTreeMap<Vec<u8>, BTreeSet<String>>;
+
+/// What was read so far.
+#[derive(Default)]
+struct Seen {
+    found: Found,
+    receipts: BTreeSet<(i32, i64)>,
+}
 
 impl Search<'_> {
     /// Reads the topics.
     pub(super) fn find(
         &self,
         topics: &BTreeSet<String>,
-        ids: &[String],
+        wanted: &Wanted,
         since_ms: Option<i64>,
     ) -> Result<Found, CommandFailure> {
-        let mut wanted: BTreeMap<Vec<u8>, &String> =
-            ids.iter().map(|id| (id.to_ascii_lowercase().into_bytes(), id)).collect();
-        let mut found = Found::new();
+        let mut seen = Seen::default();
         let start = since_ms.map_or(StartOffset::Beginning, |ms| {
             StartOffset::Time(ms.saturating_sub(EARLIER_MS).max(0))
         });
-        self.read(topics, start, &wanted, &mut found)?;
-        wanted.retain(|_, id| !found.contains_key(*id));
-        if !wanted.is_empty() && start != StartOffset::Beginning {
-            self.read(topics, StartOffset::Beginning, &wanted, &mut found)?;
+        self.read(topics, start, wanted, &mut seen)?;
+        let mut others = wanted.clone();
+        others.retain(|_, asked| asked.iter().any(|id| !seen.found.contains_key(id)));
+        if !others.is_empty() && start != StartOffset::Beginning {
+            // Anew, so that nothing is found twice.
+            for id in others.values().flatten() {
+                seen.found.remove(id);
+            }
+            self.read(topics, StartOffset::Beginning, &others, &mut seen)?;
         }
-        Ok(found)
+        for letter in seen.found.values_mut().flat_map(|records| &mut records.letters) {
+            let place = &letter.place;
+            letter.is_retried = seen.receipts.contains(&(place.partition, place.offset));
+        }
+        Ok(seen.found)
     }
 
     fn read(
         &self,
         topics: &BTreeSet<String>,
         start: StartOffset,
-        wanted: &BTreeMap<Vec<u8>, &String>,
-        found: &mut Found,
+        wanted: &Wanted,
+        seen: &mut Seen,
     ) -> Result<(), CommandFailure> {
         if topics.is_empty() {
             return Ok(());
@@ -101,37 +122,46 @@ impl Search<'_> {
         let mut reader = Reader::open(self.kafka, spec, CONNECT_LIMIT)?;
         loop {
             match reader.next(WAIT)? {
-                ReaderEvent::Record(record) => self.note(&record, wanted, found),
+                ReaderEvent::Record(record) => self.note(&record, wanted, seen),
                 ReaderEvent::Idle => {}
                 ReaderEvent::End => return Ok(()),
             }
         }
     }
 
-    fn note(&self, record: &Received<'_>, wanted: &BTreeMap<Vec<u8>, &String>, found: &mut Found) {
+    fn note(&self, record: &Received<'_>, wanted: &Wanted, seen: &mut Seen) {
+        let is_letter = record.topic() == self.dead_letters;
+        if is_letter
+            && let Some(PartitionOffset { partition, offset }) = receipt_of(&record.to_stored())
+        {
+            seen.receipts.insert((partition, offset));
+            return;
+        }
         let of_row = |(name, value): (&str, Option<&[u8]>)| {
-            (name == self.id_header).then_some(value).flatten().map(<[u8]>::to_ascii_lowercase)
+            (name == self.id_header).then_some(value).flatten().and_then(|id| wanted.get(id))
         };
-        let mut ids = record.headers().filter_map(of_row);
-        let Some(id) = ids.find_map(|id| wanted.get(&id)) else { return };
+        let Some(ids) = record.headers().find_map(of_row) else { return };
         let place = Place {
             topic: record.topic().to_owned(),
             partition: record.partition(),
             offset: record.offset(),
             timestamp_ms: record.timestamp_ms(),
         };
-        let of_id = found.entry((*id).clone()).or_default();
-        if record.topic() == self.dead_letters
-            && let Some(DeadLetter { code, reason, .. }) = DeadLetter::read(record.to_stored())
-        {
-            of_id.letters.push(Letter { place, code, reason });
+        if is_letter && let Some(letter) = DeadLetter::read(record.to_stored()) {
+            let DeadLetter { code, reason, topic: meant_for, .. } = letter;
+            let letter = Letter { place, code, reason, meant_for, is_retried: false };
+            for id in ids {
+                seen.found.entry(id.clone()).or_default().letters.push(letter.clone());
+            }
             return;
         }
         let text = |wanted: &str| {
             let (_, value) = record.headers().find(|(name, _)| *name == wanted)?;
             Some(String::from_utf8_lossy(value?).into_owned())
         };
-        let (position, origin) = (text(LSN_HEADER), text(ORIGIN_HEADER));
-        of_id.delivered.push(Record { place, position, origin });
+        let record = Record { place, position: text(LSN_HEADER), origin: text(ORIGIN_HEADER) };
+        for id in ids {
+            seen.found.entry(id.clone()).or_default().delivered.push(record.clone());
+        }
     }
 }

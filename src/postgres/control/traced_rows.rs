@@ -1,8 +1,9 @@
 //! Reads the rows of a table that have given ids, for `postrider trace`.
 //!
 //! Input: a table, the names of its id column, ids as text. Output: each row's values as the stream would print them,
-//! when it was written, and whether the slot has passed it. Invariant: an id that the column's type does not take is
-//! in no row, and no error; nothing is written. Works on PostgreSQL 12 to 18.
+//! when it was written, and whether the slot has passed it; and each id as the column's type prints it, which is how
+//! its record has it. Invariant: Postgres alone decides which texts are one id; one that the type does not take is in no
+//! row, and no error; nothing is written. Works on PostgreSQL 12 to 18.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -39,11 +40,15 @@ pub struct TracedRows {
     pub columns: Vec<RowColumn>,
     /// In no order.
     pub rows: Vec<TracedRow>,
+    /// Ids as they were given, and as the column's type prints them.
+    pub forms: Vec<(String, String)>,
 }
 
 /// One row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracedRow {
+    /// The id by which it was asked for.
+    pub asked: String,
     /// Its id as text.
     pub id: String,
     /// Values in the order of the columns; `None` is NULL.
@@ -62,28 +67,43 @@ pub async fn rows_with_ids(
 ) -> Result<TracedRows, ControlError> {
     let columns = columns_of(client, table).await?;
     let has = |name: &str| columns.iter().any(|column| column.name == name);
-    let Some(id) = search.id_names.iter().find(|name| has(name)) else {
-        return Ok(TracedRows { columns, rows: Vec::new() });
+    let id = search.id_names.iter().find_map(|name| columns.iter().find(|it| it.name == **name));
+    let Some(id) = id else {
+        return Ok(TracedRows { columns, ..TracedRows::default() });
     };
     let time = if has(search.created_at) {
         format!("(extract(epoch FROM t.{}) * 1000)::bigint", identifier(search.created_at))
     } else {
         "NULL".to_owned()
     };
+    let of_type = type_name(client, id.type_oid).await?;
+    let id = identifier(&id.name);
     let mut list: Vec<String> =
         columns.iter().map(|column| format!("t.{}", identifier(&column.name))).collect();
     list.extend([
-        format!("t.{}::text", identifier(id)),
+        "v.asked".to_owned(),
+        format!("t.{id}::text"),
         time,
         format!("NOT ({})", not_passed(&literal(search.slot))),
     ]);
-    let select = format!("SELECT {} FROM {} AS t", list.join(", "), qualified(table));
-    let mut rows = Vec::new();
+    let (list, table) = (list.join(", "), qualified(table));
+    let rows_of = |ids: &str| {
+        format!("SELECT {list} FROM {ids} JOIN {table} AS t ON t.{id} = v.asked::{of_type}")
+    };
+    let forms_of = |ids: &str| format!("SELECT v.asked, v.asked::{of_type}::text FROM {ids}");
+    let (mut rows, mut forms) = (Vec::new(), Vec::new());
     for ids in search.ids.chunks(AT_ONCE) {
-        let found = of_ids(client, &select, &identifier(id), ids).await?;
-        rows.extend(found.into_iter().filter_map(row));
+        rows.extend(of_ids(client, &rows_of, ids).await?.into_iter().filter_map(row));
+        forms.extend(of_ids(client, &forms_of, ids).await?.into_iter().filter_map(form));
     }
-    Ok(TracedRows { columns, rows })
+    Ok(TracedRows { columns, rows, forms })
+}
+
+/// As a cast has it, without a length that would cut.
+async fn type_name(client: &Client, oid: u32) -> Result<String, ControlError> {
+    let found = texts(client, &format!("SELECT pg_catalog.format_type({oid}, -1)")).await?;
+    let name = found.into_iter().next().and_then(|row| row.into_iter().next().flatten());
+    Ok(name.unwrap_or_else(|| unreachable!("format_type has an answer for every number")))
 }
 
 type Texts = Vec<Vec<Option<String>>>;
@@ -91,22 +111,21 @@ type Texts = Vec<Vec<Option<String>>>;
 /// One id that is none fails the whole query: then each is asked for alone.
 async fn of_ids(
     client: &Client,
-    select: &str,
-    id: &str,
+    query: &impl Fn(&str) -> String,
     ids: &[String],
 ) -> Result<Texts, ControlError> {
-    let query = |ids: &[String]| {
-        let ids: Vec<_> = ids.iter().map(|id| literal(id)).collect();
-        format!("{select} WHERE t.{id} IN ({})", ids.join(", "))
+    let sql = |ids: &[String]| {
+        let ids: Vec<_> = ids.iter().map(|id| format!("({}::text)", literal(id))).collect();
+        query(&format!("(VALUES {}) AS v (asked)", ids.join(", ")))
     };
     let is_no_id = |error: &ControlError| NO_ID.iter().any(|code| error.is_of(&[code]));
-    match texts(client, &query(ids)).await {
+    match texts(client, &sql(ids)).await {
         Err(error) if is_no_id(&error) => {}
         found => return found,
     }
     let mut rows = Vec::new();
     for one in ids {
-        match texts(client, &query(std::slice::from_ref(one))).await {
+        match texts(client, &sql(std::slice::from_ref(one))).await {
             Err(error) if is_no_id(&error) => {}
             found => rows.extend(found?),
         }
@@ -114,9 +133,15 @@ async fn of_ids(
     Ok(rows)
 }
 
+fn form(values: Vec<Option<String>>) -> Option<(String, String)> {
+    let [asked, form] = values.try_into().ok()?;
+    Some((asked?, form?))
+}
+
 fn row(mut values: Vec<Option<String>>) -> Option<TracedRow> {
     let is_passed = values.pop()?.as_deref() == Some("t");
     let written_ms = values.pop()?.and_then(|ms| ms.parse().ok());
     let id = values.pop()??;
-    Some(TracedRow { id, values, written_ms, is_passed })
+    let asked = values.pop()??;
+    Some(TracedRow { asked, id, values, written_ms, is_passed })
 }

@@ -130,3 +130,87 @@ fn records_are_found_whatever_their_time_and_without_their_rows() {
     assert_eq!((&line["state"], status.code()), (&"delivered".into(), Some(0)), "{line}");
     assert_eq!(line["rows"].as_array().unwrap().len(), 0);
 }
+
+/// Postgres alone says which texts are one id: a UUID has many, a text has one.
+#[test]
+fn an_id_is_found_in_every_form_that_postgres_takes_and_however_often() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "trace_forms");
+    stage.insert("A", 2);
+    stage.relay().start(&["run", "--once"]).outcome();
+    let known = ids(&stage);
+    let bare = known[0].replace('-', "");
+    let forms = [
+        known[0].clone(),
+        known[0].clone(),
+        known[0].to_uppercase(),
+        format!("{{{}}}", known[0]),
+        bare.clone(),
+    ];
+    let (lines, exit) = trace(&stage.relay(), &forms);
+    assert_eq!((states(&lines), exit), ([("delivered", 5)].into(), Some(0)), "{lines:?}");
+    assert!(lines.iter().all(|line| line["records"] == lines[0]["records"]), "{lines:?}");
+    let searched = lines[0]["searched"].as_array().unwrap();
+    assert!(searched.contains(&stage.topic("A").into()), "{searched:?}");
+    // Without the row, too.
+    stage.sql().run("DELETE FROM outbox");
+    let relay = stage.relay();
+    let arguments = ["trace", "--output", "json", "--topic", &stage.topic("A"), &bare];
+    let Outcome { stdout, .. } = relay.start(&arguments).outcome();
+    assert!(stdout.contains("\"state\":\"delivered\""), "{stdout}");
+}
+
+#[test]
+fn ids_that_differ_in_case_are_two_rows_where_they_are_text() {
+    let broker = Broker::embedded();
+    let stage = Stage::migrated(postgres::installed(), &broker.bootstrap(), "trace_case");
+    stage.sql().run("ALTER TABLE outbox ALTER COLUMN id DROP DEFAULT, ALTER COLUMN id TYPE text");
+    stage.create_slot();
+    stage.sql().run(
+        "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload) \
+         SELECT id, 't', '1', 'A', '{}' FROM unnest(ARRAY['abc', 'ABC']) AS it (id)",
+    );
+    stage.relay().start(&["run", "--once"]).outcome();
+    let (lines, _) = trace(&stage.relay(), &["abc", "ABC", "Abc"].map(str::to_owned));
+    let states: Vec<_> = lines.iter().map(|line| line["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["delivered", "delivered", "unknown"]);
+    assert_ne!(lines[0]["records"][0]["offset"], lines[1]["records"][0]["offset"]);
+    assert!(lines.iter().take(2).all(|line| line["records"].as_array().unwrap().len() == 1));
+}
+
+#[test]
+fn a_dead_letter_that_was_sent_again_is_told_from_one_that_waits() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "trace_retried");
+    topic::create(&kafka.bootstrap(), &stage.topic("B"), 1, &[]);
+    stage.insert("no topic!", 1);
+    stage.relay().allow_log("became a dead letter").start(&["run", "--once"]).outcome();
+    let ids = ids(&stage);
+    let (lines, _) = trace(&stage.relay(), &ids);
+    assert_eq!(states(&lines), [("dead_letter", 1)].into());
+    let retry = ["dead-letters", "retry", "--to", &stage.topic("B"), "--execute"];
+    let sent = stage.relay().start(&retry).outcome();
+    assert_eq!(sent.status.code(), Some(0), "{}", sent.log.join("\n"));
+    let (lines, exit) = trace(&stage.relay(), &ids);
+    assert_eq!((states(&lines), exit), ([("sent_again", 1)].into(), Some(0)), "{lines:?}");
+    let relay = stage.relay();
+    let arguments = ["trace", "--topic", &stage.topic("B"), &ids[0]];
+    let Outcome { stdout, .. } = relay.start(&arguments).outcome();
+    assert!(stdout.starts_with(&format!("{}  delivered\n", ids[0])), "{stdout}");
+    assert!(stdout.contains("; sent again"), "{stdout}");
+    // What Kafka has is said without Postgres.
+    let down = stage.relay().allow_log("only topics are searched");
+    let down = down.set("source.url", "postgres://a@127.0.0.1:1/x");
+    let Outcome { stdout, log, .. } = down.start(&arguments).outcome();
+    assert!(stdout.starts_with(&format!("{}  delivered\n", ids[0])), "{stdout}{log:?}");
+}
+
+#[test]
+fn a_row_whose_slot_is_gone_is_lost_and_not_pending() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "trace_lost");
+    stage.insert("A", 1);
+    stage.sql().run(&format!("SELECT pg_drop_replication_slot('{}')", stage.slot()));
+    let (lines, exit) = trace(&stage.relay(), &ids(&stage));
+    assert_eq!((states(&lines), exit), ([("lost", 1)].into(), Some(1)), "{lines:?}");
+}
