@@ -1,8 +1,8 @@
 //! `postrider peek`: prints the records of the rows that wait in the slot, consuming none.
 //!
 //! Input: the configuration, how many rows. Output: a line of JSON for each, as `route` prints it, in the order of their
-//! commits. Invariant: nothing is written, and neither position of the slot moves; a slot that a relay reads is refused
-//! with its reader.
+//! commits; on stderr whether there are more. Exit code 1 if too much that is no row lies before the first rows. Invariant:
+//! nothing is written, and neither position of the slot moves; a slot that a relay reads is refused with its reader.
 
 use clap::Args;
 
@@ -17,11 +17,20 @@ use postrider_relay::{Plan, RelayError};
 /// Messages that a row takes at most where each has a transaction of its own: begin, table, row, commit.
 const MESSAGES_A_ROW: u32 = 4;
 
+/// What is no row may lie before the rows: other tables of the publication, and before PostgreSQL 15 a begin and a commit
+/// for each transaction of the server. So more is asked for, each time so many times as much.
+const GROWTH: u32 = 8;
+/// At most so many, which are held in memory.
+const MESSAGES_MAX: u32 = 1_000_000;
+
 /// `peek [--limit N]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Postgres decodes its log from where the slot stands. Refused while a relay reads the slot. The role needs
-REPLICATION.
+Postgres decodes its log from where the slot stands, a transaction always to its end: one
+of millions of rows goes through a file on the server. A relay that starts meanwhile waits
+for the slot. Refused while a relay reads the slot. The role needs REPLICATION.
+
+Exit code: 1 if no row was reached within a million messages of other tables.
 
 Examples:
   postrider peek
@@ -39,23 +48,42 @@ pub(crate) fn run(args: &PeekArgs, context: &Context) -> Result<ExitCode, Comman
     needs_slot(&config, "postrider peek")?;
     let plan = Plan::of(config.clone());
     let wanted = plan.requirements().map_err(RelayError::from)?;
-    let (inspection, messages) = super::runtime()?.block_on(async {
+    let (lines, is_whole) = super::runtime()?.block_on(async {
         let client = control::connect(&config.source.connect).await?;
         let inspection = control::inspect(&client, &wanted).await?;
         if let Some(refusal) = inspection.refusals(&wanted).into_iter().next() {
-            return Err(refusal);
+            return Err(refusal.into());
         }
-        let request = PeekRequest {
-            slot: &wanted.slot,
-            publication: &wanted.publication,
-            messages: wanted.messages,
-            limit: args.limit.saturating_mul(MESSAGES_A_ROW).saturating_add(MESSAGES_A_ROW),
-        };
-        Ok((inspection, control::peek(&client, request).await?))
+        let mut limit = args.limit.saturating_mul(MESSAGES_A_ROW).saturating_add(MESSAGES_A_ROW);
+        loop {
+            let request = PeekRequest {
+                slot: &wanted.slot,
+                publication: &wanted.publication,
+                messages: wanted.messages,
+                limit,
+            };
+            let messages = control::peek(&client, request).await?;
+            let is_whole = messages.len() < limit as usize;
+            let lines = rehearse_stream(&config, (&inspection, &wanted), &messages)?;
+            if is_whole || lines.len() > args.limit as usize || limit >= MESSAGES_MAX {
+                return Ok::<_, CommandFailure>((lines, is_whole));
+            }
+            limit = limit.saturating_mul(GROWTH).min(MESSAGES_MAX);
+        }
     })?;
-    let lines = rehearse_stream(&config, (&inspection, &wanted), &messages)?;
     for line in lines.iter().take(args.limit as usize) {
         context.print(line)?;
+    }
+    let shown = lines.len().min(args.limit as usize);
+    if lines.len() > shown || shown > 0 && !is_whole {
+        tracing::info!("{shown} rows shown, and there may be more");
+    } else if is_whole {
+        tracing::info!("{shown} rows shown, and no more are committed");
+    } else {
+        tracing::warn!(
+            "no row among the first {MESSAGES_MAX} messages: other tables lie before it"
+        );
+        return Ok(ExitCode::CheckFailed);
     }
     Ok(ExitCode::Ok)
 }

@@ -129,3 +129,24 @@ fn peek_prints_what_waits_and_moves_nothing() {
     assert!(held.contains("PR-P009") && exit == Some(75), "{held}");
     running.stop();
 }
+
+/// The slot has what other tables of the publication wrote, too: before the rows, and more of it than is asked for.
+#[test]
+fn peek_reaches_the_rows_behind_what_is_none() {
+    let broker = Broker::embedded();
+    let stage = Stage::migrated(postgres::installed(), &broker.bootstrap(), "peek_others");
+    stage.sql().run("CREATE TABLE other (n int)");
+    stage.sql().run("ALTER PUBLICATION postrider ADD TABLE other");
+    stage.create_slot();
+    for _ in 0..30 {
+        stage.sql().run("INSERT INTO other SELECT generate_series(1, 20)");
+    }
+    stage.insert("A", 3);
+    let relay = stage.relay().allow_log("does not name");
+    let (few, exit) = text(&relay, &["peek", "--limit", "1"]);
+    assert_eq!(few.lines().filter(|line| line.starts_with("{\"topic\"")).count(), 1, "{few}");
+    assert!(few.contains("1 rows shown, and there may be more") && exit == Some(0), "{few}");
+    let (all, _) = text(&relay, &["peek", "--limit", "5"]);
+    assert_eq!(all.lines().filter(|line| line.starts_with("{\"topic\"")).count(), 3, "{all}");
+    assert!(all.contains("3 rows shown, and no more are committed"), "{all}");
+}
