@@ -1,6 +1,6 @@
 //! Prints what `postrider doctor` found: a line a check for people, one object for scripts.
 //!
-//! Input: checks in the order in which they were made. Output: text or JSON, with counts. Pure.
+//! Input: checks in the order in which they were made. Output: text, the worst last, or JSON, with counts. Pure.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,10 @@ impl Report {
     pub(super) fn to_text(&self, color: bool) -> String {
         let width = self.checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
         let mut out = String::new();
-        for check in &self.checks {
+        let mut checks: Vec<_> = self.checks.iter().collect();
+        // The worst is what stands above the prompt.
+        checks.sort_by_key(|check| check.outcome);
+        for check in checks {
             let (begin, end) = if color { colors(check.outcome) } else { ("", "") };
             let label = check.outcome.label();
             let _ = write!(out, "{begin}{label}{end}  {:width$}  {}", check.id, check.finding);
@@ -41,7 +44,7 @@ impl Report {
         }
         let _ = writeln!(
             out,
-            "{} checks: {} passed, {} warn, {} fail, {} could not be asked",
+            "{} checks: {} passed, {} warn, {} fail, {} skipped",
             self.checks.len(),
             self.count(Outcome::Pass),
             self.count(Outcome::Warn),
@@ -83,14 +86,14 @@ mod tests {
         let checks = vec![
             Check::pass("a.b", "well"),
             Check::fail("a.longer", "broken", "repair it"),
-            Check::warn("c.d", "dear", "cheapen it"),
+            Check::warn("c.d", "slow", "speed it up"),
         ];
         let report = Report { checks };
         let text = report.to_text(false);
         assert_eq!(
             text,
-            "PASS  a.b       well\nFAIL  a.longer  broken\n      fix: repair it\nWARN  c.d       dear\n      \
-             fix: cheapen it\n3 checks: 1 passed, 1 warn, 1 fail, 0 could not be asked\n"
+            "PASS  a.b       well\nWARN  c.d       slow\n      fix: speed it up\nFAIL  a.longer  broken\n      \
+             fix: repair it\n3 checks: 1 passed, 1 warn, 1 fail, 0 skipped\n"
         );
         assert_eq!(report.worst(), Outcome::Fail);
         let value = report.to_json();

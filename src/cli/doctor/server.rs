@@ -215,13 +215,17 @@ fn idle_slots(slots: &[IdleSlot]) -> Check {
     };
     let named: Vec<_> = large
         .iter()
-        .map(|slot| format!("`{}` keeps {}", slot.name, bytes(slot.retained_bytes)))
+        .map(|slot| format!("`{}` ({}) keeps {}", slot.name, slot.kind, bytes(slot.retained_bytes)))
         .collect();
     let name = first.name.replace('\'', "''");
     Check::warn(
         ID,
-        format!("slots that nobody reads fill the disk: {}", named.join(", ")),
-        format!("if its reader will not come back: SELECT pg_drop_replication_slot('{name}');"),
+        format!(
+            "slots that nobody reads fill the disk: {}; drop only one whose reader, a standby or another relay, will not \
+             come back",
+            named.join(", ")
+        ),
+        format!("SELECT pg_drop_replication_slot('{name}');"),
     )
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Status {
     brokers: Result<usize, String>,
     /// Where the progress in Kafka is; `None`: none is kept.
     progress: Option<Result<Option<String>, String>>,
-    /// Records in the dead-letter topic; `None`: there is no such topic.
+    /// Offsets in the dead-letter topic; `None`: there is no such topic.
     dead_letters: Result<Option<u64>, String>,
     dead_letter_topic: String,
 }
@@ -141,12 +141,21 @@ impl Status {
         match &self.progress {
             None => line("progress", "none is kept in Kafka: the slot says where delivery goes on"),
             Some(Ok(None)) => line("progress", "none yet"),
+            Some(Ok(Some(at))) if at == "0/0" => line("progress", "in Kafka, no row delivered yet"),
             Some(Ok(Some(at))) => line("progress", &format!("in Kafka, up to {at}")),
             Some(Err(why)) => line("progress", why),
         }
         match &self.dead_letters {
             Ok(Some(records)) => {
-                line("dead letters", &format!("{records} in topic `{}`", self.dead_letter_topic));
+                let topic = &self.dead_letter_topic;
+                // Offsets are counted, which receipts and markers of transactions have, too.
+                let text = match records {
+                    0 => format!("none in topic `{topic}`"),
+                    _ => {
+                        format!("at most {records} in topic `{topic}`: postrider dead-letters list")
+                    }
+                };
+                line("dead letters", &text);
             }
             Ok(None) => {
                 line("dead letters", &format!("topic `{}` does not exist", self.dead_letter_topic));

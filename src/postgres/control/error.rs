@@ -473,8 +473,8 @@ impl ControlError {
             Self::TablesLeftOut { publication, others, .. } => named_besides(publication, others),
             Self::SlotVanished { delivered, .. } => after_vanishing(*delivered),
             Self::StandbyReached { .. } => STANDBY_REACHED.to_owned(),
-            Self::RowsBefore { .. } => "`postrider setup --from-now` if they need not be delivered, or were \
-                already; otherwise `postrider setup --existing send`, then `postrider backfill --execute`"
+            Self::RowsBefore { .. } => "after a lost slot `postrider repair`, which sends what is missing in Kafka; \
+                `postrider setup --from-now` if none need be delivered; else `--existing send`, then `postrider backfill --execute`"
                 .to_owned(),
             Self::OtherCluster { .. } => {
                 "connect to the old cluster; if this one is to take its place, start again, and \

@@ -75,6 +75,8 @@ pub struct OpenTransaction {
 pub struct IdleSlot {
     /// Its name.
     pub name: String,
+    /// Its type, plugin and database, and since when nobody has read it where the server says so (17 and later).
+    pub kind: String,
     /// Bytes of WAL that the server keeps for it.
     pub retained_bytes: i64,
 }
@@ -221,15 +223,18 @@ const LOG_END: &str =
 
 async fn idle_slots(client: &Client, slot: &str) -> Result<Vec<IdleSlot>, ControlError> {
     let sql = format!(
-        "SELECT slot_name::text, pg_wal_lsn_diff({LOG_END}, restart_lsn)::bigint \
-         FROM pg_catalog.pg_replication_slots \
+        "SELECT slot_name::text, pg_wal_lsn_diff({LOG_END}, restart_lsn)::bigint, \
+             concat_ws(', ', slot_type, plugin, 'database ' || database, \
+                 'unread since ' || left(to_jsonb(s)->>'inactive_since', 19)) \
+         FROM pg_catalog.pg_replication_slots s \
          WHERE NOT active AND restart_lsn IS NOT NULL AND slot_name <> $1::text \
          ORDER BY 2 DESC NULLS LAST LIMIT $2"
     );
     let rows = client.run(DOING, client.sql().query(&sql, &[&slot, &NAMED_MAX])).await?;
     let one = |row| {
         let retained: Option<i64> = get(row, 1)?;
-        Ok(IdleSlot { name: get(row, 0)?, retained_bytes: retained.unwrap_or(0) })
+        let retained_bytes = retained.unwrap_or(0);
+        Ok(IdleSlot { name: get(row, 0)?, kind: get(row, 2)?, retained_bytes })
     };
     rows.iter().map(one).collect()
 }

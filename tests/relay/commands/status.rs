@@ -108,7 +108,9 @@ fn peek_prints_what_waits_and_moves_nothing() {
         ["confirmed_flush_lsn", "restart_lsn", "catalog_xmin"].map(|name| stage.slot_value(name))
     };
     let before = positions();
+    stage.sql().run("CHECKPOINT");
     let (shown, exit) = text(&stage.relay(), &["peek"]);
+    stage.sql().run("CHECKPOINT");
     assert_eq!(exit, Some(0), "{shown}");
     let lines: Vec<Value> =
         shown.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

@@ -110,10 +110,14 @@ fn a_remote_server_without_tls_and_a_clock_that_is_off_are_told() {
 
 #[test]
 fn other_slots_are_told_once_they_keep_much() {
-    let slot = |retained_bytes| IdleSlot { name: "it's".to_owned(), retained_bytes };
+    let slot = |retained_bytes| IdleSlot {
+        name: "it's".to_owned(),
+        kind: "physical".to_owned(),
+        retained_bytes,
+    };
     assert_eq!(idle_slots(&[slot(1 << 30)]).outcome, Outcome::Pass);
     let told = idle_slots(&[slot(3 << 30)]);
-    assert!(told.finding.ends_with("`it's` keeps 3072 MiB"), "{}", told.finding);
+    assert!(told.finding.contains("`it's` (physical) keeps 3072 MiB"), "{}", told.finding);
     assert!(told.fix.unwrap().contains("pg_drop_replication_slot('it''s')"));
     let timeout = ServerLimits { idle_slot_timeout: Some("1h".to_owned()), ..LIMITS };
     assert_eq!(idle_timeout(&timeout).outcome, Outcome::Warn);
