@@ -2,7 +2,7 @@
 //!
 //! Input: the configuration, how many rows. Output: a line of JSON for each, as `route` prints it, in the order of their
 //! commits; on stderr whether there are more. Exit code 1 if too much that is no row lies before the first rows. Invariant:
-//! nothing is written, and neither position of the slot moves; a slot that a relay reads is refused with its reader.
+//! nothing is written, and what the slot has confirmed stays; a slot that a relay reads is refused with its reader.
 
 use clap::Args;
 

@@ -1,7 +1,7 @@
 //! Reads what waits in a slot, consuming nothing, for `postrider peek`.
 //!
 //! Input: a [`Client`], slot and publication. Output: messages as the stream would send them, from the first one that is
-//! not acknowledged. Invariant: the slot's positions stay; Postgres decodes without sending anything to a reader
+//! not acknowledged. Invariant: what the slot has confirmed stays (of the log before it Postgres may let go); Postgres decodes without sending anything to a reader
 //! (`pg_logical_slot_peek_binary_changes`), and refuses a slot that is read just now.
 
 use tokio_postgres::types::ToSql;
