@@ -38,8 +38,13 @@ const TABLE: &str = "\
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     WHERE n.nspname = $1::text AND c.relname = $2::text";
 
+/// The end of a table that is looked at first, in pages: 8 MiB of the usual ones.
+const TAIL_PAGES: i64 = 1_024;
+/// By so much it grows as long as it has too few rows: those of before are read again, which costs little by that.
+const TAIL_GROWTH: i64 = 16;
+
 /// Up to `limit` rows. The newest are taken to be those that lie last in the table, as they do in
-/// one that is only appended to.
+/// one that is only appended to. Only the end of a large table is read, where its server can (14 and later).
 pub async fn newest_rows(
     client: &Client,
     table: &TableName,
@@ -47,38 +52,71 @@ pub async fn newest_rows(
 ) -> Result<NewestRows, ControlError> {
     let columns = columns_of(client, table).await?;
     let list: Vec<String> = columns.iter().map(|column| identifier(&column.name)).collect();
-    let (list, name) = (list.join(", "), qualified(table));
-    let newest = format!("ORDER BY ctid DESC LIMIT {limit}");
-    let mut untranslatable = 0;
-    let mut rows = match texts(client, &format!("SELECT {list} FROM {name} {newest}")).await {
-        Err(error) if error.class() == Class::Permission => {
-            let (_, role) = whereabouts(client).await?;
-            return Err(ControlError::TableForbidden { table: table.clone(), role });
+    let list = list.join(", ");
+    let all = pages(client, table).await?;
+    let mut tail = TAIL_PAGES;
+    let (mut rows, untranslatable) = loop {
+        let first = all.saturating_sub(tail).max(0);
+        let from = if first > 0 { format!("WHERE ctid >= '({first},0)'") } else { String::new() };
+        let newest = format!("{from} ORDER BY ctid DESC LIMIT {limit}");
+        let (rows, untranslatable) = last(client, table, &list, &newest).await?;
+        if first == 0 || rows.len() + untranslatable >= limit as usize {
+            break (rows, untranslatable);
         }
-        // One row fails the whole query.
-        Err(error) if error.is_of(&UNTRANSLATABLE) => {
-            let mut rows = Vec::new();
-            for place in
-                texts(client, &format!("SELECT tableoid, ctid FROM {name} {newest}")).await?
-            {
-                let [Some(part), Some(ctid)] = place.as_slice() else {
-                    unreachable!("every row has these")
-                };
-                let one = format!(
-                    "SELECT {list} FROM {name} WHERE tableoid = '{part}' AND ctid = '{ctid}'"
-                );
-                match texts(client, &one).await {
-                    Err(error) if error.is_of(&UNTRANSLATABLE) => untranslatable += 1,
-                    // None, if it was deleted meanwhile.
-                    found => rows.extend(found?),
-                }
-            }
-            rows
-        }
-        found => found?,
+        tail = tail.saturating_mul(TAIL_GROWTH);
     };
     rows.reverse();
     Ok(NewestRows { columns, rows, untranslatable })
+}
+
+/// The pages of a table; 0 of one that has partitions, and before 14, where a range of pages is no quicker to read.
+async fn pages(client: &Client, table: &TableName) -> Result<i64, ControlError> {
+    const SQL: &str = "\
+        SELECT CASE WHEN current_setting('server_version_num')::int >= 140000 AND c.relkind = 'r' \
+            AND NOT c.relhassubclass \
+            THEN pg_relation_size(c.oid) / current_setting('block_size')::bigint ELSE 0 END \
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+        WHERE n.nspname = $1::text AND c.relname = $2::text";
+    let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
+    let row = client.run(DOING, client.sql().query_opt(SQL, &names)).await?;
+    // `NULL` and no row: it was dropped just now, which the next statement says better.
+    row.map_or(Ok(0), |row| get::<Option<i64>>(&row, 0).map(Option::unwrap_or_default))
+}
+
+/// Rows from the last one on, and how many were left out for a character that UTF8 lacks.
+async fn last(
+    client: &Client,
+    table: &TableName,
+    list: &str,
+    newest: &str,
+) -> Result<(Vec<Vec<Option<String>>>, usize), ControlError> {
+    let name = qualified(table);
+    let error = match texts(client, &format!("SELECT {list} FROM {name} {newest}")).await {
+        Ok(rows) => return Ok((rows, 0)),
+        Err(error) => error,
+    };
+    if error.class() == Class::Permission {
+        let (_, role) = whereabouts(client).await?;
+        return Err(ControlError::TableForbidden { table: table.clone(), role });
+    }
+    // One row fails the whole query.
+    if !error.is_of(&UNTRANSLATABLE) {
+        return Err(error);
+    }
+    let (mut rows, mut untranslatable) = (Vec::new(), 0);
+    for place in texts(client, &format!("SELECT tableoid, ctid FROM {name} {newest}")).await? {
+        let [Some(part), Some(ctid)] = place.as_slice() else {
+            unreachable!("every row has these")
+        };
+        let one =
+            format!("SELECT {list} FROM {name} WHERE tableoid = '{part}' AND ctid = '{ctid}'");
+        match texts(client, &one).await {
+            Err(error) if error.is_of(&UNTRANSLATABLE) => untranslatable += 1,
+            // None, if it was deleted meanwhile.
+            found => rows.extend(found?),
+        }
+    }
+    Ok((rows, untranslatable))
 }
 
 /// The columns that the stream has, and from now on values in this session as the stream prints them.

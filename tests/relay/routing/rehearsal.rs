@@ -283,3 +283,27 @@ fn what_cannot_be_read_is_said() {
     refused(relay.set("source.url", &elsewhere.url()), 69, &["PR-P001", "127.0.0.1:1"]);
     stage.sql().run("DROP ROLE route_reader");
 }
+
+/// Of a large table the end is read, and more of it where rows were deleted there.
+#[test]
+fn the_last_rows_of_a_large_table_are_those_of_its_end() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "route_large");
+    stage.insert("A", 200_000);
+    let pages = stage.sql().value("SELECT pg_relation_size('outbox') / 8192 > 1024");
+    assert_eq!(pages, "t", "more than one end");
+    let last = || {
+        let route = ["route", "--from-database", "--limit", "3"];
+        let Outcome { status, stdout, log } = stage.relay().start(&route).outcome();
+        assert_eq!(status.code(), Some(0), "{}", log.join("\n"));
+        let lines = stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.map(|line| line.to_string()).collect::<Vec<_>>()
+    };
+    let numbers = |lines: &[String], wanted: [u32; 3]| {
+        let has = |(line, n): (&String, u32)| line.contains(&format!("{n}"));
+        assert!(lines.len() == 3 && lines.iter().zip(wanted).all(has), "{lines:?}");
+    };
+    numbers(&last(), [199_998, 199_999, 200_000]);
+    stage.sql().run("DELETE FROM outbox WHERE (payload->>'n')::int > 1000");
+    numbers(&last(), [998, 999, 1_000]);
+}
