@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::Report;
 use crate::stage::Stage;
 use support::kafka::{self, ALLOWED_USER};
+use support::wait::wait_until;
 use support::{postgres, topic};
 
 #[test]
@@ -41,6 +42,8 @@ fn each_topic_that_harms_has_its_finding() {
     topic::alter(&plain, &stage.topic("A"), &[("max.message.bytes", "1000")]);
     Report::of(&relay()).demands("topic.settings", "warn", "max.message.bytes=1000000");
     topic::create(&plain, &stage.topic("progress"), 3, &[]);
+    // Not every broker knows a new topic at once.
+    wait_until("the topic to be known", || Report::of(&relay()).status("progress.topic") == "fail");
     Report::of(&relay()).demands("progress.topic", "fail", "progress.topic");
 }
 
