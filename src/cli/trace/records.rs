@@ -6,17 +6,21 @@
 //! of the rows' own choice; a dead letter that has its receipt was sent again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::failure::CommandFailure;
 use postrider_core::record::{LSN_HEADER, ORIGIN_HEADER, PartitionOffset, receipt_of};
-use postrider_kafka::{KafkaSpec, Reader, ReaderEvent, ReaderSpec, Received, StartOffset};
+use postrider_kafka::{
+    KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
+};
 use postrider_patterns::dead_letter::DeadLetter;
 
 /// How long the brokers may take to be found.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a wait for records is; the end of the topics ends it.
 const WAIT: Duration = Duration::from_secs(1);
+/// Brokers that send nothing for so long, before the end of the topics, do not answer any more.
+const SILENCE_LIMIT: Duration = Duration::from_secs(20);
 /// Clocks differ, and a transaction may commit before another one that began later.
 const EARLIER_MS: i64 = 10 * 60 * 1_000;
 
@@ -120,10 +124,18 @@ impl Search<'_> {
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         let spec = ReaderSpec { start, ..ReaderSpec::whole(&topics) };
         let mut reader = Reader::open(self.kafka, spec, CONNECT_LIMIT)?;
+        let (mut read, mut last) = (0, Instant::now());
         loop {
             match reader.next(WAIT)? {
-                ReaderEvent::Record(record) => self.note(&record, wanted, seen),
-                ReaderEvent::Idle => {}
+                ReaderEvent::Record(record) => {
+                    (read, last) = (read + 1, Instant::now());
+                    self.note(&record, wanted, seen);
+                }
+                ReaderEvent::Idle if last.elapsed() < SILENCE_LIMIT => {}
+                ReaderEvent::Idle => {
+                    let waited_ms = last.elapsed().as_millis();
+                    return Err(ReaderError::Late { read, waited_ms }.into());
+                }
                 ReaderEvent::End => return Ok(()),
             }
         }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rdkafka::mocking::MockCluster;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use serde_json::Value;
 
 use crate::stage::Stage;
@@ -213,4 +215,18 @@ fn a_row_whose_slot_is_gone_is_lost_and_not_pending() {
     stage.sql().run(&format!("SELECT pg_drop_replication_slot('{}')", stage.slot()));
     let (lines, exit) = trace(&stage.relay(), &ids(&stage));
     assert_eq!((states(&lines), exit), ([("lost", 1)].into(), Some(1)), "{lines:?}");
+}
+
+#[test]
+fn brokers_that_stop_answering_end_it() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "trace_silent");
+    stage.insert("A", 3);
+    stage.relay().start(&["run", "--once"]).outcome();
+    let id = ids(&stage).remove(0);
+    let silence = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT; 10_000];
+    mock.request_errors(RDKafkaApiKey::Fetch, &silence);
+    let Outcome { status, log, .. } = stage.relay().allow_log("").start(&["trace", &id]).outcome();
+    assert_eq!(status.code(), Some(1), "{log:?}");
+    assert!(log.concat().contains("without reaching the end"), "{log:?}");
 }
