@@ -19,13 +19,17 @@ pub enum TableRowsError {
     },
     /// There is nothing to repair.
     #[error(
-        "nothing is to be repaired: slot `{slot}` is there and has left out no row{}", but_for(*unknown)
+        "nothing is to be repaired: slot `{slot}` is there and has left out no row{}{}",
+        if *is_of_window { " of that time (no others were compared)" } else { "" },
+        but_for(*unknown)
     )]
     NothingMissing {
         /// The slot.
         slot: String,
         /// Rows of which nobody can tell.
         unknown: u64,
+        /// Only rows of some time were compared.
+        is_of_window: bool,
     },
     /// Postgres tells late how far a slot has come.
     #[error("whether slot `{slot}` has passed {rows} rows that are in no topic cannot be told yet")]

@@ -74,7 +74,8 @@ pub(super) fn way(
         Known::Intended(intended) if intended.repair.is_some() => Ok(Way::Replace),
         Known::Intended(_) => Err(GateError::BackfillUnfinished { slot }.into()),
         Known::Stream(progress) if is_whole(progress, terms.lineage, at) => {
-            Err(TableRowsError::NothingMissing { slot, unknown: 0 }.into())
+            let (unknown, is_of_window) = (0, false);
+            Err(TableRowsError::NothingMissing { slot, unknown, is_of_window }.into())
         }
         known => {
             let Some(counts) = counts else { return Ok(Way::Compare) };
@@ -84,7 +85,9 @@ pub(super) fn way(
             if counts.pending > 0 {
                 return Err(TableRowsError::Undecided { slot, rows: counts.pending }.into());
             }
-            Err(TableRowsError::NothingMissing { slot, unknown: counts.unknown }.into())
+            let (unknown, scope) = (counts.unknown, terms.scope);
+            let is_of_window = scope.since.is_some() || scope.until.is_some();
+            Err(TableRowsError::NothingMissing { slot, unknown, is_of_window }.into())
         }
     }
 }
@@ -209,6 +212,16 @@ mod tests {
             assert_eq!(of(AT, &known, None), Ok(Way::Compare), "{known:?}");
             assert_eq!(of(AT, &known, Some(&found(0, 0))), Ok(Way::Replace), "{known:?}");
         }
+    }
+
+    #[test]
+    fn what_was_not_compared_is_not_said_to_be_whole() {
+        let (lineage, scope) = (Lineage::default(), scope("2h"));
+        let (keeps_progress, drops_slot) = (true, false);
+        let terms =
+            Terms { slot: AT, lineage: &lineage, keeps_progress, scope: &scope, drops_slot };
+        let error = way(&terms, &stream(50, 7), Some(&found(0, 0))).unwrap_err().to_string();
+        assert!(error.ends_with("of that time (no others were compared)"), "{error}");
     }
 
     #[test]
