@@ -108,6 +108,8 @@ impl Reporter {
         self.caught_up = false;
         self.stall.begin();
         self.updates_warned_of = 0;
+        // A drain that follows is not for what ended an earlier session.
+        self.current.last_failure = None;
         self.state(RelayState::Streaming);
     }
 

@@ -216,6 +216,7 @@ impl Worker {
         let Err(error) = ended else { return Ok(()) };
         let (hint, reason) = (error.hint(), error.reason());
         let help = hint.as_deref();
+        self.reporter.failed(&error, help);
         if let Some(learned) = learned {
             self.look_up(&learned);
         }

@@ -161,7 +161,12 @@ fn an_idle_worker_asks_once_in_an_interval_and_never_without_end() {
 #[test]
 fn readiness_and_metrics_are_those_of_all_workers() {
     let Some(kafka) = kafka::shared() else { return };
-    let settings = [("source.poll.workers", "3"), ("source.poll.interval", "50ms")];
+    let settings = [
+        ("source.poll.workers", "3"),
+        ("source.poll.interval", "50ms"),
+        // Long enough to be seen.
+        ("retry.initial", "10s"),
+    ];
     let scene = Scene::new(&kafka.bootstrap(), "poll_metrics", &settings);
     let mut running = scene.relay.clone().allow_log("trying again").run();
     let face = support::relay_http::RelayHttp::of(&mut running);
@@ -174,6 +179,10 @@ fn readiness_and_metrics_are_those_of_all_workers() {
         let count = face.count("postrider_restarts_total{reason=\"postgres\"}")?;
         (count >= 3).then_some(())
     });
+    let health = face.wait_ready(503);
+    let state = health["checks"].as_array().unwrap().iter().find(|it| it["name"] == "state");
+    let detail = state.unwrap()["detail"].as_str().unwrap();
+    assert!(detail.starts_with("retrying: "), "the cause is named: {health}");
     face.wait_ready(200);
     insert(&scene.stage, 500..510);
     wait_for("the rest", || (records(&scene.stage).len() == 510).then_some(()));
