@@ -90,7 +90,7 @@ nightly: ## what takes hours: disasters in both modes, disturbed ends of transac
 
 lifecycle: ## what happens around the stream, accounted for: a backfill and a repair that are killed, what replay sends, what verify finds, what prune deletes, rows that are polled; FULL=1 PARTS="backfill verify"
 	@.ci/setup >&2
-	@CI=true FULL=$(FULL) PARTS="$(PARTS)" $(CARGO) test --locked --quiet --test long lifecycle
+	@CI=true FULL=$(FULL) PARTS="$(PARTS)" $(CARGO) test --locked --quiet $(if $(filter 1,$(FULL)),--profile demo) --test long lifecycle
 
 shop: ## the whole shop and its servers under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=60 SEED=..
 	@.ci/setup >&2
