@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use records::{Records, id};
 use support::kafka::{self, Options};
 use support::postgres::{self, Database};
-use support::{topic, unique};
+use support::{topic, unique, wait_for};
 
 /// What the command promises.
 const RSS_MAX_MIB: u64 = 64;
@@ -71,9 +71,7 @@ fn find(rows: u64, bootstrap: &str) -> bool {
     let look = Look { url: database.address().url(), bootstrap, prefix: &prefix };
     let clean = look.verify();
     plant(&database, &mut records, rows);
-    database.sql().run("CHECKPOINT");
-    let advance = format!("SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_lsn())");
-    database.sql().run(&advance);
+    pass(&database);
     let planted = look.verify();
     // Before its database, so that no log is kept for it.
     database.sql().run(&format!("SELECT pg_drop_replication_slot('{SLOT}')"));
@@ -94,6 +92,19 @@ fn find(rows: u64, bootstrap: &str) -> bool {
         })
     );
     faults.is_empty()
+}
+
+/// Lets the slot pass what has committed so far. Of several places at which the log names the running transactions
+/// an advance takes the first: it may be one of before the rows.
+fn pass(database: &Database) {
+    let sql = database.sql();
+    let next = sql.value("SELECT txid_snapshot_xmax(txid_current_snapshot())");
+    let passed = format!("SELECT catalog_xmin::text::bigint >= {next} FROM pg_replication_slots");
+    wait_for("the slot to pass the rows", || {
+        sql.run("CHECKPOINT");
+        sql.run(&format!("SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_lsn())"));
+        (sql.value(&passed) == "t").then_some(())
+    });
 }
 
 /// Rows with these numbers, whose records are those of [`Records`].
