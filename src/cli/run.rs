@@ -23,8 +23,8 @@ use super::failure::CommandFailure;
 use super::import::load_imported;
 use super::needs_slot;
 use super::version;
-use postrider_config::{Config, Loaded, SourceMode};
-use postrider_relay::telemetry::{HttpError, Listener, Telemetry, serve};
+use postrider_config::{Config, Effective, Loaded, Shown, SourceMode};
+use postrider_relay::telemetry::{HttpError, Listener, Setting, Telemetry, serve};
 use postrider_relay::{
     ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, run as run_relay,
 };
@@ -79,13 +79,15 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     introduce(&loaded);
     let config = loaded.config;
     let bind = config.http.bind.filter(|_| !args.dry_run);
-    let telemetry = Telemetry::new(version::build_info(&config.source.slot));
+    let has_dashboard = config.http.dashboard;
+    let settings = loaded.effective.iter().map(setting).collect();
+    let telemetry = Telemetry::showing(version::build_info(&config.source.slot), settings);
     let options = options(args, &config);
     let plan = Plan::of(config);
     let code = runtime.block_on(async {
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
         if let Some(listener) = listener(bind, args.once).await? {
-            tokio::spawn(serve(listener, telemetry.clone(), async {
+            tokio::spawn(serve(listener, telemetry.clone(), has_dashboard, async {
                 let _ = http_ended.await;
             }));
         }
@@ -136,6 +138,15 @@ async fn listener(bind: Option<SocketAddr>, once: bool) -> Result<Option<Listene
         }
         Err(error) => Err(error),
     }
+}
+
+fn setting(effective: &Effective) -> Setting {
+    let Effective { key, value, origin } = effective;
+    let value = match value {
+        Shown::Text(text) => text.clone(),
+        Shown::List(_) | Shown::Switch(_) => value.to_string(),
+    };
+    Setting { key: key.clone(), value, origin: origin.to_string() }
 }
 
 /// The first line of a log: what starts, and between which servers.

@@ -74,7 +74,10 @@ impl SettingsReader<'_> {
             kafka: self.kafka(),
             progress: self.progress(),
             dead_letters: self.dead_letters(route.as_ref(), progress.as_ref()),
-            http: all!(HttpSection { bind: self.text("http.bind", checks::bind) }),
+            http: all!(HttpSection {
+                bind: self.text("http.bind", checks::bind),
+                dashboard: self.switch("http.dashboard"),
+            }),
             retry: self.retry(),
             shutdown: all!(ShutdownSection { grace: self.duration("shutdown.grace") }),
             log: all!(LogSection {

@@ -238,6 +238,8 @@ pub struct DeadLettersSection {
 pub struct HttpSection {
     /// Where to listen; `None` is nowhere.
     pub bind: Option<SocketAddr>,
+    /// Whether `/` is the dashboard.
+    pub dashboard: bool,
 }
 
 /// `[retry]`

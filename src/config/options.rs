@@ -134,3 +134,15 @@ pub(super) const fn size(
 ) -> OptionSpec {
     OptionSpec { key, kind: OptionKind::Size(min, max), default, doc }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::table::option;
+
+    #[test]
+    fn environment_names() {
+        let brokers = option("kafka.brokers").unwrap();
+        assert_eq!(brokers.env(), "POSTRIDER_KAFKA__BROKERS");
+        assert_eq!((brokers.section(), brokers.name()), ("kafka", "brokers"));
+    }
+}

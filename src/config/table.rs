@@ -412,8 +412,12 @@ pub const OPTIONS: &[OptionSpec] = &[
     text(
         "http.bind",
         "\"127.0.0.1:8484\"",
-        "The address on which /livez, /readyz and /metrics are served. Empty: they are not \
-         served.",
+        "The address of /livez, /readyz, /metrics and the dashboard. Empty: they are not served.",
+    ),
+    switch(
+        "http.dashboard",
+        "true",
+        "Whether `/` shows people how the relay is, and its settings with secrets masked.",
     ),
     duration(
         "retry.initial",
@@ -486,12 +490,5 @@ mod tests {
             assert!(!OPTIONS[index + 1..].iter().any(|other| other.key == option.key));
             assert!(option.doc.ends_with('.'), "{}", option.key);
         }
-    }
-
-    #[test]
-    fn environment_names() {
-        let brokers = option("kafka.brokers").unwrap();
-        assert_eq!(brokers.env(), "POSTRIDER_KAFKA__BROKERS");
-        assert_eq!((brokers.section(), brokers.name()), ("kafka", "brokers"));
     }
 }

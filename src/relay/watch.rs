@@ -121,6 +121,9 @@ impl Watch<'_> {
             sample.tick().await;
             let sample = control::sample(client, &self.wanted.slot).await.ok().flatten();
             publish(self.telemetry, sample.as_ref());
+            if let Ok(columns) = control::slot_columns(client, &self.wanted.slot).await {
+                self.telemetry.publish_slot_columns(columns);
+            }
             let departure = match self.departure(client, sample.as_ref(), before).await {
                 Ok(departure) => {
                     before.unseen = false;

@@ -14,6 +14,7 @@
 )]
 
 mod commands;
+mod dashboard;
 mod dead_letters;
 mod delivery;
 mod doctor;

@@ -54,7 +54,7 @@ pub use requirements_check::{SourceWarning, WarningAbout};
 pub use row_size::{UnboundedTable, unguarded};
 pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
 pub use slot::{SlotFacts, slot};
-pub use slot_sample::{SlotSample, current_flush_lsn, held_sample, sample};
+pub use slot_sample::{SlotSample, current_flush_lsn, held_sample, sample, slot_columns};
 pub use source_identity::Known;
 pub use traced_rows::{RowSearch, TracedRow, TracedRows, rows_with_ids};
 pub use unique_columns::{is_number, unique_columns};

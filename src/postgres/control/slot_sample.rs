@@ -79,6 +79,19 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
     }))
 }
 
+/// The slot's row of `pg_replication_slots`, by column and in the order of the columns; empty if it does not exist.
+pub async fn slot_columns(
+    client: &Client,
+    slot: &str,
+) -> Result<Vec<(String, String)>, ControlError> {
+    const SQL: &str = "\
+        SELECT c.key, coalesce(c.value, '') \
+        FROM pg_catalog.pg_replication_slots s, pg_catalog.json_each_text(pg_catalog.row_to_json(s)) c \
+        WHERE s.slot_name = $1::text";
+    let rows = client.run(DOING, client.sql().query(SQL, &[&slot])).await?;
+    rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
+}
+
 /// Samples the slot while `stream` holds it. Whatever was read over this session since that stream
 /// began was then read while the slot was ours, and of the server that streams.
 ///

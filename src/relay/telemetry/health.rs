@@ -28,6 +28,10 @@ pub const STALL_HELP: &str = "look for a broker that hangs, and for partitions b
                               min.insync.replicas: kafka-topics.sh --bootstrap-server BROKER \
                               --describe --under-min-isr-partitions";
 
+/// The rows wait meanwhile.
+const SILENCE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the network; nothing is \
+                            lost: the rows wait in Postgres";
+
 /// What a caller of `/readyz` needs the relay to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
@@ -123,7 +127,7 @@ fn kafka(snapshot: &Snapshot) -> Check {
     let stalled = snapshot.unconfirmed_for >= STALL && snapshot.unavailable.awaited().is_none();
     let ok = snapshot.broker_connected && !stalled;
     let detail = match (snapshot.broker_connected, stalled) {
-        (false, _) => "no broker answers".to_owned(),
+        (false, _) => format!("no broker answers; {SILENCE_HELP}"),
         (true, false) => "connected".to_owned(),
         (true, true) => format!(
             "{} records wait, and nothing of the oldest transaction was confirmed for {} s; {STALL_HELP}",
@@ -189,6 +193,7 @@ mod tests {
         View {
             snapshot: Arc::new(snapshot),
             slot: None,
+            slot_columns: None,
             oldest_unacknowledged_age: Duration::ZERO,
             tick_age: Duration::ZERO,
             uptime: Duration::ZERO,

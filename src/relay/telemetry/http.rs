@@ -1,7 +1,7 @@
-//! The HTTP endpoints `/livez`, `/readyz` and `/metrics`.
+//! The HTTP endpoints `/livez`, `/readyz` and `/metrics`, and the dashboard at `/`.
 //!
 //! Input: a bound [`Listener`] (bound early, so that a taken port stops the start) and requests. Output:
-//! responses from the latest [`View`](super::View). Invariant: read-only, no configuration and no payload
+//! responses from the latest [`View`](super::View). Invariant: read-only, no secret and no payload
 //! is served, and a slow client delays nobody else (see [`postrider_service::http`]).
 
 use std::future::Future;
@@ -13,6 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 
+use super::dashboard::Dashboard;
 use super::health::{Health, Role, liveness, readiness};
 use super::{Telemetry, metrics, process};
 use postrider_service::{http, prometheus};
@@ -69,16 +70,26 @@ impl Listener {
     }
 }
 
-/// Answers requests until `shutdown` completes.
+/// Answers requests until `shutdown` completes, those of people too if there is to be a dashboard.
 pub async fn serve(
     listener: Listener,
     telemetry: Telemetry,
+    has_dashboard: bool,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), HttpError> {
-    http::serve(listener.inner, routes(telemetry), shutdown).await.map_err(HttpError::Serve)
+    if !has_dashboard {
+        let served = http::serve(listener.inner, probes(telemetry), shutdown).await;
+        return served.map_err(HttpError::Serve);
+    }
+    let dashboard = Dashboard::new(telemetry.clone(), listener.address.ip());
+    let routes = probes(telemetry).merge(dashboard.clone().routes());
+    tokio::select! {
+        served = http::serve(listener.inner, routes, shutdown) => served.map_err(HttpError::Serve),
+        () = dashboard.sample() => Ok(()),
+    }
 }
 
-fn routes(telemetry: Telemetry) -> Router {
+fn probes(telemetry: Telemetry) -> Router {
     Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -134,7 +145,7 @@ mod tests {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let face = serve(listener, telemetry.clone(), async move {
+        let face = serve(listener, telemetry.clone(), true, async move {
             let _ = stopped.await;
         });
         let server = tokio::spawn(face);
@@ -159,7 +170,8 @@ mod tests {
         let page = fetch(address, "/metrics").await;
         assert!(page.contains("text/plain; version=0.0.4"), "{page}");
         assert!(page.contains("postrider_state{state=\"standby\"} 1"), "{page}");
-        assert!(fetch(address, "/").await.starts_with("HTTP/1.1 404"));
+        assert!(fetch(address, "/").await.starts_with("HTTP/1.1 403"), "a name of somebody else's");
+        assert!(fetch(address, "/nowhere").await.starts_with("HTTP/1.1 404"));
         stop.send(()).unwrap();
         server.await.unwrap().unwrap();
     }

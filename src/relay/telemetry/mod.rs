@@ -5,6 +5,7 @@
 //! costs one allocation and a lock that is held for pointer copies only; no observer can slow or stop the
 //! relay.
 
+mod dashboard;
 mod health;
 mod histogram;
 mod http;
@@ -41,6 +42,17 @@ pub struct BuildInfo {
     pub slot: String,
 }
 
+/// A setting in effect, as the dashboard shows it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Setting {
+    /// Such as `source.slot`.
+    pub key: String,
+    /// Secrets are masked.
+    pub value: String,
+    /// Where it came from.
+    pub origin: String,
+}
+
 /// The meeting point of the relay and its observers. Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct Telemetry {
@@ -52,6 +64,7 @@ pub struct Telemetry {
 #[derive(Debug)]
 struct Inner {
     build: BuildInfo,
+    settings: Vec<Setting>,
     started: Instant,
     latest: Mutex<Latest>,
 }
@@ -61,6 +74,8 @@ struct Latest {
     snapshot: Arc<Snapshot>,
     /// With the time at which it was taken.
     slot: Option<(SlotMetrics, Instant)>,
+    /// As Postgres shows it, by column.
+    slot_columns: Option<Arc<[(String, String)]>>,
     /// When the hot thread last came by.
     tick: Instant,
     /// The same of each of several workers.
@@ -74,6 +89,8 @@ pub struct View {
     pub snapshot: Arc<Snapshot>,
     /// The latest sample of the slot, if one was taken within the last minute.
     pub slot: Option<SlotMetrics>,
+    /// The slot as Postgres shows it, by column; taken with the sample.
+    pub slot_columns: Option<Arc<[(String, String)]>>,
     /// Age of the oldest transaction that is not wholly confirmed; zero when there is none. It grows
     /// between two snapshots, too.
     pub oldest_unacknowledged_age: Duration,
@@ -86,10 +103,15 @@ pub struct View {
 impl Telemetry {
     /// Begins in state `starting`; creation counts as the first tick.
     pub fn new(build: BuildInfo) -> Self {
+        Self::showing(build, Vec::new())
+    }
+
+    /// Likewise, with settings for the dashboard.
+    pub fn showing(build: BuildInfo, settings: Vec<Setting>) -> Self {
         let started = Instant::now();
         let (snapshot, parts) = (Arc::default(), Vec::new());
-        let latest = Latest { snapshot, slot: None, tick: started, parts };
-        let inner = Arc::new(Inner { build, started, latest: Mutex::new(latest) });
+        let latest = Latest { snapshot, slot: None, slot_columns: None, tick: started, parts };
+        let inner = Arc::new(Inner { build, settings, started, latest: Mutex::new(latest) });
         Self { inner, part: None }
     }
 
@@ -131,6 +153,11 @@ impl Telemetry {
         self.latest().slot = slot.map(|slot| (slot, Instant::now()));
     }
 
+    /// Replaces what Postgres shows of the slot.
+    pub(crate) fn publish_slot_columns(&self, columns: Vec<(String, String)>) {
+        self.latest().slot_columns = Some(columns.into());
+    }
+
     /// What an observer sees now.
     pub fn view(&self) -> View {
         let latest = self.latest().clone();
@@ -143,10 +170,16 @@ impl Telemetry {
                 .oldest_unacknowledged_us
                 .map_or(Duration::ZERO, age),
             snapshot: latest.snapshot,
+            slot_columns: latest.slot_columns.filter(|_| slot.is_some()),
             slot: slot.map(|(slot, _)| slot),
             tick_age: tick.elapsed(),
             uptime: self.inner.started.elapsed(),
         }
+    }
+
+    /// The settings in effect.
+    pub(crate) fn settings(&self) -> &[Setting] {
+        &self.inner.settings
     }
 
     /// The constant facts.

@@ -22,17 +22,34 @@ impl RelayHttp {
         Self(line["address"].as_str().unwrap().to_owned())
     }
 
+    /// `HOST:PORT`.
+    pub fn address(&self) -> &str {
+        &self.0
+    }
+
     /// Status and body.
     pub fn get(&self, path: &str) -> (u16, String) {
+        let (head, body) = self.ask(path, &[]);
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
+    }
+
+    /// Head and body, asked for with further headers.
+    pub fn ask(&self, path: &str, headers: &[(&str, &str)]) -> (String, String) {
         let mut stream = TcpStream::connect(&self.0).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: relay\r\nconnection: close\r\n\r\n");
+        let host = if headers.iter().any(|(name, _)| *name == "host") {
+            String::new()
+        } else {
+            format!("host: {}\r\n", self.0)
+        };
+        let more: String =
+            headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let request = format!("GET {path} HTTP/1.1\r\n{host}{more}connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, body.to_owned())
+        (head.to_owned(), body.to_owned())
     }
 
     /// Status and the word for the state of a probe.

@@ -36,6 +36,7 @@ fn full_view() -> View {
             retained_bytes: 6,
             safe_bytes: Some(7),
         }),
+        slot_columns: None,
         oldest_unacknowledged_age: Duration::ZERO,
         tick_age: Duration::ZERO,
         uptime: Duration::from_secs(3),

@@ -1,0 +1,132 @@
+//! The last quarter of an hour of a relay, a sample a second, for the charts of the dashboard.
+//!
+//! Input: a [`View`] a second. Output: [`Columns`] of the samples after a moment. Invariant: memory is bounded by
+//! [`SAMPLES_MAX`]; what is not known is `null` and never 0; latencies are those of the transactions that were settled
+//! since the sample before.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use crate::telemetry::{Histogram, View};
+
+/// 15 minutes.
+const SAMPLES_MAX: usize = 900;
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    at_ms: i64,
+    confirmed: u64,
+    in_flight: u64,
+    received: u64,
+    settled: u64,
+    lag: Option<u64>,
+    retained: Option<u64>,
+    /// Median, 95th and 99th percentile, in microseconds.
+    latency: [Option<u64>; 3],
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    samples: VecDeque<Sample>,
+    before: Histogram,
+}
+
+/// A list for each value, all of the same length, the oldest sample first.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Columns {
+    /// Milliseconds since the Unix epoch.
+    at_ms: Vec<i64>,
+    /// Records that the brokers confirmed, since the process began.
+    confirmed: Vec<u64>,
+    /// Records sent and not confirmed.
+    in_flight: Vec<u64>,
+    /// Positions in the log.
+    received: Vec<u64>,
+    settled: Vec<u64>,
+    /// Bytes of log that the slot has not passed, and that it keeps on disk.
+    lag: Vec<Option<u64>>,
+    retained: Vec<Option<u64>>,
+    /// From commit to confirmation, "at most", in microseconds.
+    p50_us: Vec<Option<u64>>,
+    p95_us: Vec<Option<u64>>,
+    p99_us: Vec<Option<u64>>,
+}
+
+impl History {
+    /// Adds a sample, and forgets the oldest one.
+    pub(super) fn add(&mut self, view: &View, at_ms: i64) {
+        let snapshot = &view.snapshot;
+        let latency = snapshot.commit_to_confirm.since(&self.before);
+        self.before = snapshot.commit_to_confirm;
+        if self.samples.len() == SAMPLES_MAX {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(Sample {
+            at_ms,
+            confirmed: snapshot.confirmed,
+            in_flight: snapshot.in_flight_records,
+            received: snapshot.received_lsn,
+            settled: snapshot.settled_lsn,
+            lag: view.slot.map(|slot| slot.lag_bytes),
+            retained: view.slot.map(|slot| slot.retained_bytes),
+            latency: [500, 950, 990].map(|quantile| latency.quantile_us(quantile)),
+        });
+    }
+
+    /// The samples after this moment, in milliseconds since the Unix epoch.
+    pub(super) fn after(&self, at_ms: i64) -> Columns {
+        let mut columns = Columns::default();
+        for sample in self.samples.iter().filter(|sample| sample.at_ms > at_ms) {
+            let Sample { at_ms, confirmed, in_flight, received, settled, lag, retained, latency } =
+                *sample;
+            let [p50, p95, p99] = latency;
+            columns.at_ms.push(at_ms);
+            columns.confirmed.push(confirmed);
+            columns.in_flight.push(in_flight);
+            columns.received.push(received);
+            columns.settled.push(settled);
+            columns.lag.push(lag);
+            columns.retained.push(retained);
+            columns.p50_us.push(p50);
+            columns.p95_us.push(p95);
+            columns.p99_us.push(p99);
+        }
+        columns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::{BuildInfo, Snapshot, Telemetry};
+
+    #[test]
+    fn the_oldest_samples_are_forgotten() {
+        let telemetry = Telemetry::new(BuildInfo::default());
+        let mut history = History::default();
+        for second in 1..=i64::try_from(SAMPLES_MAX).unwrap() + 5 {
+            history.add(&telemetry.view(), second * 1_000);
+        }
+        let columns = history.after(0);
+        assert_eq!((columns.at_ms.len(), columns.at_ms[0]), (SAMPLES_MAX, 6_000));
+        assert_eq!(columns.lag[0], None, "no slot was seen");
+        assert_eq!(history.after(904_000).at_ms, [905_000]);
+    }
+
+    #[test]
+    fn latencies_are_those_since_the_sample_before() {
+        let telemetry = Telemetry::new(BuildInfo::default());
+        let mut history = History::default();
+        let mut commit_to_confirm = Histogram::default();
+        commit_to_confirm.record(900);
+        telemetry.publish(Snapshot { commit_to_confirm, ..Snapshot::default() });
+        history.add(&telemetry.view(), 1);
+        history.add(&telemetry.view(), 2);
+        commit_to_confirm.record(4_000_000);
+        telemetry.publish(Snapshot { commit_to_confirm, ..Snapshot::default() });
+        history.add(&telemetry.view(), 3);
+        assert_eq!(history.after(0).p99_us, [Some(1_000), None, Some(5_000_000)]);
+    }
+}

@@ -1,0 +1,201 @@
+//! The dashboard at `/`: one page, and the JSON that it shows.
+//!
+//! Input: requests, [`Telemetry`]. Output: the page and its files, which are part of the binary; `/api/v1/state` and
+//! `/api/v1/history`. Invariant: read-only; nothing is loaded from another origin, and a page of another origin gets
+//! nothing (`Sec-Fetch-Site`, `Origin`); on a loopback address only names of this machine are answered, so that a name of
+//! somebody else's cannot be pointed at it.
+
+mod history;
+mod state;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{RawQuery, Request, State as Extract};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+
+use super::{Telemetry, unix_us};
+use history::History;
+use state::State;
+
+/// Between two samples of the charts.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+
+/// What browsers may do with the page: run its own script, and nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const FILES: [(&str, &str, &str); 5] = [
+    ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/dashboard.css", "text/css; charset=utf-8", include_str!("page/dashboard.css")),
+    ("/dashboard.js", "text/javascript; charset=utf-8", include_str!("page/dashboard.js")),
+    ("/uplot.css", "text/css; charset=utf-8", include_str!("page/uplot/uPlot.min.css")),
+    ("/uplot.js", "text/javascript; charset=utf-8", include_str!("page/uplot/uPlot.iife.min.js")),
+];
+
+/// See the module. Cloning shares it.
+#[derive(Debug, Clone)]
+pub(super) struct Dashboard {
+    telemetry: Telemetry,
+    history: Arc<Mutex<History>>,
+    /// It listens on a loopback address.
+    is_local: bool,
+}
+
+impl Dashboard {
+    pub(super) fn new(telemetry: Telemetry, listens_at: IpAddr) -> Self {
+        Self { telemetry, history: Arc::default(), is_local: listens_at.is_loopback() }
+    }
+
+    /// Takes a sample a second, for ever.
+    pub(super) async fn sample(&self) {
+        let mut second = tokio::time::interval(SAMPLE_EVERY);
+        second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            second.tick().await;
+            let view = self.telemetry.view();
+            self.history().add(&view, unix_us() / 1_000);
+        }
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn routes(self) -> Router {
+        let mut routes =
+            Router::new().route("/api/v1/state", get(state)).route("/api/v1/history", get(history));
+        for (path, kind, text) in FILES {
+            routes = routes.route(path, get(move || async move { file(kind, text) }));
+        }
+        routes.layer(from_fn_with_state(self.clone(), guarded)).with_state(self)
+    }
+}
+
+fn file(kind: &'static str, text: &'static str) -> Response {
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
+async fn state(Extract(dashboard): Extract<Dashboard>) -> Response {
+    let view = dashboard.telemetry.view();
+    Json(State::of(&view, &dashboard.telemetry)).into_response()
+}
+
+/// `?after=MILLISECONDS`, since the Unix epoch.
+async fn history(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery) -> Response {
+    let after = match query.as_deref() {
+        None | Some("") => Some(0),
+        Some(query) => query.strip_prefix("after=").and_then(|after| after.parse().ok()),
+    };
+    let Some(after) = after else {
+        let problem = "the query is after=MILLISECONDS, since the Unix epoch\n";
+        return (StatusCode::BAD_REQUEST, problem).into_response();
+    };
+    Json(dashboard.history().after(after)).into_response()
+}
+
+/// Refuses pages of other origins, and adds what keeps ours to itself.
+async fn guarded(Extract(dashboard): Extract<Dashboard>, request: Request, next: Next) -> Response {
+    let mut response = match refusal(request.headers(), dashboard.is_local) {
+        Some(why) => (StatusCode::FORBIDDEN, why).into_response(),
+        None => next.run(request).await,
+    };
+    let added = [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    for (name, value) in added {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn refusal(headers: &HeaderMap, is_local: bool) -> Option<&'static str> {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let host = text("host").unwrap_or_default();
+    if matches!(text("sec-fetch-site"), Some("cross-site" | "same-site")) && !is_visit(headers) {
+        return Some("this page answers no other site\n");
+    }
+    if text("origin").is_some_and(|origin| origin.split_once("://").map(|it| it.1) != Some(host)) {
+        return Some("this page answers no other site\n");
+    }
+    if is_local && !is_of_this_machine(host) {
+        return Some(
+            "http.bind is a loopback address: ask for 127.0.0.1 or localhost, or bind another address\n",
+        );
+    }
+    None
+}
+
+/// Somebody follows a link to the page.
+fn is_visit(headers: &HeaderMap) -> bool {
+    let is = |name: &str, value: &str| headers.get(name).is_some_and(|it| it == value);
+    is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document")
+}
+
+fn is_of_this_machine(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|&(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn pages_of_others_and_names_of_others_are_refused() {
+        let host = ("host", "127.0.0.1:8484");
+        let ours = [
+            headers(&[host]),
+            headers(&[host, ("sec-fetch-site", "same-origin")]),
+            headers(&[host, ("origin", "http://127.0.0.1:8484")]),
+            headers(&[("host", "localhost")]),
+            headers(&[("host", "[::1]:8484")]),
+            headers(&[
+                host,
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", "navigate"),
+                ("sec-fetch-dest", "document"),
+            ]),
+        ];
+        for headers in ours {
+            assert_eq!(refusal(&headers, true), None, "{headers:?}");
+        }
+        let others = [
+            headers(&[host, ("sec-fetch-site", "cross-site")]),
+            headers(&[host, ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")]),
+            headers(&[host, ("origin", "http://evil.example")]),
+            headers(&[host, ("origin", "null")]),
+            headers(&[("host", "evil.example:8484")]),
+            headers(&[]),
+        ];
+        for headers in others {
+            assert!(refusal(&headers, true).is_some(), "{headers:?}");
+        }
+        assert_eq!(refusal(&headers(&[("host", "relay.shop.svc:8484")]), false), None);
+    }
+
+    #[test]
+    fn the_page_is_small_and_loads_nothing_from_elsewhere() {
+        let bytes: usize = FILES.iter().map(|(_, _, text)| text.len()).sum();
+        assert!(bytes < 100_000, "{bytes} bytes");
+        for (path, _, text) in FILES.iter().filter(|(path, ..)| !path.contains("uplot")) {
+            assert!(!text.contains("http://") && !text.contains("https://"), "{path}");
+            assert!(!text.contains("innerHTML") && !text.contains("style="), "{path}");
+        }
+    }
+}

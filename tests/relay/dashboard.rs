@@ -1,0 +1,203 @@
+//! The dashboard: what it says is what the metrics say, in four states, in a browser as a person has it; and who gets
+//! nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rdkafka::mocking::MockCluster;
+use serde_json::Value;
+
+use crate::delivery::idle::ALL;
+use crate::stage::Stage;
+use support::broker::take_down;
+use support::relay_http::RelayHttp;
+use support::skip::skip;
+use support::wait::let_pass;
+use support::{postgres, wait_for};
+
+/// What a browser showed; `None`: this machine has none.
+fn looked(face: &RelayHttp, condition: &str) -> Option<Value> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tools = root.join(".servers/ui");
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let browser: Option<PathBuf> =
+        std::env::split_paths(&folders).map(|it| it.join("chromium")).find(|it| it.is_file());
+    let (Some(browser), true) = (browser, tools.join("node_modules").is_dir()) else {
+        skip("the dashboard in a browser", "needs chromium, and what tests/ui/fetch installs");
+        return None;
+    };
+    let screens = tools.join("screens");
+    std::fs::create_dir_all(&screens).unwrap();
+    let screen = screens.join(format!("{}.png", condition.replace(' ', "-")));
+    let output = Command::new("node")
+        .arg(root.join("tests/ui/look.mjs"))
+        .args([&tools, &browser])
+        .args([face.address(), condition])
+        .arg(screen)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for faults in ["serious", "elsewhere", "said"] {
+        assert_eq!(seen[faults], Value::Array(Vec::new()), "{faults}");
+    }
+    assert_eq!((&seen["charts"], &seen["focus"]), (&4.into(), &"theme".into()));
+    Some(seen)
+}
+
+fn shown<'a>(seen: &'a Value, id: &str) -> &'a str {
+    seen["values"][id].as_str().unwrap_or_else(|| panic!("no {id} in {seen:#}"))
+}
+
+fn state(face: &RelayHttp) -> Value {
+    serde_json::from_str(&face.get("/api/v1/state").1).unwrap()
+}
+
+/// As the page writes it.
+fn number(number: i64) -> String {
+    assert!(number < 1_000);
+    number.to_string()
+}
+
+#[test]
+fn a_relay_that_streams_shows_what_its_metrics_say() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "page_streams");
+    let mut running = stage.relay().run();
+    let face = RelayHttp::of(&mut running);
+    stage.insert("A", 12);
+    stage.insert("B", 5);
+    face.wait_count("postrider_records_confirmed_total", 17);
+    face.wait_ready(200);
+    wait_for("a sample of the slot", || state(&face)["slot"].is_array().then_some(()));
+    let state = state(&face);
+    assert_eq!(state["condition"], "streaming");
+    for (name, metric) in [
+        ("confirmed", "postrider_records_confirmed_total"),
+        ("in_flight_records", "postrider_in_flight_records"),
+        ("transactions_settled", "postrider_transactions_settled_total"),
+    ] {
+        assert_eq!(state["numbers"][name].as_u64(), face.count(metric), "{name}");
+    }
+    let columns = state["slot"].as_array().unwrap();
+    assert!(columns.contains(&serde_json::json!(["slot_name", stage.slot()])), "{columns:?}");
+    if let Some(seen) = looked(&face, "streaming") {
+        assert_eq!(shown(&seen, "confirmed"), number(17));
+        assert_eq!(shown(&seen, "dead_lettered"), number(0));
+        assert_eq!(shown(&seen, "slot_name"), stage.slot());
+        assert_eq!(shown(&seen, "cause"), "");
+        for link in ["Postgres", "Slot", "Relay", "Kafka"] {
+            assert!(!shown(&seen, &format!("chain-{link}")).is_empty());
+        }
+        let topics = &seen["tables"]["topics"];
+        assert_eq!((&topics[0][0], &topics[0][1]), (&stage.topic("A").into(), &"12".into()));
+    }
+    running.stop();
+}
+
+#[test]
+fn a_backlog_is_shown_while_it_is_delivered() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "page_backlog");
+    for _ in 0..200 {
+        stage.sql().run(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+             SELECT 't', '1', 'A', to_jsonb(repeat('x', 100000))",
+        );
+    }
+    let_pass(Duration::from_secs(6), "so old are the rows that the page calls it a backlog");
+    mock.broker_round_trip_time(ALL, Duration::from_secs(1)).unwrap();
+    let relay = stage.relay().set("kafka.max_in_flight", "1MiB").allow_log("cannot reach Kafka");
+    let mut running = relay.run();
+    let face = RelayHttp::of(&mut running);
+    if let Some(seen) = looked(&face, "catching up") {
+        assert_eq!(shown(&seen, "cause"), "");
+    }
+    mock.broker_round_trip_time(ALL, Duration::ZERO).unwrap();
+    face.wait_count("postrider_records_confirmed_total", 200);
+    running.stop();
+}
+
+#[test]
+fn a_broker_that_is_down_is_shown_with_the_cause() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "page_down");
+    let mut running = stage.relay().allow_log("").run();
+    let face = RelayHttp::of(&mut running);
+    stage.insert("A", 3);
+    face.wait_count("postrider_records_confirmed_total", 3);
+    take_down(&mock, 1);
+    stage.insert("A", 2);
+    face.wait_ready(503);
+    assert_eq!(state(&face)["condition"], "not ready");
+    if let Some(seen) = looked(&face, "not ready") {
+        assert!(shown(&seen, "cause").contains("no broker answers"), "{seen:#}");
+        assert!(shown(&seen, "chain-Kafka").contains("see below"));
+        assert_eq!(shown(&seen, "confirmed"), number(3));
+    }
+    running.kill();
+}
+
+#[test]
+fn dead_letters_are_counted_by_their_reason() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "page_letters");
+    let mut running = stage.relay().expect_log("became a dead letter").run();
+    let face = RelayHttp::of(&mut running);
+    stage.insert("not a topic", 4);
+    stage.insert("A", 1);
+    face.wait_count("postrider_records_confirmed_total", 5);
+    face.wait_ready(200);
+    if let Some(seen) = looked(&face, "streaming") {
+        assert_eq!(shown(&seen, "dead_lettered"), number(4));
+        let reasons = seen["tables"]["aside"].to_string();
+        assert!(reasons.contains(r#"["dead letter","invalid_topic","4"]"#), "{reasons}");
+    }
+    running.stop();
+}
+
+#[test]
+fn who_is_no_visitor_of_this_machine_gets_nothing_and_secrets_are_masked() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "page_guarded");
+    let url = stage.database.address().url();
+    let (_, login) = url.split_once("://").unwrap();
+    let (_, password) = login.split_once('@').unwrap().0.split_once(':').unwrap();
+    let relay = stage.relay().set("source.url", &url);
+    let mut running = relay.property("sasl.password", "planted-secret").run();
+    let face = RelayHttp::of(&mut running);
+    face.wait_ready(200);
+    let (head, page) = face.ask("/", &[]);
+    assert!(head.starts_with("HTTP/1.1 200") && page.contains("<title>Postrider</title>"));
+    let lower = head.to_ascii_lowercase();
+    assert!(lower.contains("content-security-policy: default-src 'none'"), "{head}");
+    assert!(!lower.contains("access-control"), "{head}");
+    for path in ["/", "/api/v1/state", "/api/v1/history", "/metrics", "/readyz", "/dashboard.js"] {
+        let (_, body) = face.ask(path, &[]);
+        assert!(!body.contains("planted-secret") && !body.contains(password), "{path}");
+    }
+    assert!(state(&face)["settings"].to_string().contains("source.slot"));
+    let refused: [&[(&str, &str)]; 3] = [
+        &[("host", "evil.example")],
+        &[("origin", "http://evil.example")],
+        &[("sec-fetch-site", "cross-site")],
+    ];
+    for headers in refused {
+        let (head, body) = face.ask("/api/v1/state", headers);
+        assert!(head.starts_with("HTTP/1.1 403") && body.len() < 200, "{headers:?}: {head}");
+    }
+    assert_eq!(face.get("/api/v1/history?after=soon").0, 400);
+    running.stop();
+
+    let mut without = relay_without_page(&stage).run();
+    let face = RelayHttp::of(&mut without);
+    assert_eq!(face.get("/").0, 404);
+    assert_eq!(face.get("/livez").0, 200);
+    without.stop();
+}
+
+fn relay_without_page(stage: &Stage) -> support::relay::Relay {
+    stage.relay().set("http.dashboard", "false")
+}
