@@ -10,13 +10,13 @@
 mod consumer;
 mod judge;
 mod relay;
+mod report;
 mod shop;
 mod stage;
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -45,6 +45,8 @@ use relay::RelayProcess;
 use shop::ShopFigures;
 use stage::{SOURCE, Stage};
 
+/// The option of `--delivery`.
+const DELIVERY: &str = "kafka.delivery";
 /// How long the relay may take from its start to holding the slot.
 const STREAMING_LIMIT: Duration = Duration::from_secs(30);
 /// After the last order, the demo waits for arrivals until none has come for this long.
@@ -54,10 +56,13 @@ const AFTERMATH: Duration = Duration::from_millis(500);
 /// A relay that drains longer than this is stuck.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// `demo [--rate N] [--count N] [--kill-every 5s] [--brokers ..] [--database-url ..]`
+/// How many orders a second there are while the demo stays.
+const STAY_RATE: u32 = 100;
+
+/// `demo [--rate N] [--count N] [--kill-every 5s] [--delivery ..] [--stay] [--brokers ..] [--database-url ..]`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "--set, --config and POSTRIDER_* variables configure the demo's relay, except for the servers, \nthe slot, the publication and the table.\n\nExamples:\n  postrider demo\n  postrider demo --kill-every 1s --brokers localhost:9092 --set kafka.delivery=exactly_once\n  postrider demo --rate 2000 --count 20000 --kill-every 2s\n  postrider demo --count 20000 --output json"
+    after_help = "--set, --config and POSTRIDER_* variables configure the demo's relay, except for the servers, \nthe slot, the publication and the table.\n\nExamples:\n  postrider demo\n  postrider demo --stay\n  postrider demo --kill-every 1s --brokers localhost:9092 --delivery exactly_once\n  postrider demo --rate 2000 --count 20000 --kill-every 2s\n  postrider demo --count 20000 --output json"
 )]
 pub struct DemoArgs {
     /// Orders per second
@@ -69,6 +74,12 @@ pub struct DemoArgs {
     /// Kill and restart the relay this often, such as 5s
     #[arg(long, value_name = "TIME", value_parser = super::parse_duration)]
     pub kill_every: Option<Duration>,
+    /// at_least_once or exactly_once, as kafka.delivery
+    #[arg(long, value_name = "HOW", value_parser = ["at_least_once", "exactly_once"])]
+    pub delivery: Option<String>,
+    /// After the verdict go on with some orders a second, until Ctrl-C: for the dashboard
+    #[arg(long)]
+    pub stay: bool,
     /// A real Kafka instead of the embedded broker
     #[arg(long, value_name = "HOST:PORT,..")]
     pub brokers: Option<String>,
@@ -179,7 +190,7 @@ impl DemoError {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Figures {
     #[serde(flatten)]
     verdict: DeliveryVerdict,
@@ -187,9 +198,26 @@ struct Figures {
     shop: ShopFigures,
 }
 
+impl Figures {
+    /// Exactly once, nothing may come twice.
+    fn is_sound(&self, delivery: Delivery) -> bool {
+        let may_repeat = delivery == Delivery::AtLeastOnce || self.verdict.duplicated == 0;
+        may_repeat && self.verdict.is_sound() && self.shop.is_sound()
+    }
+
+    fn print(&self, context: &Context, delivery: Delivery) -> Result<(), CommandFailure> {
+        if context.json() {
+            return context.print_json(self);
+        }
+        context.print(&report::to_text(self, delivery))
+    }
+}
+
 /// Runs it.
 pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let config = context.load_named(demo_flags(&stage::stand_ins()))?.config;
+    let mut chosen = stage::stand_ins().to_vec();
+    chosen.extend(args.delivery.clone().map(|delivery| (DELIVERY, delivery)));
+    let config = context.load_named(demo_flags(&chosen))?.config;
     let exactly_once = config.kafka.delivery == Delivery::ExactlyOnce;
     let refusal = match context.sets_one_of(&stage::CHOSEN) {
         Some(key) => Some(DemoError::Chosen(key)),
@@ -206,16 +234,10 @@ pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Comman
         let hint = error.hint();
         CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X020, &error, hint)
     })?;
-    if context.json() {
-        context.print_json(&figures)?;
-    } else {
-        context.print(&to_text(&figures))?;
+    if !args.stay {
+        figures.print(context, config.kafka.delivery)?;
     }
-    Ok(if figures.verdict.is_sound() && figures.shop.is_sound() {
-        ExitCode::Ok
-    } else {
-        ExitCode::CheckFailed
-    })
+    Ok(if figures.is_sound(config.kafka.delivery) { ExitCode::Ok } else { ExitCode::CheckFailed })
 }
 
 /// Options that the demo chooses, above all others.
@@ -234,21 +256,38 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     let topics: Vec<String> = event_types(plan.types).into_iter().chain(shop::topics()).collect();
     let mut stage = Stage::set(args.database_url.as_deref(), args.brokers.as_deref(), &topics)?;
     if !context.json() {
-        banner(&stage, args);
+        report::introduce(&stage, args);
     }
     let client = stage.prepare(&topics).await?;
-    let config = context.read_named(demo_flags(&stage.relay_settings()))?.config;
+    let mut settings = stage.relay_settings();
+    settings.extend(args.delivery.clone().map(|delivery| (DELIVERY, delivery)));
+    let config = context.read_named(demo_flags(&settings))?.config;
+    let delivery = config.kafka.delivery;
     let relay = Plan::new(kafka_spec(&config), config);
     stage.make_slot(&client, &relay).await?;
     let mut arguments = context.arguments();
     // The database's address is for the environment, not for the command line.
-    for (key, value) in stage.relay_settings().into_iter().filter(|(key, _)| *key != SOURCE) {
+    for (key, value) in settings.into_iter().filter(|(key, _)| *key != SOURCE) {
         arguments.extend(["--set".into(), format!("{key}={value}").into()]);
     }
     let cast = Cast { kafka: relay.kafka, arguments, shows_arrivals: !context.json() };
+    let stayed = OnceLock::new();
+    let tell = |figures: &Figures| {
+        if args.stay {
+            let _ = stayed.set(figures.clone());
+            // Standard output that is closed is noticed at the end.
+            let _ = figures.print(context, delivery);
+            report::tell_stay(&stage);
+        }
+    };
     let result = tokio::select! {
-        result = play(args, &plan, &stage, &client, cast) => result,
+        result = play(args, &plan, &stage, &client, (cast, &tell)) => result,
         () = stop_signal() => Err(DemoError::Interrupted),
+    };
+    // Who is told to go when all is said and done has not failed.
+    let result = match (result, stayed.into_inner()) {
+        (Err(DemoError::Interrupted), Some(figures)) => Ok(figures),
+        (result, _) => result,
     };
     let cleared = stage.clear(&client).await;
     let figures = result?;
@@ -268,7 +307,7 @@ async fn play(
     plan: &LoadPlan,
     stage: &Stage,
     client: &control::Client,
-    cast: Cast,
+    (cast, tell): (Cast, &dyn Fn(&Figures)),
 ) -> Result<Figures, DemoError> {
     let Cast { kafka, arguments, shows_arrivals } = cast;
     let judge = Arc::new(Mutex::new(Judge::default()));
@@ -298,12 +337,26 @@ async fn play(
             }
             () = sleep_until(next_kill) => {
                 relay.kill_and_restart()?;
+                if shows_arrivals {
+                    report::tell_kill(relay.kills());
+                }
                 next_kill = args.kill_every.map(|every| Instant::now() + every);
             }
         }
     }
     wait_for_arrivals(&judge, &mut relay).await?;
     let kills = relay.kills();
+    if args.stay {
+        consumer.stop()?;
+        tell(&Figures { verdict: lock(&judge).verdict(), kills, shop });
+        let rate = Rate::PerSecond(STAY_RATE);
+        let more = LoadPlan { count: u64::MAX, rate, seed: plan.seed + 1, ..plan.clone() };
+        tokio::select! {
+            ended = load::run(writer.sql(), &more, |_: &load::Written<'_>| {}) => ended.map(drop)?,
+            status = end_of(&mut relay) => return Err(DemoError::RelayEnded(status?)),
+        }
+        return Err(DemoError::ShopEnded);
+    }
     let status = relay.stop(DRAIN_LIMIT)?;
     consumer.stop()?;
     if !status.success() {
@@ -378,48 +431,4 @@ async fn wait_for_arrivals(
 /// A thread that panicked while it held the lock has lost a note, not corrupted one.
 fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
     judge.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[expect(clippy::print_stderr, reason = "the banner is for eyes, not for data")]
-fn banner(stage: &Stage, args: &DemoArgs) {
-    let cruelty = match args.kill_every {
-        Some(every) => format!(", the relay killed (SIGKILL) every {} s", every.as_secs_f64()),
-        None => String::new(),
-    };
-    eprintln!("{}", stage.describe());
-    eprintln!(
-        "first a shop: orders over HTTP, paid and reserved by services that communicate through \
-         the outbox;"
-    );
-    eprintln!("some are refused by the card, some sold out and refunded, some requests sent twice");
-    eprintln!("then a load: {} orders at {} per second{cruelty}", args.count, args.rate);
-    eprintln!("some transactions and savepoints roll back on purpose: they must not arrive\n");
-}
-
-fn to_text(figures: &Figures) -> String {
-    let DeliveryVerdict {
-        committed,
-        delivered,
-        lost,
-        duplicated,
-        phantom,
-        out_of_order,
-        p50_ms,
-        p99_ms,
-    } = figures.verdict;
-    let ShopFigures { orders, repeated_requests, confirmed, cancelled, refunded, stuck } =
-        &figures.shop;
-    let mut text = format!(
-        "\nshop: {orders} orders ({repeated_requests} requests sent twice), {confirmed} confirmed, \
-         {cancelled} cancelled ({refunded} refunded), {stuck} stuck\n\
-         load:\ncommitted     {committed}\ndelivered     {delivered}\n"
-    );
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "lost          {lost}");
-    let _ = writeln!(text, "duplicated    {duplicated}");
-    let _ = writeln!(text, "phantom       {phantom}");
-    let _ = writeln!(text, "out of order  {out_of_order}");
-    let _ = writeln!(text, "kills         {}", figures.kills);
-    let _ = writeln!(text, "commit to consumer: p50 {p50_ms} ms, p99 {p99_ms} ms");
-    text
 }

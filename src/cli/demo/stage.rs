@@ -5,6 +5,7 @@
 //! reads is refused; on the user's database the demo's slot and publication are dropped at the end, tables
 //! and topics stay.
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
@@ -62,6 +63,8 @@ pub(super) struct Stage {
     pub(super) brokers: String,
     /// Slot of the demo. Slots are the whole cluster's: the database's OID keeps two demos apart.
     pub(super) slot: String,
+    /// Where the relay serves its dashboard.
+    pub(super) http: SocketAddr,
 }
 
 impl Stage {
@@ -86,6 +89,7 @@ impl Stage {
             database_url: own_database.or(database_url.map(str::to_owned)).unwrap_or_default(),
             brokers: own_brokers.or(brokers.map(str::to_owned)).unwrap_or_default(),
             slot: String::new(),
+            http: free_port()?,
             cluster,
             broker,
         })
@@ -143,7 +147,7 @@ impl Stage {
             ("source.tables", "public.outbox".to_owned()),
             ("kafka.brokers", self.brokers.clone()),
             ("progress.topic", progress),
-            ("http.bind", String::new()),
+            ("http.bind", self.http.to_string()),
         ]
     }
 
@@ -194,4 +198,9 @@ impl Stage {
     pub(super) fn watchdog() -> Result<Watchdog, DemoError> {
         Ok(Watchdog::new(&Account::Own.make_folder("postrider-demo-")?)?)
     }
+}
+
+/// A port of this machine that nobody has.
+fn free_port() -> std::io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

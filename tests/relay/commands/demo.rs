@@ -1,10 +1,12 @@
 //! `postrider demo` on a database that was there before and stays.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use support::postgres::{self, Database};
+use support::relay_http::RelayHttp;
 use support::wait::wait_until;
 use support::{kafka, wait_for};
 
@@ -62,6 +64,37 @@ fn a_database_that_stays_is_left_as_it_was() {
 }
 
 #[test]
+fn a_demo_that_stays_keeps_its_dashboard_until_it_is_told_to_go() {
+    let database = Database::create(postgres::installed(), "demo_stays");
+    let mut staying = demo(&database, 200)
+        .arg("--stay")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(staying.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let told = lines.find(|line| line.contains("until Ctrl-C")).unwrap();
+    let address = told.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    let drained = std::thread::spawn(move || lines.for_each(drop));
+    let confirmed = || {
+        let (head, body) = RelayHttp::at(&address).ask("/api/v1/state", &[]);
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        let state: serde_json::Value = serde_json::from_str(&body).unwrap();
+        state["numbers"]["confirmed"].as_u64().unwrap()
+    };
+    let before = confirmed();
+    wait_until("further orders", || confirmed() > before);
+    let pid = i32::try_from(staying.id()).ok().and_then(Pid::from_raw).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let output = staying.wait_with_output().unwrap();
+    drained.join().unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&figures["delivered"], &figures["lost"]), (&200.into(), &0.into()));
+    assert_eq!(database.sql().value(LEFT_BEHIND), "0");
+}
+
+#[test]
 fn a_database_that_others_read_is_refused() {
     let database = Database::create(postgres::installed(), "demo_taken");
     let slot = database.name();
@@ -78,7 +111,7 @@ fn a_database_that_others_read_is_refused() {
 fn orders_reach_a_real_kafka_over_topics_that_the_demo_creates() {
     let Some(kafka) = kafka::start(&kafka::Options::default()) else { return };
     let database = Database::create(postgres::installed(), "demo_kafka");
-    let exactly_once = ["--kill-every", "1s", "--set", "kafka.delivery=exactly_once"];
+    let exactly_once = ["--kill-every", "1s", "--delivery", "exactly_once"];
     for cruelty in [&[] as &[&str], &["--kill-every", "1s"], &exactly_once] {
         let mut demo = demo(&database, 3_000);
         let output = demo.args(["--brokers", &kafka.bootstrap()]).args(cruelty).output().unwrap();

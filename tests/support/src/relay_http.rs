@@ -1,5 +1,6 @@
 //! A client of the relay's HTTP face.
 
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::str::FromStr;
@@ -22,6 +23,11 @@ impl RelayHttp {
         Self(line["address"].as_str().unwrap().to_owned())
     }
 
+    /// Of an address, `HOST:PORT`, that is known.
+    pub fn at(address: &str) -> Self {
+        Self(address.to_owned())
+    }
+
     /// `HOST:PORT`.
     pub fn address(&self) -> &str {
         &self.0
@@ -37,14 +43,13 @@ impl RelayHttp {
     pub fn ask(&self, path: &str, headers: &[(&str, &str)]) -> (String, String) {
         let mut stream = TcpStream::connect(&self.0).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let host = if headers.iter().any(|(name, _)| *name == "host") {
-            String::new()
-        } else {
-            format!("host: {}\r\n", self.0)
-        };
-        let more: String =
-            headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let request = format!("GET {path} HTTP/1.1\r\n{host}{more}connection: close\r\n\r\n");
+        let named = headers.iter().any(|(name, _)| *name == "host");
+        let host = Some(("host", self.0.as_str())).filter(|_| !named);
+        let mut lines = String::new();
+        for (name, value) in host.iter().chain(headers) {
+            write!(lines, "{name}: {value}\r\n").unwrap();
+        }
+        let request = format!("GET {path} HTTP/1.1\r\n{lines}connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
