@@ -39,7 +39,7 @@ use selection::Selection;
 /// For each of Postgres and Kafka; they are asked at the same time.
 const LIMIT: Duration = Duration::from_secs(9);
 
-/// `doctor [--only ID ..] [--deny-warnings]`
+/// `doctor [--only ID ..] [--allow ID ..] [--deny-warnings]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Asks Postgres, Kafka, the relay at http.bind and this machine, and writes nothing.
@@ -51,11 +51,15 @@ warns). What made a check of --only impossible is shown with it, and counts.
 Examples:
   postrider doctor
   postrider doctor --output json | jq -r '.checks[] | select(.status == \"fail\") | .fix'
-  postrider doctor --only slot --only kafka.listeners")]
+  postrider doctor --only slot --only kafka.listeners
+  postrider doctor --deny-warnings --allow kafka.tls --allow slot.limit")]
 pub struct DoctorArgs {
     /// Show only checks whose id begins so, such as slot or slot.limit; may be repeated
     #[arg(long, value_name = "ID")]
     pub only: Vec<String>,
+    /// Known, and no reason to exit with 1: checks whose id begins so; may be repeated
+    #[arg(long, value_name = "ID")]
+    pub allow: Vec<String>,
     /// Exit with 1 if anything warns
     #[arg(long)]
     pub deny_warnings: bool,
@@ -64,6 +68,7 @@ pub struct DoctorArgs {
 /// Runs it.
 pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let selection = Selection::of(&args.only)?;
+    let allowed = Selection::of(&args.allow)?;
     let mut checks = match context.load(Vec::new()) {
         Ok(loaded) => {
             let config = &loaded.config;
@@ -89,6 +94,9 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
         assert!(selection::is_known(check.id), "`{}` is not among the ids of checks", check.id);
     }
     checks.retain(|check| selection.shows(check));
+    for check in checks.iter_mut().filter(|check| check.outcome >= Outcome::Warn) {
+        check.is_allowed = !args.allow.is_empty() && allowed.has(check.id);
+    }
     let report = Report { checks };
     if context.json() {
         context.print_json(&report.to_json())?;

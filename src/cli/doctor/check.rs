@@ -55,12 +55,21 @@ pub(super) struct Check {
     pub(super) fix: Option<String>,
     /// Of the error that the relay would end with.
     pub(super) code: Option<ErrorCode>,
+    /// It is known, and does not count.
+    pub(super) is_allowed: bool,
 }
 
 impl Check {
     /// As it should be.
     pub(super) fn pass(id: &'static str, finding: impl Into<String>) -> Self {
-        Self { id, outcome: Outcome::Pass, finding: finding.into(), fix: None, code: None }
+        Self {
+            id,
+            outcome: Outcome::Pass,
+            finding: finding.into(),
+            fix: None,
+            code: None,
+            is_allowed: false,
+        }
     }
 
     /// It could not be asked.
@@ -101,6 +110,7 @@ impl Check {
                 finding: format!("{}{place}{why}", finding.what),
                 fix: finding.help,
                 code: Some(finding.code),
+                is_allowed: false,
             }
         })
     }
@@ -113,6 +123,7 @@ impl Check {
             "finding": self.finding,
             "fix": self.fix,
             "code": self.code.map(ErrorCode::as_str),
+            "allowed": self.is_allowed,
         })
     }
 }

@@ -256,7 +256,7 @@ fn surveyed(
             };
             let check = Check::warn(id, finding.to_string(), finding.help.clone());
             let fix = check.fix.filter(|_| outcome != Outcome::Pass);
-            Check { id, outcome, finding: check.finding, fix, code: None }
+            Check { outcome, fix, ..check }
         }));
         if checks.len() == before {
             let unknown = match id {

@@ -14,9 +14,10 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// The worst of all.
+    /// The worst of all that count.
     pub(super) fn worst(&self) -> Outcome {
-        self.checks.iter().map(|check| check.outcome).max().unwrap_or(Outcome::Pass)
+        let counting = self.checks.iter().filter(|check| !check.is_allowed);
+        counting.map(|check| check.outcome).max().unwrap_or(Outcome::Pass)
     }
 
     fn count(&self, outcome: Outcome) -> usize {
@@ -37,7 +38,7 @@ impl Report {
             if let Some(code) = check.code {
                 let _ = write!(out, " ({})", code.as_str());
             }
-            out.push('\n');
+            out.push_str(if check.is_allowed { " (allowed)\n" } else { "\n" });
             if let Some(fix) = &check.fix {
                 let _ = writeln!(out, "      fix: {fix}");
             }
@@ -99,6 +100,11 @@ mod tests {
         let value = report.to_json();
         assert_eq!((value["ok"].as_bool(), value["failed"].as_u64()), (Some(false), Some(1)));
         assert_eq!(value["checks"][1]["fix"], "repair it");
+        let mut report = report;
+        report.checks[1].is_allowed = true;
+        assert_eq!(report.worst(), Outcome::Warn);
+        assert!(report.to_text(false).contains("FAIL  a.longer  broken (allowed)\n"));
+        assert_eq!(report.to_json()["checks"][1]["allowed"], true);
         assert!(report.to_text(true).contains("\x1b[1;31mFAIL\x1b[0m"));
     }
 }

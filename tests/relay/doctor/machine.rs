@@ -63,6 +63,9 @@ fn a_machine_with_narrow_limits_is_told() {
     let report = Report::asked(&narrow, &["--only", "host", "--deny-warnings"]);
     assert!(report.wrong().iter().all(|id| id.starts_with("host")), "{:?}", report.wrong());
     assert_eq!(report.exit, Some(1));
+    let words = ["--only", "host", "--deny-warnings", "--allow", "host"];
+    let known = Report::asked(&narrow, &words);
+    assert_eq!((known.status("host.descriptors"), known.exit), ("warn", Some(0)));
 }
 
 #[test]
