@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
+use tokio::sync::watch;
 
 use super::context::Context;
 use super::exit::ExitCode;
@@ -59,10 +60,10 @@ pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, Co
     let runtime = super::runtime()?;
     if !args.execute {
         let found = runtime.block_on(preview(&plan, &job))?;
-        print_plan(&plan, &found, context)?;
+        print_plan(&plan, &found, args.restart, context)?;
         return Ok(ExitCode::Ok);
     }
-    let summary = deliver(&runtime, plan, job);
+    let summary = deliver(&runtime, plan, job, None);
     runtime.shutdown_background();
     let summary = summary?;
     if context.json() {
@@ -76,17 +77,18 @@ pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, Co
     Ok(if summary.caught_up { ExitCode::Ok } else { ExitCode::Unavailable })
 }
 
-/// Delivers a job's rows; the first signal ends it in good order, the second at once.
+/// Delivers a job's rows, so many where they were counted; the first signal ends it in good order, the second at once.
 pub(super) fn deliver(
     runtime: &tokio::runtime::Runtime,
     plan: Plan,
     job: TableJob,
+    rows: Option<u64>,
 ) -> Result<Summary, CommandFailure> {
     let stop = StopSignal::default();
     let telemetry = Telemetry::new(version::build_info(&plan.config.source.slot));
     runtime.block_on(async {
         tokio::spawn(listen_for_signals(stop.clone()));
-        let progress = tell_progress(telemetry.clone());
+        let progress = tell_progress(telemetry.clone(), count(plan.clone(), job.clone(), rows));
         tokio::select! {
             summary = Box::pin(deliver_tables(plan, job, stop, telemetry)) => Ok(summary?),
             never = progress => match never {},
@@ -94,13 +96,33 @@ pub(super) fn deliver(
     })
 }
 
-async fn tell_progress(telemetry: Telemetry) -> std::convert::Infallible {
+/// How many rows there are to deliver; `None`: nobody knows yet, as of a repair, which finds out first.
+fn count(plan: Plan, job: TableJob, known: Option<u64>) -> watch::Receiver<Option<u64>> {
+    let (counted, rows) = watch::channel(known);
+    if known.is_none() && !matches!(job.rows, TableRows::Repair(_)) {
+        tokio::spawn(async move {
+            // What keeps rows from being counted keeps them from being delivered, and is told there.
+            if let Ok(found) = preview(&plan, &job).await {
+                counted.send_replace(Some(found.rows()));
+            }
+        });
+    }
+    rows
+}
+
+async fn tell_progress(
+    telemetry: Telemetry,
+    rows: watch::Receiver<Option<u64>>,
+) -> std::convert::Infallible {
     let mut before = 0;
     loop {
         tokio::time::sleep(PROGRESS_EVERY).await;
         let confirmed = telemetry.view().snapshot.confirmed;
         let per_second = confirmed.saturating_sub(before) / PROGRESS_EVERY.as_secs();
-        tracing::info!(confirmed, per_second, "delivering rows");
+        let rows = *rows.borrow();
+        let left = rows.map(|rows| rows.saturating_sub(confirmed));
+        let seconds_left = left.and_then(|left| left.checked_div(per_second));
+        tracing::info!(confirmed, rows, per_second, seconds_left, "delivering rows");
         before = confirmed;
     }
 }
@@ -110,14 +132,22 @@ fn text(summary: &Summary) -> String {
     let verdict = if summary.caught_up {
         "the backfill has ended: `postrider run` delivers what has committed since"
     } else {
-        "the backfill was interrupted: run it again before `postrider run`"
+        "the backfill was interrupted: run it again before `postrider run` (where no progress is kept, with --restart, which \
+         sends all rows again; `postrider repair --execute` sends the missing ones)"
     };
     format!(
         "{confirmed} records confirmed, {dead_letters} dead letters, {skipped} rows left out\n{verdict}\n"
     )
 }
 
-fn print_plan(plan: &Plan, found: &JobPreview, context: &Context) -> Result<(), CommandFailure> {
+fn print_plan(
+    plan: &Plan,
+    found: &JobPreview,
+    restart: bool,
+    context: &Context,
+) -> Result<(), CommandFailure> {
+    // With progress in Kafka one goes on, and nothing is sent again.
+    let is_restarted = restart && !plan.keeps_progress();
     let slot = &plan.config.source.slot;
     if context.json() {
         return context.print_json(&json!({
@@ -139,8 +169,15 @@ fn print_plan(plan: &Plan, found: &JobPreview, context: &Context) -> Result<(), 
         (Some(begun), _) if begun.repair.is_some() => {
             format!("a repair of slot `{slot}` has begun: a backfill would be refused")
         }
-        (Some(_), _) => format!("goes on with a backfill of slot `{slot}` that has begun"),
-        (None, true) => format!("slot `{slot}` exists: a backfill would be refused"),
+        (Some(_), _) => {
+            format!("goes on with a backfill of slot `{slot}` that has begun: these rows are left")
+        }
+        (None, true) if is_restarted => {
+            format!("sends all rows again, with slot `{slot}` that is there")
+        }
+        (None, true) => format!(
+            "slot `{slot}` exists: a backfill would be refused; `postrider repair` sends what is missing"
+        ),
         (None, false) => format!("makes slot `{slot}`"),
     };
     context.print(&(lines.concat() + &state + "\nnothing was written; --execute delivers\n"))

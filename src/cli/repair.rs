@@ -108,7 +108,7 @@ pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<ExitCode, Comm
         return Ok(ExitCode::Ok);
     }
     let rows = TableRows::Repair(job);
-    let summary = deliver(&runtime, plan, TableJob { rows, rate: args.rate });
+    let summary = deliver(&runtime, plan, TableJob { rows, rate: args.rate }, None);
     runtime.shutdown_background();
     let summary = summary?;
     if context.json() {

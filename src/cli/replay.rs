@@ -10,11 +10,13 @@ use clap::{ArgGroup, Args};
 use serde_json::json;
 
 use super::backfill::deliver;
+use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use postrider_core::route::{check_topic, rfc3339};
-use postrider_relay::{Plan, RowFilter, TableJob, TablePreview, TableRows, preview};
+use postrider_postgres::wal::WalError;
+use postrider_relay::{Plan, RelayError, RowFilter, TableJob, TablePreview, TableRows, preview};
 use postrider_service::units::parse_duration;
 
 /// `replay [--since MOMENT] [--until MOMENT] [--type TYPE] [--key KEY] [--id ID] [--to TOPIC]`
@@ -95,12 +97,13 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
     let plan = Plan { topic: args.to.clone(), ..Plan::of(context.load(Vec::new())?.config) };
     let job = TableJob { rows: TableRows::Replay(args.filter()), rate: args.rate };
     let runtime = super::runtime()?;
+    // What Postgres cannot read is refused before anything is sent.
+    let found = runtime.block_on(preview(&plan, &job)).map_err(mistyped)?;
     if !args.execute {
-        let found = runtime.block_on(preview(&plan, &job))?;
         print_plan(&found.tables, context)?;
         return Ok(ExitCode::Ok);
     }
-    let summary = deliver(&runtime, plan, job);
+    let summary = deliver(&runtime, plan, job, Some(found.rows()));
     runtime.shutdown_background();
     let summary = summary?;
     if context.json() {
@@ -113,6 +116,19 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
         ))?;
     }
     Ok(if summary.caught_up { ExitCode::Ok } else { ExitCode::Unavailable })
+}
+
+/// Text that is no value of its column (class 22, data exception) is a mistake of the command line.
+fn mistyped(error: RelayError) -> CommandFailure {
+    let RelayError::Wal(WalError::Server(message)) = &error else { return error.into() };
+    if !message.code.starts_with("22") {
+        return error.into();
+    }
+    let what = format!("Postgres cannot read a value of the filter: {}", message.message);
+    CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what).help(
+        "--since and --until take a time, such as 2026-11-20T08:00Z, or how long ago, such as 2h; --id, --key and --type a \
+         value of their column's type",
+    )
 }
 
 fn print_plan(tables: &[TablePreview], context: &Context) -> Result<(), CommandFailure> {

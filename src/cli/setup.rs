@@ -133,12 +133,14 @@ pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Comma
         return Ok(ExitCode::Ok);
     }
     let mut done = Done::default();
-    if args.existing == Some(ExistingRows::Send) {
-        done.remarks.push(TO_BACKFILL.to_owned());
-    }
     let progress = progress_topic(args, &relay.config);
     let runtime = super::runtime()?;
     let made = runtime.block_on(make(&plan, &relay, progress.as_ref(), &mut done));
+    if args.existing == Some(ExistingRows::Send) {
+        // It makes none for them.
+        let has_slot = done.made.iter().any(|made| made.object.starts_with("replication slot"));
+        done.remarks.push(if has_slot { HAS_SLOT } else { TO_BACKFILL }.to_owned());
+    }
     let made = made.and_then(|()| done.mark_beginning(&relay, &runtime));
     let made = made.map_err(|failure| {
         let is_missing = existing_tables && failure.is(ErrorCode::TABLE_MISSING);
@@ -222,6 +224,9 @@ fn another_role(role: String) -> CommandFailure {
 
 const TO_BACKFILL: &str = "the slot is left to `postrider backfill --execute`, which delivers the rows \
                            that are there and makes it";
+
+const HAS_SLOT: &str = "the slot exists: rows of before it are not sent by `postrider backfill`, which makes its slot; \
+                        `postrider repair` sends those of them that are missing in Kafka";
 
 const NO_SUCH_TABLE: &str = "--table must name an existing table: correct the name; to create the \
                              table, leave --table out and set source.tables to its name";

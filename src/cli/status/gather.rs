@@ -13,6 +13,8 @@ use super::relay::{RelayFacts, Silence, relay_facts};
 use crate::doctor::check::{bytes, duration};
 use crate::failure::CommandFailure;
 use postrider_config::{Config, SourceMode};
+use postrider_core::lsn::Lsn;
+use postrider_core::progress::BackfillProgress;
 use postrider_kafka::{Lineage, cluster_facts, newest_progress, topic_bounds};
 use postrider_postgres::control::{self, ServerFacts, SlotFacts, SlotSample};
 use postrider_relay::Plan;
@@ -29,10 +31,30 @@ pub(super) struct Status {
     relay: Result<RelayFacts, Silence>,
     brokers: Result<usize, String>,
     /// Where the progress in Kafka is; `None`: none is kept.
-    progress: Option<Result<Option<String>, String>>,
+    progress: Option<Result<Option<Place>, String>>,
     /// Offsets in the dead-letter topic; `None`: there is no such topic.
     dead_letters: Result<Option<u64>, String>,
     dead_letter_topic: String,
+}
+
+/// How far the progress in Kafka is.
+struct Place {
+    end: Lsn,
+    /// `backfill` or `repair`, if one has begun and not ended: `end` counts what it has delivered.
+    unfinished: Option<&'static str>,
+}
+
+impl Place {
+    fn to_text(&self) -> String {
+        match self.unfinished {
+            Some(command) => format!(
+                "in Kafka: a {command} that has not ended; `postrider {command}` says what is left, and goes on \
+                 with --execute"
+            ),
+            None if self.end == Lsn::ZERO => "in Kafka, no row delivered yet".to_owned(),
+            None => format!("in Kafka, up to {}", self.end),
+        }
+    }
 }
 
 /// What the server knows. No table is looked at: one that somebody locks, or that is large, holds nothing up.
@@ -141,8 +163,7 @@ impl Status {
         match &self.progress {
             None => line("progress", "none is kept in Kafka: the slot says where delivery goes on"),
             Some(Ok(None)) => line("progress", "none yet"),
-            Some(Ok(Some(at))) if at == "0/0" => line("progress", "in Kafka, no row delivered yet"),
-            Some(Ok(Some(at))) => line("progress", &format!("in Kafka, up to {at}")),
+            Some(Ok(Some(place))) => line("progress", &place.to_text()),
             Some(Err(why)) => line("progress", why),
         }
         match &self.dead_letters {
@@ -228,7 +249,10 @@ impl Status {
         };
         let progress = match &self.progress {
             None => Value::Null,
-            Some(Ok(at)) => json!({ "end": at }),
+            Some(Ok(None)) => json!({ "end": null, "unfinished": null }),
+            Some(Ok(Some(Place { end, unfinished }))) => {
+                json!({ "end": end.to_string(), "unfinished": unfinished })
+            }
             Some(Err(why)) => error(why),
         };
         json!({
@@ -290,7 +314,7 @@ async fn of_postgres(plan: &Plan) -> Result<Source, CommandFailure> {
     Ok(Source { server, slot })
 }
 
-fn progress(plan: &Plan, server: &ServerFacts) -> Result<Option<String>, String> {
+fn progress(plan: &Plan, server: &ServerFacts) -> Result<Option<Place>, String> {
     let Some((system, _)) = server.system.clone() else {
         return Err("the role may not ask for the cluster's identifier".to_owned());
     };
@@ -301,7 +325,13 @@ fn progress(plan: &Plan, server: &ServerFacts) -> Result<Option<String>, String>
         ..Lineage::default()
     };
     match newest_progress(&plan.kafka, &lineage.key()) {
-        Ok(found) => Ok(found.map(|found| found.mark.end.to_string())),
+        Ok(found) => Ok(found.map(|found| {
+            let command = |begun: BackfillProgress| match begun.repair {
+                Some(_) => "repair",
+                None => "backfill",
+            };
+            Place { end: found.mark.end, unfinished: found.backfill.map(command) }
+        })),
         Err(error) => Err(told(&error.into())),
     }
 }

@@ -464,7 +464,7 @@ impl ControlError {
                 publish_whole(publication, table)
             ),
             Self::SlotMissing { slot, others } => format!(
-                "{}; at a first start: `postrider setup`; if the slot was there before (a failover, \
+                "{}; at a first start: `postrider setup`, and `postrider backfill --execute` after its `--existing send`; if the slot was there before (a failover, \
                  a restored backup, a dropped slot), a new one delivers nothing that was committed \
                  before it: `postrider repair` finds out which rows are missing in Kafka, and makes it; or \
                  `postrider setup --from-now`, and {INSERT_AGAIN}",

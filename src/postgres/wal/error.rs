@@ -456,8 +456,8 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
             "the role must be allowed to replicate: ALTER ROLE <role> REPLICATION;"
         }
         "42501" => {
-            "grant the role what the message names, or let a role do it that has it; which command \
-             needs which rights: docs/operations.md, Privileges"
+            "grant the role what the message names (a table: GRANT SELECT ON <table> TO <role>;), or let a role \
+             do it that has it; which command needs which rights: docs/operations.md, Privileges"
         }
         "42704" => {
             "are source.slot and source.publication right? If this database was never set up: \

@@ -40,7 +40,7 @@ pub use stream::Stream;
 pub(crate) use table::columns_sql;
 pub use table::{
     OrderColumn, Positions, RowColumn, RowNumbers, RowNumbersWriter, ScanRequest, TableFile,
-    TableScan, TableStream, lock_tables, sql_rows, table_files,
+    TableScan, TableStream, lock_tables, sql_after, sql_rows, table_files,
 };
 pub use tls::TlsFilesError;
 pub(crate) use transport::Socket;

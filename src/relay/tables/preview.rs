@@ -7,14 +7,15 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::session::{Found, find};
+use super::backfill::committed_in;
+use super::session::{Found, find, reached};
 use super::{TableJob, TableRows};
 use crate::blocking::run_blocking;
 use crate::error::RelayError;
 use crate::plan::Plan;
 use postrider_core::progress::{BackfillProgress, Lineage};
 use postrider_kafka::newest_progress;
-use postrider_postgres::wal::{Connection, WalError, sql_rows};
+use postrider_postgres::wal::{Connection, WalError, sql_after, sql_rows};
 
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,6 +46,13 @@ pub struct JobPreview {
     pub slot_exists: bool,
 }
 
+impl JobPreview {
+    /// How many rows would be delivered.
+    pub fn rows(&self) -> u64 {
+        self.tables.iter().map(|table| table.rows).sum()
+    }
+}
+
 /// Looks at both sides.
 pub async fn preview(plan: &Plan, job: &TableJob) -> Result<JobPreview, RelayError> {
     let wanted = plan.requirements()?;
@@ -53,7 +61,7 @@ pub async fn preview(plan: &Plan, job: &TableJob) -> Result<JobPreview, RelayErr
     run_blocking(move || {
         let mut connection = Connection::open(&found.plan.config.source.connect, &found.params)?;
         let begun = if asks_kafka { begun(&found, &mut connection)? } else { None };
-        let tables = counts(&found, &mut connection)?;
+        let tables = counts(&found, &mut connection, begun.as_ref())?;
         Ok(JobPreview { tables, begun, slot_exists: found.inspection.slot.is_some() })
     })
     .await?
@@ -70,10 +78,23 @@ fn begun(
     Ok(newest.and_then(|progress| progress.backfill))
 }
 
-fn counts(found: &Found, connection: &mut Connection) -> Result<Vec<TablePreview>, WalError> {
+/// `begun`: only rows that it has not delivered yet count.
+fn counts(
+    found: &Found,
+    connection: &mut Connection,
+    begun: Option<&BackfillProgress>,
+) -> Result<Vec<TablePreview>, RelayError> {
+    let cursor = begun.and_then(|begun| begun.cursor.as_ref());
+    let reached = cursor.map_or(Ok(0), |cursor| reached(found, cursor))?;
+    let seen = begun.map(|begun| begun.snapshot.as_str()).filter(|seen| !seen.is_empty());
     let mut tables = Vec::new();
-    for table in &found.tables {
-        let condition = table.condition.as_deref().unwrap_or("true");
+    for (at, table) in found.tables.iter().enumerate() {
+        let after = cursor.filter(|_| at == reached);
+        let after = after.map(|cursor| sql_after(&table.order_by, &cursor.after));
+        let done = (at < reached).then(|| "false".to_owned());
+        let conditions = table.condition.clone().into_iter().chain(seen.map(committed_in));
+        let conditions = conditions.chain(after).chain(done).map(|one| format!("({one})"));
+        let condition = conditions.chain(["true".to_owned()]).collect::<Vec<_>>().join(" AND ");
         let rows = sql_rows(&table.name, table.facts.is_partitioned());
         let rows =
             connection.patient_query(&format!("SELECT count(*) FROM {rows} WHERE {condition}"))?;

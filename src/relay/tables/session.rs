@@ -226,7 +226,7 @@ fn scans(
 }
 
 /// The table that a place is in, if it is one in the order that it has now.
-fn reached(found: &Found, cursor: &RowCursor) -> Result<usize, TableRowsError> {
+pub(super) fn reached(found: &Found, cursor: &RowCursor) -> Result<usize, TableRowsError> {
     let is_in = |table: &FoundTable| {
         let columns = table.order_by.iter().map(|column| &column.name);
         table.name.to_string() == cursor.table && columns.eq(&cursor.order_by)

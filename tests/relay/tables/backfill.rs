@@ -63,6 +63,25 @@ fn an_empty_outbox_has_a_slot_afterwards_and_is_refused_a_second_one() {
     }
 }
 
+/// Rows of before a slot that is there are not for a backfill, whatever was asked of setup.
+#[test]
+fn setup_and_plan_say_what_a_backfill_would_do_with_a_slot_that_is_there() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = empty_stage(&kafka.bootstrap(), "existing");
+    insert_in_time(&stage, "A", 20);
+    let relay = stage.relay().unprepared();
+    let remarks = || json(&relay, &["setup", "--existing", "send"])["remarks"].to_string();
+    let left = remarks();
+    assert!(left.contains("left to `postrider backfill --execute`"), "{left}");
+    stage.create_slot();
+    let there = remarks();
+    assert!(there.contains("postrider repair") && !there.contains("is left to"), "{there}");
+    let plan = |arguments: &[&str]| relay.start(arguments).outcome().stdout;
+    assert!(plan(&["backfill"]).contains("would be refused"));
+    assert!(plan(&["backfill", "--restart"]).contains("sends all rows again"));
+    assert_eq!(json(&relay, &["backfill", "--restart", "--execute"])["summary"]["confirmed"], 20);
+}
+
 /// Several tables, one of them in partitions, another encoding, and values that COPY escapes.
 #[test]
 fn rows_of_every_table_and_partition_come_as_the_stream_would_have_sent_them() {

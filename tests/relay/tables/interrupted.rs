@@ -49,6 +49,10 @@ fn g6_a_backfill_that_is_killed_goes_on_and_repeats_nothing() {
     }
     let delivered = stage.records().len();
     assert!((1_000..ROWS).contains(&delivered), "{delivered} of {ROWS} before the last attempt");
+    // The plan counts what is left, and none of the writer's rows of after the slot.
+    let plan = json(&relay, &["backfill"]);
+    let status = relay.start(&["status", "--output", "json"]).outcome().stdout;
+    assert!(status.contains(r#""unfinished":"backfill""#), "{status}");
     // What is delivered may be deleted, and does not count.
     let some =
         "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY created_at LIMIT 500)";
@@ -57,7 +61,9 @@ fn g6_a_backfill_that_is_killed_goes_on_and_repeats_nothing() {
     let refused = relay.clone().unprepared().run().outcome();
     assert_eq!(refused.status.code(), Some(70));
     assert!(refused.log.concat().contains("PR-P080"), "{:?}", refused.log);
-    assert_eq!(json(&relay, &["backfill", "--execute"])["finished"], true);
+    let done = json(&relay, &["backfill", "--execute"]);
+    assert_eq!(done["finished"], true);
+    assert_eq!(done["summary"]["confirmed"], plan["tables"][0]["rows"], "{plan}");
     let running = relay.clone().unprepared().run();
     writer.stop();
     stage.wait_acknowledged(stage.log_end());

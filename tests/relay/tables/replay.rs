@@ -63,3 +63,20 @@ fn what_is_sent_again_is_what_sql_counts_and_is_marked() {
     relay.run_once();
     assert_eq!(stage.records().len(), sent + 55 + 55);
 }
+
+#[test]
+fn a_filter_that_postgres_cannot_read_is_a_mistake_of_the_command_line() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "replay_mistyped");
+    let relay = stage.relay();
+    for filter in [["--id", "abc"], ["--since", "5parsecs"]] {
+        for execute in [&[] as &[&str], &["--execute"]] {
+            let refused =
+                relay.start(&[&["replay"], filter.as_slice(), execute].concat()).outcome();
+            let said = refused.log.join("\n");
+            assert_eq!(refused.status.code(), Some(2), "{filter:?}: {said}");
+            assert!(said.contains(filter[1]) && said.contains("how long ago"), "{said}");
+        }
+    }
+    assert_eq!(stage.records(), []);
+}

@@ -103,11 +103,7 @@ impl ScanRequest {
         let columns: Vec<String> = columns.iter().map(|column| identifier(&column.name)).collect();
         let order: Vec<String> = self.order_by.iter().map(OrderColumn::sql).collect();
         let (columns, order) = (columns.join(", "), order.join(", "));
-        let after = self.after.as_ref().map(|values| {
-            // A literal takes the type of the column that it is compared with.
-            let values: Vec<String> = values.iter().map(|value| literal(value)).collect();
-            format!("({order}) > ({})", values.join(", "))
-        });
+        let after = self.after.as_ref().map(|values| sql_after(&self.order_by, values));
         let condition = self.condition.as_ref().map(|condition| format!("({condition})"));
         let conditions: Vec<String> = condition.into_iter().chain(after).collect();
         let filter = match conditions.join(" AND ") {
@@ -117,6 +113,14 @@ impl ScanRequest {
         let order = if order.is_empty() { order } else { format!(" ORDER BY {order}") };
         format!("COPY (SELECT {columns} FROM {rows}{filter}{order}) TO STDOUT")
     }
+}
+
+/// SQL for: the row comes behind the one with these values of the columns.
+pub fn sql_after(order_by: &[OrderColumn], values: &[String]) -> String {
+    let order: Vec<String> = order_by.iter().map(OrderColumn::sql).collect();
+    // A literal takes the type of the column that it is compared with.
+    let values: Vec<String> = values.iter().map(|value| literal(value)).collect();
+    format!("({}) > ({})", order.join(", "), values.join(", "))
 }
 
 impl TableScan {
