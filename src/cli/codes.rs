@@ -49,7 +49,7 @@ codes! {
     P074 P075 P076 P077 P078 P079 P080 P081 P082 P083 P084 P085 P086 P087 P088 P089
     P090 P091 P092 P096 P097 P098 P099 P100 P101 P102 P103 P104 P105
     P106 P107 P108
-    P110 P111 P112 P113 P114 P115 P116
+    P110 P111 P112 P113 P114 P115 P116 P117
     K001 K002 K003 K004 K005 K006 K007 K008 K009 K010 K011 K012 K013 K014 K016 K017
     K020 K021 K022 K023 K030 K031 K032 K033 K034 K035 K036 K040 K041 K042 K043 K044
     K045
@@ -218,6 +218,7 @@ pub(super) fn prune(error: &PruneError) -> ErrorCode {
         PruneError::Needed { .. } => ErrorCode::P096,
         PruneError::NotByAge { .. } => ErrorCode::P098,
         PruneError::DayOccupied { .. } => ErrorCode::P099,
+        PruneError::DayTaken { .. } => ErrorCode::P117,
         PruneError::IndexMissing { .. } => ErrorCode::P079,
         PruneError::Locked { .. } => ErrorCode::P092,
     }

@@ -58,6 +58,7 @@ use postrider_core::session::CoalescingProfile;
 pub use bootstrap::begin_stream;
 pub use error::RelayError;
 pub use plan::Plan;
+pub use poll::poll_mark;
 pub use postrider_core::gate::{Facts, GateError, Resume, Warning, judge};
 pub use postrider_core::session::ControlRequest;
 pub use specs::{kafka_spec, review};
@@ -67,7 +68,7 @@ pub use supervise::{deliver, run};
 pub use tables::{
     JobPreview, RepairCounts, RepairJob, RepairPreview, RepairSlot, RowFilter, TableJob,
     TablePreview, TableRows, TableRowsError, UnknownReason, deliver_tables, preview,
-    preview_repair,
+    preview_repair, refuse_without_zone,
 };
 
 /// How this run differs from the ordinary, endless one.

@@ -68,6 +68,7 @@ fn refused(table: &PruneTable, day: &Day, added: Added) -> Option<PruneError> {
     match added {
         Added::Created | Added::Covered => None,
         Added::Occupied => Some(PruneError::DayOccupied { table, partition }),
+        Added::Taken => Some(PruneError::DayTaken { table, partition }),
         Added::Locked => {
             let object = format!("table {table}, which was to have partition {partition},");
             Some(PruneError::Locked { object, attempts: ATTEMPTS })
@@ -114,6 +115,7 @@ const fn word(added: Option<Added>) -> (&'static str, &'static str) {
         Some(Added::Created) => ("created", "created"),
         Some(Added::Covered) => ("covered", "covered by another one meanwhile"),
         Some(Added::Occupied) => ("occupied", "not created: the default partition is in the way"),
+        Some(Added::Taken) => ("taken", "not created: something else has its name"),
         Some(Added::Locked) => ("locked", "not created: the table was locked by others"),
     }
 }

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::VerifyError;
 use crate::failure::CommandFailure;
-use postrider_config::{Config, Rejected};
+use postrider_config::{Config, Rejected, SourceMode};
 use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Translator;
@@ -26,7 +26,7 @@ use postrider_postgres::wal::{
 use postrider_relay::compare::{
     Columns, Content, Entry, Expected, Horizon, Sorter, TimeColumn, TopicNumbers, flag,
 };
-use postrider_relay::{Plan, RelayError};
+use postrider_relay::{Plan, RelayError, poll_mark, refuse_without_zone};
 
 /// A single wait for rows, so that a signal is noticed.
 const TICK: Duration = Duration::from_millis(200);
@@ -202,16 +202,16 @@ impl Tables {
     }
 
     /// Refuses a table without the column that the window is of.
-    fn check_times(&self, looks: &Looks) -> Result<(), VerifyError> {
+    fn check_times(&mut self, looks: &Looks) -> Result<(), CommandFailure> {
         let Some(TimeColumn { name, .. }) = &looks.columns.time else { return Ok(()) };
         for (table, facts) in self.wanted.tables.iter().zip(&self.inspection.tables) {
+            let oid = facts.as_ref().map_or(0, |facts| facts.oid);
+            refuse_without_zone(&mut self.connection, (&table.to_string(), oid), name)?
+                .map_err(RelayError::from)?;
             if facts.as_ref().is_some_and(|facts| !facts.columns.contains(name)) {
                 let (table, column) = (table.to_string(), name.clone());
-                return Err(VerifyError::ColumnMissing {
-                    table,
-                    column,
-                    option: "outbox.created_at",
-                });
+                let option = "outbox.created_at";
+                return Err(VerifyError::ColumnMissing { table, column, option }.into());
             }
         }
         Ok(())
@@ -224,8 +224,16 @@ impl Tables {
     /// oldest of those at such a place that the slot has confirmed (`SnapBuildProcessRunningXacts` and
     /// `LogicalIncreaseXminForSlot`). So what older transactions wrote was committed before the confirmed position,
     /// however long they were open. A visible row whose transaction seems to lie ahead is from more than 2^31
-    /// transactions ago. While a backfill has not ended, older rows are still to come: the slot has passed none.
+    /// transactions ago. While a backfill has not ended, older rows are still to come: the slot has passed none. Where
+    /// rows are polled the table itself says which of them wait.
     fn passed(&mut self) -> Result<Option<String>, VerifyError> {
+        let source = &self.plan.config.source;
+        if source.mode == SourceMode::Poll {
+            return Ok(Some(format!(
+                "({}) IS NOT TRUE",
+                poll_mark(&source.poll.mark).sql_pending("")
+            )));
+        }
         let slot = self.plan.config.source.slot.replace('\'', "''");
         let rows = self.connection.simple_query(&format!(
             "SELECT s.catalog_xmin::text FROM pg_catalog.pg_replication_slots s \

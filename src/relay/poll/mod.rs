@@ -37,6 +37,8 @@ use postrider_kafka::{KafkaSink, learn_topic_settings};
 use postrider_postgres::wal::PollPositions;
 use postrider_service::backoff::{Backoff, draw};
 
+pub use session::poll_mark;
+
 /// How soon a request to stop is noticed during a pause.
 const STOP_TICK: Duration = Duration::from_millis(20);
 /// How long a topic's settings are waited for, once, when it has refused something.

@@ -195,7 +195,7 @@ async fn request(
         order_by: order(config, client, facts, (created_at.clone(), id)).await?,
         created_at,
         wanted: wanted.columns.clone(),
-        mark: mark(&config.source.poll.mark),
+        mark: poll_mark(&config.source.poll.mark),
         retry_count: config.source.poll.retry_count.clone(),
     })
 }
@@ -224,7 +224,8 @@ async fn order(
     Ok(order)
 }
 
-fn mark(section: &MarkSection) -> PollMark {
+/// How rows are marked, as the configuration says.
+pub fn poll_mark(section: &MarkSection) -> PollMark {
     match section.clone() {
         MarkSection::ProcessedAt(column) => PollMark::ProcessedAt(column),
         MarkSection::Status { column, pending, sent } => PollMark::Status { column, pending, sent },

@@ -17,6 +17,7 @@ mod repair;
 mod session;
 mod source;
 mod watched;
+mod zone;
 
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,7 @@ pub use preview::{JobPreview, TablePreview, preview};
 pub use repair::{
     RepairCounts, RepairJob, RepairPreview, RepairSlot, UnknownReason, preview_repair,
 };
+pub use zone::refuse_without_zone;
 
 /// How soon a request to stop is noticed during a pause.
 const STOP_TICK: Duration = Duration::from_millis(20);

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::backfill::committed_in;
 use super::session::{Found, find, reached};
-use super::{TableJob, TableRows};
+use super::zone::refuse_without_zone;
+use super::{RowFilter, TableJob, TableRows};
 use crate::blocking::run_blocking;
 use crate::error::RelayError;
 use crate::plan::Plan;
@@ -58,8 +59,17 @@ pub async fn preview(plan: &Plan, job: &TableJob) -> Result<JobPreview, RelayErr
     let wanted = plan.requirements()?;
     let found = find(plan, job, &wanted).await?;
     let asks_kafka = matches!(job.rows, TableRows::Backfill { .. }) && plan.keeps_progress();
+    let has_window = |filter: &RowFilter| filter.since.is_some() || filter.until.is_some();
+    let times_count = matches!(&job.rows, TableRows::Replay(filter) if has_window(filter));
     run_blocking(move || {
         let mut connection = Connection::open(&found.plan.config.source.connect, &found.params)?;
+        if times_count {
+            let column = &found.plan.config.outbox.created_at;
+            for table in &found.tables {
+                let of = (table.name.to_string(), table.facts.oid);
+                refuse_without_zone(&mut connection, (&of.0, of.1), column)??;
+            }
+        }
         let begun = if asks_kafka { begun(&found, &mut connection)? } else { None };
         let tables = counts(&found, &mut connection, begun.as_ref())?;
         Ok(JobPreview { tables, begun, slot_exists: found.inspection.slot.is_some() })

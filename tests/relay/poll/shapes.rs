@@ -25,6 +25,33 @@ fn rows_of_partitions_are_rows_of_their_table() {
     assert_eq!(records(&scene.stage).len(), 60);
 }
 
+/// The table says which rows wait: none of them is lost.
+#[test]
+fn verify_knows_rows_that_wait_from_rows_that_are_lost() {
+    let Some(kafka) = kafka::shared() else { return };
+    for settings in
+        [&[] as &[_], &[("source.poll.mark", "status")], &[("source.poll.mark", "delete")]]
+    {
+        let scene = Scene::new(&kafka.bootstrap(), "poll_verified", settings);
+        insert(&scene.stage, 0..10);
+        scene.relay.run_once();
+        insert(&scene.stage, 10..17);
+        let verify = || {
+            let outcome =
+                scene.relay.start(&["verify", "--output", "json", "--grace", "0s"]).outcome();
+            serde_json::from_str::<serde_json::Value>(&outcome.stdout).unwrap()
+        };
+        let found = verify();
+        let numbers = (&found["lost"], &found["pending"], &found["clean"]);
+        assert_eq!(numbers, (&0.into(), &7.into(), &true.into()), "{settings:?}: {found}");
+        if settings.is_empty() {
+            // Marked by somebody else.
+            scene.stage.sql().run("UPDATE outbox SET processed_at = now() WHERE payload = '12'");
+            assert_eq!(verify()["lost"], 1);
+        }
+    }
+}
+
 #[test]
 fn a_table_whose_rows_lie_elsewhere_is_refused() {
     let Some(kafka) = kafka::shared() else { return };

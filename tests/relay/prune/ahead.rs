@@ -51,6 +51,21 @@ fn a_day_whose_rows_lie_in_the_default_partition_is_told_and_the_others_are_made
 }
 
 #[test]
+fn a_day_whose_name_something_else_has_is_told_and_the_others_are_made() {
+    let scene = Scene::partitioned();
+    let day = scene
+        .sql()
+        .value("SELECT to_char(now() AT TIME ZONE 'UTC' + interval '2 days', 'YYYYMMDD')");
+    scene.sql().run(&format!("CREATE TABLE outbox_{day} (x int)"));
+    scene.insert("old", 5, "30 days");
+    scene.pass();
+    let done = scene.prune(&["--ahead", "3", "--execute"]);
+    done.assert_refused(78, &["PR-P117", &format!("outbox_{day}"), "RENAME"]);
+    assert_eq!(days(&done), ["created", "taken", "created"]);
+    assert_eq!(scene.count("old"), 0, "old rows are pruned all the same");
+}
+
+#[test]
 fn a_table_that_is_locked_gets_none_and_nobody_waits_long_for_it() {
     let scene = Scene::partitioned();
     let reader = scene.sql();

@@ -80,3 +80,23 @@ fn a_filter_that_postgres_cannot_read_is_a_mistake_of_the_command_line() {
     }
     assert_eq!(stage.records(), []);
 }
+
+/// Which moment such a value is depends on who wrote it.
+#[test]
+fn a_window_by_a_time_without_zone_is_refused_by_replay_and_verify() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::migrated(postgres::installed(), &kafka.bootstrap(), "replay_zone");
+    stage.sql().run(
+        "ALTER TABLE outbox ALTER COLUMN created_at TYPE timestamp USING created_at AT TIME ZONE 'UTC'",
+    );
+    stage.create_slot();
+    stage.insert("A", 3);
+    let relay = stage.relay();
+    for command in [["replay", "--since", "2h"], ["verify", "--since", "2h"]] {
+        let refused = relay.start(&command).outcome();
+        let said = refused.log.join("\n");
+        assert_eq!(refused.status.code(), Some(78), "{command:?}: {said}");
+        assert!(said.contains("PR-P108") && said.contains("AT TIME ZONE"), "{said}");
+    }
+    assert_eq!(json(&relay, &["replay", "--key", "1"])["rows"], 1);
+}

@@ -42,6 +42,8 @@ pub enum Added {
     Covered,
     /// Rows of it lie in the default partition, or so many others that looking for them took too long.
     Occupied,
+    /// Something else has the partition's name.
+    Taken,
     /// A lock was not to be had in time.
     Locked,
 }
@@ -113,13 +115,15 @@ pub async fn add_day(
     // A session that is gone has rolled back already.
     let _ = client.sql().batch_execute("ROLLBACK").await;
     // lock_not_available and deadlock_detected; invalid_object_definition for one that overlaps; check_violation
-    // and query_canceled for the default partition.
+    // and query_canceled for the default partition; duplicate_table, and duplicate_object where a type has the name.
     if error.is_of(&["55P03", "40P01"]) {
         Ok(Added::Locked)
     } else if error.is_of(&["42P17"]) {
         Ok(Added::Covered)
     } else if error.is_of(&["23514", "57014"]) {
         Ok(Added::Occupied)
+    } else if error.is_of(&["42P07", "42710"]) {
+        Ok(Added::Taken)
     } else {
         Err(error.into())
     }

@@ -101,6 +101,14 @@ pub enum PruneError {
         /// The first partition that was not made.
         partition: TableName,
     },
+    /// A day has no partition, and something else has its name.
+    #[error("partition {partition} of table {table} cannot be made: something else has that name")]
+    DayTaken {
+        /// The table.
+        table: TableName,
+        /// The first partition that was not made.
+        partition: TableName,
+    },
     /// Whoever dropped the partition would drop them, too.
     #[error("other objects depend on partition {partition} of table {table}, which is old")]
     Needed {
@@ -134,6 +142,7 @@ impl PruneError {
             | Self::AgeUnsuitable { .. }
             | Self::NotByAge { .. }
             | Self::DayOccupied { .. }
+            | Self::DayTaken { .. }
             | Self::Needed { .. }
             | Self::IndexMissing { .. } => Class::Configuration,
         }
@@ -185,6 +194,12 @@ impl PruneError {
                  so that the days to come have partitions in time"
                     .to_owned()
             }
+            Self::DayTaken { table, partition } => format!(
+                "if it is a partition that was detached, attach or drop it; otherwise ALTER TABLE {} RENAME TO another name. \
+                 Until then rows of that day lie in the default partition of {}, if it has one",
+                qualified(partition),
+                qualified(table)
+            ),
             Self::Needed { partition, .. } => format!(
                 "drop them, or have them read the table instead: SELECT pg_describe_object(classid, objid, objsubid) \
                  FROM pg_depend WHERE refobjid = '{}'::regclass AND deptype = 'n'; what else was old was pruned",

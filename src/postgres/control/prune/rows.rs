@@ -148,6 +148,10 @@ pub(super) fn failed(doing: &'static str, error: &tokio_postgres::Error) -> Cont
 pub async fn prepare_session(client: &Client, lock_timeout: Duration) -> Result<(), PruneError> {
     // 0 would be no limit at all, and the setting has 32 bits.
     let ms = lock_timeout.as_millis().clamp(1, i32::MAX.unsigned_abs().into());
-    let sql = format!("SET lock_timeout = {ms}; SET row_security = off; {READ_AGAIN}");
+    // Each statement sees what was committed before it and may write, whatever the role's defaults are.
+    let sql = format!(
+        "SET lock_timeout = {ms}; SET row_security = off; SET default_transaction_read_only = off; \
+         SET default_transaction_isolation = 'read committed'; {READ_AGAIN}"
+    );
     Ok(client.run(DOING, client.sql().batch_execute(&sql)).await?)
 }

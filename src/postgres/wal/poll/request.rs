@@ -38,6 +38,20 @@ pub enum PollMark {
     Delete,
 }
 
+impl PollMark {
+    /// SQL for: the row waits. `table` comes before each column.
+    pub fn sql_pending(&self, table: &str) -> String {
+        match self {
+            Self::ProcessedAt(column) => format!("{table}{} IS NULL", identifier(column)),
+            Self::Status { column, pending, .. } => {
+                let values: Vec<String> = pending.iter().map(|value| literal(value)).collect();
+                format!("{table}{} IN ({})", identifier(column), values.join(", "))
+            }
+            Self::Delete => "true".to_owned(),
+        }
+    }
+}
+
 /// What to poll.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollRequest {
@@ -108,21 +122,19 @@ impl PollRequest {
         for column in &self.order_by {
             known(column, "outbox.order_by")?;
         }
-        let pending = match &self.mark {
+        match &self.mark {
             PollMark::ProcessedAt(column) => {
                 if !known(column, "source.poll.processed_at")?.is_nullable {
                     let (table, column) = (self.table.to_string(), column.clone());
                     return Err(PollError::NeverPending { table, column });
                 }
-                format!("t.{} IS NULL", identifier(column))
             }
-            PollMark::Status { column, pending, .. } => {
+            PollMark::Status { column, .. } => {
                 known(column, "source.poll.status")?;
-                let values: Vec<String> = pending.iter().map(|value| literal(value)).collect();
-                format!("t.{} IN ({})", identifier(column), values.join(", "))
             }
-            PollMark::Delete => "true".to_owned(),
-        };
+            PollMark::Delete => {}
+        }
+        let pending = self.mark.sql_pending("t.");
         if let Some(column) = &self.retry_count {
             known(column, "source.poll.retry_count")?;
         }
