@@ -19,9 +19,9 @@ use super::failure::CommandFailure;
 use super::needs_slot;
 use super::runtime;
 use postrider_config::Delivery;
+use postrider_core::gate::begins;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
-use postrider_core::progress::Since;
 use postrider_kafka::{
     Grade, KafkaSpec, Lineage, Progress, SinkError, ensure_progress_topic, fence_off,
     newest_progress, write_progress,
@@ -85,7 +85,9 @@ pub(crate) fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Comma
     let sample = runtime.block_on(control::held_sample(&client, slot, process))?;
     base.slot = sample.confirmed_flush;
     // Which rows from before it were delivered is not known here.
-    base.lineage.since = Some(Since { lsn: sample.confirmed_flush, xid: sample.next_xid });
+    let before = base.before.as_ref();
+    let since = begins(sample.confirmed_flush, sample.next_xid, &base.lineage, before);
+    base.lineage.since = Some(since);
     base.write(kafka)?;
     // It is let go of in any case.
     let _ = held.finish(FINISH_LIMIT);

@@ -33,8 +33,8 @@ Compares the rows that are still in the outbox with the records of their topics,
 the slot (anew, if it was lost, or has passed rows that are missing), sends the rows that are missing, in the
 order of outbox.order_by, each with the header postrider-origin: repair, and ends; `postrider run` then
 delivers what has committed since. Writers keep running; stop the relay. Run it again after an interruption: it
-compares anew. What cannot be known, such as rows of a compacted topic, is refused unless --unknown says what
-becomes of them. Rows that `setup --existing skip` left out are in no topic either: leave them out with --since.
+compares anew. What cannot be known, such as rows of a compacted topic, or of before the stream began (`setup
+--existing skip`), is refused unless --unknown says what becomes of them.
 
 Examples:
   postrider repair                         what is missing, and what it would do; nothing is written

@@ -9,15 +9,17 @@
 //! ```json
 //! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",
 //!  "publication":16402,"publication_xid":740,"tables":{"public.outbox":16390},
-//!  "members":{"public.outbox":16403},"messages":["outbox"],"since":{"lsn":"0/1900000","xid":730},"end":"0/1A2B3C0","commit":"0/1A2B3C8","rows":20000,
+//!  "members":{"public.outbox":16403},"messages":["outbox"],"since":{"lsn":"0/1900000","xid":730,"began":730},"end":"0/1A2B3C0","commit":"0/1A2B3C8","rows":20000,
 //!  "last":{"commit":"0/1A2B3C8","xid":741,"time_us":848419200000000},
 //!  "written_by":"postrider 0.1.0"}
 //! ```
 //! `backfill` is there only while the rows of the tables are delivered that were there before the slot, all of them
 //! or, in a `repair`, those that are missing; positions then count transactions of the backfill. `commit` and `rows` are there only inside a transaction that is carried in several pieces. `last` is
 //! the last commit that had rows; version 1 did not write it, nor `members`, `messages` and `standby`. The
-//! first versions that wrote version 2 had no `publication_xid`, no `since`, and no `places`, which are there only
+//! first versions that wrote version 2 had no `publication_xid`, no `since` (later ones no `began` in it), and no `places`, which are there only
 //! where a schema is published.
+
+mod scope;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +28,8 @@ use serde::{Deserialize, Serialize};
 use crate::lsn::Lsn;
 use crate::pipeline::{CommitId, Mark, PartialTransaction};
 use crate::route::{NO_TIMESTAMP, OwnedRecord};
+
+pub use scope::{Moment, RepairScope, UnknownRows};
 
 /// The form described above.
 const VERSION: u32 = 2;
@@ -81,6 +85,22 @@ pub struct Since {
     /// No transaction of this number or a later one, in 64 bits, had committed then. What earlier ones wrote may
     /// lie before the beginning. 0: there was no row before it.
     pub xid: u64,
+    /// The same of when the stream began first, whatever was left out since: what earlier transactions wrote may never
+    /// have been its own. 0: all rows are. `None`: not known (earlier versions).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<u64>,
+}
+
+impl Since {
+    /// The beginning of a stream that has none before it.
+    pub const fn first(lsn: Lsn, xid: u64) -> Self {
+        Self { lsn, xid, began: Some(xid) }
+    }
+
+    /// What earlier transactions wrote may never have been of the stream.
+    pub fn began(&self) -> u64 {
+        self.began.unwrap_or(self.xid)
+    }
 }
 
 impl Lineage {
@@ -128,64 +148,9 @@ pub struct BackfillProgress {
     /// Only rows that are missing in Kafka are sent, for an earlier slot was lost; `None`: all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repair: Option<RepairScope>,
-}
-
-/// Which rows a repair is about, and what becomes of those of which nobody can tell.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct RepairScope {
-    /// Only rows that were written then or later.
+    /// Of a repair: when the stream began first ([`Since::began`]). `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<Moment>,
-    /// Only rows that were written before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<Moment>,
-    /// `None`: there must be none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unknown: Option<UnknownRows>,
-}
-
-/// A time of day.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
-    /// As the operator wrote it, such as `2h`.
-    pub typed: String,
-    /// As Postgres reads it, as of when it was written.
-    pub at: String,
-}
-
-/// What becomes of rows that may have been delivered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum UnknownRows {
-    /// They are sent, and may come twice.
-    Send,
-    /// They are left out, and may be missing.
-    Skip,
-}
-
-impl RepairScope {
-    /// Whether one that was begun with this scope may go on with `other`, which was typed now: the same, but that
-    /// what becomes of rows of which nobody can tell may be settled later.
-    pub fn goes_on_as(&self, other: &Self) -> bool {
-        let typed = |moment: &Option<Moment>| moment.as_ref().map(|moment| moment.typed.clone());
-        typed(&self.since) == typed(&other.since)
-            && typed(&self.until) == typed(&other.until)
-            && (self.unknown.is_none() || self.unknown == other.unknown)
-    }
-
-    /// As options of the command.
-    pub fn options(&self) -> String {
-        let moment = |name, moment: &Option<Moment>| {
-            moment.as_ref().map(|moment| format!("{name} '{}'", moment.typed))
-        };
-        let unknown = self.unknown.map(|rule| match rule {
-            UnknownRows::Send => "--unknown send".to_owned(),
-            UnknownRows::Skip => "--unknown skip".to_owned(),
-        });
-        let all = [moment("--since", &self.since), moment("--until", &self.until), unknown];
-        let all: Vec<String> = all.into_iter().flatten().collect();
-        if all.is_empty() { "no options".to_owned() } else { all.join(" ") }
-    }
+    pub began: Option<u64>,
 }
 
 impl BackfillProgress {
@@ -198,11 +163,11 @@ impl BackfillProgress {
         };
         if !self.repair.as_ref().is_some_and(leaves_out) {
             // Nothing of before it is missing.
-            return Some(Since { lsn, xid: 0 });
+            return Some(Since::first(lsn, 0));
         }
         // A snapshot is `xmin:xmax:..`: no transaction from `xmax` on had committed.
         let xid = self.snapshot.split(':').nth(1)?.parse().ok()?;
-        Some(Since { lsn, xid })
+        Some(Since { lsn, xid, began: self.began.or(Some(xid)) })
     }
 
     /// The same when this mark is reached, which lies behind the row of `cursor`; `None` once it is over.
@@ -262,6 +227,15 @@ struct WireCommit {
 }
 
 impl Progress {
+    /// When the stream began first ([`Since::began`]); `None`: not known. A backfill is about all rows.
+    pub fn began(&self) -> Option<u64> {
+        match &self.backfill {
+            Some(begun) if begun.repair.is_none() => Some(0),
+            Some(begun) => begun.began,
+            None => self.lineage.since.map(|since| since.began()),
+        }
+    }
+
     /// The record's value.
     pub fn encode(&self) -> Vec<u8> {
         let last = self.mark.last.map(|CommitId { lsn, xid, time_us }| WireCommit {
@@ -340,7 +314,7 @@ mod tests {
             places: BTreeMap::from([("public.outbox".to_owned(), 11)]),
             messages: Some(BTreeSet::from(["outbox".to_owned()])),
             standby: true,
-            since: Some(Since { lsn: Lsn::new(8), xid: 1 << 32 }),
+            since: Some(Since { lsn: Lsn::new(8), xid: 1 << 32, began: Some(7) }),
         };
         let last = Some(CommitId { lsn: Lsn::new(9), xid: u32::MAX, time_us: -1 });
         Progress { lineage, mark: Mark { end: Lsn::new(1 << 33), part, last }, backfill: None }
@@ -371,7 +345,7 @@ mod tests {
             "{\"version\":2,\"system\":\"7312\",\"timeline\":3,\"database\":\"shop\",\
              \"slot\":\"postrider\",\"publication\":7,\"publication_xid\":10,\"tables\":{\"public.outbox\":8},\
              \"members\":{\"public.outbox\":9},\"places\":{\"public.outbox\":11},\"messages\":[\"outbox\"],\"standby\":true,\
-             \"since\":{\"lsn\":\"0/8\",\"xid\":4294967296},\"end\":\"2/0\",\"commit\":\"0/9\",\"rows\":5,\
+             \"since\":{\"lsn\":\"0/8\",\"xid\":4294967296,\"began\":7},\"end\":\"2/0\",\"commit\":\"0/9\",\"rows\":5,\
              \"last\":{\"commit\":\"0/9\",\"xid\":4294967295,\"time_us\":-1}"
         );
     }
@@ -399,8 +373,9 @@ mod tests {
         let unknown = Some(UnknownRows::Skip);
         let repair = Some(RepairScope { since: Some(moment), until: None, unknown });
         let begun =
-            BackfillProgress { begins, snapshot, files, cursor: Some(cursor), repair: None };
-        for backfill in [started, begun.clone(), BackfillProgress { repair, ..begun }] {
+            BackfillProgress { begins, snapshot, files, cursor: Some(cursor), ..started.clone() };
+        let repair = BackfillProgress { repair, began: Some(9), ..begun.clone() };
+        for backfill in [started, begun, repair] {
             let progress = Progress { backfill: Some(backfill), ..progress(None) };
             assert_eq!(Progress::decode(&progress.encode()), Ok(progress));
         }
@@ -418,30 +393,22 @@ mod tests {
             let begins = Some(Lsn::new(7));
             BackfillProgress { begins, snapshot, repair, ..BackfillProgress::default() }.since()
         };
-        let of = |xid| Some(Since { lsn: Lsn::new(7), xid });
+        let of = |xid| Some(Since::first(Lsn::new(7), xid));
         let (all, some) = (RepairScope::default(), of(4_294_967_300));
         assert_eq!(since(None), of(0));
         assert_eq!(since(Some(all.clone())), of(0));
         let sends = RepairScope { unknown: Some(UnknownRows::Send), ..all.clone() };
         assert_eq!(since(Some(sends)), of(0));
         let skips = RepairScope { unknown: Some(UnknownRows::Skip), ..all.clone() };
-        assert_eq!(since(Some(skips)), some);
+        assert_eq!(since(Some(skips.clone())), some);
+        let (begins, snapshot) = (Some(Lsn::new(7)), "10:20:12".to_owned());
+        let started = BackfillProgress { begins, snapshot, ..BackfillProgress::default() };
+        let later = BackfillProgress { repair: Some(skips), began: Some(3), ..started };
+        let handed_on = Since { lsn: Lsn::new(7), xid: 20, began: Some(3) };
+        assert_eq!(later.since(), Some(handed_on), "when it began first");
         assert_eq!(since(Some(RepairScope { since: moment(), ..all.clone() })), some);
         assert_eq!(since(Some(RepairScope { until: moment(), ..all })), some);
         assert_eq!(BackfillProgress::default().since(), None);
-    }
-
-    #[test]
-    fn a_repair_goes_on_as_it_began_and_unknown_rows_may_be_settled_later() {
-        let moment = |at: &str| Some(Moment { typed: "2h".to_owned(), at: at.to_owned() });
-        let begun = RepairScope { since: moment("10:00"), ..RepairScope::default() };
-        let later = RepairScope { since: moment("11:00"), ..RepairScope::default() };
-        assert!(begun.goes_on_as(&later), "the same words");
-        assert!(!begun.goes_on_as(&RepairScope::default()));
-        let skips = RepairScope { unknown: Some(UnknownRows::Skip), ..later };
-        assert!(begun.goes_on_as(&skips) && !skips.goes_on_as(&begun));
-        assert_eq!(skips.options(), "--since '2h' --unknown skip");
-        assert_eq!(RepairScope::default().options(), "no options");
     }
 
     #[test]

@@ -147,7 +147,8 @@ fn resume<S: KafkaSink>(
 ) -> Result<Vec<Warning>, RelayError> {
     let resume = judge(facts, sink.found())?;
     let whole = sink.found().and_then(|progress| unbroken(facts, progress, &resume));
-    sink.whole_since(whole.unwrap_or_else(|| begins(facts)));
+    let anew = || begins(facts.confirmed, facts.next_xid, &facts.lineage, sink.found());
+    sink.whole_since(whole.unwrap_or_else(anew));
     let Resume { mark, check, warnings } = resume;
     if acknowledges {
         tell_start(sink.found().is_some(), mark, slot, facts.confirmed);

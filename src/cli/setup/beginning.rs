@@ -50,7 +50,7 @@ pub(super) fn mark(
         let sample = runtime.block_on(sample)?;
         // Rows that come from now on are committed behind the slot's beginning, and there were none before.
         let xid = if made.left_behind.is_empty() { 0 } else { sample.next_xid };
-        lineage.since = Some(Since { lsn: sample.confirmed_flush, xid });
+        lineage.since = Some(Since::first(sample.confirmed_flush, xid));
         write_progress(&relay.kafka, &Progress { lineage, mark: Mark::default(), backfill: None })?;
     }
     // It is let go of in any case.

@@ -8,7 +8,7 @@
 
 use super::{Facts, Resume, Warning, oids};
 use crate::lsn::Lsn;
-use crate::progress::{Progress, Since};
+use crate::progress::{Lineage, Progress, Since};
 
 /// The beginning that the progress names, if nothing was left out from there to the slot's position.
 pub fn unbroken(now: &Facts, progress: &Progress, resume: &Resume) -> Option<Since> {
@@ -30,9 +30,12 @@ pub fn unbroken(now: &Facts, progress: &Progress, resume: &Resume) -> Option<Sin
     (now.confirmed <= delivered).then_some(since)
 }
 
-/// The beginning of a stream of whose earlier rows nothing is known.
-pub const fn begins(now: &Facts) -> Since {
-    Since { lsn: now.confirmed, xid: now.next_xid }
+/// The beginning of a stream of whose earlier rows it is not known whether all were delivered. When it began first is
+/// handed on, but for tables that it did not have then.
+pub fn begins(lsn: Lsn, next_xid: u64, lineage: &Lineage, before: Option<&Progress>) -> Since {
+    let before = before.filter(|before| oids(lineage).is_subset(&oids(&before.lineage)));
+    let began = before.and_then(Progress::began).unwrap_or(next_xid);
+    Since { lsn, xid: next_xid, began: Some(began) }
 }
 
 #[cfg(test)]
@@ -40,9 +43,9 @@ mod tests {
     use super::*;
     use crate::gate::judge;
     use crate::pipeline::Mark;
-    use crate::progress::Lineage;
+    use crate::progress::{BackfillProgress, RepairScope};
 
-    const SINCE: Since = Since { lsn: Lsn::new(40), xid: 7 };
+    const SINCE: Since = Since { lsn: Lsn::new(40), xid: 7, began: Some(5) };
 
     /// Of a slot at 50, after progress up to `end`.
     fn of(end: u64, change: impl FnOnce(&mut Facts, &mut Progress)) -> Option<Since> {
@@ -80,6 +83,26 @@ mod tests {
         assert_eq!(of(50, both), Some(SINCE));
         assert_eq!(of(50, |now, _| table(&mut now.lineage)), None);
         assert_eq!(of(50, |_, progress| table(&mut progress.lineage)), Some(SINCE));
+    }
+
+    #[test]
+    fn when_a_stream_began_first_is_handed_on_whatever_it_has_left_out_since() {
+        let of = |tables: u32, backfill: Option<BackfillProgress>| {
+            let mut lineage = Lineage { since: Some(SINCE), ..Lineage::default() };
+            lineage.tables.insert("public.outbox".to_owned(), 8);
+            let before = Progress { lineage: lineage.clone(), mark: Mark::default(), backfill };
+            lineage.tables.insert("public.outbox".to_owned(), tables);
+            begins(Lsn::new(90), 99, &lineage, Some(&before))
+        };
+        let began = |began| Since { lsn: Lsn::new(90), xid: 99, began: Some(began) };
+        assert_eq!(of(8, None), began(5));
+        assert_eq!(of(9, None), began(99), "another table has other rows before it");
+        assert_eq!(of(8, Some(BackfillProgress::default())), began(0), "it is about all rows");
+        let repair = Some(RepairScope::default());
+        let repair = BackfillProgress { repair, began: Some(6), ..BackfillProgress::default() };
+        assert_eq!(of(8, Some(repair)), began(6));
+        assert_eq!(begins(Lsn::new(90), 99, &Lineage::default(), None), began(99));
+        assert_eq!(Since { began: None, ..SINCE }.began(), 7, "as earlier versions wrote it");
     }
 
     #[test]

@@ -126,6 +126,8 @@ pub mod flag {
     pub const UNORDERED: u8 = 16;
     /// A row whose time is known.
     pub const TIMED: u8 = 32;
+    /// A row that may have been committed before the stream began.
+    pub const BEFORE: u8 = 64;
 }
 
 /// A row or a record. Sorts by id, rows first, records by place.

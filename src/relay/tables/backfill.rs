@@ -21,6 +21,8 @@ use postrider_core::progress::{BackfillProgress, Lineage, Progress, RepairScope}
 use postrider_kafka::{failpoint, write_progress};
 use postrider_postgres::wal::{Connection, WalError, table_files};
 
+/// SQL for the first transaction that the snapshot of now does not see, in 64 bits.
+const NOW: &str = "pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot())";
 /// Of a backfill that is begun anew with a slot that is there: all rows are sent.
 const NO_SNAPSHOT: &str = "";
 
@@ -31,6 +33,8 @@ pub(super) struct Beginning {
     pub(super) repair: Option<RepairScope>,
     /// The slot that is there is dropped first.
     pub(super) replaces: bool,
+    /// When the stream began first, if that is known.
+    pub(super) began: Option<u64>,
 }
 
 impl TableRun {
@@ -44,7 +48,7 @@ impl TableRun {
         let (connection, lineage) = connect(found)?;
         // The slot is the lock: who has it may end the transactions of whoever had it before.
         let slot = found.inspection.slot.is_some().then(|| Held::take(found)).transpose()?;
-        let known = self.known(found, &lineage)?;
+        let (known, _) = self.known(found, &lineage)?;
         let is_repair = |begun: &BackfillProgress| begun.repair.is_some();
         match (slot, known) {
             (_, Known::Begun(begun, _) | Known::Intended(begun)) if is_repair(&begun) => {
@@ -60,7 +64,7 @@ impl TableRun {
                     slot = lineage.slot,
                     "dropping the slot of a backfill that sent nothing"
                 );
-                let beginning = Beginning { replaces: true, repair: None };
+                let beginning = Beginning { replaces: true, ..Beginning::default() };
                 self.begin(found, connection, lineage, beginning)
             }
             (Some(slot), Known::Nothing) if restart && !found.plan.keeps_progress() => {
@@ -85,11 +89,15 @@ impl TableRun {
     }
 
     /// What Kafka holds of the stream, or, where nothing is kept there, this process has begun. Other tables than
-    /// those that were begun with are refused.
-    pub(super) fn known(&self, found: &Found, lineage: &Lineage) -> Result<Known, RelayError> {
+    /// those that were begun with are refused. Also when the stream began first.
+    pub(super) fn known(
+        &self,
+        found: &Found,
+        lineage: &Lineage,
+    ) -> Result<(Known, Option<u64>), RelayError> {
         if !found.plan.keeps_progress() {
             let begun = |begun| Known::Begun(begun, true);
-            return Ok(self.begun.clone().map_or(Known::Nothing, begun));
+            return Ok((self.begun.clone().map_or(Known::Nothing, begun), None));
         }
         let progress = in_kafka(found, lineage)?;
         let has_slot = found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost());
@@ -106,7 +114,8 @@ impl TableRun {
                 }
             })?;
         }
-        Ok(Known::of(progress, has_slot))
+        let began = progress.as_ref().and_then(Progress::began);
+        Ok((Known::of(progress, has_slot), began))
     }
 
     /// Makes the slot, and reads what had committed before it.
@@ -117,14 +126,16 @@ impl TableRun {
         lineage: Lineage,
         beginning: Beginning,
     ) -> Result<Remaining, RelayError> {
-        let Beginning { repair, replaces } = beginning;
+        let Beginning { repair, replaces, began } = beginning;
         let source = &found.plan.config.source;
         self.check_unchanged(found)?;
         if replaces && found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost()) {
             // What keeps a slot from being made is better known before the one that is there is dropped.
             self.try_slot(&mut connection, found)?;
         }
-        note(found, &lineage, BackfillProgress { repair: repair.clone(), ..Default::default() })?;
+        let intended =
+            BackfillProgress { repair: repair.clone(), began, ..BackfillProgress::default() };
+        note(found, &lineage, intended)?;
         failpoint::pass("backfill_intended");
         if replaces {
             connection.drop_slot(&lineage.slot)?;
@@ -138,7 +149,7 @@ impl TableRun {
         let files = table_files(&mut connection, &found.oids())?;
         let files = files.iter().map(|file| (file.oid, file.then)).collect();
         let begun =
-            BackfillProgress { begins: Some(begins), snapshot, files, cursor: None, repair };
+            BackfillProgress { begins: Some(begins), snapshot, files, cursor: None, repair, began };
         self.begun = Some(begun.clone());
         let slot = Some(Held::take(found)?);
         // The transaction sees just the rows of before the slot: no condition is needed.
@@ -219,14 +230,23 @@ pub(super) fn check_files(found: &Found, remaining: &mut Remaining) -> Result<()
 /// seems to lie ahead of that is from more than 2^31 transactions before it, and numbers below 3 are of the
 /// system's own.
 pub(super) fn committed_in(snapshot: &str) -> String {
-    const NOW: &str = "pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot())";
-    // How far `xmin` lies from there, from -2^31 to 2^31 - 1.
-    let distance = format!(
-        "(((xmin::text::bigint - ({NOW} & 4294967295)) + 6442450944) % 4294967296 - 2147483648)"
-    );
+    let distance = distance();
     format!(
         "xmin::text::bigint < 3 OR {distance} >= 0 OR \
          pg_catalog.txid_visible_in_snapshot({NOW} + {distance}, '{snapshot}'::pg_catalog.txid_snapshot)"
+    )
+}
+
+/// SQL for: the transaction that wrote the row has a lower number than this, in 64 bits. See [`committed_in`].
+pub(super) fn written_before(xid: u64) -> String {
+    let distance = distance();
+    format!("xmin::text::bigint < 3 OR {distance} >= 0 OR {NOW} + {distance} < {xid}")
+}
+
+/// SQL for how far `xmin` lies from [`NOW`], from -2^31 to 2^31 - 1.
+fn distance() -> String {
+    format!(
+        "(((xmin::text::bigint - ({NOW} & 4294967295)) + 6442450944) % 4294967296 - 2147483648)"
     )
 }
 

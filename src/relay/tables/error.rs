@@ -267,8 +267,9 @@ impl TableRowsError {
             ),
             Self::RowsUnknown { .. } => {
                 "--unknown send sends them, and some may come twice; --unknown skip leaves them out, and some may be \
-                 missing; or leave them out by time, with --since and --until. None of them was sent; a slot that \
-                 was made keeps what commits meanwhile"
+                 missing; or leave them out by time, with --since and --until. Rows of before the stream began are \
+                 those that `postrider setup --existing skip` leaves out. None of them was sent; a slot that was made \
+                 keeps what commits meanwhile"
                     .to_owned()
             }
             Self::ScopeChanged { begun, .. } => {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::backfill::{check_files, visible};
+use super::backfill::{check_files, visible, written_before};
 use super::known::{Held, check_progress};
 use super::repair::window;
 use super::source::TableSource;
@@ -74,6 +74,7 @@ impl FoundTable {
             columns: self.facts.published.as_ref().map_or_else(Vec::new, |it| it.columns.clone()),
             condition: (!all.is_empty()).then(|| all.join(" AND ")),
             after: None,
+            mark: None,
         }
     }
 }
@@ -214,12 +215,14 @@ fn scans(
         None => 0,
         Some(cursor) => reached(found, cursor)?,
     };
+    let began = remaining.backfill.as_ref().and_then(|begun| begun.began);
+    let mark = began.map(written_before);
     let mut scans = Vec::new();
     for table in found.tables.iter().skip(reached) {
         let after = cursor.filter(|_| named(table)).map(|cursor| cursor.after.clone());
         let window = window(&found.plan.config, table, scope.as_ref())?;
         let request = table.request(window.into_iter().chain(visible.clone()));
-        let request = ScanRequest { after, ..request };
+        let request = ScanRequest { after, mark: mark.clone(), ..request };
         scans.push(request.prepare(&mut remaining.connection)?);
     }
     Ok(scans)

@@ -217,6 +217,12 @@ impl<T: Transport> TableStream<T> {
         }))
     }
 
+    /// Whether the row that `peek` shows is one of those that its scan marks.
+    pub fn is_marked(&self) -> bool {
+        let marks = self.scan.as_ref().is_some_and(|scan| scan.table.is_marked);
+        marks && self.frame.kept().last() == Some(Some(b"t".as_slice()))
+    }
+
     /// Takes the frame that `peek` showed.
     pub fn consume(&mut self) {
         self.step = match (self.shown.take(), self.step) {
@@ -269,8 +275,7 @@ impl<T: Transport> TableStream<T> {
                     return Ok(Some(Shown::End));
                 };
                 self.connection.send_in_own_encoding(&table.sql)?;
-                let kept = table.order.iter().map(|(at, _)| *at).collect();
-                let writer = RowWriter::new(table.table_oid, table.shape(), kept);
+                let writer = RowWriter::new(table.table_oid, table.shape(), table.kept());
                 self.scan = Some(Scan { table, writer, is_described: false });
                 self.is_first_of_table = true;
             }

@@ -19,6 +19,7 @@ fn scan(table: &str, order: &[&str]) -> TableScan {
         columns: vec![column("n"), column("text")],
         sent: 2,
         order: order.iter().map(|name| (0, OrderColumn::not_null(*name))).collect(),
+        is_marked: false,
         sql: format!("COPY {table}"),
     }
 }
@@ -77,6 +78,27 @@ fn shown(frame: Frame<'_>) -> String {
         }
         other => format!("{other:?}"),
     }
+}
+
+#[test]
+fn a_row_is_marked_by_a_column_of_its_own_which_is_not_shown() {
+    let row = |text: &str| message(b'd', text.as_bytes());
+    let rows = ["t\t1\tt\n", "1\tt\tf\n", "t\t\\N\t\\N\n"].map(row).concat();
+    let end = [message(b'c', b""), message(b'C', b"COPY 3\0"), message(b'Z', b"T")].concat();
+    let marked = TableScan { is_marked: true, ..scan("a", ORDERED) };
+    // The column of the order is the last that is kept of the other one.
+    let plain = [message(b'd', b"t\tt\n"), end.clone()].concat();
+    let wire = [message(b'H', &[0, 0, 0]), rows, end, message(b'H', &[0, 0, 0]), plain].concat();
+    let mut stream = stream(wire, 4096, vec![marked, scan("b", ORDERED)]);
+    let mut seen = Vec::new();
+    stream.fill(Duration::from_millis(1)).unwrap();
+    while let Some(frame) = stream.peek().unwrap() {
+        let shown = shown(frame);
+        seen.extend(stream.is_marked().then_some(shown));
+        stream.consume();
+    }
+    assert_eq!(seen, ["t"], "the first one");
+    assert_eq!((stream.rows(), stream.is_done()), (4, true));
 }
 
 #[test]

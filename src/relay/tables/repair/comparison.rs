@@ -199,9 +199,14 @@ impl Rows<'_> {
                 // It is the last one, and settles what is settled already.
                 Some(Frame::Keepalive { .. }) => stream.consume(),
                 Some(frame) => {
-                    match expected.look(frame, self.numbers)? {
+                    let seen = expected.look(frame, self.numbers)?;
+                    let before = if stream.is_marked() { flag::BEFORE } else { 0 };
+                    match seen {
                         Seen::NoRow => {}
-                        Seen::Row(entry) => self.entries.push(entry)?,
+                        Seen::Row(entry) => {
+                            let flags = entry.flags | before;
+                            self.entries.push(Entry { flags, ..entry })?;
+                        }
                         Seen::NoId => self.out.add_without_id(expected)?,
                     }
                     stream.consume();

@@ -45,6 +45,8 @@ pub enum UnknownReason {
     IdShared,
     /// It has no id.
     NoId,
+    /// It may have been committed before the stream began, such as what `setup --existing skip` leaves out.
+    BeforeStream,
 }
 
 impl fmt::Display for UnknownReason {
@@ -57,6 +59,7 @@ impl fmt::Display for UnknownReason {
                 "their id is not unique, or no UUID, and a record of other content has it"
             }
             Self::NoId => "they have no id",
+            Self::BeforeStream => "they may have been committed before the stream began",
         })
     }
 }
@@ -210,7 +213,9 @@ impl Terms {
         let is_old = |since: i64| {
             row.time_ms().is_none_or(|time| time <= since.saturating_add(CLOCKS_APART_MS))
         };
-        if kept.is_compacted {
+        if row.has(flag::BEFORE) {
+            Outcome::Unknown(UnknownReason::BeforeStream)
+        } else if kept.is_compacted {
             Outcome::Unknown(UnknownReason::Compacted)
         } else if kept.since_ms.is_some_and(is_old) {
             Outcome::Unknown(UnknownReason::Removed)

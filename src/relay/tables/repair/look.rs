@@ -6,7 +6,7 @@
 use super::comparison::{RepairCounts, Sides};
 use super::{Found, RelayError, RepairJob, RepairScope, WalError, since_ms, window};
 use crate::compare::flag;
-use crate::tables::backfill::committed_in;
+use crate::tables::backfill::{committed_in, written_before};
 use crate::tables::session::BEGIN;
 use postrider_postgres::wal::{Connection, ScanRequest, literal, lock_tables};
 
@@ -21,11 +21,11 @@ pub(super) enum Seen {
     ToBeMade,
 }
 
-/// See the module's documentation; `None` if `goes_on` says no.
+/// See the module's documentation; `None` if `goes_on` says no. `began` is when the stream began first, if that is known.
 pub(super) fn look(
     found: &Found,
     job: &RepairJob,
-    seen: &Seen,
+    (seen, began): (&Seen, Option<u64>),
     goes_on: &(dyn Fn() -> bool + '_),
 ) -> Result<Option<RepairCounts>, RelayError> {
     let mut connection = Connection::open(&found.plan.config.source.connect, &found.params)?;
@@ -44,7 +44,8 @@ pub(super) fn look(
             let window = window(&found.plan.config, table, Some(scope))?;
             let request = table.request(window.into_iter().chain(condition.clone()));
             // Nobody goes on by it.
-            let request = ScanRequest { order_by: Vec::new(), ..request };
+            let mark = began.map(written_before);
+            let request = ScanRequest { order_by: Vec::new(), mark, ..request };
             stage.push(request.prepare(&mut connection)?);
         }
         scans.push((stage, flags));

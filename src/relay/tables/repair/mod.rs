@@ -73,7 +73,7 @@ impl TableRun {
         let slot = SlotState::of(found);
         let is_alive = matches!(slot, SlotState::At(_));
         let mut held = is_alive.then(|| Held::take(found)).transpose()?;
-        let known = self.known(found, &lineage)?;
+        let (known, first_xid) = self.known(found, &lineage)?;
         let (keeps_progress, scope) = (found.plan.keeps_progress(), &job.scope);
         let drops_slot = job.drops_slot;
         let terms = Terms { slot, lineage: &lineage, keeps_progress, scope, drops_slot };
@@ -83,7 +83,7 @@ impl TableRun {
             let Some(held) = &mut held else { unreachable!("a slot that is not there is made") };
             let heartbeat = Plan::heartbeat(found.inspection.server.wal_sender_timeout);
             let counts = watched(&mut held.stream, heartbeat, &self.stop, |goes_on| {
-                look(found, job, &Seen::Alive, goes_on)
+                look(found, job, (&Seen::Alive, first_xid), goes_on)
             });
             let Some(counts) = counts?? else { return Ok(None) };
             way = way::way(&terms, &known, Some(&counts))?;
@@ -94,7 +94,7 @@ impl TableRun {
         match way {
             Way::GoOn(begun) => self.go_on(found, connection, (held, lineage, *begun)).map(Some),
             Way::Make => {
-                let beginning = Beginning { repair, replaces: false };
+                let beginning = Beginning { repair, replaces: false, began: first_xid };
                 self.begin(found, connection, lineage, beginning).map(Some)
             }
             Way::Replace => {
@@ -104,7 +104,7 @@ impl TableRun {
                 if is_compared && !drops_slot && is_undrained(found, &self.runtime) {
                     return Err(TableRowsError::Undrained { slot: lineage.slot }.into());
                 }
-                let beginning = Beginning { repair, replaces: true };
+                let beginning = Beginning { repair, replaces: true, began: first_xid };
                 self.begin(found, connection, lineage, beginning).map(Some)
             }
             Way::Compare => unreachable!("both sides were compared"),

@@ -21,6 +21,7 @@ use crate::tables::backfill::connect;
 use crate::tables::session::find;
 use crate::tables::{TableJob, TableRows};
 use postrider_core::lsn::Lsn;
+use postrider_core::progress::Progress;
 use postrider_kafka::newest_progress;
 
 /// See the module's documentation.
@@ -94,6 +95,7 @@ fn preview(
     let kafka = &found.plan.kafka;
     let keeps_progress = found.plan.keeps_progress();
     let progress = if keeps_progress { newest_progress(kafka, &lineage.key())? } else { None };
+    let first_xid = progress.as_ref().and_then(Progress::began);
     let known = Known::of(progress, found.inspection.slot.is_some());
     let state = SlotState::of(found);
     let (scope, drops_slot) = (&job.scope, job.drops_slot);
@@ -106,7 +108,9 @@ fn preview(
         Ok(Way::Make | Way::Replace) => Seen::ToBeMade,
         Err(error) => return Err(error),
     };
-    let Some(counts) = look(found, job, &seen, &|| goes_on(stop))? else { return Ok(None) };
+    let Some(counts) = look(found, job, (&seen, first_xid), &|| goes_on(stop))? else {
+        return Ok(None);
+    };
     let name = &lineage.slot;
     let unknown = job.scope.unknown.is_none() && counts.unknown > 0;
     let action = match way(&terms, &known, Some(&counts)) {

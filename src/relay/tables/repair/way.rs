@@ -5,7 +5,7 @@
 //! said that rows are missing, or what is noted in Kafka says that a repair has made it or that it was moved. Pure.
 
 use super::{BackfillProgress, Found, GateError, Known, Lineage, RelayError, RepairCounts};
-use super::{RepairScope, TableRowsError, UnknownRows, confirmed};
+use super::{RepairScope, TableRowsError, UnknownReason, UnknownRows, confirmed};
 use postrider_core::lsn::Lsn;
 use postrider_core::progress::Progress;
 
@@ -135,7 +135,9 @@ fn is_needed(terms: &Terms<'_>, at: Lsn, known: &Known, counts: &RepairCounts) -
     // Where nothing is kept nobody knows whether a repair before this one has ended.
     let is_sent = counts.unknown > 0 && terms.scope.unknown == Some(UnknownRows::Send);
     let is_open = !terms.keeps_progress && (is_sent || terms.drops_slot && counts.pending > 0);
-    counts.missing > 0 || is_moved || is_open
+    // Once they are sent they are in the topics, unlike others of which nobody can tell.
+    let before = counts.unknown_because.contains_key(&UnknownReason::BeforeStream);
+    counts.missing > 0 || is_moved || is_open || (is_sent && before)
 }
 
 #[cfg(test)]
@@ -158,7 +160,7 @@ mod tests {
 
     fn stream(end: u64, xid: u64) -> Known {
         let lineage =
-            Lineage { since: Some(Since { lsn: Lsn::new(50), xid }), ..Lineage::default() };
+            Lineage { since: Some(Since::first(Lsn::new(50), xid)), ..Lineage::default() };
         let mark = Mark::at(Lsn::new(end));
         Known::Stream(Box::new(Progress { lineage, mark, backfill: None }))
     }
@@ -255,5 +257,24 @@ mod tests {
         let unknown = || RepairCounts { unknown: 1, ..found(0, 0) };
         assert_eq!(of(&unknown(), Some(UnknownRows::Send)), Some(Way::Replace));
         assert_eq!(of(&unknown(), Some(UnknownRows::Skip)), None);
+    }
+
+    #[test]
+    fn g6_rows_of_before_the_stream_are_sent_beside_its_slot_when_somebody_says_so() {
+        let of = |reason, unknown| {
+            let (lineage, scope) =
+                (&Lineage::default(), &RepairScope { unknown, ..RepairScope::default() });
+            let (keeps_progress, drops_slot) = (true, false);
+            let terms = Terms { slot: AT, lineage, keeps_progress, scope, drops_slot };
+            let unknown_because = [(reason, 3)].into();
+            let counts = RepairCounts { unknown: 3, unknown_because, ..found(0, 0) };
+            way(&terms, &stream(50, 7), Some(&counts)).ok()
+        };
+        let (before, send) = (UnknownReason::BeforeStream, Some(UnknownRows::Send));
+        assert_eq!(of(before, send), Some(Way::Replace));
+        assert_eq!(of(before, None), None);
+        assert_eq!(of(before, Some(UnknownRows::Skip)), None);
+        // They stay unknown, and would come again with each repair.
+        assert_eq!(of(UnknownReason::Compacted, send), None);
     }
 }

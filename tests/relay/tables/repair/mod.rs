@@ -1,5 +1,6 @@
 //! A stream whose slot was lost, dropped or moved: what is missing in Kafka arrives, once.
 
+mod beginning;
 mod interrupted;
 mod outcomes;
 mod shapes;
@@ -76,6 +77,23 @@ fn advance(stage: &Stage) {
     let slot = stage.slot();
     let sql = format!("SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())");
     wait_until("the slot to be free", || stage.sql().try_run(&sql).is_ok());
+}
+
+/// Until it can be seen from the slot that it has passed every row: other tests have transactions open.
+fn wait_passed(stage: &Stage) {
+    let slot = stage.slot();
+    let left = format!(
+        "SELECT count(*) FROM outbox WHERE age(xmin) <= (SELECT age(catalog_xmin) \
+         FROM pg_replication_slots WHERE slot_name = '{slot}')"
+    );
+    wait_until("the slot to have passed all rows", || {
+        stage.sql().run("CHECKPOINT");
+        // Somebody may read it; then it moves by itself.
+        let _ = stage.sql().try_run(&format!(
+            "SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())"
+        ));
+        stage.sql().value(&left) == "0"
+    });
 }
 
 fn drop_slot(stage: &Stage) {

@@ -6,7 +6,7 @@ use support::{kafka, postgres, topic};
 
 use super::{
     MODES, Mode, advance, assert_each_once, begin, copies, drop_slot, free, has_slot, lost, plan,
-    refused, relay, repair, streamed,
+    refused, relay, repair, streamed, wait_passed,
 };
 use crate::stage::Stage;
 use crate::tables::{Writer, insert_in_time, json};
@@ -159,23 +159,6 @@ fn g1_a_slot_is_not_dropped_with_messages_that_were_not_delivered() {
         assert_eq!(copies.get("c0ffee00-0000-4000-8000-000000000001"), Some(&1), "{mode:?}");
         assert_eq!(copies.values().filter(|count| **count == 1).count(), 26, "{mode:?}");
     }
-}
-
-/// Until it can be seen from the slot that it has passed every row: other tests have transactions open.
-fn wait_passed(stage: &Stage) {
-    let slot = stage.slot();
-    let left = format!(
-        "SELECT count(*) FROM outbox WHERE age(xmin) <= (SELECT age(catalog_xmin) \
-         FROM pg_replication_slots WHERE slot_name = '{slot}')"
-    );
-    support::wait::wait_until("the slot to have passed all rows", || {
-        stage.sql().run("CHECKPOINT");
-        // Somebody may read it; then it moves by itself.
-        let _ = stage.sql().try_run(&format!(
-            "SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())"
-        ));
-        stage.sql().value(&left) == "0"
-    });
 }
 
 /// Once more it does nothing; and what is lost again after it can be repaired again.

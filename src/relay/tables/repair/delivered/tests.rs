@@ -60,6 +60,16 @@ fn a_record_with_the_uuid_of_a_row_is_its_own_whatever_its_content_is() {
     assert_eq!(of(&[row(UUID, 5, 1), again]), [Outcome::Delivered]);
 }
 
+/// What was never to be delivered is not missing; what is there counts as delivered.
+#[test]
+fn a_row_of_before_the_stream_is_unknown_unless_it_is_there() {
+    let old = Entry { flags: flag::BEFORE, ..row(UUID, 5, 1) };
+    assert_eq!(of(&[old]), [Outcome::Unknown(UnknownReason::BeforeStream)]);
+    assert_eq!(of(&[old, record(UUID, 1, 5)]), [Outcome::Delivered]);
+    let dropped = Entry { kind: Kind::Dropped, ..old };
+    assert_eq!(of(&[dropped]), [Outcome::LeftOut]);
+}
+
 /// Several tables may number their rows from 1, and other producers their records.
 #[test]
 fn a_record_with_another_id_is_a_rows_only_by_topic_and_content() {
