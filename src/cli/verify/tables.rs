@@ -303,7 +303,7 @@ fn requests<'a>(
             columns: facts.published.as_ref().map_or_else(Vec::new, |it| it.columns.clone()),
             condition: condition.map(str::to_owned),
             after: None,
-            mark: None,
+            marks: None,
         })
     })
 }

@@ -96,11 +96,6 @@ impl Expected {
         Self { pipeline, translator, content, columns, places, flags, rows: 0, without_id: 0 }
     }
 
-    /// What every row's flags contain.
-    pub const fn flags(&self) -> u8 {
-        self.flags
-    }
-
     /// Takes the next frame, and adds its row, if it has one with an id.
     pub fn take(
         &mut self,

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::backfill::{check_files, visible, written_before};
 use super::known::{Held, check_progress};
-use super::repair::window;
+use super::repair::{marks, window};
 use super::source::TableSource;
 use super::{TableJob, TableRows, TableRowsError, TableRun, order_of};
 use crate::coalescing;
+use crate::compare::flag;
 use crate::error::RelayError;
 use crate::hot::Hot;
 use crate::plan::Plan;
@@ -74,7 +75,7 @@ impl FoundTable {
             columns: self.facts.published.as_ref().map_or_else(Vec::new, |it| it.columns.clone()),
             condition: (!all.is_empty()).then(|| all.join(" AND ")),
             after: None,
-            mark: None,
+            marks: None,
         }
     }
 }
@@ -216,13 +217,13 @@ fn scans(
         Some(cursor) => reached(found, cursor)?,
     };
     let began = remaining.backfill.as_ref().and_then(|begun| begun.began);
-    let mark = began.map(written_before);
+    let marks = began.map(|xid| marks(&[(written_before(xid), flag::BEFORE)]));
     let mut scans = Vec::new();
     for table in found.tables.iter().skip(reached) {
         let after = cursor.filter(|_| named(table)).map(|cursor| cursor.after.clone());
         let window = window(&found.plan.config, table, scope.as_ref())?;
         let request = table.request(window.into_iter().chain(visible.clone()));
-        let request = ScanRequest { after, mark: mark.clone(), ..request };
+        let request = ScanRequest { after, marks: marks.clone(), ..request };
         scans.push(request.prepare(&mut remaining.connection)?);
     }
     Ok(scans)

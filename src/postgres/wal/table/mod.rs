@@ -217,10 +217,14 @@ impl<T: Transport> TableStream<T> {
         }))
     }
 
-    /// Whether the row that `peek` shows is one of those that its scan marks.
-    pub fn is_marked(&self) -> bool {
-        let marks = self.scan.as_ref().is_some_and(|scan| scan.table.is_marked);
-        marks && self.frame.kept().last() == Some(Some(b"t".as_slice()))
+    /// What the row that `peek` shows is marked with; 0 of what is no row, and where nothing is marked.
+    pub fn marks(&self) -> Result<u8, WalError> {
+        if !self.scan.as_ref().is_some_and(|scan| scan.table.is_marked) {
+            return Ok(0);
+        }
+        let Some(marks) = self.frame.kept().last() else { return Ok(0) };
+        let number = marks.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
+        number.ok_or(WalError::Protocol("a malformed mark of a row"))
     }
 
     /// Takes the frame that `peek` showed.

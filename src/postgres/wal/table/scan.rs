@@ -27,8 +27,8 @@ pub struct ScanRequest {
     pub condition: Option<String>,
     /// Only rows behind the one with these values of `order_by`.
     pub after: Option<Vec<String>>,
-    /// Rows for which this SQL is true are marked ([`super::TableStream::is_marked`]).
-    pub mark: Option<String>,
+    /// SQL for what each row is marked with ([`super::TableStream::marks`]): a number from 0 to 255.
+    pub marks: Option<String>,
 }
 
 /// A column that rows are ordered by.
@@ -65,7 +65,7 @@ pub struct TableScan {
     pub(super) sent: usize,
     /// Which of the columns the order goes by.
     pub(super) order: Vec<(usize, OrderColumn)>,
-    /// Whether a last column says which rows are marked.
+    /// Whether a last column has what rows are marked with.
     pub(super) is_marked: bool,
     pub(super) sql: String,
 }
@@ -86,7 +86,7 @@ impl ScanRequest {
             found.map(|at| (at, wanted.clone())).ok_or_else(missing)
         });
         let order = order.collect::<Result<Vec<_>, _>>()?;
-        let (sql, is_marked) = (self.sql(&columns), self.mark.is_some());
+        let (sql, is_marked) = (self.sql(&columns), self.marks.is_some());
         let Self { table, table_oid, .. } = self;
         Ok(TableScan { table, table_oid, columns, sent, order, is_marked, sql })
     }
@@ -106,8 +106,8 @@ impl ScanRequest {
     fn sql(&self, columns: &[RowColumn]) -> String {
         let rows = sql_rows(&self.table, self.is_partitioned);
         let columns = columns.iter().map(|column| identifier(&column.name));
-        let mark = self.mark.iter().map(|mark| format!("({mark})"));
-        let columns: Vec<String> = columns.chain(mark).collect();
+        let marks = self.marks.iter().map(|marks| format!("({marks})"));
+        let columns: Vec<String> = columns.chain(marks).collect();
         let order: Vec<String> = self.order_by.iter().map(OrderColumn::sql).collect();
         let (columns, order) = (columns.join(", "), order.join(", "));
         let after = self.after.as_ref().map(|values| sql_after(&self.order_by, values));
@@ -142,7 +142,7 @@ impl TableScan {
         Shape { columns: self.columns.len() + usize::from(self.is_marked), sent: self.sent }
     }
 
-    /// The columns whose values are kept of a row: those of the order, then the mark.
+    /// The columns whose values are kept of a row: those of the order, then the marks.
     pub(super) fn kept(&self) -> Vec<usize> {
         let order = self.order.iter().map(|(at, _)| *at);
         order.chain(self.is_marked.then_some(self.columns.len())).collect()
@@ -217,7 +217,7 @@ mod tests {
             columns: vec![],
             condition: None,
             after: None,
-            mark: None,
+            marks: None,
         };
         let sql = |request: &ScanRequest| request.sql(&columns);
         let all = "COPY (SELECT \"id\", \"Made at\" FROM ONLY \"public\".\"outbox\") TO STDOUT";
@@ -232,9 +232,9 @@ mod tests {
              (coalesce(\"n\", '0'), \"Made at\") > ('it''s', '2') \
              ORDER BY coalesce(\"n\", '0'), \"Made at\") TO STDOUT"
         );
-        request.mark = Some("c OR d".to_owned());
+        request.marks = Some("1 + n".to_owned());
         let marked = sql(&request);
-        assert!(marked.starts_with("COPY (SELECT \"id\", \"Made at\", (c OR d) FROM"), "{marked}");
+        assert!(marked.starts_with("COPY (SELECT \"id\", \"Made at\", (1 + n) FROM"), "{marked}");
         request.columns = vec!["id".to_owned()];
         let all = ["n", "secret", "id", "Made at"].map(column).to_vec();
         let (read, sent) = request.read_of(all);

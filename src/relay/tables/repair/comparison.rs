@@ -81,17 +81,17 @@ pub(super) struct Compared {
     /// In the transaction that it was in.
     pub(super) connection: Connection,
     pub(super) counts: RepairCounts,
-    /// Those of the first scans.
+    /// Those of the rows to send.
     pub(super) send: RowNumbers,
 }
 
 impl Sides<'_> {
-    /// Reads both sides; `None` if `goes_on` says no. Rows of `scans` that have these flags are
+    /// Reads both sides; `None` if `goes_on` says no. Rows that the scans mark as not passed are
     /// [pending](RepairCounts::pending) unless they are delivered.
     pub(super) fn compare(
         &self,
-        mut connection: Connection,
-        scans: Vec<(Vec<TableScan>, u8)>,
+        connection: Connection,
+        scans: Vec<TableScan>,
         goes_on: &(dyn Fn() -> bool + '_),
     ) -> Result<Option<Compared>, RelayError> {
         let config = &self.plan.config;
@@ -99,15 +99,12 @@ impl Sides<'_> {
         let dead_letters = numbers.of(&config.dead_letters.topic);
         let mut entries = Sorter::new(self.folder)?;
         let mut outcomes = Outcomes::new(self.folder, self.unknown)?;
-        for (scans, flags) in scans {
-            let mut stream = TableStream::begin(connection, scans, whole());
-            let mut rows =
-                Rows { numbers: &mut numbers, entries: &mut entries, out: &mut outcomes };
-            if !rows.read(&mut stream, &mut self.expected(flags)?, goes_on)? {
-                return Ok(None);
-            }
-            connection = stream.into_connection();
+        let mut stream = TableStream::begin(connection, scans, whole());
+        let mut rows = Rows { numbers: &mut numbers, entries: &mut entries, out: &mut outcomes };
+        if !rows.read(&mut stream, &mut self.expected()?, goes_on)? {
+            return Ok(None);
         }
+        let connection = stream.into_connection();
         let Some(topics) = self.read_topics(&mut numbers, &mut entries, goes_on)? else {
             return Ok(None);
         };
@@ -125,8 +122,8 @@ impl Sides<'_> {
         Ok(Some(Compared { connection, counts, send }))
     }
 
-    /// What makes entries of rows; each of them gets these flags.
-    fn expected(&self, flags: u8) -> Result<Expected, RelayError> {
+    /// What makes entries of rows.
+    fn expected(&self) -> Result<Expected, RelayError> {
         let mut plan = self.plan.clone();
         // Rejections are to come back, whatever becomes of them.
         plan.config.route.rejected = Rejected::Skip;
@@ -138,7 +135,7 @@ impl Sides<'_> {
             order: None,
         };
         let (pipeline, content) = (plan.pipeline()?, Content::of(&plan.config));
-        Ok(Expected::new(pipeline, translator(self.params), content, columns, flags))
+        Ok(Expected::new(pipeline, translator(self.params), content, columns, 0))
     }
 
     /// Reads the topics up to where they ended when that began.
@@ -200,14 +197,14 @@ impl Rows<'_> {
                 Some(Frame::Keepalive { .. }) => stream.consume(),
                 Some(frame) => {
                     let seen = expected.look(frame, self.numbers)?;
-                    let before = if stream.is_marked() { flag::BEFORE } else { 0 };
+                    let marks = stream.marks()?;
                     match seen {
                         Seen::NoRow => {}
                         Seen::Row(entry) => {
-                            let flags = entry.flags | before;
+                            let flags = entry.flags | marks;
                             self.entries.push(Entry { flags, ..entry })?;
                         }
-                        Seen::NoId => self.out.add_without_id(expected)?,
+                        Seen::NoId => self.out.add_without_id(expected.rows, marks)?,
                     }
                     stream.consume();
                 }
@@ -239,18 +236,15 @@ impl Outcomes {
         Ok(Self { counts, unknown, send, keys, folder: folder_kept })
     }
 
-    fn add_without_id(&mut self, expected: &Expected) -> Result<(), RelayError> {
-        let outcome = Outcome::Unknown(UnknownReason::NoId);
-        self.count(expected.flags(), outcome);
-        let is_sent = self.unknown == Some(UnknownRows::Send) && expected.flags() == 0;
-        if is_sent { Ok(self.send.push(RowNumber(expected.rows))?) } else { Ok(()) }
+    fn add_without_id(&mut self, number: u64, flags: u8) -> Result<(), RelayError> {
+        self.count(flags, Outcome::Unknown(UnknownReason::NoId));
+        let is_sent = self.unknown == Some(UnknownRows::Send);
+        if is_sent { Ok(self.send.push(RowNumber(number))?) } else { Ok(()) }
     }
 
     fn add(&mut self, row: &Entry, outcome: Outcome) -> Result<(), RelayError> {
         self.count(row.flags, outcome);
-        if row.has(flag::NOT_PASSED) {
-            return Ok(());
-        }
+        // What the slot has not passed is sent too if it is dropped.
         let is_sent = match outcome {
             Outcome::Missing => true,
             Outcome::Unknown(_) => self.unknown == Some(UnknownRows::Send),

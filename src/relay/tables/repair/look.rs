@@ -37,18 +37,26 @@ pub(super) fn look(
     connection.simple_query(BEGIN)?;
     lock_tables(&mut connection, found.tables.iter().map(|table| &table.name))?;
     connection.simple_query("SET LOCAL row_security = off")?;
-    let mut scans = Vec::new();
-    for (condition, flags) in stages(found, seen, &mut connection)? {
-        let mut stage = Vec::new();
-        for table in &found.tables {
-            let window = window(&found.plan.config, table, Some(scope))?;
-            let request = table.request(window.into_iter().chain(condition.clone()));
-            // Nobody goes on by it.
-            let mark = began.map(written_before);
-            let request = ScanRequest { order_by: Vec::new(), mark, ..request };
-            stage.push(request.prepare(&mut connection)?);
+    let condition = match seen {
+        Seen::Begun(_, snapshot) if *snapshot != connection.snapshot()? => {
+            Some(committed_in(snapshot))
         }
-        scans.push((stage, flags));
+        Seen::Begun(..) | Seen::Alive | Seen::ToBeMade => None,
+    };
+    let mut flags: Vec<_> =
+        began.map(|xid| (written_before(xid), flag::BEFORE)).into_iter().collect();
+    if *seen == Seen::Alive {
+        let passed = passed(found, &mut connection)?;
+        flags.extend(passed.map(|passed| (format!("NOT ({passed})"), flag::NOT_PASSED)));
+    }
+    let marks = (!flags.is_empty()).then(|| marks(&flags));
+    // In the order in which they would be sent, by which rows are told that come after newer ones.
+    let mut scans = Vec::new();
+    for table in &found.tables {
+        let window = window(&found.plan.config, table, Some(scope))?;
+        let request = table.request(window.into_iter().chain(condition.clone()));
+        let request = ScanRequest { marks: marks.clone(), ..request };
+        scans.push(request.prepare(&mut connection)?);
     }
     let sides = Sides {
         plan: &found.plan,
@@ -61,26 +69,12 @@ pub(super) fn look(
     Ok(sides.compare(connection, scans, goes_on)?.map(|compared| compared.counts))
 }
 
-/// Which rows are read, and how they are marked.
-fn stages(
-    found: &Found,
-    seen: &Seen,
-    connection: &mut Connection,
-) -> Result<Vec<(Option<String>, u8)>, WalError> {
-    Ok(match seen {
-        Seen::ToBeMade => vec![(None, 0)],
-        Seen::Begun(_, snapshot) => {
-            let now = connection.snapshot()?;
-            vec![((*snapshot != now).then(|| committed_in(snapshot)), 0)]
-        }
-        Seen::Alive => match passed(found, connection)? {
-            None => vec![(None, 0)],
-            Some(passed) => {
-                let rest = format!("NOT ({passed})");
-                vec![(Some(passed), 0), (Some(rest), flag::NOT_PASSED)]
-            }
-        },
-    })
+/// SQL for the flags of a row: those whose condition is true.
+pub(in crate::tables) fn marks(flags: &[(String, u8)]) -> String {
+    let each = flags
+        .iter()
+        .map(|(condition, flag)| format!("CASE WHEN {condition} THEN {flag} ELSE 0 END"));
+    each.collect::<Vec<_>>().join(" + ")
 }
 
 /// SQL for: the slot has passed the row's transaction. Postgres writes into its log, every 15 seconds, which transactions

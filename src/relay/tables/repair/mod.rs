@@ -41,6 +41,7 @@ use way::{SlotState, Terms, Way, way};
 
 pub use comparison::RepairCounts;
 pub use delivered::UnknownReason;
+pub(super) use look::marks;
 pub use preview::{RepairPreview, RepairSlot, preview_repair};
 
 /// Delivery at least once fences no producer that was killed: what it had sent by then has arrived so much later.
@@ -140,7 +141,7 @@ impl TableRun {
             "comparing the rows of before the slot with the topics"
         );
         let compared = watched(&mut held.stream, heartbeat, &self.stop, |goes_on| {
-            sides.compare(connection, vec![(scans.to_vec(), 0)], goes_on)
+            sides.compare(connection, scans.to_vec(), goes_on)
         });
         let Some(Compared { connection, counts, send }) = compared?? else { return Ok(None) };
         tell(&counts);
