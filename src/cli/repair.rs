@@ -112,9 +112,10 @@ pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<ExitCode, Comm
     runtime.shutdown_background();
     let summary = summary?;
     if context.json() {
-        context.print_json(
-            &json!({ "what": "repair", "finished": summary.caught_up, "summary": summary }),
-        )?;
+        context.print_json(&json!({
+            "what": "repair", "finished": summary.caught_up,
+            "needed": summary.nothing_to_repair.is_none(), "summary": summary,
+        }))?;
     } else {
         context.print(&text(&summary))?;
     }
@@ -125,6 +126,9 @@ pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<ExitCode, Comm
 fn text(summary: &Summary) -> String {
     let Summary { confirmed, dead_letters, skipped, repaired, .. } = summary;
     let compared = repaired.as_ref().map(counts).unwrap_or_default();
+    if let Some(why) = &summary.nothing_to_repair {
+        return format!("{compared}{why}\n`postrider run` delivers what has committed since\n");
+    }
     let verdict = if summary.caught_up {
         "the repair has ended: `postrider run` delivers what has committed since"
     } else {
@@ -142,13 +146,20 @@ fn counts(counts: &RepairCounts) -> String {
     };
     line("rows", counts.rows, "");
     line("delivered", counts.delivered, "in Kafka, as a record or a dead letter");
-    let late = match counts.after_newer_rows_of_their_key {
-        0 => String::new(),
-        late => format!("; {late} of them come after newer rows of their key"),
+    let late = counts.after_newer_rows_of_their_key;
+    let late = if late == 0 || counts.missing == 0 {
+        String::new()
+    } else {
+        format!("; {late} of those to be sent come after newer rows of their key")
     };
     line("missing", counts.missing, &format!("not in Kafka{late}"));
     if counts.pending > 0 {
-        line("pending", counts.pending, "the slot has not passed them, and delivers them");
+        let undecided = match counts.undecided {
+            0 => String::new(),
+            rows => format!("; whether it has passed {rows} of them cannot be told yet"),
+        };
+        let note = format!("the slot has not passed them, and delivers them{undecided}");
+        line("pending", counts.pending, &note);
     }
     if counts.left_out > 0 {
         line("left out", counts.left_out, "by a rule, or by route.rejected = \"skip\"");
@@ -208,7 +219,7 @@ mod tests {
         });
         for words in [
             "  rows                9\n",
-            "  missing             4  not in Kafka; 2 of them come after newer rows of their key\n",
+            "  missing             4  not in Kafka; 2 of those to be sent come after newer rows of their key\n",
             "topic orders does not exist: its rows count as missing",
         ] {
             assert!(shown.contains(words), "no `{words}` in {shown}");

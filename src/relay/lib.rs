@@ -115,6 +115,9 @@ pub struct Summary {
     /// What a repair has found missing before it sent that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repaired: Option<RepairCounts>,
+    /// Why a repair has sent nothing and left the slot alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nothing_to_repair: Option<String>,
 }
 
 impl Summary {
@@ -130,6 +133,7 @@ impl Summary {
             seconds: 0.0,
             streaming_seconds: 0.0,
             repaired: None,
+            nothing_to_repair: None,
         }
     }
 }

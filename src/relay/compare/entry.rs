@@ -128,6 +128,8 @@ pub mod flag {
     pub const TIMED: u8 = 32;
     /// A row that may have been committed before the stream began.
     pub const BEFORE: u8 = 64;
+    /// A row of which it cannot be told yet whether the slot has passed it.
+    pub const UNDECIDED: u8 = 128;
 }
 
 /// A row or a record. Sorts by id, rows first, records by place.

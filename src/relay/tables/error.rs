@@ -17,12 +17,8 @@ pub enum TableRowsError {
         /// The slot.
         slot: String,
     },
-    /// There is nothing to repair.
-    #[error(
-        "nothing is to be repaired: slot `{slot}` is there and has left out no row{}{}",
-        if *is_of_window { " of that time (no others were compared)" } else { "" },
-        but_for(*unknown)
-    )]
+    /// Rows of which nobody can tell are to be sent beside a slot that has left out none.
+    #[error("{}", nothing_missing(slot, *unknown, *is_of_window))]
     NothingMissing {
         /// The slot.
         slot: String,
@@ -159,12 +155,16 @@ pub enum TableRowsError {
     },
 }
 
-/// Of how many rows it is not known.
-fn but_for(unknown: u64) -> String {
-    match unknown {
+/// That a slot is left alone; `unknown`: rows of which nobody can tell.
+pub(super) fn nothing_missing(slot: &str, unknown: u64, is_of_window: bool) -> String {
+    let of = if is_of_window { " of that time (no others were compared)" } else { "" };
+    let but_for = match unknown {
         0 => String::new(),
         unknown => format!(", but for {unknown} rows of which that cannot be known"),
-    }
+    };
+    format!(
+        "nothing is to be repaired: slot `{slot}` is there and has left out no row{of}{but_for}"
+    )
 }
 
 /// How a command begins anew once the slot is dropped.

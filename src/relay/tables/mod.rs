@@ -140,6 +140,7 @@ async fn run<S: KafkaSink + Send + 'static>(
         runtime: Handle::current(),
         begun: None,
         compared: None,
+        nothing_to_repair: None,
         settled: Settled::default(),
         owed: Owed::default(),
         clock,
@@ -172,6 +173,8 @@ struct TableRun {
     begun: Option<BackfillProgress>,
     /// What a repair has found first.
     compared: Option<RepairCounts>,
+    /// Why a repair has nothing to do.
+    nothing_to_repair: Option<String>,
     /// How far its sessions came.
     settled: Settled,
     owed: Owed,
@@ -255,6 +258,7 @@ impl TableRun {
             seconds: started.elapsed().as_secs_f64(),
             streaming_seconds: self.reporter.streamed_for().as_secs_f64(),
             repaired: self.compared.take(),
+            nothing_to_repair: self.nothing_to_repair.take(),
             ..Summary::of(self.reporter.totals())
         })
     }

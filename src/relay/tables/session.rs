@@ -108,6 +108,7 @@ impl TableRun {
             TableRows::Backfill { restart } => self.backfill(&found, restart)?,
             TableRows::Repair(job) => match self.repair(&found, &job)? {
                 Some(remaining) => remaining,
+                None if self.nothing_to_repair.is_some() => return Ok(End::CaughtUp),
                 None => return Ok(End::Drained),
             },
         };

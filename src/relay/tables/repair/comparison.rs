@@ -55,6 +55,8 @@ pub struct RepairCounts {
     pub unknown_because: BTreeMap<UnknownReason, u64>,
     /// That the slot has not passed and will deliver.
     pub pending: u64,
+    /// Those of them that it may have passed: Postgres tells late.
+    pub undecided: u64,
     /// That the configuration leaves out.
     pub left_out: u64,
     /// To be sent though newer rows of their keys are in Kafka already.
@@ -263,11 +265,14 @@ impl Outcomes {
     fn count(&mut self, flags: u8, outcome: Outcome) {
         let counts = &mut self.counts;
         counts.rows += 1;
+        let is_before = outcome == Outcome::Unknown(UnknownReason::BeforeStream);
+        let is_pending = flags & flag::NOT_PASSED != 0 && !is_before;
         match outcome {
             Outcome::Delivered => counts.delivered += 1,
             Outcome::LeftOut => counts.left_out += 1,
-            Outcome::Missing | Outcome::Unknown(_) if flags & flag::NOT_PASSED != 0 => {
+            Outcome::Missing | Outcome::Unknown(_) if is_pending => {
                 counts.pending += 1;
+                counts.undecided += u64::from(flags & flag::UNDECIDED != 0);
             }
             Outcome::Missing => counts.missing += 1,
             Outcome::Unknown(reason) => {
@@ -414,14 +419,19 @@ mod tests {
     #[test]
     fn rows_that_the_slot_will_deliver_are_pending() {
         let rows = [
-            (row(1, 7, flag::NOT_PASSED), Outcome::Missing),
+            (row(1, 7, flag::NOT_PASSED | flag::UNDECIDED), Outcome::Missing),
             (row(2, 7, flag::NOT_PASSED), Outcome::Delivered),
             (row(3, 7, flag::NOT_PASSED), Outcome::Unknown(UnknownReason::Removed)),
             (row(4, 7, 0), Outcome::Unknown(UnknownReason::Removed)),
             (row(5, 7, 0), Outcome::LeftOut),
+            (
+                row(6, 7, flag::NOT_PASSED | flag::BEFORE),
+                Outcome::Unknown(UnknownReason::BeforeStream),
+            ),
         ];
-        let RepairCounts { rows, delivered, missing, unknown, pending, left_out, .. } =
-            counted(None, &rows);
-        assert_eq!((rows, delivered, missing, unknown, pending, left_out), (5, 1, 0, 1, 2, 1));
+        let counts = counted(None, &rows);
+        let RepairCounts { rows, delivered, missing, unknown, pending, left_out, .. } = counts;
+        assert_eq!((rows, delivered, missing, unknown, pending, left_out), (6, 1, 0, 2, 2, 1));
+        assert_eq!(counts.undecided, 1, "the other one is of a stream that has left out none");
     }
 }

@@ -13,8 +13,9 @@ use postrider_postgres::wal::{Connection, ScanRequest, literal, lock_tables};
 /// What the slot is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// It is there, and delivers what it has not passed.
-    Alive,
+    /// It is there, and delivers what it has not passed. What transactions from this number on have written it has not left
+    /// out, if that is known.
+    Alive(Option<u64>),
     /// A repair with this scope has made it, in this snapshot: what committed later is of its stream.
     Begun(RepairScope, String),
     /// It will be made: all that is there by then is of before it.
@@ -31,7 +32,7 @@ pub(super) fn look(
     let mut connection = Connection::open(&found.plan.config.source.connect, &found.params)?;
     let scope = match seen {
         Seen::Begun(scope, _) => scope,
-        Seen::Alive | Seen::ToBeMade => &job.scope,
+        Seen::Alive(_) | Seen::ToBeMade => &job.scope,
     };
     let since_ms = since_ms(&mut connection, scope)?;
     connection.simple_query(BEGIN)?;
@@ -41,13 +42,17 @@ pub(super) fn look(
         Seen::Begun(_, snapshot) if *snapshot != connection.snapshot()? => {
             Some(committed_in(snapshot))
         }
-        Seen::Begun(..) | Seen::Alive | Seen::ToBeMade => None,
+        Seen::Begun(..) | Seen::Alive(_) | Seen::ToBeMade => None,
     };
     let mut flags: Vec<_> =
         began.map(|xid| (written_before(xid), flag::BEFORE)).into_iter().collect();
-    if *seen == Seen::Alive {
-        let passed = passed(found, &mut connection)?;
-        flags.extend(passed.map(|passed| (format!("NOT ({passed})"), flag::NOT_PASSED)));
+    if let Seen::Alive(whole) = seen
+        && let Some(passed) = passed(found, &mut connection)?
+    {
+        let waits = format!("NOT ({passed})");
+        let may_be = whole.map(|xid| format!(" AND ({})", written_before(xid)));
+        flags.push((format!("{waits}{}", may_be.unwrap_or_default()), flag::UNDECIDED));
+        flags.push((waits, flag::NOT_PASSED));
     }
     let marks = (!flags.is_empty()).then(|| marks(&flags));
     // In the order in which they would be sent, by which rows are told that come after newer ones.

@@ -37,7 +37,7 @@ use postrider_core::progress::{BackfillProgress, Lineage, Moment, RepairScope, U
 use postrider_kafka::failpoint;
 use postrider_postgres::control::{self, PeekRequest, PeekedMessage};
 use postrider_postgres::wal::{Connection, RowNumbers, TableScan, WalError, literal, sql_rows};
-use way::{SlotState, Terms, Way, way};
+use way::{SlotState, Terms, Way, way, whole_since};
 
 pub use comparison::RepairCounts;
 pub use delivered::UnknownReason;
@@ -61,7 +61,7 @@ pub struct RepairJob {
 }
 
 impl TableRun {
-    /// See the module's documentation; `None` if a stop was asked for.
+    /// See the module's documentation; `None` if a stop was asked for, or there is nothing to repair.
     pub(super) fn repair(
         &mut self,
         found: &Found,
@@ -80,16 +80,19 @@ impl TableRun {
         let terms = Terms { slot, lineage: &lineage, keeps_progress, scope, drops_slot };
         let mut way = way(&terms, &known, None)?;
         let is_compared = way == Way::Compare;
+        let whole = whole_since(&terms, &known);
         if is_compared {
             let Some(held) = &mut held else { unreachable!("a slot that is not there is made") };
             let heartbeat = Plan::heartbeat(found.inspection.server.wal_sender_timeout);
             let counts = watched(&mut held.stream, heartbeat, &self.stop, |goes_on| {
-                look(found, job, (&Seen::Alive, first_xid), goes_on)
+                look(found, job, (&Seen::Alive(whole), first_xid), goes_on)
             });
             let Some(counts) = counts?? else { return Ok(None) };
             way = way::way(&terms, &known, Some(&counts))?;
             tell(&counts);
             refuse_unknown(&counts, &job.scope)?;
+            // An earlier session may have compared before another command sent what was missing.
+            self.compared = matches!(way, Way::Leave(_)).then_some(counts);
         }
         let repair = Some(job.scope.clone());
         match way {
@@ -107,6 +110,17 @@ impl TableRun {
                 }
                 let beginning = Beginning { repair, replaces: true, began: first_xid };
                 self.begin(found, connection, lineage, beginning).map(Some)
+            }
+            Way::Leave(why) => {
+                if let Some(held) = held {
+                    held.release();
+                }
+                if !is_compared {
+                    self.compared = None;
+                }
+                tracing::info!("{why}");
+                self.nothing_to_repair = Some(why);
+                Ok(None)
             }
             Way::Compare => unreachable!("both sides were compared"),
         }

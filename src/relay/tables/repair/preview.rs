@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::look::{Seen, look};
-use super::way::{SlotState, Terms, Way, way};
+use super::way::{SlotState, Terms, Way, way, whole_since};
 use super::{
     Found, Known, RelayError, RepairCounts, RepairJob, TableRowsError, check_tables, goes_on,
     is_undrained,
@@ -31,6 +31,8 @@ pub struct RepairPreview {
     pub slot: RepairSlot,
     /// A repair has begun and not ended.
     pub begun: bool,
+    /// Otherwise the slot would be left alone, and nothing be sent.
+    pub needed: bool,
     /// What would be done, as a sentence.
     pub action: String,
     /// How many rows are where.
@@ -102,9 +104,7 @@ fn preview(
     let terms = Terms { slot: state, lineage: &lineage, keeps_progress, scope, drops_slot };
     let seen = match way(&terms, &known, None) {
         Ok(Way::GoOn(begun)) => Seen::Begun(begun.repair.unwrap_or_default(), begun.snapshot),
-        Ok(Way::Compare) | Err(RelayError::TableRows(TableRowsError::NothingMissing { .. })) => {
-            Seen::Alive
-        }
+        Ok(Way::Compare | Way::Leave(_)) => Seen::Alive(whole_since(&terms, &known)),
         Ok(Way::Make | Way::Replace) => Seen::ToBeMade,
         Err(error) => return Err(error),
     };
@@ -113,7 +113,9 @@ fn preview(
     };
     let name = &lineage.slot;
     let unknown = job.scope.unknown.is_none() && counts.unknown > 0;
-    let action = match way(&terms, &known, Some(&counts)) {
+    let decided = way(&terms, &known, Some(&counts));
+    let needed = !matches!(&decided, Ok(Way::Leave(_)) if !unknown);
+    let action = match decided {
         Err(RelayError::TableRows(
             error @ (TableRowsError::NothingMissing { .. } | TableRowsError::Undecided { .. }),
         )) => format!("would do nothing: {error}"),
@@ -122,6 +124,7 @@ fn preview(
             "would be refused (PR-P102) unless --unknown says what becomes of the unknown rows"
                 .to_owned()
         }
+        Ok(Way::Leave(why)) => format!("would do nothing: {why}"),
         Ok(Way::Make) => format!("would make slot `{name}` and send the missing rows"),
         Ok(Way::Replace) if is_alive(state) && !drops_slot && is_undrained(found, runtime) => {
             let slot = name.clone();
@@ -145,5 +148,5 @@ fn preview(
         }
     };
     let begun = matches!(seen, Seen::Begun(..));
-    Ok(Some(RepairPreview { slot, begun, action, counts }))
+    Ok(Some(RepairPreview { slot, begun, needed, action, counts }))
 }

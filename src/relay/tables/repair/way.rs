@@ -6,6 +6,7 @@
 
 use super::{BackfillProgress, Found, GateError, Known, Lineage, RelayError, RepairCounts};
 use super::{RepairScope, TableRowsError, UnknownReason, UnknownRows, confirmed};
+use crate::tables::error::nothing_missing;
 use postrider_core::lsn::Lsn;
 use postrider_core::progress::Progress;
 
@@ -52,6 +53,8 @@ pub(super) enum Way {
     GoOn(Box<BackfillProgress>),
     /// First the rows that it has passed are compared.
     Compare,
+    /// It has left out no row, and is left alone; the sentence says so.
+    Leave(String),
 }
 
 /// See the module's documentation.
@@ -74,22 +77,30 @@ pub(super) fn way(
         Known::Intended(intended) if intended.repair.is_some() => Ok(Way::Replace),
         Known::Intended(_) => Err(GateError::BackfillUnfinished { slot }.into()),
         Known::Stream(progress) if is_whole(progress, terms.lineage, at) => {
-            let (unknown, is_of_window) = (0, false);
-            Err(TableRowsError::NothingMissing { slot, unknown, is_of_window }.into())
+            Ok(Way::Leave(nothing_missing(&slot, 0, false)))
         }
         known => {
             let Some(counts) = counts else { return Ok(Way::Compare) };
             if is_needed(terms, at, known, counts) {
                 return Ok(Way::Replace);
             }
-            if counts.pending > 0 {
-                return Err(TableRowsError::Undecided { slot, rows: counts.pending }.into());
+            if counts.undecided > 0 {
+                return Err(TableRowsError::Undecided { slot, rows: counts.undecided }.into());
             }
             let (unknown, scope) = (counts.unknown, terms.scope);
             let is_of_window = scope.since.is_some() || scope.until.is_some();
-            Err(TableRowsError::NothingMissing { slot, unknown, is_of_window }.into())
+            if unknown > 0 && scope.unknown == Some(UnknownRows::Send) {
+                return Err(TableRowsError::NothingMissing { slot, unknown, is_of_window }.into());
+            }
+            Ok(Way::Leave(nothing_missing(&slot, unknown, is_of_window)))
         }
     }
+}
+
+/// From which transaction on the stream has left out no row, if its slot is where it was, as the progress says.
+pub(super) fn whole_since(terms: &Terms<'_>, known: &Known) -> Option<u64> {
+    let (Known::Stream(progress), SlotState::At(at)) = (known, terms.slot) else { return None };
+    unbroken(progress, terms.lineage, at)
 }
 
 fn go_on(
@@ -112,13 +123,21 @@ fn go_on(
 
 /// Whether the progress says that the slot has left out no row, and nothing of before it is missing.
 fn is_whole(progress: &Progress, lineage: &Lineage, confirmed: Lsn) -> bool {
+    unbroken(progress, lineage, confirmed) == Some(0)
+}
+
+/// The same of the rows that transactions from a number on have written.
+fn unbroken(progress: &Progress, lineage: &Lineage, confirmed: Lsn) -> Option<u64> {
     let before = &progress.lineage;
-    let Some(since) = before.since.filter(|since| since.xid == 0) else { return false };
+    let since = before.since?;
     let delivered = if progress.mark.end == Lsn::ZERO { since.lsn } else { progress.mark.end };
     let is_same = before.publication == lineage.publication
         && before.timeline == lineage.timeline
         && lineage.tables.iter().all(|(name, oid)| before.tables.get(name) == Some(oid));
-    is_same && confirmed <= delivered
+    // An altered one may have left out inserts, and one without a table its rows.
+    let is_altered = before.publication_xid.is_some_and(|xid| Some(xid) != lineage.publication_xid)
+        || before.members.iter().any(|(name, oid)| lineage.members.get(name) != Some(oid));
+    (is_same && !is_altered && confirmed <= delivered).then_some(since.xid)
 }
 
 /// Whether the slot cannot be left as it is.
@@ -173,7 +192,7 @@ mod tests {
     }
 
     fn found(missing: u64, pending: u64) -> RepairCounts {
-        RepairCounts { missing, pending, ..RepairCounts::default() }
+        RepairCounts { missing, pending, undecided: pending, ..RepairCounts::default() }
     }
 
     #[test]
@@ -195,7 +214,7 @@ mod tests {
     fn g6_a_slot_that_is_there_is_replaced_only_where_rows_are_missing_or_it_was_moved() {
         let untouched = |known: &Known, missing, pending| {
             let result = of(AT, known, Some(&found(missing, pending)));
-            result.is_err_and(|error| error.starts_with("nothing is to be repaired"))
+            result.is_ok_and(|way| matches!(way, Way::Leave(why) if why.starts_with("nothing is to be repaired")))
         };
         // All of before it was delivered, and it was not moved.
         assert!(untouched(&stream(50, 0), 5, 0) && untouched(&stream(0, 0), 5, 0));
@@ -203,6 +222,9 @@ mod tests {
         let undecided = of(AT, &stream(50, 7), Some(&found(0, 9))).unwrap_err();
         assert!(undecided.contains("cannot be told yet"), "{undecided}");
         assert!(untouched(&stream(50, 7), 0, 0));
+        let waiting = RepairCounts { undecided: 0, ..found(0, 9) };
+        let waits = of(AT, &stream(50, 7), Some(&waiting));
+        assert!(matches!(waits, Ok(Way::Leave(_))), "they are of a stream that has left out none");
         assert_eq!(of(AT, &stream(50, 7), None), Ok(Way::Compare));
         assert_eq!(of(AT, &stream(50, 7), Some(&found(1, 0))), Ok(Way::Replace));
         // It lies beyond the progress.
@@ -222,8 +244,10 @@ mod tests {
         let (keeps_progress, drops_slot) = (true, false);
         let terms =
             Terms { slot: AT, lineage: &lineage, keeps_progress, scope: &scope, drops_slot };
-        let error = way(&terms, &stream(50, 7), Some(&found(0, 0))).unwrap_err().to_string();
-        assert!(error.ends_with("of that time (no others were compared)"), "{error}");
+        let Ok(Way::Leave(why)) = way(&terms, &stream(50, 7), Some(&found(0, 0))) else {
+            unreachable!("nothing is missing")
+        };
+        assert!(why.ends_with("of that time (no others were compared)"), "{why}");
     }
 
     #[test]
@@ -249,7 +273,7 @@ mod tests {
             let scope = &RepairScope { unknown, ..sends.clone() };
             let (keeps_progress, drops_slot) = (false, false);
             let terms = Terms { slot: AT, lineage: &lineage, keeps_progress, scope, drops_slot };
-            way(&terms, &Known::Nothing, Some(counts)).ok()
+            way(&terms, &Known::Nothing, Some(counts)).ok().filter(|way| *way == Way::Replace)
         };
         assert_eq!(of(&found(0, 0), None), None);
         assert_eq!(of(&found(0, 1), None), None, "it may deliver them");
@@ -268,7 +292,7 @@ mod tests {
             let terms = Terms { slot: AT, lineage, keeps_progress, scope, drops_slot };
             let unknown_because = [(reason, 3)].into();
             let counts = RepairCounts { unknown: 3, unknown_because, ..found(0, 0) };
-            way(&terms, &stream(50, 7), Some(&counts)).ok()
+            way(&terms, &stream(50, 7), Some(&counts)).ok().filter(|way| *way == Way::Replace)
         };
         let (before, send) = (UnknownReason::BeforeStream, Some(UnknownRows::Send));
         assert_eq!(of(before, send), Some(Way::Replace));

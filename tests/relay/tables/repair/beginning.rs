@@ -105,14 +105,42 @@ fn g6_beside_a_slot_that_is_there_rows_of_before_the_stream_are_sent_when_somebo
         refused(&relay, &["repair", "--execute"], 78, "PR-P102");
         free(&stage);
         assert_eq!(repair(&relay, &["--unknown", "skip"])["summary"]["confirmed"], 5, "{mode:?}");
-        relay.run_once();
+        let mut running = relay.run();
+        running.wait_for_log("streaming");
         wait_passed(&stage);
+        running.stop();
+        free(&stage);
         assert_planned(&relay, (17, 0, 7));
+        refused(&relay, &["repair", "--execute"], 78, "PR-P102");
+        free(&stage);
+        let done = repair(&relay, &["--unknown", "skip"]);
+        assert_eq!((&done["finished"], &done["needed"]), (&true.into(), &false.into()), "{done}");
         free(&stage);
         let done = json(&relay, &["repair", "--execute", "--unknown", "send"]);
         assert_eq!(done["summary"]["confirmed"], 7, "{mode:?}");
         relay.run_once();
         assert_eq!(sent(&stage), 24);
+    }
+}
+
+/// Whatever Postgres has told of the slot: the progress says that it has left out no row since it was made.
+#[test]
+fn a_slot_that_has_passed_nothing_needs_no_repair() {
+    let Some(kafka) = kafka::shared() else { return };
+    for mode in KEPT {
+        let (stage, relay) = skipped(&kafka.bootstrap(), "skipped_waits", mode);
+        insert_in_time(&stage, "A", 5);
+        let at = stage.slot_value("confirmed_flush_lsn");
+        let planned = plan(&relay, &["--unknown", "skip"]);
+        let counts = ["missing", "unknown", "pending", "undecided"].map(|name| &planned[name]);
+        assert_eq!(counts, [0, 7, 5, 0].map(serde_json::Value::from).each_ref(), "{planned}");
+        assert_eq!(planned["needed"], false, "{planned}");
+        let done = repair(&relay, &["--unknown", "skip"]);
+        assert_eq!((&done["finished"], &done["needed"]), (&true.into(), &false.into()), "{done}");
+        assert_eq!(stage.slot_value("confirmed_flush_lsn"), at);
+        free(&stage);
+        relay.run_once();
+        assert_eq!(sent(&stage), 5, "{mode:?}");
     }
 }
 

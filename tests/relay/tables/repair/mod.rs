@@ -113,6 +113,19 @@ fn plan(relay: &Relay, options: &[&str]) -> Value {
     json(relay, &[&["repair"], options].concat())["plan"].clone()
 }
 
+/// Nothing is missing, which is no failure: whoever goes on by the exit code goes on.
+fn assert_not_needed(relay: &Relay) {
+    let done = json(relay, &["repair", "--execute"]);
+    assert_eq!((&done["finished"], &done["needed"]), (&true.into(), &false.into()), "{done}");
+    let why = done["summary"]["nothing_to_repair"].as_str().unwrap();
+    assert!(why.starts_with("nothing is to be repaired"), "{done}");
+    assert_eq!(done["summary"]["confirmed"], 0);
+    let outcome = relay.start(&["repair", "--execute"]).outcome();
+    assert!(outcome.status.success(), "{:?}", outcome.log);
+    assert!(outcome.stdout.contains(why), "{}", outcome.stdout);
+    assert!(!outcome.stdout.contains("pg_drop"), "no advice does harm: {}", outcome.stdout);
+}
+
 /// Ends with this exit code and this error code.
 fn refused(relay: &Relay, arguments: &[&str], exit: i32, code: &str) -> Outcome {
     let outcome = relay.clone().allow_log("").start(arguments).outcome();

@@ -5,8 +5,8 @@ use support::relay::Relay;
 use support::{kafka, postgres, topic};
 
 use super::{
-    MODES, Mode, advance, assert_each_once, begin, copies, drop_slot, free, has_slot, lost, plan,
-    refused, relay, repair, streamed, wait_passed,
+    MODES, Mode, advance, assert_each_once, assert_not_needed, begin, copies, drop_slot, free,
+    has_slot, lost, plan, refused, relay, repair, streamed, wait_passed,
 };
 use crate::stage::Stage;
 use crate::tables::{Writer, insert_in_time, json};
@@ -170,20 +170,17 @@ fn g6_after_a_repair_there_is_nothing_to_repair_until_the_slot_is_lost_again() {
         assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 30);
         free(&stage);
         let at = stage.slot_value("confirmed_flush_lsn");
-        let outcome = refused(&relay, &["repair", "--execute"], 78, "PR-P101");
-        assert!(
-            !outcome.log.concat().contains("pg_drop"),
-            "no advice does harm: {:?}",
-            outcome.log
-        );
-        assert!(plan(&relay, &[])["action"].as_str().unwrap().contains("do nothing"));
+        assert_not_needed(&relay);
+        let planned = plan(&relay, &[]);
+        assert!(planned["action"].as_str().unwrap().contains("do nothing"));
+        assert_eq!(planned["needed"], false, "{planned}");
         assert_eq!((stage.records().len(), stage.slot_value("confirmed_flush_lsn")), (80, at));
         free(&stage);
         // What has committed since is of the slot.
         insert_in_time(&stage, "A", 10);
         relay.run_once();
         free(&stage);
-        refused(&relay, &["repair", "--execute"], 78, "PR-P101");
+        assert_not_needed(&relay);
         drop_slot(&stage);
         insert_in_time(&stage, "A", 20);
         assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 20, "{mode:?}");
