@@ -60,6 +60,7 @@ pub(crate) fn run(args: &PeekArgs, context: &Context) -> Result<ExitCode, Comman
                 slot: &wanted.slot,
                 publication: &wanted.publication,
                 messages: wanted.messages,
+                before: None,
                 limit,
             };
             let messages = control::peek(&client, request).await?;

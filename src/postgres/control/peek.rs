@@ -32,6 +32,8 @@ pub struct PeekRequest<'a> {
     pub publication: &'a str,
     /// Whether logical messages are read.
     pub messages: bool,
+    /// Only transactions that committed before this.
+    pub before: Option<Lsn>,
     /// Messages, at most; Postgres decodes the transaction that reaches it to its end.
     pub limit: u32,
 }
@@ -44,12 +46,13 @@ pub async fn peek(
     let messages = if request.messages { ", 'messages', 'true'" } else { "" };
     let sql = format!(
         "SELECT lsn::text, data FROM pg_catalog.pg_logical_slot_peek_binary_changes( \
-             $1::text::name, NULL, $3::int4, 'proto_version', '1', 'publication_names', $2::text{messages}) \
+             $1::text::name, $4::text::pg_lsn, $3::int4, 'proto_version', '1', 'publication_names', $2::text{messages}) \
          LIMIT $3::int4"
     );
     let limit = i32::try_from(request.limit).unwrap_or(i32::MAX);
     let publication = crate::wal::quote::identifier(request.publication);
-    let parameters: [&(dyn ToSql + Sync); 3] = [&request.slot, &publication, &limit];
+    let before = request.before.map(|before| before.to_string());
+    let parameters: [&(dyn ToSql + Sync); 4] = [&request.slot, &publication, &limit, &before];
     match client.run(DOING, client.sql().query(&sql, &parameters)).await {
         // object_in_use
         Err(ControlError::Connection { source: WalError::Server(error), .. })

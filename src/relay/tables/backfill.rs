@@ -13,6 +13,7 @@
 use super::TableRun;
 use super::error::TableRowsError;
 use super::known::{Held, Known, confirmed, in_kafka, same_tables};
+use super::repair::is_undrained;
 use super::session::{BEGIN, Found, Remaining};
 use crate::error::RelayError;
 use postrider_core::gate::{GateError, unfinished};
@@ -33,6 +34,8 @@ pub(super) struct Beginning {
     pub(super) repair: Option<RepairScope>,
     /// The slot that is there is dropped first.
     pub(super) replaces: bool,
+    /// And with it what it has not delivered.
+    pub(super) loses: bool,
     /// When the stream began first, if that is known.
     pub(super) began: Option<u64>,
 }
@@ -64,7 +67,7 @@ impl TableRun {
                     slot = lineage.slot,
                     "dropping the slot of a backfill that sent nothing"
                 );
-                let beginning = Beginning { replaces: true, ..Beginning::default() };
+                let beginning = Beginning { replaces: true, loses: true, ..Beginning::default() };
                 self.begin(found, connection, lineage, beginning)
             }
             (Some(slot), Known::Nothing) if restart && !found.plan.keeps_progress() => {
@@ -126,12 +129,17 @@ impl TableRun {
         lineage: Lineage,
         beginning: Beginning,
     ) -> Result<Remaining, RelayError> {
-        let Beginning { repair, replaces, began } = beginning;
+        let Beginning { repair, replaces, loses, began } = beginning;
         let source = &found.plan.config.source;
         self.check_unchanged(found)?;
-        if replaces && found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost()) {
-            // What keeps a slot from being made is better known before the one that is there is dropped.
-            self.try_slot(&mut connection, found)?;
+        // What keeps a slot from being made is better known before the one that is there is dropped. What commits behind
+        // its beginning is lost to nobody: it is of the new one.
+        let is_alive = found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost());
+        let temporary =
+            if replaces && is_alive { self.make_temporary(&mut connection, found)? } else { None };
+        let before = temporary.as_ref().map(|made| made.begins);
+        if replaces && is_alive && !loses && is_undrained(found, &self.runtime, before) {
+            return Err(TableRowsError::Undrained { slot: lineage.slot }.into());
         }
         let intended =
             BackfillProgress { repair: repair.clone(), began, ..BackfillProgress::default() };
@@ -141,8 +149,12 @@ impl TableRun {
             connection.drop_slot(&lineage.slot)?;
             failpoint::pass("repair_slot_dropped");
         }
-        connection.simple_query(BEGIN)?;
-        let begins = self.make_slot(&mut connection, found)?;
+        let begins = if let Some(made) = temporary {
+            made.keep_as(&mut connection, &lineage.slot)?
+        } else {
+            connection.simple_query(BEGIN)?;
+            self.make_slot(&mut connection, found)?
+        };
         failpoint::pass("backfill_slot_made");
         let snapshot = connection.snapshot()?;
         tracing::info!(slot = source.slot, at = %begins, "made the slot; reading what committed before it");

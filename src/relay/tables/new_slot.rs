@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::TableRun;
-use super::session::Found;
+use super::session::{BEGIN, Found};
 use crate::error::RelayError;
 use crate::stop::StopSignal;
 use postrider_core::lsn::Lsn;
@@ -19,9 +19,26 @@ use postrider_postgres::control::{self, Client, ControlError, SLOT_LIMIT_MS, slo
 use postrider_postgres::wal::{Connection, WalError};
 
 /// Before the number of the server process that makes a slot for a moment.
-const TRIED: &str = "postrider_tried_";
+const TEMPORARY: &str = "postrider_temporary_";
 /// How soon a request to stop is noticed.
 const TICK: Duration = Duration::from_millis(100);
+
+/// A slot that goes with its connection, whose open transaction sees what had committed where it begins.
+#[derive(Debug)]
+pub(super) struct TemporarySlot {
+    name: String,
+    pub(super) begins: Lsn,
+}
+
+impl TemporarySlot {
+    /// Makes the slot that stays, in the same place, once no other one has its name.
+    pub(super) fn keep_as(self, connection: &mut Connection, slot: &str) -> Result<Lsn, WalError> {
+        let begins = connection.copy_slot(&self.name, slot)?;
+        assert_eq!(begins, self.begins, "a copy begins where the copied slot does");
+        connection.drop_slot(&self.name)?;
+        Ok(begins)
+    }
+}
 
 impl TableRun {
     /// See the module's documentation.
@@ -34,17 +51,25 @@ impl TableRun {
         self.patiently(connection, found, |connection| connection.create_slot_with_snapshot(slot))
     }
 
-    /// Makes another slot, which is gone at once: whether this one could be made now. Where the server has no room for
-    /// two nobody can tell.
-    pub(super) fn try_slot(
+    /// Begins the transaction, with a slot that goes with the connection. `None`: the server has no room for two, and no
+    /// transaction is open.
+    pub(super) fn make_temporary(
         &self,
         connection: &mut Connection,
         found: &Found,
-    ) -> Result<(), RelayError> {
-        let slot = format!("{TRIED}{}", connection.backend_pid());
-        match self.patiently(connection, found, |connection| connection.try_slot(&slot)) {
-            Err(RelayError::Control(ControlError::NoFreeSlot { .. })) => Ok(()),
-            tried => tried,
+    ) -> Result<Option<TemporarySlot>, RelayError> {
+        let name = format!("{TEMPORARY}{}", connection.backend_pid());
+        connection.simple_query(BEGIN)?;
+        let made = self.patiently(connection, found, |connection| {
+            connection.create_temporary_slot_with_snapshot(&name)
+        });
+        match made {
+            Ok(begins) => Ok(Some(TemporarySlot { name, begins })),
+            Err(RelayError::Control(ControlError::NoFreeSlot { .. })) => {
+                connection.simple_query("ROLLBACK")?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 

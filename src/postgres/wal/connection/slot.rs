@@ -2,7 +2,7 @@
 
 use super::Connection;
 use crate::wal::error::WalError;
-use crate::wal::quote::identifier;
+use crate::wal::quote::{identifier, literal};
 use crate::wal::transport::Transport;
 use postrider_core::lsn::Lsn;
 
@@ -11,23 +11,34 @@ impl<T: Transport> Connection<T> {
     /// sees from now on what had committed where the slot begins, which is returned, and nothing else. Waits for
     /// transactions that are open; 25001 or so if the transaction is not of that kind.
     pub fn create_slot_with_snapshot(&mut self, slot: &str) -> Result<Lsn, WalError> {
+        self.create_slot(slot, "")
+    }
+
+    /// The same of a slot that goes with the connection.
+    pub fn create_temporary_slot_with_snapshot(&mut self, slot: &str) -> Result<Lsn, WalError> {
+        self.create_slot(slot, "TEMPORARY ")
+    }
+
+    fn create_slot(&mut self, slot: &str, kind: &str) -> Result<Lsn, WalError> {
         // The form that every supported version takes.
         let slot = identifier(slot);
         let rows = self.patient_query(&format!(
-            "CREATE_REPLICATION_SLOT {slot} LOGICAL pgoutput USE_SNAPSHOT"
+            "CREATE_REPLICATION_SLOT {slot} {kind}LOGICAL pgoutput USE_SNAPSHOT"
         ))?;
         let position = rows.first().and_then(|row| row.get(1)).and_then(Option::as_deref);
         let position = position.and_then(|text| text.parse().ok());
         position.ok_or(WalError::Protocol("a malformed answer to CREATE_REPLICATION_SLOT"))
     }
 
-    /// Creates a slot that goes with the connection, and drops it. Waits for transactions that are open.
-    pub fn try_slot(&mut self, slot: &str) -> Result<(), WalError> {
-        let name = identifier(slot);
-        self.patient_query(&format!(
-            "CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+    /// Makes a slot that begins where another one does, which is the connection's own temporary one.
+    pub fn copy_slot(&mut self, from: &str, to: &str) -> Result<Lsn, WalError> {
+        let (from, to) = (literal(from), literal(to));
+        let rows = self.simple_query(&format!(
+            "SELECT lsn::text FROM pg_catalog.pg_copy_logical_replication_slot({from}, {to}, false)"
         ))?;
-        self.drop_slot(slot)
+        let position = rows.first().and_then(|row| row.first()).cloned().flatten();
+        let position = position.and_then(|text| text.parse().ok());
+        position.ok_or(WalError::Protocol("a malformed answer about a copied slot"))
     }
 
     /// Drops a slot, once nobody uses it.

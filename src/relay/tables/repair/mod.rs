@@ -33,6 +33,7 @@ use comparison::{Compared, Sides};
 use look::{Seen, look};
 use postrider_config::{Config, Delivery};
 use postrider_core::gate::GateError;
+use postrider_core::lsn::Lsn;
 use postrider_core::progress::{BackfillProgress, Lineage, Moment, RepairScope, UnknownRows};
 use postrider_kafka::failpoint;
 use postrider_postgres::control::{self, PeekRequest, PeekedMessage};
@@ -98,17 +99,15 @@ impl TableRun {
         match way {
             Way::GoOn(begun) => self.go_on(found, connection, (held, lineage, *begun)).map(Some),
             Way::Make => {
-                let beginning = Beginning { repair, replaces: false, began: first_xid };
+                let beginning = Beginning { repair, began: first_xid, ..Beginning::default() };
                 self.begin(found, connection, lineage, beginning).map(Some)
             }
             Way::Replace => {
                 if let Some(held) = held {
                     held.release();
                 }
-                if is_compared && !drops_slot && is_undrained(found, &self.runtime) {
-                    return Err(TableRowsError::Undrained { slot: lineage.slot }.into());
-                }
-                let beginning = Beginning { repair, replaces: true, began: first_xid };
+                let loses = !is_compared || drops_slot;
+                let beginning = Beginning { repair, replaces: true, loses, began: first_xid };
                 self.begin(found, connection, lineage, beginning).map(Some)
             }
             Way::Leave(why) => {
@@ -183,13 +182,15 @@ fn refuse_unknown(counts: &RepairCounts, scope: &RepairScope) -> Result<(), Tabl
     Err(TableRowsError::RowsUnknown { unknown: counts.unknown, reasons })
 }
 
-/// Whether the slot, which nobody reads, has messages that come by no other way, as far as can be seen in time.
-fn is_undrained(found: &Found, runtime: &Handle) -> bool {
+/// Whether the slot, which nobody reads, has messages of before a position, or of now, that come by no other way, as far
+/// as can be seen in time.
+pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>) -> bool {
     let source = &found.plan.config.source;
     let request = PeekRequest {
         slot: &source.slot,
         publication: &source.publication,
         messages: !found.plan.config.messages.prefixes.is_empty(),
+        before,
         limit: LOOKED_AT,
     };
     let looked = runtime.block_on(async {

@@ -126,7 +126,9 @@ fn preview(
         }
         Ok(Way::Leave(why)) => format!("would do nothing: {why}"),
         Ok(Way::Make) => format!("would make slot `{name}` and send the missing rows"),
-        Ok(Way::Replace) if is_alive(state) && !drops_slot && is_undrained(found, runtime) => {
+        Ok(Way::Replace)
+            if is_alive(state) && !drops_slot && is_undrained(found, runtime, None) =>
+        {
             let slot = name.clone();
             format!("would be refused (PR-P107): {}", TableRowsError::Undrained { slot })
         }

@@ -10,7 +10,7 @@ use support::{kafka, postgres, topic, wait_for};
 
 use super::{
     MODES, Mode, advance, assert_each_once, assert_not_needed, begin, drop_slot, free, has_slot,
-    lost, plan, refused, relay, repair,
+    lost, plan, refused, relay, repair, wait_passed,
 };
 use crate::stage::Stage;
 use crate::tables::{Writer, insert_in_time, json};
@@ -304,6 +304,13 @@ fn g6_where_no_slot_is_free_nothing_is_sent_and_it_is_done_later() {
     refused(&relay, &["run"], 70, "PR-P100");
     stage.sql().run("SELECT pg_drop_replication_slot('other')");
     assert_eq!(repair(&relay, &[])["summary"]["confirmed"], 10);
+    relay.run_once();
+    free(&stage);
+    // One that is there is replaced all the same, though there is no room for another one meanwhile.
+    insert_in_time(&stage, "A", 5);
+    advance(&stage);
+    wait_passed(&stage);
+    assert_eq!(json(&relay, &["repair", "--execute"])["summary"]["confirmed"], 5);
     relay.run_once();
     assert_each_once(&stage, &["outbox"]);
 }

@@ -161,6 +161,41 @@ fn g1_a_slot_is_not_dropped_with_messages_that_were_not_delivered() {
     }
 }
 
+/// What commits after the slot was looked into, and before the new one has its name, is in the new one.
+#[test]
+fn g1_what_commits_while_a_slot_is_replaced_is_not_lost_with_it() {
+    let Some(kafka) = kafka::shared() else { return };
+    for mode in MODES {
+        for place in ["backfill_intended=stop", "repair_slot_dropped=stop"] {
+            let (stage, relay) = streamed(&kafka.bootstrap(), "replaced", mode, 20);
+            free(&stage);
+            insert_in_time(&stage, "A", 5);
+            advance(&stage);
+            wait_passed(&stage);
+            let running =
+                relay.clone().variable("FAILPOINT", place).start(&["repair", "--execute"]);
+            running.wait_frozen();
+            stage.sql().run(
+                "BEGIN; INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload) \
+                 VALUES ('c0ffee00-0000-4000-8000-000000000001', 't', '1', 'A', '{\"n\": 0}'); \
+                 DELETE FROM outbox WHERE id = 'c0ffee00-0000-4000-8000-000000000001'; COMMIT",
+            );
+            running.signal(rustix::process::Signal::CONT);
+            let outcome = running.outcome();
+            assert!(outcome.status.success(), "{mode:?} {place}: {:?}", outcome.log);
+            relay.run_once();
+            let copies = copies(&stage);
+            let hidden = copies.get("c0ffee00-0000-4000-8000-000000000001");
+            assert_eq!((copies.len(), hidden), (26, Some(&1)), "{mode:?} {place}");
+            let slots = format!(
+                "SELECT count(*) FROM pg_replication_slots WHERE database = '{}'",
+                stage.slot()
+            );
+            assert_eq!(stage.sql().value(&slots), "1", "the temporary one is gone");
+        }
+    }
+}
+
 /// Once more it does nothing; and what is lost again after it can be repaired again.
 #[test]
 fn g6_after_a_repair_there_is_nothing_to_repair_until_the_slot_is_lost_again() {
