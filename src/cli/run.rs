@@ -30,9 +30,11 @@ use postrider_relay::{
 };
 
 mod print;
+mod systemd;
 
 use print::Printer;
 pub(super) use print::to_json as record_json;
+use systemd::Systemd;
 
 /// How long `--once` waits for servers that do not answer, unless `retry.give_up_after` says so.
 const ONCE_PATIENCE: Duration = Duration::from_mins(1);
@@ -83,6 +85,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     let settings = loaded.effective.iter().map(setting).collect();
     let telemetry = Telemetry::showing(version::build_info(&config.source.slot), settings);
     let options = options(args, &config);
+    let manager = Systemd::of_environment(config.shutdown.grace);
     let plan = Plan::of(config);
     let code = runtime.block_on(async {
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
@@ -91,35 +94,46 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
                 let _ = http_ended.await;
             }));
         }
-        let summary = if args.dry_run {
-            let told = Arc::new(OnceLock::new());
-            let ended = (stop.clone(), Arc::clone(&told));
-            let printer = move |_: &_, _: &_, _| {
-                let (stop, told) = ended.clone();
-                Ok(Printer::new(std::io::stdout(), move |error| {
-                    // The first one stands.
-                    let _ = told.set(error);
-                    stop.request(ControlRequest::Drain);
-                }))
-            };
-            let summary = Box::pin(run_relay(plan, options, stop, telemetry, printer)).await;
-            if let Some(error) = told.get() {
-                return Err(broken(error));
-            }
-            summary
-        } else {
-            deliver(plan, options, stop, telemetry).await
+        let work = deliver_or_print(args.dry_run, plan, options, stop.clone(), telemetry.clone());
+        let summary = match manager {
+            Some(manager) => manager.during(telemetry, stop, work).await,
+            None => Box::pin(work).await,
         };
         drop(end_http);
-        let summary = summary.map_err(|error| match CommandFailure::from(error) {
-            failure if args.dry_run => creates_nothing(failure),
-            failure => failure,
-        })?;
+        let summary = summary?;
         finish(args, context, &summary)
     });
     // Dialling a server that does not answer cannot be called off, and is not waited for.
     runtime.shutdown_background();
     code
+}
+
+/// A dry run prints, and acknowledges and creates nothing.
+async fn deliver_or_print(
+    dry_run: bool,
+    plan: Plan,
+    options: RunOptions,
+    stop: StopSignal,
+    telemetry: Telemetry,
+) -> Result<Summary, CommandFailure> {
+    if !dry_run {
+        return deliver(plan, options, stop, telemetry).await.map_err(CommandFailure::from);
+    }
+    let told = Arc::new(OnceLock::new());
+    let ended = (stop.clone(), Arc::clone(&told));
+    let printer = move |_: &_, _: &_, _| {
+        let (stop, told) = ended.clone();
+        Ok(Printer::new(std::io::stdout(), move |error| {
+            // The first one stands.
+            let _ = told.set(error);
+            stop.request(ControlRequest::Drain);
+        }))
+    };
+    let summary = Box::pin(run_relay(plan, options, stop, telemetry, printer)).await;
+    match told.get() {
+        Some(error) => Err(broken(error)),
+        None => summary.map_err(|error| creates_nothing(CommandFailure::from(error))),
+    }
 }
 
 /// What probes are answered by. A relay that has the address is no reason not to run `once`: that waits for

@@ -28,6 +28,7 @@ mod readiness;
 mod refusals;
 mod routing;
 mod servers_and_clients;
+mod service_manager;
 mod shutdown;
 mod stage;
 mod standby;

@@ -1,0 +1,249 @@
+//! Tells the service manager how the relay does, by the protocol of sd_notify(3): ready, alive, stopping, and a
+//! line of status.
+//!
+//! Input: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` as systemd sets them for a unit of `Type=notify`; the
+//! telemetry; the stop signal. Output: datagrams. Invariant: ready is said once, by a relay that streams, stands by
+//! or waits for a server to come back, and so never before the configuration is accepted; alive is said only
+//! while `/livez` says so; nothing is sent where nobody asked; a datagram that fails stops nothing.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
+
+use postrider_relay::telemetry::{RelayState, Telemetry, View, liveness};
+use postrider_relay::{ControlRequest, StopSignal};
+
+/// How soon a change is told. Whoever runs `systemctl start` waits for the first one.
+const TURN: Duration = Duration::from_millis(200);
+
+/// What the end takes beside the grace period for what was sent: logging out, closing.
+const END: Duration = Duration::from_secs(15);
+
+/// The socket of a service manager, and what it has been told.
+#[derive(Debug)]
+pub(super) struct Systemd {
+    socket: UnixDatagram,
+    told: Told,
+}
+
+/// What it has been told, and how often it wants to hear that the relay is alive.
+#[derive(Debug, Default)]
+struct Told {
+    watchdog: Option<Duration>,
+    /// The drain's grace period.
+    grace: Duration,
+    ready: bool,
+    stopping: bool,
+    alive: Option<Instant>,
+    status: String,
+}
+
+impl Systemd {
+    /// The manager that the environment names, if one does. It is asked for more time to stop than the unit may
+    /// give, since `grace` is a setting of ours.
+    pub(super) fn of_environment(grace: Duration) -> Option<Self> {
+        let address = std::env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty())?;
+        let told =
+            Told { watchdog: watchdog(|name| std::env::var_os(name)), grace, ..Told::default() };
+        match connect(&address) {
+            Ok(socket) => Some(Self { socket, told }),
+            Err(error) => {
+                tracing::warn!("cannot reach the service manager at NOTIFY_SOCKET: {error}");
+                None
+            }
+        }
+    }
+
+    /// Does the work, and tells what is new meanwhile and when it ends.
+    pub(super) async fn during<T>(
+        mut self,
+        telemetry: Telemetry,
+        stop: StopSignal,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let turn = self.told.watchdog.map_or(TURN, |every| TURN.min(every));
+        let mut work = Box::pin(work);
+        loop {
+            self.tell(&telemetry, &stop);
+            if let Ok(ended) = tokio::time::timeout(turn, &mut work).await {
+                self.tell(&telemetry, &stop);
+                return ended;
+            }
+        }
+    }
+
+    fn tell(&mut self, telemetry: &Telemetry, stop: &StopSignal) {
+        let stops = stop.most_urgent() >= ControlRequest::Drain;
+        let news = self.told.news(&telemetry.view(), stops, Instant::now());
+        // A manager that restarts, or whose queue is full, is told all of it in the next turn.
+        if !news.is_empty() && self.socket.send(news.as_bytes()).is_err() {
+            let Told { watchdog, grace, .. } = self.told;
+            self.told = Told { watchdog, grace, ..Told::default() };
+        }
+    }
+}
+
+impl Told {
+    /// The lines that are due, and remembers that they were said.
+    fn news(&mut self, view: &View, stops: bool, now: Instant) -> String {
+        let mut news = String::new();
+        if !self.ready && is_ready(view.snapshot.state) {
+            self.ready = true;
+            news.push_str("READY=1\n");
+        }
+        if stops && !self.stopping {
+            self.stopping = true;
+            let _ = writeln!(
+                news,
+                "STOPPING=1\nEXTEND_TIMEOUT_USEC={}",
+                (self.grace + END).as_micros()
+            );
+        }
+        let status = status(view);
+        if status != self.status {
+            let _ = writeln!(news, "STATUS={status}");
+            self.status = status;
+        }
+        if let Some(every) = self.watchdog
+            && self.alive.is_none_or(|at| now.saturating_duration_since(at) >= every)
+            && liveness(view).ok
+        {
+            self.alive = Some(now);
+            news.push_str("WATCHDOG=1\n");
+        }
+        news
+    }
+}
+
+/// Whether `systemctl start` has come to its end. A server that is out of reach is waited for by the relay itself:
+/// to start it anew would not bring that server back, and a machine that boots would call its unit failed.
+fn is_ready(state: RelayState) -> bool {
+    match state {
+        RelayState::Starting | RelayState::Failed => false,
+        RelayState::Standby
+        | RelayState::Streaming
+        | RelayState::Retrying
+        | RelayState::Draining
+        | RelayState::Stopped => true,
+    }
+}
+
+/// What `systemctl status` shows: one line.
+fn status(view: &View) -> String {
+    let snapshot = &view.snapshot;
+    let state = snapshot.state.as_str();
+    let line = match &snapshot.last_failure {
+        Some(failure) if snapshot.state != RelayState::Streaming => format!("{state}: {failure}"),
+        _ => state.to_owned(),
+    };
+    line.replace(char::is_control, " ")
+}
+
+/// How often a sign of life is due: twice within the time after which the relay would be killed, as
+/// sd_watchdog_enabled(3) advises. The time may be meant for another process.
+fn watchdog(variable: impl Fn(&str) -> Option<OsString>) -> Option<Duration> {
+    let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
+    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let limit = number("WATCHDOG_USEC").filter(|&limit| limit > 0 && is_ours)?;
+    Some(Duration::from_micros(limit / 2))
+}
+
+/// A path, or with `@` a name in the abstract namespace.
+fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
+    let address = match address.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(address)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_relay::telemetry::{BuildInfo, Snapshot};
+
+    fn view(state: RelayState, failure: Option<&str>) -> View {
+        let telemetry = Telemetry::new(BuildInfo::default());
+        let last_failure = failure.map(Into::into);
+        telemetry.publish(Snapshot { state, last_failure, ..Snapshot::default() });
+        telemetry.view()
+    }
+
+    #[test]
+    fn each_thing_is_told_once_and_ready_is_told_of_a_relay_that_serves() {
+        let mut told = Told { grace: Duration::from_secs(30), ..Told::default() };
+        let now = Instant::now();
+        let mut news = |state, failure, stops| told.news(&view(state, failure), stops, now);
+        assert_eq!(news(RelayState::Starting, None, false), "STATUS=starting\n");
+        let down = Some("no answer\nREADY=1");
+        let said = news(RelayState::Retrying, down, false);
+        assert_eq!(said, "READY=1\nSTATUS=retrying: no answer READY=1\n");
+        assert_eq!(news(RelayState::Retrying, down, false), "");
+        assert_eq!(news(RelayState::Streaming, down, false), "STATUS=streaming\n");
+        let said = news(RelayState::Streaming, None, true);
+        assert_eq!(said, "STOPPING=1\nEXTEND_TIMEOUT_USEC=45000000\n");
+        assert_eq!(news(RelayState::Draining, None, true), "STATUS=draining\n");
+    }
+
+    #[test]
+    fn what_fails_at_the_start_is_never_ready() {
+        let mut told = Told::default();
+        let said =
+            told.news(&view(RelayState::Failed, Some("no such slot")), false, Instant::now());
+        assert_eq!(said, "STATUS=failed: no such slot\n");
+    }
+
+    #[test]
+    fn a_hot_thread_that_hangs_is_not_said_to_be_alive() {
+        let every = Duration::from_secs(5);
+        let mut told = Told { watchdog: Some(every), ..Told::default() };
+        let mut view = view(RelayState::Streaming, None);
+        let now = Instant::now();
+        assert!(told.news(&view, false, now).contains("WATCHDOG=1"));
+        assert_eq!(told.news(&view, false, now + every / 2), "");
+        assert_eq!(told.news(&view, false, now + every), "WATCHDOG=1\n");
+        view.tick_age = Duration::from_mins(2);
+        assert_eq!(told.news(&view, false, now + every * 3), "");
+    }
+
+    #[test]
+    fn the_watchdog_of_another_process_is_not_ours() {
+        let own = std::process::id().to_string();
+        let of = |limit: &str, pid: Option<&str>| {
+            watchdog(|name| match name {
+                "WATCHDOG_USEC" => Some(limit.into()),
+                _ => pid.map(Into::into),
+            })
+        };
+        assert_eq!(of("60000000", None), Some(Duration::from_secs(30)));
+        assert_eq!(of("60000000", Some(&own)), Some(Duration::from_secs(30)));
+        assert_eq!(of("60000000", Some("1")), None);
+        assert_eq!(of("0", None), None);
+        assert_eq!(of("soon", None), None);
+    }
+
+    #[test]
+    fn a_manager_is_found_by_path_and_by_abstract_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let name = format!("postrider-notify-{}", std::process::id());
+        let by_name = SocketAddr::from_abstract_name(&name).unwrap();
+        for (socket, address) in [
+            (UnixDatagram::bind(&path).unwrap(), path.clone().into_os_string()),
+            (UnixDatagram::bind_addr(&by_name).unwrap(), format!("@{name}").into()),
+        ] {
+            connect(&address).unwrap().send(b"READY=1").unwrap();
+            let mut said = [0; 64];
+            let length = socket.recv(&mut said).unwrap();
+            assert_eq!(said.get(..length), Some(&b"READY=1"[..]));
+        }
+        assert!(connect(OsStr::new("/nowhere/notify")).is_err());
+    }
+}
