@@ -25,6 +25,7 @@ use super::exit::ExitCode;
 use super::failure::{CommandFailure, Form};
 use super::import::ImportCommand;
 use super::lag::LagArgs;
+use super::man::ManArgs;
 use super::peek::PeekArgs;
 use super::prune::PruneArgs;
 use super::repair::RepairArgs;
@@ -158,6 +159,8 @@ pub enum Command {
     Config(ConfigCommand),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
+    /// Print a manual page
+    Man(ManArgs),
     /// Print the version and what it was built with
     Version,
     /// Run an embedded broker

@@ -57,7 +57,7 @@ codes! {
     D001 D002 D003 D004 D005 D006 D007 D008 D009 D010 D011
     V001 V002 V003 V004
     H001 H002
-    X001 X002 X003 X004 X005 X006 X007 X008 X010 X011 X012 X014 X020 X021
+    X001 X002 X003 X004 X005 X006 X007 X008 X010 X011 X012 X014 X015 X020 X021
 }
 
 /// A number is given in one place. A situation that is met or asked about in several places has a name.

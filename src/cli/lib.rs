@@ -31,6 +31,7 @@ mod failures;
 mod import;
 mod lag;
 pub mod logs;
+mod man;
 pub mod mask_arguments;
 mod peek;
 mod progress_line;
@@ -79,6 +80,7 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Comman
         Command::Import(command) => import::run(command, context),
         Command::Config(command) => config::run(command, context),
         Command::Completions(args) => completions::run(args, arguments::command(), context),
+        Command::Man(args) => man::run(args, arguments::command(), context),
         Command::Version => version::run(context),
         Command::Broker(args) => Ok(broker::run(args).map(|()| ExitCode::Ok)?),
     }
