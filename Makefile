@@ -20,7 +20,7 @@ setup: ## install what is missing: compilers, PostgreSQL, Java, jars of Kafka an
 
 demo: ## orders from a private Postgres to an embedded broker; ARGS="--count 20000 --output json"
 	@.ci/setup demo >&2
-	@$(CARGO) run --profile demo --locked --quiet --bin postrider -- demo $(ARGS)
+	@$(CARGO) run --profile demo --locked --no-default-features --features zstd,demo --quiet --bin postrider -- demo $(ARGS)
 
 test: setup ## everything, on real PostgreSQL and real Kafka, with 10,000 simulated histories
 	@mkdir -p .servers && rm -f $(SKIPPED) $(TESTED)
@@ -45,7 +45,7 @@ check: ## format, lints, house rules, documentation, docker
 	$(CARGO) fmt --check --manifest-path tests/drivers/Cargo.toml
 	$(CARGO) clippy --locked --workspace --quiet -- --deny warnings
 	$(CARGO) clippy --locked --workspace --all-targets --features faults,mutants --quiet -- --deny warnings
-	$(CARGO) check --locked --no-default-features --features zstd --quiet
+	$(CARGO) check --locked --no-default-features --features zstd,kafka-tls-vendored --quiet
 	fuzz/check
 	.ci/features
 	.ci/deny

@@ -160,6 +160,10 @@ pub enum SettingsError {
 /// Whether the client library was built with OpenSSL, which SCRAM needs too.
 const HAS_TLS: bool = cfg!(any(feature = "tls", feature = "tls-vendored"));
 
+/// Whether OpenSSL is our own, which knows no folder of authorities on the machine that it runs on. `probe`
+/// makes the client library look where Linux distributions have them.
+const HAS_OWN_OPENSSL: bool = cfg!(feature = "tls-vendored");
+
 /// Which mechanisms there are. The client library takes GSSAPI where none is set, and has it in no build
 /// of ours.
 fn mechanism_help(has_tls: bool) -> String {
@@ -306,6 +310,11 @@ impl KafkaSpec {
             refuse_reserved(key)?;
             set(&mut config, key, key, value)?;
         }
+        // OpenSSL reads the variable itself.
+        let is_named = std::env::var_os("SSL_CERT_FILE").is_some();
+        if HAS_OWN_OPENSSL && !is_named && trusts_default(&config) {
+            config.set("ssl.ca.location", "probe");
+        }
         // The broker context reports connection states, which `brokers` reads; see there.
         let debug = match self.properties.get("debug") {
             Some(wanted) if !wanted.is_empty() => format!("broker,{wanted}"),
@@ -314,6 +323,13 @@ impl KafkaSpec {
         config.set("debug", debug).set_log_level(RDKafkaLogLevel::Debug);
         Ok(config)
     }
+}
+
+/// Whether the connection is encrypted, and the brokers are to be known by the authorities of the system.
+fn trusts_default(config: &ClientConfig) -> bool {
+    let protocol = config.get("security.protocol").unwrap_or_default();
+    protocol.to_ascii_lowercase().ends_with("ssl")
+        && !["ssl.ca.location", "ssl.ca.pem"].iter().any(|key| config.get(key).is_some())
 }
 
 /// Sets one property after asking the library whether it takes it; `name` is the operator's.
@@ -426,6 +442,26 @@ mod tests {
         assert!(mechanism_help(false).contains("to PLAIN"));
         spec.properties.insert("sasl.mechanism".into(), "PLAIN".into());
         spec.validate().unwrap();
+    }
+
+    #[cfg(feature = "tls-vendored")]
+    #[test]
+    fn brokers_are_known_by_the_authorities_of_the_system_unless_others_are_named() {
+        let trusts = |spec: &KafkaSpec| {
+            let mut config = spec.common_config().unwrap();
+            // As this machine's variable would have it.
+            if config.get("ssl.ca.location") == Some("probe") {
+                config.remove("ssl.ca.location");
+            }
+            trusts_default(&config)
+        };
+        assert!(!trusts(&KafkaSpec::default()));
+        let mut spec = with("security.protocol", "SASL_SSL");
+        assert!(trusts(&spec));
+        spec.validate().unwrap();
+        spec.properties.insert("ssl.ca.location".into(), "/etc/kafka/ca.pem".into());
+        assert!(!trusts(&spec));
+        with("ssl.ca.location", "probe").validate().unwrap();
     }
 
     #[test]

@@ -192,12 +192,27 @@ fn a_file_that_is_there_is_not_to_be_written_anew() {
     assert!(said.contains("save it as UTF-8") && !said.contains("config example"), "{said}");
 }
 
+#[cfg(not(any(feature = "kafka-tls", feature = "kafka-tls-vendored")))]
 #[test]
 fn tls_in_a_build_without_it_says_how_to_get_it() {
     let config = "[kafka.properties]\n\"security.protocol\" = \"ssl\"\n";
     let output = in_folder(config, &["config", "show"], &[]);
     assert_eq!(output.status.code(), Some(78));
     assert!(text(&output.stderr).contains("--features kafka-tls"), "{}", text(&output.stderr));
+}
+
+#[cfg(any(feature = "kafka-tls", feature = "kafka-tls-vendored"))]
+#[test]
+fn what_managed_brokers_ask_for_is_in_the_build() {
+    let config = "[kafka.properties]\n\"security.protocol\" = \"SASL_SSL\"\n\
+                  \"sasl.mechanism\" = \"SCRAM-SHA-512\"\n\"sasl.username\" = \"a\"\n";
+    let password = [("POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD", "hunter2")];
+    let output = in_folder(config, &["config", "show"], &password);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let version = text(&run(&["version"]).stdout);
+    for feature in ["ssl", "sasl_scram", "sasl_oauthbearer"] {
+        assert!(version.contains(feature), "{version}");
+    }
 }
 
 #[test]
@@ -289,6 +304,30 @@ fn completions_exist_for_every_shell() {
         assert_eq!(output.status.code(), Some(0));
         assert!(text(&output.stdout).contains("kafka") || output.stdout.len() > 1_000, "{shell}");
     }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let page = |words: &[&str]| run(&[&["man"], words].concat());
+    let program = text(&page(&[]).stdout);
+    assert!(program.starts_with(".ie") || program.contains(".TH postrider 1"), "{program}");
+    assert!(
+        text(&page(&["dead-letters", "retry"]).stdout)
+            .contains("postrider\\-dead\\-letters\\-retry")
+    );
+    assert_eq!(page(&["deliver"]).status.code(), Some(2));
+
+    let folder = tempfile::tempdir().unwrap();
+    let into = postrider(folder.path()).args(["man", "--into", "."]).output().unwrap();
+    assert_eq!(into.status.code(), Some(0), "{}", text(&into.stderr));
+    for name in ["postrider.1", "postrider-run.1", "postrider-dead-letters-retry.1"] {
+        assert!(folder.path().join(name).exists(), "{name}");
+    }
+    // A hidden command is for our own use.
+    assert!(!folder.path().join("postrider-broker.1").exists());
+    let nowhere = run(&["man", "--into", "/nowhere/at/all"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(text(&nowhere.stderr).contains("PR-X015"), "{}", text(&nowhere.stderr));
 }
 
 #[test]

@@ -40,10 +40,13 @@ impl Vault {
     }
 
     fn log_in(&self, outbox: &Outbox, authority: &str, password: &str) -> Relay {
-        outbox
-            .relay_to(&outbox.database.address(), &self.kafka.tls_bootstrap())
+        let relay = outbox.relay_to(&outbox.database.address(), &self.kafka.tls_bootstrap());
+        let relay = match authority {
+            "" => relay,
+            _ => relay.property("ssl.ca.location", &self.file(authority).display().to_string()),
+        };
+        relay
             .property("security.protocol", "SASL_SSL")
-            .property("ssl.ca.location", &self.file(authority).display().to_string())
             .property("sasl.mechanism", "SCRAM-SHA-512")
             .property("sasl.username", ALLOWED_USER)
             .property("sasl.password", password)
@@ -56,6 +59,16 @@ fn who_trusts_the_authority_and_knows_the_password_delivers() {
     let outbox = Outbox::ready(postgres::installed(), "encrypted");
     outbox.write();
     vault.log_in(&outbox, "root.crt", PASSWORD).run_once();
+    outbox.assert_delivered_to(&vault.kafka.bootstrap());
+}
+
+#[test]
+fn authorities_are_named_by_the_variable_of_openssl_too() {
+    let Some(vault) = vault() else { return };
+    let outbox = Outbox::ready(postgres::installed(), "trusted");
+    outbox.write();
+    let root = vault.file("root.crt").display().to_string();
+    vault.log_in(&outbox, "", PASSWORD).variable("SSL_CERT_FILE", &root).run_once();
     outbox.assert_delivered_to(&vault.kafka.bootstrap());
 }
 
