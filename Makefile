@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly lifecycle shop ui-test bench bench-delivery bench-memory faults faults-table
+.PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly lifecycle package shop ui-test bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -78,6 +78,10 @@ endtxn: ## the end of Kafka transactions delayed, dropped, doubled and cut off w
 fuzz: ## libFuzzer over every target, from the committed inputs, and executions of each; TIME=60 TARGETS="tuple import"
 	@.ci/setup demo >&2
 	@fuzz/run $(or $(TIME),60) $(TARGETS)
+
+package: ## release archive, Debian package, bill of materials and checksums into target/package; PROFILE=demo is sooner built
+	@.ci/setup demo >&2
+	@PROFILE=$(or $(PROFILE),release) docker/package/build
 
 nightly: ## what takes hours: disasters in both modes, disturbed ends of transactions, the fault matrix, a million simulated histories, fuzzing
 	@$(MAKE) crash MODE=at_least_once CYCLES=500

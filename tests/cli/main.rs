@@ -4,6 +4,7 @@
 
 mod commands;
 mod import;
+mod package;
 
 use std::path::Path;
 use std::process::Command;
