@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly lifecycle package shop ui-test bench bench-delivery bench-memory faults faults-table
+.PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly lifecycle package image shop ui-test bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -82,6 +82,9 @@ fuzz: ## libFuzzer over every target, from the committed inputs, and executions 
 package: ## release archive, Debian package, bill of materials and checksums into target/package; PROFILE=demo is sooner built
 	@.ci/setup demo >&2
 	@PROFILE=$(or $(PROFILE),release) docker/package/build
+
+image: package ## the same, and a container image made without an engine: an OCI layout for docker load, podman load, skopeo
+	@docker/package/oci
 
 nightly: ## what takes hours: disasters in both modes, disturbed ends of transactions, the fault matrix, a million simulated histories, fuzzing
 	@$(MAKE) crash MODE=at_least_once CYCLES=500
