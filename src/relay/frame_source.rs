@@ -18,8 +18,15 @@ pub(super) trait FrameSource {
     /// The next frame, if it is there.
     fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError>;
 
-    /// Where that frame begins in what was received.
-    fn place(&mut self) -> Result<Option<u64>, WalError>;
+    /// Where that frame begins in what was received; of one over the limit, where it ends.
+    #[inline]
+    fn place(&mut self) -> Result<Option<u64>, WalError> {
+        if self.peek()?.is_none() {
+            return Ok(None);
+        }
+        // What came with the answer that began the stream is not counted.
+        Ok(Some(self.received_bytes().saturating_sub(self.buffered() as u64)))
+    }
 
     /// Takes the frame that `peek` showed.
     fn consume(&mut self);
@@ -63,11 +70,6 @@ impl FrameSource for Stream {
     #[inline]
     fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         Self::peek(self)
-    }
-
-    #[inline]
-    fn place(&mut self) -> Result<Option<u64>, WalError> {
-        Self::place(self)
     }
 
     #[inline]

@@ -132,16 +132,6 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Where that frame begins in [`Stream::received_bytes`]; of one over the limit, where it ends.
-    #[inline]
-    pub fn place(&mut self) -> Result<Option<u64>, WalError> {
-        if self.peek()?.is_none() {
-            return Ok(None);
-        }
-        // What came with the answer that began the stream is not counted.
-        Ok(Some(self.received_bytes().saturating_sub(self.buffered() as u64)))
-    }
-
     /// Begins to let the frame pass that is over the limit, once its header is there; false if it
     /// is not, or if this is another error.
     #[cold]

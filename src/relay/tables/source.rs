@@ -52,13 +52,6 @@ impl FrameSource for TableSource {
         self.rows.peek()
     }
 
-    fn place(&mut self) -> Result<Option<u64>, WalError> {
-        if self.rows.peek()?.is_none() {
-            return Ok(None);
-        }
-        Ok(Some(self.rows.received_bytes().saturating_sub(self.rows.buffered() as u64)))
-    }
-
     fn consume(&mut self) {
         self.rows.consume();
     }
