@@ -36,6 +36,7 @@ mod poll;
 mod publication_changes;
 mod report;
 mod session_mode;
+mod sessions;
 mod source_check;
 mod specs;
 mod start;

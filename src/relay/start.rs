@@ -17,7 +17,7 @@ use crate::hot::Hot;
 use crate::plan::Plan;
 use crate::publication_changes::PublicationChanges;
 use crate::report::Reporter;
-use crate::session_mode::{BACKLOG_LINGER_MS, settings};
+use crate::session_mode::BACKLOG_LINGER_MS;
 use crate::source_check::SourceCheck;
 use crate::start_gate::StartGate;
 use crate::stop::StopSignal;
@@ -68,12 +68,11 @@ pub(super) struct HotStart {
 
 impl HotStart {
     pub(super) fn run<S: KafkaSink + Send>(
-        mut self,
+        self,
         reporter: &mut Reporter,
         owed: &mut Owed,
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
-        self.plan.kafka = settings(self.mode, &self.plan.kafka);
         let source = &self.plan.config.source;
         let mut pipeline = self.plan.pipeline()?;
         let mut connection = Connection::open(&source.connect, &self.params)?;

@@ -14,9 +14,11 @@ use crate::blocking::run_blocking;
 use crate::bootstrap::tell;
 use crate::error::RelayError;
 use crate::plan::Plan;
+use crate::stop::StopSignal;
 use crate::telemetry::{RelayState, Telemetry};
 use postrider_config::Rejected;
 use postrider_core::pipeline::TopicTotal;
+use postrider_core::session::ControlRequest;
 use postrider_kafka::{
     Grade, KafkaSpec, Purpose, TopicFinding, TopicsError, look_for_absent, look_for_gone, survey,
 };
@@ -66,8 +68,23 @@ impl TopicMonitor {
         Self { kafka: plan.kafka.clone(), dead_letters, telemetry }
     }
 
+    /// Looks while the work is done, and ends it if it must.
+    pub(super) async fn beside<T>(
+        self,
+        stop: &StopSignal,
+        work: impl Future<Output = Result<T, RelayError>>,
+    ) -> Result<T, RelayError> {
+        tokio::select! {
+            result = work => result,
+            error = self.keep() => {
+                stop.request(ControlRequest::Abort);
+                Err(error)
+            }
+        }
+    }
+
     /// Looks for as long as it is polled; ends with the reason why the relay must.
-    pub(super) async fn keep(self) -> RelayError {
+    async fn keep(self) -> RelayError {
         let mut seen = BTreeSet::new();
         let mut warned = false;
         let mut recent = Recent::default();

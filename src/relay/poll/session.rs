@@ -9,8 +9,8 @@ use super::Worker;
 use super::source::PollSource;
 use crate::coalescing;
 use crate::error::RelayError;
-use crate::hot::Hot;
 use crate::plan::Plan;
+use crate::sessions::Sessions;
 use crate::start::{OpenSink, translator};
 use postrider_config::{Config, PollMark as MarkSection};
 use postrider_core::outbox::TableName;
@@ -49,29 +49,27 @@ impl Worker {
     /// See the module's documentation.
     pub(super) fn session<S: KafkaSink + Send>(
         &mut self,
+        sessions: &mut Sessions,
         open_sink: &impl OpenSink<S>,
     ) -> Result<End, RelayError> {
-        let told = self.stop.clone().until_end(self.owed, self.plan.config.shutdown.grace);
-        let find = find(&self.plan);
-        let found = self.runtime.block_on(async {
+        let (find, told) = (find(&sessions.plan), sessions.told_to_end());
+        let found = sessions.runtime.block_on(async {
             tokio::select! {
                 found = find => Some(found),
                 () = told => None,
             }
         });
         let Some(found) = found.transpose()? else { return Ok(End::Drained) };
-        let begun = self.supervisor.start(self.clock.instant(), self.limits());
         let mut plan = found.plan;
-        plan.kafka.batch_bytes = begun.batch_bytes;
-        plan.kafka = crate::session_mode::settings(begun.mode, &plan.kafka);
+        let begun = sessions.begin(&mut plan.kafka, HEARTBEAT);
         let poll = &plan.config.source.poll;
         let mut connection = Connection::open(&plan.config.source.connect, &found.params)?;
         let is_local = connection.is_local();
         prepare_session(&mut connection, poll.notify.as_deref())?;
         let tables = prepare(&plan.config, found.requests, &mut connection)?;
-        let mut sink = open_sink(&plan.kafka, &Lineage::default(), self.clock.instant())?;
+        let mut sink = open_sink(&plan.kafka, &Lineage::default(), sessions.clock.instant())?;
         let mut pipeline = plan.pipeline()?;
-        let at = self.positions();
+        let at = self.positions(begun.owed);
         pipeline.resume_at(Mark::at(at.first), None);
         let is_clean = begun.suspects == Suspects::default();
         pipeline.set_suspects(begun.suspects.clone());
@@ -82,33 +80,24 @@ impl Worker {
             batch: if is_clean { poll.batch } else { poll.batch.min(CAUTIOUS_BATCH) },
             interval: poll.interval,
             notify: poll.notify.clone(),
-            once: self.once,
-            is_first: at.first.get() == super::FIRST,
+            once: sessions.options.once,
+            is_first: at.first == super::FIRST,
         };
         let rows = PollStream::begin(connection, tables, options, at);
-        let source = PollSource { rows, marked: self.marked.clone() };
+        let source = PollSource { rows, marked: &mut self.marked };
         let waits = plan.kafka.linger_ms >= crate::session_mode::BACKLOG_LINGER_MS;
         let SessionStart { limits, owed, .. } = begun;
-        let limits = Limits { silence: SILENCE, ..limits };
-        let now = self.clock.instant();
+        // A batch is marked as soon as it is settled: the next one waits for that.
+        let limits = Limits { status_interval: Duration::ZERO, silence: SILENCE, ..limits };
+        let now = sessions.clock.instant();
         let session = Session::new(pipeline, limits, coalescing(is_local, waits), owed, now)
             .translated_by(translator(&found.params));
-        self.reporter.streaming();
+        sessions.reporter().streaming();
         tracing::info!(worker = self.number.0, "polling");
-        let (stop, clock) = (self.stop.clone(), self.clock);
-        Hot { source, session, sink, stop, clock }.run(&mut self.reporter, &mut self.owed)
-    }
-
-    fn limits(&self) -> Limits {
-        Limits {
-            // A batch is marked as soon as it is settled: the next one waits for that.
-            status_interval: Duration::ZERO,
-            heartbeat: HEARTBEAT,
-            silence: SILENCE,
-            grace: self.plan.config.shutdown.grace,
-            until: None,
-            acknowledge: true,
-        }
+        let ended = sessions.drive(source, session, sink);
+        // A batch is marked and committed at once: what the database was told, it has heard.
+        sessions.owed = sessions.owed.map(|owed| owed.settled(self.marked));
+        ended
     }
 }
 

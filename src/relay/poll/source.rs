@@ -3,35 +3,19 @@
 //! Input: a [`PollStream`]. Output: frames, and how far rows are marked, for the worker's next session. Invariant: that
 //! is raised once the database has committed the marks.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Worker;
 use crate::frame_source::FrameSource;
 use postrider_core::lsn::Lsn;
 use postrider_postgres::wal::{Frame, PollStream, WalError};
 
 /// See the module's documentation.
-pub(super) struct PollSource {
+pub(super) struct PollSource<'a> {
     pub(super) rows: PollStream,
-    pub(super) marked: Arc<AtomicU64>,
+    pub(super) marked: &'a mut Lsn,
 }
 
-impl Worker {
-    /// Rows up to here are marked.
-    pub(super) fn marked(&self) -> Lsn {
-        Lsn::new(self.marked.load(Ordering::Acquire))
-    }
-}
-
-impl PollSource {
-    fn note(&self) {
-        self.marked.store(self.rows.committed().get(), Ordering::Release);
-    }
-}
-
-impl FrameSource for PollSource {
+impl FrameSource for PollSource<'_> {
     fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.rows.fill(wait)
     }
@@ -46,13 +30,13 @@ impl FrameSource for PollSource {
 
     fn acknowledge(&mut self, settled: Lsn, _ask_reply: bool) -> Result<Lsn, WalError> {
         self.rows.settle(settled)?;
-        self.note();
-        Ok(self.rows.committed())
+        *self.marked = self.rows.committed();
+        Ok(*self.marked)
     }
 
     fn conclude(&mut self) -> Result<(), WalError> {
         self.rows.conclude()?;
-        self.note();
+        *self.marked = self.rows.committed();
         Ok(())
     }
 

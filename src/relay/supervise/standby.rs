@@ -16,9 +16,9 @@ use postrider_postgres::control::{self, Client, ControlError, SlotSample};
 impl Relay {
     /// The slot is held: says so, once.
     pub(super) fn tell_standby(&mut self, error: &RelayError) {
-        if self.telemetry.view().snapshot.state != RelayState::Standby {
-            tracing::info!(slot = self.plan.config.source.slot, "standby: {error}");
-            self.set_state(RelayState::Standby);
+        if self.sessions.telemetry.view().snapshot.state != RelayState::Standby {
+            tracing::info!(slot = self.sessions.plan.config.source.slot, "standby: {error}");
+            self.sessions.set_state(RelayState::Standby);
         }
     }
 
@@ -26,18 +26,18 @@ impl Relay {
     pub(super) async fn stand_by(&mut self, every: Duration) {
         // What cannot be asked, the next session finds out and tells. A server that does not answer keeps
         // no signal waiting.
-        let told = self.told_to_end();
+        let told = self.sessions.told_to_end();
         let client = tokio::select! {
-            client = Box::pin(control::connect(&self.plan.config.source.connect)) => client.ok(),
+            client = Box::pin(control::connect(&self.sessions.plan.config.source.connect)) => client.ok(),
             () = told => return,
         };
         loop {
-            self.telemetry.tick();
-            if tokio::time::timeout(every, self.told_to_end()).await.is_ok() {
+            self.sessions.telemetry.tick();
+            if tokio::time::timeout(every, self.sessions.told_to_end()).await.is_ok() {
                 break;
             }
             let Some(client) = &client else { break };
-            let told = self.told_to_end();
+            let told = self.sessions.told_to_end();
             let slot = tokio::select! {
                 slot = Box::pin(self.look_at_slot(client)) => slot,
                 () = told => break,
@@ -46,7 +46,7 @@ impl Relay {
                 break;
             }
         }
-        self.supervisor.slot_is_free(self.clock.instant());
+        self.sessions.supervisor.slot_is_free(self.sessions.clock.instant());
     }
 
     /// Learns where the log ends and what another relay has acknowledged in the meantime.
@@ -54,12 +54,14 @@ impl Relay {
         &mut self,
         client: &Client,
     ) -> Result<Option<SlotSample>, ControlError> {
-        let slot = control::sample(client, &self.plan.config.source.slot).await?;
-        watch::publish(&self.telemetry, slot.as_ref());
-        if let (Some(slot), Some(reporter)) = (&slot, &mut self.reporter) {
+        let slot = control::sample(client, &self.sessions.plan.config.source.slot).await?;
+        watch::publish(&self.sessions.telemetry, slot.as_ref());
+        if let (Some(slot), Some(reporter)) = (&slot, &mut self.sessions.reporter) {
             reporter.slot_reaches(slot.confirmed_flush, slot.current);
         }
-        self.supervisor.slot_reaches(slot.as_ref().map(|at| (at.confirmed_flush, at.current)));
+        self.sessions
+            .supervisor
+            .slot_reaches(slot.as_ref().map(|at| (at.confirmed_flush, at.current)));
         Ok(slot)
     }
 }

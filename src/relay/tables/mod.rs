@@ -19,32 +19,24 @@ mod source;
 mod watched;
 mod zone;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::Summary;
 use crate::blocking::run_blocking;
-use crate::clock::Clock;
 use crate::error::RelayError;
-use crate::failure::failure;
 use crate::plan::Plan;
-use crate::report::Reporter;
+use crate::sessions::Sessions;
 use crate::start::OpenSink;
 use crate::stop::StopSignal;
-use crate::telemetry::{RelayState, Telemetry};
+use crate::telemetry::Telemetry;
 use crate::topic_monitor::TopicMonitor;
+use crate::{RunOptions, Summary};
 use postrider_config::Delivery;
-use postrider_core::lsn::Lsn;
 use postrider_core::progress::BackfillProgress;
 use postrider_core::route::RowOrigin;
-use postrider_core::session::{ControlRequest, End, Owed};
-use postrider_core::supervisor::{
-    AfterSession, Conclusion, Left, NextAction, Supervisor, SupervisorPolicy,
-};
 use postrider_kafka::{AtLeastOnceWithProgress, ExactlyOnce, KafkaSink, Producer};
-use postrider_service::backoff::{Backoff, draw};
-use source::Settled;
+use source::Place;
 
 pub use error::TableRowsError;
 pub use filter::RowFilter;
@@ -55,8 +47,8 @@ pub use repair::{
 };
 pub use zone::refuse_without_zone;
 
-/// How soon a request to stop is noticed during a pause.
-const STOP_TICK: Duration = Duration::from_millis(20);
+/// A command ends by itself: without an answer for so long, too, where a relay never gives up.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Which rows are delivered, and how fast.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,13 +95,15 @@ pub async fn deliver_tables(
     let every = plan.config.source.status_interval;
     let keeps_progress = matches!(job.rows, TableRows::Backfill { .. } | TableRows::Repair(_));
     if keeps_progress && plan.config.kafka.delivery == Delivery::ExactlyOnce {
-        run(plan, job, stop, telemetry, ExactlyOnce::open).await
+        // Not on the stack of the caller, which would have room for each kind of sink.
+        Box::pin(run(plan, job, stop, telemetry, ExactlyOnce::open)).await
     } else if keeps_progress && plan.keeps_progress() {
         let open =
             move |spec: &_, lineage: &_, _| AtLeastOnceWithProgress::open(spec, lineage, every);
-        run(plan, job, stop, telemetry, open).await
+        Box::pin(run(plan, job, stop, telemetry, open)).await
     } else {
-        run(plan, job, stop, telemetry, |spec: &_, _: &_, _| Producer::open(spec)).await
+        let open = |spec: &_, _: &_, _| Producer::open(spec);
+        Box::pin(run(plan, job, stop, telemetry, open)).await
     }
 }
 
@@ -120,54 +114,36 @@ async fn run<S: KafkaSink + Send + 'static>(
     telemetry: Telemetry,
     open_sink: impl OpenSink<S>,
 ) -> Result<Summary, RelayError> {
-    let (retry, clock) = (&plan.config.retry, Clock::start());
-    // A command ends by itself: without an answer for so long, too.
-    let patience = match retry.give_up_after {
-        time if time.is_zero() => Duration::from_mins(1),
+    let patience = match plan.config.retry.give_up_after {
+        time if time.is_zero() => PATIENCE,
         time => time,
     };
-    let policy = SupervisorPolicy {
-        backoff: Backoff { first: retry.initial, max: retry.max },
-        give_up_after: patience,
-        login_give_up_after: retry.login_give_up_after,
-        grace: plan.config.shutdown.grace,
-        wait_for_slot: false,
-        acknowledge: true,
-    };
+    let options =
+        RunOptions { wait_for_slot: false, patience: Some(patience), ..RunOptions::default() };
     let mut run = TableRun {
-        supervisor: Supervisor::new(policy, draw(), clock.instant()),
-        reporter: Reporter::new(telemetry.clone(), patience, plan.kafka.topics.clone()),
+        job,
+        stop: stop.clone(),
         runtime: Handle::current(),
         begun: None,
         compared: None,
         nothing_to_repair: None,
-        settled: Settled::default(),
-        owed: Owed::default(),
-        clock,
-        plan,
-        job,
-        stop,
+        settled: Place::default(),
     };
-    let stop = run.stop.clone();
-    let topic_monitor = TopicMonitor::of(&run.plan, telemetry);
+    let topic_monitor = TopicMonitor::of(&plan, telemetry.clone());
+    let mut sessions = Sessions::new(plan, options, stop.clone(), telemetry);
     // SQL waits on the runtime; this thread reads rows.
-    tokio::select! {
-        result = run_blocking(move || run.run_to_end(&open_sink)) => result?,
-        error = topic_monitor.keep() => {
-            stop.request(ControlRequest::Abort);
-            Err(error)
-        }
-    }
+    let work = run_blocking(move || {
+        let ended = sessions.run_to_end(|sessions| run.session(sessions, &open_sink));
+        let (repaired, nothing_to_repair) = (run.compared, run.nothing_to_repair);
+        ended.map(|summary| Summary { repaired, nothing_to_repair, ..summary })
+    });
+    topic_monitor.beside(&stop, async { work.await? }).await
 }
 
 /// Rows on their way, over as many sessions as it takes.
 struct TableRun {
-    plan: Plan,
     job: TableJob,
     stop: StopSignal,
-    clock: Clock,
-    supervisor: Supervisor,
-    reporter: Reporter,
     runtime: Handle,
     /// The backfill that this process has begun.
     begun: Option<BackfillProgress>,
@@ -176,90 +152,5 @@ struct TableRun {
     /// Why a repair has nothing to do.
     nothing_to_repair: Option<String>,
     /// How far its sessions came.
-    settled: Settled,
-    owed: Owed,
-}
-
-impl TableRun {
-    fn run_to_end<S: KafkaSink + Send>(
-        &mut self,
-        open_sink: &impl OpenSink<S>,
-    ) -> Result<Summary, RelayError> {
-        let started = Instant::now();
-        loop {
-            match self.supervisor.next(self.clock.instant(), self.stop.snapshot()) {
-                NextAction::End(conclusion) => return self.concluded(conclusion, started),
-                NextAction::Standby(_) => {
-                    unreachable!("a command does not wait for a slot");
-                }
-                NextAction::Wait(time) => std::thread::sleep(time.min(STOP_TICK)),
-                NextAction::Begin(_) => {
-                    let ended = self.session(open_sink);
-                    self.ended(ended)?;
-                }
-            }
-        }
-    }
-
-    /// Tells the supervisor how a session ended, and the operator what comes of it.
-    fn ended(&mut self, ended: Result<End, RelayError>) -> Result<(), RelayError> {
-        let totals = self.reporter.totals();
-        let left = Left {
-            owed: self.owed,
-            settled: Lsn::new(totals.settled_lsn),
-            received: Lsn::new(totals.received_lsn),
-            has_streamed: self.reporter.has_streamed(),
-            useful: self.reporter.take_useful_time(),
-        };
-        let result = match &ended {
-            Ok(end) => Ok(*end),
-            Err(error) => Err(failure(error, &self.plan)),
-        };
-        let request = self.stop.most_urgent();
-        let (verdict, _) = self.supervisor.ended(self.clock.instant(), request, left, result);
-        let Err(error) = ended else { return Ok(()) };
-        let (hint, reason) = (error.hint(), error.reason());
-        let help = hint.as_deref();
-        match verdict {
-            AfterSession::Final => return Err(error),
-            AfterSession::GaveUp { quiet } => {
-                let last = Box::new(error);
-                return Err(RelayError::GaveUp { seconds: quiet.as_secs(), last });
-            }
-            AfterSession::SlotHeld | AfterSession::Standby => {
-                return Err(RelayError::SlotHeld { slot: self.plan.config.source.slot.clone() });
-            }
-            AfterSession::Retry { failures } => {
-                tracing::warn!(failures, help, "{error}; trying again");
-            }
-            AfterSession::SendDifferently => tracing::warn!(help, "{error}; sending differently"),
-            AfterSession::GoOn | AfterSession::ServerShutdown => {}
-        }
-        self.reporter.restart(reason);
-        Ok(())
-    }
-
-    fn concluded(
-        &mut self,
-        conclusion: Conclusion,
-        started: Instant,
-    ) -> Result<Summary, RelayError> {
-        let caught_up = match conclusion {
-            Conclusion::Stopped => false,
-            Conclusion::CaughtUp => true,
-            Conclusion::GraceExpired { records } => {
-                return Err(RelayError::GraceExpired { records });
-            }
-            Conclusion::Aborted { records } => return Err(RelayError::Aborted { records }),
-        };
-        self.reporter.state(RelayState::Stopped);
-        Ok(Summary {
-            caught_up,
-            seconds: started.elapsed().as_secs_f64(),
-            streaming_seconds: self.reporter.streamed_for().as_secs_f64(),
-            repaired: self.compared.take(),
-            nothing_to_repair: self.nothing_to_repair.take(),
-            ..Summary::of(self.reporter.totals())
-        })
-    }
+    settled: Place,
 }

@@ -13,14 +13,14 @@ use super::{TableJob, TableRows, TableRowsError, TableRun, order_of};
 use crate::coalescing;
 use crate::compare::flag;
 use crate::error::RelayError;
-use crate::hot::Hot;
 use crate::plan::Plan;
+use crate::sessions::Sessions;
 use crate::start::{OpenSink, meanwhile, translator};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
 use postrider_core::pipeline::Mark;
 use postrider_core::progress::{BackfillProgress, Lineage, RowCursor};
-use postrider_core::session::{End, Limits, Session};
+use postrider_core::session::{End, Session};
 use postrider_core::supervisor::SessionStart;
 use postrider_kafka::KafkaSink;
 use postrider_postgres::control::{self, ControlError, Inspection, Requirements, TableFacts};
@@ -96,13 +96,14 @@ impl TableRun {
     /// See the module's documentation.
     pub(super) fn session<S: KafkaSink + Send>(
         &mut self,
+        sessions: &mut Sessions,
         open_sink: &impl OpenSink<S>,
     ) -> Result<End, RelayError> {
         if self.is_complete() {
             return Ok(End::CaughtUp);
         }
-        let wanted = self.plan.requirements()?;
-        let found = self.runtime.block_on(find(&self.plan, &self.job, &wanted))?;
+        let wanted = sessions.plan.requirements()?;
+        let found = self.runtime.block_on(find(&sessions.plan, &self.job, &wanted))?;
         let mut remaining = match self.job.rows.clone() {
             TableRows::Replay(_) => replay(&found)?,
             TableRows::Backfill { restart } => self.backfill(&found, restart)?,
@@ -115,12 +116,10 @@ impl TableRun {
         let heartbeat = Plan::heartbeat(found.inspection.server.wal_sender_timeout);
         let end = remaining.backfill.as_ref().and_then(|backfill| backfill.begins);
         let end = end.unwrap_or(END_OF_REPLAY);
-        self.supervisor.end_at(end);
-        let begun = self.supervisor.start(self.clock.instant(), self.limits(heartbeat));
+        sessions.supervisor.end_at(end);
         let mut plan = found.plan.clone();
-        plan.kafka.batch_bytes = begun.batch_bytes;
-        plan.kafka = crate::session_mode::settings(begun.mode, &plan.kafka);
-        let (spec, lineage, clock) = (&plan.kafka, remaining.lineage.clone(), self.clock);
+        let begun = sessions.begin(&mut plan.kafka, heartbeat);
+        let (spec, lineage, clock) = (&plan.kafka, remaining.lineage.clone(), sessions.clock);
         let open_sink = open_sink.clone();
         let open = move || open_sink(spec, &lineage, clock.instant());
         let mut sink = match &mut remaining.slot {
@@ -145,22 +144,20 @@ impl TableRun {
         let rows = TableStream::begin(remaining.connection, scans, positions(mark, end));
         let rows = rows.paced(self.job.rate).only(selection);
         let slot = remaining.slot.map(|held| held.stream);
-        let source = TableSource { rows, slot, settled: self.settled.clone() };
         let profile = coalescing(true, spec_waits(&plan));
         let SessionStart { mut limits, owed, .. } = begun;
         limits.silence = SILENCE;
-        let session = Session::new(pipeline, limits, profile, owed, self.clock.instant())
+        let session = Session::new(pipeline, limits, profile, owed, clock.instant())
             .translated_by(translator(&found.params));
-        self.reporter.slot_reaches(self.settled.place().end, end);
-        self.reporter.streaming();
-        let (stop, clock) = (self.stop.clone(), self.clock);
-        Hot { source, session, sink, stop, clock }.run(&mut self.reporter, &mut self.owed)
+        sessions.reporter().slot_reaches(self.settled.end, end);
+        sessions.reporter().streaming();
+        sessions.drive(TableSource { rows, slot, settled: &mut self.settled }, session, sink)
     }
 
     /// Whether a session before this one has delivered everything, and failed only as it took its leave.
     fn is_complete(&self) -> bool {
         let begins = self.begun.as_ref().and_then(|begun| begun.begins);
-        begins.is_some_and(|begins| self.settled.place().end >= begins)
+        begins.is_some_and(|begins| self.settled.end >= begins)
     }
 
     /// Where this session begins: behind what an earlier one has delivered, as Kafka has it or this process knows.
@@ -169,7 +166,7 @@ impl TableRun {
         remaining: &mut Remaining,
         sink: &mut impl KafkaSink,
     ) -> (Mark, Option<RowCursor>) {
-        let place = self.settled.place();
+        let place = self.settled.clone();
         if remaining.backfill.as_ref().is_some_and(|begun| begun.repair.is_some()) {
             // What was sent is found in the topics, and no row is gone on behind.
             let kept = sink.found().map_or(Lsn::ZERO, |found| found.mark.end);
@@ -185,17 +182,6 @@ impl TableRun {
             return (Mark { last: None, ..mark }, cursor);
         }
         (Mark::at(place.end), place.cursor)
-    }
-
-    fn limits(&self, heartbeat: Duration) -> Limits {
-        Limits {
-            status_interval: self.plan.config.source.status_interval.min(heartbeat),
-            heartbeat,
-            silence: SILENCE,
-            grace: self.plan.config.shutdown.grace,
-            until: None,
-            acknowledge: true,
-        }
     }
 }
 

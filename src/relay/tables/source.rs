@@ -4,7 +4,6 @@
 //! place behind the last row that is settled ([`Place`]), for a session that goes on after this one. Invariant: the
 //! slot is held until the rows are delivered, and nothing is acknowledged to it.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::frame_source::FrameSource;
@@ -22,28 +21,14 @@ pub(super) struct Place {
     pub(super) cursor: Option<RowCursor>,
 }
 
-/// Known to the session that reads rows, and to the one after it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Settled(Arc<Mutex<Place>>);
-
-impl Settled {
-    pub(super) fn place(&self) -> Place {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn raise(&self, place: Place) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = place;
-    }
-}
-
 /// See the module's documentation.
-pub(super) struct TableSource {
+pub(super) struct TableSource<'a> {
     pub(super) rows: TableStream,
     pub(super) slot: Option<Stream>,
-    pub(super) settled: Settled,
+    pub(super) settled: &'a mut Place,
 }
 
-impl FrameSource for TableSource {
+impl FrameSource for TableSource<'_> {
     fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.rows.fill(wait)
     }
@@ -57,11 +42,10 @@ impl FrameSource for TableSource {
     }
 
     fn acknowledge(&mut self, settled: Lsn, _ask_reply: bool) -> Result<Lsn, WalError> {
-        let before = self.settled.place();
-        let end = settled.min(self.rows.received()).max(before.end);
-        if end > before.end {
-            let cursor = self.rows.cursor_at(end).cloned().or(before.cursor);
-            self.settled.raise(Place { end, cursor });
+        let end = settled.min(self.rows.received()).max(self.settled.end);
+        if end > self.settled.end {
+            let cursor = self.rows.cursor_at(end).cloned().or(self.settled.cursor.take());
+            *self.settled = Place { end, cursor };
             self.rows.settled(end);
         }
         if let Some(slot) = &mut self.slot {
@@ -83,7 +67,7 @@ impl FrameSource for TableSource {
     }
 
     fn acknowledged(&self) -> Lsn {
-        self.settled.place().end
+        self.settled.end
     }
 
     fn buffered(&self) -> usize {

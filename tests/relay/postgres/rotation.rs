@@ -8,6 +8,7 @@ use rdkafka::mocking::MockCluster;
 
 use crate::stage::Stage;
 use support::relay::{Relay, Running};
+use support::relay_http::RelayHttp;
 use support::secured::secured_server;
 
 /// What the log says of each attempt.
@@ -69,16 +70,18 @@ impl Rotation {
 }
 
 /// The password changes, the sessions end, the secret comes late: nothing but a delay.
-fn outlives_a_change(rotation: &Rotation, relay: &Relay) {
+fn outlives_a_change(rotation: &Rotation, relay: &Relay, begins: &str) {
     let mut running = relay.run();
-    running.wait_for_log("streaming");
+    let face = RelayHttp::of(&mut running);
+    running.wait_for_log(begins);
     rotation.delivers(&mut running, 1);
     rotation.change_role("second");
     rotation.end_sessions();
     running.wait_for_log(AGAIN);
     rotation.change_file("second");
-    running.wait_for_log("streaming");
+    running.wait_for_log(begins);
     rotation.delivers(&mut running, 2);
+    assert!(face.count("postrider_restarts_total{reason=\"login_refused\"}") > Some(0));
     running.stop();
 }
 
@@ -88,7 +91,21 @@ fn a_password_file_that_is_updated_is_read_again() {
     let rotation = Rotation::new(&mock.bootstrap_servers());
     let file = rotation.file();
     let relay = rotation.relay(None).variable("PGPASSFILE", file.to_str().unwrap());
-    outlives_a_change(&rotation, &relay);
+    outlives_a_change(&rotation, &relay, "streaming");
+}
+
+#[test]
+fn where_rows_are_polled_a_password_file_is_read_again_too() {
+    let mock = MockCluster::new(1).unwrap();
+    let rotation = Rotation::new(&mock.bootstrap_servers());
+    let role = rotation.stage.slot();
+    rotation.stage.sql().run(&format!(
+        "ALTER TABLE outbox ADD processed_at timestamptz; GRANT UPDATE ON outbox TO {role}"
+    ));
+    let file = rotation.file();
+    let relay = rotation.relay(None).variable("PGPASSFILE", file.to_str().unwrap());
+    let relay = relay.set("source.mode", "poll").set("kafka.delivery", "at_least_once");
+    outlives_a_change(&rotation, &relay, "polling");
 }
 
 #[test]
@@ -97,7 +114,7 @@ fn a_password_command_is_run_at_every_connect() {
     let rotation = Rotation::new(&mock.bootstrap_servers());
     let command = format!("sed,s/.*://,{}", rotation.file().display());
     let relay = rotation.relay(None).set("source.password_command", &command);
-    outlives_a_change(&rotation, &relay);
+    outlives_a_change(&rotation, &relay, "streaming");
 }
 
 #[test]
