@@ -72,16 +72,16 @@ fn a_relay_that_streams_shows_what_its_metrics_say() {
     face.wait_count("postrider_records_confirmed_total", 17);
     face.wait_ready(200);
     wait_for("a sample of the slot", || state(&face)["slot"].is_array().then_some(()));
-    let state = state(&face);
-    assert_eq!(state["condition"], "streaming");
+    let told = state(&face);
+    assert_eq!(told["condition"], "streaming");
     for (name, metric) in [
         ("confirmed", "postrider_records_confirmed_total"),
         ("in_flight_records", "postrider_in_flight_records"),
         ("transactions_settled", "postrider_transactions_settled_total"),
     ] {
-        assert_eq!(state["numbers"][name].as_u64(), face.count(metric), "{name}");
+        assert_eq!(told["numbers"][name].as_u64(), face.count(metric), "{name}");
     }
-    let columns = state["slot"].as_array().unwrap();
+    let columns = told["slot"].as_array().unwrap();
     assert!(columns.contains(&serde_json::json!(["slot_name", stage.slot()])), "{columns:?}");
     if let Some(seen) = looked(&face, "streaming") {
         assert_eq!(shown(&seen, "confirmed"), number(17));
