@@ -152,6 +152,7 @@ fn print_plan(
     if context.json() {
         return context.print_json(&json!({
             "what": "backfill", "slot": slot, "slot_exists": found.slot_exists,
+            "has_streamed": found.has_streamed,
             "begun": found.begun, "tables": found.tables,
         }));
     }
@@ -172,6 +173,9 @@ fn print_plan(
         (Some(_), _) => {
             format!("goes on with a backfill of slot `{slot}` that has begun: these rows are left")
         }
+        (None, _) if found.has_streamed => format!(
+            "a backfill would be refused: the stream of slot `{slot}` has begun before; `postrider repair` sends what is missing"
+        ),
         (None, true) if is_restarted => {
             format!("sends all rows again, with slot `{slot}` that is there")
         }

@@ -203,8 +203,9 @@ async fn make(
     if let (Some(delivered), Some(made)) = (delivered, &made) {
         done.remarks.push(format!(
             "an earlier slot `{slot}` delivered the rows committed up to {delivered}; rows \
-             committed between {delivered} and {} are not delivered: insert again those that must \
-             be delivered, then run `postrider adopt --execute`",
+             committed between {delivered} and {} are not delivered: `postrider repair` finds those \
+             that are missing in Kafka, and sends them with --execute; if none must be delivered, \
+             `postrider adopt --execute`",
             made.start
         ));
     }

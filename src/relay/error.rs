@@ -214,7 +214,7 @@ impl RelayError {
             Self::Route(error) => error.hint(),
             Self::SlotHeld { slot } => Some(format!(
                 "see who holds it: SELECT active_pid FROM pg_replication_slots WHERE slot_name = \
-                 '{slot}'; without --no-wait this relay waits as hot standby"
+                 '{slot}'; a command needs the slot for itself, and `postrider run` waits as hot standby without --no-wait"
             )),
             Self::BrokersAway { .. } => Some(
                 "check kafka.brokers and the network; nothing is lost, the slot keeps every row"

@@ -68,8 +68,8 @@ pub use stop::StopSignal;
 pub use supervise::{deliver, run};
 pub use tables::{
     JobPreview, RepairCounts, RepairJob, RepairPreview, RepairSlot, RowFilter, TableJob,
-    TablePreview, TableRows, TableRowsError, UnknownReason, deliver_tables, preview,
-    preview_repair, refuse_without_zone,
+    TablePreview, TableRows, TableRowsError, UnknownReason, deliver_tables, holds_for_tables,
+    preview, preview_repair, refuse_without_zone,
 };
 
 /// How this run differs from the ordinary, endless one.

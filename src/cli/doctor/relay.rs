@@ -6,6 +6,7 @@
 
 use super::check::{Check, bytes};
 use crate::status::relay::{RelayFacts, Silence};
+use postrider_relay::holds_for_tables;
 
 /// Who reads the slot, as the server knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +94,10 @@ pub(super) fn reader(slot: Option<&SlotReader>, own_name: &str) -> Check {
             ID,
             format!("process {pid} reads the slot; its name is hidden from the role"),
         ),
+        Some(pid) if holds_for_tables(&slot.holder) => Check::pass(
+            ID,
+            format!("{} has the slot while it delivers rows of before it", slot.shown(pid)),
+        ),
         Some(pid) if slot.holder.split(" from ").next() == Some(own_name) => {
             Check::pass(ID, format!("{} reads the slot", slot.shown(pid)))
         }
@@ -173,6 +178,7 @@ mod tests {
         let outcome = |slot: &SlotReader| reader(Some(slot), "postrider").outcome;
         assert_eq!(outcome(&slot(Some(7), "postrider from 10.0.0.1")), Outcome::Pass);
         assert_eq!(outcome(&slot(Some(7), "psql")), Outcome::Warn);
+        assert_eq!(outcome(&slot(Some(7), "backfill by postrider from ::1")), Outcome::Pass);
         assert_eq!(outcome(&slot(Some(7), "")), Outcome::Pass);
         assert_eq!(outcome(&slot(None, "")), Outcome::Warn);
         assert_eq!(outcome(&SlotReader { lag_bytes: 0, ..slot(None, "") }), Outcome::Pass);

@@ -26,7 +26,7 @@ use postrider_postgres::wal::{
 use postrider_relay::compare::{
     Columns, Content, Entry, Expected, Horizon, Sorter, TimeColumn, TopicNumbers, flag,
 };
-use postrider_relay::{Plan, RelayError, poll_mark, refuse_without_zone};
+use postrider_relay::{Plan, RelayError, holds_for_tables, poll_mark, refuse_without_zone};
 
 /// A single wait for rows, so that a signal is noticed.
 const TICK: Duration = Duration::from_millis(200);
@@ -341,6 +341,10 @@ fn pour(
 
 /// Whether a backfill has begun and not ended, as far as progress is kept and can be read.
 fn has_backfill(plan: &Plan, inspection: &Inspection) -> bool {
+    // Where no progress is kept the name of who holds the slot tells, as long as it runs.
+    if inspection.slot.as_ref().is_some_and(|slot| holds_for_tables(&slot.holder)) {
+        return true;
+    }
     let server = &inspection.server;
     let Some((system, _)) = server.system.clone().filter(|_| plan.keeps_progress()) else {
         return false;

@@ -15,12 +15,24 @@ use postrider_config::Delivery;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
 use postrider_core::progress::{BackfillProgress, Lineage, Progress};
+use postrider_core::route::RowOrigin;
 use postrider_kafka::{ensure_progress_topic, fence_off, newest_progress};
 use postrider_postgres::control::{self, SlotFacts};
 use postrider_postgres::wal::{Connection, ServerProcess, Stream, WalError};
 
 /// How long a slot may take to be free that is not read.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Between the command and the application name that the relay has, in that of a session which holds the slot.
+const BY: &str = " by ";
+
+/// Whether the holder of a slot, as the server names it, delivers rows of before it: a backfill or a repair. Where no
+/// progress is kept nothing else tells.
+pub fn holds_for_tables(holder: &str) -> bool {
+    let origins = [RowOrigin::Backfill, RowOrigin::Repair];
+    let mut commands = origins.iter().filter_map(|origin| origin.header());
+    commands.any(|command| holder.strip_prefix(command).is_some_and(|rest| rest.starts_with(BY)))
+}
 
 /// A slot that nobody else has meanwhile.
 pub(super) struct Held {
@@ -33,7 +45,10 @@ impl Held {
     /// Takes the slot as a relay would, so that none carries on with it meanwhile.
     pub(super) fn take(found: &Found) -> Result<Self, WalError> {
         let source = &found.plan.config.source;
-        let mut connection = Connection::open(&source.connect, &found.params)?;
+        let mut server = source.connect.clone();
+        let origin = found.plan.origin.header().unwrap_or_default();
+        server.application_name = format!("{origin}{BY}{}", server.application_name);
+        let mut connection = Connection::open(&server, &found.params)?;
         let process = connection.server_process()?;
         let started = connection.start(&source.slot, &source.publication, Lsn::ZERO);
         let stream = started.map_err(|refused| refused.error)?;

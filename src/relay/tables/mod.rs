@@ -40,6 +40,7 @@ use source::Place;
 
 pub use error::TableRowsError;
 pub use filter::RowFilter;
+pub use known::holds_for_tables;
 use order::order_of;
 pub use preview::{JobPreview, TablePreview, preview};
 pub use repair::{

@@ -14,7 +14,7 @@ use super::{RowFilter, TableJob, TableRows};
 use crate::blocking::run_blocking;
 use crate::error::RelayError;
 use crate::plan::Plan;
-use postrider_core::progress::{BackfillProgress, Lineage};
+use postrider_core::progress::{BackfillProgress, Lineage, Progress};
 use postrider_kafka::newest_progress;
 use postrider_postgres::wal::{Connection, WalError, sql_after, sql_rows};
 
@@ -45,6 +45,8 @@ pub struct JobPreview {
     pub begun: Option<BackfillProgress>,
     /// Whether the slot exists.
     pub slot_exists: bool,
+    /// A stream of this slot has delivered rows, as the progress in Kafka says: there is nothing of before it.
+    pub has_streamed: bool,
 }
 
 impl JobPreview {
@@ -70,22 +72,21 @@ pub async fn preview(plan: &Plan, job: &TableJob) -> Result<JobPreview, RelayErr
                 refuse_without_zone(&mut connection, (&of.0, of.1), column)??;
             }
         }
-        let begun = if asks_kafka { begun(&found, &mut connection)? } else { None };
+        let progress = if asks_kafka { progress(&found, &mut connection)? } else { None };
+        let has_streamed = progress.as_ref().is_some_and(|progress| progress.backfill.is_none());
+        let begun = progress.and_then(|progress| progress.backfill);
         let tables = counts(&found, &mut connection, begun.as_ref())?;
-        Ok(JobPreview { tables, begun, slot_exists: found.inspection.slot.is_some() })
+        let slot_exists = found.inspection.slot.is_some();
+        Ok(JobPreview { tables, begun, slot_exists, has_streamed })
     })
     .await?
 }
 
-fn begun(
-    found: &Found,
-    connection: &mut Connection,
-) -> Result<Option<BackfillProgress>, RelayError> {
+fn progress(found: &Found, connection: &mut Connection) -> Result<Option<Progress>, RelayError> {
     let identity = connection.identify_system()?;
     let (system, timeline) = (identity.system_id, identity.timeline);
     let lineage = Lineage { system, timeline, ..found.plan.lineage(&found.inspection) };
-    let newest = newest_progress(&found.plan.kafka, &lineage.key())?;
-    Ok(newest.and_then(|progress| progress.backfill))
+    Ok(newest_progress(&found.plan.kafka, &lineage.key())?)
 }
 
 /// `begun`: only rows that it has not delivered yet count.

@@ -82,6 +82,26 @@ fn setup_and_plan_say_what_a_backfill_would_do_with_a_slot_that_is_there() {
     assert_eq!(json(&relay, &["backfill", "--restart", "--execute"])["summary"]["confirmed"], 20);
 }
 
+/// Where no progress is kept nothing but the holder of the slot tells that rows are still to come.
+#[test]
+fn verify_calls_no_row_lost_that_a_running_backfill_has_not_reached() {
+    let Some(kafka) = kafka::shared() else { return };
+    for delivery in ["at_least_once", "exactly_once"] {
+        let stage = empty_stage(&kafka.bootstrap(), "verified");
+        insert_in_time(&stage, "A", 3_000);
+        let relay = stage.relay().set("kafka.delivery", delivery);
+        let running =
+            relay.clone().allow_log("").start(&["backfill", "--execute", "--rate", "100"]);
+        stage.wait_for_records(200);
+        let verify = ["verify", "--output", "json", "--grace", "0s"];
+        let found = relay.clone().allow_log("").start(&verify).outcome().stdout;
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+        assert_eq!((&found["lost"], &found["clean"]), (&0.into(), &true.into()), "{found}");
+        assert!(found["pending"].as_u64() > Some(1_000), "{found}");
+        running.kill();
+    }
+}
+
 /// Several tables, one of them in partitions, another encoding, and values that COPY escapes.
 #[test]
 fn rows_of_every_table_and_partition_come_as_the_stream_would_have_sent_them() {

@@ -26,6 +26,7 @@ use super::filter::RowFilter;
 use super::known::{Held, Known, confirmed};
 use super::session::{Found, FoundTable, Remaining};
 use super::watched::{goes_on, watched};
+use super::zone::refuse_without_zone;
 use crate::compare::{CompareError, Entry, Sorter};
 use crate::error::RelayError;
 use crate::plan::Plan;
@@ -95,6 +96,10 @@ impl TableRun {
             // An earlier session may have compared before another command sent what was missing.
             self.compared = matches!(way, Way::Leave(_)).then_some(counts);
         }
+        let makes = matches!(way, Way::Make | Way::Replace);
+        if makes && !is_compared && !self.would_send(found, job, first_xid)? {
+            return Ok(None);
+        }
         let repair = Some(job.scope.clone());
         match way {
             Way::GoOn(begun) => self.go_on(found, connection, (held, lineage, *begun)).map(Some),
@@ -123,6 +128,25 @@ impl TableRun {
             }
             Way::Compare => unreachable!("both sides were compared"),
         }
+    }
+
+    /// Refuses rows of which nobody can tell before the slot is made, where no progress is kept: nothing would keep a
+    /// relay from carrying on with a slot whose repair was refused. `false`: a stop was asked for.
+    fn would_send(
+        &self,
+        found: &Found,
+        job: &RepairJob,
+        first_xid: Option<u64>,
+    ) -> Result<bool, RelayError> {
+        if found.plan.keeps_progress() || job.scope.unknown.is_some() {
+            return Ok(true);
+        }
+        let seen = (&Seen::ToBeMade, first_xid);
+        let Some(counts) = look(found, job, seen, &|| goes_on(&self.stop))? else {
+            return Ok(false);
+        };
+        refuse_unknown(&counts, &job.scope)?;
+        Ok(true)
     }
 
     /// Which of the rows that the connection sees are sent; `None`: a stop was asked for. Of a job that is no repair
@@ -228,7 +252,10 @@ fn check_tables(
 ) -> Result<(), RelayError> {
     since_ms(connection, scope)?;
     for table in &found.tables {
-        refuse_unzoned(connection, found, (table, scope))?;
+        if scope.since.is_some() || scope.until.is_some() {
+            let (name, column) = (table.name.to_string(), &found.plan.config.outbox.created_at);
+            refuse_without_zone(connection, (&name, table.facts.oid), column)??;
+        }
         let rows = sql_rows(&table.name, table.facts.is_partitioned());
         let window = window(&found.plan.config, table, Some(scope))?;
         let condition = window.unwrap_or_else(|| "true".to_owned());
@@ -236,29 +263,6 @@ fn check_tables(
         connection.simple_query(&asked).map_err(|error| no_time(error, scope))?;
     }
     Ok(())
-}
-
-/// A window by a column without time zone would leave out rows by surprise: their writers' zone is not known.
-fn refuse_unzoned(
-    connection: &mut Connection,
-    found: &Found,
-    (table, scope): (&FoundTable, &RepairScope),
-) -> Result<(), RelayError> {
-    const TIMESTAMP: &str = "'timestamp'::pg_catalog.regtype";
-    if scope.since.is_none() && scope.until.is_none() {
-        return Ok(());
-    }
-    let column = &found.plan.config.outbox.created_at;
-    let rows = connection.simple_query(&format!(
-        "SELECT 1 FROM pg_catalog.pg_attribute WHERE attrelid = {} AND attname = {} AND atttypid = {TIMESTAMP}",
-        table.facts.oid,
-        literal(column)
-    ))?;
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let (table, column) = (table.name.to_string(), column.clone());
-    Err(TableRowsError::TimeWithoutZone { table, column }.into())
 }
 
 /// The time of the oldest row, in milliseconds since the Unix epoch.

@@ -328,14 +328,17 @@ fn g6_a_repair_that_fails_keeps_the_slot_that_it_has_made() {
         stage.sql().run(&format!("{LARGE}; {enlarge}"));
         let small = relay.clone().set("source.frame_max", "1MiB");
         refused(&small, &["repair", "--execute"], 78, "PR-P081");
-        assert!(has_slot(&stage), "{mode:?}");
+        // Where no progress is kept, rows are compared before there is a slot.
+        assert_eq!(has_slot(&stage), mode != Mode::Plain, "{mode:?}");
         stage.sql().run("DELETE FROM outbox WHERE octet_length(payload::text) > 1000000");
-        let at = stage.slot_value("confirmed_flush_lsn");
+        let at = (mode != Mode::Plain).then(|| stage.slot_value("confirmed_flush_lsn"));
         insert_in_time(&stage, "A", 5);
-        free(&stage);
-        assert_eq!(repair(&relay, &[])["finished"], true);
-        if mode != Mode::Plain {
+        if let Some(at) = at {
+            free(&stage);
+            assert_eq!(repair(&relay, &[])["finished"], true);
             assert_eq!(stage.slot_value("confirmed_flush_lsn"), at, "the same slot");
+        } else {
+            assert_eq!(repair(&relay, &[])["finished"], true);
         }
         relay.run_once();
         assert_each_once(&stage, &["outbox"]);
