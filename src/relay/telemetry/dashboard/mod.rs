@@ -73,7 +73,7 @@ impl Dashboard {
         for (path, kind, text) in FILES {
             routes = routes.route(path, get(move || async move { file(kind, text) }));
         }
-        routes.layer(from_fn_with_state(self.clone(), guarded)).with_state(self)
+        routes.route_layer(from_fn_with_state(self.clone(), guarded)).with_state(self)
     }
 }
 
