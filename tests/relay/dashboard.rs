@@ -16,8 +16,8 @@ use support::skip::skip;
 use support::wait::let_pass;
 use support::{postgres, wait_for};
 
-/// What a browser showed; `None`: this machine has none.
-fn looked(face: &RelayHttp, condition: &str) -> Option<Value> {
+/// What a browser showed, with a screenshot of that name; `None`: this machine has none.
+fn looked(face: &RelayHttp, condition: &str, name: &str) -> Option<Value> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tools = root.join(".servers/ui");
     let folders = std::env::var_os("PATH").unwrap_or_default();
@@ -29,7 +29,7 @@ fn looked(face: &RelayHttp, condition: &str) -> Option<Value> {
     };
     let screens = tools.join("screens");
     std::fs::create_dir_all(&screens).unwrap();
-    let screen = screens.join(format!("{}.png", condition.replace(' ', "-")));
+    let screen = screens.join(format!("{name}.png"));
     let output = Command::new("node")
         .arg(root.join("tests/ui/look.mjs"))
         .args([&tools, &browser])
@@ -83,7 +83,7 @@ fn a_relay_that_streams_shows_what_its_metrics_say() {
     }
     let columns = told["slot"].as_array().unwrap();
     assert!(columns.contains(&serde_json::json!(["slot_name", stage.slot()])), "{columns:?}");
-    if let Some(seen) = looked(&face, "streaming") {
+    if let Some(seen) = looked(&face, "streaming", "streaming") {
         assert_eq!(shown(&seen, "confirmed"), number(17));
         assert_eq!(shown(&seen, "dead_lettered"), number(0));
         assert_eq!(shown(&seen, "slot_name"), stage.slot());
@@ -112,7 +112,7 @@ fn a_backlog_is_shown_while_it_is_delivered() {
     let relay = stage.relay().set("kafka.max_in_flight", "1MiB").allow_log("cannot reach Kafka");
     let mut running = relay.run();
     let face = RelayHttp::of(&mut running);
-    if let Some(seen) = looked(&face, "catching up") {
+    if let Some(seen) = looked(&face, "catching up", "catching-up") {
         assert_eq!(shown(&seen, "cause"), "");
     }
     mock.broker_round_trip_time(ALL, Duration::ZERO).unwrap();
@@ -132,7 +132,7 @@ fn a_broker_that_is_down_is_shown_with_the_cause() {
     stage.insert("A", 2);
     face.wait_ready(503);
     assert_eq!(state(&face)["condition"], "not ready");
-    if let Some(seen) = looked(&face, "not ready") {
+    if let Some(seen) = looked(&face, "not ready", "broker-down") {
         assert!(shown(&seen, "cause").contains("no broker answers"), "{seen:#}");
         assert!(shown(&seen, "chain-Kafka").contains("see below"));
         assert_eq!(shown(&seen, "confirmed"), number(3));
@@ -150,7 +150,7 @@ fn dead_letters_are_counted_by_their_reason() {
     stage.insert("A", 1);
     face.wait_count("postrider_records_confirmed_total", 5);
     face.wait_ready(200);
-    if let Some(seen) = looked(&face, "streaming") {
+    if let Some(seen) = looked(&face, "streaming", "dead-letters") {
         assert_eq!(shown(&seen, "dead_lettered"), number(4));
         let reasons = seen["tables"]["aside"].to_string();
         assert!(reasons.contains(r#"["dead letter","invalid_topic","4"]"#), "{reasons}");

@@ -97,8 +97,9 @@ pub(super) fn to_text(figures: &Figures, delivery: Delivery) -> String {
          ({refunded} refunded), {stuck} stuck: must be 0"
     );
     text.push_str(
-        "\nNext: make demo ARGS=\"--count 20000 --rate 2000 --kill-every 2s\"   the same while the relay is killed\n      \
-         make demo ARGS=\"--stay\"                                     keeps it up, with the dashboard\n      \
+        "\nNext (in the repository: make demo ARGS=\"..\"):\n  \
+         postrider demo --count 20000 --rate 2000 --kill-every 2s   the same while the relay is killed\n  \
+         postrider demo --stay                                      goes on, with the dashboard\n  \
          README.md, \"Your own database, in five minutes\"\n",
     );
     text

@@ -206,8 +206,7 @@ impl Tables {
         let Some(TimeColumn { name, .. }) = &looks.columns.time else { return Ok(()) };
         for (table, facts) in self.wanted.tables.iter().zip(&self.inspection.tables) {
             let oid = facts.as_ref().map_or(0, |facts| facts.oid);
-            refuse_without_zone(&mut self.connection, (&table.to_string(), oid), name)?
-                .map_err(RelayError::from)?;
+            refuse_without_zone(&mut self.connection, (&table.to_string(), oid), name)?;
             if facts.as_ref().is_some_and(|facts| !facts.columns.contains(name)) {
                 let (table, column) = (table.to_string(), name.clone());
                 let option = "outbox.created_at";

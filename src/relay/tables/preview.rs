@@ -69,7 +69,7 @@ pub async fn preview(plan: &Plan, job: &TableJob) -> Result<JobPreview, RelayErr
             let column = &found.plan.config.outbox.created_at;
             for table in &found.tables {
                 let of = (table.name.to_string(), table.facts.oid);
-                refuse_without_zone(&mut connection, (&of.0, of.1), column)??;
+                refuse_without_zone(&mut connection, (&of.0, of.1), column)?;
             }
         }
         let progress = if asks_kafka { progress(&found, &mut connection)? } else { None };

@@ -5,23 +5,23 @@
 //! surprise.
 
 use super::error::TableRowsError;
-use postrider_postgres::wal::{Connection, WalError, literal};
+use crate::error::RelayError;
+use postrider_postgres::wal::{Connection, literal};
 
 /// See the module's documentation. `table`: its name, and its OID.
 pub fn refuse_without_zone(
     connection: &mut Connection,
     (table, oid): (&str, u32),
     column: &str,
-) -> Result<Result<(), TableRowsError>, WalError> {
+) -> Result<(), RelayError> {
     const TIMESTAMP: &str = "'timestamp'::pg_catalog.regtype";
     let rows = connection.simple_query(&format!(
         "SELECT 1 FROM pg_catalog.pg_attribute WHERE attrelid = {oid} AND attname = {} AND atttypid = {TIMESTAMP}",
         literal(column)
     ))?;
+    if rows.is_empty() {
+        return Ok(());
+    }
     let (table, column) = (table.to_owned(), column.to_owned());
-    Ok(if rows.is_empty() {
-        Ok(())
-    } else {
-        Err(TableRowsError::TimeWithoutZone { table, column })
-    })
+    Err(TableRowsError::TimeWithoutZone { table, column }.into())
 }

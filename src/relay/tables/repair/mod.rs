@@ -254,7 +254,7 @@ fn check_tables(
     for table in &found.tables {
         if scope.since.is_some() || scope.until.is_some() {
             let (name, column) = (table.name.to_string(), &found.plan.config.outbox.created_at);
-            refuse_without_zone(connection, (&name, table.facts.oid), column)??;
+            refuse_without_zone(connection, (&name, table.facts.oid), column)?;
         }
         let rows = sql_rows(&table.name, table.facts.is_partitioned());
         let window = window(&found.plan.config, table, Some(scope))?;
