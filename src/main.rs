@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use postrider::cli::{self, Context};
 
 fn main() -> ExitCode {
+    postrider::kafka::keep_openssl_until_exit();
     let arguments = match cli::parse(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(exit) => return exit.into(),

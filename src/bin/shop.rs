@@ -12,6 +12,7 @@ use postrider::shop::ShopError;
 use postrider::shop::cli::Shop;
 
 fn main() -> ExitCode {
+    postrider::kafka::keep_openssl_until_exit();
     let shop = match Shop::try_parse() {
         Ok(shop) => shop,
         Err(error) => {
