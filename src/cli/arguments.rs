@@ -17,6 +17,7 @@ use super::broker::BrokerArgs;
 use super::codes::ErrorCode;
 use super::completions::CompletionsArgs;
 use super::config::ConfigCommand;
+use super::ctl::CtlCommand;
 use super::dead_letters::DeadLettersCommand;
 #[cfg(feature = "demo")]
 use super::demo::DemoArgs;
@@ -134,6 +135,9 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Show database, slot, relay, brokers and progress on one screen
     Status(StatusArgs),
+    /// Pause, resume, drain or reload a running relay, or set its log level
+    #[command(subcommand)]
+    Ctl(CtlCommand),
     /// Tell how far behind delivery is, with an exit code
     Lag(LagArgs),
     /// Print the rows that wait in the slot, consuming none

@@ -20,6 +20,7 @@ mod codes;
 mod completions;
 mod config;
 mod context;
+mod ctl;
 mod dead_letters;
 #[cfg(feature = "demo")]
 mod demo;
@@ -76,6 +77,7 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Comman
         Command::Trace(args) => trace::run(args, context),
         Command::Verify(args) => verify::run(args, context),
         Command::Doctor(args) => doctor::run(args, context),
+        Command::Ctl(command) => ctl::run(command, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Import(command) => import::run(command, context),
         Command::Config(command) => config::run(command, context),

@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::Directive;
+use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry};
 
 pub(super) use line::now;
 
@@ -95,15 +96,71 @@ fn audit_directive() -> Directive {
     }
 }
 
+/// The filter, and whether RUST_LOG gave it.
+struct FilterInEffect {
+    handle: Handle<EnvFilter, Registry>,
+    text: Mutex<String>,
+    is_asked: bool,
+}
+
+static FILTER: OnceLock<FilterInEffect> = OnceLock::new();
+
+/// The filter in effect: a level, or levels by part.
+pub fn filter() -> String {
+    let text = |it: &FilterInEffect| it.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    FILTER.get().map(text).unwrap_or_default()
+}
+
+/// Sets it, as RUST_LOG or `log.level` would; returns the one in effect, or what is wrong.
+pub fn set_filter(text: &str) -> Result<String, String> {
+    let wanted = parsed(text)?;
+    let Some(it) = FILTER.get() else { return Err("the log has not started".to_owned()) };
+    it.handle.reload(wanted).map_err(|error| error.to_string())?;
+    text.clone_into(&mut it.text.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(text.to_owned())
+}
+
+/// `log.level` has changed. False: RUST_LOG goes before it.
+pub fn set_level(level: LogLevel) -> bool {
+    if FILTER.get().is_some_and(|it| it.is_asked) {
+        return false;
+    }
+    // Every level is a filter.
+    let _ = set_filter(level.as_str());
+    true
+}
+
+/// A level, or the levels of parts.
+fn parsed(text: &str) -> Result<EnvFilter, String> {
+    let filter = if let Some(level) = LogLevel::from_word(text) {
+        EnvFilter::new(directives(level))
+    } else {
+        // One that is no level would be the name of a part, of which all is shown, and of others nothing.
+        let is_level = |part: &str| part.parse::<LevelFilter>().is_ok();
+        let odd =
+            text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
+        if let Some(odd) = odd {
+            return Err(format!("`{odd}` is neither a level nor a part's level"));
+        }
+        EnvFilter::try_new(target::filter(text)).map_err(|error| error.to_string())?
+    };
+    // Nothing else tells of a row that was left out, whatever the level.
+    Ok(filter.add_directive(audit_directive()))
+}
+
 /// Starts the log; a second call changes nothing. `from_flag` says that `log.level` came from -v or
 /// -q, which go before RUST_LOG.
 pub fn start(log: &LogSection, from_flag: bool, color: bool) {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty() && !from_flag);
-    let filter = asked
-        .and_then(|text| EnvFilter::try_new(target::filter(&text)).ok())
-        .unwrap_or_else(|| EnvFilter::new(directives(log.level)));
-    // Nothing else tells of a row that was left out, whatever the level.
-    let filter = filter.add_directive(audit_directive());
+    let audited = |filter: EnvFilter| filter.add_directive(audit_directive());
+    let asked = asked
+        .and_then(|text| Some((audited(EnvFilter::try_new(target::filter(&text)).ok()?), text)));
+    let is_asked = asked.is_some();
+    let (filter, text) = asked.unwrap_or_else(|| {
+        (audited(EnvFilter::new(directives(log.level))), log.level.as_str().to_owned())
+    });
+    let (filter, handle) = reload::Layer::new(filter);
+    FILTER.get_or_init(|| FilterInEffect { handle, text: Mutex::new(text), is_asked });
     let (_, queue) = STARTED.get_or_init(|| (log.format, begin_to_write(log.format, color)));
     let throttle = Mutex::new(LogThrottle::new(log.repeat_interval));
     let format = Lines { format: log.format, color, throttle };

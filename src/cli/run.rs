@@ -3,7 +3,7 @@
 //!
 //! Input: the configuration, `--once`, `--dry-run` (prints records, sends nothing). Output: delivered
 //! records; at the end the exit code, and for `--once` a summary on stdout. The first SIGTERM or Ctrl-C
-//! lets the relay finish what it has begun, the second aborts. SQL, HTTP and signals run on this thread;
+//! lets the relay finish what it has begun, the second aborts; SIGHUP reads the configuration again (`reload`). SQL, HTTP and signals run on this thread;
 //! the relay starts its own.
 
 use std::future::Future;
@@ -20,7 +20,6 @@ use super::codes::ErrorCode;
 use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
-use super::import::load_imported;
 use super::needs_slot;
 use super::version;
 use postrider_config::{Config, Effective, Loaded, Shown, SourceMode};
@@ -29,11 +28,15 @@ use postrider_relay::{
     ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, run as run_relay,
 };
 
+mod operate;
 mod print;
+mod reload;
 mod systemd;
 
+use operate::Operation;
 use print::Printer;
 pub(super) use print::to_json as record_json;
+use reload::{ConfigSource, Reloader};
 use systemd::Systemd;
 
 /// How long `--once` waits for servers that do not answer, unless `retry.give_up_after` says so.
@@ -71,15 +74,13 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
         let _inside = runtime.enter();
         runtime.spawn(listen_for_signals(stop.clone()));
     }
-    let loaded = match &args.debezium {
-        Some(path) => load_imported(path, context, Vec::new())?,
-        None => context.load(Vec::new())?,
-    };
+    let source = ConfigSource { context: context.clone(), debezium: args.debezium.clone() };
+    let loaded = source.load()?;
     if args.dry_run {
         needs_slot(&loaded.config, "run --dry-run")?;
     }
     introduce(&loaded);
-    let config = loaded.config;
+    let config = loaded.config.clone();
     let bind = config.http.bind.filter(|_| !args.dry_run);
     let has_dashboard = config.http.dashboard;
     let settings = loaded.effective.iter().map(setting).collect();
@@ -87,10 +88,21 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     let options = options(args, &config);
     let manager = Systemd::of_environment(config.shutdown.grace);
     let plan = Plan::of(config);
+    let is_endless = !args.once && !args.dry_run;
     let code = runtime.block_on(async {
+        let (stop_too, told) = (stop.clone(), Vec::new());
+        let reloader = Reloader {
+            source,
+            in_effect: loaded,
+            stop: stop_too,
+            telemetry: telemetry.clone(),
+            told,
+        };
+        let operation = is_endless.then(|| Operation::begin(reloader)).transpose()?;
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
         if let Some(listener) = listener(bind, args.once).await? {
-            tokio::spawn(serve(listener, telemetry.clone(), has_dashboard, async {
+            let admin = operation.as_ref().map(Operation::at_http);
+            tokio::spawn(serve(listener, telemetry.clone(), has_dashboard, admin, async {
                 let _ = http_ended.await;
             }));
         }
@@ -100,6 +112,9 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
             None => Box::pin(work).await,
         };
         drop(end_http);
+        if let Some(operation) = operation {
+            operation.end().await;
+        }
         let summary = summary?;
         finish(args, context, &summary)
     });

@@ -77,6 +77,7 @@ impl SettingsReader<'_> {
             http: all!(HttpSection {
                 bind: self.text("http.bind", checks::bind),
                 dashboard: self.switch("http.dashboard"),
+                control: self.control(),
             }),
             retry: self.retry(),
             shutdown: all!(ShutdownSection { grace: self.duration("shutdown.grace") }),

@@ -25,6 +25,7 @@
 
 mod assemble;
 mod checks;
+mod control;
 mod effective;
 mod environment;
 mod file;
@@ -35,6 +36,7 @@ mod options;
 mod poll;
 mod reader;
 mod reference;
+mod reload;
 mod rule_options;
 mod rules;
 mod secret_sources;
@@ -54,6 +56,7 @@ use postrider_secrets::mask;
 
 use layer::{Layer, Raw, Setting, SettingOrigin as LayerOrigin, Value};
 
+pub use control::ControlSection;
 pub use effective::{Effective, Shown};
 pub use layer::{SettingOrigin, toml_text};
 pub use mistake::{ConfigError, Mistake, MistakeKind, SourceLine, SourcePosition, to_read};
@@ -64,6 +67,7 @@ pub use model::{
 pub use options::{OptionKind, OptionSpec, PROPERTIES, env_name};
 pub use poll::{BUCKETS, PollMark, PollSection};
 pub use reference::{example_toml, reference_markdown, wrap};
+pub use reload::{LEVEL, is_taken_over, taken_over};
 pub use rule_options::RULE_OPTIONS;
 pub use table::OPTIONS;
 pub use values::{

@@ -16,6 +16,7 @@ use postrider_core::route::{
     EmptyPayload, EpochUnit, FieldSpec, FormatSpec, Members, MissingColumn, RuleSpec,
 };
 
+use super::control::ControlSection;
 use super::poll::PollSection;
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, Property, Rejected,
@@ -240,6 +241,8 @@ pub struct HttpSection {
     pub bind: Option<SocketAddr>,
     /// Whether `/` is the dashboard.
     pub dashboard: bool,
+    /// Who may change the relay while it runs.
+    pub control: ControlSection,
 }
 
 /// `[retry]`

@@ -8,6 +8,7 @@ use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use super::control;
 use super::options::{OptionKind, OptionSpec, choice, duration, list, names, size, switch, text};
 use super::poll;
 use super::rule_options;
@@ -419,6 +420,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         "true",
         "Whether `/` shows people how the relay is, and its settings with secrets masked.",
     ),
+    control::SOCKET,
+    control::TOKEN_FILE,
     duration(
         "retry.initial",
         (10, 60_000),

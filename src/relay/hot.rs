@@ -181,7 +181,9 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         let mut wait = match next {
             Next::Wait(time) => {
                 std::thread::sleep(time);
-                reporter.held_back(time);
+                if !self.session.is_paused() {
+                    reporter.held_back(time);
+                }
                 return Ok(());
             }
             Next::Refill(time) => {

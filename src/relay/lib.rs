@@ -21,11 +21,13 @@
 //! # }
 //! ```
 
+pub mod admin;
 mod audit;
 mod blocking;
 mod bootstrap;
 mod clock;
 pub mod compare;
+mod control;
 mod error;
 mod failure;
 mod frame_source;
@@ -57,6 +59,7 @@ use postrider_core::lsn::Lsn;
 use postrider_core::session::CoalescingProfile;
 
 pub use bootstrap::begin_stream;
+pub use control::{Control, check_columns};
 pub use error::RelayError;
 pub use plan::Plan;
 pub use poll::poll_mark;

@@ -81,6 +81,13 @@ impl Plan {
         Self { not_null, oids, ..self.clone() }
     }
 
+    /// The same with the tables' columns, routes and formats of another configuration. What is known of topics stays.
+    #[must_use]
+    pub(super) fn routed_by(&self, config: &Config) -> Self {
+        let Config { outbox, route, format, .. } = config.clone();
+        Self { config: Config { outbox, route, format, ..self.config.clone() }, ..self.clone() }
+    }
+
     /// A fresh pipeline for a session.
     pub fn pipeline(&self) -> Result<Pipeline, RouteSpecError> {
         let mut spec = self.config.outbox_spec();

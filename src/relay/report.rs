@@ -55,6 +55,7 @@ pub(super) struct Reporter {
     updates_warned_of: u64,
     oldest: Oldest,
     standby_since: Option<Instant>,
+    ended_within: bool,
 }
 
 impl Reporter {
@@ -79,6 +80,7 @@ impl Reporter {
             updates_warned_of: 0,
             oldest: Oldest::default(),
             standby_since: None,
+            ended_within: false,
         }
     }
 
@@ -211,9 +213,16 @@ impl Reporter {
         let pipeline = session.pipeline();
         self.gather(pipeline, source);
         let (settled, reached) = (pipeline.settled(), pipeline.reached());
+        let is_whole = pipeline.may_end_here() && reached.part.is_none() && pipeline.is_idle();
+        self.ended_within = !is_whole;
         self.oldest = self.oldest.after(settled, reached, pipeline.oldest_commit_time_us());
         self.past = self.current.clone();
         self.last_session = self.streamed_for().saturating_sub(self.stall.unconfirmed_for());
+    }
+
+    /// Whether the last session may have left a transaction that is stored in part.
+    pub(super) const fn ended_within(&self) -> bool {
+        self.ended_within
     }
 
     /// How long the session that has just ended streamed to some purpose: time at its end in which nothing

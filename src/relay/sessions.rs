@@ -21,6 +21,7 @@ use crate::session_mode::settings;
 use crate::stop::StopSignal;
 use crate::telemetry::{RelayState, Snapshot, Telemetry};
 use crate::{RunOptions, Summary};
+use postrider_config::Delivery;
 use postrider_core::lsn::Lsn;
 use postrider_core::session::{End, Limits, Owed, Session};
 use postrider_core::supervisor::{
@@ -88,10 +89,30 @@ impl Sessions {
     /// What to do now, while no session runs.
     pub(super) fn next(&mut self) -> NextAction {
         let next = self.supervisor.next(self.clock.instant(), self.stop.snapshot());
-        if let NextAction::Wait(_) = next {
-            self.telemetry.tick();
+        match next {
+            // It sleeps through a pause as through any other.
+            NextAction::Begin(_) if self.stop.holds_sessions() => {
+                self.telemetry.tick();
+                return NextAction::Wait(STOP_TICK);
+            }
+            NextAction::Begin(_) => self.take_routes(),
+            NextAction::Wait(_) => self.telemetry.tick(),
+            NextAction::Standby(_) | NextAction::End(_) => {}
         }
         next
+    }
+
+    /// Begins the next session with the newest configuration, unless a transaction would be delivered half by the old
+    /// routes: then one more session brings it to its end.
+    fn take_routes(&mut self) {
+        let Some((generation, config)) = self.stop.next_config() else { return };
+        let is_within = self.reporter.as_ref().is_some_and(Reporter::ended_within);
+        if is_within && self.plan.config.kafka.delivery == Delivery::ExactlyOnce {
+            return;
+        }
+        self.plan = self.plan.routed_by(&config);
+        self.stop.take(generation);
+        tracing::info!("the routes of the reloaded configuration are in effect");
     }
 
     /// What the session that begins now is to do. The server hears of it at least as often as two heartbeats.

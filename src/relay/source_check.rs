@@ -70,7 +70,7 @@ impl SourceCheck {
                 Err(RecvTimeoutError::Disconnected) => return Err(RelayError::NoAnswer),
                 Err(RecvTimeoutError::Timeout) => alive()?,
             }
-            let is_told = stop.most_urgent() > ControlRequest::Run;
+            let is_told = stop.most_urgent() > ControlRequest::Reconfigure;
             if asked.elapsed() >= if is_told { LAST_ANSWER_LIMIT } else { ANSWER_LIMIT } {
                 return Err(RelayError::NoAnswer);
             }

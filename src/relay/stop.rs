@@ -1,4 +1,5 @@
-//! The stop signal: tells the hot thread to drain, to abort, or that the server shuts down.
+//! The stop signal: tells the hot thread to drain, to abort, or that the server shuts down; and, by its [`Control`], to
+//! pause or to make room for a session with other routes.
 //!
 //! Input: signals, the detection of a server shutdown, tests. Output: one atomic state that the hot thread
 //! reads in each turn. A request only becomes more urgent. Invariant: the grace period for confirming what
@@ -8,6 +9,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::control::Control;
+use postrider_config::Config;
 use postrider_core::session::{ControlRequest, Owed, Requested};
 
 /// How soon a request is noticed by those who wait for something else.
@@ -20,7 +23,15 @@ pub struct StopSignal {
     asked: Arc<AtomicU8>,
     /// When it was first told to end.
     told: Arc<OnceLock<Instant>>,
+    control: Control,
+    /// The configuration that the holder's sessions begin with, as [`Control`] counts them.
+    taken: u64,
+    /// A pause ends the session, which holds locks and no slot.
+    pause_ends: bool,
 }
+
+/// Beside the requests: a signal was received.
+const SIGNALLED: u8 = 8;
 
 impl StopSignal {
     /// The most urgent of what is asked for now.
@@ -29,7 +40,46 @@ impl StopSignal {
         [ControlRequest::Abort, ControlRequest::Drain, ControlRequest::ServerShutdown]
             .into_iter()
             .find(|request| asked & bit(*request) != 0)
-            .unwrap_or(ControlRequest::Run)
+            .unwrap_or_else(|| self.unhurried())
+    }
+
+    /// What is asked of a session that need not end.
+    fn unhurried(&self) -> ControlRequest {
+        let is_over = self.is_paused() && self.pause_ends;
+        let is_behind = self.control.generation() != self.taken;
+        if is_over || is_behind { ControlRequest::Reconfigure } else { ControlRequest::Run }
+    }
+
+    /// What operators change while the relay runs. Clones share it.
+    pub const fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Whether nothing more is to be read until further notice.
+    pub(super) fn is_paused(&self) -> bool {
+        self.control.is_paused()
+    }
+
+    /// The same for sessions that are to end while there is a pause.
+    #[must_use]
+    pub(super) fn ending_for_pause(self) -> Self {
+        Self { pause_ends: true, ..self }
+    }
+
+    /// Whether a pause keeps the next session from beginning.
+    pub(super) fn holds_sessions(&self) -> bool {
+        self.pause_ends && self.is_paused() && self.most_urgent() < ControlRequest::Drain
+    }
+
+    /// The configuration that the next session is to begin with, if it is another one than before; to be
+    /// [taken](Self::take).
+    pub(super) fn next_config(&self) -> Option<(u64, Arc<Config>)> {
+        self.control.config().filter(|(generation, _)| *generation != self.taken)
+    }
+
+    /// Sessions begin with this configuration now.
+    pub(super) const fn take(&mut self, generation: u64) {
+        self.taken = generation;
     }
 
     /// Whether Postgres is shutting down, whatever else is asked for.
@@ -40,7 +90,8 @@ impl StopSignal {
     /// All that is asked for now.
     pub(super) fn snapshot(&self) -> Requested {
         let (request, server_stops) = (self.most_urgent(), self.server_stops());
-        Requested { request, server_stops, told_for: self.told_for() }
+        let is_paused = self.is_paused();
+        Requested { request, server_stops, told_for: self.told_for(), is_paused }
     }
 
     /// Asks, beside what was asked for before.
@@ -70,11 +121,10 @@ impl StopSignal {
 
     /// The first signal drains, the second aborts. Returns what is asked for now.
     pub fn signal(&self) -> ControlRequest {
-        let next = if self.most_urgent() >= ControlRequest::Drain {
-            ControlRequest::Abort
-        } else {
-            ControlRequest::Drain
-        };
+        // One that comes after a drain by the API is the first.
+        let before = self.asked.fetch_or(SIGNALLED, Ordering::AcqRel);
+        let next =
+            if before & SIGNALLED != 0 { ControlRequest::Abort } else { ControlRequest::Drain };
         self.request(next);
         next
     }
@@ -88,7 +138,7 @@ impl StopSignal {
 
 const fn bit(request: ControlRequest) -> u8 {
     match request {
-        ControlRequest::Run => 0,
+        ControlRequest::Run | ControlRequest::Reconfigure => 0,
         ControlRequest::ServerShutdown => 1,
         ControlRequest::Drain => 2,
         ControlRequest::Abort => 4,
@@ -106,6 +156,29 @@ mod tests {
         assert_eq!(stop.signal(), ControlRequest::Drain);
         assert_eq!(stop.signal(), ControlRequest::Abort);
         assert_eq!(stop.most_urgent(), ControlRequest::Abort);
+    }
+
+    #[test]
+    fn a_signal_that_follows_a_drain_by_the_api_aborts_nothing() {
+        let stop = StopSignal::default();
+        stop.request(ControlRequest::Drain);
+        assert_eq!(stop.signal(), ControlRequest::Drain);
+        assert_eq!(stop.most_urgent(), ControlRequest::Drain);
+        assert_eq!(stop.signal(), ControlRequest::Abort);
+    }
+
+    #[test]
+    fn a_pause_leaves_a_stream_open_and_ends_a_session_that_holds_locks() {
+        let stop = StopSignal::default();
+        let polls = stop.clone().ending_for_pause();
+        stop.control().pause();
+        assert_eq!(stop.most_urgent(), ControlRequest::Run);
+        assert!(stop.snapshot().is_paused && !stop.holds_sessions());
+        assert!(polls.most_urgent() == ControlRequest::Reconfigure && polls.holds_sessions());
+        stop.request(ControlRequest::Drain);
+        assert!(!polls.holds_sessions(), "a stop goes before");
+        stop.control().resume();
+        assert!(!stop.snapshot().is_paused);
     }
 
     #[test]

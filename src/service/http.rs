@@ -21,7 +21,8 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, getrlimit};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -46,9 +47,34 @@ fn share_of(descriptors: u64) -> usize {
     usize::try_from((descriptors / SHARE).clamp(1, CONNECTIONS_MAX)).unwrap_or(1)
 }
 
+/// Where connections come from.
+pub trait Accept: Send {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next one.
+    fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl Accept for TcpListener {
+    type Stream = TcpStream;
+
+    async fn next(&self) -> io::Result<TcpStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+impl Accept for UnixListener {
+    type Stream = UnixStream;
+
+    async fn next(&self) -> io::Result<UnixStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
 /// Answers requests until `shutdown` completes, and then those that have begun.
 pub async fn serve(
-    listener: TcpListener,
+    listener: impl Accept,
     routes: Router,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
@@ -64,7 +90,7 @@ struct Bounds {
 }
 
 async fn serve_within(
-    listener: TcpListener,
+    listener: impl Accept,
     routes: Router,
     shutdown: impl Future<Output = ()>,
     bounds: Bounds,
@@ -80,8 +106,8 @@ async fn serve_within(
     loop {
         let stream = tokio::select! {
             () = &mut shutdown => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+            accepted = listener.next() => match accepted {
+                Ok(stream) => stream,
                 // The peer has gone, or descriptors ran out: neither ends the server.
                 Err(error) => {
                     if !is_of_peer(&error) {
@@ -139,7 +165,7 @@ impl Server {
         }
     }
 
-    fn take(&mut self, stream: TcpStream) {
+    fn take(&mut self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let is_busy = Arc::new(AtomicBool::new(false));
         let stopping = self.stopping.subscribe();
         let mut http = http1::Builder::new();
@@ -165,7 +191,7 @@ impl Server {
 /// One connection, to its end.
 async fn answer(
     http: &http1::Builder,
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     routes: Router,
     is_busy: Arc<AtomicBool>,
     mut stopping: watch::Receiver<bool>,

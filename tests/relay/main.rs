@@ -21,6 +21,7 @@ mod doctor;
 mod http;
 mod kafka;
 mod load;
+mod operate;
 mod poll;
 mod postgres;
 mod prune;

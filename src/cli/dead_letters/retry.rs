@@ -96,7 +96,9 @@ fn execute(
     let (signals, listener) = (runtime()?, stop.clone());
     std::thread::spawn(move || signals.block_on(async { run::listen_for_signals(listener).await }));
     let interrupt = || match stop.most_urgent() {
-        ControlRequest::Run | ControlRequest::ServerShutdown => Interrupt::None,
+        ControlRequest::Run | ControlRequest::Reconfigure | ControlRequest::ServerShutdown => {
+            Interrupt::None
+        }
         ControlRequest::Drain => Interrupt::Drain,
         ControlRequest::Abort => Interrupt::Abort,
     };

@@ -105,7 +105,7 @@ pub(crate) fn relay_facts(
 }
 
 /// Where one connects to what listens there.
-const fn reachable(bind: SocketAddr) -> SocketAddr {
+pub(crate) const fn reachable(bind: SocketAddr) -> SocketAddr {
     let host = match bind.ip() {
         IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(any) if any.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),

@@ -10,6 +10,7 @@
 //! * a session that has begun to end reads no further than the open transaction and what earlier sessions
 //!   left unconfirmed; it ends once everything is confirmed and acknowledged, or at its deadline, which is
 //!   an error after a request to stop (G8);
+//! * a session that is paused takes no frame, keeps its stream, and tells the server the same position as before;
 //! * while there is no room the socket is not read, so that TCP holds the server back (G3).
 //!
 //! A session carries nothing over to the next: on any error it is dropped as a whole, and Postgres sends
@@ -51,14 +52,13 @@ use crate::frame::Frame;
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::pipeline::{
-    Answer, Confirmation, Handled, Outcome, Outgoing, OwnedOutgoing, Pipeline, PipelineError,
-    Refused, Translator,
+    Confirmation, Handled, Outgoing, OwnedOutgoing, Pipeline, PipelineError, Translator,
 };
-use crate::sink::{Reached, SendError, Sink};
+use crate::sink::{Reached, Sink};
 use crate::time::{Instant, Now};
 use coalescing::{ReadCoalescing, SocketRead};
 use liveness::Liveness;
-use phase::Phase;
+use phase::{Phase, Reading};
 
 pub use audit::Audit;
 pub use burst::{Burst, Work};
@@ -127,6 +127,7 @@ pub struct Session {
     liveness: Liveness,
     /// No further frame can be taken: the session ends once it has drained.
     stops_reading: bool,
+    reading: Reading,
     /// What earlier sessions left unconfirmed, which a drain confirms as well.
     owed: Owed,
 }
@@ -155,6 +156,7 @@ impl Session {
             coalescing: ReadCoalescing::new(profile, now),
             liveness: Liveness::new(limits.silence),
             stops_reading: false,
+            reading: Reading::On,
             owed,
         }
     }
@@ -186,8 +188,14 @@ impl Session {
         now: Now,
         asked: Requested,
     ) -> Result<Option<Draining>, SessionError<E>> {
+        self.reading = if asked.is_paused { Reading::Paused } else { Reading::On };
         let end = match asked.request {
             ControlRequest::Run => return Ok(None),
+            // It goes on with others at once: no drain to tell of.
+            ControlRequest::Reconfigure => {
+                self.head_for(End::Reconfigured, self.limits.grace, now);
+                return Ok(None);
+            }
             ControlRequest::Abort => {
                 return Err(SessionError::Aborted { records: self.unconfirmed() });
             }
@@ -289,42 +297,6 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps what a refused record needs: its dead letter until there is room, or a line in the audit.
-    fn keep(&mut self, answer: Answer) {
-        match answer {
-            Answer::Stored => {}
-            Answer::Send(dead_letter) => self.dead_letters.push_back(*dead_letter),
-            Answer::Skipped(refused) => self.audit.push(Audit::Skipped(*refused)),
-        }
-    }
-
-    fn send_dead_letters<S: Sink>(
-        &mut self,
-        now: Instant,
-        sink: &mut S,
-    ) -> Result<(), SessionError<S::Error>> {
-        while let Some(dead_letter) = self.dead_letters.pop_front() {
-            let sent = sink.send(now, &dead_letter.as_outgoing());
-            match sent {
-                Ok(()) => {
-                    self.audit.push(Audit::DeadLetter(dead_letter.without_body()));
-                }
-                Err(SendError::Full) => {
-                    self.dead_letters.push_front(dead_letter);
-                    break;
-                }
-                Err(SendError::Refused(rejection)) => {
-                    let OwnedOutgoing { record, ticket, .. } = dead_letter;
-                    let outcome = Outcome::Refused(Box::new(Refused { record, rejection }));
-                    let answer = self.pipeline.confirm(Confirmation { ticket, outcome })?;
-                    self.keep(answer);
-                }
-                Err(SendError::Broken(error)) => return Err(SessionError::Sink(error)),
-            }
-        }
-        Ok(())
-    }
-
     fn reached(&self, now: Now) -> Reached {
         let settled = self.pipeline.settled();
         let arrived = self.limits.until.is_some_and(|(until, _)| settled >= until);
@@ -333,7 +305,7 @@ impl Session {
             settled,
             behind: self.lag(now) > BEHIND,
             pressed: !self.pipeline.has_room(),
-            ending: arrived || !matches!(self.phase, Phase::Streaming),
+            ending: arrived || self.is_paused() || !matches!(self.phase, Phase::Streaming),
         }
     }
 
@@ -399,8 +371,8 @@ impl Session {
             self.phase = self.phase.towards(end, self.limits.grace, now.at);
         }
         let Phase::Ending { end, deadline } = self.phase else { return Ok(None) };
-        let at_rest = self.pipeline.may_end_here()
-            || sink.may_end_within()
+        let at_rest = (self.pipeline.may_end_here() && !self.is_in_pieces(sink))
+            || self.may_end_within(sink)
             || self.stops_reading
             || mutants::is(Mutant::EndsWithinTransaction);
         let owed = if self.pays() { self.owed.settled(settled) } else { Owed::default() };
@@ -413,8 +385,10 @@ impl Session {
             return Ok(None);
         }
         match end {
+            // What is stored may end within a transaction, whose rest would be routed in another way. Upholds G6.
+            End::Reconfigured if sink.may_end_within() && !self.stops_reading => Ok(None),
             // Another session follows.
-            End::ServerShutdown | End::ModeOver => Ok(Some(end)),
+            End::ServerShutdown | End::ModeOver | End::Reconfigured => Ok(Some(end)),
             _ if self.stops_reading => Ok(Some(end)),
             // Upholds G8.
             _ => Err(SessionError::GraceExpired { records: unconfirmed.max(owed.records()) }),
@@ -438,7 +412,8 @@ impl Session {
         }
         if was_full || !self.wants_frames(sink) {
             self.liveness.rest();
-            return Ok(Next::Wait(CONFIRM_TICK));
+            let is_idle = self.is_paused() && self.unconfirmed() == 0;
+            return Ok(Next::Wait(if is_idle { IDLE_TICK } else { CONFIRM_TICK }));
         }
         // It came while a Kafka transaction ended, or was left behind by a burst: it waits for nothing.
         if self.takes_frames(sink) && !mutants::is(Mutant::WaitsBesideFrames) && has_frame()? {
@@ -475,9 +450,32 @@ impl Session {
     /// A session that ends still reads the open transaction to its commit, where otherwise some of it would
     /// be sent twice, and what earlier sessions left unconfirmed.
     fn allows_frames(&self, sink: &impl Sink) -> bool {
-        let is_open = self.pipeline.is_open() && !sink.may_end_within();
+        let is_open = || self.pipeline.is_open() && !self.may_end_within(sink);
         let owes = || self.pays() && self.pipeline.reached().end < self.owed.until();
-        !self.stops_reading && (self.phase == Phase::Streaming || is_open || owes())
+        let allows = match self.phase {
+            Phase::Streaming => self.reading == Reading::On,
+            Phase::Ending { .. } => is_open() || owes() || self.is_in_pieces(sink),
+        };
+        allows && !self.stops_reading
+    }
+
+    /// Whether a session that ends may do so within a transaction: not if the rest of it would be routed in another
+    /// way.
+    fn may_end_within(&self, sink: &impl Sink) -> bool {
+        let is_replaced = matches!(self.phase, Phase::Ending { end: End::Reconfigured, .. });
+        sink.may_end_within() && !is_replaced
+    }
+
+    /// Whether a transaction is stored in part, by an earlier session perhaps, and has to be stored whole before the
+    /// routes change.
+    fn is_in_pieces(&self, sink: &impl Sink) -> bool {
+        let is_replaced = matches!(self.phase, Phase::Ending { end: End::Reconfigured, .. });
+        is_replaced && sink.may_end_within() && self.pipeline.reached().part.is_some()
+    }
+
+    /// Whether it waits until further notice, and not for room.
+    pub fn is_paused(&self) -> bool {
+        self.reading == Reading::Paused && self.phase == Phase::Streaming
     }
 
     /// Whether what earlier sessions left unconfirmed is confirmed before the end. Upholds G8.

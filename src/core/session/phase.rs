@@ -2,7 +2,7 @@
 //!
 //! Input: a reason to end, and the time that it allows for confirming what was sent. Output: the new phase,
 //! with the reason and the deadline. Invariant: a session that has begun to end never streams again, and
-//! its deadline only moves closer. The caller reads the clock.
+//! its deadline only moves closer, unless it was to end for other routes and is then told to stop. The caller reads the clock.
 
 use std::time::Duration;
 
@@ -13,6 +13,9 @@ use crate::time::Instant;
 pub enum End {
     /// The position was reached up to which it was to send in another way.
     ModeOver,
+    /// The routes have changed: everything that was sent is confirmed and acknowledged, and no transaction is sent in
+    /// part.
+    Reconfigured,
     /// Postgres is shutting down and the stream was closed for it.
     ServerShutdown,
     /// A signal: everything that was sent is confirmed and acknowledged.
@@ -32,12 +35,24 @@ pub(super) enum Phase {
     },
 }
 
+/// Whether an operator lets a session read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    On,
+    /// Not until further notice.
+    Paused,
+}
+
 impl Phase {
     /// The phase after a reason to end that leaves `grace` from `now`. Saying it again changes
     /// nothing.
     pub(super) fn towards(self, end: End, grace: Duration, now: Instant) -> Self {
         match self {
             Self::Streaming => Self::Ending { end, deadline: now + grace },
+            // It had as long as it took.
+            Self::Ending { end: End::Reconfigured, .. } if end > End::Reconfigured => {
+                Self::Ending { end, deadline: now + grace }
+            }
             Self::Ending { end: current, deadline } => {
                 Self::Ending { end: current.max(end), deadline: deadline.min(now + grace) }
             }
@@ -67,6 +82,18 @@ mod tests {
         let hurried = phase.towards(End::ServerShutdown, SOON, now);
         assert_eq!(hurried, Phase::Ending { end: End::Drained, deadline: now + SOON });
         assert_eq!(hurried.towards(End::Drained, LATE, now), hurried);
+    }
+
+    #[test]
+    fn a_stop_that_meets_a_change_of_routes_has_its_own_time() {
+        let (now, later) = (Instant::START, Instant::START + LATE);
+        let phase = Phase::Streaming.towards(End::Reconfigured, SOON, now);
+        let stopping = phase.towards(End::Drained, LATE, later);
+        assert_eq!(stopping, Phase::Ending { end: End::Drained, deadline: later + LATE });
+        assert_eq!(
+            stopping.towards(End::Reconfigured, SOON, later),
+            Phase::Ending { end: End::Drained, deadline: later + SOON }
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Defines the requests that come from outside: run, close the stream for a server shutdown, drain (confirm
-//! what is in flight, then exit) and abort.
+//! Defines the requests that come from outside: run, make room for a session with other routes, close the stream for a
+//! server shutdown, drain (confirm what is in flight, then exit) and abort.
 //!
 //! [`Requested`] combines the most urgent request with how long ago the relay was told to stop, and decides
 //! whether it must end between two sessions. [`Draining`] tells the log how many records a session that
-//! begins to end still waits for.
+//! begins to end still waits for. A pause is no request to end: the session lives on and takes no frame.
 
 use std::time::Duration;
 
@@ -14,6 +14,10 @@ use super::owed::Owed;
 pub enum ControlRequest {
     /// Go on.
     Run,
+    /// The routes have changed: read the open transaction to its end, confirm what is in flight, and end for a session
+    /// that has the new ones. Nobody waits for it, so that it has as long as it takes where a transaction would
+    /// otherwise be routed in two ways.
+    Reconfigure,
     /// Postgres is shutting down: confirm what is in flight within seconds, close the stream,
     /// and come back with a new session. Otherwise a `fast` stop of the server would wait for us.
     ServerShutdown,
@@ -32,13 +36,17 @@ pub struct Requested {
     pub server_stops: bool,
     /// How long ago the relay was told to end; zero if it was not.
     pub told_for: Duration,
+    /// Whether nothing more is to be read until further notice.
+    pub is_paused: bool,
 }
 
 impl Requested {
     /// Whether the relay was told to end, and nothing is left to confirm or no time for it.
     pub fn must_end(self, owed: Owed, grace: Duration) -> bool {
         match self.request {
-            ControlRequest::Run | ControlRequest::ServerShutdown => false,
+            ControlRequest::Run | ControlRequest::Reconfigure | ControlRequest::ServerShutdown => {
+                false
+            }
             ControlRequest::Drain => owed.is_nothing() || self.told_for >= grace,
             ControlRequest::Abort => true,
         }

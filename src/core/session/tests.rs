@@ -4,7 +4,9 @@
 use super::limits::IDLE_ACKNOWLEDGE;
 use super::*;
 use crate::pipeline::tests::{dead_letters, pipeline, transaction, wal};
+use crate::pipeline::{Mark, Outcome, PartialTransaction, Refused};
 use crate::route::{OwnedRecord, Rejection, RejectionCode};
+use crate::sink::SendError;
 
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(30);
@@ -30,6 +32,8 @@ struct TestSink {
     confirms: bool,
     /// A Kafka transaction ends.
     commits: bool,
+    /// As where progress is kept with the records.
+    ends_within: bool,
 }
 
 impl Sink for TestSink {
@@ -54,6 +58,10 @@ impl Sink for TestSink {
 
     fn takes_records(&self) -> bool {
         !self.commits
+    }
+
+    fn may_end_within(&self) -> bool {
+        self.ends_within
     }
 }
 
@@ -82,8 +90,12 @@ fn hand_in(session: &mut Session, sink: &mut TestSink, frames: usize) {
     }
 }
 
-const DRAIN: Requested =
-    Requested { request: ControlRequest::Drain, server_stops: false, told_for: Duration::ZERO };
+const DRAIN: Requested = Requested {
+    request: ControlRequest::Drain,
+    server_stops: false,
+    told_for: Duration::ZERO,
+    is_paused: false,
+};
 
 fn request(session: &mut Session, now: Now, asked: Requested) -> Option<Draining> {
     session.request::<String>(now, asked).unwrap()
@@ -248,4 +260,81 @@ fn g8_a_drain_that_wants_no_frame_leaves_the_stream_alone() {
         request(&mut session, at(INTERVAL), DRAIN);
         assert_eq!(next(&mut session, draining == Next::Read(CONFIRM_TICK)), draining);
     }
+}
+
+#[test]
+fn g6_routes_change_between_two_transactions() {
+    for ends_within in [false, true] {
+        let mut sink = TestSink { ends_within, ..TestSink::default() };
+        let mut session = session(LIMITS);
+        hand_in(&mut session, &mut sink, 3);
+        let asked = Requested { request: ControlRequest::Reconfigure, ..DRAIN };
+        assert_eq!(request(&mut session, at(INTERVAL), asked), None, "it is no drain");
+        sink.confirms = true;
+        session.confirm(at(INTERVAL), &mut sink).unwrap();
+        session.advance(at(INTERVAL), &mut sink).unwrap();
+        assert_eq!(session.ended(at(INTERVAL), &sink), Ok(None), "the transaction is open");
+        // What may be stored in part has no deadline: the rest of it would go by other routes.
+        let late = at(INTERVAL + GRACE);
+        let ended = if ends_within { None } else { Some(End::Reconfigured) };
+        assert_eq!(session.ended(late, &sink), Ok(ended));
+        assert!(session.takes_frames(&sink), "the rest of the transaction is read");
+        let commit = &transaction(b"payload")[3];
+        assert_eq!(session.frame(Instant::START, wal(commit), &mut sink), Ok(Handled::Done));
+        assert!(!session.takes_frames(&sink), "no further transaction");
+        assert!(session.status_due(late, &sink).is_some());
+        assert_eq!(session.ended(late, &sink), Ok(Some(End::Reconfigured)));
+    }
+}
+
+/// What an earlier session has stored in part is stored whole by the routes that began it.
+#[test]
+fn g6_routes_do_not_change_within_a_transaction_that_an_earlier_session_began() {
+    let mut sink = TestSink { ends_within: true, confirms: true, ..TestSink::default() };
+    let mut session = session(LIMITS);
+    let part = Some(PartialTransaction { commit_lsn: Lsn::new(0x100), rows: 1 });
+    session.pipeline_mut().resume_at(Mark { part, ..Mark::at(Lsn::new(0x90)) }, None);
+    let asked = Requested { request: ControlRequest::Reconfigure, ..DRAIN };
+    for time in [INTERVAL, GRACE * 2] {
+        assert_eq!(request(&mut session, at(time), asked), None);
+        session.advance(at(time), &mut sink).unwrap();
+        let _ = session.status_due(at(time), &sink);
+        assert_eq!(session.ended(at(time), &sink), Ok(None), "its rest is not delivered");
+    }
+    hand_in(&mut session, &mut sink, 4);
+    let late = at(GRACE * 3);
+    session.confirm(late, &mut sink).unwrap();
+    session.advance(late, &mut sink).unwrap();
+    assert!(session.status_due(late, &sink).is_some());
+    assert_eq!(session.ended(late, &sink), Ok(Some(End::Reconfigured)));
+    assert!(!session.takes_frames(&sink));
+}
+
+#[test]
+fn g1_a_paused_session_takes_nothing_and_tells_the_server_the_same_as_before() {
+    let (mut session, mut sink) = (session(LIMITS), TestSink::default());
+    sink.confirms = true;
+    hand_in(&mut session, &mut sink, 4);
+    session.confirm(at(INTERVAL), &mut sink).unwrap();
+    assert!(session.status_due(at(INTERVAL), &sink).is_some());
+    let run = Requested { request: ControlRequest::Run, ..DRAIN };
+    let paused = Requested { is_paused: true, ..run };
+    assert_eq!(request(&mut session, at(INTERVAL), paused), None);
+    assert!(!session.takes_frames(&sink) && session.is_paused());
+    let look = || Err::<bool, _>("a frame");
+    assert_eq!(session.next(&sink, look), Ok(Next::Wait(IDLE_TICK)), "nothing is read");
+    // Long after any wal_sender_timeout the server has heard of us as often as it must.
+    let mut told = INTERVAL;
+    for _ in 0..100 {
+        told += HEARTBEAT;
+        assert_eq!(session.status_due(at(told.mul_f64(0.999)), &sink), None);
+        let status = session.status_due(at(told), &sink);
+        assert_eq!(status.map(|status| status.settled), Some(END));
+        assert_eq!(session.next(&sink, look), Ok(Next::Wait(IDLE_TICK)));
+        assert_eq!(session.ended(at(told), &sink), Ok(None));
+    }
+    request(&mut session, at(told), run);
+    assert!(session.takes_frames(&sink) && !session.is_paused());
+    request(&mut session, at(told), Requested { is_paused: true, ..DRAIN });
+    assert_eq!(session.ended(at(told), &sink), Ok(Some(End::Drained)), "a pause holds up no stop");
 }

@@ -294,6 +294,7 @@ impl Supervisor {
     fn ended_well(&mut self, end: End, request: ControlRequest) -> AfterSession {
         match end {
             End::ModeOver => self.mode = None,
+            End::Reconfigured => {}
             // A server that is shutting down takes as long as it likes.
             End::ServerShutdown if request < ControlRequest::Drain => {
                 self.pause();

@@ -6,8 +6,12 @@ use crate::pipeline::{Mark, RefusalAnalysis};
 const SECOND: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(25);
 const GIVE_UP: Duration = Duration::from_mins(10);
-const RUN: Requested =
-    Requested { request: ControlRequest::Run, server_stops: false, told_for: Duration::ZERO };
+const RUN: Requested = Requested {
+    request: ControlRequest::Run,
+    server_stops: false,
+    told_for: Duration::ZERO,
+    is_paused: false,
+};
 const DRAIN: Requested = Requested { request: ControlRequest::Drain, ..RUN };
 const START: Instant = Instant::START;
 

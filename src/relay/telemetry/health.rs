@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::View;
 use super::snapshot::{RelayState, Snapshot, UnavailableTopics};
+use super::{View, time_text};
 
 /// The hot thread ticks at least every second; this long without one is not a pause but a hang.
 const TICK_AGE_MAX: Duration = Duration::from_secs(30);
@@ -95,7 +95,27 @@ pub fn readiness(view: &View, role: Role) -> Health {
         detail: if snapshot.holds_slot { "held" } else { "not held" }.to_owned(),
     });
     let progress = snapshot.last_progress.map(|at| at.elapsed());
-    checks.push(Check {
+    checks.push(match view.operated.paused_since_us {
+        // Nothing is read, and so nothing is late: somebody has asked for it, who knows.
+        Some(since_us) => paused(since_us, role),
+        None => progress_of(snapshot, progress),
+    });
+    checks.push(kafka(snapshot));
+    checks.push(topics(&snapshot.unavailable));
+    health(view, checks)
+}
+
+/// The relay does as it was told, and would not be restarted for it; it does not deliver.
+fn paused(since_us: i64, role: Role) -> Check {
+    let detail = format!(
+        "paused since {} by request: nothing is read, and WAL is retained; go on with `postrider ctl resume`",
+        time_text(since_us)
+    );
+    Check { name: "paused", ok: role == Role::Any, detail }
+}
+
+fn progress_of(snapshot: &Snapshot, progress: Option<Duration>) -> Check {
+    Check {
         name: "progress",
         ok: progress.is_some_and(|age| age <= PROGRESS_AGE_MAX),
         detail: match progress {
@@ -108,10 +128,7 @@ pub fn readiness(view: &View, role: Role) -> Health {
             Some(age) => format!("last progress {} ms ago", age.as_millis()),
             None => "none yet".to_owned(),
         },
-    });
-    checks.push(kafka(snapshot));
-    checks.push(topics(&snapshot.unavailable));
-    health(view, checks)
+    }
 }
 
 /// What the relay does, and why it does not stream.
@@ -197,6 +214,7 @@ mod tests {
             oldest_unacknowledged_age: Duration::ZERO,
             tick_age: Duration::ZERO,
             uptime: Duration::ZERO,
+            operated: crate::telemetry::Operated::default(),
         }
     }
 
@@ -289,6 +307,24 @@ mod tests {
         view.tick_age = Duration::from_secs(31);
         assert!(!liveness(&view).ok);
         assert!(!readiness(&view, Role::Any).ok);
+    }
+
+    #[test]
+    fn a_pause_is_said_and_is_no_stall() {
+        let mut view = view(RelayState::Streaming, true, true, Some(9_000));
+        assert!(!readiness(&view, Role::Any).ok);
+        view.operated.paused_since_us = Some(0);
+        let health = readiness(&view, Role::Any);
+        assert!(
+            health.ok && !readiness(&view, Role::Active).ok,
+            "it holds the slot and delivers nothing"
+        );
+        let detail = detail(&health, "paused");
+        for part in ["paused since 1970-01-01T00:00:00", "WAL is retained", "ctl resume"] {
+            assert!(detail.contains(part), "{detail}");
+        }
+        view.snapshot = Arc::new(Snapshot { broker_connected: false, ..(*view.snapshot).clone() });
+        assert!(!readiness(&view, Role::Any).ok, "what is broken is broken");
     }
 
     #[test]

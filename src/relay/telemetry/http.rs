@@ -1,8 +1,8 @@
 //! The HTTP endpoints `/livez`, `/readyz` and `/metrics`, and the dashboard at `/`.
 //!
 //! Input: a bound [`Listener`] (bound early, so that a taken port stops the start) and requests. Output:
-//! responses from the latest [`View`](super::View). Invariant: read-only, no secret and no payload
-//! is served, and a slow client delays nobody else (see [`postrider_service::http`]).
+//! responses from the latest [`View`](super::View). Invariant: read-only, but for the control API, which has its own
+//! rules ([`crate::admin`]); no secret and no payload is served, and a slow client delays nobody else (see [`postrider_service::http`]).
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -16,6 +16,7 @@ use axum::routing::get;
 use super::dashboard::Dashboard;
 use super::health::{Health, Role, liveness, readiness};
 use super::{Telemetry, metrics, process};
+use crate::admin::{Access, Admin};
 use postrider_service::{http, prometheus};
 
 /// Why there is no HTTP face.
@@ -70,19 +71,23 @@ impl Listener {
     }
 }
 
-/// Answers requests until `shutdown` completes, those of people too if there is to be a dashboard.
+/// Answers requests until `shutdown` completes, those of people too if there is to be a dashboard, and those of operators
+/// whom the access lets in.
 pub async fn serve(
     listener: Listener,
     telemetry: Telemetry,
     has_dashboard: bool,
+    admin: Option<(Admin, Access)>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), HttpError> {
+    let control = admin.map_or_else(Router::new, |(admin, access)| admin.routes(access));
+    let routes = probes(telemetry.clone()).merge(control);
     if !has_dashboard {
-        let served = http::serve(listener.inner, probes(telemetry), shutdown).await;
+        let served = http::serve(listener.inner, routes, shutdown).await;
         return served.map_err(HttpError::Serve);
     }
-    let dashboard = Dashboard::new(telemetry.clone(), listener.address.ip());
-    let routes = probes(telemetry).merge(dashboard.clone().routes());
+    let dashboard = Dashboard::new(telemetry, listener.address.ip());
+    let routes = routes.merge(dashboard.clone().routes());
     tokio::select! {
         served = http::serve(listener.inner, routes, shutdown) => served.map_err(HttpError::Serve),
         () = dashboard.sample() => Ok(()),
@@ -145,7 +150,7 @@ mod tests {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let face = serve(listener, telemetry.clone(), true, async move {
+        let face = serve(listener, telemetry.clone(), true, None, async move {
             let _ = stopped.await;
         });
         let server = tokio::spawn(face);

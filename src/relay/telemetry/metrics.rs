@@ -4,6 +4,8 @@
 //! once, counters end in `_total`, units are base units, and the number of series is bounded, whatever the
 //! topics are called.
 
+mod operated;
+
 use std::time::Duration;
 
 use super::process::Usage;
@@ -23,6 +25,7 @@ pub(super) fn render(view: &View, build: &BuildInfo, usage: &Usage) -> String {
     records(&mut page, &view.snapshot);
     received(&mut page, &view.snapshot);
     flow(&mut page, view);
+    operated::operated(&mut page, &view.operated);
     histogram(&mut page, &view.snapshot.commit_to_confirm);
     // These names are Prometheus's own, without our prefix.
     let mut page = page.then("process_");

@@ -11,6 +11,7 @@ mod histogram;
 mod http;
 mod merged;
 mod metrics;
+mod operated;
 mod process;
 mod snapshot;
 
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub use health::{Check, Health, Role, STALL, STALL_HELP, liveness, readiness};
 pub use histogram::{BOUNDS_US, Histogram};
 pub use http::{HttpError, Listener, serve};
+pub(crate) use operated::time_text;
+pub use operated::{Operated, ReloadOutcome};
 pub use snapshot::{
     Count, RelayState, SKIPPED, SlotMetrics, Snapshot, TopicCount, UnavailableTopic,
     UnavailableTopics,
@@ -64,7 +67,7 @@ pub struct Telemetry {
 #[derive(Debug)]
 struct Inner {
     build: BuildInfo,
-    settings: Vec<Setting>,
+    kept: operated::Kept,
     started: Instant,
     latest: Mutex<Latest>,
 }
@@ -98,6 +101,8 @@ pub struct View {
     pub tick_age: Duration,
     /// Since the process began to observe itself.
     pub uptime: Duration,
+    /// What operators have done.
+    pub operated: Operated,
 }
 
 impl Telemetry {
@@ -111,7 +116,8 @@ impl Telemetry {
         let started = Instant::now();
         let (snapshot, parts) = (Arc::default(), Vec::new());
         let latest = Latest { snapshot, slot: None, slot_columns: None, tick: started, parts };
-        let inner = Arc::new(Inner { build, settings, started, latest: Mutex::new(latest) });
+        let kept = operated::Kept::showing(settings);
+        let inner = Arc::new(Inner { build, kept, started, latest: Mutex::new(latest) });
         Self { inner, part: None }
     }
 
@@ -174,12 +180,13 @@ impl Telemetry {
             slot: slot.map(|(slot, _)| slot),
             tick_age: tick.elapsed(),
             uptime: self.inner.started.elapsed(),
+            operated: self.inner.kept.operated(),
         }
     }
 
     /// The settings in effect.
-    pub(crate) fn settings(&self) -> &[Setting] {
-        &self.inner.settings
+    pub(crate) fn settings(&self) -> Arc<[Setting]> {
+        self.inner.kept.settings()
     }
 
     /// The constant facts.

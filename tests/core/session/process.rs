@@ -65,7 +65,7 @@ impl Process {
             (None, false) => ControlRequest::Run,
         };
         let told_for = self.told.map_or(Duration::ZERO, |told| now.at - told.at);
-        Requested { request, server_stops: self.server_stops, told_for }
+        Requested { request, server_stops: self.server_stops, told_for, is_paused: false }
     }
 
     /// What to do while no session runs.

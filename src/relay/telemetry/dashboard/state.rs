@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::telemetry::health::{Health, Role, readiness};
 use crate::telemetry::snapshot::{Count, RelayState, Snapshot, UnavailableTopic};
-use crate::telemetry::{Setting, Telemetry, View};
+use crate::telemetry::{Setting, Telemetry, View, time_text};
 
 /// Rows that wait for longer, in seconds, are a backlog.
 const CATCHING_UP: f64 = 5.0;
@@ -17,7 +17,7 @@ const TOPICS_MAX: usize = 200;
 /// See the module.
 #[derive(Debug, Serialize)]
 pub(super) struct State<'a> {
-    /// `streaming`, `catching up`, `standby` or `not ready`.
+    /// `streaming`, `catching up`, `paused`, `standby` or `not ready`.
     condition: &'static str,
     version: &'a str,
     git: &'a str,
@@ -38,7 +38,8 @@ pub(super) struct State<'a> {
     last_failure: Option<&'a str>,
     /// The slot as Postgres shows it, by column.
     slot: Option<&'a [(String, String)]>,
-    settings: &'a [Setting],
+    paused_since: Option<String>,
+    settings: Vec<Setting>,
 }
 
 /// One part of the way.
@@ -110,7 +111,8 @@ impl<'a> State<'a> {
             restarts: &snapshot.restarts,
             last_failure: snapshot.last_failure.as_deref(),
             slot: view.slot_columns.as_deref(),
-            settings: telemetry.settings(),
+            paused_since: view.operated.paused_since_us.map(time_text),
+            settings: telemetry.settings().to_vec(),
         }
     }
 }
@@ -160,6 +162,7 @@ fn condition(view: &View, health: &Health) -> &'static str {
     match (health.ok, view.snapshot.state) {
         (false, _) => "not ready",
         (true, RelayState::Standby) => "standby",
+        (true, _) if view.operated.paused_since_us.is_some() => "paused",
         (true, _) if waits => "catching up",
         (true, _) => "streaming",
     }
@@ -188,9 +191,13 @@ fn chain(view: &View, health: &Health) -> [Link; 4] {
         },
         (false, false) => Link::unknown("Slot", has_failed()),
     };
-    let relay = match failing(&["loop", "state"]) {
-        Some(detail) => Link { name: "Relay", is: "failed", detail },
-        None => Link::ok("Relay", snapshot.state.as_str()),
+    let paused = health.checks.iter().find(|check| check.name == "paused");
+    let relay = match (failing(&["loop", "state"]), paused) {
+        (Some(detail), _) => Link { name: "Relay", is: "failed", detail },
+        (None, Some(paused)) => {
+            Link { name: "Relay", is: "waiting", detail: paused.detail.clone() }
+        }
+        (None, None) => Link::ok("Relay", snapshot.state.as_str()),
     };
     let kafka = match failing(&["kafka", "topics", "progress"]) {
         Some(detail) if snapshot.holds_slot => Link { name: "Kafka", is: "failed", detail },

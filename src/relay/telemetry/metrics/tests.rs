@@ -40,6 +40,7 @@ fn full_view() -> View {
         oldest_unacknowledged_age: Duration::ZERO,
         tick_age: Duration::ZERO,
         uptime: Duration::from_secs(3),
+        operated: crate::telemetry::Operated::default(),
     }
 }
 

@@ -99,7 +99,12 @@ impl Machine {
     }
 
     pub fn asked(&self) -> Requested {
-        Requested { request: self.request, server_stops: false, told_for: Duration::ZERO }
+        Requested {
+            request: self.request,
+            server_stops: false,
+            told_for: Duration::ZERO,
+            is_paused: false,
+        }
     }
 
     /// Takes one frame, if there is one and it is to be taken. A place that was passed without a record

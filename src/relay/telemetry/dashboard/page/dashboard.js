@@ -134,7 +134,7 @@ function table(id, head, rows, empty) {
 }
 
 // ---- state ----
-const CONDITIONS = { streaming: "is-ok", "catching up": "is-waiting", standby: "is-unknown", "not ready": "is-failed" };
+const CONDITIONS = { streaming: "is-ok", "catching up": "is-waiting", paused: "is-waiting", standby: "is-unknown", "not ready": "is-failed" };
 let settings = [];
 function show(state) {
   const { numbers } = state;

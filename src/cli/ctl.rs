@@ -1,0 +1,329 @@
+//! `postrider ctl`: pauses, resumes, drains and reloads a running relay, and sets its log's filter.
+//!
+//! Input: the configuration of that relay, for its control socket, or its address and token. Output: what the relay
+//! answers, for people or as JSON. Invariant: an answer is awaited for a bounded time and up to a bounded size; the token
+//! is in no output.
+
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Subcommand;
+use serde_json::Value;
+
+use super::codes::ErrorCode;
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::{CommandFailure, Diagnostic};
+use super::status::relay::reachable;
+use postrider_config::Config;
+use postrider_relay::admin::read_token;
+
+/// How long the relay may take: a reload asks the database.
+const LIMIT: Duration = Duration::from_secs(35);
+/// An answer is far smaller.
+const BYTES_MAX: u64 = 1 << 20;
+/// How often `drain --wait` looks whether the relay is still there.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What the end of a process takes beside `shutdown.grace`.
+const END: Duration = Duration::from_secs(30);
+
+/// `ctl pause|resume|drain|reload|log-level|status`
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+The relay is found by its own configuration: http.control.socket, or http.bind with
+http.control.token_file.
+
+Exit code: 1 if the relay refuses, 69 if none answers, 77 if it may not be controlled
+by this user, 78 if the configuration names no way to control it.
+
+Examples:
+  postrider ctl pause
+  postrider ctl log-level info,postrider::kafka=debug
+  postrider ctl status --output json | jq .paused
+  sudo -u postrider postrider ctl reload")]
+pub enum CtlCommand {
+    /// Read nothing more, keep the slot: WAL is retained until `resume`, or until the process ends
+    Pause,
+    /// Go on after `pause`
+    Resume,
+    /// Deliver what was read, acknowledge it, end with exit code 0
+    Drain {
+        /// Return once the process has ended
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Read the configuration again: routes, columns, formats and log level are taken over
+    Reload,
+    /// Print the log's filter, or set it until the process ends
+    LogLevel {
+        /// A level, or levels by part, as in RUST_LOG
+        filter: Option<String>,
+    },
+    /// Tell what the relay does, and whether it is paused
+    Status,
+}
+
+/// The way to the relay.
+enum Way {
+    Socket(PathBuf),
+    Http { address: std::net::SocketAddr, token: String },
+}
+
+/// What it answered.
+struct Answer {
+    status: u16,
+    body: Value,
+}
+
+/// Runs it.
+pub(crate) fn run(command: &CtlCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let config = context.load(Vec::new())?.config;
+    let way = Way::of(&config)?;
+    let (method, path, body) = match command {
+        CtlCommand::Pause => ("POST", "pause", ""),
+        CtlCommand::Resume => ("POST", "resume", ""),
+        CtlCommand::Drain { .. } => ("POST", "drain", ""),
+        CtlCommand::Reload => ("POST", "reload", ""),
+        CtlCommand::LogLevel { filter: None } => ("GET", "log-level", ""),
+        CtlCommand::LogLevel { filter: Some(filter) } => ("PUT", "log-level", filter.as_str()),
+        CtlCommand::Status => ("GET", "status", ""),
+    };
+    let answer = way.ask(method, path, body)?;
+    if context.json() && !matches!(answer.status, 401 | 403) {
+        context.print_json(&answer.body)?;
+    }
+    answer.check()?;
+    if !context.json() {
+        context.print(&told(command, &answer.body))?;
+    }
+    if let CtlCommand::Drain { wait: true } = command {
+        way.wait_end(config.shutdown.grace + END)?;
+    }
+    Ok(ExitCode::Ok)
+}
+
+impl Way {
+    fn of(config: &Config) -> Result<Self, CommandFailure> {
+        let control = &config.http.control;
+        if let Some(socket) = &control.socket {
+            return Ok(Self::Socket(socket.clone()));
+        }
+        let (Some(file), Some(bind)) = (&control.token_file, config.http.bind) else {
+            let what = "the configuration names no way to control a relay";
+            return Err(CommandFailure::new(ExitCode::Config, ErrorCode::H012, what).help(
+                "set http.control.socket, such as \"/run/postrider/control\", or http.control.token_file beside http.bind, \
+                 and start the relay anew",
+            ));
+        };
+        let token = read_token(file).map_err(|why| {
+            CommandFailure::new(ExitCode::Permission, ErrorCode::CONTROL_TOKEN, why)
+        })?;
+        Ok(Self::Http { address: reachable(bind), token })
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Socket(path) => format!("`{}`", path.display()),
+            Self::Http { address, .. } => address.to_string(),
+        }
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> Result<Answer, CommandFailure> {
+        let text = match self {
+            Self::Socket(socket) => UnixStream::connect(socket).and_then(|mut stream| {
+                stream.set_read_timeout(Some(LIMIT))?;
+                stream.set_write_timeout(Some(LIMIT))?;
+                exchange(&mut stream, &request(method, path, "", body))
+            }),
+            Self::Http { address, token } => {
+                TcpStream::connect_timeout(address, LIMIT).and_then(|mut stream| {
+                    stream.set_read_timeout(Some(LIMIT))?;
+                    stream.set_write_timeout(Some(LIMIT))?;
+                    let token = format!("authorization: Bearer {token}\r\n");
+                    exchange(&mut stream, &request(method, path, &token, body))
+                })
+            }
+        };
+        let text = text.map_err(|error| self.silent(&error))?;
+        Answer::of(&text).ok_or_else(|| {
+            let what =
+                format!("what answers at {} is no relay that can be controlled", self.name());
+            CommandFailure::new(ExitCode::Unavailable, ErrorCode::RELAY_SILENT, what)
+        })
+    }
+
+    fn silent(&self, error: &io::Error) -> CommandFailure {
+        if error.kind() == ErrorKind::PermissionDenied {
+            let what = format!("this user may not connect to the control socket {}", self.name());
+            return CommandFailure::new(ExitCode::Permission, ErrorCode::CONTROL_FORBIDDEN, what)
+                .help("run it as the relay's own user: sudo -u postrider postrider ctl ..");
+        }
+        let what = format!("no relay answers at {}", self.name());
+        CommandFailure::new(ExitCode::Unavailable, ErrorCode::RELAY_SILENT, what)
+            .why(error.to_string())
+            .help("is it running, and was it started with this configuration? `postrider status` shows who reads the slot")
+    }
+
+    /// Returns once nobody answers any more.
+    fn wait_end(&self, limit: Duration) -> Result<(), CommandFailure> {
+        let begun = Instant::now();
+        while begun.elapsed() < limit {
+            let is_there = match self {
+                Self::Socket(path) => UnixStream::connect(path).is_ok(),
+                Self::Http { address, .. } => TcpStream::connect(address).is_ok(),
+            };
+            if !is_there {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let what = format!("the relay at {} is still there", self.name());
+        Err(CommandFailure::new(ExitCode::CheckFailed, ErrorCode::CONTROL_REFUSED, what)
+            .why(format!("it was told to end {} s ago", limit.as_secs())))
+    }
+}
+
+fn request(method: &str, path: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "{method} /api/v1/{path} HTTP/1.0\r\nhost: localhost\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+    )
+}
+
+/// HTTP/1.0: the answer ends with the connection.
+fn exchange(stream: &mut (impl Read + Write), request: &str) -> io::Result<String> {
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.take(BYTES_MAX).read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+impl Answer {
+    fn of(text: &str) -> Option<Self> {
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+        Some(Self { status, body: serde_json::from_str(body).ok()? })
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        Some(self.body.get(name)?.as_str()?.to_owned())
+    }
+
+    /// Refusals are failures.
+    fn check(&self) -> Result<(), CommandFailure> {
+        let (exit, code) = match self.status {
+            200..=299 => return Ok(()),
+            401 | 403 => (ExitCode::Permission, ErrorCode::CONTROL_FORBIDDEN),
+            503 | 504 => (ExitCode::Unavailable, ErrorCode::RELAY_SILENT),
+            _ => (ExitCode::CheckFailed, ErrorCode::CONTROL_REFUSED),
+        };
+        let mistakes = self.body.get("errors").and_then(Value::as_array);
+        if let Some(mistakes) = mistakes.filter(|mistakes| !mistakes.is_empty()) {
+            let findings = mistakes.iter().map(|mistake| {
+                let text = |name: &str| Some(mistake.get(name)?.as_str()?.to_owned());
+                let told =
+                    [text("code"), text("what"), text("place").map(|place| format!("at {place}"))];
+                let told: Vec<String> = told.into_iter().flatten().collect();
+                let what = format!("the relay refuses the configuration: {}", told.join(" "));
+                Diagnostic { code, what, why: None, excerpt: None, help: text("help") }
+            });
+            return Err(CommandFailure { exit, findings: findings.collect() });
+        }
+        let what = self.text("error").unwrap_or_else(|| "the relay refuses".to_owned());
+        let failure = CommandFailure::new(exit, code, format!("the relay refuses: {what}"));
+        Err(match self.text("help") {
+            Some(help) => failure.help(help),
+            None => failure,
+        })
+    }
+}
+
+/// For people.
+fn told(command: &CtlCommand, body: &Value) -> String {
+    let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default();
+    let number = |name: &str| body.get(name).and_then(Value::as_u64).unwrap_or_default();
+    let list = |name: &str| {
+        let items = body.get(name).and_then(Value::as_array).into_iter().flatten();
+        items.filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+    };
+    match command {
+        CtlCommand::Pause => format!(
+            "paused since {}: nothing is read, WAL is retained; go on with `postrider ctl resume`\n",
+            text("paused_since")
+        ),
+        CtlCommand::Resume => "resumed\n".to_owned(),
+        CtlCommand::Drain { .. } => format!(
+            "stopping: {} records are unconfirmed, and have {} s. It waits for {}\n",
+            number("in_flight_records"),
+            number("grace_seconds"),
+            text("waits_for")
+        ),
+        CtlCommand::LogLevel { .. } => format!("{}\n", text("filter")),
+        CtlCommand::Reload => {
+            let mut told = match text("outcome") {
+                "applied" => format!("applied: {}\n", list("changed")),
+                _ => "nothing to take over\n".to_owned(),
+            };
+            let takes_restart = list("takes_restart");
+            if !takes_restart.is_empty() {
+                let _ = writeln!(told, "takes a restart: {takes_restart}");
+            }
+            told
+        }
+        CtlCommand::Status => {
+            let is = |name: &str| body.get(name).and_then(Value::as_bool) == Some(true);
+            let ready = if is("ready") { "ready" } else { "not ready" };
+            let mut told = format!(
+                "{}, {ready}, {}; slot `{}`; {} records in flight; version {}\n",
+                text("state"),
+                text("role"),
+                text("slot"),
+                number("in_flight_records"),
+                text("version")
+            );
+            if is("draining") {
+                told += "stopping\n";
+            }
+            for note in body.get("notes").and_then(Value::as_array).into_iter().flatten() {
+                told += note.as_str().unwrap_or_default();
+                told.push('\n');
+            }
+            told
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_answer_is_read_and_a_refusal_keeps_its_words() {
+        let answer = Answer::of("HTTP/1.0 200 OK\r\na: b\r\n\r\n{\"paused\":true}").unwrap();
+        assert!(answer.check().is_ok());
+        assert!(Answer::of("SSH-2.0-OpenSSH\r\n\r\n{}").is_none());
+        assert!(Answer::of("HTTP/1.1 200 OK\r\n\r\nhello").is_none());
+        let body = json!({ "error": "nobody may", "help": "set it" });
+        let refused = Answer { status: 403, body }.check().unwrap_err();
+        assert_eq!(refused.exit, ExitCode::Permission);
+        let text = refused.to_text(false);
+        assert!(text.contains("nobody may") && text.contains("help: set it"), "{text}");
+        let mistake = json!({ "code": "PR-C003", "what": "no `x`", "place": "p:1:2", "help": "y" });
+        let refused =
+            Answer { status: 422, body: json!({ "errors": [mistake] }) }.check().unwrap_err();
+        let text = refused.to_text(false);
+        assert!(text.contains("PR-C003 no `x` at p:1:2") && text.contains("help: y"), "{text}");
+    }
+
+    #[test]
+    fn people_read_what_a_reload_did() {
+        let body = json!({ "outcome": "applied", "changed": ["route.topic"], "takes_restart": ["source.slot"] });
+        let text = told(&CtlCommand::Reload, &body);
+        assert_eq!(text, "applied: route.topic\ntakes a restart: source.slot\n");
+    }
+}

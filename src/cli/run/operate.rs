@@ -1,0 +1,284 @@
+//! Lets operators act on a relay that runs: SIGHUP, a changed configuration file, and the control API's orders.
+//!
+//! Input: signals, the file's content every two seconds, [`Order`]s. Output: reloads, the log's filter; the control socket.
+//! Invariant: a file is taken for changed once two looks in a row have found the same new content, so that one that is
+//! being written is left alone, however it is replaced; a process without the terminal that it was started from ends, as
+//! it would by the system's default.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::super::codes::ErrorCode;
+use super::super::exit::ExitCode;
+use super::super::failure::CommandFailure;
+use super::super::logs;
+use super::reload::Reloader;
+use postrider_config::ControlSection;
+use postrider_relay::StopSignal;
+use postrider_relay::admin::{Access, Admin, ControlSocket, Order, read_token};
+
+/// Between two looks at the file. Kubernetes takes up to a minute to bring a ConfigMap; who edits a file waits for this.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// When a configuration is tried again that could not be checked, because the database was away.
+const AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// Orders that wait while one is carried out.
+const ORDERS: usize = 16;
+
+/// What operators act by. To be [ended](Self::end).
+pub(super) struct Operation {
+    admin: Admin,
+    access: Access,
+    end: oneshot::Sender<()>,
+    socket: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Operation {
+    /// Begins to listen, within a runtime.
+    pub(super) fn begin(reloader: Reloader) -> Result<Self, CommandFailure> {
+        let ControlSection { socket, token_file } = reloader.in_effect.config.http.control.clone();
+        if let Some(file) = &token_file {
+            read_token(file).map_err(|why| {
+                CommandFailure::new(ExitCode::Config, ErrorCode::CONTROL_TOKEN, why)
+                    .help("openssl rand -hex 32 > FILE; chmod 600 FILE")
+            })?;
+        }
+        let (orders, ordered) = mpsc::channel(ORDERS);
+        let grace = reloader.in_effect.config.shutdown.grace;
+        let (stop, telemetry) = (reloader.stop.clone(), reloader.telemetry.clone());
+        let admin = Admin::new(stop, telemetry, orders, grace);
+        let (end, ended) = oneshot::channel();
+        let access = Access::at_http(token_file.as_ref(), socket.as_ref());
+        let socket = socket.map(|path| listen(&path, admin.clone(), ended)).transpose()?;
+        let watch = reloader.source.file(&reloader.in_effect).map(FileWatch::of);
+        tokio::spawn(keep(reloader, ordered, watch));
+        Ok(Self { admin, access, end, socket })
+    }
+
+    /// For `http.bind`.
+    pub(super) fn at_http(&self) -> (Admin, Access) {
+        (self.admin.clone(), self.access.clone())
+    }
+
+    /// Answers what has begun, and takes the socket away.
+    pub(super) async fn end(self) {
+        drop(self.end);
+        if let Some(served) = self.socket {
+            // Clients that read no answer are not waited for.
+            let _ = tokio::time::timeout(Duration::from_secs(1), served).await;
+        }
+    }
+}
+
+fn listen(
+    path: &Path,
+    admin: Admin,
+    ended: oneshot::Receiver<()>,
+) -> Result<JoinHandle<io::Result<()>>, CommandFailure> {
+    let socket = ControlSocket::bind(path).map_err(|error| {
+        let hint = Some(error.hint());
+        CommandFailure::of(ExitCode::Config, ErrorCode::H010, &error, hint)
+    })?;
+    tracing::info!(path = %path.display(), "listening at the control socket");
+    Ok(tokio::spawn(socket.serve(admin, async {
+        let _ = ended.await;
+    })))
+}
+
+/// Does what is asked for, one after the other, for as long as the relay runs.
+async fn keep(
+    mut reloader: Reloader,
+    mut ordered: mpsc::Receiver<Order>,
+    mut watch: Option<FileWatch>,
+) {
+    let mut hangup = Hangup::begin();
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = hangup.received(&reloader.stop) => {
+                reload(&mut reloader, &mut watch, "SIGHUP").await;
+            }
+            order = ordered.recv() => match order {
+                // The last one who could give any has gone: the relay ends.
+                None => return,
+                Some(Order::Reload(answer)) => {
+                    let report = reload(&mut reloader, &mut watch, "the control API").await;
+                    let _ = answer.send(report);
+                }
+                Some(Order::LogLevel(filter, answer)) => {
+                    let _ = answer.send(set_filter(filter));
+                }
+            },
+            _ = look.tick() => {
+                let has_changed = match &mut watch {
+                    Some(watch) => watch.look().await,
+                    None => false,
+                };
+                if has_changed {
+                    reload(&mut reloader, &mut watch, "the file has changed").await;
+                }
+            }
+        }
+    }
+}
+
+async fn reload(
+    reloader: &mut Reloader,
+    watch: &mut Option<FileWatch>,
+    because: &str,
+) -> postrider_relay::admin::ReloadReport {
+    // Before it is read for good: what is written meanwhile is found by the next look.
+    if let Some(watch) = watch {
+        watch.read_again().await;
+    }
+    let (report, again) = reloader.reload(because).await;
+    if let Some(watch) = watch {
+        watch.again = again.then(|| Instant::now() + AGAIN_AFTER);
+    }
+    report
+}
+
+fn set_filter(filter: Option<String>) -> Result<String, String> {
+    match filter {
+        None => Ok(logs::filter()),
+        Some(text) => {
+            let before = logs::filter();
+            let after = logs::set_filter(&text)?;
+            tracing::info!(before, after, "the log's filter was set by the control API");
+            Ok(after)
+        }
+    }
+}
+
+/// A file by its content: editors and Kubernetes put another file in its place, or another folder behind a symbolic link.
+struct FileWatch {
+    path: PathBuf,
+    /// What was read for the configuration in effect, or for one that is refused.
+    seen: Option<Vec<u8>>,
+    /// What the last look has found instead.
+    found: Option<Vec<u8>>,
+    /// When to try again what could not be checked.
+    again: Option<Instant>,
+}
+
+impl FileWatch {
+    fn of(path: PathBuf) -> Self {
+        let seen = std::fs::read(&path).ok();
+        Self { path, seen, found: None, again: None }
+    }
+
+    /// Whether the configuration is to be read again.
+    async fn look(&mut self) -> bool {
+        if self.again.take_if(|at| *at <= Instant::now()).is_some() {
+            return true;
+        }
+        let content = self.content().await;
+        self.judge(content)
+    }
+
+    /// A file that cannot be read is one that is being replaced.
+    fn judge(&mut self, content: Option<Vec<u8>>) -> bool {
+        if content.is_none() || content == self.seen {
+            self.found = None;
+            return false;
+        }
+        if content != self.found {
+            self.found = content;
+            return false;
+        }
+        self.seen = self.found.take();
+        true
+    }
+
+    async fn read_again(&mut self) {
+        let content = self.content().await;
+        if content.is_some() {
+            (self.seen, self.found) = (content, None);
+        }
+    }
+
+    /// Off this thread: a file system may hang.
+    async fn content(&self) -> Option<Vec<u8>> {
+        let path = self.path.clone();
+        tokio::task::spawn_blocking(move || std::fs::read(path).ok()).await.ok().flatten()
+    }
+}
+
+/// SIGHUP, which asks for a reload, or says that the terminal has gone.
+struct Hangup {
+    /// `None`: whoever started us has it ignored, as nohup(1) does, or it cannot be received.
+    signal: Option<Signal>,
+    had_terminal: bool,
+}
+
+impl Hangup {
+    fn begin() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let signal = if is_ignored(&status) { None } else { signal(SignalKind::hangup()).ok() };
+        Self { signal, had_terminal: has_terminal() }
+    }
+
+    /// Resolves when a reload is asked for.
+    async fn received(&mut self, stop: &StopSignal) {
+        loop {
+            match &mut self.signal {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            };
+            if !self.had_terminal || has_terminal() {
+                return;
+            }
+            tracing::info!(signal = "SIGHUP", "the terminal was closed; stopping");
+            stop.signal();
+        }
+    }
+}
+
+fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
+}
+
+/// Whether SIGHUP, signal number 1, is ignored, by the mask in `/proc/self/status`.
+fn is_ignored(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_changed_once_its_new_content_stays() {
+        let mut watch = FileWatch {
+            path: PathBuf::new(),
+            seen: Some(b"one".to_vec()),
+            found: None,
+            again: None,
+        };
+        let mut judge =
+            |content: Option<&str>| watch.judge(content.map(|it| it.as_bytes().to_vec()));
+        // Written in place: empty, then half of it, then whole; or away for a moment.
+        for content in [Some("one"), Some(""), Some("tw"), None, Some("two")] {
+            assert!(!judge(content), "{content:?}");
+        }
+        assert!(judge(Some("two")));
+        assert!(!judge(Some("two")) && !judge(Some("two")), "once");
+        assert!(!judge(Some("one")) && !judge(Some("two")), "and back again");
+        assert!(!judge(Some("one")) && judge(Some("one")));
+    }
+
+    #[test]
+    fn an_ignored_sighup_stays_ignored() {
+        assert!(is_ignored("Name:\tx\nSigIgn:\t0000000000001001\n"));
+        assert!(!is_ignored("SigIgn:\t0000000000001000\n"));
+        assert!(!is_ignored(""));
+    }
+}

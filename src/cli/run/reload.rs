@@ -1,0 +1,276 @@
+//! Reads the configuration again while the relay runs, and takes over what can be changed: columns, routes, formats, and
+//! the log level.
+//!
+//! Input: the place that the configuration came from, and what is in effect. Output: a [`ReloadReport`]; new routes for
+//! the relay, settings for the dashboard, lines in the log. Invariant: a configuration that is wrong, or that cannot be
+//! checked against the database, changes nothing and ends nothing; what is taken over has passed every check of a start.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::super::codes::ErrorCode;
+use super::super::context::Context;
+use super::super::exit::ExitCode;
+use super::super::failure::{CommandFailure, Diagnostic};
+use super::super::import::load_imported;
+use super::super::logs;
+use super::setting;
+use postrider_config::{Config, Effective, LEVEL, Loaded, is_taken_over, taken_over};
+use postrider_relay::admin::{ReloadError, ReloadReport};
+use postrider_relay::telemetry::{ReloadOutcome, Telemetry};
+use postrider_relay::{RelayError, StopSignal, check_columns};
+
+/// How long the database may take to tell its columns.
+const CHECK_LIMIT: Duration = Duration::from_secs(15);
+
+/// Where a configuration comes from.
+#[derive(Debug, Clone)]
+pub(super) struct ConfigSource {
+    pub(super) context: Context,
+    /// A file of Debezium's, in the place of one of ours.
+    pub(super) debezium: Option<PathBuf>,
+}
+
+impl ConfigSource {
+    /// Reads all of it, and starts the log.
+    pub(super) fn load(&self) -> Result<Loaded, CommandFailure> {
+        match &self.debezium {
+            Some(path) => load_imported(path, &self.context, Vec::new()),
+            None => self.context.load(Vec::new()),
+        }
+    }
+
+    /// Reads all of it again.
+    fn read(&self) -> Result<Loaded, CommandFailure> {
+        match &self.debezium {
+            Some(path) => load_imported(path, &self.context, Vec::new()),
+            None => Ok(self.context.read(Vec::new())?),
+        }
+    }
+
+    /// The file whose content is watched, if it has one that can be read again.
+    pub(super) fn file(&self, loaded: &Loaded) -> Option<PathBuf> {
+        let file = self.debezium.clone().or_else(|| loaded.file.clone())?;
+        std::fs::metadata(&file).is_ok_and(|found| found.is_file()).then_some(file)
+    }
+}
+
+/// See the module.
+pub(super) struct Reloader {
+    pub(super) source: ConfigSource,
+    pub(super) in_effect: Loaded,
+    pub(super) stop: StopSignal,
+    pub(super) telemetry: Telemetry,
+    /// What was said to take a restart.
+    pub(super) told: Vec<String>,
+}
+
+/// What is new in a configuration.
+struct News {
+    config: Config,
+    effective: Vec<Effective>,
+    changed: Vec<String>,
+    takes_restart: Vec<String>,
+}
+
+impl Reloader {
+    /// Reads the configuration again, `because` of that. Whether to try again later: the database could not be asked.
+    pub(super) async fn reload(&mut self, because: &str) -> (ReloadReport, bool) {
+        let (report, again) = match self.news().await {
+            Ok(news) => (self.apply(news, because), false),
+            Err(failure) => {
+                let again = failure.exit == ExitCode::Unavailable;
+                (refused(&failure, because), again)
+            }
+        };
+        self.telemetry.count_reload(report.outcome);
+        (report, again)
+    }
+
+    async fn news(&self) -> Result<News, CommandFailure> {
+        let source = self.source.clone();
+        let read = tokio::task::spawn_blocking(move || source.read()).await;
+        let next = read.map_err(|_| CommandFailure::from(RelayError::Thread))??;
+        let current = &self.in_effect;
+        let config = taken_over(&current.config, &next.config).map_err(|refusal| {
+            let failure = CommandFailure::new(ExitCode::Config, ErrorCode::C011, refusal.reason)
+                .why(
+                    "the rest of the configuration stays as it is until the relay is started anew",
+                );
+            match refusal.help {
+                Some(help) => failure.help(help),
+                None => failure,
+            }
+        })?;
+        let (changed, takes_restart): (Vec<_>, Vec<_>) =
+            differing(current, &next).into_iter().partition(|key| is_taken_over(key));
+        if changed.iter().any(|key| key != LEVEL) {
+            let Ok(checked) = tokio::time::timeout(CHECK_LIMIT, check_columns(&config)).await
+            else {
+                let what = "the database does not say whether it has the columns of the new routes";
+                let seconds = CHECK_LIMIT.as_secs();
+                let failure = CommandFailure::new(ExitCode::Unavailable, ErrorCode::P120, what);
+                return Err(failure.why(format!("no answer within {seconds} s")));
+            };
+            checked?;
+        }
+        let effective = put_together(&current.effective, next.effective);
+        Ok(News { config, effective, changed, takes_restart })
+    }
+
+    fn apply(&mut self, news: News, because: &str) -> ReloadReport {
+        let News { config, effective, changed, takes_restart } = news;
+        let options = changed.join(", ");
+        if changed.iter().any(|key| key != LEVEL) {
+            tracing::info!(
+                because,
+                options,
+                "configuration reloaded; routes change with the next transaction"
+            );
+            self.stop.control().reconfigure(config.clone());
+        } else if !changed.is_empty() {
+            tracing::info!(because, options, "configuration reloaded");
+        } else {
+            tracing::info!(because, "configuration reloaded; nothing to take over");
+        }
+        if changed.iter().any(|key| key == LEVEL) && !logs::set_level(config.log.level) {
+            tracing::info!("RUST_LOG goes before log.level, and stays in effect");
+        }
+        if !takes_restart.is_empty() && takes_restart != self.told {
+            let options = takes_restart.join(", ");
+            tracing::warn!(
+                options,
+                help = "start the relay anew for them",
+                "the configuration has changed in what takes a restart"
+            );
+        }
+        self.told.clone_from(&takes_restart);
+        self.in_effect.config = config;
+        self.in_effect.effective = effective;
+        self.telemetry.show_settings(self.in_effect.effective.iter().map(setting).collect());
+        let outcome =
+            if changed.is_empty() { ReloadOutcome::Unchanged } else { ReloadOutcome::Applied };
+        ReloadReport { outcome, changed, takes_restart, errors: Vec::new() }
+    }
+}
+
+/// The report that a start would end with, in the log.
+fn refused(failure: &CommandFailure, because: &str) -> ReloadReport {
+    let mut errors = Vec::new();
+    for finding in &failure.findings {
+        let Diagnostic { code, what, why, help, .. } = finding;
+        let place = finding
+            .excerpt
+            .as_ref()
+            .map(|place| format!("{}:{}:{}", place.path.display(), place.line, place.column));
+        let (why, help) = (why.as_deref(), help.as_deref());
+        tracing::error!(
+            because,
+            code = code.as_str(),
+            place = place.as_deref(),
+            why,
+            help,
+            "the configuration is refused, and the one before stays: {what}"
+        );
+        let what = why.map_or_else(|| what.clone(), |why| format!("{what}: {why}"));
+        errors.push(ReloadError {
+            code: code.as_str(),
+            what,
+            place,
+            help: help.map(str::to_owned),
+        });
+    }
+    ReloadReport {
+        outcome: ReloadOutcome::Refused,
+        changed: Vec::new(),
+        takes_restart: Vec::new(),
+        errors,
+    }
+}
+
+/// Options with another value, in the order of the documentation. Values that are shown alike may differ in a secret.
+fn differing(current: &Loaded, next: &Loaded) -> Vec<String> {
+    let mut keys: Vec<&str> = next.effective.iter().map(|one| one.key.as_str()).collect();
+    keys.extend(current.effective.iter().map(|one| one.key.as_str()));
+    let mut seen = BTreeSet::new();
+    keys.retain(|key| seen.insert(*key));
+    let value = |loaded: &Loaded, key: &str| {
+        loaded.effective.iter().find(|one| one.key == key).map(|one| one.value.clone())
+    };
+    let secret = |key: &str| {
+        let (one, other) = (&current.config, &next.config);
+        let property = |config: &Config| {
+            let name = key.strip_prefix("kafka.properties.")?;
+            let is_named = |property: &&postrider_config::Property| property.name == name;
+            // One that is read from a file of its own is read again whenever it is needed.
+            let is_fixed = !config.kafka.secret_files.contains_key(name);
+            config.kafka.properties.iter().find(is_named).filter(|_| is_fixed).cloned()
+        };
+        (key == "source.url" && one.source.url != other.source.url)
+            || property(one) != property(other)
+    };
+    let differs = |key: &&str| value(current, key) != value(next, key) || secret(key);
+    // What connection strings come to is no option.
+    let is_option =
+        |key: &&str| *key != "source.connect" || value(current, key) != value(next, key);
+    keys.into_iter().filter(differs).filter(is_option).map(str::to_owned).collect()
+}
+
+/// What is in effect once the new values are that can be taken over.
+fn put_together(current: &[Effective], next: Vec<Effective>) -> Vec<Effective> {
+    let known: BTreeSet<String> = next.iter().map(|one| one.key.clone()).collect();
+    let mut all: Vec<Effective> = next
+        .into_iter()
+        .filter_map(|one| {
+            let before = || current.iter().find(|before| before.key == one.key).cloned();
+            if is_taken_over(&one.key) { Some(one) } else { before() }
+        })
+        .collect();
+    let kept = current.iter().filter(|one| !known.contains(&one.key) && !is_taken_over(&one.key));
+    all.extend(kept.cloned());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_config::{FileChoice, Inputs, load};
+
+    fn loaded(text: &str) -> Loaded {
+        let file = FileChoice::Text { name: "p.toml".into(), text: text.to_owned() };
+        let variables = vec![("PGUSER".to_owned(), "app".to_owned())];
+        load(&Inputs { file, variables, ..Inputs::default() }, &|_| Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn what_differs_is_named_a_secret_too_and_only_routes_are_in_effect() {
+        let current = loaded(
+            "[source]\nurl = \"postgres://a:one@h/d\"\n[route]\ntopic = \"x\"\n[kafka.properties]\n\
+             \"sasl.password\" = \"one\"\n\"sasl.username\" = \"u\"\n",
+        );
+        let next = loaded(
+            "[source]\nurl = \"postgres://a:two@h/d\"\n[route]\ntopic = \"y\"\nrules = [{ glob = \"z\", drop = true }]\n\
+             [kafka.properties]\n\"sasl.password\" = \"two\"\n",
+        );
+        let names = differing(&current, &next);
+        let expected = [
+            "source.url",
+            "route.topic",
+            "kafka.properties.sasl.password",
+            "route.rules.0.drop",
+            "route.rules.0.glob",
+            "kafka.properties.sasl.username",
+        ];
+        let sorted: BTreeSet<_> = names.iter().map(String::as_str).collect();
+        assert_eq!(sorted, BTreeSet::from(expected), "{names:?}");
+        let effective = put_together(&current.effective, next.effective);
+        let value = |key: &str| {
+            effective.iter().find(|one| one.key == key).map(|one| one.value.to_string())
+        };
+        assert_eq!(value("route.topic").as_deref(), Some("\"y\""));
+        assert_eq!(value("route.rules.0.glob").as_deref(), Some("\"z\""));
+        assert!(value("kafka.properties.sasl.username").is_some(), "it is still in effect");
+        assert!(differing(&current, &current).is_empty());
+    }
+}

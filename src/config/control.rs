@@ -1,0 +1,78 @@
+//! Who may change the relay while it runs: the options of `[http.control]`.
+//!
+//! Input: merged settings. Output: [`ControlSection`]. Invariant: without either option nobody may; no token is part of
+//! the configuration, only the file that holds one.
+
+use std::path::PathBuf;
+
+use super::options::{OptionSpec, text};
+use super::reader::SettingsReader;
+use postrider_service::units::InvalidValue;
+
+pub(super) const SOCKET: OptionSpec = text(
+    "http.control.socket",
+    "\"\"",
+    "A unix socket for `postrider ctl` and the control API: pause, resume, drain, reload, log level. It is made with \
+     mode 0600, so that only the relay's own user and root may connect. Empty: none.",
+);
+pub(super) const TOKEN_FILE: OptionSpec = text(
+    "http.control.token_file",
+    "\"\"",
+    "A file with the bearer token, of 16 characters at least, that the control API asks for at `http.bind`. It is read \
+     for each request, so that a new token takes no restart. Empty: `http.bind` answers questions and changes nothing.",
+);
+
+/// Longest path of a socket, in bytes: the system's limit is 107, and the socket is made under a longer name first.
+const SOCKET_BYTES_MAX: usize = 95;
+
+/// `[http.control]`
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ControlSection {
+    /// Where the socket is; `None` is nowhere.
+    pub socket: Option<PathBuf>,
+    /// What holds the token; `None`: there is none.
+    pub token_file: Option<PathBuf>,
+}
+
+impl SettingsReader<'_> {
+    pub(super) fn control(&mut self) -> Option<ControlSection> {
+        let socket = self.text(SOCKET.key, socket);
+        let token_file = self.text(TOKEN_FILE.key, |text| Ok(path(text)));
+        Some(ControlSection { socket: socket?, token_file: token_file? })
+    }
+}
+
+fn path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| PathBuf::from(text))
+}
+
+fn socket(text: &str) -> Result<Option<PathBuf>, InvalidValue> {
+    if text.len() > SOCKET_BYTES_MAX {
+        let reason = format!("a socket's path has {SOCKET_BYTES_MAX} bytes at most");
+        return Err(InvalidValue::new(reason).help("name a shorter one: /run/postrider/control"));
+    }
+    Ok(path(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FileChoice, Inputs, load};
+
+    #[test]
+    fn nobody_may_unless_asked_for_and_the_variable_names_the_file() {
+        let control = |variables: &[(&str, &str)]| {
+            let user = [("PGUSER", "app")];
+            let variables = user.iter().chain(variables);
+            let variables = variables.map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            let inputs = Inputs { file: FileChoice::Absent, variables, ..Inputs::default() };
+            load(&inputs, &|_| Vec::new()).map(|loaded| loaded.config.http.control)
+        };
+        assert_eq!(control(&[]).unwrap(), ControlSection::default());
+        // Not the content of a file of that name, as for other variables that end in _FILE.
+        let named = control(&[("POSTRIDER_HTTP__CONTROL__TOKEN_FILE", "/nowhere/token")]).unwrap();
+        assert_eq!(named.token_file, Some(PathBuf::from("/nowhere/token")));
+        let long = "/".repeat(SOCKET_BYTES_MAX + 1);
+        assert!(control(&[("POSTRIDER_HTTP__CONTROL__SOCKET", &long)]).is_err());
+    }
+}

@@ -1,0 +1,337 @@
+//! The control API below `/api/v1`: pause, resume, drain, reload, log level, for operators and their programs.
+//!
+//! Input: requests, on a unix socket that only the relay's user may connect to, or at `http.bind` with a bearer token.
+//! Output: JSON; a pause and a drain act at once, [`Order`]s are for the program that runs the relay. Invariant: nobody
+//! else changes anything: without a socket and without a token every request is refused with the setting that would allow
+//! it; browsers are, too, whatever they know; a request has a bounded size and a bounded time; no token is logged or
+//! answered.
+
+mod access;
+mod socket;
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State as Extract};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::stop::StopSignal;
+use crate::telemetry::{ReloadOutcome, Role, Telemetry, readiness, time_text};
+use postrider_core::session::ControlRequest;
+
+pub use access::{Access, read_token};
+pub use socket::{ControlSocket, SocketError};
+
+/// What there is to ask, as OpenAPI 3.1 has it.
+pub const OPENAPI: &str = include_str!("openapi.json");
+
+/// A filter of the log is far smaller.
+const BODY_BYTES_MAX: usize = 4 << 10;
+/// How long a body may take to come.
+const BODY_LIMIT: Duration = Duration::from_secs(5);
+/// How long the program may take for an order: a reload asks the database for columns.
+const ORDER_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the program that runs the relay does for the API.
+#[derive(Debug)]
+pub enum Order {
+    /// Reads the configuration again.
+    Reload(oneshot::Sender<ReloadReport>),
+    /// Sets the log's filter, if one is given. Answers with the one in effect, or with what is wrong.
+    LogLevel(Option<String>, oneshot::Sender<Result<String, String>>),
+}
+
+/// What became of a reload.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReloadReport {
+    /// In a word.
+    pub outcome: ReloadOutcome,
+    /// Options that have another value now.
+    pub changed: Vec<String>,
+    /// Options that have another value in the file, and keep the one before until the relay is started anew.
+    pub takes_restart: Vec<String>,
+    /// What is wrong with a configuration that is refused.
+    pub errors: Vec<ReloadError>,
+}
+
+/// One mistake in it.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReloadError {
+    /// Such as `PR-C003`.
+    pub code: &'static str,
+    /// What is wrong.
+    pub what: String,
+    /// `FILE:LINE:COLUMN`, where it is in a file.
+    pub place: Option<String>,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+/// What the API acts on. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    stop: StopSignal,
+    telemetry: Telemetry,
+    orders: mpsc::Sender<Order>,
+    /// How long a drain may take.
+    grace: Duration,
+}
+
+/// The relay as an operator asks for it.
+#[derive(Debug, Serialize)]
+struct Status {
+    state: &'static str,
+    role: &'static str,
+    ready: bool,
+    /// The checks that do not hold, or that say why nothing is read.
+    notes: Vec<String>,
+    paused: bool,
+    paused_since: Option<String>,
+    draining: bool,
+    in_flight_records: u64,
+    slot: String,
+    version: String,
+    uptime_seconds: u64,
+    reloads: Reloads,
+}
+
+#[derive(Debug, Serialize)]
+struct Reloads {
+    applied: u64,
+    refused: u64,
+    unchanged: u64,
+    last: Option<String>,
+    last_outcome: Option<ReloadOutcome>,
+}
+
+#[derive(Debug, Serialize)]
+struct DrainBegun {
+    draining: bool,
+    in_flight_records: u64,
+    grace_seconds: u64,
+    waits_for: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Filter {
+    filter: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Problem {
+    error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<String>,
+}
+
+/// What a drain waits for, in the words of the documentation.
+const WAITS_FOR: &str = "the end of the transaction that is being read, the brokers' confirmation of every record that \
+                         was sent, and Postgres's word for the acknowledged position; then the process ends with \
+                         exit code 0, or with another one after the grace period";
+
+impl Admin {
+    /// Acts on a relay; what is not the relay's own business goes to `orders`.
+    pub const fn new(
+        stop: StopSignal,
+        telemetry: Telemetry,
+        orders: mpsc::Sender<Order>,
+        grace: Duration,
+    ) -> Self {
+        Self { stop, telemetry, orders, grace }
+    }
+
+    /// The routes, for those whom `access` lets in.
+    pub(crate) fn routes(self, access: Access) -> Router {
+        let control = Router::new()
+            .route("/api/v1/pause", post(pause))
+            .route("/api/v1/resume", post(resume))
+            .route("/api/v1/drain", post(drain))
+            .route("/api/v1/reload", post(reload))
+            .route("/api/v1/log-level", get(level).put(set_level))
+            .route("/api/v1/status", get(status));
+        control
+            .route_layer(from_fn_with_state(access, admitted))
+            .route("/api/v1/openapi.json", get(document))
+            .with_state(self)
+    }
+
+    fn status(&self) -> Status {
+        let view = self.telemetry.view();
+        let health = readiness(&view, Role::Any);
+        let notes = health.checks.iter().filter(|check| !check.ok || check.name == "paused");
+        let operated = &view.operated;
+        let [applied, refused, unchanged] = operated.reloads;
+        Status {
+            state: health.state,
+            role: health.role,
+            ready: health.ok,
+            notes: notes.map(|check| check.detail.clone()).collect(),
+            paused: operated.paused_since_us.is_some(),
+            paused_since: operated.paused_since_us.map(time_text),
+            draining: self.is_draining(),
+            in_flight_records: view.snapshot.in_flight_records,
+            slot: self.telemetry.build().slot.clone(),
+            version: self.telemetry.build().version.clone(),
+            uptime_seconds: view.uptime.as_secs(),
+            reloads: Reloads {
+                applied,
+                refused,
+                unchanged,
+                last: operated.last_reload.map(|(time_us, _)| time_text(time_us)),
+                last_outcome: operated.last_reload.map(|(_, outcome)| outcome),
+            },
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.stop.most_urgent() >= ControlRequest::Drain
+    }
+
+    /// Has the program do it, and waits for that.
+    async fn order<T>(
+        &self,
+        order: impl FnOnce(oneshot::Sender<T>) -> Order,
+    ) -> Result<T, Response> {
+        let gone = || problem(StatusCode::SERVICE_UNAVAILABLE, "the relay is ending", None);
+        let (answer, answered) = oneshot::channel();
+        self.orders.send(order(answer)).await.map_err(|_| gone())?;
+        match tokio::time::timeout(ORDER_LIMIT, answered).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(gone()),
+            Err(_) => {
+                let late =
+                    format!("no result within {} s; it may still come", ORDER_LIMIT.as_secs());
+                Err(problem(StatusCode::GATEWAY_TIMEOUT, &late, Some("look at the log")))
+            }
+        }
+    }
+}
+
+async fn pause(Extract(admin): Extract<Admin>) -> Response {
+    if admin.is_draining() {
+        return problem(StatusCode::CONFLICT, "the relay is stopping", None);
+    }
+    if admin.stop.control().pause() {
+        admin.telemetry.set_paused(true);
+        tracing::info!(
+            "paused by the control API: nothing is read, the slot is kept, WAL is retained until \
+             `postrider ctl resume`"
+        );
+    }
+    Json(admin.status()).into_response()
+}
+
+async fn resume(Extract(admin): Extract<Admin>) -> Response {
+    if admin.stop.control().resume() {
+        admin.telemetry.set_paused(false);
+        tracing::info!("resumed by the control API");
+    }
+    Json(admin.status()).into_response()
+}
+
+async fn drain(Extract(admin): Extract<Admin>) -> Response {
+    if !admin.is_draining() {
+        admin.stop.request(ControlRequest::Drain);
+        tracing::info!("stopping by the control API; SIGTERM twice to abort");
+    }
+    let in_flight_records = admin.telemetry.view().snapshot.in_flight_records;
+    let grace_seconds = admin.grace.saturating_sub(admin.stop.told_for()).as_secs();
+    let begun =
+        DrainBegun { draining: true, in_flight_records, grace_seconds, waits_for: WAITS_FOR };
+    (StatusCode::ACCEPTED, Json(begun)).into_response()
+}
+
+async fn reload(Extract(admin): Extract<Admin>) -> Response {
+    match admin.order(Order::Reload).await {
+        Ok(report) => {
+            let status = match report.outcome {
+                ReloadOutcome::Refused => StatusCode::UNPROCESSABLE_ENTITY,
+                ReloadOutcome::Applied | ReloadOutcome::Unchanged => StatusCode::OK,
+            };
+            (status, Json(report)).into_response()
+        }
+        Err(response) => response,
+    }
+}
+
+async fn level(Extract(admin): Extract<Admin>) -> Response {
+    filtered(admin.order(|answer| Order::LogLevel(None, answer)).await)
+}
+
+async fn set_level(Extract(admin): Extract<Admin>, body: Bytes) -> Response {
+    let text = std::str::from_utf8(&body).map(str::trim).unwrap_or_default();
+    if text.is_empty() {
+        let help = "send the filter as text: `info`, or `info,postrider::kafka=debug`";
+        return problem(StatusCode::BAD_REQUEST, "the body is no filter", Some(help));
+    }
+    let filter = Some(text.to_owned());
+    filtered(admin.order(|answer| Order::LogLevel(filter, answer)).await)
+}
+
+fn filtered(answer: Result<Result<String, String>, Response>) -> Response {
+    match answer {
+        Ok(Ok(filter)) => Json(Filter { filter }).into_response(),
+        Ok(Err(why)) => {
+            let help = "write a level (error, warn, info, debug, trace), or levels by part: \
+                        `info,postrider::kafka=debug`";
+            problem(StatusCode::BAD_REQUEST, &why, Some(help))
+        }
+        Err(response) => response,
+    }
+}
+
+async fn status(Extract(admin): Extract<Admin>) -> Response {
+    Json(admin.status()).into_response()
+}
+
+async fn document() -> Response {
+    let headers =
+        [(header::CONTENT_TYPE, "application/json"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (headers, OPENAPI).into_response()
+}
+
+/// Lets in whom `access` names, with a request that is whole.
+async fn admitted(Extract(access): Extract<Access>, request: Request, next: Next) -> Response {
+    let mut response = match access.refusal(request.headers()).await {
+        Some(refusal) => refusal.into_response(),
+        None => match whole(request).await {
+            Ok(request) => next.run(request).await,
+            Err(response) => response,
+        },
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The request with its body, of bounded size and time; only a filter has one.
+async fn whole(request: Request) -> Result<Request, Response> {
+    let (parts, body) = request.into_parts();
+    let Ok(read) = tokio::time::timeout(BODY_LIMIT, to_bytes(body, BODY_BYTES_MAX)).await else {
+        let late = format!("the body did not come within {} s", BODY_LIMIT.as_secs());
+        return Err(problem(StatusCode::REQUEST_TIMEOUT, &late, None));
+    };
+    let Ok(body) = read else {
+        let large = format!("the body has {BODY_BYTES_MAX} bytes at most");
+        return Err(problem(StatusCode::PAYLOAD_TOO_LARGE, &large, None));
+    };
+    if parts.method == axum::http::Method::POST && !body.is_empty() {
+        return Err(problem(StatusCode::BAD_REQUEST, "the request has no body", None));
+    }
+    Ok(Request::from_parts(parts, Body::from(body)))
+}
+
+fn problem(status: StatusCode, error: &str, help: Option<&str>) -> Response {
+    let problem = Problem { error: error.to_owned(), help: help.map(str::to_owned) };
+    (status, Json(problem)).into_response()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! What operators change while the relay runs: a pause, and the configuration that routes come from.
+//!
+//! Input: the admin API, reloads. Output: [`Control`], which the hot thread reads in each turn and each session when it
+//! begins. Invariant: a pause holds over sessions, for the life of the process; a configuration is taken over between two
+//! sessions and whole.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::RelayError;
+use crate::plan::Plan;
+use postrider_config::Config;
+use postrider_postgres::control::{self, ControlError};
+
+/// See the module. Cloning shares it.
+#[derive(Debug, Clone, Default)]
+pub struct Control(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    is_paused: AtomicBool,
+    /// That of `config`, for those who look often.
+    generation: AtomicU64,
+    /// The newest one, by number; the one that the process began with is number 0, and not here.
+    config: Mutex<Option<(u64, Arc<Config>)>>,
+}
+
+impl Control {
+    /// Nothing more is read until [`Self::resume`]. Whether that is news.
+    pub fn pause(&self) -> bool {
+        !self.0.is_paused.swap(true, Ordering::AcqRel)
+    }
+
+    /// Goes on. Whether that is news.
+    pub fn resume(&self) -> bool {
+        self.0.is_paused.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether there is a pause.
+    pub fn is_paused(&self) -> bool {
+        self.0.is_paused.load(Ordering::Acquire)
+    }
+
+    /// Sessions begin with the tables' columns, routes and formats of this one from now on; the one that runs ends for it
+    /// between two transactions. What else it says is not looked at.
+    pub fn reconfigure(&self, config: Config) {
+        let mut newest = self.0.config.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = newest.as_ref().map_or(0, |(generation, _)| *generation) + 1;
+        *newest = Some((generation, Arc::new(config)));
+        self.0.generation.store(generation, Ordering::Release);
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.0.generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn config(&self) -> Option<(u64, Arc<Config>)> {
+        self.0.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Whether the tables have the columns that these routes read, as the start of a session asks, which would end the
+/// relay for want of one.
+pub async fn check_columns(config: &Config) -> Result<(), RelayError> {
+    let wanted = Plan::of(config.clone()).requirements()?;
+    let client = control::connect(&config.source.connect).await?;
+    let inspection = control::inspect(&client, &wanted).await?;
+    let missing = inspection
+        .refusals(&wanted)
+        .into_iter()
+        .find(|refusal| matches!(refusal, ControlError::ColumnsMissing { .. }));
+    missing.map_or(Ok(()), |missing| Err(missing.into()))
+}
