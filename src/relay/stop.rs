@@ -46,7 +46,8 @@ impl StopSignal {
     /// What is asked of a session that need not end.
     fn unhurried(&self) -> ControlRequest {
         let is_over = self.is_paused() && self.pause_ends;
-        let is_behind = self.control.generation() != self.taken;
+        // A session that is paused would read its transaction to the end for it; it has time.
+        let is_behind = !self.is_paused() && self.control.generation() != self.taken;
         if is_over || is_behind { ControlRequest::Reconfigure } else { ControlRequest::Run }
     }
 
@@ -148,6 +149,7 @@ const fn bit(request: ControlRequest) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use postrider_config::{FileChoice, Inputs, load};
 
     #[test]
     fn first_signal_drains_second_aborts() {
@@ -165,6 +167,25 @@ mod tests {
         assert_eq!(stop.signal(), ControlRequest::Drain);
         assert_eq!(stop.most_urgent(), ControlRequest::Drain);
         assert_eq!(stop.signal(), ControlRequest::Abort);
+    }
+
+    #[test]
+    fn other_routes_end_a_session_unless_it_is_paused() {
+        let inputs = Inputs {
+            file: FileChoice::Absent,
+            variables: vec![("PGUSER".to_owned(), "app".to_owned())],
+            ..Inputs::default()
+        };
+        let config = load(&inputs, &|_| Vec::new()).unwrap().config;
+        let mut stop = StopSignal::default();
+        stop.control().pause();
+        stop.control().reconfigure(config);
+        assert_eq!(stop.most_urgent(), ControlRequest::Run);
+        stop.control().resume();
+        assert_eq!(stop.most_urgent(), ControlRequest::Reconfigure);
+        let (generation, _) = stop.next_config().unwrap();
+        stop.take(generation);
+        assert!(stop.next_config().is_none() && stop.most_urgent() == ControlRequest::Run);
     }
 
     #[test]

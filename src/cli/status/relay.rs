@@ -23,7 +23,7 @@ pub(crate) struct RelayFacts {
     pub(crate) is_ready: bool,
     /// Such as `streaming`.
     pub(crate) state: String,
-    /// The checks that do not hold, with what they say.
+    /// The checks that do not hold, with what they say; and since when it is paused, if it is.
     pub(crate) failing: Vec<String>,
     /// Records that the brokers have confirmed since it was started.
     pub(crate) confirmed: u64,
@@ -85,7 +85,8 @@ pub(crate) fn relay_facts(
     let checks = health.get("checks").and_then(Value::as_array).ok_or_else(foreign)?;
     let holds = |value: &Value| value.get("ok").and_then(Value::as_bool) == Some(true);
     let text = |value: &Value, name: &str| Some(value.get(name)?.as_str()?.to_owned());
-    let failing = checks.iter().filter(|check| !holds(check));
+    let is_paused = |check: &&Value| check.get("name").is_some_and(|name| name == "paused");
+    let failing = checks.iter().filter(|check| !holds(check) || is_paused(check));
     let oldest = value("postrider_oldest_unacknowledged_age_seconds")?;
     #[expect(
         clippy::cast_possible_truncation,

@@ -94,7 +94,13 @@ impl Access {
 
 /// The token in a file; one line end behind it is none of it.
 pub fn read_token(file: &Path) -> Result<String, String> {
-    let name = file.display();
+    // Somebody may have put the token itself where the file that holds it belongs.
+    let is_path = file.as_os_str().as_encoded_bytes().contains(&b'/');
+    let name = if is_path {
+        file.display().to_string()
+    } else {
+        "(not shown, as it is no path)".to_owned()
+    };
     let mut text = String::new();
     let read = std::fs::File::open(file)
         .and_then(|opened| opened.take(TOKEN_BYTES_MAX).read_to_string(&mut text));
@@ -158,5 +164,7 @@ mod tests {
             assert!(text.is_empty() || !told.contains(text.trim_end()), "{told}");
         }
         assert!(read_token(&folder.path().join("none")).unwrap_err().contains("cannot read"));
+        let token = "0123456789abcdef";
+        assert!(!read_token(Path::new(token)).unwrap_err().contains(token));
     }
 }
