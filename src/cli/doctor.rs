@@ -2,18 +2,23 @@
 //!
 //! Input: the configuration; Postgres, Kafka, the relay that runs and this machine as they are. Output: one line for each
 //! check, PASS, WARN, FAIL or SKIP, with the command, SQL or setting that fixes it; exit code 1 if any fails. Invariant:
-//! nothing is written anywhere, no relay that runs is disturbed, each part has a time limit, and the answer comes within
-//! some 15 s though nothing answers; only sides that a selected check needs are asked.
+//! without `--fix --execute` nothing is written anywhere; no relay that runs is disturbed, each part has a time limit, and
+//! the answer comes within some 15 s though nothing answers; only sides that a selected check needs are asked.
 
+mod apply;
 pub(super) mod check;
 mod config;
+mod fix;
 mod kafka;
 mod postgres;
+mod pruning;
 mod relay;
 mod report;
 mod selection;
 mod server;
 mod source;
+mod source_fix;
+mod topics_now;
 
 use std::time::Duration;
 
@@ -25,13 +30,15 @@ use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::prune;
 use super::status::relay::{RelayFacts, Silence, relay_facts};
+use apply::FixPlan;
 use check::{Check, Outcome};
 use postgres::FromPostgres;
-use postrider_config::{Config, SourceMode};
+use postrider_config::{Config, Loaded, SourceMode};
 use postrider_core::gate::GateError;
+use postrider_core::pipeline::Mark;
 use postrider_kafka::{KafkaSpec, Lineage, newest_progress};
 use postrider_postgres::control::prune::PruneError;
-use postrider_postgres::control::{self, Client, ControlError};
+use postrider_postgres::control::{self, Client};
 use postrider_relay::{Plan, RelayError, kafka_spec};
 use report::Report;
 use selection::Selection;
@@ -43,16 +50,19 @@ const LIMIT: Duration = Duration::from_secs(9);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Asks Postgres, Kafka, the relay at http.bind and this machine, and writes nothing.
-A relay may run meanwhile.
+A relay may run meanwhile. --fix --execute creates what is absent, and alters nothing
+that exists, but for a publication that lacks a table; the rest is left to you.
 
 Exit code: 0 nothing fails, 1 something does (with --deny-warnings also if something
 warns). What made a check of --only impossible is shown with it, and counts.
 
 Examples:
   postrider doctor
-  postrider doctor --output json | jq -r '.checks[] | select(.status == \"fail\") | .fix'
+  postrider doctor --output json | jq -r '.checks[] | select(.status == \"fail\") | .fix.text'
   postrider doctor --only slot --only kafka.listeners
-  postrider doctor --deny-warnings --allow kafka.tls --allow slot.limit")]
+  postrider doctor --deny-warnings --allow kafka.tls --allow slot.limit
+  postrider doctor --fix                       what it would create; nothing is
+  postrider doctor --fix --execute")]
 pub struct DoctorArgs {
     /// Show only checks whose id begins so, such as slot or slot.limit; may be repeated
     #[arg(long, value_name = "ID")]
@@ -63,13 +73,55 @@ pub struct DoctorArgs {
     /// Exit with 1 if anything warns
     #[arg(long)]
     pub deny_warnings: bool,
+    /// Say what of it can be created without a risk: table, publication, slot, topics, partitions of days to come
+    #[arg(long)]
+    pub fix: bool,
+    /// Create it, and check again; without it, --fix only prints the plan
+    #[arg(long, requires = "fix")]
+    pub execute: bool,
 }
 
 /// Runs it.
 pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+    // Refused before anything is asked.
+    Selection::of(&args.only)?;
+    Selection::of(&args.allow)?;
+    let loaded = context.load(Vec::new());
+    let report = examine(args, &loaded)?;
+    let Ok(config) = loaded.as_ref().map(|loaded| &loaded.config) else {
+        return print(args, context, &report, None);
+    };
+    if !args.fix {
+        return print(args, context, &report, None);
+    }
+    let relay = Plan::of(config.clone());
+    let runtime = super::runtime()?;
+    let plan = FixPlan::of(&relay, &report.checks, &runtime);
+    if !args.execute {
+        let left = apply::left(&report.checks, true);
+        return print(args, context, &report, Some((&plan, &left, None)));
+    }
+    // The plan comes before the deed.
+    if !context.json() {
+        let lines = plan.creates.iter().map(|object| format!("to be created: {object}\n"));
+        context.print(&lines.collect::<String>())?;
+    }
+    let (created, made) =
+        if plan.is_empty() { (Vec::new(), Ok(())) } else { plan.execute(&relay, &runtime) };
+    let report = examine(args, &loaded)?;
+    let left = apply::left(&report.checks, false);
+    let exit = print(args, context, &report, Some((&plan, &left, Some(&created))))?;
+    made.map(|()| exit)
+}
+
+/// Every check that was asked for.
+fn examine(
+    args: &DoctorArgs,
+    loaded: &Result<Loaded, CommandFailure>,
+) -> Result<Report, CommandFailure> {
     let selection = Selection::of(&args.only)?;
     let allowed = Selection::of(&args.allow)?;
-    let mut checks = match context.load(Vec::new()) {
+    let mut checks = match loaded {
         Ok(loaded) => {
             let config = &loaded.config;
             let relay = if selection.wants_relay() {
@@ -79,12 +131,12 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
             } else {
                 Err(Silence::Nowhere("it was not asked".to_owned()))
             };
-            let mut checks = config::checks(&loaded, &relay);
+            let mut checks = config::checks(loaded, &relay);
             checks.extend(of_servers(config, &relay, selection)?);
             checks
         }
         Err(failure) => {
-            let mut checks: Vec<_> = Check::failed("config.valid", failure).collect();
+            let mut checks: Vec<_> = Check::failed("config.valid", failure.clone()).collect();
             checks
                 .push(Check::unknown("config.others", "nothing was asked without a configuration"));
             checks
@@ -97,11 +149,30 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     for check in checks.iter_mut().filter(|check| check.outcome >= Outcome::Warn) {
         check.is_allowed = !args.allow.is_empty() && allowed.has(check.id);
     }
-    let report = Report { checks };
+    Ok(Report { checks })
+}
+
+/// What was planned, which checks are left to a person, and what was created if it was to be.
+type Fixed<'a> = (&'a FixPlan, &'a [&'static str], Option<&'a [String]>);
+
+fn print(
+    args: &DoctorArgs,
+    context: &Context,
+    report: &Report,
+    fixed: Option<Fixed<'_>>,
+) -> Result<ExitCode, CommandFailure> {
     if context.json() {
-        context.print_json(&report.to_json())?;
+        let mut value = report.to_json();
+        if let (Some((plan, left, created)), Some(fields)) = (fixed, value.as_object_mut()) {
+            fields.insert("fix".to_owned(), plan.to_json(left, created));
+        }
+        context.print_json(&value)?;
     } else {
-        context.print(&report.to_text(context.color_stdout()))?;
+        let mut text = report.to_text(context.color_stdout());
+        if let Some((plan, left, created)) = fixed {
+            text.push_str(&report::fix_text(plan, left, created));
+        }
+        context.print(&text)?;
     }
     let worst = report.worst();
     let is_wrong = worst == Outcome::Fail || args.deny_warnings && worst == Outcome::Warn;
@@ -170,7 +241,7 @@ fn position(
         Err(_) => {
             return vec![Check::unknown(ID, format!("no answer within {} s", LIMIT.as_secs()))];
         }
-        Ok(Err(PruneError::Control(ControlError::SlotMissing { .. }))) => {
+        Ok(Err(PruneError::SlotMissing { .. })) => {
             return vec![without_slot(plan, runtime, client)];
         }
         Ok(Err(error)) => return vec![Check::unknown(ID, error.to_string())],
@@ -203,6 +274,9 @@ fn without_slot(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client)
     match newest_progress(&plan.kafka, &stream.key()) {
         Ok(None) => {
             Check::unknown(ID, "there is no slot to look at, and no progress of one in Kafka")
+        }
+        Ok(Some(found)) if found.mark == Mark::default() => {
+            Check::unknown(ID, "there is no slot to look at, and nothing was delivered of one")
         }
         Ok(Some(found)) => {
             let gone = RelayError::from(GateError::SlotGone { slot, delivered: found.mark.end });

@@ -6,6 +6,7 @@
 //! existing rows is made only with `--from-now`.
 
 mod beginning;
+mod complete;
 mod polling;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,8 @@ use std::fmt::Write as _;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+
+pub(super) use complete::{complete, missing};
 
 use super::codes::ErrorCode;
 use super::context::Context;

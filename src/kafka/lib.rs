@@ -98,10 +98,10 @@ pub use sink::{KafkaSink, SendError, SinkError};
 pub use start_offset::{StartOffset, StartOffsetSyntax};
 pub use topic_book::{TopicBook, Unavailable, UnavailableTopic};
 pub use topics::{
-    AdvertisedBroker, ClusterFacts, Grade, MadeTopics, PartitionBounds, Purpose, TopicBounds,
-    TopicFinding, TopicsError, WantedTopic, cluster_facts, create_missing, ensure_progress_topic,
-    learn_topic_settings, look_for_absent, look_for_gone, make_topics, survey, topic_bounds,
-    topic_names,
+    AdvertisedBroker, ClusterFacts, Grade, LaggingPartition, MadeTopics, PartitionBounds, Purpose,
+    TopicBounds, TopicFinding, TopicState, TopicsError, WantedTopic, cluster_facts, create_missing,
+    ensure_progress_topic, learn_topic_settings, look_for_absent, look_for_gone, make_topics,
+    survey, topic_bounds, topic_names, topic_states,
 };
 pub use transactional::ExactlyOnce;
 pub use version::{client_features, client_version};

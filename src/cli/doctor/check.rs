@@ -6,8 +6,10 @@
 
 use serde_json::{Value, json};
 
+use super::fix::Fix;
 use crate::codes::ErrorCode;
 use crate::failure::CommandFailure;
+use postrider_kafka::WantedTopic;
 
 /// What a check came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +45,17 @@ impl Outcome {
     }
 }
 
+/// Something that is absent, and that `--fix` may create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// Table, publication, the publication's part of a table, or slot: what `postrider setup` makes.
+    Source,
+    /// Partitions of the days to come.
+    Days,
+    /// A topic.
+    Topic(WantedTopic),
+}
+
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Check {
@@ -52,7 +65,9 @@ pub(super) struct Check {
     /// What was found.
     pub(super) finding: String,
     /// The command, SQL or setting that makes it pass.
-    pub(super) fix: Option<String>,
+    pub(super) fix: Option<Fix>,
+    /// What `--fix` may create for it.
+    pub(super) lacks: Vec<Lack>,
     /// Of the error that the relay would end with.
     pub(super) code: Option<ErrorCode>,
     /// It is known, and does not count.
@@ -67,6 +82,7 @@ impl Check {
             outcome: Outcome::Pass,
             finding: finding.into(),
             fix: None,
+            lacks: Vec::new(),
             code: None,
             is_allowed: false,
         }
@@ -78,20 +94,12 @@ impl Check {
     }
 
     /// It harms.
-    pub(super) fn warn(
-        id: &'static str,
-        finding: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
+    pub(super) fn warn(id: &'static str, finding: impl Into<String>, fix: impl Into<Fix>) -> Self {
         Self { outcome: Outcome::Warn, fix: Some(fix.into()), ..Self::pass(id, finding) }
     }
 
     /// It stops the relay.
-    pub(super) fn fail(
-        id: &'static str,
-        finding: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
+    pub(super) fn fail(id: &'static str, finding: impl Into<String>, fix: impl Into<Fix>) -> Self {
         Self { outcome: Outcome::Fail, ..Self::warn(id, finding, fix) }
     }
 
@@ -108,11 +116,26 @@ impl Check {
                 id,
                 outcome: Outcome::Fail,
                 finding: format!("{}{place}{why}", finding.what),
-                fix: finding.help,
+                fix: finding.help.map(Fix::from),
                 code: Some(finding.code),
-                is_allowed: false,
+                ..Self::pass(id, "")
             }
         })
+    }
+
+    /// The same with other steps of its fix: the words stay.
+    #[must_use]
+    pub(super) fn with_steps(mut self, steps: Fix) -> Self {
+        let said = self.fix.as_ref().map_or("", Fix::text).to_owned();
+        self.fix = Some(steps.told_as(said));
+        self
+    }
+
+    /// The same with what `--fix` may create for it.
+    #[must_use]
+    pub(super) fn lacking(mut self, lacks: impl IntoIterator<Item = Lack>) -> Self {
+        self.lacks.extend(lacks);
+        self
     }
 
     /// For scripts.
@@ -121,7 +144,7 @@ impl Check {
             "id": self.id,
             "status": self.outcome.word(),
             "finding": self.finding,
-            "fix": self.fix,
+            "fix": self.fix.as_ref().map(Fix::to_json),
             "code": self.code.map(ErrorCode::as_str),
             "allowed": self.is_allowed,
         })

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 
 use super::check::{Check, bytes};
+use super::fix::{Fix, Place, StepKind};
 use crate::status::relay::{RelayFacts, Silence};
 use postrider_config::{Config, Loaded};
 use postrider_secrets::mask;
@@ -20,6 +21,8 @@ use postrider_secrets::mask;
 const DESCRIPTORS_MIN: u64 = 1_024;
 /// What the relay takes besides rows under way: 16 MiB idle, and buffers of the Kafka client.
 const BASE_BYTES: u64 = 64 << 20;
+/// How many ports are tried for one that is free.
+const PORTS_TRIED: u16 = 50;
 /// Kubernetes and systemd kill a process that takes longer to end (30 s and 90 s by default).
 const GRACE_MAX: Duration = Duration::from_secs(30);
 
@@ -71,27 +74,47 @@ fn file_mode(file: Option<&Path>) -> Check {
         (true, _) => Check::warn(
             ID,
             format!("{shown} holds a secret, and others may read it (mode {mode:o})"),
-            format!(
-                "chmod 600 {shown}; or keep the secret in a file of its own (see _FILE in docs/configuration.md)"
-            ),
+            Fix::default()
+                .then(StepKind::Shell, Place::Relay, format!("chmod 600 {}", word_of_shell(file)))
+                .say("; or keep the secret in a file of its own (see _FILE in docs/configuration.md)"),
         ),
     }
 }
 
+/// A path as a shell takes it for one word.
+fn word_of_shell(path: &Path) -> String {
+    let path = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', "'\\''")) }
+}
+
+/// Another port of that address, which is free now.
+fn another_port(bind: SocketAddr) -> Fix {
+    const WORDS: &str = "set http.bind to another port, or end what has this one";
+    let ports = (1..=PORTS_TRIED).filter_map(|next| bind.port().checked_add(next));
+    let free = ports
+        .map(|port| SocketAddr::new(bind.ip(), port))
+        .find(|bind| TcpListener::bind(bind).is_ok());
+    free.map_or_else(
+        || WORDS.into(),
+        |free| Fix::config(format!("http.bind = \"{free}\"")).told_as(WORDS),
+    )
+}
+
 fn http_port(bind: Option<SocketAddr>, relay: &Result<RelayFacts, Silence>) -> Check {
     const ID: &str = "http.port";
-    const FIX: &str = "set http.bind to another port, or end what has this one";
     let Some(bind) = bind else { return Check::pass(ID, "http.bind is empty") };
     if relay.is_ok() {
         return Check::pass(ID, format!("a relay that runs has {bind}"));
     }
     if let Err(Silence::Hangs(why)) = relay {
-        return Check::warn(ID, why.clone(), FIX);
+        return Check::warn(ID, why.clone(), another_port(bind));
     }
     match TcpListener::bind(bind) {
         Ok(_) => Check::pass(ID, format!("{bind} is free")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            Check::warn(ID, format!("{bind} is in use, by no relay of this slot"), FIX)
+            let finding = format!("{bind} is in use, by no relay of this slot");
+            Check::warn(ID, finding, another_port(bind))
         }
         Err(error) => Check::fail(
             ID,
@@ -110,7 +133,9 @@ fn grace(grace: Duration) -> Check {
     Check::warn(
         ID,
         format!("a clean stop may take {seconds} s, and Kubernetes kills after 30 s by default"),
-        format!("set shutdown.grace below it, or terminationGracePeriodSeconds above {seconds}"),
+        Fix::config(format!("shutdown.grace = \"{}s\"", GRACE_MAX.as_secs() - 5)).told_as(format!(
+            "set shutdown.grace below it, or terminationGracePeriodSeconds above {seconds}"
+        )),
     )
 }
 
@@ -124,7 +149,9 @@ fn descriptors(limit: Option<u64>) -> Check {
         Some(limit) => Check::warn(
             ID,
             format!("only {limit} files may be open, connections to brokers included"),
-            format!("ulimit -n {DESCRIPTORS_MIN} (LimitNOFILE= of systemd)"),
+            Fix::default()
+                .then(StepKind::Shell, Place::Relay, format!("ulimit -n {DESCRIPTORS_MIN}"))
+                .say(" before the relay is started (LimitNOFILE= of systemd)"),
         ),
     }
 }

@@ -7,12 +7,14 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
-use super::check::{Check, Outcome};
+use super::check::{Check, Lack, Outcome};
+use super::fix::{Fix, Place, StepKind};
+use super::topics_now;
 use crate::failure::CommandFailure;
 use postrider_config::{Config, Delivery};
 use postrider_kafka::{
-    AdvertisedBroker, ClusterFacts, Grade, KafkaSpec, Purpose, TopicFinding, TopicsError,
-    cluster_facts, survey, topic_names,
+    AdvertisedBroker, ClusterFacts, Grade, KafkaSpec, Purpose, TopicFinding, TopicState,
+    TopicsError, WantedTopic, cluster_facts, survey, topic_names,
 };
 
 /// How long an advertised address may take to accept a connection.
@@ -45,9 +47,20 @@ pub(super) fn checks(
             return checks;
         }
     };
-    checks.push(topics_exist(config, &facts, topics, &there));
+    let states = topics_now::states(config, kafka, topics.unwrap_or_default());
+    checks.push(topics_exist(config, &facts, topics, &seen(&there, &states)));
+    checks.extend(topics_now::checks(config, &states));
     checks.extend(surveyed(config, kafka, topics.unwrap_or_default(), &there));
     checks
+}
+
+/// What is hidden from us may exist: that is another finding.
+fn seen(
+    there: &BTreeSet<String>,
+    states: &Result<Vec<TopicState>, TopicsError>,
+) -> BTreeSet<String> {
+    let hidden = states.iter().flatten().filter(|state| state.is_hidden);
+    there.iter().cloned().chain(hidden.map(|state| state.name.clone())).collect()
 }
 
 /// The brokers do not answer, or do not let us in.
@@ -164,7 +177,11 @@ fn topics_exist(
     let missing: Vec<_> =
         topics.iter().filter(|topic| !there.contains(*topic)).map(String::as_str).collect();
     let by_relay = !config.route.missing_topic.create.is_empty();
-    let fix = || format!("postrider setup --topics={}", missing.join(","));
+    let fix = || Fix::postrider(format!("postrider setup --topics={}", missing.join(",")));
+    let lacks = || {
+        let wanted = |name: &&str| Lack::Topic(WantedTopic::new(*name, Purpose::Rows));
+        missing.iter().map(wanted).collect::<Vec<_>>()
+    };
     match missing.as_slice() {
         [] => Check::pass(ID, format!("the topics of the newest rows exist ({})", topics.len())),
         missing if by_relay => Check::pass(
@@ -185,12 +202,14 @@ fn topics_exist(
                 }
             ),
             fix(),
-        ),
+        )
+        .lacking(lacks()),
         missing => Check::fail(
             ID,
             format!("{} does not exist, and nobody creates it", named(missing)),
             fix(),
-        ),
+        )
+        .lacking(lacks()),
     }
 }
 
@@ -255,6 +274,7 @@ fn surveyed(
                 Grade::Remark => Outcome::Pass,
             };
             let check = Check::warn(id, finding.to_string(), finding.help.clone());
+            let check = with_literal_fix(check, config, finding, there);
             let fix = check.fix.filter(|_| outcome != Outcome::Pass);
             Check { outcome, fix, ..check }
         }));
@@ -276,6 +296,31 @@ fn surveyed(
         }
     }
     checks
+}
+
+/// The command of the finding, or the way that loses nothing.
+fn with_literal_fix(
+    check: Check,
+    config: &Config,
+    finding: &TopicFinding,
+    there: &BTreeSet<String>,
+) -> Check {
+    let letters = &config.dead_letters.topic;
+    match (check.id, finding.command()) {
+        (_, Some(command)) => {
+            let step = Fix::default().then(StepKind::Shell, Place::Kafka, command);
+            check.with_steps(step)
+        }
+        // A name that does not exist: the first run creates it.
+        ("progress.topic", None) if finding.grade == Grade::Unfit => {
+            let line = format!("progress.topic = \"{}.1\"", config.progress.topic);
+            check.with_steps(Fix::config(line))
+        }
+        ("dead_letters.topic", None) if !there.contains(letters) => check
+            .with_steps(Fix::postrider("postrider setup --topics"))
+            .lacking([Lack::Topic(WantedTopic::new(letters, Purpose::DeadLetters))]),
+        _ => check,
+    }
 }
 
 #[cfg(test)]

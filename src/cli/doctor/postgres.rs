@@ -10,9 +10,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
 use super::check::Check;
+use super::fix::Fix;
 use super::relay::SlotReader;
 use super::selection::Selection;
-use super::{LIMIT, server, source};
+use super::{LIMIT, pruning, server, source};
 use crate::failure::CommandFailure;
 use crate::route;
 use postrider_config::SourceMode;
@@ -93,6 +94,10 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
     if !is_polled && selection.has("postgres.replication") {
         checks.push(replication(&client, &deadline).await);
     }
+    match timeout(deadline.left(), pruning::checks(plan, &client)).await {
+        Ok(found) => checks.extend(found),
+        Err(_) => checks.push(Check::unknown("table.prune", no_answer())),
+    }
     // What only a stream needs.
     checks.retain(|check| !is_polled || !of_stream(check.id));
     let rows = timeout(deadline.left(), newest_rows(plan, &client, &mut checks)).await;
@@ -159,7 +164,7 @@ async fn locks(plan: &Plan, client: &Client, deadline: &Deadline) -> Check {
                 Check::warn(
                     ID,
                     format!("{}: who reads or writes it waits", named.join("; ")),
-                    first.end_sql.clone(),
+                    Fix::sql(first.end_sql.clone()),
                 )
             }
         },
@@ -219,7 +224,7 @@ fn size_guards(unguarded: &[control::UnboundedTable], has_table: bool) -> Vec<Ch
             "{} takes values of any size in {columns}: a row of 1 GiB stops its slot for good",
             table.table
         );
-        Check::warn(ID, what, table.sql.clone())
+        Check::warn(ID, what, Fix::sql(table.sql.clone()))
     });
     found.collect()
 }
@@ -238,8 +243,12 @@ async fn newest_rows(
                 (rows, None) => Check::pass(ID, format!("the newest {rows} rows can be delivered")),
                 (rows, Some(first)) => Check::warn(
                     ID,
-                    format!("{} of the newest {rows} rows would become dead letters: {first}", rehearsed.rejected.len()),
-                    "postrider route --from-database shows each; then change [route], or what writes the rows",
+                    format!(
+                        "{} of the newest {rows} rows would become dead letters: {first}",
+                        rehearsed.rejected.len()
+                    ),
+                    Fix::postrider("postrider route --from-database")
+                        .say(" shows each; then change [route], or what writes the rows"),
                 ),
             });
             Ok(rehearsed.topics.into_iter().collect())

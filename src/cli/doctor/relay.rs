@@ -5,6 +5,7 @@
 //! does not answer.
 
 use super::check::{Check, bytes};
+use super::fix::Fix;
 use crate::status::relay::{RelayFacts, Silence};
 use postrider_relay::holds_for_tables;
 
@@ -19,8 +20,8 @@ pub(super) struct SlotReader {
 }
 
 impl SlotReader {
-    fn end_sql(pid: i32) -> String {
-        format!("SELECT pg_terminate_backend({pid});")
+    fn end_sql(pid: i32) -> Fix {
+        Fix::sql(format!("SELECT pg_terminate_backend({pid});"))
     }
 
     fn shown(&self, pid: i32) -> String {
@@ -32,6 +33,10 @@ impl SlotReader {
 }
 
 const READY: &str = "relay.ready";
+
+fn run() -> Fix {
+    Fix::postrider("postrider run")
+}
 
 /// `slot`: `None` where there is none, or rows are polled.
 pub(super) fn ready(
@@ -61,22 +66,23 @@ pub(super) fn ready(
             SlotReader::end_sql(pid),
         ),
         (Err(Silence::Hangs(why)), None) => {
-            Check::fail(READY, why.clone(), "kill that process, and start `postrider run`")
+            let run = Fix::postrider("postrider run")
+                .told_as("kill that process, and start `postrider run`");
+            Check::fail(READY, why.clone(), run)
         }
         (Err(Silence::Nowhere(why)), _) => Check::unknown(READY, why.clone()),
         (Err(Silence::None(why)), Some((slot, pid))) => Check::warn(
             READY,
             format!("{} reads the slot, and {why}", slot.shown(pid)),
-            format!(
-                "run `postrider doctor` where the relay runs, with its http.bind; if it is gone: {}",
-                SlotReader::end_sql(pid)
+            SlotReader::end_sql(pid).told_as(
+                "run `postrider doctor` where the relay runs, with its http.bind; if it is gone",
             ),
         ),
         (Err(Silence::None(why)), None) => match slot {
             Some(slot) if slot.lag_bytes > 0 && !slot.is_lost => {
-                Check::warn(READY, format!("{why}, and nobody reads the slot"), "postrider run")
+                Check::warn(READY, format!("{why}, and nobody reads the slot"), run())
             }
-            None if is_polled => Check::warn(READY, why.clone(), "postrider run"),
+            None if is_polled => Check::warn(READY, why.clone(), run()),
             _ => Check::unknown(READY, why.clone()),
         },
     }
@@ -107,7 +113,7 @@ pub(super) fn reader(slot: Option<&SlotReader>, own_name: &str) -> Check {
                 "{} reads the slot, and a relay of this configuration is `{own_name}`",
                 slot.shown(pid)
             ),
-            format!("if that is no relay: {}", SlotReader::end_sql(pid)),
+            SlotReader::end_sql(pid).told_as("if that is no relay"),
         ),
         None if slot.lag_bytes > 0 => Check::warn(
             ID,
@@ -115,7 +121,7 @@ pub(super) fn reader(slot: Option<&SlotReader>, own_name: &str) -> Check {
                 "nobody reads the slot, and {} of WAL are not acknowledged",
                 bytes(slot.lag_bytes)
             ),
-            "postrider run",
+            run(),
         ),
         None => Check::pass(ID, "nobody reads the slot, and nothing waits in it"),
     }
@@ -167,7 +173,7 @@ mod tests {
         for (relay, slot, outcome, fix) in cases {
             let check = ready(&relay, slot, false);
             assert_eq!(check.outcome, outcome, "{check:?}");
-            assert!(check.fix.unwrap_or_default().contains(fix));
+            assert!(check.fix.unwrap_or_default().text().contains(fix));
         }
         assert!(ready(&Ok(facts(false, true)), None, false).finding.contains("does not exist"));
         assert_eq!(ready(&none(), None, true).outcome, warn, "rows are polled");

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::apply::FixPlan;
 use super::check::{Check, Outcome};
 
 /// See the module.
@@ -40,7 +41,7 @@ impl Report {
             }
             out.push_str(if check.is_allowed { " (allowed)\n" } else { "\n" });
             if let Some(fix) = &check.fix {
-                let _ = writeln!(out, "      fix: {fix}");
+                let _ = writeln!(out, "      fix: {}", fix.text());
             }
         }
         let _ = writeln!(
@@ -67,6 +68,32 @@ impl Report {
             "checks": self.checks.iter().map(Check::to_json).collect::<Vec<_>>(),
         })
     }
+}
+
+/// What `--fix` says behind the report. `created`: none where it was only to tell.
+pub(super) fn fix_text(plan: &FixPlan, left: &[&str], created: Option<&[String]>) -> String {
+    let mut out = String::new();
+    for object in created.unwrap_or_default() {
+        let _ = writeln!(out, "created: {object}");
+    }
+    if created.is_none() {
+        for object in &plan.creates {
+            let _ = writeln!(out, "would create: {object}");
+        }
+    }
+    for why in &plan.refused {
+        let _ = writeln!(out, "not created: {why}");
+    }
+    if !left.is_empty() {
+        let _ = writeln!(out, "left to you, by the fix above: {}", left.join(", "));
+    }
+    match created {
+        None if plan.creates.is_empty() => out.push_str("there is nothing to create\n"),
+        None => out.push_str("nothing was changed; --execute creates it\n"),
+        Some([]) => out.push_str("nothing was created\n"),
+        Some(_) => {}
+    }
+    out
 }
 
 const fn colors(outcome: Outcome) -> (&'static str, &'static str) {
@@ -99,7 +126,7 @@ mod tests {
         assert_eq!(report.worst(), Outcome::Fail);
         let value = report.to_json();
         assert_eq!((value["ok"].as_bool(), value["failed"].as_u64()), (Some(false), Some(1)));
-        assert_eq!(value["checks"][1]["fix"], "repair it");
+        assert_eq!(value["checks"][1]["fix"]["text"], "repair it");
         let mut report = report;
         report.checks[1].is_allowed = true;
         assert_eq!(report.worst(), Outcome::Warn);

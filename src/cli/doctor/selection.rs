@@ -10,7 +10,7 @@ use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 
 /// Every id, in the order in which checks are printed.
-pub(super) const IDS: [&str; 62] = [
+pub(super) const IDS: [&str; 64] = [
     "config.valid",
     "config.others",
     "config.connection_string",
@@ -52,6 +52,8 @@ pub(super) const IDS: [&str; 62] = [
     "table.readable",
     "table.size",
     "table.dead_rows",
+    "table.days",
+    "table.prune",
     "table.row_size",
     "slot.exists",
     "slot.kind",
@@ -75,8 +77,14 @@ pub(super) const IDS: [&str; 62] = [
     "kafka.version",
 ];
 /// The rest of them: topics.
-pub(super) const TOPIC_IDS: [&str; 4] =
-    ["topic.exists", "topic.settings", "dead_letters.topic", "progress.topic"];
+pub(super) const TOPIC_IDS: [&str; 6] = [
+    "topic.exists",
+    "topic.rights",
+    "topic.in_sync",
+    "topic.settings",
+    "dead_letters.topic",
+    "progress.topic",
+];
 
 /// What everything on the side of Postgres begins with.
 const OF_POSTGRES: [&str; 9] = [

@@ -3,6 +3,7 @@
 //! Input: [`HealthFacts`] and an [`Inspection`]. Output: checks. Pure, but for the clock that is given to it.
 
 use super::check::{Check, bytes, duration, identifier};
+use super::fix::{Fix, Place, StepKind};
 use postrider_core::outbox::TableName;
 use postrider_postgres::control::{
     HealthFacts, IdleSlot, Inspection, OpenTransaction, ServerLimits, SlotHealth, TableHealth,
@@ -139,13 +140,13 @@ fn free(id: &'static str, setting: &str, (limit, used): (i64, i64), has_ours: bo
     if has_ours || used < limit {
         return Check::pass(id, finding);
     }
-    let sql = format!("ALTER SYSTEM SET {setting} = {};", limit + 4);
+    let fix = Fix::sql(format!("ALTER SYSTEM SET {setting} = {};", limit + 4)).then_restart();
     Check::fail(
         id,
         format!(
             "{finding}: there is none for the relay (the setting needs a restart of the server)"
         ),
-        sql,
+        fix,
     )
 }
 
@@ -158,7 +159,7 @@ fn wal_sender_timeout(inspection: &Inspection) -> Check {
         return Check::warn(
             ID,
             what,
-            "ALTER SYSTEM RESET wal_sender_timeout; SELECT pg_reload_conf();",
+            Fix::sql("ALTER SYSTEM RESET wal_sender_timeout; SELECT pg_reload_conf();"),
         );
     }
     if timeout.as_secs() < 3 {
@@ -166,7 +167,7 @@ fn wal_sender_timeout(inspection: &Inspection) -> Check {
         return Check::warn(
             ID,
             what,
-            "ALTER SYSTEM RESET wal_sender_timeout; SELECT pg_reload_conf();",
+            Fix::sql("ALTER SYSTEM RESET wal_sender_timeout; SELECT pg_reload_conf();"),
         );
     }
     Check::pass(ID, shown)
@@ -204,7 +205,7 @@ fn open(id: &'static str, transactions: &[OpenTransaction], held_back: i64) -> C
         "{}: WAL since then is kept for the slot{kept}, and no slot can be made",
         named.join("; ")
     );
-    Check::warn(id, finding, oldest.end_sql.clone())
+    Check::warn(id, finding, Fix::sql(oldest.end_sql.clone()))
 }
 
 fn idle_slots(slots: &[IdleSlot]) -> Check {
@@ -225,7 +226,7 @@ fn idle_slots(slots: &[IdleSlot]) -> Check {
              come back",
             named.join(", ")
         ),
-        format!("SELECT pg_drop_replication_slot('{name}');"),
+        Fix::sql(format!("SELECT pg_drop_replication_slot('{name}');")),
     )
 }
 
@@ -239,19 +240,21 @@ fn idle_timeout(limits: &ServerLimits) -> Check {
                 "a relay that is away for {timeout} loses its slot (idle_replication_slot_timeout); what it keeps is \
                  limited by max_slot_wal_keep_size instead"
             ),
-            "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
+            Fix::sql(
+                "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
+            ),
         ),
     }
 }
 
 fn retention_limit(limits: &ServerLimits, version: i32) -> Check {
     const ID: &str = "slot.limit";
-    const FIX: &str = "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();";
+    const SQL: &str = "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();";
     match limits.slot_keep_mib {
         Some(0) => Check::fail(
             ID,
             "max_slot_wal_keep_size is 0: the next checkpoint may take the slot's WAL, whatever is undelivered",
-            FIX,
+            Fix::sql(SQL),
         ),
         Some(limit) if limit > 0 && limit < limits.wal_max_mib => Check::warn(
             ID,
@@ -260,7 +263,7 @@ fn retention_limit(limits: &ServerLimits, version: i32) -> Check {
                 bytes(limit << 20),
                 bytes(limits.wal_max_mib << 20)
             ),
-            FIX,
+            Fix::sql(SQL),
         ),
         Some(limit) if limit > 0 => {
             Check::pass(ID, format!("the slot keeps at most {} of WAL", bytes(limit << 20)))
@@ -272,7 +275,7 @@ fn retention_limit(limits: &ServerLimits, version: i32) -> Check {
             ID,
             "max_slot_wal_keep_size is not set: a relay that is away for long fills the server's disk; with a limit it \
              loses its slot instead",
-            FIX,
+            Fix::sql(SQL),
         ),
     }
 }
@@ -293,7 +296,9 @@ fn retention(slot: Option<&SlotHealth>) -> Check {
     let limit = slot.retained_bytes.saturating_add(left);
     let fix = || {
         let gib = (limit >> 30) * 2 + 2;
-        format!("ALTER SYSTEM SET max_slot_wal_keep_size = '{gib}GB'; SELECT pg_reload_conf();")
+        Fix::sql(format!(
+            "ALTER SYSTEM SET max_slot_wal_keep_size = '{gib}GB'; SELECT pg_reload_conf();"
+        ))
     };
     if left > limit / 2 {
         Check::pass(ID, finding)
@@ -313,11 +318,13 @@ fn lag(slot: Option<&SlotHealth>, reader: Option<&str>) -> Check {
     let finding = format!("{} of WAL are not acknowledged", bytes(slot.lag_bytes));
     match reader {
         _ if slot.lag_bytes <= LAG_MAX => Check::pass(ID, finding),
-        None => Check::warn(ID, format!("{finding}, and no relay reads the slot"), "postrider run"),
+        None => Check::warn(ID, format!("{finding}, and no relay reads the slot"), Fix::postrider("postrider run")),
         Some(reader) => Check::warn(
             ID,
             format!("{finding}, and {reader}, which reads the slot, is that far behind"),
-            "postrider lag, twice: if it grows, look for what holds the relay up (relay.ready, kafka.*, topic.*)",
+            Fix::postrider("postrider lag").say(
+                ", twice: if it grows, look for what holds the relay up (relay.ready, kafka.*, topic.*)",
+            ),
         ),
     }
 }
@@ -330,6 +337,7 @@ fn failover(limits: &ServerLimits, slot: Option<&SlotHealth>, version: i32, name
         standbys => format!("{standbys} standbys"),
     };
     let awaited = limits.awaited_slots.as_deref().unwrap_or_default();
+    let follow = format!("ALTER_REPLICATION_SLOT {} (FAILOVER true);", identifier(name));
     match (limits.standbys, slot.failover) {
         (0, _) => Check::pass(ID, "no standby streams from this server"),
         (_, Some(true)) if awaited.trim().is_empty() => {
@@ -342,9 +350,9 @@ fn failover(limits: &ServerLimits, slot: Option<&SlotHealth>, version: i32, name
                 format!(
                     "{count}, and the relay may deliver what they do not have yet: synchronized_standby_slots is empty"
                 ),
-                format!(
+                Fix::sql(format!(
                     "ALTER SYSTEM SET synchronized_standby_slots = '{slots}'; SELECT pg_reload_conf();"
-                ),
+                )),
             )
         }
         (_, Some(true)) => Check::pass(
@@ -356,18 +364,19 @@ fn failover(limits: &ServerLimits, slot: Option<&SlotHealth>, version: i32, name
         _ if version < FAILOVER_SLOTS_SINCE => Check::warn(
             ID,
             format!("{count}, and slots do not follow a failover before PostgreSQL 17"),
-            "after a failover: postrider repair",
+            Fix::postrider("postrider repair").told_as("after a failover: postrider repair"),
         ),
-        _ => Check::warn(
-            ID,
-            format!(
-                "{count}, and the slot does not follow a failover (sync_replication_slots = on at the standbys)"
-            ),
-            format!(
-                "with the relay stopped, over a replication connection: ALTER_REPLICATION_SLOT {} (FAILOVER true);",
-                identifier(name)
-            ),
-        ),
+        _ => {
+            Check::warn(
+                ID,
+                format!(
+                    "{count}, and the slot does not follow a failover (sync_replication_slots = on at the standbys)"
+                ),
+                Fix::from("with the relay stopped, over a replication connection: ")
+                    .say(&follow)
+                    .then(StepKind::Sql, Place::Replication, follow),
+            )
+        }
     }
 }
 
@@ -390,7 +399,8 @@ fn catalog_age(slot: Option<&SlotHealth>) -> Check {
 
 fn of_table(name: &TableName, facts: &TableHealth, role: &str) -> [Check; 3] {
     const COMMANDS: &str = "backfill, repair, replay, verify, trace and prune";
-    let table = format!("{}.{}", identifier(&name.schema), identifier(&name.name));
+    let schema = identifier(&name.schema);
+    let table = format!("{schema}.{}", identifier(&name.name));
     let role = identifier(role);
     let readable = match (facts.may_read, facts.hides_rows) {
         (true, false) => Check::pass("table.readable", format!("{name} may be read")),
@@ -399,12 +409,14 @@ fn of_table(name: &TableName, facts: &TableHealth, role: &str) -> [Check; 3] {
             format!(
                 "row security hides rows of {name} from us: {COMMANDS} refuse it, or do not see them"
             ),
-            format!("ALTER ROLE {role} BYPASSRLS;"),
+            Fix::sql(format!("ALTER ROLE {role} BYPASSRLS;")),
         ),
         (false, _) => Check::warn(
             "table.readable",
             format!("{name} may not be read: {COMMANDS} do not work"),
-            format!("GRANT SELECT ON {table} TO {role};"),
+            Fix::sql(format!(
+                "GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON {table} TO {role};"
+            )),
         ),
     };
     let size = bytes(facts.bytes);
@@ -416,7 +428,7 @@ fn of_table(name: &TableName, facts: &TableHealth, role: &str) -> [Check; 3] {
             format!(
                 "{name} takes {size}: prune deletes delivered rows, where progress is kept (exactly_once, or progress.at_least_once)"
             ),
-            "postrider prune --older-than 7d --execute",
+            Fix::postrider("postrider prune --older-than 7d --execute"),
         )
     };
     let vacuumed = if facts.dead < DEAD_MIN || facts.dead < facts.live {
@@ -428,7 +440,7 @@ fn of_table(name: &TableName, facts: &TableHealth, role: &str) -> [Check; 3] {
                 "{name} has {} dead rows and {} living ones; partitions (setup --partition day) need no vacuum",
                 facts.dead, facts.live
             ),
-            format!("VACUUM {table};"),
+            Fix::sql(format!("VACUUM {table};")),
         )
     };
     [readable, sized, vacuumed]

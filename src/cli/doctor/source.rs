@@ -5,6 +5,7 @@
 //! that it does not name is a failure too.
 
 use super::check::Check;
+use super::source_fix;
 use crate::failure::CommandFailure;
 use postrider_postgres::control::{
     ControlError, Inspection, Requirements, SlotFacts, WarningAbout,
@@ -50,7 +51,12 @@ pub(super) fn checks(inspection: &Inspection, wanted: &Requirements) -> Vec<Chec
     for (id, met) in DEMANDS {
         let before = checks.len();
         for refusal in refusals.iter().filter(|refusal| id_of(refusal) == id) {
-            checks.extend(Check::failed(id, CommandFailure::from(refusal.clone())));
+            let failed = Check::failed(id, CommandFailure::from(refusal.clone()));
+            checks.extend(failed.map(|check| {
+                check
+                    .with_steps(source_fix::steps(refusal, inspection, wanted))
+                    .lacking(source_fix::lack(refusal, inspection))
+            }));
         }
         if checks.len() == before {
             checks.push(met_or_unknown(id, met, inspection));
@@ -60,7 +66,8 @@ pub(super) fn checks(inspection: &Inspection, wanted: &Requirements) -> Vec<Chec
     for (id, about, met) in ADVICE {
         let found = warnings.iter().find(|warning| warning.about == about);
         checks.push(match found {
-            Some(warning) => Check::warn(id, warning.what.clone(), warning.help.clone()),
+            Some(warning) => Check::warn(id, warning.what.clone(), warning.help.clone())
+                .with_steps(source_fix::advised(about, inspection, wanted)),
             None => met_or_unknown(id, met, inspection),
         });
     }

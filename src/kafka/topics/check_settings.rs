@@ -69,11 +69,16 @@ impl TopicFinding {
         Self { grade, topic: Some(topic.to_owned()), what: what.into(), help }
     }
 
+    /// The command that the help consists of, if it is one and leaves no choice.
+    pub fn command(&self) -> Option<&str> {
+        self.help.starts_with("kafka-").then_some(self.help.as_str())
+    }
+
     /// We may not write to it.
     pub(super) fn unauthorised(topic: &str) -> Self {
         let help = format!(
-            "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME \
-             --producer --topic '{topic}'"
+            "kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME --producer \
+             --topic '{topic}'"
         );
         Self::new(Grade::Warning, topic, "is forbidden to us", help)
     }

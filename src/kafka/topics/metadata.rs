@@ -230,7 +230,7 @@ impl Inquiry {
         }
     }
 
-    fn metadata_of(&self, topic: Option<&str>) -> Result<Metadata, TopicsError> {
+    pub(super) fn metadata_of(&self, topic: Option<&str>) -> Result<Metadata, TopicsError> {
         let deadline = Instant::now() + PATIENCE;
         let mut slice = SLICE_FIRST;
         loop {

@@ -12,6 +12,7 @@ mod check_settings;
 mod cluster;
 mod create;
 mod metadata;
+mod states;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -33,6 +34,7 @@ pub use bounds::{PartitionBounds, TopicBounds, topic_bounds};
 pub use check_settings::{Grade, Purpose, TopicFinding};
 pub use cluster::{AdvertisedBroker, ClusterFacts, cluster_facts};
 pub use create::{MadeTopics, WantedTopic, make_topics};
+pub use states::{LaggingPartition, TopicState, topic_states};
 
 /// A controller that has not answered by then is out of reach.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -71,7 +71,7 @@ pub(super) const UNLOGGED_PART: &str = "an unlogged partition";
 pub(super) const ONLY_INSERTS: &str = "publish = 'insert'";
 
 /// Partitions would be published under names of their own; it means nothing to other tables.
-const VIA_ROOT: &str = "publish_via_partition_root = true";
+pub(super) const VIA_ROOT: &str = "publish_via_partition_root = true";
 
 /// A comment, so that the whole hint is still SQL.
 pub(super) const RESEND: &str =
@@ -151,13 +151,22 @@ pub(super) fn named_besides(publication: &str, others: &str) -> String {
 
 /// A copy has the position, and nothing else of the slot (`copy_replication_slot` in slotfuncs.c).
 pub(super) fn without_two_phase(slot: &str) -> String {
-    let (slot, copy) = (literal(slot), literal(&format!("{slot}_copy")));
-    // A copy that fails must not leave the drop behind it to be run.
+    let [there, back] = two_phase_copies(slot);
     format!(
         "stop the relays, make sure that one slot is free (max_replication_slots), and copy the \
          slot there and back, which keeps its position and drops two_phase (and failover, if it \
-         was set: set it again): SELECT pg_drop_replication_slot({slot}) FROM \
-         pg_copy_logical_replication_slot({slot}, {copy}); SELECT \
-         pg_drop_replication_slot({copy}) FROM pg_copy_logical_replication_slot({copy}, {slot});"
+         was set: set it again): {there} {back}"
     )
+}
+
+/// Copies a slot there and back.
+pub(super) fn two_phase_copies(slot: &str) -> [String; 2] {
+    let (slot, copy) = (literal(slot), literal(&format!("{slot}_copy")));
+    // A copy that fails must not leave the drop behind it to be run.
+    let moved = |from: &str, to: &str| {
+        format!(
+            "SELECT pg_drop_replication_slot({from}) FROM pg_copy_logical_replication_slot({from}, {to});"
+        )
+    };
+    [moved(&slot, &copy), moved(&copy, &slot)]
 }

@@ -22,6 +22,7 @@ mod peek;
 mod poll_setup;
 mod preflight;
 pub mod prune;
+mod remedy;
 mod requirements_check;
 mod row_size;
 mod setup;

@@ -5,7 +5,7 @@
 //! remedy. No I/O.
 
 use super::error::ControlError;
-use super::hint_text::UNLOGGED_PART;
+use super::hint_text::{UNLOGGED_PART, qualified};
 use super::inspect::{Inspection, PublicationFacts, Published, Requirements, TableFacts};
 use super::slot::SlotFacts;
 use postrider_core::outbox::{TableName, Wanted};
@@ -259,12 +259,14 @@ fn unread(name: &str, publication: &PublicationFacts) -> SourceWarning {
         "publication `{name}` has tables that source.tables does not name ({others}): their rows are \
          acknowledged undelivered"
     );
+    let dropped: Vec<_> = publication.first_others.iter().map(qualified).collect();
+    let dropped = dropped.join(", ");
+    let quoted = crate::wal::quote::identifier(name);
     let help = format!(
         "add those that are outboxes to source.tables, before anything is committed in them; if \
-         none is, a publication of the outbox alone saves decoding: create it, let the relay \
+         none is, and nobody else subscribes: ALTER PUBLICATION {quoted} DROP TABLE {dropped}; otherwise a publication of the outbox alone saves decoding: create it, let the relay \
          deliver what was committed before that (it is lost otherwise), then set \
-         source.publication to it instead of {}",
-        crate::wal::quote::identifier(name)
+         source.publication to it instead of {quoted}"
     );
     SourceWarning { about: WarningAbout::UnreadTables, what, help }
 }

@@ -1,11 +1,14 @@
 //! `postrider doctor` before set-ups that are really broken: each has its own finding, and passes once the fix that
 //! is printed was applied.
 
+mod applied;
 mod brokers;
 mod machine;
 mod running;
 mod server;
+mod setups;
 mod source;
+mod steps;
 
 use serde_json::Value;
 use support::relay::{Outcome, Relay};
@@ -42,9 +45,21 @@ impl Report {
         self.find(id)["status"].as_str().unwrap()
     }
 
+    /// The same of a check that may not be there.
+    pub(crate) fn status_or_none(&self, id: &str) -> Option<&str> {
+        let found = self.checks.iter().find(|check| check["id"] == id)?;
+        found["status"].as_str()
+    }
+
+    /// Whether there are checks of this id, and all of them pass.
+    pub(crate) fn all_pass(&self, id: &str) -> bool {
+        let mut of_id = self.checks.iter().filter(|check| check["id"] == id).peekable();
+        of_id.peek().is_some() && of_id.all(|check| check["status"] == "pass")
+    }
+
     /// What is to be done.
     pub(crate) fn fix(&self, id: &str) -> &str {
-        self.find(id)["fix"].as_str().unwrap_or_else(|| panic!("no fix: {}", self.find(id)))
+        self.find(id)["fix"]["text"].as_str().unwrap_or_else(|| panic!("no fix: {}", self.find(id)))
     }
 
     /// Everything that is not as it should be, by id.

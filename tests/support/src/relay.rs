@@ -279,6 +279,13 @@ impl Running {
         self.wait();
     }
 
+    /// The same, of a command that may have ended, whatever it logged.
+    pub fn kill_quietly(mut self) {
+        // Killing fails only for a process that has ended already.
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+
     /// The lines that it has written to stdout since the last call.
     pub fn printed(&self) -> impl Iterator<Item = String> {
         self.printed.try_iter()

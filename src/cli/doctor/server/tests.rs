@@ -32,7 +32,10 @@ const TABLE: TableHealth =
 fn a_place_is_missed_only_by_a_relay_that_has_none() {
     let slots = |has_ours| free("postgres.slots_free", "max_replication_slots", (10, 10), has_ours);
     assert_eq!((slots(true).outcome, slots(false).outcome), (Outcome::Pass, Outcome::Fail));
-    assert_eq!(slots(false).fix.unwrap(), "ALTER SYSTEM SET max_replication_slots = 14;");
+    assert_eq!(
+        slots(false).fix.unwrap().text(),
+        "ALTER SYSTEM SET max_replication_slots = 14; then restart the server: pg_ctl restart -m fast -D DATA_DIRECTORY"
+    );
 }
 
 #[test]
@@ -43,7 +46,7 @@ fn what_the_slot_retains_is_measured_by_its_limit() {
     };
     let outcomes = [51, 50, 11, 10].map(|left| of(left).outcome);
     assert_eq!(outcomes, [Outcome::Pass, Outcome::Warn, Outcome::Warn, Outcome::Fail]);
-    assert!(of(10).fix.unwrap().contains("ALTER SYSTEM SET max_slot_wal_keep_size = '2GB'"));
+    assert!(of(10).fix.unwrap().text().contains("ALTER SYSTEM SET max_slot_wal_keep_size = '2GB'"));
     assert_eq!(retention(Some(&SLOT)).outcome, Outcome::Pass, "no limit");
     let overdrawn = SlotHealth { retained_bytes: 100, safe_bytes: Some(-5), ..SLOT };
     assert_eq!(retention(Some(&overdrawn)).outcome, Outcome::Fail);
@@ -67,7 +70,7 @@ fn transactions_that_are_open_for_long_are_named_with_what_ends_them() {
         open("postgres.open_transactions", &[transaction(Some(7_300)), transaction(None)], 0);
     assert_eq!(told.outcome, Outcome::Warn);
     assert!(told.finding.starts_with("process 7, idle in transaction for 2 h"), "{}", told.finding);
-    assert_eq!(told.fix.as_deref(), Some("SELECT pg_terminate_backend(7);"));
+    assert_eq!(told.fix.as_ref().map(Fix::text), Some("SELECT pg_terminate_backend(7);"));
     assert_eq!(open("x", &[transaction(Some(10))], 0).outcome, Outcome::Pass);
     assert_eq!(open("x", &[transaction(None)], 0).outcome, Outcome::Unknown, "hidden from us");
     assert_eq!(open("x", &[], 2 << 30).outcome, Outcome::Pass);
@@ -87,12 +90,16 @@ fn slots_that_do_not_follow_a_failover_matter_where_there_is_a_standby() {
     let left_behind = of(&one, Some(false), 170_000);
     assert_eq!(left_behind.outcome, Outcome::Warn);
     assert!(
-        left_behind.fix.unwrap().contains("ALTER_REPLICATION_SLOT \"my slot\" (FAILOVER true)")
+        left_behind
+            .fix
+            .unwrap()
+            .text()
+            .contains("ALTER_REPLICATION_SLOT \"my slot\" (FAILOVER true)")
     );
     let physical = ServerLimits { standby_slots: vec!["a".to_owned()], ..one.clone() };
     let unawaited = of(&physical, Some(true), 170_000);
     assert_eq!(unawaited.outcome, Outcome::Warn, "delivered before a standby has it");
-    assert!(unawaited.fix.unwrap().contains("synchronized_standby_slots = 'a'"));
+    assert!(unawaited.fix.unwrap().text().contains("synchronized_standby_slots = 'a'"));
     let awaited = ServerLimits { awaited_slots: Some("a".to_owned()), ..physical };
     assert_eq!(of(&awaited, Some(true), 170_000).outcome, Outcome::Pass);
     let early = of(&one, None, 150_000);
@@ -118,7 +125,7 @@ fn other_slots_are_told_once_they_keep_much() {
     assert_eq!(idle_slots(&[slot(1 << 30)]).outcome, Outcome::Pass);
     let told = idle_slots(&[slot(3 << 30)]);
     assert!(told.finding.contains("`it's` (physical) keeps 3072 MiB"), "{}", told.finding);
-    assert!(told.fix.unwrap().contains("pg_drop_replication_slot('it''s')"));
+    assert!(told.fix.unwrap().text().contains("pg_drop_replication_slot('it''s')"));
     let timeout = ServerLimits { idle_slot_timeout: Some("1h".to_owned()), ..LIMITS };
     assert_eq!(idle_timeout(&timeout).outcome, Outcome::Warn);
 }
@@ -135,8 +142,10 @@ fn a_table_is_judged_by_rights_size_and_dead_rows() {
     assert_eq!(outcomes(TableHealth { hides_rows: true, ..TABLE })[0], warn);
     let [unread, ..] = of_table(&name, &TableHealth { may_read: false, ..TABLE }, "my role");
     assert_eq!(
-        unread.fix.as_deref(),
-        Some("GRANT SELECT ON \"public\".\"outbox\" TO \"my role\";")
+        unread.fix.as_ref().map(Fix::text),
+        Some(
+            "GRANT USAGE ON SCHEMA \"public\" TO \"my role\"; GRANT SELECT ON \"public\".\"outbox\" TO \"my role\";"
+        )
     );
 }
 

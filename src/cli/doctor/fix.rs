@@ -1,0 +1,245 @@
+//! How a finding of `postrider doctor` is fixed: text for people, and the literal steps that it names.
+//!
+//! Input: sentences, SQL, commands and lines of configuration. Output: a [`Fix`], as text and as JSON. Invariant: every
+//! step stands in the text as it is to be run; a step holds one statement, command or line; steps are done in their
+//! order, SQL in one session; where a person has to choose, there are none, or those of the choice that loses nothing.
+
+use serde_json::{Value, json};
+
+/// What a step is, and so what runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StepKind {
+    /// A statement.
+    Sql,
+    /// A command of a shell.
+    Shell,
+    /// A command of this program.
+    Postrider,
+    /// A line of postrider.toml, with the whole name of the option.
+    Config,
+}
+
+impl StepKind {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Sql => "sql",
+            Self::Shell => "shell",
+            Self::Postrider => "postrider",
+            Self::Config => "config",
+        }
+    }
+}
+
+/// Where a step is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The database of `source.url`, as a role that may.
+    Database,
+    /// A replication connection to it.
+    Replication,
+    /// The machine of the Postgres server.
+    Server,
+    /// A machine with Kafka's tools.
+    Kafka,
+    /// The machine of the relay.
+    Relay,
+}
+
+impl Place {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Database => "database",
+            Self::Replication => "replication",
+            Self::Server => "server",
+            Self::Kafka => "kafka",
+            Self::Relay => "relay",
+        }
+    }
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FixStep {
+    pub(super) kind: StepKind,
+    pub(super) place: Place,
+    pub(super) text: String,
+}
+
+/// What stands in steps for what only the operator knows.
+const PLACEHOLDERS: [&str; 6] =
+    ["BROKER", "DATA_DIRECTORY", "NAME", "SLOT_OF_THE_STANDBY", "SCHEMA.TABLE", "DIRECTORY"];
+
+/// Restarts a Postgres server.
+const RESTART: &str = "pg_ctl restart -m fast -D DATA_DIRECTORY";
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Fix {
+    text: String,
+    steps: Vec<FixStep>,
+}
+
+impl From<&str> for Fix {
+    /// For people alone.
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl From<String> for Fix {
+    fn from(text: String) -> Self {
+        Self { text, steps: Vec::new() }
+    }
+}
+
+impl Fix {
+    /// Statements, each to its semicolon.
+    pub(super) fn sql(statements: impl Into<String>) -> Self {
+        let text = statements.into();
+        let steps = split(&text).into_iter().map(|text| FixStep {
+            kind: StepKind::Sql,
+            place: Place::Database,
+            text,
+        });
+        Self { steps: steps.collect(), text }
+    }
+
+    /// A command of this program.
+    pub(super) fn postrider(command: impl Into<String>) -> Self {
+        Self::default().then(StepKind::Postrider, Place::Relay, command)
+    }
+
+    /// A line of the configuration.
+    pub(super) fn config(line: impl Into<String>) -> Self {
+        Self::default().then(StepKind::Config, Place::Relay, line)
+    }
+
+    /// A further step; it is added to the text unless that names it already.
+    #[must_use]
+    pub(super) fn then(mut self, kind: StepKind, place: Place, text: impl Into<String>) -> Self {
+        let text = text.into();
+        if !self.text.contains(&text) {
+            let separator = if self.text.is_empty() { "" } else { "; " };
+            self.text = format!("{}{separator}{text}", self.text);
+        }
+        self.steps.push(FixStep { kind, place, text });
+        self
+    }
+
+    /// All of another one behind it.
+    #[must_use]
+    pub(super) fn and(mut self, other: Self) -> Self {
+        for FixStep { kind, place, text } in other.steps {
+            self = self.then(kind, place, text);
+        }
+        self
+    }
+
+    /// The same, of the restart of the Postgres server.
+    #[must_use]
+    pub(super) fn then_restart(self) -> Self {
+        self.say(" then restart the server: ").then(StepKind::Shell, Place::Server, RESTART)
+    }
+
+    /// Further words of the text.
+    #[must_use]
+    pub(super) fn say(mut self, words: &str) -> Self {
+        self.text.push_str(words);
+        self
+    }
+
+    /// The same steps with other words around them, which must name each of them.
+    #[must_use]
+    pub(super) fn told_as(mut self, text: impl Into<String>) -> Self {
+        self.text = text.into();
+        let steps = std::mem::take(&mut self.steps);
+        let add = |fix: Self, step: FixStep| fix.then(step.kind, step.place, step.text);
+        steps.into_iter().fold(self, add)
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// For scripts.
+    pub(super) fn to_json(&self) -> Value {
+        let step = |step: &FixStep| {
+            let is_meant = |word: &&&str| has_word(&step.text, word);
+            json!({
+                "kind": step.kind.word(),
+                "where": step.place.word(),
+                "text": step.text,
+                "placeholders": PLACEHOLDERS.iter().filter(is_meant).collect::<Vec<_>>(),
+            })
+        };
+        json!({ "text": self.text, "steps": self.steps.iter().map(step).collect::<Vec<_>>() })
+    }
+}
+
+/// Whether a word stands there by itself.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + word.len()..].chars().next();
+        !before.is_some_and(is_part) && !after.is_some_and(is_part)
+    })
+}
+
+/// The statements of a text, each with its semicolon; comments and what follows the last semicolon are words.
+fn split(sql: &str) -> Vec<String> {
+    let (mut statements, mut begin, mut quote) = (Vec::new(), 0, None);
+    for (at, c) in sql.char_indices() {
+        match (quote, c) {
+            (Some(open), _) if open == c => quote = None,
+            (None, '\'' | '"') => quote = Some(c),
+            (None, ';') => {
+                statements.push(sql[begin..=at].trim().to_owned());
+                begin = at + 1;
+            }
+            (None, '-') if sql[at..].starts_with("--") => break,
+            _ => {}
+        }
+    }
+    statements
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(fix: &Fix) -> Vec<&str> {
+        fix.steps.iter().map(|step| step.text.as_str()).collect()
+    }
+
+    #[test]
+    fn each_statement_is_a_step() {
+        let two = Fix::sql("ALTER SYSTEM SET a = 'x;y'; SELECT pg_reload_conf(); -- no; more");
+        assert_eq!(texts(&two), ["ALTER SYSTEM SET a = 'x;y';", "SELECT pg_reload_conf();"]);
+        assert!(two.text().ends_with("no; more"));
+        let again = two.clone().told_as("do SELECT pg_reload_conf(); at last");
+        assert_eq!(texts(&again), texts(&two));
+        let text = "do SELECT pg_reload_conf(); at last; ALTER SYSTEM SET a = 'x;y';";
+        assert_eq!(again.text(), text, "what the words leave out is added");
+    }
+
+    #[test]
+    fn a_step_says_what_it_is_where_it_is_done_and_what_is_to_be_filled_in() {
+        let value = Fix::sql("ALTER SYSTEM SET a = 1;").then_restart().to_json();
+        assert_eq!(
+            value["text"],
+            "ALTER SYSTEM SET a = 1; then restart the server: pg_ctl restart -m fast -D DATA_DIRECTORY"
+        );
+        assert_eq!(value["steps"][0]["placeholders"], json!([]));
+        assert_eq!(
+            value["steps"][1],
+            json!({
+                "kind": "shell", "where": "server", "text": RESTART,
+                "placeholders": ["DATA_DIRECTORY"],
+            })
+        );
+        assert_eq!(Fix::from("words").to_json()["steps"], json!([]));
+        assert!(!has_word("USERNAME=1", "NAME") && has_word("User:NAME", "NAME"));
+    }
+}

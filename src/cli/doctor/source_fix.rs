@@ -1,0 +1,101 @@
+//! The literal steps that fix what the relay demands of server, publication, tables and slot.
+//!
+//! Input: a refusal or a warning, the [`Inspection`] that it is about. Output: a [`Fix`] of steps, to which the words of the
+//! hint are added, and what `--fix` may create. Invariant: no step gives up a row that can still be delivered; where that is
+//! a person's to decide, there is none.
+
+use super::check::{Lack, identifier};
+use super::fix::Fix;
+use postrider_core::outbox::TableName;
+use postrider_postgres::control::{ControlError, Inspection, Requirements, WarningAbout};
+
+/// A slot of another name, for one that has the name and is of no use.
+const OTHER_SLOT: &str = "_pgoutput";
+/// As long as a name may be.
+const NAME_MAX: usize = 63;
+
+/// For a refusal.
+pub(super) fn steps(refusal: &ControlError, inspection: &Inspection, wanted: &Requirements) -> Fix {
+    let sql = Fix::sql(refusal.remedy().join(" "));
+    match refusal {
+        ControlError::WalLevel { .. } => sql.then_restart(),
+        ControlError::TableMissing { .. } | ControlError::TablesLeftOut { .. } => {
+            let others = first_others(inspection);
+            if !others.is_empty() {
+                Fix::config(tables_line(&present(inspection, wanted), others))
+            } else if inspection.slot.is_none() {
+                setup()
+            } else {
+                Fix::default()
+            }
+        }
+        ControlError::PartUnsuitable { part, .. } if sql.text().is_empty() => {
+            let publication = identifier(&wanted.publication);
+            let publish = format!("ALTER PUBLICATION {publication} ADD TABLE {};", qualified(part));
+            let line = tables_line(&wanted.tables, std::slice::from_ref(part));
+            let config = Fix::config(line);
+            Fix::sql(publish).and(config)
+        }
+        ControlError::PublicationMissing { slot_exists: false, .. }
+        | ControlError::SlotMissing { .. } => setup(),
+        ControlError::SlotForeign { slot, .. } => {
+            let stem: String = slot.chars().take(NAME_MAX - OTHER_SLOT.len()).collect();
+            Fix::config(format!("source.slot = \"{stem}{OTHER_SLOT}\"")).and(setup())
+        }
+        ControlError::SlotLost { .. } => Fix::postrider("postrider repair --execute"),
+        _ => sql,
+    }
+}
+
+/// For a warning.
+pub(super) fn advised(about: WarningAbout, inspection: &Inspection, wanted: &Requirements) -> Fix {
+    let publication = identifier(&wanted.publication);
+    match about {
+        WarningAbout::OtherChanges => {
+            Fix::sql(format!("ALTER PUBLICATION {publication} SET (publish = 'insert');"))
+        }
+        WarningAbout::UnreadTables => {
+            let others: Vec<_> = first_others(inspection).iter().map(qualified).collect();
+            Fix::sql(format!("ALTER PUBLICATION {publication} DROP TABLE {};", others.join(", ")))
+        }
+        WarningAbout::Unreserved | WarningAbout::SqlAscii => Fix::default(),
+    }
+}
+
+/// What `--fix` may create. A table or publication that is missing while its slot is there was renamed or dropped: a new
+/// one has not what the slot is to send.
+pub(super) fn lack(refusal: &ControlError, inspection: &Inspection) -> Option<Lack> {
+    let is_absent = match refusal {
+        ControlError::TableMissing { .. } => inspection.slot.is_none(),
+        ControlError::PublicationMissing { slot_exists: false, .. }
+        | ControlError::PublicationLacksTable { partitioned: false, .. }
+        | ControlError::SlotMissing { .. } => true,
+        _ => false,
+    };
+    is_absent.then_some(Lack::Source)
+}
+
+fn setup() -> Fix {
+    Fix::postrider("postrider setup")
+}
+
+fn first_others(inspection: &Inspection) -> &[TableName] {
+    inspection.publication.as_ref().map_or(&[], |facts| &facts.first_others)
+}
+
+fn present(inspection: &Inspection, wanted: &Requirements) -> Vec<TableName> {
+    let tables = wanted.tables.iter().zip(&inspection.tables);
+    let there =
+        tables.filter(|(_, facts)| facts.as_ref().is_some_and(|facts| facts.published.is_some()));
+    there.map(|(name, _)| name.clone()).collect()
+}
+
+fn tables_line(tables: &[TableName], others: &[TableName]) -> String {
+    let names: Vec<_> =
+        tables.iter().chain(others).map(|table| format!("{:?}", table.to_string())).collect();
+    format!("source.tables = [{}]", names.join(", "))
+}
+
+fn qualified(table: &TableName) -> String {
+    format!("{}.{}", identifier(&table.schema), identifier(&table.name))
+}

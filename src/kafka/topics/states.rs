@@ -1,0 +1,76 @@
+//! How topics stand at the moment, for `postrider doctor`: whether we may see them, and which partitions have replicas
+//! that lag or are away.
+//!
+//! Input: a [`KafkaSpec`] and names. Output: a [`TopicState`] for each topic that exists or is hidden from us. Invariant: no
+//! topic is created by being asked for, and nothing is written.
+
+use rdkafka::metadata::MetadataTopic;
+
+use super::TopicsError;
+use super::metadata::{Inquiry, TopicMetadata};
+use crate::settings::KafkaSpec;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicState {
+    /// Its name.
+    pub name: String,
+    /// The brokers do not show it to us, whether it exists or not.
+    pub is_hidden: bool,
+    /// `min.insync.replicas`, if we may know it.
+    pub min_in_sync: Option<usize>,
+    /// Partitions with replicas that are not in sync.
+    pub lagging: Vec<LaggingPartition>,
+}
+
+/// A partition with fewer in-sync replicas than replicas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaggingPartition {
+    /// Its number.
+    pub id: i32,
+    /// Replicas that have all records.
+    pub in_sync: usize,
+    /// Replicas that it should have.
+    pub replicas: usize,
+    /// Brokers with a replica that is not in sync.
+    pub behind: Vec<i32>,
+}
+
+/// Looks at topics. Blocks for seconds if it must.
+pub fn topic_states(kafka: &KafkaSpec, topics: &[String]) -> Result<Vec<TopicState>, TopicsError> {
+    let mut inquiry = Inquiry::open(kafka)?;
+    let mut states = Vec::new();
+    for name in topics {
+        let mut state = TopicState {
+            name: name.clone(),
+            is_hidden: false,
+            min_in_sync: None,
+            lagging: Vec::new(),
+        };
+        match inquiry.look(name)? {
+            TopicMetadata::Missing => continue,
+            TopicMetadata::Unauthorised => state.is_hidden = true,
+            TopicMetadata::Topic(facts) => {
+                let number = facts.setting("min.insync.replicas");
+                state.min_in_sync = number.and_then(|number| number.parse().ok());
+                state.lagging = lagging(&inquiry, name)?;
+            }
+        }
+        states.push(state);
+    }
+    Ok(states)
+}
+
+fn lagging(inquiry: &Inquiry, name: &str) -> Result<Vec<LaggingPartition>, TopicsError> {
+    let metadata = inquiry.metadata_of(Some(name))?;
+    let topic = metadata.topics().iter().find(|topic| topic.name() == name);
+    let partitions = topic.into_iter().flat_map(MetadataTopic::partitions);
+    let lagging = partitions.filter(|one| one.isr().len() < one.replicas().len());
+    let state = lagging.map(|one| LaggingPartition {
+        id: one.id(),
+        in_sync: one.isr().len(),
+        replicas: one.replicas().len(),
+        behind: one.replicas().iter().filter(|id| !one.isr().contains(id)).copied().collect(),
+    });
+    Ok(state.collect())
+}
