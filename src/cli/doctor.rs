@@ -146,6 +146,7 @@ fn examine(
         assert!(selection::is_known(check.id), "`{}` is not among the ids of checks", check.id);
     }
     checks.retain(|check| selection.shows(check));
+    let mut checks: Vec<_> = checks.into_iter().map(Check::masked).collect();
     for check in checks.iter_mut().filter(|check| check.outcome >= Outcome::Warn) {
         check.is_allowed = !args.allow.is_empty() && allowed.has(check.id);
     }

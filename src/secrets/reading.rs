@@ -4,6 +4,7 @@
 //! part of one. Invariant: the command runs without a shell; after 15 seconds it is killed with its children;
 //! its output is bounded.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -12,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::mask::mask_text;
 use crate::password::Password;
 
 /// How long a password command may take: cloud tokens take a second or two.
@@ -25,7 +27,7 @@ const TICK: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// A file that held it cannot be read now.
-    #[error("the file that holds the secret, {}, cannot be read: {reason}", .path.display())]
+    #[error("the file that holds the secret, {}, cannot be read: {reason}", mask_text(&.path.display().to_string()))]
     File {
         /// The file.
         path: PathBuf,
@@ -81,8 +83,12 @@ impl PasswordCommand {
         words.first().is_some_and(|program| !program.is_empty()).then_some(Self(words))
     }
 
-    /// Its first word, which may be shown.
-    pub fn program(&self) -> &str {
+    /// Its first word, fit to be shown: somebody may have put the secret itself there.
+    pub fn program(&self) -> Cow<'_, str> {
+        mask_text(self.first())
+    }
+
+    fn first(&self) -> &str {
         self.0.first().map_or("", String::as_str)
     }
 
@@ -93,10 +99,10 @@ impl PasswordCommand {
 
     fn run_within(&self, limit: Duration) -> Result<Password, SecretError> {
         let failed = |reason: String| {
-            let program = self.program().to_owned();
+            let program = self.program().into_owned();
             SecretError::Command { program, reason }
         };
-        let mut child = Command::new(self.program())
+        let mut child = Command::new(self.first())
             .args(self.0.iter().skip(1))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

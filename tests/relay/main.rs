@@ -28,6 +28,7 @@ mod prune;
 mod readiness;
 mod refusals;
 mod routing;
+mod secrets;
 mod servers_and_clients;
 mod service_manager;
 mod shutdown;

@@ -10,6 +10,7 @@ use super::fix::Fix;
 use crate::codes::ErrorCode;
 use crate::failure::CommandFailure;
 use postrider_kafka::WantedTopic;
+use postrider_secrets::mask::mask_text;
 
 /// What a check came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,6 +137,14 @@ impl Check {
     pub(super) fn lacking(mut self, lacks: impl IntoIterator<Item = Lack>) -> Self {
         self.lacks.extend(lacks);
         self
+    }
+
+    /// The same without what somebody typed that looks like a secret.
+    #[must_use]
+    pub(super) fn masked(self) -> Self {
+        let finding = mask_text(&self.finding).into_owned();
+        let fix = self.fix.map(Fix::masked);
+        Self { finding, fix, ..self }
     }
 
     /// For scripts.

@@ -4,6 +4,7 @@
 //! step stands in the text as it is to be run; a step holds one statement, command or line; steps are done in their
 //! order, SQL in one session; where a person has to choose, there are none, or those of the choice that loses nothing.
 
+use postrider_secrets::mask::mask_text;
 use serde_json::{Value, json};
 
 /// What a step is, and so what runs it.
@@ -155,6 +156,15 @@ impl Fix {
         let steps = std::mem::take(&mut self.steps);
         let add = |fix: Self, step: FixStep| fix.then(step.kind, step.place, step.text);
         steps.into_iter().fold(self, add)
+    }
+
+    /// The same without what somebody typed that looks like a secret.
+    pub(super) fn masked(mut self) -> Self {
+        self.text = mask_text(&self.text).into_owned();
+        for step in &mut self.steps {
+            step.text = mask_text(&step.text).into_owned();
+        }
+        self
     }
 
     /// For people.

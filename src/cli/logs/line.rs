@@ -4,6 +4,7 @@
 //! the text without numbers, ids and positions, by which repeated lines are recognised. `now` is the line's
 //! time.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value};
@@ -15,6 +16,7 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use super::target;
 
 use postrider_config::LogFormat;
+use postrider_secrets::mask::mask_text;
 
 /// Fields that are another one for each row.
 const OF_ONE_ROW: [&str; 2] = ["id", "position"];
@@ -118,7 +120,12 @@ impl LogLine {
         Value::Object(object).to_string()
     }
 
+    /// Whoever wrote it may repeat what somebody typed into a setting, such as a URL with its password.
     fn text(&mut self, field: &Field, text: String) {
+        let text = match mask_text(&text) {
+            Cow::Borrowed(_) => text,
+            Cow::Owned(masked) => masked,
+        };
         match field.name() {
             "message" => self.message = text,
             // What the bridge from the `log` crate adds.
