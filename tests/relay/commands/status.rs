@@ -104,12 +104,17 @@ fn peek_prints_what_waits_and_moves_nothing() {
     for topic in ["A", "B", "not a topic"] {
         stage.insert(topic, 3);
     }
-    // What it has confirmed. Decoding lets Postgres find out that older log is not needed for it.
-    let confirmed = || stage.slot_value("confirmed_flush_lsn");
-    let before = confirmed();
-    stage.sql().run("CHECKPOINT");
+    // The first decoding of a new slot lets Postgres find out that log of before its confirmed position is not needed.
+    let confirmed = stage.slot_value("confirmed_flush_lsn");
+    text(&stage.relay(), &["peek"]);
+    assert_eq!(stage.slot_value("confirmed_flush_lsn"), confirmed);
+    let positions = || {
+        stage.sql().run("CHECKPOINT");
+        ["confirmed_flush_lsn", "restart_lsn", "catalog_xmin", "wal_status"]
+            .map(|column| stage.slot_value(&format!("{column}::text")))
+    };
+    let before = positions();
     let (shown, exit) = text(&stage.relay(), &["peek"]);
-    stage.sql().run("CHECKPOINT");
     assert_eq!(exit, Some(0), "{shown}");
     let lines: Vec<Value> =
         shown.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -118,7 +123,7 @@ fn peek_prints_what_waits_and_moves_nothing() {
     assert_eq!(lines.iter().filter(|line| line["rejected"] == true).count(), 3, "{shown}");
     let (few, _) = text(&stage.relay(), &["peek", "--limit", "2"]);
     assert_eq!(few.lines().filter(|line| line.starts_with("{\"topic\"")).count(), 2, "{few}");
-    assert_eq!(confirmed(), before);
+    assert_eq!(positions(), before);
     stage.relay().allow_log("a row became a dead letter").start(&["run", "--once"]).outcome();
     let (nothing, exit) = text(&stage.relay(), &["peek"]);
     assert!(!nothing.contains("\"topic\"") && exit == Some(0), "{nothing}");
