@@ -120,7 +120,8 @@ impl Fix {
     pub(super) fn then(mut self, kind: StepKind, place: Place, text: impl Into<String>) -> Self {
         let text = text.into();
         if !self.text.contains(&text) {
-            let separator = if self.text.is_empty() { "" } else { "; " };
+            let is_begun = self.text.is_empty() || self.text.ends_with(": ");
+            let separator = if is_begun { "" } else { "; " };
             self.text = format!("{}{separator}{text}", self.text);
         }
         self.steps.push(FixStep { kind, place, text });
