@@ -13,8 +13,8 @@ use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::frame_source::FrameSource;
 use crate::telemetry::{
-    Count, RelayState, SKIPPED, STALL, STALL_HELP, Snapshot, Telemetry, TopicCount,
-    UnavailableTopic, UnavailableTopics, unix_us,
+    Count, RESTART_REASONS, RelayState, SKIPPED, STALL, STALL_HELP, Snapshot, Telemetry,
+    TopicCount, UnavailableTopic, UnavailableTopics, unix_us,
 };
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
@@ -117,6 +117,7 @@ impl Reporter {
 
     /// One more session ended for this reason.
     pub(super) fn restart(&mut self, reason: &'static str) {
+        debug_assert!(RESTART_REASONS.contains(&reason), "{reason} is not shown before it happens");
         match self.current.restarts.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, count)) => *count += 1,
             None => self.current.restarts.push((reason, 1)),

@@ -26,7 +26,12 @@ fn red(face: &RelayHttp, name: &str) -> String {
         assert_eq!(status, 503, "{health}");
         Some(found["detail"].as_str().unwrap().to_owned())
     };
-    within(LIMIT, look).unwrap_or_else(|| panic!("green: {:?}", face.probe("/readyz")))
+    let detail =
+        within(LIMIT, look).unwrap_or_else(|| panic!("green: {:?}", face.probe("/readyz")));
+    // What alerts go by says the same.
+    face.wait_count("postrider_ready", 0);
+    face.wait_count(&format!("postrider_ready_check{{check=\"{name}\"}}"), 0);
+    detail
 }
 
 #[test]
@@ -38,6 +43,8 @@ fn a_broker_that_accepts_and_never_confirms_is_named() {
     stage.insert("A", 10);
     stage.wait_for_records(10);
     face.wait_ready(200);
+    face.wait_count("postrider_ready", 1);
+    assert_eq!(face.count("postrider_restarts_total{reason=\"kafka\"}"), Some(0));
     mock.broker_round_trip_time(ALL, Duration::from_hours(1)).unwrap();
     stage.insert("A", 10);
     let detail = red(&face, "kafka");

@@ -32,6 +32,9 @@ pub const STALL_HELP: &str = "look for a broker that hangs, and for partitions b
 const SILENCE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the network; nothing is \
                             lost: the rows wait in Postgres";
 
+/// The names of all checks.
+pub(super) const CHECKS: [&str; 6] = ["loop", "state", "slot", "progress", "kafka", "topics"];
+
 /// What a caller of `/readyz` needs the relay to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
@@ -238,6 +241,8 @@ mod tests {
         ];
         for (state, slot, broker, progress, any, active) in table {
             let view = view(state, slot, broker, progress);
+            let checks = readiness(&view, Role::Any).checks;
+            assert!(checks.iter().all(|check| CHECKS.contains(&check.name)), "{checks:?}");
             let row = format!("{state:?} slot={slot} broker={broker} progress={progress:?}");
             assert_eq!(readiness(&view, Role::Any).ok, any, "{row}");
             assert_eq!(readiness(&view, Role::Active).ok, active, "{row}");

@@ -8,9 +8,11 @@ mod operated;
 
 use std::time::Duration;
 
+use super::health::{CHECKS, Health, Role, readiness};
 use super::process::Usage;
-use super::snapshot::{Count, RelayState, SlotMetrics, Snapshot, TopicCount};
+use super::snapshot::{Count, RESTART_REASONS, RelayState, SlotMetrics, Snapshot, TopicCount};
 use super::{BuildInfo, Histogram, View};
+use postrider_core::route::RejectionCode;
 use postrider_service::prometheus::Page;
 
 /// Topics with series of their own; further ones share `topic="other"`. A template over a column
@@ -46,6 +48,14 @@ fn about_itself(page: &mut Page, view: &View, build: &BuildInfo) {
     for state in RelayState::ALL {
         let on = u8::from(state == view.snapshot.state);
         page.sample("state", &[("state", state.as_str())], on);
+    }
+    // The same function as `/readyz` asks, of the same view.
+    let Health { ok, checks, .. } = readiness(view, Role::Any);
+    page.single("ready", "1 while /readyz answers 200.", u8::from(ok));
+    page.family("ready_check", "0 for each check of /readyz that fails.");
+    for name in CHECKS {
+        let fails = checks.iter().any(|check| check.name == name && !check.ok);
+        page.sample("ready_check", &[("check", name)], u8::from(!fails));
     }
 }
 
@@ -85,7 +95,9 @@ fn records(page: &mut Page, snapshot: &Snapshot) {
         page.sample("record_bytes_total", &[("topic", topic)], count.bytes);
     }
     let help = "Rows that could not be delivered.";
-    counts(page, "rejections_total", help, ("reason", &snapshot.rejections));
+    let rejections =
+        from_zero(RejectionCode::ALL.iter().map(|code| code.as_str()), &snapshot.rejections);
+    counts(page, "rejections_total", help, ("reason", &rejections));
     let help = "Rows skipped by policy or dropped by a rule, and changes of outbox rows after their insert.";
     counts(page, "ignored_rows_total", help, ("operation", &snapshot.ignored));
 }
@@ -128,7 +140,8 @@ fn flow(page: &mut Page, view: &View) {
     let help = "For how long records have waited while the brokers confirmed none.";
     page.single("kafka_unconfirmed_seconds", help, Seconds(snapshot.unconfirmed_for));
     let help = "Sessions that ended, by reason.";
-    counts(page, "restarts_total", help, ("reason", &snapshot.restarts));
+    let restarts = from_zero(RESTART_REASONS, &snapshot.restarts);
+    counts(page, "restarts_total", help, ("reason", &restarts));
 }
 
 fn histogram(page: &mut Page, histogram: &Histogram) {
@@ -170,6 +183,19 @@ fn counts(page: &mut Page, name: &str, help: &str, (label, counts): (&str, &[Cou
     for (value, count) in counts {
         page.sample(name, &[(label, value)], count);
     }
+}
+
+/// Each of these words with its count, 0 if it has none, and what else is counted: a counter that appears with its
+/// first event has no increase that Prometheus could see.
+fn from_zero(words: impl IntoIterator<Item = &'static str>, counts: &[Count]) -> Vec<Count> {
+    let mut all: Vec<Count> = words.into_iter().map(|word| (word, 0)).collect();
+    for &(word, count) in counts {
+        match all.iter_mut().find(|(known, _)| *known == word) {
+            Some((_, zero)) => *zero = count,
+            None => all.push((word, count)),
+        }
+    }
+    all
 }
 
 /// The first topics, and the sum of the rest as `other`.

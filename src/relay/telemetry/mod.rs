@@ -23,6 +23,7 @@ pub use histogram::{BOUNDS_US, Histogram};
 pub use http::{HttpError, Listener, serve};
 pub(crate) use operated::time_text;
 pub use operated::{Operated, ReloadOutcome};
+pub(crate) use snapshot::RESTART_REASONS;
 pub use snapshot::{
     Count, RelayState, SKIPPED, SlotMetrics, Snapshot, TopicCount, UnavailableTopic,
     UnavailableTopics,

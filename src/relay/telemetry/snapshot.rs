@@ -107,6 +107,20 @@ impl UnavailableTopics {
 /// The operation under which [`Snapshot::ignored`] counts rows left out by policy.
 pub const SKIPPED: &str = "skipped";
 
+/// Every reason that [`Snapshot::restarts`] counts sessions under, so that each is shown from 0 on and an increase
+/// from 0 to 1 is seen.
+pub(crate) const RESTART_REASONS: [&str; 9] = [
+    "postgres",
+    "postgres_shutdown",
+    "kafka",
+    "batch_refused",
+    "ambiguous_commit",
+    "fenced",
+    "login_refused",
+    "pipeline",
+    "other",
+];
+
 /// One label value and its count.
 pub type Count = (&'static str, u64);
 

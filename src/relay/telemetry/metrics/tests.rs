@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::*;
 
@@ -164,6 +165,47 @@ fn exactly_one_state_is_on() {
     let on: Vec<_> = families["postrider_state"].1.iter().filter(|s| s.2 > 0.5).collect();
     assert_eq!(on.len(), 1);
     assert_eq!(on[0].1[0].1, "streaming");
+}
+
+#[test]
+fn readiness_is_that_of_the_probe_and_names_the_check_that_fails() {
+    let mut view = full_view();
+    let samples = |view: &View, name: &str| parse(&page(view))[name].1.clone();
+    for (broker_connected, expected) in [(true, vec![]), (false, vec!["kafka"])] {
+        let last_progress = Some(Instant::now());
+        let snapshot = (*view.snapshot).clone();
+        view.snapshot = Arc::new(Snapshot { broker_connected, last_progress, ..snapshot });
+        let is_ready = samples(&view, "postrider_ready")[0].2 > 0.5;
+        assert_eq!(is_ready, readiness(&view, Role::Any).ok);
+        let failing = samples(&view, "postrider_ready_check").into_iter();
+        let failing = failing.filter(|(_, _, value)| *value < 0.5);
+        let failing: Vec<String> = failing.map(|(_, labels, _)| labels[0].1.clone()).collect();
+        assert_eq!(failing, expected);
+        assert_eq!(is_ready, failing.is_empty());
+    }
+}
+
+/// Prometheus sees no increase of a counter that appears with its first event.
+#[test]
+fn every_reason_is_shown_from_zero_on() {
+    let mut view = full_view();
+    let counted = |view: &View, name: &str| parse(&page(view))[name].1.clone();
+    let restarts = counted(&view, "postrider_restarts_total");
+    assert_eq!(
+        restarts.len(),
+        RESTART_REASONS.len(),
+        "one more would be a reason that no list has"
+    );
+    assert!((restarts.iter().map(|sample| sample.2).sum::<f64>() - 1.0).abs() < f64::EPSILON);
+    view.snapshot = Arc::default();
+    for (name, reasons) in [
+        ("postrider_restarts_total", RESTART_REASONS.len()),
+        ("postrider_rejections_total", RejectionCode::ALL.len()),
+    ] {
+        let samples = counted(&view, name);
+        assert_eq!(samples.len(), reasons);
+        assert!(samples.iter().all(|sample| sample.2 == 0.0), "{samples:?}");
+    }
 }
 
 #[test]
