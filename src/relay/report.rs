@@ -254,17 +254,21 @@ impl Reporter {
     }
 
     fn measure_latency(&mut self, pipeline: &mut Pipeline) {
-        let mut settled = pipeline.drain_settled_times_us().peekable();
-        if settled.peek().is_none() {
-            return;
+        let (settled, traces) = pipeline.drain_settled_times_us();
+        let mut settled = settled.peekable();
+        if settled.peek().is_some() {
+            let now = unix_us();
+            for commit_time in settled {
+                // The server's clock may be ahead of ours; an impossible latency counts as none.
+                let age = u64::try_from(now.saturating_sub(commit_time)).unwrap_or(0);
+                self.current.commit_to_confirm.record(age);
+                self.current.transactions_settled += 1;
+                if let Some(context) = traces.settled(commit_time) {
+                    self.current.exemplars.keep(context.trace_id, age, now);
+                }
+            }
         }
-        let now = unix_us();
-        for commit_time in settled {
-            // The server's clock may be ahead of ours; an impossible latency counts as none.
-            let age = u64::try_from(now.saturating_sub(commit_time)).unwrap_or(0);
-            self.current.commit_to_confirm.record(age);
-            self.current.transactions_settled += 1;
-        }
+        traces.arm();
     }
 
     fn gather(&mut self, pipeline: &Pipeline, source: &impl FrameSource) {

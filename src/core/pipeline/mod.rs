@@ -35,6 +35,7 @@ mod resume;
 mod step;
 mod stream_position;
 mod suspects;
+mod trace_sampler;
 mod translator;
 
 use crate::frame::Frame;
@@ -58,6 +59,7 @@ pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use resume::ResumeCheck;
 pub use step::{Answer, Handled, Outgoing, OwnedOutgoing, SentDeadLetter, Skipped};
 pub use suspects::{RefusalAnalysis, Suspects};
+pub use trace_sampler::TraceSampler;
 pub use translator::Translator;
 
 use rejected::{Rejected, check_letters, is_dead_letter, rejected};
@@ -89,6 +91,7 @@ pub struct Pipeline {
     has_unsent: bool,
     /// The rows that are not sent again of the transaction that they belong to.
     left_out: Option<PartialTransaction>,
+    traces: TraceSampler,
 }
 
 impl Pipeline {
@@ -111,6 +114,7 @@ impl Pipeline {
             suspects: Suspects::default(),
             has_unsent: false,
             left_out: None,
+            traces: TraceSampler::default(),
         }
     }
 
@@ -212,6 +216,7 @@ impl Pipeline {
             Ok(Some(record)) => match self.suspects.judge((row.position(), sent_us), &record) {
                 Ok(alone) => {
                     let (topic, weight) = (record.topic, record.weight());
+                    self.traces.consider(&record, row.position().commit_time.unix_us());
                     let taken = self.ledger.send(weight, |ticket| {
                         send(&Outgoing { record, ticket, rejection: None, alone })
                     });
@@ -312,9 +317,9 @@ impl Pipeline {
     }
 
     /// Commit times, in microseconds since the Unix epoch, of the transactions that settled since
-    /// the last call; see [`Ledger::drain_settled_times`].
-    pub fn drain_settled_times_us(&mut self) -> std::vec::Drain<'_, i64> {
-        self.ledger.drain_settled_times()
+    /// the last call; see [`Ledger::drain_settled_times`]. And what was picked of their traces.
+    pub fn drain_settled_times_us(&mut self) -> (std::vec::Drain<'_, i64>, &mut TraceSampler) {
+        (self.ledger.drain_settled_times(), &mut self.traces)
     }
 
     /// Whether dead letters go to this topic.

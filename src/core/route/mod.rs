@@ -56,4 +56,4 @@ pub use spec::{
 };
 pub use template::{TopicTemplate, WHOLE_VALUE};
 pub use topics::{PROGRESS_PREFIX, TopicsSpec, as_compared, check_beginning, check_topic};
-pub use trace::TRACEPARENT_HEADER;
+pub use trace::{TRACEPARENT_HEADER, TraceContext};

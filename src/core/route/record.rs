@@ -9,6 +9,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use smallvec::SmallVec;
 
+use super::trace::{TRACEPARENT_HEADER, TraceContext};
+
 /// Header name and value in wire order; `None` is Kafka's null value. Repeated names are kept.
 /// Eight fit inline, more spill to the heap.
 pub type Headers<'a> = SmallVec<[(&'a str, Option<&'a [u8]>); 8]>;
@@ -63,6 +65,13 @@ impl Record<'_> {
     /// message sizes are held against.
     pub fn wire_size_max(&self) -> usize {
         RECORD_OVERHEAD_BYTES + self.headers.len() * HEADER_OVERHEAD_BYTES + self.weight()
+    }
+
+    /// The trace that its `traceparent` names, if it has a valid one.
+    pub fn trace(&self) -> Option<TraceContext> {
+        let mut headers = self.headers.iter();
+        let (_, text) = headers.find(|(name, _)| *name == TRACEPARENT_HEADER)?;
+        TraceContext::parse((*text)?)
     }
 
     /// A copy that owns its bytes.

@@ -1,14 +1,70 @@
-//! Reads a W3C trace context from a column.
+//! Reads a W3C trace context from a column, and a header's.
 //!
 //! Input: the column's text: a bare `traceparent`, or Java properties as Debezium's outbox libraries write
-//! them (`traceparent=00-..` in lines of `name=value`). Output: the value for one header. It is not
-//! validated.
+//! them (`traceparent=00-..` in lines of `name=value`). Output: the value for one header, which is not
+//! validated. Input: a header's value. Output: a [`TraceContext`], if it is a valid one.
 
 /// W3C Trace Context's header.
 pub const TRACEPARENT_HEADER: &str = "traceparent";
 
 /// Its companion, which only properties hold.
 pub(super) const TRACESTATE_HEADER: &str = "tracestate";
+
+/// The bytes of version 00: `00-` trace id `-` span id `-` flags. Later versions begin in the same way.
+const BYTES: usize = 55;
+
+/// The trace that a row belongs to, and the span that wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TraceContext {
+    /// Not all zero.
+    pub trace_id: [u8; 16],
+    /// Not all zero.
+    pub span_id: [u8; 8],
+    /// Whether whoever began the trace keeps it.
+    pub is_sampled: bool,
+}
+
+impl TraceContext {
+    /// Of a `traceparent`; without allocation.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let text = text.trim_ascii();
+        let (fixed, rest) = text.split_first_chunk::<BYTES>()?;
+        let is_first_version = fixed.starts_with(b"00-");
+        let is_whole = rest.is_empty() || (!is_first_version && rest.starts_with(b"-"));
+        let (mut version, mut flags) = ([0; 1], [0; 1]);
+        let mut context = Self { trace_id: [0; 16], span_id: [0; 8], is_sampled: false };
+        let mut parts = fixed.split(|&byte| byte == b'-');
+        decode(parts.next()?, &mut version)?;
+        decode(parts.next()?, &mut context.trace_id)?;
+        decode(parts.next()?, &mut context.span_id)?;
+        decode(parts.next()?, &mut flags)?;
+        context.is_sampled = flags[0] & 1 == 1;
+        let has_ids = context.trace_id != [0; 16] && context.span_id != [0; 8];
+        (is_whole && has_ids && version != [0xff]).then_some(context)
+    }
+
+    /// 32 hexadecimal digits.
+    pub fn trace_id(&self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.trace_id))
+    }
+}
+
+/// Lower-case hexadecimal digits of exactly as many bytes.
+fn decode(digits: &[u8], bytes: &mut [u8]) -> Option<()> {
+    let digit = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    if digits.len() != 2 * bytes.len() {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let &[high, low] = pair else { return None };
+        *byte = (digit(high)? << 4) | digit(low)?;
+    }
+    Some(())
+}
 
 /// Whether the text is a `traceparent` as it stands, not properties.
 pub(super) fn is_bare(text: &[u8]) -> bool {
@@ -72,6 +128,31 @@ mod tests {
     #[test]
     fn a_bare_value_is_told_from_properties() {
         assert!(is_bare(TRACE.as_bytes()) && is_bare(b"") && !is_bare(b"traceparent=x"));
+    }
+
+    #[test]
+    fn a_context_is_read_or_is_none() {
+        let context = TraceContext::parse(TRACE.as_bytes()).unwrap();
+        assert_eq!(context.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert_eq!(context.span_id, [0, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]);
+        assert!(context.is_sampled);
+        let sampled = |text: &str| TraceContext::parse(text.as_bytes()).map(|it| it.is_sampled);
+        assert_eq!(sampled(&format!(" {}0 ", &TRACE[..54])), Some(false));
+        assert_eq!(sampled(&format!("cc{}-more", &TRACE[2..])), Some(true));
+        for text in [
+            "",
+            &TRACE[1..],
+            &TRACE.to_uppercase(),
+            &format!("{TRACE}-more"),
+            &format!("cc{}more", &TRACE[2..]),
+            &format!("ff{}", &TRACE[2..]),
+            &TRACE.replace('-', "_"),
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e47361-0f067aa0ba902b7-01",
+        ] {
+            assert_eq!(sampled(text), None, "{text}");
+        }
     }
 
     #[test]

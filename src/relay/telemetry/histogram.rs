@@ -21,8 +21,7 @@ pub struct Histogram {
 impl Histogram {
     /// Counts one duration, in microseconds.
     pub fn record(&mut self, microseconds: u64) {
-        let bucket = BOUNDS_US.partition_point(|&bound| bound < microseconds);
-        if let Some(count) = self.counts.get_mut(bucket) {
+        if let Some(count) = self.counts.get_mut(bucket(microseconds)) {
             *count = count.saturating_add(1);
         }
         self.sum_us = self.sum_us.saturating_add(microseconds);
@@ -45,6 +44,12 @@ impl Histogram {
             *below = below.saturating_add(count);
             Some((bound, *below))
         })
+    }
+
+    /// Bound in microseconds and how many durations were at or below it, and above the bound before it; `None` is no
+    /// bound.
+    pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
+        BOUNDS_US.iter().copied().map(Some).chain([None]).zip(self.counts)
     }
 
     /// What was counted since `earlier`, a former state of this histogram.
@@ -76,6 +81,53 @@ impl Histogram {
     }
 }
 
+/// The bucket of a duration in microseconds.
+fn bucket(microseconds: u64) -> usize {
+    BOUNDS_US.partition_point(|&bound| bound < microseconds)
+}
+
+/// A transaction that stands for a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exemplar {
+    /// The trace of one of its rows.
+    pub trace_id: [u8; 16],
+    /// Its duration in microseconds.
+    pub us: u64,
+    /// When it was measured, in microseconds since the Unix epoch.
+    pub unix_us: i64,
+}
+
+/// The newest exemplar of each bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Exemplars([Option<Exemplar>; BOUNDS_US.len() + 1]);
+
+impl Exemplars {
+    /// Takes the place of the one that its bucket had.
+    pub fn keep(&mut self, trace_id: [u8; 16], us: u64, unix_us: i64) {
+        if let Some(slot) = self.0.get_mut(bucket(us)) {
+            *slot = Some(Exemplar { trace_id, us, unix_us });
+        }
+    }
+
+    /// Those that there are, with their bucket.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &Exemplar)> + '_ {
+        self.0.iter().enumerate().filter_map(|(bucket, slot)| Some((bucket, slot.as_ref()?)))
+    }
+
+    /// The newer one of each bucket.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let mut all = *self;
+        for (_, one) in other.iter() {
+            let is_newer = |slot: &Option<Exemplar>| slot.is_none_or(|it| it.unix_us < one.unix_us);
+            if all.0.get(bucket(one.us)).is_some_and(is_newer) {
+                all.keep(one.trace_id, one.us, one.unix_us);
+            }
+        }
+        all
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +150,19 @@ mod tests {
         assert_eq!(histogram.quantile_us(990), Some(1_000));
         assert_eq!(histogram.quantile_us(1000), Some(50_000));
         assert_eq!(histogram.sum_us(), 99 * 900 + 40_000);
+    }
+
+    #[test]
+    fn the_newest_exemplar_of_a_bucket_is_kept() {
+        let (mut one, mut other) = (Exemplars::default(), Exemplars::default());
+        one.keep([1; 16], 700, 10);
+        one.keep([2; 16], 900, 20);
+        other.keep([3; 16], 800, 15);
+        other.keep([4; 16], 70_000_000, 5);
+        for all in [one.and(&other), other.and(&one)] {
+            let kept: Vec<_> = all.iter().map(|(bucket, one)| (bucket, one.trace_id[0])).collect();
+            assert_eq!(kept, [(4, 2), (BOUNDS_US.len(), 4)]);
+        }
     }
 
     proptest! {

@@ -52,6 +52,7 @@ fn both(one: Snapshot, other: Snapshot) -> Snapshot {
         in_flight_bytes: one.in_flight_bytes + other.in_flight_bytes,
         back_pressure: one.back_pressure + other.back_pressure,
         commit_to_confirm: one.commit_to_confirm.and(&other.commit_to_confirm),
+        exemplars: one.exemplars.and(&other.exemplars),
         oldest_unacknowledged_us: [one.oldest_unacknowledged_us, other.oldest_unacknowledged_us]
             .into_iter()
             .flatten()

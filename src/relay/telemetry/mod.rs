@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use health::{Check, Health, Role, STALL, STALL_HELP, liveness, readiness};
-pub use histogram::{BOUNDS_US, Histogram};
+pub use histogram::{BOUNDS_US, Exemplar, Exemplars, Histogram};
 pub use http::{HttpError, Listener, serve};
 pub(crate) use operated::time_text;
 pub use operated::{Operated, ReloadOutcome};

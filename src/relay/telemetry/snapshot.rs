@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::histogram::Histogram;
+use super::histogram::{Exemplars, Histogram};
 
 /// What the relay is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -169,6 +169,8 @@ pub struct Snapshot {
     pub back_pressure: Duration,
     /// From the commit in Postgres to the broker's confirmation, per transaction.
     pub commit_to_confirm: Histogram,
+    /// Of each of its buckets a transaction whose trace is kept.
+    pub exemplars: Exemplars,
     /// When the oldest transaction that is not wholly confirmed was committed, in microseconds since the
     /// Unix epoch; `None` when there is none.
     pub oldest_unacknowledged_us: Option<i64>,

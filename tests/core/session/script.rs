@@ -248,7 +248,7 @@ impl Script {
 
     fn books(&mut self) -> String {
         let in_flight = self.pipeline.in_flight();
-        let times: Vec<_> = self.pipeline.drain_settled_times_us().map(since_2000).collect();
+        let times: Vec<_> = self.pipeline.drain_settled_times_us().0.map(since_2000).collect();
         format!(
             "settled {}, {} records and {} transactions in flight, {}{}, oldest {:?}, settled times {times:?}",
             self.pipeline.settled(),
