@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
@@ -25,6 +27,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
+
+use crate::prometheus::{Format, Metrics, render};
 
 /// How long a connection may take to send the head of a request, its first or the next one. Above
 /// the quarter of a minute between two scrapes, so that those go over one connection.
@@ -41,6 +45,14 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that may be open at once, by the limit of descriptors that this process has.
 pub fn connections_max() -> usize {
     share_of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+}
+
+/// The answer to a scrape with these headers.
+pub fn metrics_response(metrics: impl Metrics, headers: &HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let format = Format::accepted(accept.unwrap_or_default());
+    let about = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+    (about, render(metrics, format)).into_response()
 }
 
 fn share_of(descriptors: u64) -> usize {

@@ -20,5 +20,6 @@ pub mod backoff;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod log_throttle;
+#[cfg(feature = "http")]
 pub mod prometheus;
 pub mod units;

@@ -1,85 +1,343 @@
-//! Writes metrics in Prometheus's text format, version 0.0.4.
+//! Metrics as Prometheus and OpenMetrics read them, encoded by the crate `prometheus-client`.
 //!
-//! Input: names, help, labels and numbers. Output: a page. Invariant: HELP and TYPE precede a family's
-//! first sample; a name that ends in `_total` is a counter's; labels are escaped.
+//! Input: [`Metrics`] as they are at the moment of a scrape, and the request's `Accept`. Output: a page in the
+//! [`Format`] that was asked for. Invariant: names are the same in both formats; a name that ends in `_total` is a
+//! counter's, one in `_info` holds facts, every other a gauge's or a histogram's; nothing is kept between two
+//! scrapes, so that no state is held twice.
 //!
-//! Written by hand, since the crate `prometheus-client` (0.25) writes only OpenMetrics: there a counter's
-//! HELP and TYPE lack `_total`, and the page ends in `# EOF`, which readers of this version do not expect.
+//! Exemplars are appended to the lines of their buckets here: the crate (0.26) writes only those that its own
+//! histogram has observed one by one, and what is scraped here are snapshots of sums.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::{self, Debug, Write as _};
+use std::time::Duration;
 
-/// The media type of a page.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, prometheus_text, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 
 /// Name and value of each label.
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// Families of metrics whose names begin alike. Writing to a string cannot fail.
-pub struct Page {
-    prefix: &'static str,
-    text: String,
+/// What a page is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus's text format, version 0.0.4: for whoever does not ask for another.
+    Text,
+    /// OpenMetrics 1.0.0, which has exemplars. Prometheus asks for it.
+    OpenMetrics,
 }
 
-impl Page {
-    /// An empty page, whose names begin so.
-    pub const fn new(prefix: &'static str) -> Self {
-        Self { prefix, text: String::new() }
-    }
-
-    /// The page so far, whose next families begin otherwise.
-    #[must_use]
-    pub fn then(self, prefix: &'static str) -> Self {
-        Self { prefix, ..self }
-    }
-
-    /// The page as it is served.
-    pub fn into_text(self) -> String {
-        self.text
-    }
-
-    /// Begins a family of counters or gauges.
-    pub fn family(&mut self, name: &str, help: &str) {
-        self.family_of(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
-    }
-
-    /// Begins a family of this kind.
-    pub fn family_of(&mut self, name: &str, kind: &str, help: &str) {
-        let prefix = self.prefix;
-        let _ = writeln!(self.text, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}");
-    }
-
-    /// One number of the family that was begun last.
-    pub fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
-        let _ = write!(self.text, "{}{name}", self.prefix);
-        for (index, (label, text)) in labels.iter().enumerate() {
-            let open = if index == 0 { '{' } else { ',' };
-            let _ = write!(self.text, "{open}{label}=\"{}\"", escaped(text));
+impl Format {
+    /// The one that a request accepts: OpenMetrics where it is named and nothing else is preferred.
+    pub fn accepted(accept: &str) -> Self {
+        let mut best = [0.0_f32; 2];
+        for entry in accept.split(',') {
+            let mut parts = entry.split(';').map(str::trim);
+            let media_type = parts.next().unwrap_or_default();
+            let mut weight = 1.0_f32;
+            let mut is_known = true;
+            for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+                match name.trim() {
+                    "q" => weight = value.trim().parse().unwrap_or(0.0),
+                    "version" if media_type.starts_with("application/") => {
+                        is_known = matches!(value.trim_matches([' ', '"']), "1.0.0" | "0.0.1");
+                    }
+                    _ => {}
+                }
+            }
+            let [open_metrics, text] = &mut best;
+            match media_type.to_ascii_lowercase().as_str() {
+                "application/openmetrics-text" if is_known => {
+                    *open_metrics = open_metrics.max(weight);
+                }
+                "text/plain" | "text/*" | "*/*" => *text = text.max(weight),
+                _ => {}
+            }
         }
-        let close = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(self.text, "{close} {value}");
+        let [open_metrics, text] = best;
+        if open_metrics > 0.0 && open_metrics >= text { Self::OpenMetrics } else { Self::Text }
+    }
+
+    /// The media type of such a page.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => prometheus_text::CONTENT_TYPE,
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// One scrape's metrics.
+pub trait Metrics: Debug + Send + Sync + 'static {
+    /// Writes them all.
+    fn write(&self, page: &mut Page<'_>) -> fmt::Result;
+
+    /// Single observations that stand for a bucket of a histogram, by which a trace is found.
+    fn exemplars(&self) -> Vec<Exemplar> {
+        Vec::new()
+    }
+}
+
+/// One observation of a histogram's bucket.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exemplar {
+    /// The histogram's whole name.
+    pub histogram: &'static str,
+    /// Its bucket, from 0.
+    pub bucket: usize,
+    /// 32 hexadecimal digits.
+    pub trace_id: String,
+    /// What was observed.
+    pub value: f64,
+    /// When, in microseconds since the Unix epoch.
+    pub unix_us: i64,
+}
+
+/// The page of these metrics.
+pub fn render(metrics: impl Metrics, format: Format) -> String {
+    let exemplars = if format == Format::OpenMetrics { metrics.exemplars() } else { Vec::new() };
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape(metrics)));
+    let mut page = String::new();
+    let written = match format {
+        Format::Text => prometheus_text::encode(&mut page, &registry),
+        Format::OpenMetrics => text::encode(&mut page, &registry),
+    };
+    if written.is_err() {
+        unreachable!("writing to a string cannot fail");
+    }
+    if exemplars.is_empty() { page } else { with_exemplars(&page, &exemplars) }
+}
+
+#[derive(Debug)]
+struct Scrape<M>(M);
+
+impl<M: Metrics> Collector for Scrape<M> {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0.write(&mut Page { prefix: "", name: String::new(), encoder })
+    }
+}
+
+fn with_exemplars(page: &str, exemplars: &[Exemplar]) -> String {
+    let mut text = String::with_capacity(page.len() + 128 * exemplars.len());
+    let mut bucket = 0;
+    let mut before = "";
+    for line in page.lines() {
+        text.push_str(line);
+        let name = line.split_once('{').and_then(|(name, _)| name.strip_suffix("_bucket"));
+        if let Some(name) = name {
+            bucket = if before == name { bucket + 1 } else { 0 };
+            let is_its = |one: &&Exemplar| one.histogram == name && one.bucket == bucket;
+            if let Some(Exemplar { trace_id, value, unix_us, .. }) = exemplars.iter().find(is_its) {
+                let (seconds, fraction) =
+                    (unix_us.div_euclid(1_000_000), unix_us.rem_euclid(1_000_000));
+                let _ = write!(
+                    text,
+                    " # {{trace_id=\"{trace_id}\"}} {value:?} {seconds}.{fraction:06}"
+                );
+            }
+        }
+        before = name.unwrap_or_default();
+        text.push('\n');
+    }
+    text
+}
+
+/// Where families are written.
+pub struct Page<'a> {
+    prefix: &'static str,
+    name: String,
+    encoder: DescriptorEncoder<'a>,
+}
+
+impl Page<'_> {
+    /// The names of what follows begin so.
+    pub const fn begin_names(&mut self, prefix: &'static str) {
+        self.prefix = prefix;
+    }
+
+    /// Begins a family of counters (`.._total`), facts (`.._info`) or gauges.
+    pub fn family(&mut self, name: &str, help: &str) -> Result<Family<'_>, fmt::Error> {
+        let (name, kind) = if let Some(name) = name.strip_suffix("_total") {
+            (name, MetricType::Counter)
+        } else if let Some(name) = name.strip_suffix("_info") {
+            (name, MetricType::Info)
+        } else {
+            (name, MetricType::Gauge)
+        };
+        Ok(Family { encoder: self.descriptor(name, help, kind)?, kind })
     }
 
     /// A family of one number.
-    pub fn single(&mut self, name: &str, help: &str, value: impl Display) {
-        self.family(name, help);
-        self.sample(name, &[], value);
+    pub fn single(&mut self, name: &str, help: &str, value: impl Into<Number>) -> fmt::Result {
+        self.family(name, help)?.sample(&[], value)
+    }
+
+    /// A histogram of upper bounds and the observations in each bucket; the last bound is infinite.
+    pub fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        (buckets, sum): (&[(f64, u64)], f64),
+    ) -> fmt::Result {
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let mut encoder = self.descriptor(name, help, MetricType::Histogram)?;
+        encoder.encode_histogram::<[(&str, &str); 0]>(sum, count, buckets, None)
+    }
+
+    fn descriptor(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'_>, fmt::Error> {
+        self.name.clear();
+        self.name.push_str(self.prefix);
+        self.name.push_str(name);
+        self.encoder.encode_descriptor(&self.name, help, None, kind)
     }
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+/// A family that was begun.
+pub struct Family<'a> {
+    encoder: MetricEncoder<'a>,
+    kind: MetricType,
+}
+
+impl Family<'_> {
+    /// One number of it.
+    pub fn sample(&mut self, labels: Labels<'_>, value: impl Into<Number>) -> fmt::Result {
+        let mut encoder = self.encoder.encode_family(&labels)?;
+        match (self.kind, value.into()) {
+            (MetricType::Counter, Number::Whole(value)) => {
+                encoder.encode_counter::<[(&str, &str); 0], _, f64>(&value, None)
+            }
+            (MetricType::Counter, Number::Real(value)) => {
+                encoder.encode_counter::<[(&str, &str); 0], _, f64>(&value, None)
+            }
+            (MetricType::Info, _) => encoder.encode_info(&[("", ""); 0]),
+            (_, Number::Whole(value)) => encoder.encode_gauge(&value),
+            (_, Number::Real(value)) => encoder.encode_gauge(&value),
+        }
+    }
+
+    /// Facts, as labels.
+    pub fn facts(&mut self, labels: Labels<'_>) -> fmt::Result {
+        self.sample(labels, 1_u64)
+    }
+}
+
+/// The value of a sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Number {
+    /// A count or a size.
+    Whole(u64),
+    /// Seconds, a ratio.
+    Real(f64),
+}
+
+impl From<u64> for Number {
+    fn from(number: u64) -> Self {
+        Self::Whole(number)
+    }
+}
+
+impl From<bool> for Number {
+    fn from(yes: bool) -> Self {
+        Self::Whole(yes.into())
+    }
+}
+
+impl From<Duration> for Number {
+    /// In seconds.
+    fn from(time: Duration) -> Self {
+        Self::Real(time.as_secs_f64())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[derive(Debug)]
+    struct Example;
+
+    impl Metrics for Example {
+        fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+            page.begin_names("shop_");
+            page.single("orders_total", "orders placed", 7)?;
+            page.family("build_info", "what runs")?.facts(&[("version", "a\"b\\c\nd")])?;
+            page.single("age_seconds", "how old", Duration::from_millis(1500))?;
+            page.histogram("time_seconds", "took", (&[(0.5, 3), (f64::INFINITY, 1)], 2.5))
+        }
+
+        fn exemplars(&self) -> Vec<Exemplar> {
+            let trace_id = "4bf92f3577b34da6a3ce929d0e0e4736".to_owned();
+            let (histogram, value) = ("shop_time_seconds", 0.25);
+            vec![Exemplar { histogram, bucket: 0, trace_id, value, unix_us: 1_000_250_000 }]
+        }
+    }
+
     #[test]
-    fn a_number_is_three_lines() {
-        let mut page = Page::new("shop_");
-        page.single("orders_total", "orders placed", 7);
-        let lines = "# HELP shop_orders_total orders placed\n# TYPE shop_orders_total counter\n\
-                     shop_orders_total 7\n";
-        assert_eq!(page.into_text(), lines);
+    fn both_formats_have_the_same_names() {
+        let expected = "\
+# HELP shop_orders_total orders placed
+# TYPE shop_orders_total counter
+shop_orders_total 7
+# HELP shop_build_info what runs
+# TYPE shop_build_info gauge
+shop_build_info{version=\"a\\\"b\\\\c\\nd\"} 1
+# HELP shop_age_seconds how old
+# TYPE shop_age_seconds gauge
+shop_age_seconds 1.5
+# HELP shop_time_seconds took
+# TYPE shop_time_seconds histogram
+shop_time_seconds_bucket{le=\"0.5\"} 3
+shop_time_seconds_bucket{le=\"+Inf\"} 4
+shop_time_seconds_sum 2.5
+shop_time_seconds_count 4
+";
+        assert_eq!(render(Example, Format::Text), expected);
+        let expected = "\
+# HELP shop_orders orders placed
+# TYPE shop_orders counter
+shop_orders_total 7
+# HELP shop_build what runs
+# TYPE shop_build info
+shop_build_info{version=\"a\\\"b\\\\c\\nd\"} 1
+# HELP shop_age_seconds how old
+# TYPE shop_age_seconds gauge
+shop_age_seconds 1.5
+# HELP shop_time_seconds took
+# TYPE shop_time_seconds histogram
+shop_time_seconds_sum 2.5
+shop_time_seconds_count 4
+shop_time_seconds_bucket{le=\"0.5\"} 3 # {trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\"} 0.25 1000.250000
+shop_time_seconds_bucket{le=\"+Inf\"} 4
+# EOF
+";
+        assert_eq!(render(Example, Format::OpenMetrics), expected);
+    }
+
+    #[test]
+    fn open_metrics_are_for_whoever_asks_for_them() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                          application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;q=0.3,\
+                          text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+        for (accept, format) in [
+            ("", Format::Text),
+            ("*/*", Format::Text),
+            ("text/html,application/xhtml+xml,*/*;q=0.8", Format::Text),
+            ("text/plain;version=0.0.4", Format::Text),
+            ("application/openmetrics-text;q=0.1, text/plain", Format::Text),
+            ("application/openmetrics-text;q=0", Format::Text),
+            ("application/openmetrics-text;version=2.0.0", Format::Text),
+            ("application/openmetrics-text", Format::OpenMetrics),
+            ("Application/OpenMetrics-Text; version=\"1.0.0\", */*", Format::OpenMetrics),
+            (prometheus, Format::OpenMetrics),
+        ] {
+            assert_eq!(Format::accepted(accept), format, "{accept}");
+        }
     }
 }

@@ -1,17 +1,18 @@
 //! Liveness and readiness probes and metrics of a service, as HTTP routes.
 //!
 //! Input: the database pool, the service's metrics, read at each scrape, and its consumer, if it has one.
-//! Output: `/livez`, `/readyz` and `/metrics` in Prometheus's text format. Invariant: `/readyz` succeeds only
+//! Output: `/livez`, `/readyz` and `/metrics` for Prometheus. Invariant: `/readyz` succeeds only
 //! while the database accepts writes and, where the service is useless without its consumer, while the
 //! consumer works.
 
 use std::error::Error as _;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use deadpool_postgres::{Object, Pool, PoolError};
@@ -19,7 +20,8 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::error::is_login_refused;
 use postrider_patterns::inbox::{ConsumerCounters, ConsumerSnapshot, ConsumerStatus};
-use postrider_service::prometheus::{CONTENT_TYPE, Page};
+use postrider_service::http::metrics_response;
+use postrider_service::prometheus::{Metrics, Page};
 
 const UNAVAILABLE: &str = "the database does not answer";
 const READ_ONLY: &str = "the database is read-only";
@@ -114,13 +116,13 @@ fn is_refused(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-async fn metrics(State(probes): State<Probes>) -> Response {
+async fn metrics(State(probes): State<Probes>, headers: HeaderMap) -> Response {
     let mut all = (probes.counts)();
     if let Some(ServiceConsumer { counters, .. }) = &probes.consumer {
         all.extend(counts(&counters.snapshot()));
         all.extend(gauges(&counters.status()));
     }
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(&all)).into_response()
+    metrics_response(ShopMetrics(all), &headers)
 }
 
 /// What a consumer has done.
@@ -164,12 +166,14 @@ fn gauges(status: &ConsumerStatus) -> Vec<Metric> {
     [partitions, lag, waiting].into_iter().filter_map(known).collect()
 }
 
-fn text(counts: &[Metric]) -> String {
-    let mut page = Page::new("");
-    for (name, help, value) in counts {
-        page.single(name, help, value);
+/// What is scraped of a service.
+#[derive(Debug)]
+struct ShopMetrics(Vec<Metric>);
+
+impl Metrics for ShopMetrics {
+    fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|&(name, help, value)| page.single(name, help, value))
     }
-    page.into_text()
 }
 
 #[cfg(test)]
@@ -178,9 +182,10 @@ mod tests {
 
     use axum::body;
     use axum::extract::State;
-    use axum::http::StatusCode;
+    use axum::http::{HeaderMap, StatusCode};
+    use postrider_service::prometheus::{Format, render};
 
-    use super::{ConsumerStatus, Probes, gauges, metrics, ready, text};
+    use super::{ConsumerStatus, Probes, ShopMetrics, gauges, metrics, ready};
     use crate::settings::{database, pool};
 
     /// Its database is nowhere.
@@ -211,13 +216,15 @@ mod tests {
 
     #[tokio::test]
     async fn gauges_without_a_value_are_omitted() {
-        let answer = metrics(State(probes().with_optional_consumer(Arc::default()))).await;
+        let answer =
+            metrics(State(probes().with_optional_consumer(Arc::default())), HeaderMap::default())
+                .await;
         let bytes = body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
         let page = String::from_utf8(bytes.to_vec()).unwrap();
         assert!(page.contains("# TYPE shop_consumer_partitions gauge\n"), "{page}");
         assert!(!page.contains("lag"), "{page}");
         let known = ConsumerStatus { lag_messages: Some(7), ..ConsumerStatus::default() };
-        let page = text(&gauges(&known));
+        let page = render(ShopMetrics(gauges(&known)), Format::Text);
         assert!(page.contains("\nshop_consumer_lag_messages 7\n"), "{page}");
     }
 }

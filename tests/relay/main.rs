@@ -21,6 +21,7 @@ mod doctor;
 mod http;
 mod kafka;
 mod load;
+mod metrics;
 mod operate;
 mod poll;
 mod postgres;

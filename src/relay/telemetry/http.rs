@@ -9,15 +9,16 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use axum::extract::{RawQuery, State as Extract};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 
 use super::dashboard::Dashboard;
 use super::health::{Health, Role, liveness, readiness};
-use super::{Telemetry, metrics, process};
+use super::metrics::RelayMetrics;
+use super::{Telemetry, process};
 use crate::admin::{Access, Admin};
-use postrider_service::{http, prometheus};
+use postrider_service::http::{self, metrics_response};
 
 /// Why there is no HTTP face.
 #[derive(Debug, thiserror::Error)]
@@ -118,9 +119,9 @@ async fn readyz(Extract(telemetry): Extract<Telemetry>, RawQuery(query): RawQuer
     answer(readiness(&telemetry.view(), role))
 }
 
-async fn metrics_page(Extract(telemetry): Extract<Telemetry>) -> Response {
-    let text = metrics::render(&telemetry.view(), telemetry.build(), &process::usage());
-    ([(header::CONTENT_TYPE, prometheus::CONTENT_TYPE)], text).into_response()
+async fn metrics_page(Extract(telemetry): Extract<Telemetry>, headers: HeaderMap) -> Response {
+    let (view, build) = (telemetry.view(), telemetry.build().clone());
+    metrics_response(RelayMetrics { view, build, usage: process::usage() }, &headers)
 }
 
 fn answer(health: Health) -> Response {
@@ -136,8 +137,14 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn fetch(address: SocketAddr, path: &str) -> String {
+        ask(address, path, "*/*").await
+    }
+
+    async fn ask(address: SocketAddr, path: &str, accept: &str) -> String {
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\nconnection: close\r\n\r\n"
+        );
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -175,6 +182,12 @@ mod tests {
         let page = fetch(address, "/metrics").await;
         assert!(page.contains("text/plain; version=0.0.4"), "{page}");
         assert!(page.contains("postrider_state{state=\"standby\"} 1"), "{page}");
+        let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3";
+        let page = ask(address, "/metrics", accept).await;
+        assert!(page.contains("application/openmetrics-text; version=1.0.0"), "{page}");
+        assert!(page.contains("# TYPE postrider_restarts counter\n"), "{page}");
+        assert!(page.contains("\npostrider_restarts_total{reason=\"kafka\"} 0\n"), "{page}");
+        assert!(page.ends_with("# EOF\n"), "{page}");
         assert!(fetch(address, "/").await.starts_with("HTTP/1.1 403"), "a name of somebody else's");
         assert!(fetch(address, "/nowhere").await.starts_with("HTTP/1.1 404"));
         stop.send(()).unwrap();

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::services::stage::Stage;
 use support::http::{Response, get, place};
+use support::promtool;
 use support::wait::{wait_for, wait_until};
 
 pub(crate) const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
@@ -36,6 +37,7 @@ fn a_repeated_request_gets_the_same_response_and_makes_one_order() {
     assert_eq!(stage.count("SELECT sequence FROM outbox"), 1);
     let metrics = get(&service.address, "/metrics").body;
     assert!(metrics.contains("\nshop_requests_new_total 1\n"), "{metrics}");
+    promtool::check_metrics(&metrics);
     assert_eq!(get(&service.address, "/readyz").status, 200);
     service.stop();
 }

@@ -27,6 +27,7 @@ pub mod kafka;
 mod kafka_settings;
 pub mod oracle;
 pub mod postgres;
+pub mod promtool;
 pub mod register;
 pub mod relay;
 pub mod relay_http;

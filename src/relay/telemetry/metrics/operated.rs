@@ -3,22 +3,23 @@
 //! Input: [`Operated`]. Output: families. Invariant: each is there from the start, so that an alert need not ask
 //! whether it is.
 
+use std::fmt;
+
 use crate::telemetry::operated::{Operated, ReloadOutcome};
 use postrider_service::prometheus::Page;
 
-pub(super) fn operated(page: &mut Page, operated: &Operated) {
-    let paused = u8::from(operated.paused_since_us.is_some());
-    page.single("paused", "1 while nothing is read because an operator has said so.", paused);
-    let name = "config_reloads_total";
-    page.family(name, "Times that the configuration was read again, by what became of it.");
+pub(super) fn operated(page: &mut Page<'_>, operated: &Operated) -> fmt::Result {
+    let is_paused = operated.paused_since_us.is_some();
+    page.single("paused", "1 while nothing is read because an operator has said so.", is_paused)?;
+    let help = "Times that the configuration was read again, by what became of it.";
+    let mut family = page.family("config_reloads_total", help)?;
     for (outcome, count) in ReloadOutcome::ALL.into_iter().zip(operated.reloads) {
-        page.sample(name, &[("outcome", outcome.as_str())], count);
+        family.sample(&[("outcome", outcome.as_str())], count)?;
     }
     let help =
         "0 if the configuration that was read last is refused, and the one before is in effect.";
-    let is_good = u8::from(operated.is_config_good());
-    page.single("config_last_reload_successful", help, is_good);
+    page.single("config_last_reload_successful", help, operated.is_config_good())?;
     let help = "When the configuration was last read again, since 1970; 0 if it was not.";
     let seconds = operated.last_reload.map_or(0, |(time_us, _)| time_us / 1_000_000);
-    page.single("config_last_reload_timestamp_seconds", help, seconds);
+    page.single("config_last_reload_timestamp_seconds", help, seconds)
 }

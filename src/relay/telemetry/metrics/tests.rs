@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
+use postrider_service::prometheus::{Format, render};
 
 fn full_view() -> View {
     let mut commit_to_confirm = Histogram::default();
@@ -46,6 +47,10 @@ fn full_view() -> View {
 }
 
 fn page(view: &View) -> String {
+    page_in(view, Format::Text)
+}
+
+fn page_in(view: &View, format: Format) -> String {
     let build = BuildInfo {
         version: "0.1.0".into(),
         git: "a\"b\\c\nd".into(),
@@ -58,7 +63,7 @@ fn page(view: &View) -> String {
         cpu_ticks: Some(150),
         open_files: Some(4),
     };
-    render(view, &build, &usage)
+    render(RelayMetrics { view: view.clone(), build, usage }, format)
 }
 
 /// Splits `name{labels} value`, labels being quoted with escapes.
@@ -225,10 +230,26 @@ fn many_topics_share_one_series() {
 }
 
 #[test]
-fn seconds_are_exact() {
-    for (us, text) in
-        [(0, "0"), (50, "0.00005"), (1_000_000, "1"), (2_500_000, "2.5"), (10_000_000, "10")]
-    {
-        assert_eq!(seconds(us), text);
+fn an_exemplar_stands_in_its_bucket_and_in_no_other_format() {
+    let mut view = full_view();
+    let mut snapshot = (*view.snapshot).clone();
+    snapshot.exemplars.keep([0xab; 16], 900, 1_700_000_000_000_000);
+    snapshot.exemplars.keep([0xcd; 16], 70_000_000, 1_700_000_000_500_000);
+    view.snapshot = Arc::new(snapshot);
+    let text = page_in(&view, Format::OpenMetrics);
+    let trace = "ab".repeat(16);
+    let line = format!(
+        "postrider_commit_to_confirm_seconds_bucket{{le=\"0.001\"}} 3 # {{trace_id=\"{trace}\"}} 0.0009 1700000000.000000\n"
+    );
+    assert!(text.contains(&line), "{text}");
+    assert!(text.contains("le=\"+Inf\"} 4 # {trace_id=\"cd"), "{text}");
+    assert_eq!(text.matches(" # {").count(), 2);
+    assert!(!page(&view).contains("trace_id"));
+}
+
+#[test]
+fn bounds_are_the_numbers_that_a_reader_would_write() {
+    for (us, bound) in [(50, 0.000_05), (2_500, 0.002_5), (1_000_000, 1.0), (60_000_000, 60.0)] {
+        assert_eq!(seconds(us).to_bits(), f64::to_bits(bound));
     }
 }

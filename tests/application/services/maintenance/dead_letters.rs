@@ -19,6 +19,7 @@ fn dead_letters_are_counted_until_they_are_redriven() {
         produce(&stage.bootstrap(), "PaymentProcessed", &Uuid::now_v7().to_string());
     }
     maintain.wait_for(&["\nshop_dead_letter_depth 2\n"]);
+    support::promtool::check_metrics(&get(&maintain.address, "/metrics").body);
     wait_until("the oldest to grow older", || {
         let page = get(&maintain.address, "/metrics").body;
         let age = page.split("\nshop_dead_letter_oldest_seconds ").nth(1).unwrap();
