@@ -23,7 +23,9 @@ use super::failure::CommandFailure;
 use super::needs_slot;
 use super::version;
 use postrider_config::{Config, Effective, Loaded, Shown, SourceMode};
-use postrider_relay::telemetry::{HttpError, Listener, Setting, Telemetry, serve};
+use postrider_relay::telemetry::{
+    HttpError, Listener, Setting, Telemetry, TraceExport, TraceSettings, serve,
+};
 use postrider_relay::{
     ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, run as run_relay,
 };
@@ -87,7 +89,8 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     let telemetry = Telemetry::showing(version::build_info(&config.source.slot), settings);
     let options = options(args, &config);
     let manager = Systemd::of_environment(config.shutdown.grace);
-    let plan = Plan::of(config);
+    let mut plan = Plan::of(config);
+    let export = if args.dry_run { None } else { trace(&mut plan, &telemetry) };
     let is_endless = !args.once && !args.dry_run;
     let code = runtime.block_on(async {
         let (stop_too, told) = (stop.clone(), Vec::new());
@@ -114,6 +117,9 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
         drop(end_http);
         if let Some(operation) = operation {
             operation.end().await;
+        }
+        if let Some(export) = export {
+            export.finish();
         }
         let summary = summary?;
         finish(args, context, &summary)
@@ -148,6 +154,31 @@ async fn deliver_or_print(
     match told.get() {
         Some(error) => Err(broken(error)),
         None => summary.map_err(|error| creates_nothing(CommandFailure::from(error))),
+    }
+}
+
+/// Traces rows, if a collector is named. What is wrong with that stops no row.
+fn trace(plan: &mut Plan, telemetry: &Telemetry) -> Option<TraceExport> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let settings = match TraceSettings::new(&plan.config.traces, variable) {
+        Ok(settings) => settings?,
+        Err(error) => {
+            tracing::warn!(help = "rows are not traced; set it right or unset it", "{error}");
+            return None;
+        }
+    };
+    let endpoint = settings.endpoint().to_string();
+    match settings.start(telemetry.build()) {
+        Ok((traces, export)) => {
+            tracing::info!(endpoint, "tracing rows to an OpenTelemetry collector");
+            telemetry.counts_spans(traces.clone());
+            plan.kafka.traces = traces;
+            Some(export)
+        }
+        Err(error) => {
+            tracing::warn!("cannot trace rows: {error}");
+            None
+        }
     }
 }
 

@@ -15,9 +15,11 @@ use super::mistake::{Mistake, MistakeKind};
 use super::model::{
     Config, DeadLettersSection, HttpSection, KafkaSection, LogSection, MessagesSection,
     OutboxSection, ProgressSection, RetrySection, RouteSection, ShutdownSection, SourceSection,
+    TracesSection,
 };
 use super::reader::SettingsReader;
 use super::rules;
+use super::traces;
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
     Rejected, SourceMode,
@@ -78,6 +80,10 @@ impl SettingsReader<'_> {
                 bind: self.text("http.bind", checks::bind),
                 dashboard: self.switch("http.dashboard"),
                 control: self.control(),
+            }),
+            traces: all!(TracesSection {
+                endpoint: self.text("traces.endpoint", traces::endpoint),
+                max_per_second: self.text("traces.max_per_second", checks::count),
             }),
             retry: self.retry(),
             shutdown: all!(ShutdownSection { grace: self.duration("shutdown.grace") }),

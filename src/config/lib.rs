@@ -44,6 +44,7 @@ mod specs;
 mod table;
 #[cfg(test)]
 mod tests;
+mod traces;
 pub mod typo;
 mod values;
 
@@ -63,6 +64,7 @@ pub use mistake::{ConfigError, Mistake, MistakeKind, SourceLine, SourcePosition,
 pub use model::{
     Config, DeadLettersSection, HttpSection, KafkaSection, LogSection, MessagesSection,
     OutboxSection, ProgressSection, RetrySection, RouteSection, ShutdownSection, SourceSection,
+    TracesSection,
 };
 pub use options::{OptionKind, OptionSpec, PROPERTIES, env_name};
 pub use poll::{BUCKETS, PollMark, PollSection};

@@ -45,6 +45,8 @@ pub struct Config {
     pub dead_letters: DeadLettersSection,
     /// Health and metrics.
     pub http: HttpSection,
+    /// Which rows are traced, and where.
+    pub traces: TracesSection,
     /// How failures are waited out.
     pub retry: RetrySection,
     /// How a clean stop is bounded.
@@ -243,6 +245,15 @@ pub struct HttpSection {
     pub dashboard: bool,
     /// Who may change the relay while it runs.
     pub control: ControlSection,
+}
+
+/// `[traces]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracesSection {
+    /// The collector; `None` leaves it to the environment.
+    pub endpoint: Option<String>,
+    /// Spans a second at most.
+    pub max_per_second: u64,
 }
 
 /// `[retry]`

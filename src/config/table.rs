@@ -12,6 +12,7 @@ use super::control;
 use super::options::{OptionKind, OptionSpec, choice, duration, list, names, size, switch, text};
 use super::poll;
 use super::rule_options;
+use super::traces;
 use super::values::{
     Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, Rejected,
 };
@@ -422,6 +423,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     ),
     control::SOCKET,
     control::TOKEN_FILE,
+    traces::ENDPOINT,
+    traces::MAX_PER_SECOND,
     duration(
         "retry.initial",
         (10, 60_000),

@@ -27,6 +27,7 @@ use super::delivery_failure::{
 use super::first_write_gate::{FirstWriteGate, Report};
 use super::refused_batch::{self, BatchFault, Refusal};
 use super::settings::KafkaSpec;
+use super::traces::TracedRows;
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::{Blame, RefusalCause};
@@ -69,6 +70,8 @@ pub(super) struct Gathered {
     pub(super) answered: u64,
     /// The record under way that was sent alone.
     pub(super) alone: Option<Alone>,
+    /// Rows under way whose traces are kept.
+    pub(super) traced: TracedRows,
     refusals: Vec<Refusal>,
     broken: Option<Broken>,
 }
@@ -121,13 +124,14 @@ impl Deliveries {
     /// A context that has heard nothing yet.
     pub(super) fn new(spec: &KafkaSpec) -> Self {
         let first_writes = FirstWriteGate::new(spec.partitioner);
+        let traced = TracedRows::new(spec.traces.clone());
         Self {
             cautious: spec.cautious,
             topics: spec.topics.clone(),
             served: AtomicU64::new(0),
             reports: AtomicU64::new(0),
             events: Mutex::new(ClientEvents::default()),
-            gathered: Mutex::new(Gathered { first_writes, ..Gathered::default() }),
+            gathered: Mutex::new(Gathered { first_writes, traced, ..Gathered::default() }),
         }
     }
 
@@ -193,10 +197,11 @@ impl Deliveries {
         gathered.answered += 1;
         // What else is reported meanwhile had been answered before.
         let was_alone = gathered.alone.take_if(|alone| alone.ticket == ticket).is_some();
+        let (Ok(message) | Err((_, message))) = result;
+        gathered.traced.answered(ticket, message, result.is_ok() && message.offset() >= 0);
         if gathered.first_writes.are_settled() {
             return was_alone;
         }
-        let (Ok(message) | Err((_, message))) = result;
         let report = Report {
             topic: message.topic(),
             key: message.key(),
@@ -324,10 +329,15 @@ impl Deliveries {
     }
 }
 
-/// What this machine's clock shows, in milliseconds since the Unix epoch.
-fn now_ms() -> i64 {
+/// What this machine's clock shows, in microseconds since the Unix epoch.
+pub(super) fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Likewise, in milliseconds.
+fn now_ms() -> i64 {
+    now_us().div_euclid(1_000)
 }
 
 /// Whose fault the brokers say it is.

@@ -74,6 +74,7 @@ mod start_offset;
 mod topic_book;
 mod topic_queries;
 mod topics;
+mod traces;
 mod transactional;
 mod version;
 mod with_progress;
@@ -103,6 +104,7 @@ pub use topics::{
     ensure_progress_topic, learn_topic_settings, look_for_absent, look_for_gone, make_topics,
     survey, topic_bounds, topic_names, topic_states,
 };
+pub use traces::{SpanResult, TracedRow, Traces};
 pub use transactional::ExactlyOnce;
 pub use version::{client_features, client_version};
 pub use with_progress::AtLeastOnceWithProgress;

@@ -156,6 +156,18 @@ impl Producer {
         }
     }
 
+    /// Records are confirmed when their Kafka transaction is committed, by [`Producer::committed`].
+    pub(super) fn await_commits(&self) {
+        self.inner.client().context().gathered().traced.await_commits();
+    }
+
+    /// The Kafka transaction of everything stored so far is committed.
+    pub(super) fn committed(&self) {
+        if self.spec.traces.is_on() {
+            self.inner.client().context().gathered().traced.committed();
+        }
+    }
+
     /// See [`ClientEvents::disturbances`](super::client_events::ClientEvents::disturbances).
     pub(super) fn disturbances(&self) -> u64 {
         self.inner.client().context().events().disturbances()
@@ -243,10 +255,14 @@ impl Producer {
         self.sent += 1;
         self.alone = outgoing.alone;
         let (record, ticket) = (&outgoing.record, outgoing.ticket);
-        if key_id.is_none() && first_write.is_none() && !outgoing.alone {
+        let is_traced = self.spec.traces.is_on();
+        if key_id.is_none() && first_write.is_none() && !outgoing.alone && !is_traced {
             return;
         }
         let mut gathered = self.inner.client().context().gathered();
+        if is_traced {
+            gathered.traced.sent(outgoing);
+        }
         if let Some(id) = key_id {
             gathered.keys_under_way.insert(id, record.timestamp_ms);
         }

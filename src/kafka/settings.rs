@@ -18,6 +18,7 @@ use rdkafka::types::RDKafkaConfRes;
 use super::TopicBook;
 use super::properties::{advice_for_unknown, is_javas, refuse_reserved};
 use super::secrets::KafkaSecrets;
+use super::traces::Traces;
 use postrider_core::ledger::Budget;
 use postrider_core::record::Partitioner;
 use postrider_secrets::SecretError;
@@ -62,6 +63,8 @@ pub struct KafkaSpec {
     pub batch_bytes: Option<u32>,
     /// What is known of topics that are not to be had, and the policy about them.
     pub topics: TopicBook,
+    /// Which rows are traced.
+    pub traces: Traces,
 }
 
 impl Default for KafkaSpec {
@@ -83,6 +86,7 @@ impl Default for KafkaSpec {
             cautious: false,
             batch_bytes: None,
             topics: TopicBook::default(),
+            traces: Traces::default(),
         }
     }
 }
@@ -107,6 +111,7 @@ impl fmt::Debug for KafkaSpec {
             .field("cautious", &self.cautious)
             .field("batch_bytes", &self.batch_bytes)
             .field("topics", &self.topics)
+            .field("traces", &self.traces)
             .finish()
     }
 }

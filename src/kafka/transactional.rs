@@ -53,6 +53,7 @@ impl ExactlyOnce {
         let mut reader = progress_topic::ProgressReader::open(spec, &topic)?;
         // Refusals end the session, whatever they name.
         let producer = fence(&KafkaSpec { cautious: false, ..spec.clone() }, lineage)?;
+        producer.await_commits();
         let found = reader.newest(&lineage.key())?;
         let committer = Committer::start(producer.client())
             .map_err(|error| SinkError::NotReady(error.to_string()))?;
@@ -239,6 +240,7 @@ impl TransactionApi for TransactionClient {
         self.producer.serve();
         let outcome = outcome.map_err(|error| self.uncertain(&error));
         if outcome.is_ok() {
+            self.producer.committed();
             failpoint::pass("committed");
         }
         Some(outcome)

@@ -37,5 +37,6 @@ mod stage;
 mod standby;
 mod tables;
 mod topics;
+mod traces;
 mod trial;
 mod verify;

@@ -42,7 +42,7 @@ use crate::frame::Frame;
 use crate::ledger::{Budget, InFlight, Ledger, LedgerProgress, Ticket};
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Position};
 use crate::pgoutput::{Message, decode};
 use crate::route::{NO_TIMESTAMP, Router, untimed};
 use crate::sink::SendError;
@@ -216,9 +216,10 @@ impl Pipeline {
             Ok(Some(record)) => match self.suspects.judge((row.position(), sent_us), &record) {
                 Ok(alone) => {
                     let (topic, weight) = (record.topic, record.weight());
+                    let position = Some(row.position());
                     self.traces.consider(&record, row.position().commit_time.unix_us());
                     let taken = self.ledger.send(weight, |ticket| {
-                        send(&Outgoing { record, ticket, rejection: None, alone })
+                        send(&Outgoing { record, ticket, rejection: None, alone, position })
                     });
                     let taken = taken.map_err(PipelineError::from)?;
                     taken.inspect(|()| self.counters.count_record(topic, weight as u64, None))
@@ -239,9 +240,10 @@ impl Pipeline {
             Err(SendError::Full) => Ok(self.unsent()?),
             Err(SendError::Broken(error)) => Err(error),
             Err(SendError::Refused(rejection)) => {
-                let (rejects, row) = (&self.policy.rejected, (&row, sent_us));
+                let (rejects, position) = (&self.policy.rejected, row.position());
+                let row = (&row, sent_us);
                 let rejected = rejected(rejects, &self.router, &mut self.suspects, row, rejection)?;
-                self.leave(rejected, send)
+                self.leave(rejected, position, send)
             }
         }
     }
@@ -346,6 +348,7 @@ impl Pipeline {
     fn leave<E: From<PipelineError>>(
         &mut self,
         rejected: Rejected,
+        position: Position,
         mut send: impl FnMut(&Outgoing<'_>) -> Result<(), SendError<E>>,
     ) -> Result<Handled, E> {
         let (letter, code, alone) = match rejected {
@@ -359,8 +362,10 @@ impl Pipeline {
         };
         let (record, rejection) = (letter.as_record(), Some(code));
         let weight = record.weight();
-        let taken =
-            self.ledger.send(weight, |ticket| send(&Outgoing { record, ticket, rejection, alone }));
+        let position = Some(position);
+        let taken = self
+            .ledger
+            .send(weight, |ticket| send(&Outgoing { record, ticket, rejection, alone, position }));
         match taken.map_err(PipelineError::from)? {
             Ok(()) => {
                 self.counters.count_record(&letter.topic, weight as u64, rejection);

@@ -34,12 +34,14 @@ pub struct Outgoing<'a> {
     pub rejection: Option<RejectionCode>,
     /// Nothing else may be under way with it: the brokers refused a batch that it was in.
     pub alone: bool,
+    /// Where its row stands in history, if it is handed over with its row.
+    pub position: Option<Position>,
 }
 
 impl<'a> Outgoing<'a> {
     /// A record that is no dead letter and needs nothing for itself.
     pub const fn new(record: Record<'a>, ticket: Ticket) -> Self {
-        Self { record, ticket, rejection: None, alone: false }
+        Self { record, ticket, rejection: None, alone: false, position: None }
     }
 }
 
@@ -58,7 +60,7 @@ impl OwnedOutgoing {
     /// Lends it to the send path.
     pub fn as_outgoing(&self) -> Outgoing<'_> {
         let (record, rejection) = (self.record.as_record(), Some(self.rejection));
-        Outgoing { record, ticket: self.ticket, rejection, alone: false }
+        Outgoing { record, ticket: self.ticket, rejection, alone: false, position: None }
     }
 
     /// What the log needs of it once it was sent.

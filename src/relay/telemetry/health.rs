@@ -192,6 +192,7 @@ fn health(view: &View, checks: Vec<Check>) -> Health {
 mod tests {
     use super::*;
     use crate::telemetry::Snapshot;
+    use postrider_kafka::Traces;
     use std::sync::Arc;
     use std::time::Instant;
 
@@ -218,6 +219,7 @@ mod tests {
             tick_age: Duration::ZERO,
             uptime: Duration::ZERO,
             operated: crate::telemetry::Operated::default(),
+            traces: Traces::default(),
         }
     }
 

@@ -41,6 +41,7 @@ impl Metrics for RelayMetrics {
         flow(page, view)?;
         operated::operated(page, &view.operated)?;
         histogram(page, &view.snapshot.commit_to_confirm)?;
+        spans(page, view)?;
         // These names are Prometheus's own, without our prefix.
         page.begin_names("process_");
         process(page, usage)
@@ -176,6 +177,14 @@ fn histogram(page: &mut Page<'_>, histogram: &Histogram) -> fmt::Result {
         .map(|(bound, count)| (bound.map_or(f64::INFINITY, seconds), count))
         .collect();
     page.histogram("commit_to_confirm_seconds", help, (&buckets, seconds(histogram.sum_us())))
+}
+
+/// Nothing, while rows are not traced.
+fn spans(page: &mut Page<'_>, view: &View) -> fmt::Result {
+    let Some(counts) = view.traces.counts() else { return Ok(()) };
+    let counts = counts.map(|(result, count)| (result.as_str(), count));
+    let help = "Spans of delivered rows, by what became of them.";
+    self::counts(page, "spans_total", help, ("result", &counts))
 }
 
 fn process(page: &mut Page<'_>, usage: &Usage) -> fmt::Result {

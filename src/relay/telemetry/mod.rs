@@ -14,6 +14,7 @@ mod metrics;
 mod operated;
 mod process;
 mod snapshot;
+mod traces;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -28,6 +29,9 @@ pub use snapshot::{
     Count, RelayState, SKIPPED, SlotMetrics, Snapshot, TopicCount, UnavailableTopic,
     UnavailableTopics,
 };
+pub use traces::{InvalidVariable, TraceExport, TraceSettings};
+
+use postrider_kafka::Traces;
 
 /// A sample of the slot that is older says nothing any more. Samples are taken every five seconds beside
 /// a session, and otherwise whenever one is tried, which is every half minute by default at least.
@@ -82,6 +86,8 @@ struct Latest {
     slot_columns: Option<Arc<[(String, String)]>>,
     /// When the hot thread last came by.
     tick: Instant,
+    /// Counts of spans.
+    traces: Traces,
     /// The same of each of several workers.
     parts: Vec<(Arc<Snapshot>, Instant)>,
 }
@@ -104,6 +110,8 @@ pub struct View {
     pub uptime: Duration,
     /// What operators have done.
     pub operated: Operated,
+    /// Whether rows are traced, and what became of their spans.
+    pub traces: Traces,
 }
 
 impl Telemetry {
@@ -116,7 +124,9 @@ impl Telemetry {
     pub fn showing(build: BuildInfo, settings: Vec<Setting>) -> Self {
         let started = Instant::now();
         let (snapshot, parts) = (Arc::default(), Vec::new());
-        let latest = Latest { snapshot, slot: None, slot_columns: None, tick: started, parts };
+        let traces = Traces::default();
+        let (slot, slot_columns, tick) = (None, None, started);
+        let latest = Latest { snapshot, slot, slot_columns, tick, traces, parts };
         let kept = operated::Kept::showing(settings);
         let inner = Arc::new(Inner { build, kept, started, latest: Mutex::new(latest) });
         Self { inner, part: None }
@@ -160,6 +170,11 @@ impl Telemetry {
         self.latest().slot = slot.map(|slot| (slot, Instant::now()));
     }
 
+    /// Rows are traced from now on; see [`TraceSettings::start`].
+    pub fn counts_spans(&self, traces: Traces) {
+        self.latest().traces = traces;
+    }
+
     /// Replaces what Postgres shows of the slot.
     pub(crate) fn publish_slot_columns(&self, columns: Vec<(String, String)>) {
         self.latest().slot_columns = Some(columns.into());
@@ -180,6 +195,7 @@ impl Telemetry {
             slot_columns: latest.slot_columns.filter(|_| slot.is_some()),
             slot: slot.map(|(slot, _)| slot),
             tick_age: tick.elapsed(),
+            traces: latest.traces,
             uptime: self.inner.started.elapsed(),
             operated: self.inner.kept.operated(),
         }

@@ -26,6 +26,7 @@ pub mod judge;
 pub mod kafka;
 mod kafka_settings;
 pub mod oracle;
+pub mod otlp;
 pub mod postgres;
 pub mod promtool;
 pub mod register;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
+use postrider_kafka::Traces;
 use postrider_service::prometheus::{Format, render};
 
 fn full_view() -> View {
@@ -43,6 +44,7 @@ fn full_view() -> View {
         tick_age: Duration::ZERO,
         uptime: Duration::from_secs(3),
         operated: crate::telemetry::Operated::default(),
+        traces: Traces::default(),
     }
 }
 
