@@ -27,7 +27,7 @@ use postrider_relay::telemetry::{
     HttpError, Listener, Setting, Telemetry, TraceExport, TraceSettings, serve,
 };
 use postrider_relay::{
-    ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, run as run_relay,
+    ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, delivered_tap, run as run_relay,
 };
 
 mod operate;
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     introduce(&loaded);
     let config = loaded.config.clone();
     let bind = config.http.bind.filter(|_| !args.dry_run);
-    let has_dashboard = config.http.dashboard;
+    let tap = config.http.dashboard.then(|| delivered_tap(&config));
     let settings = loaded.effective.iter().map(setting).collect();
     let telemetry = Telemetry::showing(version::build_info(&config.source.slot), settings);
     let options = options(args, &config);
@@ -92,6 +92,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     let mut plan = Plan::of(config);
     let export = if args.dry_run { None } else { trace(&mut plan, &telemetry) };
     let is_endless = !args.once && !args.dry_run;
+    plan.kafka.tap = tap.clone().filter(|_| bind.is_some()).unwrap_or_default();
     let code = runtime.block_on(async {
         let (stop_too, told) = (stop.clone(), Vec::new());
         let reloader = Reloader {
@@ -105,7 +106,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
         if let Some(listener) = listener(bind, args.once).await? {
             let admin = operation.as_ref().map(Operation::at_http);
-            tokio::spawn(serve(listener, telemetry.clone(), has_dashboard, admin, async {
+            tokio::spawn(serve(listener, telemetry.clone(), tap, admin, async {
                 let _ = http_ended.await;
             }));
         }

@@ -79,6 +79,7 @@ impl SettingsReader<'_> {
             http: all!(HttpSection {
                 bind: self.text("http.bind", checks::bind),
                 dashboard: self.switch("http.dashboard"),
+                dashboard_payloads: self.switch("http.dashboard_payloads"),
                 control: self.control(),
             }),
             traces: all!(TracesSection {

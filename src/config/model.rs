@@ -243,6 +243,8 @@ pub struct HttpSection {
     pub bind: Option<SocketAddr>,
     /// Whether `/` is the dashboard.
     pub dashboard: bool,
+    /// Whether it shows keys and payloads.
+    pub dashboard_payloads: bool,
     /// Who may change the relay while it runs.
     pub control: ControlSection,
 }

@@ -421,6 +421,11 @@ pub const OPTIONS: &[OptionSpec] = &[
         "true",
         "Whether `/` shows people how the relay is, and its settings with secrets masked.",
     ),
+    switch(
+        "http.dashboard_payloads",
+        "false",
+        "Whether its live tail shows keys and payloads to everybody who reaches it. Without: how large they are.",
+    ),
     control::SOCKET,
     control::TOKEN_FILE,
     traces::ENDPOINT,

@@ -11,6 +11,7 @@
 //! * a record whose topic does not exist is not accepted, so that nothing behind it is repeated;
 //! * a sink that stores progress returns from [`Sink::kept`] how far Postgres may be acknowledged.
 
+use crate::ledger::Ticket;
 use crate::lsn::Lsn;
 use crate::pipeline::{Confirmation, Mark, Outgoing};
 use crate::progress::Since;
@@ -55,6 +56,15 @@ pub struct Reached {
     pub pressed: bool,
     /// The session is about to end.
     pub ending: bool,
+}
+
+/// Where and when a transaction committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommitPlace {
+    /// Its position in the log.
+    pub lsn: Lsn,
+    /// In microseconds since the Unix epoch.
+    pub time_us: i64,
 }
 
 /// A place that stores records. See the module's contract.
@@ -108,4 +118,12 @@ pub trait Sink {
     fn kept(&self) -> Option<Lsn> {
         None
     }
+
+    /// Whether it wants to be told of the records that are confirmed now: somebody looks at what it stores.
+    fn is_observed(&self) -> bool {
+        false
+    }
+
+    /// A record of the transaction that committed there is confirmed.
+    fn confirmed(&mut self, _ticket: Ticket, _commit: CommitPlace) {}
 }

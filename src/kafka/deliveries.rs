@@ -21,6 +21,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Message};
 
 use super::client_events::{AddPartitionError, ClientEvents};
+use super::delivered_tap::{self, Waiting};
 use super::delivery_failure::{
     DeliveryFailure, FailedRecord, is_a_rule, is_of_the_broker, judge, words,
 };
@@ -28,10 +29,11 @@ use super::first_write_gate::{FirstWriteGate, Report};
 use super::refused_batch::{self, BatchFault, Refusal};
 use super::settings::KafkaSpec;
 use super::traces::TracedRows;
-use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
+use super::{Confirmation, DeliveredTap, Outcome, Refused, SinkError, TopicBook};
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::{Blame, RefusalCause};
 use postrider_core::route::{OwnedRecord, Rejection, RejectionCode, content_of};
+use postrider_core::sink::CommitPlace;
 use postrider_core::transaction::PROGRESS_TICKET;
 
 /// How long a dead producer's reason may take to arrive. The library announces the death first and
@@ -50,6 +52,7 @@ const _: () = assert!(usize::BITS == 64, "tickets need 64-bit pointers");
 pub(super) struct Deliveries {
     cautious: bool,
     topics: TopicBook,
+    tap: DeliveredTap,
     served: AtomicU64,
     /// Events taken from the library's queue; the reports of one batch are one.
     reports: AtomicU64,
@@ -72,6 +75,8 @@ pub(super) struct Gathered {
     pub(super) alone: Option<Alone>,
     /// Rows under way whose traces are kept.
     pub(super) traced: TracedRows,
+    /// Copies for who looks on.
+    tapped: Waiting,
     refusals: Vec<Refusal>,
     broken: Option<Broken>,
 }
@@ -128,6 +133,7 @@ impl Deliveries {
         Self {
             cautious: spec.cautious,
             topics: spec.topics.clone(),
+            tap: spec.tap.clone(),
             served: AtomicU64::new(0),
             reports: AtomicU64::new(0),
             events: Mutex::new(ClientEvents::default()),
@@ -149,6 +155,16 @@ impl Deliveries {
     /// The connection as a whole.
     pub(super) fn events(&self) -> MutexGuard<'_, ClientEvents> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody looks on, and waits for records to be confirmed.
+    pub(super) fn is_observed(&self) -> bool {
+        !self.gathered().tapped.is_empty()
+    }
+
+    /// A record is confirmed.
+    pub(super) fn confirmed(&self, ticket: Ticket, commit: CommitPlace) {
+        self.tap.confirmed(&mut self.gathered().tapped, ticket, commit);
     }
 
     /// The next callbacks are those of another event.
@@ -421,8 +437,13 @@ impl ProducerContext for Deliveries {
             // Upholds G1: this is the only place a record becomes confirmed.
             Ok(message) => {
                 self.topics.stored(message.topic());
-                let outcome = Outcome::Stored;
-                self.gathered().confirmations.push(Confirmation { ticket, outcome });
+                let (outcome, copy) = (Outcome::Stored, self.tap.stored(ticket, message));
+                let mut gathered = self.gathered();
+                gathered.confirmations.push(Confirmation { ticket, outcome });
+                if let Some(copy) = copy {
+                    delivered_tap::wait(&mut gathered.tapped, ticket, copy);
+                }
+                drop(gathered);
                 if message.key().is_none() {
                     self.topics.stored_without_key(message.topic());
                 }

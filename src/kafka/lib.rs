@@ -50,6 +50,7 @@ mod brokers;
 mod client_events;
 mod committer;
 mod consumer_events;
+mod delivered_tap;
 mod deliveries;
 mod delivery_failure;
 pub mod embedded;
@@ -79,6 +80,7 @@ mod transactional;
 mod version;
 mod with_progress;
 
+pub use delivered_tap::{Content, DeliveredRecord, DeliveredTap, RECORDS_MAX, TapSpec};
 pub use fence::fence_off;
 pub use init_progress::{init_progress_at_least_once, init_progress_transactional, write_progress};
 pub use null::NullSink;

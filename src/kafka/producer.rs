@@ -24,6 +24,7 @@ use super::{Confirmation, KafkaSink, SendError, Sink, SinkError};
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::Outgoing;
 use postrider_core::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode, content_of};
+use postrider_core::sink::CommitPlace;
 use postrider_core::time::Instant;
 
 /// Most events served by one `poll`. An event is the reports of one batch; this keeps the call to
@@ -353,6 +354,14 @@ impl Sink for Producer {
         confirmations.append(&mut gathered.confirmations);
         drop(gathered);
         self.check()
+    }
+
+    fn is_observed(&self) -> bool {
+        self.inner.client().context().is_observed()
+    }
+
+    fn confirmed(&mut self, ticket: Ticket, commit: CommitPlace) {
+        self.inner.client().context().confirmed(ticket, commit);
     }
 }
 

@@ -15,10 +15,10 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
-use super::TopicBook;
 use super::properties::{advice_for_unknown, is_javas, refuse_reserved};
 use super::secrets::KafkaSecrets;
 use super::traces::Traces;
+use super::{DeliveredTap, TopicBook};
 use postrider_core::ledger::Budget;
 use postrider_core::record::Partitioner;
 use postrider_secrets::SecretError;
@@ -65,6 +65,8 @@ pub struct KafkaSpec {
     pub topics: TopicBook,
     /// Which rows are traced.
     pub traces: Traces,
+    /// Who looks on.
+    pub tap: DeliveredTap,
 }
 
 impl Default for KafkaSpec {
@@ -87,6 +89,7 @@ impl Default for KafkaSpec {
             batch_bytes: None,
             topics: TopicBook::default(),
             traces: Traces::default(),
+            tap: DeliveredTap::default(),
         }
     }
 }
@@ -112,6 +115,7 @@ impl fmt::Debug for KafkaSpec {
             .field("batch_bytes", &self.batch_bytes)
             .field("topics", &self.topics)
             .field("traces", &self.traces)
+            .field("tap", &self.tap)
             .finish()
     }
 }

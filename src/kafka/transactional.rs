@@ -17,11 +17,12 @@ use super::fence::fence;
 use super::settings::KafkaSpec;
 use super::{Confirmation, KafkaSink, Producer, SendError, Sink, SinkError, progress_topic};
 use crate::failpoint;
+use postrider_core::ledger::Ticket;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Outgoing};
 use postrider_core::progress::{BackfillProgress, Lineage, Progress, RowCursor, Since};
 use postrider_core::route::{Record, Rejection};
-use postrider_core::sink::Reached;
+use postrider_core::sink::{CommitPlace, Reached};
 use postrider_core::time::Instant;
 use postrider_core::transaction::{
     Activity, BatchLimits, PROGRESS_TICKET, TransactionApi, TransactionState, Transactional,
@@ -123,6 +124,14 @@ impl Sink for ExactlyOnce {
 
     fn kept(&self) -> Option<Lsn> {
         self.machine.kept()
+    }
+
+    fn is_observed(&self) -> bool {
+        self.machine.client().producer.is_observed()
+    }
+
+    fn confirmed(&mut self, ticket: Ticket, commit: CommitPlace) {
+        self.machine.client_mut().producer.confirmed(ticket, commit);
     }
 }
 

@@ -13,10 +13,11 @@ use super::{
     Confirmation, KafkaSink, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError,
     progress_topic,
 };
+use postrider_core::ledger::Ticket;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Outgoing};
 use postrider_core::progress::{BackfillProgress, Lineage, Progress, RowCursor, Since};
-use postrider_core::sink::Reached;
+use postrider_core::sink::{CommitPlace, Reached};
 use postrider_core::time::Instant;
 use postrider_core::transaction::PROGRESS_TICKET;
 
@@ -132,6 +133,14 @@ impl Sink for AtLeastOnceWithProgress {
 
     fn kept(&self) -> Option<Lsn> {
         Some(self.kept)
+    }
+
+    fn is_observed(&self) -> bool {
+        self.producer.is_observed()
+    }
+
+    fn confirmed(&mut self, ticket: Ticket, commit: CommitPlace) {
+        self.producer.confirmed(ticket, commit);
     }
 }
 

@@ -65,7 +65,7 @@ pub use plan::Plan;
 pub use poll::poll_mark;
 pub use postrider_core::gate::{Facts, GateError, Resume, Warning, judge};
 pub use postrider_core::session::ControlRequest;
-pub use specs::{kafka_spec, review};
+pub use specs::{delivered_tap, kafka_spec, review};
 pub use start::OpenSink;
 pub use stop::StopSignal;
 pub use supervise::{deliver, run};

@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
-use postrider_config::{Config, Objection};
+use postrider_config::{Config, Objection, SourceMode};
 use postrider_core::ledger::Budget;
-use postrider_kafka::{KafkaSecrets, KafkaSpec, Producer, SettingsError, refuse_reserved};
+use postrider_kafka::{
+    DeliveredTap, KafkaSecrets, KafkaSpec, Producer, SettingsError, TapSpec, refuse_reserved,
+};
 
 /// What the producer is built from.
 pub fn kafka_spec(config: &Config) -> KafkaSpec {
@@ -31,6 +33,19 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
         },
         ..KafkaSpec::default()
     }
+}
+
+/// Where the live tail of the dashboard sees what is delivered.
+pub fn delivered_tap(config: &Config) -> DeliveredTap {
+    let outbox = &config.outbox;
+    let is_type = |column: &str| outbox.resolve(column) == outbox.event_type;
+    let sent = config.route.headers.iter().find(|header| is_type(&header.column));
+    DeliveredTap::new(TapSpec {
+        shows_payloads: config.http.dashboard_payloads,
+        has_positions: config.source.mode == SourceMode::Stream,
+        id_header: config.route.id_header.clone(),
+        type_header: sent.map_or_else(|| "ce_type".to_owned(), |header| header.name.clone()),
+    })
 }
 
 /// Everything the Kafka client has against the configuration that it can say without connecting.

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::mocking::MockCluster;
@@ -44,6 +45,7 @@ fn looked(face: &RelayHttp, condition: &str, name: &str) -> Option<Value> {
         assert_eq!(seen[faults], Value::Array(Vec::new()), "{faults}");
     }
     assert_eq!((&seen["charts"], &seen["focus"]), (&4.into(), &"theme".into()));
+    assert_eq!(seen["paused"], serde_json::json!(["true", "true"]));
     Some(seen)
 }
 
@@ -174,7 +176,9 @@ fn who_is_no_visitor_of_this_machine_gets_nothing_and_secrets_are_masked() {
     let lower = head.to_ascii_lowercase();
     assert!(lower.contains("content-security-policy: default-src 'none'"), "{head}");
     assert!(!lower.contains("access-control"), "{head}");
-    for path in ["/", "/api/v1/state", "/api/v1/history", "/metrics", "/readyz", "/dashboard.js"] {
+    for path in
+        ["/", "/api/v1/state", "/api/v1/history", "/api/v1/tail", "/metrics", "/dashboard.js"]
+    {
         let (_, body) = face.ask(path, &[]);
         assert!(!body.contains("planted-secret") && !body.contains(password), "{path}");
     }
@@ -189,6 +193,7 @@ fn who_is_no_visitor_of_this_machine_gets_nothing_and_secrets_are_masked() {
         assert!(head.starts_with("HTTP/1.1 403") && body.len() < 200, "{headers:?}: {head}");
     }
     assert_eq!(face.get("/api/v1/history?after=soon").0, 400);
+    assert_eq!(face.get("/api/v1/tail?after=soon").0, 400);
     running.stop();
 
     let mut without = relay_without_page(&stage).run();
@@ -196,6 +201,103 @@ fn who_is_no_visitor_of_this_machine_gets_nothing_and_secrets_are_masked() {
     assert_eq!(face.get("/").0, 404);
     assert_eq!(face.get("/livez").0, 200);
     without.stop();
+}
+
+fn tail(face: &RelayHttp, after: u64) -> Value {
+    let (status, body) = face.get(&format!("/api/v1/tail?after={after}"));
+    assert_eq!(status, 200);
+    serde_json::from_str(&body).unwrap()
+}
+
+/// Asks as a page does until so many records were told, and gives them.
+fn followed(face: &RelayHttp, count: usize) -> Vec<Value> {
+    wait_for("delivered records", || {
+        let records = tail(face, 0)["records"].as_array().unwrap().clone();
+        (records.len() >= count).then_some(records)
+    })
+}
+
+const PLANTED: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+                       VALUES ('t', 'planted-key', 'A', '{\"card\": \"planted-payload\"}')";
+
+#[test]
+fn what_is_delivered_is_shown_while_somebody_looks_and_keys_and_payloads_are_not() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "page_tail");
+    let mut running = stage.relay().run();
+    let face = RelayHttp::of(&mut running);
+    stage.insert("A", 4);
+    face.wait_count("postrider_records_confirmed_total", 4);
+    assert_eq!(tail(&face, 0), serde_json::json!({"masked": true, "records": []}), "nobody looked");
+    stage.sql().run(PLANTED);
+    let sent = &followed(&face, 1)[0];
+    let row = stage.sql().rows(
+        "SELECT id, octet_length(payload::text) FROM outbox WHERE aggregate_id = 'planted-key'",
+    );
+    assert_eq!(sent["id"].as_str(), row[0][0].as_deref());
+    assert_eq!((&sent["topic"], &sent["event_type"]), (&stage.topic("A").into(), &"A".into()));
+    assert_eq!(sent["key"], serde_json::json!({"bytes": 11, "text": null}));
+    assert_eq!(sent["payload"]["text"], Value::Null);
+    let is_later = format!(
+        "SELECT '{}'::pg_lsn BETWEEN '0/1' AND pg_current_wal_lsn(), \
+         abs(extract(epoch FROM now()) * 1000 - {}) < 600000",
+        sent["position"].as_str().unwrap(),
+        sent["committed_ms"],
+    );
+    let [Some(position), Some(time)] = &stage.sql().rows(&is_later)[0][..] else { panic!() };
+    assert_eq!((position.as_str(), time.as_str()), ("t", "t"), "{sent}");
+    let stored =
+        stage.records().into_iter().find(|it| it.key.as_deref() == Some(b"planted-key")).unwrap();
+    assert_eq!(
+        (&sent["partition"], &sent["offset"]),
+        (&stored.partition.into(), &stored.offset.into())
+    );
+    assert_eq!(tail(&face, sent["number"].as_u64().unwrap())["records"], Value::Array(Vec::new()));
+    // The browser takes a while to open.
+    let open = Arc::new(());
+    let other_page = std::thread::spawn({
+        let (face, open) = (face.clone(), Arc::downgrade(&open));
+        move || {
+            while open.strong_count() > 0 {
+                tail(&face, 0);
+                let_pass(Duration::from_millis(500), "the pace of a page");
+            }
+        }
+    });
+    if let Some(seen) = looked(&face, "streaming", "tail") {
+        let first = &seen["tables"]["tail"][0];
+        assert_eq!((&first[1], &first[6]), (&stage.topic("A").into(), &"11 bytes".into()));
+        assert!(!seen.to_string().contains("planted"));
+    }
+    drop(open);
+    other_page.join().unwrap();
+    assert!(!tail(&face, 0).to_string().contains("planted"));
+    let_pass(Duration::from_secs(8), "the relay takes it that nobody looks any more");
+    stage.insert("A", 3);
+    face.wait_count("postrider_records_confirmed_total", 8);
+    assert_eq!(tail(&face, 0)["records"], Value::Array(Vec::new()), "nobody looked");
+    running.stop();
+}
+
+#[test]
+fn whoever_allows_it_sees_payloads_once_their_kafka_transaction_is_committed() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "page_payloads");
+    let relay = stage.relay().set("kafka.delivery", "exactly_once");
+    let mut running = relay.set("http.dashboard_payloads", "true").run();
+    let face = RelayHttp::of(&mut running);
+    face.wait_ready(200);
+    assert_eq!(tail(&face, 0)["masked"], false);
+    stage.sql().run(PLANTED);
+    let sent = &followed(&face, 1)[0];
+    assert_eq!(sent["key"]["text"], "planted-key");
+    assert_eq!(sent["payload"]["text"], r#"{"card": "planted-payload"}"#);
+    stage.insert("A", 300);
+    // The progress records of Kafka's transactions are none of them.
+    let all = followed(&face, 40);
+    assert!(all.len() < 1 + 300, "all were copied");
+    assert!(all.iter().all(|record| record["topic"] == stage.topic("A").as_str()));
+    running.stop();
 }
 
 fn relay_without_page(stage: &Stage) -> support::relay::Relay {

@@ -35,8 +35,11 @@ try {
     { timeout: 60_000 },
     condition,
   );
-  // A second look has come, so that rates are known.
-  await new Promise((resolve) => setTimeout(resolve, 2_500));
+  // It has looked twice, so that rates are known.
+  await page.waitForFunction(
+    () => Number(document.body.dataset.looks) >= 2 && document.querySelector('[data-testid="rate"]').textContent !== "–",
+    { timeout: 60_000 },
+  );
   if (screenshot) await page.screenshot({ path: screenshot });
   const values = await page.evaluate(() => {
     const shown = [...document.querySelectorAll("[data-testid]")];
@@ -75,7 +78,14 @@ try {
   // By keyboard: the first stop is the theme, the next ones are tables and the filter.
   await page.keyboard.press("Tab");
   const focus = await page.evaluate(() => document.activeElement.id);
-  console.log(JSON.stringify({ values, tables, charts, serious, elsewhere, said, focus }));
+  // The key that stops the live tail, and a letter that is typed.
+  const pressed = () => page.evaluate(() => document.getElementById("pause").getAttribute("aria-pressed"));
+  await page.keyboard.press("p");
+  const paused = [await pressed()];
+  await page.focus("#filter");
+  await page.keyboard.press("p");
+  paused.push(await pressed());
+  console.log(JSON.stringify({ values, tables, charts, serious, elsewhere, said, focus, paused }));
 } finally {
   await browser.close();
 }

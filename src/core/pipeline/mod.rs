@@ -45,7 +45,7 @@ use crate::mutants::{self, Mutant};
 use crate::outbox::{Outbox, Position};
 use crate::pgoutput::{Message, decode};
 use crate::route::{NO_TIMESTAMP, Router, untimed};
-use crate::sink::SendError;
+use crate::sink::{CommitPlace, SendError, Sink};
 
 pub use allowance::Allowance;
 pub use confirmation::{Blame, Confirmation, Outcome, RefusalCause, Refused};
@@ -262,6 +262,16 @@ impl Pipeline {
                 Ok(Answer::Stored)
             }
             Outcome::Refused(refused) => self.refused(ticket, refused),
+        }
+    }
+
+    /// Tells a sink that is observed where the transactions of these records committed.
+    pub fn tell_commits(&self, confirmations: &[Confirmation], sink: &mut impl Sink) {
+        for &Confirmation { ticket, .. } in confirmations {
+            let place = (self.ledger.commit_lsn(ticket), self.ledger.commit_time(ticket));
+            if let (Ok(lsn), Ok(time_us)) = place {
+                sink.confirmed(ticket, CommitPlace { lsn, time_us });
+            }
         }
     }
 

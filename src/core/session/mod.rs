@@ -275,6 +275,9 @@ impl Session {
         let polled = sink.poll(now.at, &mut self.confirmations);
         // What is stored is, whatever has ended the sink meanwhile: the next session need not repeat it.
         let mut confirmations = std::mem::take(&mut self.confirmations);
+        if sink.is_observed() {
+            self.pipeline.tell_commits(&confirmations, sink);
+        }
         for confirmation in confirmations.drain(..) {
             let answer = self.pipeline.confirm(confirmation)?;
             self.keep(answer);

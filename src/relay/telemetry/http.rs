@@ -2,7 +2,8 @@
 //!
 //! Input: a bound [`Listener`] (bound early, so that a taken port stops the start) and requests. Output:
 //! responses from the latest [`View`](super::View). Invariant: read-only, but for the control API, which has its own
-//! rules ([`crate::admin`]); no secret and no payload is served, and a slow client delays nobody else (see [`postrider_service::http`]).
+//! rules ([`crate::admin`]); no secret is served, no payload unless `http.dashboard_payloads` is on, and a slow client
+//! delays nobody else (see [`postrider_service::http`]).
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use super::health::{Health, Role, liveness, readiness};
 use super::metrics::RelayMetrics;
 use super::{Telemetry, process};
 use crate::admin::{Access, Admin};
+use postrider_kafka::DeliveredTap;
 use postrider_service::http::{self, metrics_response};
 
 /// Why there is no HTTP face.
@@ -72,22 +74,22 @@ impl Listener {
     }
 }
 
-/// Answers requests until `shutdown` completes, those of people too if there is to be a dashboard, and those of operators
-/// whom the access lets in.
+/// Answers requests until `shutdown` completes, those of people too if there is to be a dashboard, which shows what comes
+/// by at the tap, and those of operators whom the access lets in.
 pub async fn serve(
     listener: Listener,
     telemetry: Telemetry,
-    has_dashboard: bool,
+    dashboard: Option<DeliveredTap>,
     admin: Option<(Admin, Access)>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), HttpError> {
     let control = admin.map_or_else(Router::new, |(admin, access)| admin.routes(access));
     let routes = probes(telemetry.clone()).merge(control);
-    if !has_dashboard {
+    let Some(tap) = dashboard else {
         let served = http::serve(listener.inner, routes, shutdown).await;
         return served.map_err(HttpError::Serve);
-    }
-    let dashboard = Dashboard::new(telemetry, listener.address.ip());
+    };
+    let dashboard = Dashboard::new(telemetry, tap, listener.address.ip());
     let routes = routes.merge(dashboard.clone().routes());
     tokio::select! {
         served = http::serve(listener.inner, routes, shutdown) => served.map_err(HttpError::Serve),
@@ -157,7 +159,8 @@ mod tests {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let face = serve(listener, telemetry.clone(), true, None, async move {
+        let tap = Some(DeliveredTap::default());
+        let face = serve(listener, telemetry.clone(), tap, None, async move {
             let _ = stopped.await;
         });
         let server = tokio::spawn(face);

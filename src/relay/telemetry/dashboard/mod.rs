@@ -1,14 +1,16 @@
 //! The dashboard at `/`: one page, and the JSON that it shows.
 //!
-//! Input: requests, [`Telemetry`]. Output: the page and its files, which are part of the binary; `/api/v1/state` and
-//! `/api/v1/history`. Invariant: read-only; nothing is loaded from another origin, and a page of another origin gets
+//! Input: requests, [`Telemetry`]. Output: the page and its files, which are part of the binary; `/api/v1/state`,
+//! `/api/v1/history` and `/api/v1/tail`. Invariant: read-only; nothing is loaded from another origin, and a page of another origin gets
 //! nothing (`Sec-Fetch-Site`, `Origin`); on a loopback address only names of this machine are answered, so that a name of
 //! somebody else's cannot be pointed at it.
 
 mod history;
 mod state;
+mod tail;
 
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +23,9 @@ use axum::routing::get;
 
 use super::{Telemetry, unix_us};
 use history::History;
+use postrider_kafka::DeliveredTap;
 use state::State;
+use tail::Tail;
 
 /// Between two samples of the charts.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -43,13 +47,15 @@ const FILES: [(&str, &str, &str); 5] = [
 pub(super) struct Dashboard {
     telemetry: Telemetry,
     history: Arc<Mutex<History>>,
+    tail: Tail,
     /// It listens on a loopback address.
     is_local: bool,
 }
 
 impl Dashboard {
-    pub(super) fn new(telemetry: Telemetry, listens_at: IpAddr) -> Self {
-        Self { telemetry, history: Arc::default(), is_local: listens_at.is_loopback() }
+    pub(super) fn new(telemetry: Telemetry, tap: DeliveredTap, listens_at: IpAddr) -> Self {
+        let (history, tail) = (Arc::default(), Tail::new(tap));
+        Self { telemetry, history, tail, is_local: listens_at.is_loopback() }
     }
 
     /// Takes a sample a second, for ever.
@@ -58,8 +64,9 @@ impl Dashboard {
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             second.tick().await;
-            let view = self.telemetry.view();
-            self.history().add(&view, unix_us() / 1_000);
+            let (view, now_ms) = (self.telemetry.view(), unix_us() / 1_000);
+            self.history().add(&view, now_ms);
+            self.tail.tick(now_ms);
         }
     }
 
@@ -68,8 +75,10 @@ impl Dashboard {
     }
 
     pub(super) fn routes(self) -> Router {
-        let mut routes =
-            Router::new().route("/api/v1/state", get(state)).route("/api/v1/history", get(history));
+        let mut routes = Router::new()
+            .route("/api/v1/state", get(state))
+            .route("/api/v1/history", get(history))
+            .route("/api/v1/tail", get(tail));
         for (path, kind, text) in FILES {
             routes = routes.route(path, get(move || async move { file(kind, text) }));
         }
@@ -88,15 +97,28 @@ async fn state(Extract(dashboard): Extract<Dashboard>) -> Response {
 
 /// `?after=MILLISECONDS`, since the Unix epoch.
 async fn history(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery) -> Response {
-    let after = match query.as_deref() {
-        None | Some("") => Some(0),
-        Some(query) => query.strip_prefix("after=").and_then(|after| after.parse().ok()),
-    };
-    let Some(after) = after else {
+    let Some(after) = after(query.as_deref()) else {
         let problem = "the query is after=MILLISECONDS, since the Unix epoch\n";
         return (StatusCode::BAD_REQUEST, problem).into_response();
     };
     Json(dashboard.history().after(after)).into_response()
+}
+
+/// `?after=NUMBER`, of a record.
+async fn tail(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery) -> Response {
+    let Some(after) = after(query.as_deref()) else {
+        let problem = "the query is after=NUMBER, of the last record that is known\n";
+        return (StatusCode::BAD_REQUEST, problem).into_response();
+    };
+    Json(dashboard.tail.after(after, unix_us() / 1_000)).into_response()
+}
+
+/// What `after=` says; without it, from the beginning.
+fn after<T: Default + FromStr>(query: Option<&str>) -> Option<T> {
+    match query {
+        None | Some("") => Some(T::default()),
+        Some(query) => query.strip_prefix("after=")?.parse().ok(),
+    }
 }
 
 /// Refuses pages of other origins, and adds what keeps ours to itself.

@@ -1,5 +1,5 @@
 "use strict";
-// Shows /api/v1/state and /api/v1/history, once a second. Text is set as text, so that no name of a topic is markup.
+// Shows /api/v1/state, /api/v1/history and /api/v1/tail, once a second. Text is set as text, so that no name of a topic is markup.
 
 const EVERY_MS = 1000;
 const KEPT_MS = 15 * 60 * 1000;
@@ -198,6 +198,38 @@ function cause(text) {
   one("cause").hidden = text === "";
 }
 
+// ---- live tail ----
+const TAIL_MAX = 200;
+let tail = [];
+let tailSeen = 0;
+let paused = false;
+const sized = (content) => {
+  if (content === null) return "null";
+  return content.text ?? `${whole(content.bytes)} ${content.bytes === 1 ? "byte" : "bytes"}`;
+};
+const moment = (ms) => `${new Date(ms).toLocaleTimeString("en-GB")}.${String(ms % 1000).padStart(3, "0")}`;
+// Nothing is copied in the relay while nobody asks.
+async function follow() {
+  if (paused || document.hidden) return;
+  const { masked, records } = await ask(`/api/v1/tail?after=${tailSeen}`);
+  tailSeen = records.at(-1)?.number ?? tailSeen;
+  tail = [...records.reverse(), ...tail].slice(0, TAIL_MAX);
+  showTail();
+  if (!paused) put("tail-says", `At most 50 records a second, the newest first.${masked
+    ? " Keys and payloads are told by their size unless http.dashboard_payloads is on." : ""}`);
+}
+function showTail() {
+  table("tail", ["committed", "topic", "partition", "offset", "type", "id", "key", "payload", "position"],
+    tail.map((r) => [moment(r.committed_ms), r.topic, String(r.partition), String(r.offset), r.event_type ?? "–", r.id ?? "–",
+      sized(r.key), sized(r.payload), r.position ?? "–"]),
+    "None since this page was opened.");
+}
+function pause() {
+  paused = !paused;
+  one("pause").setAttribute("aria-pressed", String(paused));
+  if (paused) put("tail-says", "Paused: what is delivered meanwhile is not shown here.");
+}
+
 // ---- the loop ----
 async function ask(path) {
   const answer = await fetch(path, { signal: AbortSignal.timeout(5000) });
@@ -215,7 +247,8 @@ async function look() {
     const p99 = past.p99_us.at(-1);
     put("p99", p99 === null || p99 === undefined ? "–" : `≤ ${seconds(p99 / 1e6)}`);
     for (const chart of CHARTS) chart.plot.setData(columnsOf(chart));
-    document.body.dataset.shown = String(state.numbers.confirmed);
+    await follow();
+    document.body.dataset.looks = String(Number(document.body.dataset.looks ?? 0) + 1);
   } catch (error) {
     condition("no answer", "is-failed");
     cause(`The relay does not answer (${error.message}). What is shown is what it said last.`);
@@ -227,6 +260,11 @@ one("theme").addEventListener("click", () => {
   document.documentElement.dataset.theme = dark() ? "light" : "dark";
   drawAll();
 });
+one("pause").addEventListener("click", pause);
+addEventListener("keydown", (pressed) => {
+  const typing = pressed.target instanceof HTMLInputElement || pressed.ctrlKey || pressed.metaKey || pressed.altKey;
+  if (pressed.key === "p" && !typing) pause();
+});
 one("filter").addEventListener("input", showSettings);
 let resized;
 addEventListener("resize", () => {
@@ -234,5 +272,6 @@ addEventListener("resize", () => {
   resized = setTimeout(drawAll, 200);
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+showTail();
 place();
 look();
