@@ -36,6 +36,8 @@ use super::run::RunArgs;
 use super::setup::SetupArgs;
 use super::status::StatusArgs;
 use super::tail::TailArgs;
+#[cfg(feature = "top")]
+use super::top::TopArgs;
 use super::trace::TraceArgs;
 use super::verify::VerifyArgs;
 use crate::mask_arguments::clap_error_without_secrets;
@@ -138,6 +140,9 @@ pub enum Command {
     /// Pause, resume, drain or reload a running relay, or set its log level
     #[command(subcommand)]
     Ctl(CtlCommand),
+    /// Watch a running relay on the whole terminal
+    #[cfg(feature = "top")]
+    Top(TopArgs),
     /// Tell how far behind delivery is, with an exit code
     Lag(LagArgs),
     /// Print the rows that wait in the slot, consuming none

@@ -44,6 +44,8 @@ mod run;
 mod setup;
 mod status;
 mod tail;
+#[cfg(feature = "top")]
+mod top;
 mod trace;
 mod verify;
 mod version;
@@ -72,6 +74,8 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Comman
         Command::Replay(args) => replay::run(args, context),
         Command::Prune(args) => prune::run(args, context),
         Command::Status(args) => status::run(args, context),
+        #[cfg(feature = "top")]
+        Command::Top(args) => top::run(args, context),
         Command::Lag(args) => lag::run(args, context),
         Command::Peek(args) => peek::run(args, context),
         Command::Trace(args) => trace::run(args, context),

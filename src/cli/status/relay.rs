@@ -115,8 +115,13 @@ pub(crate) const fn reachable(bind: SocketAddr) -> SocketAddr {
     SocketAddr::new(host, bind.port())
 }
 
-/// The body of an answer. HTTP/1.0: it ends with the connection.
+/// The body of an answer, whatever its status.
 fn get(address: SocketAddr, path: &str) -> Result<String, Silence> {
+    answer(address, path).map(|(_, body)| body)
+}
+
+/// Status and body of an answer. HTTP/1.0: it ends with the connection.
+pub(crate) fn answer(address: SocketAddr, path: &str) -> Result<(u16, String), Silence> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)
         .map_err(|error| Silence::None(format!("no relay answers at {address}: {error}")))?;
     let answer = ask(&mut stream, address, path).map_err(|error| match error.kind() {
@@ -126,8 +131,12 @@ fn get(address: SocketAddr, path: &str) -> Result<String, Silence> {
         )),
         _ => Silence::None(format!("no relay answers at {address}: {error}")),
     })?;
-    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
-    body.ok_or_else(|| Silence::None(format!("what answers at {address} is no relay")))
+    let read = || {
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
+    };
+    read().ok_or_else(|| Silence::None(format!("what answers at {address} is no relay")))
 }
 
 fn ask(stream: &mut TcpStream, address: SocketAddr, path: &str) -> std::io::Result<String> {

@@ -64,7 +64,7 @@ impl Scene {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address();
         let admin = Some((self.admin.clone(), access));
-        tokio::spawn(serve(listener, self.telemetry.clone(), true, admin, std::future::pending()));
+        tokio::spawn(serve(listener, self.telemetry.clone(), tap, admin, std::future::pending()));
         address
     }
 }

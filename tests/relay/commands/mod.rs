@@ -7,4 +7,5 @@ mod setup;
 mod setup_roles;
 mod status;
 mod tail;
+mod top;
 mod trace;

@@ -1,0 +1,209 @@
+//! `postrider top`: a running relay on the whole terminal, refreshed each second.
+//!
+//! Input: the relay's `/api/v1/state` and `/api/v1/history`, keys. Output: a screen that [`screen::render`] draws from a
+//! [`Model`]. Invariant: the terminal is given back as it was, however the command ends (key, SIGTERM, SIGHUP, panic);
+//! nothing waits for the relay but the thread that asks it; the screen says in words what its colours say.
+
+mod model;
+mod screen;
+#[cfg(test)]
+mod tests;
+
+use std::io::{IsTerminal as _, stdin, stdout};
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::codes::ErrorCode;
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::CommandFailure;
+use super::status::relay::{answer, reachable};
+use model::{Columns, Model, State};
+use screen::View;
+
+/// Between two questions.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How soon a signal, and what the relay answered, is noticed.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// `top [--url URL]`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Keys: q or Esc ends, arrows and Page keys move through the topics, h or ? explains.
+Without a terminal: postrider status --watch
+
+Examples:
+  postrider top
+  postrider top --url http://127.0.0.1:8485
+  NO_COLOR=1 postrider top")]
+pub struct TopArgs {
+    /// Where the relay serves HTTP [default: http.bind of the configuration]
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+}
+
+/// What the relay said, or why it said nothing.
+type Reply = Result<(State, Columns), String>;
+
+/// Runs it.
+pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let address = match &args.url {
+        Some(url) => address_of(url)?,
+        None => configured(context)?,
+    };
+    if context.json() || !stdout().is_terminal() || !stdin().is_terminal() {
+        let failure = usage("top needs a terminal, and prints nothing else");
+        return Err(failure.help("postrider status --watch; postrider status --output json"));
+    }
+    let ended = Arc::new(AtomicBool::new(false));
+    listen_for_signals(Arc::clone(&ended))?;
+    let (sender, replies) = channel();
+    std::thread::spawn(move || ask_for_ever(address, &sender));
+    let view = View { has_colors: context.color_stdout(), ..View::default() };
+    let failed = |error: &std::io::Error| {
+        CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X003, error, None)
+    };
+    // It also sees to it that a panic gives the terminal back.
+    let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;
+    let shown = show(&mut terminal, Model::of(address.to_string()), view, (&replies, &ended));
+    let restored = ratatui::try_restore();
+    shown.and(restored).map(|()| ExitCode::Ok).map_err(|error| failed(&error))
+}
+
+fn usage(what: &str) -> CommandFailure {
+    CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what)
+}
+
+/// Where `http.bind` is asked.
+fn configured(context: &Context) -> Result<SocketAddr, CommandFailure> {
+    let bind = context.read(Vec::new())?.config.http.bind;
+    let bind = bind.map(reachable).filter(|address| address.port() != 0);
+    let missing = || {
+        let failure = usage("http.bind is empty or has port 0: no relay can be asked there");
+        failure.help("postrider top --url http://HOST:PORT, as the relay logs it when it starts")
+    };
+    bind.ok_or_else(missing)
+}
+
+/// The address in `http://HOST:PORT/`, or in `HOST:PORT`.
+fn address_of(url: &str) -> Result<SocketAddr, CommandFailure> {
+    let wrong = |why: String| {
+        usage(&why)
+            .help("postrider top --url http://HOST:PORT, as the relay logs it when it starts")
+    };
+    let rest = url.strip_prefix("http://").unwrap_or(url);
+    let authority = rest.split('/').next().unwrap_or_default();
+    // What stands before an `@` may be a password, and is not repeated.
+    if rest.contains("://") || authority.contains('@') {
+        return Err(wrong("--url is no http://HOST:PORT".to_owned()));
+    }
+    let found = authority.to_socket_addrs();
+    let found = found.map_err(|error| wrong(format!("--url names no address: {error}")))?;
+    let mut found: Vec<_> = found.collect();
+    // A relay listens at 127.0.0.1 unless it is told otherwise, and `localhost` is also ::1.
+    found.sort_by_key(SocketAddr::is_ipv6);
+    found.first().copied().ok_or_else(|| wrong("--url names no address".to_owned()))
+}
+
+/// Draws until a key or a signal ends it.
+fn show(
+    terminal: &mut ratatui::DefaultTerminal,
+    mut model: Model,
+    mut view: View,
+    (replies, ended): (&Receiver<Reply>, &AtomicBool),
+) -> std::io::Result<()> {
+    let (mut drawn, mut last_answer) = (None::<Instant>, Instant::now());
+    while !ended.load(Ordering::Relaxed) {
+        let mut is_new = drawn.is_none_or(|at| at.elapsed() >= ASK_EVERY);
+        for reply in replies.try_iter() {
+            is_new = true;
+            if reply.is_ok() {
+                last_answer = Instant::now();
+            }
+            model.take(reply);
+        }
+        if is_new {
+            model.answered_before(last_answer.elapsed());
+            terminal.draw(|frame| screen::render(frame, &model, &view))?;
+            drawn = Some(Instant::now());
+        }
+        if event::poll(LOOK_EVERY)? {
+            match event::read()? {
+                Event::Key(key) if is_end(key) => return Ok(()),
+                Event::Key(key) if key.kind != KeyEventKind::Release => {
+                    view.press(key.code, model.topics());
+                    drawn = None;
+                }
+                Event::Resize(..) => drawn = None,
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// In raw mode Ctrl-C is a key like others.
+fn is_end(key: KeyEvent) -> bool {
+    let is_control_c =
+        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    is_control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+}
+
+/// Asks until nobody listens any more.
+fn ask_for_ever(address: SocketAddr, replies: &Sender<Reply>) {
+    let mut known_ms = 0;
+    loop {
+        let reply = ask(address, known_ms);
+        if let Ok((_, columns)) = &reply {
+            known_ms = columns.last_ms().unwrap_or(known_ms);
+        }
+        if replies.send(reply).is_err() {
+            return;
+        }
+        std::thread::sleep(ASK_EVERY);
+    }
+}
+
+fn ask(address: SocketAddr, known_ms: i64) -> Reply {
+    let text = |path: &str| {
+        let (status, body) = answer(address, path).map_err(|silence| silence.to_string())?;
+        match status {
+            200 => Ok(body),
+            404 => Err(format!(
+                "what answers at {address} serves no {path}: http.dashboard is false there, or it is no relay"
+            )),
+            _ => Err(format!("{address} answers {status} to {path}: {}", body.trim())),
+        }
+    };
+    let foreign = |_| format!("what answers at {address} is no relay of this version");
+    let state = serde_json::from_str(&text("/api/v1/state")?).map_err(foreign)?;
+    let history = text(&format!("/api/v1/history?after={known_ms}"))?;
+    Ok((state, serde_json::from_str(&history).map_err(foreign)?))
+}
+
+/// SIGTERM, SIGINT and SIGHUP end it as a key does.
+fn listen_for_signals(ended: Arc<AtomicBool>) -> Result<(), CommandFailure> {
+    let runtime = super::runtime()?;
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+            let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = kinds.map(signal) else {
+                return;
+            };
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                _ = hangup.recv() => {}
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+    });
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! What `postrider top` knows of a relay.
+//!
+//! Input: answers of `/api/v1/state` and `/api/v1/history`, or why there was none. Output: the values that the screen shows.
+//! Invariant: the past is bounded by [`SAMPLES_MAX`]; a rate is told only of two samples that nothing lies between.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::Reply;
+
+/// Seconds of the charts: more than a terminal is wide.
+const SAMPLES_MAX: usize = 300;
+/// Two samples that are further apart lie before and after a pause, in milliseconds.
+const APART_MS: i64 = 5_000;
+
+/// What the relay says of this moment; see `/api/v1/state`.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct State {
+    pub(super) condition: String,
+    pub(super) version: String,
+    pub(super) slot_name: String,
+    pub(super) uptime_seconds: f64,
+    pub(super) health: Health,
+    pub(super) chain: Vec<Link>,
+    pub(super) numbers: Numbers,
+    pub(super) topics: Vec<Topic>,
+    pub(super) unavailable: Vec<Unavailable>,
+    pub(super) rejections: Vec<(String, u64)>,
+    pub(super) ignored: Vec<(String, u64)>,
+    pub(super) restarts: Vec<(String, u64)>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Health {
+    checks: Vec<Check>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Check {
+    ok: bool,
+    detail: String,
+}
+
+/// A part of the way.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Link {
+    pub(super) name: String,
+    pub(super) is: String,
+    pub(super) detail: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Numbers {
+    pub(super) confirmed: u64,
+    pub(super) dead_lettered: u64,
+    pub(super) in_flight_records: u64,
+    pub(super) oldest_unacknowledged_seconds: f64,
+    pub(super) slot_lag_bytes: Option<u64>,
+    pub(super) slot_retained_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Topic {
+    pub(super) name: String,
+    pub(super) sent: u64,
+    pub(super) dead_lettered: u64,
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Unavailable {
+    pub(super) topic: String,
+    reason: String,
+    seconds: u64,
+    rows_wait: bool,
+}
+
+impl Unavailable {
+    pub(super) fn to_text(&self) -> String {
+        let waits = if self.rows_wait { ", rows wait" } else { "" };
+        format!("{} {} s{waits}", self.reason, self.seconds)
+    }
+}
+
+/// See `/api/v1/history`.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct Columns {
+    at_ms: Vec<i64>,
+    confirmed: Vec<u64>,
+    p50_us: Vec<Option<u64>>,
+    p95_us: Vec<Option<u64>>,
+    p99_us: Vec<Option<u64>>,
+}
+
+impl Columns {
+    /// When the last sample was taken.
+    pub(super) fn last_ms(&self) -> Option<i64> {
+        self.at_ms.last().copied()
+    }
+
+    fn append(&mut self, mut newer: Self) {
+        fn add<T>(all: &mut Vec<T>, newer: &mut Vec<T>) {
+            all.append(newer);
+            all.drain(..all.len().saturating_sub(SAMPLES_MAX));
+        }
+        add(&mut self.at_ms, &mut newer.at_ms);
+        add(&mut self.confirmed, &mut newer.confirmed);
+        add(&mut self.p50_us, &mut newer.p50_us);
+        add(&mut self.p95_us, &mut newer.p95_us);
+        add(&mut self.p99_us, &mut newer.p99_us);
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Model {
+    /// Who is asked.
+    pub(super) address: String,
+    /// What it said last.
+    pub(super) state: Option<State>,
+    past: Columns,
+    /// Why it did not answer the last time.
+    pub(super) silence: Option<String>,
+    /// How old `state` is.
+    pub(super) age: Duration,
+}
+
+impl Model {
+    /// Nothing is known yet.
+    pub(super) fn of(address: String) -> Self {
+        let (past, age) = (Columns::default(), Duration::ZERO);
+        Self { address, state: None, past, silence: None, age }
+    }
+
+    /// What was said, or that nothing was; what was said before stays.
+    pub(super) fn take(&mut self, reply: Reply) {
+        match reply {
+            Ok((state, columns)) => {
+                self.state = Some(state);
+                self.silence = None;
+                self.past.append(columns);
+            }
+            Err(why) => self.silence = Some(why),
+        }
+    }
+
+    /// So long ago it answered last.
+    pub(super) fn answered_before(&mut self, age: Duration) {
+        self.age = age;
+    }
+
+    /// How many topics there are.
+    pub(super) fn topics(&self) -> usize {
+        self.state.as_ref().map_or(0, |state| state.topics.len())
+    }
+
+    /// What does not hold, in words; empty if all does.
+    pub(super) fn cause(&self) -> String {
+        let Some(state) = &self.state else { return String::new() };
+        let failing = state.health.checks.iter().filter(|check| !check.ok);
+        let mut details: Vec<_> = failing.map(|check| check.detail.as_str()).collect();
+        details.dedup();
+        details.join("; ")
+    }
+
+    /// Records a second, the oldest first; `None` where it is not known.
+    pub(super) fn rates(&self) -> Vec<Option<f64>> {
+        let pairs = self.past.at_ms.windows(2).zip(self.past.confirmed.windows(2));
+        let rate = |(times, counts): (&[i64], &[u64])| {
+            let (&[before_ms, at_ms], &[before, count]) = (times, counts) else { return None };
+            let took_ms = at_ms - before_ms;
+            let came = count.checked_sub(before)?;
+            #[expect(clippy::cast_precision_loss, reason = "a rate that people read")]
+            let rate = came as f64 * 1_000.0 / took_ms as f64;
+            (1..=APART_MS).contains(&took_ms).then_some(rate)
+        };
+        pairs.map(rate).collect()
+    }
+
+    /// Median, 95th and 99th percentile of the last sample, in microseconds.
+    pub(super) fn latency_us(&self) -> [Option<u64>; 3] {
+        let last = |column: &Vec<Option<u64>>| column.last().copied().flatten();
+        [last(&self.past.p50_us), last(&self.past.p95_us), last(&self.past.p99_us)]
+    }
+
+    /// The 99th percentiles, the oldest first.
+    pub(super) fn p99_us(&self) -> &[Option<u64>] {
+        &self.past.p99_us
+    }
+}

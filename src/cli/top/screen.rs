@@ -1,0 +1,331 @@
+//! Draws `postrider top`.
+//!
+//! Input: a [`Model`], and what the person chose ([`View`]). Output: a frame. Invariant: a pure function of both; in 80 columns
+//! and 24 lines everything has its place, and on a smaller terminal the lower parts are cut off; each state is said in
+//! words, so that colours add nothing.
+
+use ratatui::Frame;
+use ratatui::crossterm::event::KeyCode;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Paragraph, Row, Sparkline, Table, Wrap};
+
+use super::model::{Model, State};
+use crate::doctor::check::bytes as bytes_text;
+
+/// What the person chose.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    /// The first topic that is shown.
+    pub(super) first: usize,
+    /// The keys are explained.
+    pub(super) explains: bool,
+    pub(super) has_colors: bool,
+}
+
+/// Topics that a Page key passes.
+const PAGE: usize = 5;
+
+impl View {
+    /// A key that does not end it.
+    pub(super) fn press(&mut self, key: KeyCode, topics: usize) {
+        let last = topics.saturating_sub(1);
+        self.first = match key {
+            KeyCode::Up | KeyCode::Char('k') => self.first.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.first.saturating_add(1),
+            KeyCode::PageUp => self.first.saturating_sub(PAGE),
+            KeyCode::PageDown => self.first.saturating_add(PAGE),
+            KeyCode::Home => 0,
+            KeyCode::End => last,
+            _ => self.first,
+        }
+        .min(last);
+        self.explains = matches!(key, KeyCode::Char('h' | '?') | KeyCode::F(1)) && !self.explains;
+    }
+
+    fn style(&self, is: &str) -> Style {
+        let style = match is {
+            "failed" | "not ready" | "no answer" => Style::new().add_modifier(Modifier::REVERSED),
+            _ => Style::new().add_modifier(Modifier::BOLD),
+        };
+        let color = match is {
+            "ok" | "streaming" => Color::Green,
+            "waiting" | "catching up" => Color::Yellow,
+            "failed" | "not ready" | "no answer" => Color::Red,
+            _ => Color::Cyan,
+        };
+        if self.has_colors { style.fg(color) } else { style }
+    }
+}
+
+const HELP: &str = "\
+Postgres, Slot, Relay, Kafka: the way of a row, and what each part of it does.
+records/s     records that the brokers confirmed, of the last second
+p50/95/99     latency, from commit in Postgres to confirmation: 50, 95 and 99 of a
+              hundred transactions take at most so long
+oldest        how long the oldest transaction has waited that is not confirmed
+slot lag      WAL that the slot has not passed; kept: WAL that it keeps on disk
+
+q, Esc        end                       arrows, Page Up, Page Down
+h, ?          this text                                 move through the topics
+
+What is wrong, and how to put it right: postrider doctor
+Dead letters, each with its reason:     postrider dead-letters list";
+
+/// See the module.
+pub(super) fn render(frame: &mut Frame, model: &Model, view: &View) {
+    let [title, says, body, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(says_height(model, frame.area().width)),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(title_line(model, view), title);
+    let wrong = Style::new().add_modifier(Modifier::BOLD);
+    let wrong = if view.has_colors { wrong.fg(Color::Red) } else { wrong };
+    frame.render_widget(
+        Paragraph::new(says_text(model)).style(wrong).wrap(Wrap { trim: true }),
+        says,
+    );
+    match &model.state {
+        _ if view.explains => frame.render_widget(Paragraph::new(HELP), body),
+        Some(state) => render_state(frame, body, (state, model), view),
+        None => {}
+    }
+    let help = "q quit   ↑ ↓ topics   h help";
+    frame.render_widget(Paragraph::new(help).style(Style::new().add_modifier(Modifier::DIM)), keys);
+}
+
+fn title_line(model: &Model, view: &View) -> Line<'static> {
+    let condition = match (&model.silence, &model.state) {
+        (Some(_), _) => "no answer".to_owned(),
+        (None, Some(state)) => state.condition.clone(),
+        (None, None) => "asking".to_owned(),
+    };
+    let style = view.style(&condition);
+    let mut spans = vec![
+        Span::styled("Postrider  ", Style::new().add_modifier(Modifier::BOLD)),
+        Span::styled(condition, style),
+    ];
+    if let Some(state) = &model.state {
+        let slot = Some(&state.slot_name).filter(|name| !name.is_empty());
+        let slot = slot.map(|name| format!("slot {name}  ")).unwrap_or_default();
+        spans.push(Span::raw(format!("  {slot}up {}  ", time_text(state.uptime_seconds))));
+    } else {
+        spans.push(Span::raw("  "));
+    }
+    spans.push(Span::raw(format!("at {}", model.address)));
+    Line::from(spans)
+}
+
+/// Why nothing moves, if something is wrong.
+fn says_text(model: &Model) -> String {
+    match &model.silence {
+        None => model.cause(),
+        Some(why) if model.state.is_none() => format!("The relay does not answer: {why}."),
+        Some(why) => format!(
+            "The relay does not answer: {why}. What is shown is {} old.",
+            time_text(model.age.as_secs_f64().round())
+        ),
+    }
+}
+
+fn says_height(model: &Model, width: u16) -> u16 {
+    let text = says_text(model);
+    if text.is_empty() {
+        return 0;
+    }
+    // Words are not cut in two, so that a line has some room left.
+    let lines = text.chars().count() / usize::from(width.max(20) - 10) + 1;
+    u16::try_from(lines.min(4)).unwrap_or(4)
+}
+
+fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model), view: &View) {
+    let [chain, numbers, charts, topics, counts] = Layout::vertical([
+        Constraint::Length(4),
+        Constraint::Length(3),
+        Constraint::Length(5),
+        Constraint::Min(3),
+        Constraint::Length(2),
+    ])
+    .areas(area);
+    render_chain(frame, chain, state, view);
+    render_numbers(frame, numbers, state, model);
+    render_charts(frame, charts, model, view);
+    render_topics(frame, topics, state, view);
+    let text = counts_text(state);
+    frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), counts);
+}
+
+fn render_chain(frame: &mut Frame, area: Rect, state: &State, view: &View) {
+    let places = Layout::horizontal(vec![Constraint::Fill(1); state.chain.len()]).split(area);
+    for (at, (link, place)) in state.chain.iter().zip(places.iter()).enumerate() {
+        let arrow = if at + 1 < state.chain.len() { " →" } else { "" };
+        let text = Text::from(vec![
+            Line::from(vec![
+                Span::raw(format!("{} ", link.name)),
+                Span::styled(link.is.clone(), view.style(&link.is)),
+                Span::raw(arrow),
+            ]),
+            // What has failed is said above, and longer.
+            Line::from(if link.is == "failed" { String::new() } else { link.detail.clone() }),
+        ]);
+        let [inner, _] =
+            Layout::horizontal([Constraint::Fill(1), Constraint::Length(1)]).areas(*place);
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), inner);
+    }
+}
+
+fn render_numbers(frame: &mut Frame, area: Rect, state: &State, model: &Model) {
+    let numbers = &state.numbers;
+    let amount = |amount: Option<u64>| {
+        amount.map_or("–".to_owned(), |amount| {
+            bytes_text(i64::try_from(amount).unwrap_or(i64::MAX))
+        })
+    };
+    let latency = model.latency_us().map(latency_text).join(" / ");
+    let rate = model.rates().last().copied().flatten();
+    let rows = [
+        [
+            ("records/s", rate.map_or("–".to_owned(), rate_text)),
+            ("p50/95/99", latency),
+            ("oldest", time_text(numbers.oldest_unacknowledged_seconds)),
+        ],
+        [
+            ("confirmed", numbers.confirmed.to_string()),
+            ("slot lag", amount(numbers.slot_lag_bytes)),
+            ("in flight", numbers.in_flight_records.to_string()),
+        ],
+        [
+            ("dead letters", numbers.dead_lettered.to_string()),
+            ("kept", amount(numbers.slot_retained_bytes)),
+            ("version", state.version.clone()),
+        ],
+    ];
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let cell = |(name, value): (&str, String)| {
+        Line::from(vec![Span::raw(format!("{name} ")), Span::styled(value, bold)])
+    };
+    let widths = [Constraint::Fill(3), Constraint::Fill(5), Constraint::Fill(3)];
+    frame.render_widget(Table::new(rows.map(|row| Row::new(row.map(cell))), widths), area);
+}
+
+fn render_charts(frame: &mut Frame, area: Rect, model: &Model, view: &View) {
+    let [rates, _, latencies] =
+        Layout::horizontal([Constraint::Fill(1), Constraint::Length(2), Constraint::Fill(1)])
+            .areas(area);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the height of a bar"
+    )]
+    let whole = |rate: &Option<f64>| rate.map_or(0, |rate| rate.round() as u64);
+    let rate: Vec<u64> = model.rates().iter().map(whole).collect();
+    let latency: Vec<u64> = model.p99_us().iter().map(|us| us.unwrap_or(0)).collect();
+    let most = |values: &[u64], width: u16| {
+        let first = values.len().saturating_sub(usize::from(width));
+        values.iter().skip(first).copied().max().unwrap_or(0)
+    };
+    let (most_rate, most_latency) = (most(&rate, rates.width), most(&latency, latencies.width));
+    #[expect(clippy::cast_precision_loss, reason = "a rate that people read")]
+    let title = format!("records a second, at most {}", rate_text(most_rate as f64));
+    chart(frame, rates, (title, &rate), view);
+    let title = format!("latency p99, at most {}", latency_text(Some(most_latency)));
+    chart(frame, latencies, (title, &latency), view);
+}
+
+/// The last values, the newest at the right.
+fn chart(frame: &mut Frame, area: Rect, (title, values): (String, &[u64]), view: &View) {
+    let [head, bars] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
+    frame.render_widget(Paragraph::new(title), head);
+    let [bars, _] = Layout::vertical([Constraint::Fill(1), Constraint::Length(1)]).areas(bars);
+    let width = usize::from(bars.width);
+    let first = values.len().saturating_sub(width);
+    let mut shown = vec![0; width.saturating_sub(values.len())];
+    shown.extend(values.iter().skip(first));
+    let style = if view.has_colors { Style::new().fg(Color::Cyan) } else { Style::new() };
+    frame.render_widget(Sparkline::default().data(shown).style(style), bars);
+}
+
+fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
+    if state.topics.is_empty() && state.unavailable.is_empty() {
+        frame.render_widget(
+            Paragraph::new("No row has been delivered since the relay was started."),
+            area,
+        );
+        return;
+    }
+    let trouble = |name: &str| {
+        let found = state.unavailable.iter().find(|one| one.topic == name);
+        found.map(super::model::Unavailable::to_text).unwrap_or_default()
+    };
+    let bytes = |bytes: u64| bytes_text(i64::try_from(bytes).unwrap_or(i64::MAX));
+    let used = state.topics.iter().map(|topic| {
+        let (sent, letters) = (topic.sent.to_string(), topic.dead_lettered.to_string());
+        [topic.name.clone(), sent, letters, bytes(topic.bytes), trouble(&topic.name)]
+    });
+    let is_unused = |topic: &&super::model::Unavailable| {
+        !state.topics.iter().any(|used| used.name == topic.topic)
+    };
+    let none = || "0".to_owned();
+    let unused = state.unavailable.iter().filter(is_unused);
+    let unused = unused.map(|it| [it.topic.clone(), none(), none(), none(), it.to_text()]);
+    let rows: Vec<_> = used.chain(unused).skip(view.first).map(Row::new).collect();
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(11),
+        Constraint::Length(12),
+        Constraint::Length(11),
+        Constraint::Length(22),
+    ];
+    let head = Row::new(["topic", "records", "dead letters", "bytes", "unavailable"])
+        .style(Style::new().add_modifier(Modifier::UNDERLINED));
+    frame.render_widget(Table::new(rows, widths).header(head), area);
+}
+
+fn counts_text(state: &State) -> String {
+    let listed = |what: &str, counts: &[(String, u64)]| {
+        let counts: Vec<_> = counts.iter().filter(|(_, count)| *count > 0).collect();
+        let text: Vec<_> =
+            counts.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        (!text.is_empty()).then(|| format!("{what}: {}", text.join(", ")))
+    };
+    let parts = [
+        listed("Dead letters", &state.rejections),
+        listed("Left out", &state.ignored),
+        listed("Restarts", &state.restarts),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() {
+        return "No dead letter, no row left out, no restart since the relay was started."
+            .to_owned();
+    }
+    parts.join("   ")
+}
+
+fn rate_text(rate: f64) -> String {
+    if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
+}
+
+fn latency_text(us: Option<u64>) -> String {
+    match us {
+        None => "–".to_owned(),
+        Some(us) if us < 1_000 => format!("{us} µs"),
+        Some(us) if us < 1_000_000 => format!("{} ms", us / 1_000),
+        Some(us) => format!("{} s", us / 1_000_000),
+    }
+}
+
+fn time_text(seconds: f64) -> String {
+    match seconds {
+        none if none <= 0.0 => "0 s".to_owned(),
+        short if short < 1.0 => format!("{:.0} ms", short * 1_000.0),
+        short if short < 10.0 => format!("{short:.1} s"),
+        some if some < 120.0 => format!("{some:.0} s"),
+        some if some < 7_200.0 => format!("{:.0} min", some / 60.0),
+        some if some < 172_800.0 => format!("{:.0} h", some / 3_600.0),
+        long => format!("{:.0} days", long / 86_400.0),
+    }
+}

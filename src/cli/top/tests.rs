@@ -1,0 +1,156 @@
+//! What the screen shows, as text, in 80 columns and 24 lines.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::KeyCode;
+use serde_json::{Value, json};
+
+use super::address_of;
+use super::model::Model;
+use super::screen::{View, render};
+
+fn state() -> Value {
+    let link = |name: &str, detail: &str| json!({"name": name, "is": "ok", "detail": detail});
+    json!({
+        "condition": "streaming", "version": "0.1.0", "git": "abc", "librdkafka": "2.12.1",
+        "slot_name": "postrider", "uptime_seconds": 245.0,
+        "health": {"ok": true, "checks": [{"name": "kafka", "ok": true, "detail": "a broker answers"}]},
+        "chain": [link("Postgres", "a stream is open"), link("Slot", "held by this relay"),
+                  link("Relay", "streaming"), link("Kafka", "the brokers confirm")],
+        "numbers": {"confirmed": 123_456, "dead_lettered": 4, "in_flight_records": 12,
+            "in_flight_bytes": 999, "oldest_unacknowledged_seconds": 0.0042, "transactions_settled": 9,
+            "received_lsn": 1, "settled_lsn": 1, "acknowledged_lsn": 1, "slot_lag_bytes": 18_432,
+            "slot_retained_bytes": 52_428_800, "slot_safe_bytes": null},
+        "topics": (0..12).map(|n| json!({"name": format!("orders.{n}"), "sent": 1_000 * n, "dead_lettered": 0,
+            "bytes": 70_000 * n})).collect::<Vec<_>>(),
+        "unavailable": [{"topic": "orders.1", "reason": "missing", "seconds": 7, "rows_wait": true, "help": "x"}],
+        "rejections": [["invalid_topic", 4], ["too_large", 0]], "ignored": [], "restarts": [["kafka", 1]],
+        "last_failure": null, "slot": null, "settings": [],
+    })
+}
+
+fn history(samples: i64) -> Value {
+    let all = |value: &dyn Fn(i64) -> Value| (0..samples).map(value).collect::<Vec<_>>();
+    json!({
+        "at_ms": all(&|n| json!(n * 1_000)), "confirmed": all(&|n| json!(n * n * 10)),
+        "in_flight": all(&|_| json!(0)), "received": all(&|_| json!(0)), "settled": all(&|_| json!(0)),
+        "lag": all(&|_| json!(null)), "retained": all(&|_| json!(null)),
+        "p50_us": all(&|_| json!(900)), "p95_us": all(&|_| json!(5_000)), "p99_us": all(&|n| json!(n * 1_000)),
+    })
+}
+
+fn model(state: Value, samples: i64) -> Model {
+    let mut model = Model::of("127.0.0.1:8484".to_owned());
+    let columns = serde_json::from_value(history(samples)).unwrap();
+    model.take(Ok((serde_json::from_value(state).unwrap(), columns)));
+    model
+}
+
+fn screen(model: &Model, view: &View, (width, height): (u16, u16)) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| render(frame, model, view)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| {
+        let cells = (0..width).map(|x| buffer[(x, y)].symbol());
+        format!("{}\n", cells.collect::<String>().trim_end())
+    };
+    (0..height).map(line).collect()
+}
+
+const LARGE: (u16, u16) = (80, 24);
+
+#[test]
+fn a_relay_that_streams_is_on_one_screen() {
+    let shown = screen(&model(state(), 40), &View::default(), LARGE);
+    assert_eq!(shown, include_str!("streaming.txt"), "\n{shown}");
+}
+
+#[test]
+fn what_is_wrong_is_said_in_words_and_above_all() {
+    let mut state = state();
+    state["condition"] = json!("not ready");
+    state["chain"][3] = json!({"name": "Kafka", "is": "failed", "detail": "no broker answers"});
+    state["health"] = json!({"ok": false, "checks": [{"name": "kafka", "ok": false,
+        "detail": "no broker answers since 31 s; look at the brokers, and at kafka.brokers"}]});
+    let shown = screen(&model(state, 3), &View::default(), LARGE);
+    assert_eq!(shown, include_str!("not-ready.txt"), "\n{shown}");
+}
+
+#[test]
+fn a_relay_that_does_not_answer_is_told_from_one_that_never_did() {
+    let mut model = model(state(), 3);
+    model.take(Err("no relay answers at 127.0.0.1:8484: Connection refused".to_owned()));
+    model.answered_before(std::time::Duration::from_secs(12));
+    let shown = screen(&model, &View::default(), LARGE);
+    let lines: Vec<_> = shown.lines().take(3).collect();
+    assert!(lines[0].starts_with("Postrider  no answer  slot postrider"), "{shown}");
+    assert!(lines[1].starts_with("The relay does not answer: no relay answers"), "{shown}");
+    assert!(lines[2].ends_with("What is shown is 12 s old."), "{shown}");
+    assert!(shown.contains("orders.0"), "{shown}");
+    let mut never = Model::of("127.0.0.1:1".to_owned());
+    assert!(
+        screen(&never, &View::default(), LARGE).starts_with("Postrider  asking  at 127.0.0.1:1")
+    );
+    never.take(Err("no relay answers at 127.0.0.1:1: Connection refused".to_owned()));
+    let shown = screen(&never, &View::default(), LARGE);
+    assert!(!shown.contains("old") && shown.contains("Connection refused."), "{shown}");
+}
+
+#[test]
+fn keys_move_through_the_topics_and_explain() {
+    let (model, mut view) = (model(state(), 3), View::default());
+    let top = |view: &View| {
+        let shown = screen(&model, view, LARGE);
+        shown
+            .lines()
+            .find(|line| line.starts_with("orders."))
+            .unwrap()
+            .split(' ')
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    view.press(KeyCode::Up, 12);
+    assert_eq!(top(&view), "orders.0");
+    view.press(KeyCode::Down, 12);
+    view.press(KeyCode::PageDown, 12);
+    assert_eq!(top(&view), "orders.6");
+    view.press(KeyCode::PageDown, 12);
+    view.press(KeyCode::PageDown, 12);
+    assert_eq!(top(&view), "orders.11", "the last one stays");
+    view.press(KeyCode::Home, 12);
+    assert_eq!(top(&view), "orders.0");
+    view.press(KeyCode::Char('?'), 12);
+    let shown = screen(&model, &view, LARGE);
+    assert!(shown.contains("postrider doctor") && !shown.contains("orders.0"), "{shown}");
+    view.press(KeyCode::Char('x'), 12);
+    assert_eq!(top(&view), "orders.0");
+}
+
+#[test]
+fn any_terminal_and_any_relay_can_be_drawn() {
+    let mut bare = state();
+    for list in ["chain", "topics", "unavailable", "rejections", "restarts"] {
+        bare[list] = json!([]);
+    }
+    for size in [(1, 1), (10, 3), (40, 10), (80, 24), (250, 80)] {
+        for state in [state(), bare.clone()] {
+            for has_colors in [false, true] {
+                let view = View { has_colors, ..View::default() };
+                let shown = screen(&model(state.clone(), 400), &view, size);
+                assert_eq!(shown.lines().count(), usize::from(size.1));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_address_is_read_and_a_password_in_it_is_not_repeated() {
+    for url in ["http://127.0.0.1:8484", "http://127.0.0.1:8484/", "127.0.0.1:8484"] {
+        assert_eq!(address_of(url).unwrap().to_string(), "127.0.0.1:8484");
+    }
+    for url in ["https://127.0.0.1:8484", "http://u:planted@127.0.0.1:8484", "127.0.0.1", ""] {
+        let failure = format!("{:?}", address_of(url).unwrap_err());
+        assert!(failure.contains("--url") && !failure.contains("planted"), "{failure}");
+    }
+}
