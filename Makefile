@@ -48,6 +48,7 @@ check: ## format, lints, house rules, documentation, docker
 	$(CARGO) check --locked --no-default-features --features zstd,kafka-tls-vendored --quiet
 	fuzz/check
 	.ci/features
+	.ci/crates
 	.ci/deny
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
 	$(CARGO) test --locked --quiet --test tidy
