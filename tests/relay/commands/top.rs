@@ -87,7 +87,7 @@ impl Terminal {
                 continue;
             }
             let mut sequence = String::new();
-            while let Some(next) = rest.next() {
+            for next in rest.by_ref() {
                 sequence.push(next);
                 if next.is_ascii_alphabetic() {
                     break;
