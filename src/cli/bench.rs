@@ -1,7 +1,8 @@
 //! `postrider bench`: declares its subcommands and arguments, runs one of them, and prints the figures.
 //!
 //! `bench ceiling` compares the relay with `pg_recvlogical`, `bench delivery` at-least-once with
-//! exactly-once delivery, `bench source` the log with polling; a submodule measures each. Input: `BenchArgs`.
+//! exactly-once delivery, `bench source` the log with polling, `bench watched` a relay with everything that shows how it does
+//! with one without; a submodule measures each. Input: `BenchArgs`.
 //! Output: figures as text or JSON, or a `BenchError`, also when a measured relay did not deliver every row.
 //! Rounding and the start of the brokers are here.
 
@@ -13,6 +14,7 @@ mod programs;
 mod source;
 mod visible;
 mod wal_load;
+mod watched;
 
 use std::fmt::Display;
 
@@ -61,6 +63,11 @@ pub enum Bench {
         after_help = "Examples:\n  postrider bench source\n  postrider bench source --rows 1000000 --workers 4 --output json"
     )]
     Source(source::SourceArgs),
+    /// Drain the same log with and without a visitor of dashboard, metrics and live tail, and compare
+    #[command(
+        after_help = "Examples:\n  postrider bench watched\n  postrider bench watched --rows 1000000 --pairs 15 --output json"
+    )]
+    Watched(watched::WatchedArgs),
 }
 
 /// What to measure.
@@ -126,6 +133,10 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, Comma
         }
         Bench::Source(args) => {
             let figures = runtime.block_on(source::measure(args));
+            tell(context, figures?)
+        }
+        Bench::Watched(args) => {
+            let figures = runtime.block_on(watched::measure(args));
             tell(context, figures?)
         }
     }

@@ -219,7 +219,7 @@ fn figures(args: &DeliveryArgs, runs: &[DeliveryRun]) -> Drains {
 }
 
 /// The middle one, or the mean of the two in the middle.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     let upper = values.get(middle).copied().unwrap_or(f64::NAN);

@@ -68,6 +68,11 @@ fn is_walsender(pid: u32) -> bool {
         .is_ok_and(|line| line.windows(9).any(|window| window == b"walsender"))
 }
 
+/// Resident memory in bytes now.
+pub(crate) fn rss_bytes(pid: u32) -> Option<u64> {
+    status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
+}
+
 fn status_bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -50,6 +50,13 @@ pub(super) enum ProgramError {
 /// Ends a process with its owner.
 pub(super) struct ChildGuard(Child);
 
+impl ChildGuard {
+    /// The process's number.
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
 impl Drop for ChildGuard {
     fn drop(&mut self) {
         // Already gone is fine.

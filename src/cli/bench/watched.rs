@@ -1,0 +1,191 @@
+//! `bench watched`: what it costs a relay to be watched.
+//!
+//! Input: rows, the number of pairs. Each pair drains the same WAL twice into a fresh embedded broker, once without HTTP
+//! and once with the dashboard, the metrics and a visitor that asks for all of them every second, live tail included;
+//! the order within a pair alternates. Then a relay with the same visitor idles. Output: `Watched`: the rate with a visitor
+//! relative to that without, pair by pair, and the idle relay's resident memory. A drain that did not deliver every
+//! row is an error.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::delivery::median;
+use super::programs::{EmbeddedBroker, ProgramError, RelayTarget, carry, drain};
+use super::wal_load::{self, Rows};
+use super::{BenchError, proc, round, to_mib};
+use crate::status::relay::answer;
+use postrider_postgres::control;
+use postrider_postgres::libpq::ConnectInfo;
+use postrider_sandbox::postgres::{Cluster, Options};
+
+/// Some 350 bytes of JSON.
+const NOTE_WORDS: u32 = 26;
+const TOPICS: u32 = 5;
+/// As often as the page and Prometheus ask, and what they ask for.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+const PATHS: [&str; 5] =
+    ["/api/v1/state", "/api/v1/history", "/api/v1/tail", "/metrics", "/readyz"];
+/// After which the idle relay has what it needs.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// What to measure.
+#[derive(Debug, Clone, Args)]
+pub struct WatchedArgs {
+    /// Rows to write and to drain each time.
+    #[arg(long, default_value_t = 300_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1_000..=50_000_000))]
+    pub rows: u32,
+    /// Rows per transaction.
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub per_transaction: u32,
+    /// Pairs of drains.
+    #[arg(long, default_value_t = 7, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub pairs: u32,
+}
+
+/// The figures.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Watched {
+    rows: u32,
+    per_transaction: u32,
+    pairs: u32,
+    /// Medians.
+    rows_per_s_alone: f64,
+    rows_per_s_visited: f64,
+    /// Watched relative to alone, pair by pair: the median, the least and the most.
+    ratio: f64,
+    ratio_min: f64,
+    ratio_max: f64,
+    /// Answers that the visitor got during drains.
+    answers: u64,
+    idle_rss_mib: f64,
+}
+
+impl std::fmt::Display for Watched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { rows, per_transaction, pairs, ratio, ratio_min, ratio_max, .. } = self;
+        writeln!(f, "{rows} rows, {per_transaction} per transaction, {pairs} pairs")?;
+        writeln!(f, "rows/s alone {}, watched {}", self.rows_per_s_alone, self.rows_per_s_visited)?;
+        writeln!(f, "ratio {ratio} ({ratio_min} to {ratio_max}), {} answers", self.answers)?;
+        writeln!(f, "idle and watched: {} MiB resident", self.idle_rss_mib)
+    }
+}
+
+/// Measures.
+pub(super) async fn measure(args: &WatchedArgs) -> Result<Watched, BenchError> {
+    let options = Options::default()
+        .with("shared_buffers", "512MB")
+        .with("max_wal_size", "16GB")
+        .with("autovacuum", "off");
+    let cluster = Cluster::start(&options)?;
+    let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
+    let client = control::connect(&info).await?;
+    client.sql().batch_execute(include_str!("../migrations/0001_outbox.sql")).await?;
+    let slot = |pair: u32, watched: bool| format!("bench_watched_{pair}_{}", u8::from(watched));
+    for pair in 0..args.pairs {
+        for watched in [false, true] {
+            wal_load::make_slot(client.sql(), &slot(pair, watched)).await?;
+        }
+    }
+    let WatchedArgs { rows, per_transaction, pairs } = *args;
+    let plan = Rows { count: rows, per_transaction, topics: TOPICS, note_words: NOTE_WORDS };
+    wal_load::write(client.sql(), plan).await?;
+    let (mut alone, mut watched, mut answers) = (Vec::new(), Vec::new(), 0);
+    for pair in 0..pairs {
+        let mut seconds = [0.0; 2];
+        for is_watched in [pair % 2 == 1, pair % 2 == 0] {
+            let (took, asked) = one_drain(&cluster, &slot(pair, is_watched), rows, is_watched)?;
+            answers += asked;
+            if let Some(seconds) = seconds.get_mut(usize::from(is_watched)) {
+                *seconds = took;
+            }
+        }
+        let [without, with] = seconds;
+        tracing::info!(alone_s = without, watched_s = with, "drained");
+        alone.push(without);
+        watched.push(with);
+    }
+    let ratios: Vec<f64> = alone.iter().zip(&watched).map(|(alone, with)| alone / with).collect();
+    let idle = idle_rss_bytes(&cluster, &slot(0, true))?;
+    Ok(Watched {
+        rows,
+        per_transaction,
+        pairs,
+        rows_per_s_alone: (f64::from(rows) / median(alone)).round(),
+        rows_per_s_visited: (f64::from(rows) / median(watched)).round(),
+        ratio_min: round(ratios.iter().copied().fold(f64::INFINITY, f64::min), 3),
+        ratio_max: round(ratios.iter().copied().fold(0.0, f64::max), 3),
+        ratio: round(median(ratios), 3),
+        answers,
+        idle_rss_mib: to_mib(idle),
+    })
+}
+
+/// Seconds that it took, and answers that the visitor got.
+fn one_drain(
+    cluster: &Cluster,
+    slot: &str,
+    rows: u32,
+    is_watched: bool,
+) -> Result<(f64, u64), BenchError> {
+    let broker = EmbeddedBroker::start(TOPICS)?;
+    let visitor = if is_watched { Some(Visitor::start()?) } else { None };
+    let settings: Vec<_> = visitor.iter().map(Visitor::setting).collect();
+    let (source, bootstrap) = (cluster.unix_url(), broker.bootstrap.as_str());
+    let target = RelayTarget { source: &source, slot, bootstrap, settings: &settings };
+    let (_, summary) = drain(target, cluster.process().unwrap_or_default())?;
+    if summary.confirmed != u64::from(rows) || summary.dead_letters > 0 {
+        let reason = format!("{} of {rows} rows confirmed", summary.confirmed);
+        return Err(BenchError::NotWhole { drain: format!("drain of slot `{slot}`"), reason });
+    }
+    Ok((summary.streaming_seconds, visitor.map_or(0, |visitor| visitor.answers())))
+}
+
+fn idle_rss_bytes(cluster: &Cluster, slot: &str) -> Result<u64, BenchError> {
+    let (broker, visitor) = (EmbeddedBroker::start(TOPICS)?, Visitor::start()?);
+    let settings = [visitor.setting()];
+    let (source, bootstrap) = (cluster.unix_url(), broker.bootstrap.as_str());
+    let relay = carry(RelayTarget { source: &source, slot, bootstrap, settings: &settings })?;
+    std::thread::sleep(IDLE);
+    if visitor.answers() == 0 {
+        return Err(BenchError::Part("relay that idles"));
+    }
+    proc::rss_bytes(relay.id()).ok_or(BenchError::Part("relay that idles"))
+}
+
+/// Asks for everything, until it is dropped.
+struct Visitor {
+    address: SocketAddr,
+    answers: Arc<AtomicU64>,
+}
+
+impl Visitor {
+    fn start() -> Result<Self, ProgramError> {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.map_err(|source| ProgramError::Start { what: "the visitor", source })?;
+        let answers = Arc::new(AtomicU64::new(0));
+        let counted = Arc::downgrade(&answers);
+        std::thread::spawn(move || {
+            while let Some(counted) = counted.upgrade() {
+                let got = PATHS.iter().filter(|path| answer(address, path).is_ok()).count();
+                counted.fetch_add(u64::try_from(got).unwrap_or(0), Ordering::Relaxed);
+                drop(counted);
+                std::thread::sleep(ASK_EVERY);
+            }
+        });
+        Ok(Self { address, answers })
+    }
+
+    /// Where it asks.
+    fn setting(&self) -> String {
+        format!("http.bind={}", self.address)
+    }
+
+    fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+}
