@@ -64,6 +64,7 @@ impl Scene {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address();
         let admin = Some((self.admin.clone(), access));
+        let tap = Some(postrider_kafka::DeliveredTap::default());
         tokio::spawn(serve(listener, self.telemetry.clone(), tap, admin, std::future::pending()));
         address
     }
