@@ -43,6 +43,7 @@ pub(super) fn assemble(
     if let Some(config) = &config {
         reader.topics(config);
         reader.polls(config);
+        reader.logs_in(config);
     }
     match config {
         Some(config) if reader.mistakes.is_empty() => Ok((config, reader.warnings)),
@@ -293,6 +294,7 @@ impl SettingsReader<'_> {
             properties: Some(self.properties()),
             secret_files: properties.as_ref().map(|properties| self.files_of(properties)),
             password_command: self.password_command("kafka.password_command"),
+            oauth: self.oauth(),
         })
     }
 

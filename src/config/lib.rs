@@ -29,11 +29,14 @@ mod control;
 mod effective;
 mod environment;
 mod file;
+mod kafka;
 mod layer;
 mod mistake;
 mod model;
+mod oauth;
 mod options;
 mod poll;
+mod rds_login;
 mod reader;
 mod reference;
 mod reload;
@@ -66,6 +69,7 @@ pub use model::{
     OutboxSection, ProgressSection, RetrySection, RouteSection, ShutdownSection, SourceSection,
     TracesSection,
 };
+pub use oauth::OAuthSection;
 pub use options::{OptionKind, OptionSpec, PROPERTIES, env_name};
 pub use poll::{BUCKETS, PollMark, PollSection};
 pub use reference::{example_toml, reference_markdown, wrap};
@@ -74,7 +78,7 @@ pub use rule_options::RULE_OPTIONS;
 pub use table::OPTIONS;
 pub use values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
-    Property, Rejected, SourceMode,
+    OAuthMethod, Property, Rejected, SourceMode,
 };
 
 /// Where the file is looked for when none is named, in this order.

@@ -17,6 +17,7 @@ use postrider_core::route::{
 };
 
 use super::control::ControlSection;
+use super::oauth::OAuthSection;
 use super::poll::PollSection;
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, Property, Rejected,
@@ -218,6 +219,8 @@ pub struct KafkaSection {
     pub secret_files: BTreeMap<String, PathBuf>,
     /// Prints `sasl.password`.
     pub password_command: Option<PasswordCommand>,
+    /// A login by tokens.
+    pub oauth: OAuthSection,
 }
 
 /// `[progress]`

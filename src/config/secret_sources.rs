@@ -23,10 +23,11 @@ impl SettingsReader<'_> {
                 if let Some(path) = self.file_of("source.url") {
                     connect = connect.read_from(path);
                 }
-                Some(match self.password_command("source.password_command")? {
+                let connect = match self.password_command("source.password_command")? {
                     Some(command) => connect.ask(command),
                     None => connect,
-                })
+                };
+                self.logged_in(connect)
             }
             Err(error) => {
                 let refusal = InvalidValue { reason: error.to_string(), help: error.hint() };

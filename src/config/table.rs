@@ -4,18 +4,18 @@
 //! docs/configuration.md all use `OPTIONS`, so that an option is declared once. `option` finds one by its
 //! key, the options of routing rules included. Invariant: every default is valid (tested).
 
-use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use super::control;
+use super::kafka;
+use super::oauth;
 use super::options::{OptionKind, OptionSpec, choice, duration, list, names, size, switch, text};
 use super::poll;
+use super::rds_login;
 use super::rule_options;
 use super::traces;
-use super::values::{
-    Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, Rejected,
-};
+use super::values::{Create, LogFormat, LogLevel, MissingTopicWord, Rejected};
 use postrider_core::pipeline::UpdatePolicy;
 use postrider_core::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, KeyFormat, Members, MissingColumn, ValueFormat,
@@ -41,6 +41,8 @@ pub const OPTIONS: &[OptionSpec] = &[
          password within 15 s: `[\"aws\", \"rds\", \"generate-db-auth-token\", ...]`. One \
          trailing line end is removed; stderr is ignored. Overrides every other password.",
     ),
+    rds_login::LOGIN,
+    rds_login::AWS_REGION,
     text(
         "source.slot",
         "\"postrider\"",
@@ -337,63 +339,25 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"\"",
         "The `source` attribute of CloudEvents. Empty: the table's name.",
     ),
-    list("kafka.brokers", "[\"localhost:9092\"]", "The bootstrap brokers, `host:port`."),
-    choice(
-        "kafka.delivery",
-        Delivery::WORDS,
-        "\"at_least_once\"",
-        "The delivery guarantee. at_least_once: after a crash or a broken connection, records \
-         after the oldest unconfirmed row may be repeated; first occurrences stay in order. \
-         exactly_once: no repeats for consumers with isolation.level=read_committed.",
-    ),
-    duration(
-        "kafka.transaction_age",
-        (0, 1_000),
-        "\"5ms\"",
-        "exactly_once: how long a Kafka transaction accepts rows before it is committed; longer \
-         while rows are old, shorter when there are many.",
-    ),
-    choice(
-        "kafka.partitioner",
-        Partitioner::WORDS,
-        "\"murmur2_random\"",
-        "How a key determines its partition. The default is the same as that of Java producers, \
-         and so of Debezium; another one moves existing keys to other partitions.",
-    ),
-    choice(
-        "kafka.compression",
-        Compression::WORDS,
-        "\"lz4\"",
-        "The compression codec of record batches.",
-    ),
-    list(
-        "kafka.password_command",
-        "[]",
-        "Like `source.password_command`, for `sasl.password`: run whenever a Kafka client is \
-         created.",
-    ),
-    text("kafka.client_id", "\"postrider\"", "The client id that the relay sends to the brokers."),
-    duration(
-        "kafka.linger",
-        (0, 1_000),
-        "\"0s\"",
-        "How long a batch may wait for more records before it is sent. At least 20ms while a \
-         backlog of more than 64 MiB of WAL is being delivered.",
-    ),
-    size(
-        "kafka.message_max_bytes",
-        (1_000, 1_000_000_000),
-        "\"1MB\"",
-        "The largest record, key and headers included; a larger record becomes a dead \
-         letter. Set it no higher than the topics' `max.message.bytes`.",
-    ),
-    size(
-        "kafka.max_in_flight",
-        (1 << 20, 1 << 30),
-        "\"32MiB\"",
-        "How many bytes may be sent and not yet confirmed, in addition to a limit of 50,000 \
-         records. It bounds memory: at the limit, reading from Postgres pauses.",
-    ),
+    kafka::BROKERS,
+    kafka::DELIVERY,
+    kafka::TRANSACTION_AGE,
+    kafka::PARTITIONER,
+    kafka::COMPRESSION,
+    kafka::PASSWORD_COMMAND,
+    kafka::CLIENT_ID,
+    kafka::LINGER,
+    kafka::MESSAGE_MAX_BYTES,
+    kafka::MAX_IN_FLIGHT,
+    oauth::METHOD,
+    oauth::ENDPOINT,
+    oauth::CLIENT_ID,
+    oauth::CLIENT_SECRET,
+    oauth::SCOPE,
+    oauth::PARAMETERS,
+    oauth::CA_FILE,
+    oauth::COMMAND,
+    oauth::AWS_REGION,
     text(
         "progress.topic",
         "\"\"",

@@ -62,6 +62,28 @@ keyword_enum!(
     }
 );
 keyword_enum!(
+    /// What the relay logs in to Postgres with.
+    SourceLogin {
+        /// A password or a certificate, as psql would.
+        Password = "password",
+        /// A password signed by AWS credentials.
+        RdsIam = "rds_iam",
+    }
+);
+keyword_enum!(
+    /// Where the tokens of a login by OAUTHBEARER come from.
+    OAuthMethod {
+        /// There is no such login.
+        Off = "off",
+        /// An OIDC token endpoint.
+        Oidc = "oidc",
+        /// A command.
+        Command = "command",
+        /// AWS credentials, for MSK.
+        AwsMskIam = "aws_msk_iam",
+    }
+);
+keyword_enum!(
     /// Where rows are read from.
     SourceMode {
         /// The log, by a replication slot.

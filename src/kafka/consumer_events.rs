@@ -5,17 +5,21 @@
 //! Input: librdkafka's callbacks. Output: the reason of an outage, and the error of a login that no broker
 //! ever accepted.
 
+use std::error::Error;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rdkafka::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::client::{ClientContext, OAuthToken};
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::statistics::Statistics;
 
 use super::SinkError;
 use super::client_events::ClientEvents;
+use super::settings::SettingsError;
+use super::token_login::{log_in, next_token};
+use postrider_credentials::TokenKeeper;
 
 /// Callbacks served between two questions. The library logs tens of lines for each connection that it
 /// tries, and the one that tells why none is made stands behind them. A call that finds nothing takes
@@ -24,7 +28,21 @@ const EVENTS: u32 = 1_000;
 
 /// A consumer's context: nothing but the shared events.
 #[derive(Debug)]
-pub(super) struct ConsumerEvents(Mutex<ClientEvents>);
+pub(super) struct ConsumerEvents {
+    events: Mutex<ClientEvents>,
+    tokens: Option<TokenKeeper>,
+}
+
+/// Why there is no consumer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoConsumer {
+    /// The client library refused it.
+    #[error(transparent)]
+    Client(#[from] KafkaError),
+    /// There is nothing to log in with now.
+    #[error(transparent)]
+    Login(#[from] SettingsError),
+}
 
 /// Serves what a consumer has to tell that is assigned nothing, so that there are no records; an error if
 /// the brokers do not let us in, and never did.
@@ -39,15 +57,23 @@ pub(super) fn serve(consumer: &BaseConsumer<ConsumerEvents>) -> Result<(), SinkE
 
 impl ConsumerEvents {
     /// Of a reader that says itself that no broker answers.
-    pub(super) fn reading() -> Self {
-        Self(Mutex::new(ClientEvents::reading()))
+    pub(super) fn reading(tokens: Option<TokenKeeper>) -> Self {
+        Self { events: Mutex::new(ClientEvents::reading()), tokens }
     }
 
     /// Of a client whose failures its caller tells.
-    pub(super) fn quiet() -> Self {
+    pub(super) fn quiet(tokens: Option<TokenKeeper>) -> Self {
         let mut events = ClientEvents::auxiliary();
         events.close();
-        Self(Mutex::new(events))
+        Self { events: Mutex::new(events), tokens }
+    }
+
+    /// Creates a consumer with this context, logged in if it does so by tokens.
+    pub(super) fn consumer(self, config: &ClientConfig) -> Result<BaseConsumer<Self>, NoConsumer> {
+        let tokens = self.tokens.clone();
+        let consumer: BaseConsumer<Self> = config.create_with_context(self)?;
+        log_in(consumer.client(), tokens.as_ref())?;
+        Ok(consumer)
     }
 
     /// Takes in an error of a poll, whose log line had the reason before.
@@ -68,11 +94,17 @@ impl ConsumerEvents {
     }
 
     fn events(&self) -> MutexGuard<'_, ClientEvents> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ClientContext for ConsumerEvents {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        next_token(self.tokens.as_ref())
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.events().log(level, facility, line);
     }

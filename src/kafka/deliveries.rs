@@ -7,18 +7,20 @@
 //! record as stored (G1); no allocation and no log line per stored record.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rdkafka::Message;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use rdkafka::{ClientContext, Message};
 
 use super::client_events::{AddPartitionError, ClientEvents};
 use super::delivered_tap::{self, Waiting};
@@ -28,6 +30,7 @@ use super::delivery_failure::{
 use super::first_write_gate::{FirstWriteGate, Report};
 use super::refused_batch::{self, BatchFault, Refusal};
 use super::settings::KafkaSpec;
+use super::token_login::next_token;
 use super::traces::TracedRows;
 use super::{Confirmation, DeliveredTap, Outcome, Refused, SinkError, TopicBook};
 use postrider_core::ledger::Ticket;
@@ -35,6 +38,7 @@ use postrider_core::pipeline::{Blame, RefusalCause};
 use postrider_core::route::{OwnedRecord, Rejection, RejectionCode, content_of};
 use postrider_core::sink::CommitPlace;
 use postrider_core::transaction::PROGRESS_TICKET;
+use postrider_credentials::TokenKeeper;
 
 /// How long a dead producer's reason may take to arrive. The library announces the death first and
 /// the delivery report that says why a moment later, from the same thread.
@@ -53,6 +57,7 @@ pub(super) struct Deliveries {
     cautious: bool,
     topics: TopicBook,
     tap: DeliveredTap,
+    tokens: Option<TokenKeeper>,
     served: AtomicU64,
     /// Events taken from the library's queue; the reports of one batch are one.
     reports: AtomicU64,
@@ -134,6 +139,7 @@ impl Deliveries {
             cautious: spec.cautious,
             topics: spec.topics.clone(),
             tap: spec.tap.clone(),
+            tokens: spec.secrets.tokens.clone(),
             served: AtomicU64::new(0),
             reports: AtomicU64::new(0),
             events: Mutex::new(ClientEvents::default()),
@@ -399,6 +405,12 @@ fn refused(message: &BorrowedMessage<'_>, rejection: Rejection, timestamp_ms: i6
 }
 
 impl ClientContext for Deliveries {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        next_token(self.tokens.as_ref())
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.served.fetch_add(1, Ordering::Relaxed);
         self.events().log(level, facility, line);

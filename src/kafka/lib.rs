@@ -72,6 +72,7 @@ mod secrets;
 mod settings;
 mod sink;
 mod start_offset;
+mod token_login;
 mod topic_book;
 mod topic_queries;
 mod topics;

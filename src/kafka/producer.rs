@@ -20,6 +20,7 @@ use super::deliveries::{Alone, Deliveries, key_id};
 use super::delivery_failure::{DeliveryFailure, FailedRecord, judge, words};
 use super::first_write_gate::{Admission, FirstWrite};
 use super::settings::{KafkaSpec, SettingsError};
+use super::token_login::log_in;
 use super::{Confirmation, KafkaSink, SendError, Sink, SinkError};
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::Outgoing;
@@ -95,6 +96,7 @@ impl Producer {
         let inner: BaseProducer<Deliveries> = config
             .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
+        log_in(inner.client(), spec.secrets.tokens.as_ref())?;
         let inner = Arc::new(inner);
         // It has nothing under way.
         let _ = spec.topics.take_gone();

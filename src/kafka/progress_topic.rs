@@ -15,7 +15,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 
 use super::SinkError;
-use super::consumer_events::{ConsumerEvents, serve};
+use super::consumer_events::{ConsumerEvents, NoConsumer, serve};
 use super::settings::KafkaSpec;
 use super::topic_book::TopicBook;
 use postrider_core::progress::{Progress, ProgressSyntax};
@@ -59,9 +59,11 @@ impl ProgressReader {
                 // With a rack, a follower near to us may answer that lags behind, and its end passes
                 // for the topic's (KIP-392). The leader's is the one that counts.
                 .set("client.rack", "");
-            config
-                .create_with_context(ConsumerEvents::quiet())
-                .map_err(|error| unread(topic, &error))
+            let events = ConsumerEvents::quiet(spec.secrets.tokens.clone());
+            events.consumer(&config).map_err(|error| match error {
+                NoConsumer::Client(error) => unread(topic, &error),
+                NoConsumer::Login(error) => error.into(),
+            })
         };
         Ok(Self {
             committed: consumer("read_committed")?,

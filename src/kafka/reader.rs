@@ -17,10 +17,11 @@ use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message, Timestamp, TopicPartitionList};
 
-use super::consumer_events::{ConsumerEvents, serve};
+use super::consumer_events::{ConsumerEvents, NoConsumer, serve};
 use super::start_offset::{StartOffset, place};
 use super::{KafkaSpec, SettingsError, SinkError};
 use postrider_core::record::StoredRecord;
+use postrider_credentials::TokenKeeper;
 
 /// Longest single call into the client library, so that limits are kept to this precision.
 const SLICE: Duration = Duration::from_millis(100);
@@ -225,6 +226,7 @@ pub fn to_stored_record(message: &BorrowedMessage<'_>) -> StoredRecord {
 /// Reads topics.
 pub struct Reader {
     config: ClientConfig,
+    tokens: Option<TokenKeeper>,
     brokers: String,
     spec: ReaderSpec,
     limit: Duration,
@@ -269,7 +271,8 @@ impl Reader {
             VecDeque::from([spec.topics.clone()])
         };
         let brokers = kafka.brokers.join(",");
-        let mut reader = Self { config, brokers, spec, limit, ahead, current: None };
+        let tokens = kafka.secrets.tokens.clone();
+        let mut reader = Self { config, tokens, brokers, spec, limit, ahead, current: None };
         reader.turn_page()?;
         Ok(reader)
     }
@@ -334,10 +337,11 @@ impl Reader {
     fn turn_page(&mut self) -> Result<bool, ReaderError> {
         self.current = None;
         let Some(topics) = self.ahead.pop_front() else { return Ok(false) };
-        let consumer: BaseConsumer<ConsumerEvents> = self
-            .config
-            .create_with_context(ConsumerEvents::reading())
-            .map_err(|error| ReaderError::Client(error.to_string()))?;
+        let events = ConsumerEvents::reading(self.tokens.clone());
+        let consumer = events.consumer(&self.config).map_err(|error| match error {
+            NoConsumer::Client(error) => ReaderError::Client(error.to_string()),
+            NoConsumer::Login(error) => error.into(),
+        })?;
         let deadline = Instant::now() + self.limit;
         let mut wanted = TopicPartitionList::new();
         for topic in &topics {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use postrider_credentials::TokenKeeper;
 use postrider_secrets::{PasswordCommand, SecretError, read_secret};
 
 /// Properties that are not what was read at the start, but what holds now.
@@ -15,12 +16,14 @@ pub struct KafkaSecrets {
     pub files: BTreeMap<String, PathBuf>,
     /// Prints `sasl.password`.
     pub password_command: Option<PasswordCommand>,
+    /// Logs in by OAUTHBEARER with its tokens.
+    pub tokens: Option<TokenKeeper>,
 }
 
 impl KafkaSecrets {
     /// Whether a secret that is refused may be right at the next look.
     pub fn can_change(&self) -> bool {
-        !self.files.is_empty() || self.password_command.is_some()
+        !self.files.is_empty() || self.password_command.is_some() || self.tokens.is_some()
     }
 
     /// What holds now, by property. Reads files and runs the command, so it blocks.

@@ -21,6 +21,7 @@ use super::traces::Traces;
 use super::{DeliveredTap, TopicBook};
 use postrider_core::ledger::Budget;
 use postrider_core::record::Partitioner;
+use postrider_credentials::CredentialsError;
 use postrider_secrets::SecretError;
 use postrider_secrets::shown;
 
@@ -155,6 +156,9 @@ pub enum SettingsError {
     /// A file or a command has no secret now.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// There is no token to log in with now.
+    #[error("there is no token to log in with: {0}")]
+    Token(#[from] CredentialsError),
     /// A record of progress is larger than any record may be.
     #[error("progress cannot be stored: {reason}")]
     ProgressTooLarge {
@@ -183,11 +187,16 @@ fn mechanism_help(has_tls: bool) -> String {
     };
     format!(
         "set kafka.properties.\"sasl.mechanism\" to {mechanisms} (unset it is GSSAPI, which Postrider \
-         does not have){more}"
+         does not have), or kafka.oauth.method for tokens{more}"
     )
 }
 
 impl SettingsError {
+    /// Whether the settings are right, and what a client logs in with is not to be had now.
+    pub const fn is_of_login(&self) -> bool {
+        matches!(self, Self::Secret(_) | Self::Token(_))
+    }
+
     /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -200,10 +209,10 @@ impl SettingsError {
             }
             Self::Unknown { advice, .. } => advice.clone(),
             Self::Secret(error) => error.hint(),
-            Self::Invalid { key, .. } if key.starts_with("sasl.oauthbearer.") => Some(format!(
-                "Postrider is not built with OAUTHBEARER; {}",
-                mechanism_help(HAS_TLS)
-            )),
+            Self::Token(error) => error.hint(),
+            Self::Invalid { key, .. } if key.starts_with("sasl.oauthbearer.") => {
+                Some("the options of kafka.oauth say where tokens come from".into())
+            }
             Self::Invalid { reason, .. } if reason.contains("not available at build time") => {
                 Some("build with `--features kafka-tls`".into())
             }
@@ -235,7 +244,9 @@ impl KafkaSpec {
     /// The same with the secrets that were read at the start: for checks, which run no command and log in
     /// nowhere.
     pub(super) fn as_read(&self) -> Self {
-        let mut read = Self { secrets: KafkaSecrets::default(), ..self.clone() };
+        let tokens = self.secrets.tokens.clone();
+        let secrets = KafkaSecrets { tokens, ..KafkaSecrets::default() };
+        let mut read = Self { secrets, ..self.clone() };
         if self.secrets.password_command.is_some() {
             // The library wants one where there is a user name.
             read.properties
@@ -315,6 +326,10 @@ impl KafkaSpec {
             .set("reconnect.backoff.max.ms", "2000");
         let mut properties = self.properties.clone();
         properties.extend(self.secrets.now()?);
+        if self.secrets.tokens.is_some() {
+            config.set("security.protocol", "SASL_SSL");
+            properties.insert("sasl.mechanism".to_owned(), "OAUTHBEARER".to_owned());
+        }
         for (key, value) in &properties {
             refuse_reserved(key)?;
             set(&mut config, key, key, value)?;

@@ -7,7 +7,7 @@
 
 use crate::error::RelayError;
 use crate::plan::Plan;
-use postrider_kafka::{SettingsError, SinkError};
+use postrider_kafka::SinkError;
 use postrider_postgres::control::ControlError;
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::WalError;
@@ -19,11 +19,10 @@ pub(super) fn can_change(error: &RelayError, plan: &Plan) -> bool {
         | RelayError::Control(ControlError::Connection { source: error, .. }) => {
             another_may_help(error, &plan.config.source.connect)
         }
-        RelayError::Sink(
-            SinkError::Authentication(_) | SinkError::Settings(SettingsError::Secret(_)),
-        )
-        | RelayError::DeadLetters(SinkError::Settings(SettingsError::Secret(_))) => {
-            plan.kafka.secrets.can_change()
+        RelayError::Sink(SinkError::Authentication(_)) => plan.kafka.secrets.can_change(),
+        RelayError::Sink(SinkError::Settings(error))
+        | RelayError::DeadLetters(SinkError::Settings(error)) => {
+            error.is_of_login() && plan.kafka.secrets.can_change()
         }
         RelayError::Topics(error) => error.is_login_refused() && plan.kafka.secrets.can_change(),
         _ => false,

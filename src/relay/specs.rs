@@ -5,11 +5,16 @@
 
 use std::time::Duration;
 
-use postrider_config::{Config, Objection, SourceMode};
+use postrider_config::{Config, KafkaSection, OAuthMethod, Objection, SourceMode};
 use postrider_core::ledger::Budget;
+use postrider_credentials::aws::{AwsEnvironment, MskIam, region as aws_region};
+use postrider_credentials::oidc::ClientCredentials;
+use postrider_credentials::{TokenKeeper, TokenSource};
 use postrider_kafka::{
     DeliveredTap, KafkaSecrets, KafkaSpec, Producer, SettingsError, TapSpec, refuse_reserved,
 };
+
+use postrider_secrets::Password;
 
 /// What the producer is built from.
 pub fn kafka_spec(config: &Config) -> KafkaSpec {
@@ -30,6 +35,7 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
         secrets: KafkaSecrets {
             files: kafka.secret_files.clone(),
             password_command: kafka.password_command.clone(),
+            tokens: token_source(kafka).map(TokenKeeper::new),
         },
         ..KafkaSpec::default()
     }
@@ -48,6 +54,42 @@ pub fn delivered_tap(config: &Config) -> DeliveredTap {
     })
 }
 
+/// Where tokens come from, if the brokers take such.
+fn token_source(kafka: &KafkaSection) -> Option<TokenSource> {
+    let oauth = &kafka.oauth;
+    match oauth.method {
+        OAuthMethod::Off => None,
+        OAuthMethod::Command => oauth.command.clone().map(TokenSource::Command),
+        OAuthMethod::AwsMskIam => {
+            let environment = AwsEnvironment::of_process();
+            let found = |broker: &String| aws_region(&environment, broker);
+            let region = oauth.aws_region.clone().or_else(|| kafka.brokers.iter().find_map(found));
+            // `review` has refused a region that nobody names.
+            Some(TokenSource::MskIam(MskIam { region: region.unwrap_or_default(), environment }))
+        }
+        OAuthMethod::Oidc => Some(TokenSource::Oidc(ClientCredentials {
+            endpoint: oauth.endpoint.clone(),
+            client_id: oauth.client_id.clone(),
+            client_secret: Some(Password::new(oauth.client_secret.clone())),
+            client_secret_file: oauth.client_secret_file.clone(),
+            scope: oauth.scope.clone(),
+            parameters: oauth.parameters.clone(),
+            ca_file: oauth.ca_file.clone(),
+        })),
+    }
+}
+
+/// What a login by tokens lacks.
+fn objection_to_login(spec: &KafkaSpec) -> Option<Objection> {
+    let tokens = spec.secrets.tokens.as_ref()?;
+    let TokenSource::MskIam(msk) = tokens.source() else { return None };
+    msk.region.is_empty().then(|| Objection {
+        key: "kafka.oauth.aws_region".to_owned(),
+        reason: "no region is named, and the brokers' names have none".to_owned(),
+        help: Some("set it, or AWS_REGION".to_owned()),
+    })
+}
+
 /// Everything the Kafka client has against the configuration that it can say without connecting.
 pub fn review(config: &Config) -> Vec<Objection> {
     let names = config.kafka.properties.iter().map(|property| property.name.as_str());
@@ -56,7 +98,7 @@ pub fn review(config: &Config) -> Vec<Objection> {
     if reserved.is_empty() {
         let spec = kafka_spec(config);
         let refused = spec.validate().and_then(|()| Producer::rehearse(&spec)).err();
-        return refused.map(objection).into_iter().collect();
+        return refused.map(objection).or_else(|| objection_to_login(&spec)).into_iter().collect();
     }
     reserved
 }
@@ -75,6 +117,7 @@ fn objection(error: SettingsError) -> Objection {
         }
         SettingsError::Invalid { key, reason } => (property(&key), reason),
         SettingsError::Secret(error) => ("kafka.password_command".to_owned(), error.to_string()),
+        SettingsError::Token(error) => ("kafka.oauth.method".to_owned(), error.to_string()),
         SettingsError::ProgressTooLarge { reason } => {
             ("kafka.message_max_bytes".to_owned(), reason)
         }

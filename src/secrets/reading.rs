@@ -37,6 +37,9 @@ pub enum SecretError {
     /// What is there now is no connection string, or names a service that is gone.
     #[error("the connection settings cannot be used any more: {0}")]
     Settings(String),
+    /// Nobody issued one.
+    #[error("{0}")]
+    NotIssued(String),
     /// The command did not print one.
     #[error("the password command `{program}` {reason}")]
     Command {
@@ -52,7 +55,7 @@ impl SecretError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::File { .. } => Some("make it readable for the relay's user".to_owned()),
-            Self::Settings(_) => None,
+            Self::Settings(_) | Self::NotIssued(_) => None,
             Self::Command { program, .. } if program.contains(' ') => Some(
                 "if these are a program and its arguments, write a list: [\"program\", \"argument\"]"
                     .to_owned(),

@@ -24,9 +24,12 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::check_settings::{TopicFacts, TopicFinding, age_of, version_of};
 use super::cluster::AdvertisedBroker;
 use super::{TopicsError, of_client};
+use crate::consumer_events::NoConsumer;
 use crate::consumer_events::{ConsumerEvents, serve};
 use crate::reader::Isolation;
 use crate::settings::KafkaSpec;
+use crate::token_login::log_in;
+use postrider_credentials::TokenKeeper;
 
 /// Brokers that have not answered by then are out of reach. A topic that was just created is known to
 /// all of them well within this.
@@ -51,6 +54,7 @@ pub(super) enum TopicMetadata {
 /// Connected clients.
 pub(super) struct Inquiry {
     config: ClientConfig,
+    tokens: Option<TokenKeeper>,
     metadata: BaseConsumer<ConsumerEvents>,
     /// One that sees records of open transactions, once it was needed.
     uncommitted: Option<BaseConsumer<ConsumerEvents>>,
@@ -76,12 +80,14 @@ impl Inquiry {
     /// Connects.
     pub(super) fn open(kafka: &KafkaSpec) -> Result<Self, TopicsError> {
         let mut config = kafka.common_config()?;
-        let admin = config.create().map_err(|error| of_client(&error))?;
+        let admin = open_admin(kafka)?;
+        let tokens = kafka.secrets.tokens.clone();
         // The library wants a name; no group is joined.
         config.set("group.id", "postrider-topics");
-        let metadata = open_quietly(&config)?;
+        let metadata = open_quietly(&config, tokens.clone())?;
         Ok(Self {
             config,
+            tokens,
             metadata,
             uncommitted: None,
             admin,
@@ -195,7 +201,7 @@ impl Inquiry {
             (Isolation::Uncommitted, None) => {
                 let mut config = self.config.clone();
                 config.set("isolation.level", "read_uncommitted");
-                self.uncommitted.insert(open_quietly(&config)?)
+                self.uncommitted.insert(open_quietly(&config, self.tokens.clone())?)
             }
         };
         let answer = consumer.fetch_watermarks(topic, partition, PATIENCE);
@@ -265,8 +271,24 @@ impl Inquiry {
 }
 
 /// A consumer that is assigned nothing.
-fn open_quietly(config: &ClientConfig) -> Result<BaseConsumer<ConsumerEvents>, TopicsError> {
-    config.create_with_context(ConsumerEvents::quiet()).map_err(|error| of_client(&error))
+fn open_quietly(
+    config: &ClientConfig,
+    tokens: Option<TokenKeeper>,
+) -> Result<BaseConsumer<ConsumerEvents>, TopicsError> {
+    ConsumerEvents::quiet(tokens).consumer(config).map_err(|error| match error {
+        NoConsumer::Client(error) => of_client(&error),
+        NoConsumer::Login(error) => error.into(),
+    })
+}
+
+/// A client for questions about settings, and for creating topics.
+pub(super) fn open_admin(
+    kafka: &KafkaSpec,
+) -> Result<AdminClient<DefaultClientContext>, TopicsError> {
+    let admin: AdminClient<DefaultClientContext> =
+        kafka.common_config()?.create().map_err(|error| of_client(&error))?;
+    log_in(admin.inner(), kafka.secrets.tokens.as_ref())?;
+    Ok(admin)
 }
 
 /// Whether a broker may answer otherwise a little later, as one that has not heard of a topic yet.

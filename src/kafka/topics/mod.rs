@@ -27,7 +27,7 @@ use super::Producer;
 use super::settings::{KafkaSpec, SettingsError};
 use super::sink::SinkError;
 use check_settings::{TopicFacts, judge, missing};
-use metadata::{Inquiry, TopicMetadata, wait};
+use metadata::{Inquiry, TopicMetadata, open_admin, wait};
 use postrider_core::pipeline::CreateRule;
 
 pub use bounds::{PartitionBounds, TopicBounds, topic_bounds};
@@ -113,10 +113,11 @@ impl TopicsError {
 
     /// Whether the brokers did not let us in, or there was no secret to say.
     pub const fn is_login_refused(&self) -> bool {
-        matches!(
-            self,
-            Self::NoEntry(SinkError::Authentication(_)) | Self::Settings(SettingsError::Secret(_))
-        )
+        match self {
+            Self::NoEntry(SinkError::Authentication(_)) => true,
+            Self::Settings(error) => error.is_of_login(),
+            _ => false,
+        }
     }
 
     /// What the user can do about it.
@@ -240,8 +241,7 @@ pub(super) fn create_one(
     name: &str,
     rule: &CreateRule,
 ) -> Result<(), TopicsError> {
-    let client: AdminClient<DefaultClientContext> =
-        kafka.common_config()?.create().map_err(|error| of_client(&error))?;
+    let client = open_admin(kafka)?;
     // -1: the brokers' default.
     let replication = TopicReplication::Fixed(rule.replication.unwrap_or(-1));
     let mut topic = NewTopic::new(name, rule.partitions.unwrap_or(-1), replication);
@@ -285,8 +285,7 @@ pub async fn create_missing(
     names: &[String],
     partitions: i32,
 ) -> Result<(), TopicsError> {
-    let client: AdminClient<DefaultClientContext> =
-        kafka.common_config()?.create().map_err(|error| of_client(&error))?;
+    let client = open_admin(kafka)?;
     // -1: the brokers' default.
     let replicated = || TopicReplication::Fixed(-1);
     let wanted: Vec<_> =

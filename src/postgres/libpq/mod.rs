@@ -27,6 +27,8 @@ pub use options::{
     ChannelBinding, ClientCertificate, Keepalives, LoadBalanceHosts, RootCertificate, SslMode,
     SslNegotiation, TargetSessionAttrs, TlsSettings, TlsVersion,
 };
+pub use secret::PasswordIssuer;
+
 pub use postrider_secrets::{Password, PasswordCommand, SecretError, read_secret};
 
 /// Everything needed to open a connection; nothing but secrets that can change is looked up later,

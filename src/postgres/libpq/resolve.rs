@@ -86,7 +86,7 @@ pub(super) fn resolve(
         secrets: SecretSource {
             text: ConnectionText::Typed(text.to_owned()),
             environment: asked.take(),
-            command: None,
+            asked: None,
             can_change: named_by == Some(NamedBy::Service) || named_by.is_none() && is_filed,
             named_by: named_by.unwrap_or_else(|| {
                 NamedBy::PasswordFile(password_file(&settings, home.as_deref()))

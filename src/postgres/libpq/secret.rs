@@ -8,10 +8,62 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use postrider_secrets::{PasswordCommand, SecretError, read_secret};
+use postrider_secrets::{Password, PasswordCommand, SecretError, read_secret};
 
-use super::{ConnectInfo, HostAddress};
+use super::{ConnectInfo, Endpoint, HostAddress};
+
+/// Issues a password for one login, such as a token of a cloud's identity service.
+pub trait PasswordIssuer: Send + Sync {
+    /// A password for this role on this server; blocks. The host is the name in the connection string.
+    fn issue(&self, user: &str, host: &str, port: u16) -> Result<Password, SecretError>;
+
+    /// Who issues it, for hints.
+    fn describe(&self) -> String;
+}
+
+/// What gives a password at every connect.
+#[derive(Clone)]
+pub(super) enum AskedAtConnect {
+    Command(PasswordCommand),
+    Issuer(Arc<dyn PasswordIssuer>),
+}
+
+impl PartialEq for AskedAtConnect {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Command(one), Self::Command(other)) => one == other,
+            (Self::Issuer(one), Self::Issuer(other)) => one.describe() == other.describe(),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for AskedAtConnect {}
+
+impl AskedAtConnect {
+    fn describe(&self) -> String {
+        match self {
+            Self::Command(command) => format!("what the command `{}` prints", command.program()),
+            Self::Issuer(issuer) => issuer.describe(),
+        }
+    }
+}
+
+fn issued(
+    issuer: &dyn PasswordIssuer,
+    user: &str,
+    endpoint: &Endpoint,
+) -> Result<Password, SecretError> {
+    match &endpoint.address {
+        HostAddress::Tcp { host, .. } => issuer.issue(user, host, endpoint.port),
+        HostAddress::Unix(_) => Err(SecretError::NotIssued(format!(
+            "{} is for hosts, and the connection is a Unix socket",
+            issuer.describe()
+        ))),
+    }
+}
 
 /// What named the password, or would have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +84,7 @@ pub(super) struct SecretSource {
     pub(super) text: ConnectionText,
     /// What was asked of the environment, and its answers.
     pub(super) environment: BTreeMap<String, String>,
-    pub(super) command: Option<PasswordCommand>,
+    pub(super) asked: Option<AskedAtConnect>,
     pub(super) named_by: NamedBy,
     /// Whether a later look may find another secret.
     pub(super) can_change: bool,
@@ -63,16 +115,24 @@ impl ConnectInfo {
     /// The same, with this command's output for a password.
     #[must_use]
     pub fn ask(mut self, command: PasswordCommand) -> Self {
-        self.secrets.command = Some(command);
+        self.secrets.asked = Some(AskedAtConnect::Command(command));
+        self.secrets.can_change = true;
+        self
+    }
+
+    /// The same, with a password issued for each connection.
+    #[must_use]
+    pub fn issued_by(mut self, issuer: Arc<dyn PasswordIssuer>) -> Self {
+        self.secrets.asked = Some(AskedAtConnect::Issuer(issuer));
         self.secrets.can_change = true;
         self
     }
 
     /// What to do about a password that the server refuses: where it came from.
     pub fn wrong_password_hint(&self) -> String {
-        let SecretSource { text, command, named_by, .. } = &self.secrets;
-        let place = match (command, named_by, text) {
-            (Some(command), ..) => format!("what the command `{}` prints", command.program()),
+        let SecretSource { text, asked, named_by, .. } = &self.secrets;
+        let place = match (asked, named_by, text) {
+            (Some(asked), ..) => asked.describe(),
             (None, NamedBy::Text, ConnectionText::File(path)) => {
                 format!("the connection string in {}", path.display())
             }
@@ -130,13 +190,22 @@ impl ConnectInfo {
         let (now, _) = Self::resolve(&text, &environment)
             .map_err(|error| SecretError::Settings(error.to_string()))?;
         let mut info = Self { user: now.user, ..self.clone() };
-        let asked = self.secrets.command.as_ref().map(PasswordCommand::run).transpose()?;
+        let printed = match &self.secrets.asked {
+            Some(AskedAtConnect::Command(command)) => Some(command.run()?),
+            Some(AskedAtConnect::Issuer(_)) | None => None,
+        };
         for endpoint in &mut info.endpoints {
-            let same = |other: &&super::Endpoint| {
+            let same = |other: &&Endpoint| {
                 other.port == endpoint.port && has_same_name(&other.address, &endpoint.address)
             };
             let found = now.endpoints.iter().find(same).and_then(|it| it.password.clone());
-            endpoint.password = asked.clone().or(found);
+            endpoint.password = match &self.secrets.asked {
+                Some(AskedAtConnect::Issuer(issuer)) => {
+                    Some(issued(issuer.as_ref(), &info.user, endpoint)?)
+                }
+                Some(AskedAtConnect::Command(_)) => printed.clone(),
+                None => found,
+            };
         }
         Ok(info)
     }

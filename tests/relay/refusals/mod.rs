@@ -16,5 +16,7 @@ mod noticed;
 mod outbox;
 mod position;
 mod routing;
+#[cfg(any(feature = "kafka-tls", feature = "kafka-tls-vendored"))]
+mod tokens;
 mod typing;
 mod waiting;

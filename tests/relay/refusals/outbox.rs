@@ -43,6 +43,12 @@ impl Outbox {
         }
     }
 
+    /// Rows so far.
+    #[cfg(any(feature = "kafka-tls", feature = "kafka-tls-vendored"))]
+    pub(super) fn written(&self) -> usize {
+        usize::try_from(self.written.get()).unwrap()
+    }
+
     /// Commits one more row.
     pub(super) fn write(&self) {
         let number = self.written.get() + 1;

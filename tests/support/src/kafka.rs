@@ -259,6 +259,10 @@ impl Kafka {
             (java::Purpose::Test, HEAP_MIB)
         };
         let mut command = java::command(purpose, self.account, folder, &self.jars, heap_mib);
+        if let Some(keys) = &self.options.token_keys {
+            // Kafka 4 asks nobody else for keys (CVE-2025-27817).
+            command.arg(format!("-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys}"));
+        }
         command.arg(main_class);
         command
     }

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use super::token_provider::AUDIENCE;
+
 /// Any valid cluster id; all brokers of a cluster share it.
 pub(crate) const CLUSTER_ID: &str = "4L6g3nShT-eMCtK--X86sw";
 
@@ -24,6 +26,8 @@ pub struct Options {
     pub auto_create: bool,
     /// Adds a `SASL_PLAINTEXT` listener with PLAIN logins and access lists.
     pub sasl: bool,
+    /// Has logins by token on the `SASL_PLAINTEXT` listener in place of PLAIN: the URL of the keys they are checked by.
+    pub token_keys: Option<String>,
     /// Adds a `SASL_SSL` listener with SCRAM logins and this certificate and key (PEM).
     pub tls: Option<(String, String)>,
     /// Adds a listener that advertises these ports, one for each broker: what stands between.
@@ -40,6 +44,7 @@ impl Default for Options {
             brokers: 1,
             auto_create: true,
             sasl: false,
+            token_keys: None,
             tls: None,
             proxied: Vec::new(),
             measured: false,
@@ -131,11 +136,29 @@ impl Options {
     /// Logins on the SASL listener, and access lists. Whoever comes without a login is the harness.
     fn access(&self, set: &mut impl FnMut(&str, &str)) {
         debug_assert!(self.sasl);
-        set("sasl.enabled.mechanisms", "PLAIN");
-        set(PLAIN_LOGINS, &plain_logins(PASSWORD));
+        if let Some(keys) = &self.token_keys {
+            tokens(set, keys);
+        } else {
+            set("sasl.enabled.mechanisms", "PLAIN");
+            set(PLAIN_LOGINS, &plain_logins(PASSWORD));
+        }
         set("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer");
         set("super.users", &format!("User:ANONYMOUS;User:{ALLOWED_USER}"));
     }
+}
+
+/// Kafka's own validator of tokens; a connection lives as long as the token that it logged in with.
+fn tokens(set: &mut impl FnMut(&str, &str), keys: &str) {
+    const PACKAGE: &str = "org.apache.kafka.common.security.oauthbearer";
+    set("sasl.enabled.mechanisms", "OAUTHBEARER");
+    set("connections.max.reauth.ms", "3600000");
+    let mut on = |name: &str, value: &str| {
+        set(&format!("listener.name.sasl_plaintext.oauthbearer.sasl.{name}"), value);
+    };
+    on("jaas.config", &format!("{PACKAGE}.OAuthBearerLoginModule required;"));
+    on("server.callback.handler.class", &format!("{PACKAGE}.OAuthBearerValidatorCallbackHandler"));
+    on("oauthbearer.jwks.endpoint.url", keys);
+    on("oauthbearer.expected.audience", AUDIENCE);
 }
 
 /// Where the accounts of the SASL listener are.

@@ -42,6 +42,7 @@ pub mod sql;
 pub mod status_log;
 pub mod status_proxy;
 pub mod task;
+pub mod token_provider;
 pub mod topic;
 pub mod valkey;
 pub mod wait;

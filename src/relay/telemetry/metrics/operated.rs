@@ -20,6 +20,8 @@ pub(super) fn operated(page: &mut Page<'_>, operated: &Operated) -> fmt::Result 
         "0 if the configuration that was read last is refused, and the one before is in effect.";
     page.single("config_last_reload_successful", help, operated.is_config_good())?;
     let help = "When the configuration was last read again, since 1970; 0 if it was not.";
-    let seconds = operated.last_reload.map_or(0, |(time_us, _)| time_us / 1_000_000);
+    // A clock that was set to before 1970 shows as never.
+    let seconds = |(time_us, _): (i64, _)| u64::try_from(time_us / 1_000_000).unwrap_or(0);
+    let seconds = operated.last_reload.map_or(0, seconds);
     page.single("config_last_reload_timestamp_seconds", help, seconds)
 }

@@ -1,0 +1,238 @@
+//! `[kafka.oauth]`: how the relay logs in to brokers that take tokens (SASL/OAUTHBEARER).
+//!
+//! Input: settings. Output: the options, an [`OAuthSection`], and mistakes where a method lacks what it needs or a
+//! secret would be sent in the clear. Invariant: with another method than `off` nothing else chooses a SASL mechanism.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::model::Config;
+use super::options::{OptionSpec, choice, list, text};
+use super::reader::SettingsReader;
+use super::values::OAuthMethod;
+use postrider_postgres::libpq::PasswordCommand;
+use postrider_service::units::InvalidValue;
+
+pub(super) const METHOD: OptionSpec = choice(
+    "kafka.oauth.method",
+    OAuthMethod::WORDS,
+    "\"off\"",
+    "How the relay logs in by SASL/OAUTHBEARER. `oidc`: with a token of an OIDC token endpoint (client credentials). \
+     `command`: with a token that a command prints. `aws_msk_iam`: with one signed by AWS credentials, for MSK. `off`: \
+     not; see `kafka.properties`. Tokens are fetched again ahead of their expiry; `security.protocol` is SASL_SSL \
+     unless `kafka.properties` says otherwise.",
+);
+pub(super) const ENDPOINT: OptionSpec = text(
+    "kafka.oauth.endpoint",
+    "\"\"",
+    "For `oidc`: the URL of the token endpoint. https, or http to this machine.",
+);
+pub(super) const CLIENT_ID: OptionSpec =
+    text("kafka.oauth.client_id", "\"\"", "For `oidc`: the client id.");
+pub(super) const CLIENT_SECRET: OptionSpec = text(
+    "kafka.oauth.client_secret",
+    "\"\"",
+    "For `oidc`: the client secret. From a file by POSTRIDER_KAFKA__OAUTH__CLIENT_SECRET_FILE, which is read again for \
+     each token.",
+);
+pub(super) const SCOPE: OptionSpec =
+    text("kafka.oauth.scope", "\"\"", "For `oidc`: the scopes, with spaces between them.");
+pub(super) const PARAMETERS: OptionSpec = list(
+    "kafka.oauth.parameters",
+    "[]",
+    "For `oidc`: more parameters of the request, each `name=value`, such as `audience=kafka`.",
+);
+pub(super) const CA_FILE: OptionSpec = text(
+    "kafka.oauth.ca_file",
+    "\"\"",
+    "For `oidc`: a PEM file of the authorities that the token endpoint is trusted by. Empty: those of the system.",
+);
+pub(super) const COMMAND: OptionSpec = list(
+    "kafka.oauth.command",
+    "[]",
+    "For `command`: a program and its arguments, run without a shell for each token. It prints a JWT, or JSON with \
+     `access_token` and `expires_in`, within 15 s.",
+);
+pub(super) const AWS_REGION: OptionSpec = text(
+    "kafka.oauth.aws_region",
+    "\"\"",
+    "For `aws_msk_iam`: the cluster's region. Empty: AWS_REGION, AWS_DEFAULT_REGION, that in the brokers' names, or that \
+     of the profile. Credentials are looked for as AWS's tools do: variables, web identity, profile, container, instance.",
+);
+
+/// `[kafka.oauth]`
+#[derive(Clone, PartialEq, Eq)]
+pub struct OAuthSection {
+    /// Where tokens come from.
+    pub method: OAuthMethod,
+    /// A URL, for `oidc`.
+    pub endpoint: String,
+    /// For `oidc`.
+    pub client_id: String,
+    /// For `oidc`. Never to be logged.
+    pub client_secret: String,
+    /// The file that the secret was read from.
+    pub client_secret_file: Option<PathBuf>,
+    /// For `oidc`.
+    pub scope: String,
+    /// For `oidc`: names and values.
+    pub parameters: Vec<(String, String)>,
+    /// For `oidc`.
+    pub ca_file: Option<PathBuf>,
+    /// For `command`.
+    pub command: Option<PasswordCommand>,
+    /// For `aws_msk_iam`; `None` where it is to be found out.
+    pub aws_region: Option<String>,
+}
+
+impl fmt::Debug for OAuthSection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OAuthSection")
+            .field("method", &self.method)
+            .field("client_id", &self.client_id)
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SettingsReader<'_> {
+    /// `[kafka.oauth]`, whether or not it is used.
+    pub(super) fn oauth(&mut self) -> Option<OAuthSection> {
+        let method = self.choice(METHOD.key, OAuthMethod::from_word);
+        let endpoint = self.text(ENDPOINT.key, endpoint);
+        let client_id = self.as_typed(CLIENT_ID.key);
+        let client_secret = self.as_typed(CLIENT_SECRET.key);
+        let scope = self.as_typed(SCOPE.key);
+        let parameters = self.items(PARAMETERS.key, parameter);
+        let ca_file = self.as_typed(CA_FILE.key);
+        let command = self.password_command(COMMAND.key);
+        let region = self.as_typed(AWS_REGION.key);
+        Some(OAuthSection {
+            method: method?,
+            endpoint: endpoint?,
+            client_id: client_id?,
+            client_secret: client_secret?,
+            client_secret_file: self.file_of(CLIENT_SECRET.key),
+            scope: scope?,
+            parameters: parameters?,
+            ca_file: ca_file.map(|path| (!path.is_empty()).then(|| path.into()))?,
+            command: command?,
+            aws_region: region.map(|region| (!region.is_empty()).then_some(region))?,
+        })
+    }
+
+    /// What the method needs, and what other options say of the same.
+    pub(super) fn logs_in(&mut self, config: &Config) {
+        let oauth = &config.kafka.oauth;
+        let (missing, help) = match oauth.method {
+            OAuthMethod::Off => return,
+            OAuthMethod::Oidc if oauth.endpoint.is_empty() => {
+                (Some(ENDPOINT.key), "name the provider's token endpoint")
+            }
+            OAuthMethod::Oidc if oauth.client_id.is_empty() => {
+                (Some(CLIENT_ID.key), "name the client that the provider knows")
+            }
+            OAuthMethod::Command if oauth.command.is_none() => {
+                (Some(COMMAND.key), "name the program and its arguments")
+            }
+            OAuthMethod::Oidc | OAuthMethod::Command | OAuthMethod::AwsMskIam => (None, ""),
+        };
+        if let Some(key) = missing {
+            let reason = format!("is needed by kafka.oauth.method = \"{}\"", oauth.method.as_str());
+            self.refuse::<()>(key, InvalidValue::new(reason).help(help.to_owned()));
+        }
+        let is_other = |name: &str| name.starts_with("sasl.") && name != "sasl.mechanism";
+        let other = config.kafka.properties.iter().find(|property| {
+            is_other(&property.name)
+                || property.name == "sasl.mechanism" && property.value != "OAUTHBEARER"
+        });
+        if let Some(property) = other {
+            let key = format!("kafka.properties.{}", property.name);
+            let reason = "is of another login than kafka.oauth.method";
+            let help = "remove it, or set kafka.oauth.method = \"off\"".to_owned();
+            self.refuse::<()>(&key, InvalidValue::new(reason).help(help));
+        }
+    }
+}
+
+/// A URL that a secret may be sent to.
+fn endpoint(text: &str) -> Result<String, InvalidValue> {
+    if text.is_empty() || text.starts_with("https://") {
+        return Ok(text.to_owned());
+    }
+    let host = text.strip_prefix("http://").map(|rest| {
+        let authority = rest.split(['/', '?']).next().unwrap_or("");
+        authority.rsplit_once(':').map_or(authority, |(host, _)| host)
+    });
+    match host {
+        Some("localhost" | "127.0.0.1" | "[::1]") => Ok(text.to_owned()),
+        Some(_) => Err(InvalidValue::new("would send the client secret unencrypted")
+            .help("write https://, or name this machine by localhost".to_owned())),
+        None => Err(InvalidValue::new("is no URL").help(
+            "write https://host/path, as the provider's discovery document has it".to_owned(),
+        )),
+    }
+}
+
+fn parameter(text: &str) -> Result<(String, String), InvalidValue> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(InvalidValue::new("is not `name=value`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{FileChoice, Inputs, Loaded, load};
+
+    fn loaded(set: &[&str]) -> Result<Loaded, String> {
+        let set = set.iter().map(|text| (*text).to_owned()).collect();
+        let variables = vec![("PGUSER".into(), "app".into())];
+        let inputs = Inputs { file: FileChoice::Absent, set, variables, ..Inputs::default() };
+        load(&inputs, &|_| Vec::new()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_oidc_login_is_read_and_its_secret_not_shown() {
+        let loaded = loaded(&[
+            "kafka.oauth.method=oidc",
+            "kafka.oauth.endpoint=https://login.example/token",
+            "kafka.oauth.client_id=relay",
+            "kafka.oauth.client_secret=hunter2",
+            "kafka.oauth.parameters=audience=kafka",
+        ])
+        .unwrap();
+        let oauth = &loaded.config.kafka.oauth;
+        assert_eq!((oauth.client_id.as_str(), oauth.client_secret.as_str()), ("relay", "hunter2"));
+        assert_eq!(oauth.parameters, [("audience".to_owned(), "kafka".to_owned())]);
+        assert!(!format!("{:?}", loaded.config).contains("hunter2"));
+    }
+
+    #[test]
+    fn what_a_method_lacks_or_another_login_says_is_refused() {
+        let cases: [(&[&str], &str); 7] = [
+            (&["kafka.oauth.method=oidc"], "kafka.oauth.endpoint"),
+            (
+                &["kafka.oauth.method=oidc", "kafka.oauth.endpoint=https://a/t"],
+                "kafka.oauth.client_id",
+            ),
+            (&["kafka.oauth.method=command"], "kafka.oauth.command"),
+            (&["kafka.oauth.endpoint=http://login.example/t"], "unencrypted"),
+            (&["kafka.oauth.endpoint=login.example"], "is no URL"),
+            (&["kafka.oauth.parameters=audience"], "kafka.oauth.parameters"),
+            (
+                &["kafka.oauth.method=aws_msk_iam", "kafka.properties.sasl.username=x"],
+                "kafka.properties.sasl.username",
+            ),
+        ];
+        for (set, words) in cases {
+            let error = loaded(set).unwrap_err();
+            assert!(error.contains(words), "{set:?}: {error}");
+        }
+        let local = ["kafka.oauth.endpoint=http://127.0.0.1:8080/t"];
+        assert!(loaded(&local).is_ok());
+        let alike =
+            ["kafka.oauth.method=aws_msk_iam", "kafka.properties.sasl.mechanism=OAUTHBEARER"];
+        assert!(loaded(&alike).is_ok());
+    }
+}

@@ -1,0 +1,64 @@
+//! `source.login = "rds_iam"`: passwords that AWS credentials sign, for roles of RDS and Aurora.
+//!
+//! Input: the options, and AWS's variables. Output: a [`PasswordIssuer`] for the connection. Invariant: a password is
+//! issued for each connect, as it is good for 15 minutes.
+
+use std::sync::Arc;
+
+use super::options::{OptionSpec, choice, text};
+use super::reader::SettingsReader;
+use super::values::SourceLogin;
+use postrider_credentials::aws::{AwsEnvironment, rds_password_now, region};
+use postrider_postgres::libpq::{ConnectInfo, Password, PasswordIssuer, SecretError};
+
+pub(super) const LOGIN: OptionSpec = choice(
+    "source.login",
+    SourceLogin::WORDS,
+    "\"password\"",
+    "What the relay logs in to Postgres with. `password`: as psql would. `rds_iam`: with a password signed by AWS \
+     credentials at every connect, for a role of RDS or Aurora that has `rds_iam`; the connection must be encrypted.",
+);
+pub(super) const AWS_REGION: OptionSpec = text(
+    "source.aws_region",
+    "\"\"",
+    "For `rds_iam`: the database's region. Empty: AWS_REGION, AWS_DEFAULT_REGION, that in the host's name, or that of the \
+     profile.",
+);
+
+/// See the module.
+struct RdsLogin {
+    region: Option<String>,
+    environment: AwsEnvironment,
+}
+
+impl PasswordIssuer for RdsLogin {
+    fn issue(&self, user: &str, host: &str, port: u16) -> Result<Password, SecretError> {
+        let found = self.region.clone().or_else(|| region(&self.environment, host));
+        let region = found.ok_or_else(|| {
+            let reason = "no AWS region is named: set source.aws_region or AWS_REGION";
+            SecretError::NotIssued(reason.to_owned())
+        })?;
+        rds_password_now(&self.environment, &region, (host, port), user).map_err(|error| {
+            let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+            SecretError::NotIssued(format!("{error}{hint}"))
+        })
+    }
+
+    fn describe(&self) -> String {
+        "the login by AWS IAM".to_owned()
+    }
+}
+
+impl SettingsReader<'_> {
+    /// The connection with the login that is wanted.
+    pub(super) fn logged_in(&mut self, connect: ConnectInfo) -> Option<ConnectInfo> {
+        let login = self.choice(LOGIN.key, SourceLogin::from_word)?;
+        let region = self.as_typed(AWS_REGION.key)?;
+        if login == SourceLogin::Password {
+            return Some(connect);
+        }
+        let region = (!region.is_empty()).then_some(region);
+        let environment = AwsEnvironment::of_process();
+        Some(connect.issued_by(Arc::new(RdsLogin { region, environment })))
+    }
+}

@@ -1,0 +1,103 @@
+//! Logins by AWS IAM: credentials from where AWS's own tools look for them, and what is signed with them.
+//!
+//! Input: the process's environment. Output: [`AwsCredentials`], a token for MSK, a password for RDS. Never run
+//! against AWS: the signatures are checked against botocore's, the providers against servers that answer as the
+//! documentation says.
+
+mod chain;
+mod metadata;
+mod profile;
+#[cfg(test)]
+mod tests;
+mod web_identity;
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use postrider_secrets::Password;
+
+use crate::sigv4::{EXPIRES_S, SignedQuery, percent_encoded};
+use crate::time::now_ms;
+use crate::{CredentialsError, Token};
+
+pub use chain::{AwsEnvironment, region};
+
+/// What requests to AWS are signed with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AwsCredentials {
+    /// Public.
+    pub access_key_id: String,
+    /// What signs.
+    pub secret_access_key: Password,
+    /// With temporary credentials.
+    pub session_token: Option<Password>,
+    /// Unix time in milliseconds, with temporary credentials.
+    pub expires_ms: Option<u64>,
+}
+
+/// IAM access control of an MSK cluster.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MskIam {
+    /// The cluster's region.
+    pub region: String,
+    /// Where credentials are looked for.
+    pub environment: AwsEnvironment,
+}
+
+impl fmt::Debug for MskIam {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MskIam").field("region", &self.region).finish_non_exhaustive()
+    }
+}
+
+impl MskIam {
+    /// A token that is good for fifteen minutes, or as long as the credentials are.
+    pub(crate) fn token(&self, now_ms: u64) -> Result<Token, CredentialsError> {
+        let credentials = self.environment.credentials()?;
+        let lives_until_ms = now_ms + EXPIRES_S * 1_000;
+        let expires_ms = credentials.expires_ms.map_or(lives_until_ms, |at| at.min(lives_until_ms));
+        Ok(Token {
+            text: msk_token(&credentials, &self.region, now_ms / 1_000),
+            expires_ms,
+            fetched_ms: now_ms,
+            principal: credentials.access_key_id,
+        })
+    }
+}
+
+/// The token of MSK's SASL/OAUTHBEARER, good for 15 minutes from `now_s` (Unix time).
+pub fn msk_token(credentials: &AwsCredentials, region: &str, now_s: u64) -> String {
+    let host = format!("kafka.{region}.amazonaws.com");
+    let parameters = [("Action", "kafka-cluster:Connect")];
+    let query =
+        SignedQuery { service: "kafka-cluster", region, host: &host, parameters: &parameters };
+    let agent = percent_encoded(concat!("postrider/", env!("CARGO_PKG_VERSION")));
+    let url = format!("https://{}&User-Agent={agent}", query.sign(credentials, now_s));
+    URL_SAFE_NO_PAD.encode(url)
+}
+
+/// The password of a database user on RDS or Aurora, good for 15 minutes from `now_s` (Unix time).
+pub fn rds_password(
+    credentials: &AwsCredentials,
+    region: &str,
+    endpoint: (&str, u16),
+    user: &str,
+    now_s: u64,
+) -> Password {
+    let host = format!("{}:{}", endpoint.0, endpoint.1);
+    let parameters = [("Action", "connect"), ("DBUser", user)];
+    let query = SignedQuery { service: "rds-db", region, host: &host, parameters: &parameters };
+    Password::new(query.sign(credentials, now_s))
+}
+
+/// [`rds_password`] with the credentials and the clock of now. Blocks while credentials are fetched.
+pub fn rds_password_now(
+    environment: &AwsEnvironment,
+    region: &str,
+    endpoint: (&str, u16),
+    user: &str,
+) -> Result<Password, CredentialsError> {
+    let credentials = environment.credentials()?;
+    Ok(rds_password(&credentials, region, endpoint, user, now_ms() / 1_000))
+}

@@ -1,0 +1,176 @@
+//! HTTP requests to those who issue credentials.
+//!
+//! Input: a request. Output: the body of its answer, as text. Invariant: one request takes at most ten seconds and
+//! its answer has at most 64 KiB; redirects are not followed, as they would take a secret elsewhere; an error says
+//! nothing of the body but its error code.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ureq::Agent;
+use ureq::http::Response;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
+
+use crate::CredentialsError;
+
+const LIMIT: Duration = Duration::from_secs(10);
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+
+/// A client for requests to one party.
+pub(crate) struct Client {
+    agent: Agent,
+    whom: String,
+}
+
+/// A header's name and value.
+pub(crate) type Header<'a> = (&'a str, &'a str);
+
+impl Client {
+    /// For requests to `whom`, a name for errors. `authorities` is a PEM file in place of the system's.
+    pub(crate) fn new(
+        whom: &str,
+        authorities: Option<&std::path::Path>,
+    ) -> Result<Self, CredentialsError> {
+        Self::within(whom, authorities, LIMIT)
+    }
+
+    /// The same for those that answer at once or not at all.
+    pub(crate) fn within(
+        whom: &str,
+        authorities: Option<&std::path::Path>,
+        limit: Duration,
+    ) -> Result<Self, CredentialsError> {
+        let roots = match authorities {
+            None => system_authorities(),
+            Some(path) => authorities_of(path)
+                .map_err(|reason| CredentialsError::Unanswered { whom: whom.to_owned(), reason })?,
+        };
+        let tls = TlsConfig::builder()
+            .provider(TlsProvider::Rustls)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .root_certs(roots)
+            .build();
+        let agent = Agent::config_builder()
+            .tls_config(tls)
+            .timeout_global(Some(limit))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            // A proxy of the environment would see tokens of plain http.
+            .proxy(None)
+            .user_agent(concat!("postrider/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Ok(Self { agent: agent.into(), whom: whom.to_owned() })
+    }
+
+    pub(crate) fn get(
+        &self,
+        url: &str,
+        headers: &[Header<'_>],
+    ) -> Result<String, CredentialsError> {
+        let mut request = self.agent.get(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.body(request.call())
+    }
+
+    pub(crate) fn put(
+        &self,
+        url: &str,
+        headers: &[Header<'_>],
+    ) -> Result<String, CredentialsError> {
+        let mut request = self.agent.put(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.body(request.send_empty())
+    }
+
+    /// Sends a form.
+    pub(crate) fn post(
+        &self,
+        url: &str,
+        headers: &[Header<'_>],
+        form: &[(&str, &str)],
+    ) -> Result<String, CredentialsError> {
+        let mut request = self.agent.post(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.body(request.send_form(form.iter().copied()))
+    }
+
+    fn body(
+        &self,
+        answer: Result<Response<ureq::Body>, ureq::Error>,
+    ) -> Result<String, CredentialsError> {
+        let unanswered = |error: &ureq::Error| CredentialsError::Unanswered {
+            whom: self.whom.clone(),
+            reason: error.to_string(),
+        };
+        let mut answer = answer.map_err(|error| unanswered(&error))?;
+        let status = answer.status();
+        let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
+        if status.is_success() {
+            return body.map_err(|error| unanswered(&error));
+        }
+        let code = body.ok().as_deref().and_then(error_code);
+        let reason = match code {
+            Some(code) => format!("HTTP status {}, {code}", status.as_u16()),
+            None => format!("HTTP status {}", status.as_u16()),
+        };
+        // A server in trouble is no refusal.
+        Err(if status.is_server_error() || status.as_u16() == 429 {
+            CredentialsError::Unanswered { whom: self.whom.clone(), reason }
+        } else {
+            CredentialsError::Refused { whom: self.whom.clone(), reason }
+        })
+    }
+}
+
+/// The error code of OAuth (RFC 6749, section 5.2) or of AWS, which is a word and may be shown.
+fn error_code(body: &str) -> Option<String> {
+    let json = serde_json::from_str::<serde_json::Value>(body).ok();
+    let of_json = json.as_ref().and_then(|body| {
+        [body.get("error"), body.get("Code")]
+            .into_iter()
+            .flatten()
+            .find_map(serde_json::Value::as_str)
+    });
+    let code = of_json.or_else(|| element(body, "Code"))?;
+    let is_word = code.len() <= 64
+        && code.chars().all(|char| char.is_ascii_alphanumeric() || "_-.".contains(char));
+    is_word.then(|| code.to_owned())
+}
+
+/// The text of the first element of this name, in XML without attributes as AWS STS answers.
+pub(crate) fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
+    rest.split_once(&format!("</{name}>")).map(|(text, _)| text)
+}
+
+fn system_authorities() -> RootCerts {
+    // What cannot be read is not trusted; a connection that needs it says that its authority is unknown.
+    let found = rustls_native_certs::load_native_certs().certs;
+    RootCerts::from(
+        found.iter().map(|der| Certificate::from_der(der).to_owned()).collect::<Vec<_>>(),
+    )
+}
+
+fn authorities_of(path: &std::path::Path) -> Result<RootCerts, String> {
+    let shown = path.display();
+    let pem = std::fs::read(path).map_err(|error| format!("{shown} cannot be read: {error}"))?;
+    let mut found = Vec::new();
+    for item in parse_pem(&pem) {
+        if let PemItem::Certificate(certificate) =
+            item.map_err(|error| format!("{shown} is no PEM: {error}"))?
+        {
+            found.push(certificate);
+        }
+    }
+    if found.is_empty() {
+        return Err(format!("{shown} has no certificate"));
+    }
+    Ok(RootCerts::from(found))
+}

@@ -1,0 +1,188 @@
+//! Keeps a token, and fetches the next one before it expires.
+//!
+//! Input: a [`TokenSource`]. Output: the newest token, at once. Invariant: [`TokenKeeper::newest`] never waits for
+//! the source, so that the thread that sends records does not; a token is handed out only while it is good. The
+//! thread ends with the last [`TokenKeeper`].
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::time::now_ms;
+use crate::{CredentialsError, Token, TokenSource};
+
+/// The next token is fetched when this part of a token's life is over, in percent. librdkafka asks at 80.
+const REFRESH_PERCENT: u64 = 60;
+/// The longest wait between two looks at the clock, which may be set meanwhile.
+const LOOK_MS: u64 = 30_000;
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// A token that is good now, kept so by a thread. Clones share it.
+#[derive(Clone)]
+pub struct TokenKeeper(Arc<Guard>);
+
+/// Ends the thread when the last keeper is dropped.
+struct Guard(Arc<Shared>);
+
+struct Shared {
+    source: TokenSource,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<Token>,
+    /// Why the last attempt failed, until one succeeds.
+    error: Option<CredentialsError>,
+    /// How many attempts have ended.
+    attempts: u64,
+    is_over: bool,
+}
+
+impl std::fmt::Debug for TokenKeeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("TokenKeeper").field(&self.0.0.source).finish()
+    }
+}
+
+impl PartialEq for TokenKeeper {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.0.source == other.0.0.source
+    }
+}
+
+impl Eq for TokenKeeper {}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.state().is_over = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl TokenKeeper {
+    /// Fetches nothing yet: the thread starts with the first question.
+    pub fn new(source: TokenSource) -> Self {
+        let shared = Shared { source, state: Mutex::default(), changed: Condvar::new() };
+        Self(Arc::new(Guard(Arc::new(shared))))
+    }
+
+    /// Where the tokens come from.
+    pub fn source(&self) -> &TokenSource {
+        &self.0.0.source
+    }
+
+    /// The newest token that is good, or why there is none. Does not wait.
+    pub fn newest(&self) -> Result<Token, CredentialsError> {
+        let state = self.0.0.state();
+        state.good().unwrap_or_else(|| {
+            Err(state.error.clone().unwrap_or_else(|| CredentialsError::Unanswered {
+                whom: self.source().describe(),
+                reason: "it has not been asked yet".to_owned(),
+            }))
+        })
+    }
+
+    /// The same, but waits for an attempt of the source where there is no good token, up to `limit`.
+    pub fn wait(&self, limit: Duration) -> Result<Token, CredentialsError> {
+        self.start()?;
+        let shared = &self.0.0;
+        let state = shared.state();
+        let attempts = state.attempts;
+        let is_waiting = |state: &mut State| state.good().is_none() && state.attempts == attempts;
+        let _ = shared.changed.wait_timeout_while(state, limit, is_waiting);
+        self.newest()
+    }
+
+    /// Starts the thread, once.
+    fn start(&self) -> Result<(), CredentialsError> {
+        // The thread holds one reference, each keeper's guard the other.
+        if Arc::strong_count(&self.0.0) > 1 {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.0.0);
+        let spawned = std::thread::Builder::new()
+            .name("postrider-token".to_owned())
+            .spawn(move || shared.keep());
+        spawned.map(drop).map_err(|error| CredentialsError::Unanswered {
+            whom: self.source().describe(),
+            reason: format!("no thread to ask with: {error}"),
+        })
+    }
+}
+
+impl State {
+    fn good(&self) -> Option<Result<Token, CredentialsError>> {
+        self.token.clone().filter(|token| token.expires_ms > now_ms()).map(Ok)
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fetches for as long as a keeper lives.
+    fn keep(&self) {
+        let mut retry = RETRY_MIN;
+        loop {
+            let fetched = self.source.fetch();
+            let mut state = self.state();
+            state.attempts += 1;
+            let pause = match fetched {
+                Ok(token) => {
+                    if state.error.take().is_some() {
+                        tracing::info!(source = self.source.describe(), "tokens are issued again");
+                    }
+                    retry = RETRY_MIN;
+                    state.token = Some(token);
+                    Duration::ZERO
+                }
+                Err(error) => {
+                    tell(&self.source, &state, &error);
+                    state.error = Some(error);
+                    retry = (retry * 2).min(RETRY_MAX);
+                    retry
+                }
+            };
+            self.changed.notify_all();
+            let is_done = |state: &mut State| !state.is_over;
+            let (mut state, _) = self
+                .changed
+                .wait_timeout_while(state, pause, is_done)
+                .unwrap_or_else(PoisonError::into_inner);
+            while !state.is_over && state.error.is_none() {
+                let Some(wait) = state.token.as_ref().and_then(until_refresh) else { break };
+                let waited = self.changed.wait_timeout(state, wait);
+                (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.is_over {
+                return;
+            }
+        }
+    }
+}
+
+/// Says an error once, and again only if it becomes another.
+fn tell(source: &TokenSource, state: &State, error: &CredentialsError) {
+    if state.error.as_ref() == Some(error) {
+        return;
+    }
+    let expires_ms = state.token.as_ref().map_or(0, |token| token.expires_ms);
+    tracing::warn!(
+        %error,
+        help = error.hint(),
+        source = source.describe(),
+        good_for_s = expires_ms.saturating_sub(now_ms()) / 1_000,
+        "no new token for the brokers; asking again, and the present one is used while it is good"
+    );
+}
+
+/// How long to wait before the next token is fetched; `None` once that is due.
+fn until_refresh(token: &Token) -> Option<Duration> {
+    let life_ms = token.expires_ms.saturating_sub(token.fetched_ms);
+    let due_ms = token.fetched_ms + life_ms / 100 * REFRESH_PERCENT;
+    let left_ms = due_ms.saturating_sub(now_ms()).min(LOOK_MS);
+    (left_ms > 0).then(|| Duration::from_millis(left_ms))
+}

@@ -1,0 +1,204 @@
+//! A token for SASL/OAUTHBEARER, where it comes from, and what is checked of it.
+//!
+//! Input: an answer or the output of a command. Output: a [`Token`] with its expiry. Invariant: a token that is
+//! expired, or that an HTTP header could not carry (RFC 6750, section 2.1), is an error here and not at the brokers.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use postrider_secrets::PasswordCommand;
+use serde_json::Value;
+
+use crate::CredentialsError;
+#[cfg(feature = "providers")]
+use crate::aws::MskIam;
+#[cfg(feature = "providers")]
+use crate::oidc::ClientCredentials;
+use crate::time::now_ms;
+
+/// A token and until when it may be used.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    /// What is sent to the broker.
+    pub text: String,
+    /// Unix time in milliseconds.
+    pub expires_ms: u64,
+    /// When it was fetched; Unix time in milliseconds.
+    pub fetched_ms: u64,
+    /// Whom it names; the client library shows it in its log.
+    pub principal: String,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token")
+            .field("text", &"***")
+            .field("expires_ms", &self.expires_ms)
+            .field("principal", &self.principal)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where tokens come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenSource {
+    /// An OIDC token endpoint, by the grant `client_credentials`.
+    #[cfg(feature = "providers")]
+    Oidc(ClientCredentials),
+    /// A command that prints a JWT, or the JSON of a token endpoint.
+    Command(PasswordCommand),
+    /// Signed by AWS credentials, for MSK's IAM access control.
+    #[cfg(feature = "providers")]
+    MskIam(MskIam),
+}
+
+impl TokenSource {
+    /// A name for logs and errors, without secrets.
+    pub fn describe(&self) -> String {
+        match self {
+            #[cfg(feature = "providers")]
+            Self::Oidc(client) => client.describe(),
+            Self::Command(command) => format!("the token command `{}`", command.program()),
+            #[cfg(feature = "providers")]
+            Self::MskIam(msk) => format!("AWS IAM in {}", msk.region),
+        }
+    }
+
+    /// Fetches a token. Blocks up to some fifteen seconds.
+    pub fn fetch(&self) -> Result<Token, CredentialsError> {
+        let fetched_ms = now_ms();
+        match self {
+            #[cfg(feature = "providers")]
+            Self::Oidc(client) => Token::of_answer(&self.describe(), &client.ask()?, fetched_ms),
+            Self::Command(command) => {
+                Token::of_answer(&self.describe(), command.run()?.reveal().trim(), fetched_ms)
+            }
+            #[cfg(feature = "providers")]
+            Self::MskIam(msk) => msk.token(fetched_ms),
+        }
+    }
+}
+
+impl Token {
+    /// Understands a JWT alone, or a JSON object with `access_token` and `expires_in` (RFC 6749, section 5.1).
+    pub(crate) fn of_answer(
+        whom: &str,
+        answer: &str,
+        now_ms: u64,
+    ) -> Result<Self, CredentialsError> {
+        let unusable = |reason: &str| CredentialsError::Unusable {
+            whom: whom.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let (text, expires_in) = if answer.starts_with('{') {
+            let answer: Value =
+                serde_json::from_str(answer).map_err(|_| unusable("it is no JSON"))?;
+            let text = answer
+                .get("access_token")
+                .and_then(Value::as_str)
+                .ok_or_else(|| unusable("it has no access_token"))?;
+            (text.to_owned(), answer.get("expires_in").and_then(seconds))
+        } else {
+            (answer.to_owned(), None)
+        };
+        if text.is_empty() || !text.chars().all(is_token_char) {
+            return Err(unusable("it is no token: other characters than a bearer token's"));
+        }
+        let claims = claims(&text);
+        let expires = claims.as_ref().and_then(|claims| claims.get("exp")).and_then(seconds);
+        let expires_ms = match (expires, expires_in) {
+            (Some(at), _) => at.saturating_mul(1_000),
+            (None, Some(after)) => now_ms.saturating_add(after.saturating_mul(1_000)),
+            (None, None) => return Err(unusable("nothing says when the token expires")),
+        };
+        if expires_ms <= now_ms {
+            return Err(unusable("the token has expired already"));
+        }
+        let claim = |name: &str| claims.as_ref()?.get(name)?.as_str().map(str::to_owned);
+        // An empty one is refused by the client library.
+        let principal = claim("sub").or_else(|| claim("azp")).filter(|name| !name.is_empty());
+        Ok(Self {
+            text,
+            expires_ms,
+            fetched_ms: now_ms,
+            principal: principal.unwrap_or_else(|| "postrider".to_owned()),
+        })
+    }
+}
+
+/// A whole number, or one in quotes as some endpoints write it.
+fn seconds(value: &Value) -> Option<u64> {
+    let text = value.as_str().and_then(|text| text.parse().ok());
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast saturates")]
+    value.as_u64().or(text).or_else(|| value.as_f64().map(|seconds| seconds as u64))
+}
+
+/// The claims of a JWT, unverified: that is the broker's part.
+fn claims(text: &str) -> Option<Value> {
+    let mut parts = text.split('.');
+    let (_, payload) = (parts.next()?, parts.next()?);
+    let payload = URL_SAFE_NO_PAD.decode(payload.trim_end_matches('=')).ok()?;
+    serde_json::from_slice(&payload).ok().filter(Value::is_object)
+}
+
+fn is_token_char(char: char) -> bool {
+    char.is_ascii_alphanumeric() || "-._~+/=".contains(char)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_MS: u64 = 1_700_000_000_000;
+
+    fn jwt(claims: &str) -> String {
+        format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
+    }
+
+    #[test]
+    fn a_jwt_says_itself_when_it_expires_and_whom_it_names() {
+        let text = jwt(r#"{"sub":"relay","exp":1700000020}"#);
+        let token = Token::of_answer("x", &text, NOW_MS).unwrap();
+        assert_eq!((token.expires_ms, token.principal.as_str()), (NOW_MS + 20_000, "relay"));
+        assert!(!format!("{token:?}").contains(&text));
+        let answer = format!(r#"{{"access_token":"{text}","expires_in":3600}}"#);
+        assert_eq!(
+            Token::of_answer("x", &answer, NOW_MS).unwrap(),
+            token,
+            "the token knows better"
+        );
+    }
+
+    #[test]
+    fn a_token_without_claims_expires_as_the_answer_says() {
+        for expires_in in ["60", "\"60\"", "60.0"] {
+            let answer = format!(r#"{{"access_token":"opaque-1","expires_in":{expires_in}}}"#);
+            let token = Token::of_answer("x", &answer, NOW_MS).unwrap();
+            assert_eq!(
+                (token.expires_ms, token.principal.as_str()),
+                (NOW_MS + 60_000, "postrider")
+            );
+        }
+    }
+
+    #[test]
+    fn what_no_broker_would_take_is_an_error_that_shows_none_of_it() {
+        let expired = jwt(r#"{"sub":"hunter2","exp":1699999999}"#);
+        let cases = [
+            (expired.as_str(), "expired already"),
+            ("hunter2", "nothing says when"),
+            ("{\"access_token\":\"hunter2\"}", "nothing says when"),
+            ("{\"token\":\"hunter2\"}", "no access_token"),
+            ("{hunter2", "no JSON"),
+            ("<html>hunter2</html>", "other characters"),
+            ("hunter2\nhunter2", "other characters"),
+            ("", "other characters"),
+        ];
+        for (answer, words) in cases {
+            let error = Token::of_answer("the endpoint", answer, NOW_MS).unwrap_err();
+            let said = format!("{error} {error:?}");
+            assert!(said.contains(words) && !said.contains("hunter2"), "{answer}: {said}");
+        }
+    }
+}

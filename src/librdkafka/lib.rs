@@ -1,0 +1,57 @@
+//! Gives a Kafka client its OAUTHBEARER token, which rdkafka 0.39 does only while the client is polled.
+//!
+//! Input: a client and a token. Output: librdkafka's refusal, if it refuses. Invariant: this crate has the only
+//! `unsafe` of the project.
+//!
+//! rdkafka hands a token over when it polls the client's main queue. It never polls that of an `AdminClient`, and a
+//! consumer that is asked for metadata alone is not polled either, so that both would wait for a login for ever.
+
+use std::ffi::CString;
+use std::ptr;
+
+use rdkafka::bindings::rd_kafka_oauthbearer_set_token;
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::types::RDKafkaRespErr;
+
+/// The size that librdkafka's examples give such a buffer.
+const ERROR_BYTES: usize = 512;
+
+/// Sets the token that the client logs in with from now on, until `expires_ms` (Unix time in milliseconds).
+///
+/// # Errors
+///
+/// librdkafka's words: the mechanism is not OAUTHBEARER, the token has expired, it has characters that no token has
+/// (`rd_kafka_oauthbearer_set_token` in rdkafka.h).
+pub fn set_token<C: ClientContext>(
+    client: &Client<C>,
+    token: &str,
+    expires_ms: i64,
+    principal: &str,
+) -> Result<(), String> {
+    let holds_zero = |_| "it holds a zero byte".to_owned();
+    let token = CString::new(token).map_err(holds_zero)?;
+    let principal = CString::new(principal).map_err(holds_zero)?;
+    let mut reason = [0_u8; ERROR_BYTES];
+    #[expect(unsafe_code, reason = "rdkafka has no safe function for it")]
+    // SAFETY: the client lives as long as the borrow of it, and librdkafka's functions may be called from any thread.
+    // Both strings end with a zero and live until the call returns; librdkafka copies them. There are no extensions:
+    // a null pointer with the length 0. The buffer is as long as is said, and librdkafka ends what it writes with a
+    // zero.
+    let code = unsafe {
+        rd_kafka_oauthbearer_set_token(
+            client.native_ptr(),
+            token.as_ptr(),
+            expires_ms,
+            principal.as_ptr(),
+            ptr::null_mut(),
+            0,
+            reason.as_mut_ptr().cast(),
+            reason.len(),
+        )
+    };
+    if code == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+        return Ok(());
+    }
+    let written = reason.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<_>>();
+    Err(String::from_utf8_lossy(&written).into_owned())
+}
