@@ -14,7 +14,7 @@ use super::codes::ErrorCode;
 use super::exit::ExitCode;
 use crate::mask_arguments::{typed_words, without_typed_secrets};
 use postrider_config::SourceLine;
-use postrider_secrets::mask::mask_text;
+use postrider_secrets::mask::mask_sentence;
 
 /// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,7 +176,8 @@ impl CommandFailure {
 /// Without the secrets of the command line, which an error may repeat as a name of a file, say, and without what looks
 /// like a secret of a setting.
 fn fit(finding: &Diagnostic) -> Diagnostic {
-    let fit = |text: &String| mask_text(&without_typed_secrets(text, typed_words())).into_owned();
+    let fit =
+        |text: &String| mask_sentence(&without_typed_secrets(text, typed_words())).into_owned();
     Diagnostic {
         what: fit(&finding.what),
         why: finding.why.as_ref().map(fit),

@@ -16,6 +16,6 @@ pub mod mask;
 mod password;
 mod reading;
 
-pub use mask::{MASK, is_secret_name, mask_connection_string, mask_text, shown};
+pub use mask::{MASK, is_secret_name, mask_connection_string, mask_sentence, mask_text, shown};
 pub use password::Password;
 pub use reading::{PasswordCommand, SecretError, read_secret};

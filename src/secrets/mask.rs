@@ -66,7 +66,25 @@ pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
 /// Any text without what it says to be secret: passwords in URLs, whatever follows a secret name
 /// and `=`, private keys, credentials as HTTP has them.
 pub fn mask_text(text: &str) -> Cow<'_, str> {
+    masked(text, secret_ranges(text))
+}
+
+/// The same for a sentence of ours or of a client library, where what follows `credentials: ` is a reason and no
+/// secret: only what is assigned by `=`, or as in JSON, is behind a secret name.
+pub fn mask_sentence(text: &str) -> Cow<'_, str> {
+    let is_assigned = |range: &Range<usize>| {
+        let before = text.get(..range.start).unwrap_or("");
+        let name = before.strip_suffix(':');
+        // `"name": ..` is JSON and no prose.
+        name.is_none_or(|name| name.trim_end().ends_with(['"', '\'', '\\']))
+    };
+    let lower = text.to_ascii_lowercase();
+    let prose = assigned(&lower).filter(|range| !is_assigned(range));
     let ranges = secret_ranges(text);
+    masked(text, ranges.into_iter().filter(|range| Some(range) != prose.as_ref()).collect())
+}
+
+fn masked(text: &str, ranges: Vec<Range<usize>>) -> Cow<'_, str> {
     if ranges.is_empty() {
         return Cow::Borrowed(text);
     }
@@ -246,6 +264,24 @@ fn web_token(text: &str) -> Option<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sentence_keeps_its_reason_and_loses_its_secrets() {
+        for (text, expected) in [
+            (
+                "the brokers refused our credentials: bad password",
+                "the brokers refused our credentials: bad password",
+            ),
+            (
+                "no token: see postgres://app:hunter2@db/shop",
+                "no token: see postgres://app:****@db/shop",
+            ),
+            ("refused: sasl.password=hunter2", "refused: sasl.password=****"),
+            ("got {\"password\": \"hunter2\"}", "got {\"password\":****"),
+        ] {
+            assert_eq!(mask_sentence(text), expected);
+        }
+    }
 
     #[test]
     fn names_say_what_is_secret() {

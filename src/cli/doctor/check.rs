@@ -10,7 +10,7 @@ use super::fix::Fix;
 use crate::codes::ErrorCode;
 use crate::failure::CommandFailure;
 use postrider_kafka::WantedTopic;
-use postrider_secrets::mask::mask_text;
+use postrider_secrets::mask::mask_sentence;
 
 /// What a check came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,7 +142,7 @@ impl Check {
     /// The same without what somebody typed that looks like a secret.
     #[must_use]
     pub(super) fn masked(self) -> Self {
-        let finding = mask_text(&self.finding).into_owned();
+        let finding = mask_sentence(&self.finding).into_owned();
         let fix = self.fix.map(Fix::masked);
         Self { finding, fix, ..self }
     }

@@ -4,7 +4,7 @@
 //! step stands in the text as it is to be run; a step holds one statement, command or line; steps are done in their
 //! order, SQL in one session; where a person has to choose, there are none, or those of the choice that loses nothing.
 
-use postrider_secrets::mask::mask_text;
+use postrider_secrets::mask::mask_sentence;
 use serde_json::{Value, json};
 
 /// What a step is, and so what runs it.
@@ -161,9 +161,9 @@ impl Fix {
 
     /// The same without what somebody typed that looks like a secret.
     pub(super) fn masked(mut self) -> Self {
-        self.text = mask_text(&self.text).into_owned();
+        self.text = mask_sentence(&self.text).into_owned();
         for step in &mut self.steps {
-            step.text = mask_text(&step.text).into_owned();
+            step.text = mask_sentence(&step.text).into_owned();
         }
         self
     }

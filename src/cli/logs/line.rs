@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use super::target;
 
 use postrider_config::LogFormat;
-use postrider_secrets::mask::mask_text;
+use postrider_secrets::mask::mask_sentence;
 
 /// Fields that are another one for each row.
 const OF_ONE_ROW: [&str; 2] = ["id", "position"];
@@ -122,7 +122,7 @@ impl LogLine {
 
     /// Whoever wrote it may repeat what somebody typed into a setting, such as a URL with its password.
     fn text(&mut self, field: &Field, text: String) {
-        let text = match mask_text(&text) {
+        let text = match mask_sentence(&text) {
             Cow::Borrowed(_) => text,
             Cow::Owned(masked) => masked,
         };
