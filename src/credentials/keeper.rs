@@ -37,6 +37,7 @@ struct State {
     error: Option<CredentialsError>,
     /// How many attempts have ended.
     attempts: u64,
+    has_thread: bool,
     is_over: bool,
 }
 
@@ -97,17 +98,19 @@ impl TokenKeeper {
 
     /// Starts the thread, once.
     fn start(&self) -> Result<(), CredentialsError> {
-        // The thread holds one reference, each keeper's guard the other.
-        if Arc::strong_count(&self.0.0) > 1 {
+        if std::mem::replace(&mut self.0.0.state().has_thread, true) {
             return Ok(());
         }
         let shared = Arc::clone(&self.0.0);
         let spawned = std::thread::Builder::new()
             .name("postrider-token".to_owned())
             .spawn(move || shared.keep());
-        spawned.map(drop).map_err(|error| CredentialsError::Unanswered {
-            whom: self.source().describe(),
-            reason: format!("no thread to ask with: {error}"),
+        spawned.map(drop).map_err(|error| {
+            self.0.0.state().has_thread = false;
+            CredentialsError::Unanswered {
+                whom: self.source().describe(),
+                reason: format!("no thread to ask with: {error}"),
+            }
         })
     }
 }
@@ -137,7 +140,8 @@ impl Shared {
                     }
                     retry = RETRY_MIN;
                     state.token = Some(token);
-                    Duration::ZERO
+                    // Also for a source whose tokens are over as soon as they are there.
+                    RETRY_MIN
                 }
                 Err(error) => {
                     tell(&self.source, &state, &error);
@@ -185,4 +189,42 @@ fn until_refresh(token: &Token) -> Option<Duration> {
     let due_ms = token.fetched_ms + life_ms / 100 * REFRESH_PERCENT;
     let left_ms = due_ms.saturating_sub(now_ms()).min(LOOK_MS);
     (left_ms > 0).then(|| Duration::from_millis(left_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_secrets::PasswordCommand;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn keeper(script: &str) -> TokenKeeper {
+        let words = ["sh", "-c", script].map(str::to_owned).to_vec();
+        TokenKeeper::new(TokenSource::Command(PasswordCommand::new(words).unwrap()))
+    }
+
+    #[test]
+    fn clones_share_one_token_and_one_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = folder.path().join("runs");
+        let script = r#"echo x >> RUNS; echo '{"access_token":"a","expires_in":3600}'"#;
+        let keeper = keeper(&script.replace("RUNS", &runs.display().to_string()));
+        assert!(keeper.newest().is_err(), "nobody has asked");
+        let askers: Vec<_> = (0..8)
+            .map(|_| keeper.clone())
+            .map(|clone| std::thread::spawn(move || clone.wait(LIMIT).map(|token| token.text)))
+            .collect();
+        for asker in askers {
+            assert_eq!(asker.join().unwrap().as_deref(), Ok("a"));
+        }
+        assert_eq!(std::fs::read_to_string(runs).unwrap(), "x\n");
+    }
+
+    #[test]
+    fn a_source_that_fails_is_told_and_not_waited_for_longer() {
+        let keeper = keeper("exit 3");
+        let error = keeper.wait(LIMIT).unwrap_err();
+        assert!(error.to_string().contains("exit status: 3"), "{error}");
+        assert_eq!(keeper.newest(), Err(error));
+    }
 }

@@ -56,6 +56,11 @@ impl MskIam {
     pub(crate) fn token(&self, now_ms: u64) -> Result<Token, CredentialsError> {
         let credentials = self.environment.credentials()?;
         let lives_until_ms = now_ms + EXPIRES_S * 1_000;
+        if credentials.expires_ms.is_some_and(|at| at <= now_ms) {
+            let whom = "the provider of AWS credentials".to_owned();
+            let reason = "the credentials have expired already".to_owned();
+            return Err(CredentialsError::Unusable { whom, reason });
+        }
         let expires_ms = credentials.expires_ms.map_or(lives_until_ms, |at| at.min(lives_until_ms));
         Ok(Token {
             text: msk_token(&credentials, &self.region, now_ms / 1_000),
