@@ -68,7 +68,7 @@ pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<ExitCode, Command
     std::thread::spawn(move || ask_for_ever(address, &sender));
     let view = View { has_colors: context.color_stdout(), ..View::default() };
     let failed = |error: &std::io::Error| {
-        CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X003, error, None)
+        CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X022, error, None)
     };
     // It also sees to it that a panic gives the terminal back.
     let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;

@@ -37,6 +37,8 @@ fn g1_g6_a_pause_keeps_the_slot_and_nothing_else_happens_until_it_ends() {
         stage.sql().run(&format!("SELECT pg_terminate_backend({before})"));
         running.wait_for_log("streaming");
         assert_ne!(stage.slot_value("active_pid"), before);
+        // The new session has a new client of Kafka, which no broker has answered at first.
+        face.wait_ready(200);
         let (acknowledged, holder) = (stage.acknowledged(), stage.slot_value("active_pid"));
         // More than the sockets between the server and the relay hold.
         for _ in 0..20 {
