@@ -9,7 +9,7 @@ mod apply;
 pub(super) mod check;
 mod config;
 mod fix;
-mod kafka;
+pub(super) mod kafka;
 mod postgres;
 mod pruning;
 mod relay;

@@ -23,8 +23,8 @@ use postrider_service::units::{InvalidValue, parse_size};
 #[command(after_help = "\
 Exit code: 1 above a limit, and if the slot is lost; 78 if there is no slot, 69 if
 Postgres does not answer. The age is asked of the relay at http.bind: if it does not
-answer or does not read the slot, as a standby, the age is unknown, and --max-age is
-exceeded. With two relays, ask where each of them runs.
+answer or does not read the slot, as a standby or while it is paused, the age is
+unknown, and --max-age is exceeded. With two relays, ask where each of them runs.
 
 Examples:
   postrider lag
@@ -61,8 +61,11 @@ pub(crate) fn run(args: &LagArgs, context: &Context) -> Result<ExitCode, Command
     };
     let relay = relay_facts(config.http.bind, Some(&source.slot));
     let age = match &relay {
-        Ok(relay) => relay.oldest_seconds.ok_or_else(|| {
-            format!("the relay that answers is {}, and does not read the slot", relay.state)
+        Ok(relay) => relay.oldest_seconds.ok_or_else(|| match &relay.paused {
+            Some(paused) => format!("the relay is {paused}"),
+            None => {
+                format!("the relay that answers is {}, and does not read the slot", relay.state)
+            }
         }),
         Err(why) => Err(why.to_string()),
     };

@@ -3,8 +3,8 @@
 //! Input: the configuration; Postgres, Kafka, and the relay's own metrics where they are served. Output: a line each for
 //! database, slot, relay, brokers, progress and dead letters, or one JSON object; with `--watch` again and again.
 //! Invariant: nothing is written; each part that does not answer has a line that says so, and the others stay as they
-//! are; exit code 1 if the slot is missing, lost or read by nobody, if the relay at `http.bind` hangs or is not ready, or
-//! if Postgres or Kafka does not answer.
+//! are; exit code 1 if the slot is missing, lost or read by nobody, if the relay at `http.bind` hangs, is not ready or is
+//! paused, or if Postgres or Kafka does not answer.
 
 mod gather;
 pub(super) mod relay;
@@ -22,7 +22,7 @@ use gather::Status;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit code: 1 if the slot is missing, lost or read by nobody, if the relay at http.bind
-hangs or is not ready, or if Postgres or Kafka does not answer.
+hangs, is not ready or is paused, or if Postgres or Kafka does not answer.
 
 Examples:
   postrider status

@@ -35,7 +35,7 @@ pub(super) fn checks(
         Err(error) => return out_of_reach(error),
     };
     let mut checks = vec![
-        Check::pass("kafka.reachable", format!("{} brokers answer", facts.brokers.len())),
+        Check::pass("kafka.reachable", answering(facts.brokers.len())),
         listeners(&facts.brokers),
         encrypted(config, &facts.brokers),
         transactions(&facts, config.kafka.delivery),
@@ -52,6 +52,14 @@ pub(super) fn checks(
     checks.extend(topics_now::checks(config, &states));
     checks.extend(surveyed(config, kafka, topics.unwrap_or_default(), &there));
     checks
+}
+
+/// How many brokers answer.
+pub(crate) fn answering(brokers: usize) -> String {
+    match brokers {
+        1 => "1 broker answers".to_owned(),
+        brokers => format!("{brokers} brokers answer"),
+    }
 }
 
 /// What is hidden from us may exist: that is another finding.

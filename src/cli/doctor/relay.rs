@@ -51,6 +51,11 @@ pub(super) fn ready(
             format!("the relay that runs is not ready: {}", facts.failing.join("; ")),
             "what the finding names; the relay goes on by itself once that is done",
         ),
+        (Ok(RelayFacts { paused: Some(paused), .. }), _) => Check::warn(
+            READY,
+            format!("the relay is {paused}"),
+            Fix::postrider("postrider ctl resume"),
+        ),
         (Ok(facts), Some((slot, pid))) if !facts.reads_slot => Check::pass(
             READY,
             format!(
@@ -141,6 +146,7 @@ mod tests {
             is_ready,
             state: "streaming".to_owned(),
             failing: vec!["topic `a` does not exist".to_owned()],
+            paused: None,
             confirmed: 0,
             oldest_seconds: None,
             uptime_seconds: 1.0,
@@ -176,6 +182,14 @@ mod tests {
             assert!(check.fix.unwrap_or_default().text().contains(fix));
         }
         assert!(ready(&Ok(facts(false, true)), None, false).finding.contains("does not exist"));
+        let paused =
+            || RelayFacts { paused: Some("paused since 1".to_owned()), ..facts(true, true) };
+        for slot in [Some(&read), None] {
+            let check = ready(&Ok(paused()), slot, false);
+            assert_eq!(check.outcome, warn, "{check:?}");
+            assert!(check.finding.contains("paused since 1"), "{check:?}");
+            assert_eq!(check.fix.unwrap_or_default().text(), "postrider ctl resume");
+        }
         assert_eq!(ready(&none(), None, true).outcome, warn, "rows are polled");
     }
 

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::relay::{RelayFacts, Silence, relay_facts};
 use crate::doctor::check::{bytes, duration};
+use crate::doctor::kafka::answering;
 use crate::failure::CommandFailure;
 use postrider_config::{Config, SourceMode};
 use postrider_core::lsn::Lsn;
@@ -128,7 +129,7 @@ impl Status {
                 (Some(_), Some((slot, _))) => !slot.is_lost() && slot.active_pid.is_some(),
             });
         let has_relay = match &self.relay {
-            Ok(relay) => relay.is_ready,
+            Ok(relay) => relay.is_ready && relay.paused.is_none(),
             Err(Silence::Hangs(_)) => false,
             // It may run elsewhere: a slot that is read says so.
             Err(Silence::None(_) | Silence::Nowhere(_)) => true,
@@ -156,8 +157,7 @@ impl Status {
             Err(why) => line("relay", &why.to_string()),
         }
         match &self.brokers {
-            Ok(1) => line("kafka", "1 broker answers"),
-            Ok(brokers) => line("kafka", &format!("{brokers} brokers answer")),
+            Ok(brokers) => line("kafka", &answering(*brokers)),
             Err(why) => line("kafka", why),
         }
         match &self.progress {
@@ -241,6 +241,7 @@ impl Status {
                 "ready": relay.is_ready,
                 "state": relay.state,
                 "failing": relay.failing,
+                "paused": relay.paused,
                 "confirmed": relay.confirmed,
                 "oldest_unacknowledged_seconds": relay.oldest_seconds,
                 "reads_slot": relay.reads_slot,
@@ -273,16 +274,16 @@ impl Status {
 }
 
 fn relay_text(relay: &RelayFacts) -> String {
-    let RelayFacts { is_ready, state, failing, confirmed, oldest_seconds, uptime_seconds, .. } =
-        relay;
+    let RelayFacts { is_ready, state, failing, paused, confirmed, oldest_seconds, .. } = relay;
     // Whole seconds are enough for people.
     #[expect(clippy::cast_possible_truncation, reason = "a time that people read")]
-    let uptime = duration(*uptime_seconds as i64);
+    let uptime = duration(relay.uptime_seconds as i64);
     let ready = if *is_ready { "ready" } else { "not ready" };
-    let oldest = oldest_seconds.map_or_else(
-        || "it does not read the slot".to_owned(),
-        |age| format!("oldest unacknowledged {age:.1} s"),
-    );
+    let oldest = match (paused, oldest_seconds) {
+        (Some(paused), _) => paused.clone(),
+        (None, Some(age)) => format!("oldest unacknowledged {age:.1} s"),
+        (None, None) => "it does not read the slot".to_owned(),
+    };
     let mut text =
         format!("{ready}, {state}, up for {uptime}; {confirmed} records confirmed; {oldest}");
     if !failing.is_empty() {

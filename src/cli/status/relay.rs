@@ -1,8 +1,8 @@
 //! Asks a running relay for its metrics and its readiness, over the HTTP that it serves.
 //!
 //! Input: `http.bind`, and the slot that is meant. Output: [`RelayFacts`], or a [`Silence`]. Invariant: an answer is awaited
-//! for a bounded time and up to a bounded size; the relay of another slot is none of ours, and what a standby says of
-//! the oldest transaction says nothing, as it reads none.
+//! for a bounded time and up to a bounded size; the relay of another slot is none of ours; a standby and a paused relay read
+//! nothing, so that their age of the oldest transaction is not known.
 
 use std::fmt;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -23,12 +23,14 @@ pub(crate) struct RelayFacts {
     pub(crate) is_ready: bool,
     /// Such as `streaming`.
     pub(crate) state: String,
-    /// The checks that do not hold, with what they say; and since when it is paused, if it is.
+    /// The checks that do not hold, with what they say.
     pub(crate) failing: Vec<String>,
+    /// What it says of its pause, if it is paused.
+    pub(crate) paused: Option<String>,
     /// Records that the brokers have confirmed since it was started.
     pub(crate) confirmed: u64,
-    /// Age of the oldest transaction that is not acknowledged, in seconds; `None`: it does not read the slot, and does
-    /// not know.
+    /// Age of the oldest transaction that is not acknowledged, in seconds; `None`: it does not read the slot, or is paused,
+    /// and does not know.
     pub(crate) oldest_seconds: Option<f64>,
     /// Seconds since it was started.
     pub(crate) uptime_seconds: f64,
@@ -86,8 +88,10 @@ pub(crate) fn relay_facts(
     let holds = |value: &Value| value.get("ok").and_then(Value::as_bool) == Some(true);
     let text = |value: &Value, name: &str| Some(value.get(name)?.as_str()?.to_owned());
     let is_paused = |check: &&Value| check.get("name").is_some_and(|name| name == "paused");
-    let failing = checks.iter().filter(|check| !holds(check) || is_paused(check));
+    let failing = checks.iter().filter(|check| !holds(check));
+    let paused = checks.iter().find(is_paused).and_then(|check| text(check, "detail"));
     let oldest = value("postrider_oldest_unacknowledged_age_seconds")?;
+    let oldest_seconds = (reads_slot && paused.is_none()).then_some(oldest);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -98,8 +102,9 @@ pub(crate) fn relay_facts(
         is_ready: holds(&health),
         state: text(&health, "state").ok_or_else(foreign)?,
         failing: failing.filter_map(|check| text(check, "detail")).collect(),
+        paused,
         confirmed,
-        oldest_seconds: reads_slot.then_some(oldest),
+        oldest_seconds,
         uptime_seconds: value("postrider_uptime_seconds")?,
         reads_slot,
     })

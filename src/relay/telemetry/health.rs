@@ -85,6 +85,7 @@ pub fn readiness(view: &View, role: Role) -> Health {
         let ok = role == Role::Any;
         let detail = "another relay holds the slot; waiting to take over".to_owned();
         checks.push(Check { name: "slot", ok, detail });
+        checks.extend(view.operated.paused_since_us.map(|since_us| paused(since_us, role)));
         return health(view, checks);
     }
     checks.push(Check {
@@ -332,6 +333,10 @@ mod tests {
         }
         view.snapshot = Arc::new(Snapshot { broker_connected: false, ..(*view.snapshot).clone() });
         assert!(!readiness(&view, Role::Any).ok, "what is broken is broken");
+        // It would take over, and deliver nothing.
+        view.snapshot = Arc::new(Snapshot { state: RelayState::Standby, ..Snapshot::default() });
+        let standby = readiness(&view, Role::Any);
+        assert!(standby.ok && self::detail(&standby, "paused").contains("paused since"));
     }
 
     #[test]

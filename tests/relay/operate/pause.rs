@@ -6,6 +6,7 @@ use super::{Desk, ctl};
 use crate::poll::{self, Scene};
 use crate::trial::{DELIVERIES, TOPIC, Trial};
 use support::broker::Broker;
+use support::relay::Relay;
 use support::relay_http::RelayHttp;
 use support::wait::stays;
 use support::{kafka, postgres, wait_for};
@@ -55,6 +56,7 @@ fn g1_g6_a_pause_keeps_the_slot_and_nothing_else_happens_until_it_ends() {
             stage.acknowledged() == acknowledged && stage.slot_value("active_pid") == holder
         });
         assert_eq!(ctl(&relay, &["status"]).1["paused"], true);
+        says_that_it_is_paused(&relay, &face);
 
         assert_eq!(ctl(&relay, &["resume"]).0, 0);
         stage.wait_for_records(40_010);
@@ -65,6 +67,22 @@ fn g1_g6_a_pause_keeps_the_slot_and_nothing_else_happens_until_it_ends() {
         running.stop();
         trial.assert_kept();
     }
+}
+
+/// A pause that was forgotten is found by whoever looks: nothing says that no row waits.
+fn says_that_it_is_paused(relay: &Relay, face: &RelayHttp) {
+    let asked = relay.clone().set("http.bind", face.address());
+    let told = |words: &[&str]| {
+        let outcome = asked.start(words).outcome();
+        (outcome.status.code().unwrap(), outcome.stdout)
+    };
+    let (code, text) = told(&["lag", "--max-age", "1h"]);
+    assert!(code == 1 && text.contains("age unknown: the relay is paused since"), "{text}");
+    assert_eq!(told(&["lag"]).0, 0);
+    let (code, text) = told(&["status"]);
+    assert!(code == 1 && text.contains("paused since"), "{text}");
+    let (code, text) = told(&["doctor", "--only", "relay", "--deny-warnings"]);
+    assert!(code == 1 && text.contains("fix: postrider ctl resume"), "{text}");
 }
 
 /// A paused relay can be stopped, and delivers nothing more for that.
