@@ -5,11 +5,11 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Gid, Resource, getegid, geteuid, getgroups, getrlimit};
 
 use super::check::{Check, bytes};
 use super::fix::{Fix, Place, StepKind};
@@ -30,15 +30,15 @@ const GRACE_MAX: Duration = Duration::from_secs(30);
 pub(super) fn checks(loaded: &Loaded, relay: &Result<RelayFacts, Silence>) -> Vec<Check> {
     let config = &loaded.config;
     let memory = memory_limit();
-    vec![
-        valid(loaded),
-        passed_over(loaded),
-        file_mode(loaded.file.as_deref()),
+    let mut checks = vec![valid(loaded), passed_over(loaded)];
+    checks.extend(file_modes(loaded));
+    checks.extend([
         http_port(config.http.bind, relay),
         grace(config.shutdown.grace),
         descriptors(getrlimit(Resource::Nofile).current),
         memory_suffices(config, memory),
-    ]
+    ]);
+    checks
 }
 
 fn valid(loaded: &Loaded) -> Check {
@@ -58,26 +58,78 @@ fn passed_over(loaded: &Loaded) -> Check {
     Check::warn(ID, warnings.join("; "), "remove those parameters from source.url")
 }
 
-/// Whether others may read a file that holds a secret.
-fn file_mode(file: Option<&Path>) -> Check {
-    const ID: &str = "config.file_mode";
-    let Some(file) = file else { return Check::pass(ID, "there is no configuration file") };
-    let (Ok(facts), Ok(text)) = (fs::metadata(file), fs::read_to_string(file)) else {
-        return Check::unknown(ID, format!("{} cannot be read again", file.display()));
-    };
+/// Whether others may read files that hold a secret: the configuration, and the token of the control API.
+fn file_modes(loaded: &Loaded) -> Vec<Check> {
+    let token = loaded.config.http.control.token_file.as_deref();
+    let mut checks: Vec<_> = token.map(|file| file_mode(file, |_| true)).into_iter().collect();
+    checks.extend(loaded.file.as_deref().map(|file| file_mode(file, has_secret)));
+    if checks.is_empty() {
+        checks.push(Check::pass(FILE_MODE, "there is no configuration file"));
+    }
+    checks
+}
+
+fn has_secret(text: &str) -> bool {
+    text.lines().any(|line| mask::mask_text(line) != line)
+}
+
+const FILE_MODE: &str = "config.file_mode";
+
+/// Of one file that holds a secret, if its text does.
+fn file_mode(file: &Path, is_secret: impl Fn(&str) -> bool) -> Check {
     let shown = file.display();
-    let has_secret = text.lines().any(|line| mask::mask_text(line) != line);
-    let mode = facts.permissions().mode() & 0o777;
-    match (has_secret, mode & 0o077) {
-        (false, _) => Check::pass(ID, format!("{shown} holds no secret")),
-        (true, 0) => Check::pass(ID, format!("{shown} holds a secret, and is its owner's alone")),
-        (true, _) => Check::warn(
-            ID,
-            format!("{shown} holds a secret, and others may read it (mode {mode:o})"),
-            Fix::default()
-                .then(StepKind::Shell, Place::Relay, format!("chmod 600 {}", word_of_shell(file)))
-                .say("; or keep the secret in a file of its own (see _FILE in docs/configuration.md)"),
-        ),
+    let (Ok(facts), Ok(text)) = (fs::metadata(file), fs::read_to_string(file)) else {
+        return Check::unknown(FILE_MODE, format!("{shown} cannot be read"));
+    };
+    if !is_secret(&text) {
+        return Check::pass(FILE_MODE, format!("{shown} holds no secret"));
+    }
+    let (owner, group) = (facts.uid(), facts.gid());
+    let access = FileAccess { mode: facts.mode() & 0o777, owner, group };
+    let us = (geteuid().as_raw(), our_groups());
+    let Some(commands) = access.closed(&us, &word_of_shell(file)) else {
+        let finding =
+            format!("{shown} holds a secret, and only its owner and those who need it may read it");
+        return Check::pass(FILE_MODE, finding);
+    };
+    let mut fix = Fix::default();
+    for command in commands {
+        fix = fix.then(StepKind::Shell, Place::Relay, command);
+    }
+    Check::warn(
+        FILE_MODE,
+        format!("{shown} holds a secret, and others may read it (mode {:o})", access.mode),
+        fix.say("; or keep the secret in a file of its own (see _FILE in docs/configuration.md)"),
+    )
+}
+
+fn our_groups() -> Vec<u32> {
+    let others = getgroups().unwrap_or_default();
+    others.into_iter().chain([getegid()]).map(Gid::as_raw).collect()
+}
+
+/// Who may do what with a file.
+struct FileAccess {
+    mode: u32,
+    owner: u32,
+    group: u32,
+}
+
+impl FileAccess {
+    /// What closes it to others and leaves it open to us, who are this user in these groups; `None` if it is closed.
+    fn closed(&self, (user, groups): &(u32, Vec<u32>), file: &str) -> Option<Vec<String>> {
+        // A file of root's is read by a service through its group, as that of the Debian package is.
+        let is_shared = self.owner != *user || self.owner == 0;
+        let open = self.mode & if is_shared { 0o007 } else { 0o077 };
+        if open == 0 {
+            return None;
+        }
+        let by_group = self.mode & 0o040 != 0 && self.group != 0 && groups.contains(&self.group);
+        Some(match (self.owner == *user, by_group) {
+            (true, _) if !is_shared || self.group == 0 => vec![format!("chmod 600 {file}")],
+            (true, _) | (false, true) => vec![format!("chmod 640 {file}")],
+            (false, false) => vec![format!("chown {user} {file}"), format!("chmod 600 {file}")],
+        })
     }
 }
 
@@ -202,6 +254,8 @@ fn memory_suffices(config: &Config, limit: Option<u64>) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::super::check::Outcome;
     use super::*;
 
@@ -234,12 +288,36 @@ mod tests {
         fs::write(&file, "[source]\nurl = \"postgres://app:hunter2@db/shop\"\n").unwrap();
         let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         mode(0o644);
-        assert_eq!(file_mode(Some(&file)).outcome, Outcome::Warn);
+        assert_eq!(file_mode(&file, has_secret).outcome, Outcome::Warn);
         mode(0o600);
-        assert_eq!(file_mode(Some(&file)).outcome, Outcome::Pass);
+        assert_eq!(file_mode(&file, has_secret).outcome, Outcome::Pass);
         fs::write(&file, "[source]\nurl = \"postgres://app@db/shop\"\n").unwrap();
         mode(0o644);
-        assert_eq!(file_mode(Some(&file)).outcome, Outcome::Pass);
-        assert_eq!(file_mode(None).outcome, Outcome::Pass);
+        assert_eq!(file_mode(&file, has_secret).outcome, Outcome::Pass);
+        assert_eq!(file_mode(&file, |_| true).outcome, Outcome::Warn, "a token");
+        assert_eq!(file_mode(folder.path(), has_secret).outcome, Outcome::Unknown);
+    }
+
+    #[test]
+    fn a_file_that_is_closed_to_others_stays_open_to_whom_it_was() {
+        const ROOT: u32 = 0;
+        const US: u32 = 7;
+        const OTHER: u32 = 9;
+        let closed = |mode, owner, group, user| {
+            let commands = FileAccess { mode, owner, group }.closed(&(user, vec![user]), "f");
+            commands.map(|commands| commands.join("; "))
+        };
+        // As the Debian package has it, asked as the service's user and as root.
+        assert_eq!(closed(0o640, ROOT, US, US), None);
+        assert_eq!(closed(0o640, ROOT, US, ROOT), None);
+        assert_eq!(closed(0o644, ROOT, US, US).as_deref(), Some("chmod 640 f"));
+        assert_eq!(closed(0o644, ROOT, US, ROOT).as_deref(), Some("chmod 640 f"));
+        // Somebody's own.
+        assert_eq!(closed(0o600, US, US, US), None);
+        assert_eq!(closed(0o640, US, US, US).as_deref(), Some("chmod 600 f"));
+        assert_eq!(closed(0o644, ROOT, ROOT, ROOT).as_deref(), Some("chmod 600 f"));
+        // What is read only because everybody may.
+        assert_eq!(closed(0o644, ROOT, ROOT, US).as_deref(), Some("chown 7 f; chmod 600 f"));
+        assert_eq!(closed(0o644, OTHER, OTHER, US).as_deref(), Some("chown 7 f; chmod 600 f"));
     }
 }
