@@ -120,6 +120,11 @@ pub fn set_filter(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// What is wrong with it, if something is.
+pub fn check_filter(text: &str) -> Result<(), String> {
+    parsed(text).map(drop)
+}
+
 /// `log.level` has changed. False: RUST_LOG goes before it.
 pub fn set_level(level: LogLevel) -> bool {
     if FILTER.get().is_some_and(|it| it.is_asked) {
@@ -132,29 +137,43 @@ pub fn set_level(level: LogLevel) -> bool {
 
 /// A level, or the levels of parts.
 fn parsed(text: &str) -> Result<EnvFilter, String> {
-    let filter = if let Some(level) = LogLevel::from_word(text) {
-        EnvFilter::new(directives(level))
-    } else {
-        // One that is no level would be the name of a part, of which all is shown, and of others nothing.
-        let is_level = |part: &str| part.parse::<LevelFilter>().is_ok();
-        let odd =
-            text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
-        if let Some(odd) = odd {
-            return Err(format!("`{odd}` is neither a level nor a part's level"));
+    match LogLevel::from_word(text) {
+        Some(level) => Ok(audited(EnvFilter::new(directives(level)))),
+        None => by_part(text),
+    }
+}
+
+/// The levels of parts, as in RUST_LOG.
+fn by_part(text: &str) -> Result<EnvFilter, String> {
+    // A misspelt level would be the name of a part, of which all is shown, and of others nothing.
+    let is_level = |part: &str| part.parse::<LevelFilter>().is_ok();
+    for part in text.split(',').map(str::trim) {
+        if !part.contains('=') && !is_level(part) {
+            return Err(format!("`{part}` is neither a level nor a part's level"));
         }
-        EnvFilter::try_new(target::filter(text)).map_err(|error| error.to_string())?
-    };
-    // Nothing else tells of a row that was left out, whatever the level.
-    Ok(filter.add_directive(audit_directive()))
+        let name = part.split(['=', '[']).next().unwrap_or_default();
+        if let Some(why) = target::unknown(name) {
+            return Err(why);
+        }
+    }
+    let filter = EnvFilter::try_new(target::filter(text)).map_err(|error| error.to_string())?;
+    Ok(audited(filter))
+}
+
+/// Nothing else tells of a row that was left out, whatever the level.
+fn audited(filter: EnvFilter) -> EnvFilter {
+    filter.add_directive(audit_directive())
 }
 
 /// Starts the log; a second call changes nothing. `from_flag` says that `log.level` came from -v or
 /// -q, which go before RUST_LOG.
 pub fn start(log: &LogSection, from_flag: bool, color: bool) {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty() && !from_flag);
-    let audited = |filter: EnvFilter| filter.add_directive(audit_directive());
-    let asked = asked
-        .and_then(|text| Some((audited(EnvFilter::try_new(target::filter(&text)).ok()?), text)));
+    let (asked, refused) = match asked.map(|text| (by_part(&text), text)) {
+        None => (None, None),
+        Some((Ok(filter), text)) => (Some((filter, text)), None),
+        Some((Err(why), _)) => (None, Some(why)),
+    };
     let is_asked = asked.is_some();
     let (filter, text) = asked.unwrap_or_else(|| {
         (audited(EnvFilter::new(directives(log.level))), log.level.as_str().to_owned())
@@ -170,6 +189,9 @@ pub fn start(log: &LogSection, from_flag: bool, color: bool) {
         // Else a closed stderr would be a panic.
         .log_internal_errors(false);
     let _ = tracing_subscriber::registry().with(filter).with(layer).try_init();
+    if let Some(why) = refused {
+        tracing::warn!("RUST_LOG is ignored, and log.level is in effect: {why}");
+    }
 }
 
 /// Ours and the Kafka client's at `level`; of other libraries only what is unexpected, since what

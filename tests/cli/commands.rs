@@ -174,6 +174,24 @@ fn properties_a_guarantee_rests_on_are_refused_where_they_stand() {
 }
 
 #[cfg(not(any(feature = "kafka-tls", feature = "kafka-tls-vendored")))]
+/// A misspelt level is the name of a part to whoever reads it, and would leave nothing of the log.
+#[test]
+fn a_misspelt_rust_log_is_told_and_silences_nothing() {
+    const NOWHERE: &str = "[source]\nurl = \"postgres://relay@127.0.0.1:1/shop\"\n";
+    let logged = |filter: &str| text(&in_folder(NOWHERE, &["lag"], &[("RUST_LOG", filter)]).stderr);
+    for (filter, why) in [
+        ("wran", "`wran` is neither a level nor a part's level"),
+        ("info,postrider::kafak=debug", "`postrider::kafak` is no part"),
+        ("info,kafka=debug", "write `postrider::kafka`"),
+        ("info,postrider=loud", "level"),
+    ] {
+        let log = logged(filter);
+        assert!(log.contains("WARN RUST_LOG is ignored") && log.contains(why), "{filter}: {log}");
+    }
+    let log = logged("info,rustls=debug,postrider::wal=debug");
+    assert!(!log.contains("RUST_LOG"), "{log}");
+}
+
 #[test]
 fn a_hint_that_names_a_secret_word_is_not_masked() {
     let set = "kafka.properties.sasl.oauthbearer.method=oidc";

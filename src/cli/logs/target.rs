@@ -1,7 +1,8 @@
 //! Maps module paths to the names that log lines and RUST_LOG use, so that these do not depend on crates.
 //!
 //! Input: a module path of one of our crates, or a RUST_LOG filter. Output: `shown` returns the public
-//! name, such as `postrider::wal::stream`; `filter` replaces public names in a filter by module paths.
+//! name, such as `postrider::wal::stream`; `filter` replaces public names in a filter by module paths; `unknown` tells of a
+//! name that no line can have.
 
 use std::borrow::Cow;
 
@@ -34,9 +35,42 @@ pub(super) fn filter(text: &str) -> String {
     PARTS.iter().fold(text.to_owned(), |text, (name, place)| text.replace(name, place))
 }
 
+/// What is wrong with the name of a part of which there are no lines; other libraries' names are not known here.
+pub(super) fn unknown(name: &str) -> Option<String> {
+    let names = || PARTS.iter().map(|(name, _)| *name).chain(["postrider::audit"]);
+    if let Some(meant) = names().find(|known| known.strip_prefix("postrider::") == Some(name)) {
+        return Some(format!("`{name}` is no part: write `{meant}`"));
+    }
+    let is_below = |known: &str| {
+        let rest = name.strip_prefix(known);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    if !name.starts_with("postrider::") || names().any(is_below) {
+        return None;
+    }
+    let known: Vec<_> = names().collect();
+    Some(format!("`{name}` is no part: there are {}", known.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_that_there_is_not_is_told() {
+        for name in
+            ["postrider::kafka", "postrider::wal::stream", "postrider", "rustls", "librdkafka"]
+        {
+            assert_eq!(unknown(name), None, "{name}");
+        }
+        assert_eq!(
+            unknown("kafka").as_deref(),
+            Some("`kafka` is no part: write `postrider::kafka`")
+        );
+        let told = unknown("postrider::kafak").unwrap();
+        assert!(told.contains("there are postrider::wal, "), "{told}");
+        assert!(unknown("postrider::kafkaesque").is_some());
+    }
 
     #[test]
     fn a_module_is_named_without_its_crate() {

@@ -150,11 +150,20 @@ fn set_filter(filter: Option<String>) -> Result<String, String> {
         Some(text) => {
             let before = logs::filter();
             let after = logs::set_filter(&text)?;
-            tracing::info!(before, after, "the log's filter was set by the control API");
+            if !is_shown {
+                tracing::info!(before, after, "{SET}");
+            }
             Ok(after)
         }
     }
+            const SET: &str = "the log's filter was set by the control API";
 }
+            // By the filter that shows it.
+            let is_shown = tracing::enabled!(tracing::Level::INFO);
+            if is_shown {
+                logs::check_filter(&text)?;
+                tracing::info!(before, after = text, "{SET}");
+            }
 
 /// A file by its content: editors and Kubernetes put another file in its place, or another folder behind a symbolic link.
 struct FileWatch {

@@ -84,6 +84,12 @@ fn ctl_says_what_is_missing() {
     assert_eq!(ctl(&relay, &["log-level"]).1["filter"], filter);
     let (code, text) = told(&relay, &["reload"]);
     assert!(code == 0 && text.contains("nothing to take over"), "{text}");
+    // A filter that shows nothing is told by the one before it.
+    assert_eq!(ctl(&relay, &["log-level", "error"]).0, 0);
+    running.wait_for_log("\"after\":\"error\"");
+    assert_eq!(ctl(&relay, &["log-level", "info"]).0, 0);
+    let (code, text) = told(&relay, &["log-level", "postrider::kafak=debug"]);
+    assert!(code == 1 && text.contains("`postrider::kafak` is no part"), "{text}");
     // Two relays cannot have one socket; a second one says so, and the first keeps it.
     let second = relay.run().outcome();
     let text = second.log.concat();
