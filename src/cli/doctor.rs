@@ -98,7 +98,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     let runtime = super::runtime()?;
     let plan = FixPlan::of(&relay, &report.checks, &runtime);
     if !args.execute {
-        let left = apply::left(&report.checks, true);
+        let left = apply::left(&report.checks, Some(&plan));
         return print(args, context, &report, Some((&plan, &left, None)));
     }
     // The plan comes before the deed.
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     let (created, made) =
         if plan.is_empty() { (Vec::new(), Ok(())) } else { plan.execute(&relay, &runtime) };
     let report = examine(args, &loaded)?;
-    let left = apply::left(&report.checks, false);
+    let left = apply::left(&report.checks, None);
     let exit = print(args, context, &report, Some((&plan, &left, Some(&created))))?;
     made.map(|()| exit)
 }

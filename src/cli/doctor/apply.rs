@@ -89,6 +89,16 @@ impl FixPlan {
         }
     }
 
+    /// Whether it creates all that a check lacks.
+    fn covers(&self, check: &Check) -> bool {
+        let creates = |lack: &Lack| match lack {
+            Lack::Source => self.with_source,
+            Lack::Days => self.with_days,
+            Lack::Topic(_) => true,
+        };
+        !check.lacks.is_empty() && check.lacks.iter().all(creates)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.creates.is_empty()
     }
@@ -125,10 +135,10 @@ fn told(failure: &CommandFailure) -> String {
     told.collect::<Vec<_>>().join("; ")
 }
 
-/// Checks that a person has to see to.
-pub(super) fn left(checks: &[Check], is_planned: bool) -> Vec<&'static str> {
+/// Checks that a person has to see to, once that is done which is `planned`, if something is.
+pub(super) fn left(checks: &[Check], planned: Option<&FixPlan>) -> Vec<&'static str> {
     let is_wrong = |check: &&Check| check.outcome >= Outcome::Warn && !check.is_allowed;
-    let is_left = |check: &&Check| !is_planned || check.lacks.is_empty();
+    let is_left = |check: &&Check| !planned.is_some_and(|plan| plan.covers(check));
     let mut ids: Vec<_> =
         checks.iter().filter(is_wrong).filter(is_left).map(|check| check.id).collect();
     ids.dedup();

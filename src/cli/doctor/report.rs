@@ -46,8 +46,9 @@ impl Report {
         }
         let _ = writeln!(
             out,
-            "{} checks: {} passed, {} warn, {} fail, {} skipped",
+            "{} {}: {} passed, {} warn, {} fail, {} skipped",
             self.checks.len(),
+            if self.checks.len() == 1 { "check" } else { "checks" },
             self.count(Outcome::Pass),
             self.count(Outcome::Warn),
             self.count(Outcome::Fail),

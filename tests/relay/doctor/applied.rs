@@ -135,7 +135,10 @@ fn a_slot_that_would_leave_rows_behind_is_left_to_a_person() {
     let drop_slot = format!("SELECT pg_drop_replication_slot('{}')", stage.slot());
     // Rows that no slot has passed.
     stage.sql().run(&drop_slot);
+    let slot = "slot.exists".to_owned();
+    assert!(Fixed::of(&relay, &[]).words("left").contains(&slot), "the plan says it too");
     let fixed = Fixed::of(&relay, &["--execute"]);
+    assert!(fixed.words("left").contains(&slot), "{:?}", fixed.words("left"));
     assert!(fixed.words("created").is_empty() && slots(&stage) == "0");
     assert!(fixed.words("refused")[0].contains("which a new slot does not deliver"));
     // An earlier slot that delivered rows, of which the table knows nothing any more.
