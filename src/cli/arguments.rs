@@ -17,7 +17,7 @@ use super::broker::BrokerArgs;
 use super::codes::ErrorCode;
 use super::completions::CompletionsArgs;
 use super::config::ConfigCommand;
-use super::ctl::CtlCommand;
+use super::ctl::CtlArgs;
 use super::dead_letters::DeadLettersCommand;
 #[cfg(feature = "demo")]
 use super::demo::DemoArgs;
@@ -138,8 +138,7 @@ pub enum Command {
     /// Show database, slot, relay, brokers and progress on one screen
     Status(StatusArgs),
     /// Pause, resume, drain or reload a running relay, or set its log level
-    #[command(subcommand)]
-    Ctl(CtlCommand),
+    Ctl(CtlArgs),
     /// Watch a running relay on the whole terminal
     #[cfg(feature = "top")]
     Top(TopArgs),

@@ -1,7 +1,7 @@
 //! `postrider ctl`: pauses, resumes, drains and reloads a running relay, and sets its log's filter.
 //!
-//! Input: the configuration of that relay, for its control socket, or its address and token. Output: what the relay
-//! answers, for people or as JSON. Invariant: an answer is awaited for a bounded time and up to a bounded size; the token
+//! Input: the configuration of that relay, for its control socket, or its address and token; or the socket itself, so that a
+//! relay can be controlled whose file is wrong by now. Output: what the relay answers, for people or as JSON. Invariant: an answer is awaited for a bounded time and up to a bounded size; the token
 //! is in no output.
 
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::codes::ErrorCode;
@@ -31,20 +31,33 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// What the end of a process takes beside `shutdown.grace`.
 const END: Duration = Duration::from_secs(30);
 
-/// `ctl pause|resume|drain|reload|log-level|status`
-#[derive(Debug, Subcommand)]
+/// `ctl [--socket PATH] pause|resume|drain|reload|log-level|status`
+#[derive(Debug, Args)]
 #[command(after_help = "\
 The relay is found by its own configuration: http.control.socket, or http.bind with
-http.control.token_file.
+http.control.token_file; or by --socket, which reads no configuration, for a relay that
+goes on while its file is wrong.
 
 Exit code: 1 if the relay refuses, 69 if none answers, 77 if it may not be controlled
-by this user, 78 if the configuration names no way to control it.
+by this user, 78 if the configuration is wrong or names no way to control it.
 
 Examples:
   postrider ctl pause
+  postrider ctl --socket /run/postrider/control status
   postrider ctl log-level info,postrider::kafka=debug
   postrider ctl status --output json | jq .paused
   sudo -u postrider postrider ctl reload")]
+pub struct CtlArgs {
+    /// The relay's control socket, in place of what the configuration says
+    #[arg(long, global = true, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CtlCommand,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
 pub enum CtlCommand {
     /// Read nothing more, keep the slot: WAL is retained until `resume`, or until the process ends
     Pause,
@@ -52,7 +65,7 @@ pub enum CtlCommand {
     Resume,
     /// Deliver what was read, acknowledge it, end with exit code 0
     Drain {
-        /// Return once the process has ended
+        /// Return once the process has ended, however it ended: its exit code is with who started it
         #[arg(long)]
         wait: bool,
     },
@@ -80,9 +93,12 @@ struct Answer {
 }
 
 /// Runs it.
-pub(crate) fn run(command: &CtlCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let config = context.load(Vec::new())?.config;
-    let way = Way::of(&config)?;
+pub(crate) fn run(args: &CtlArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let CtlArgs { socket, command } = args;
+    let way = match socket {
+        Some(socket) => Way::Socket(socket.clone()),
+        None => Way::of(&context.load(Vec::new()).map_err(by_socket)?.config)?,
+    };
     let (method, path, body) = match command {
         CtlCommand::Pause => ("POST", "pause", ""),
         CtlCommand::Resume => ("POST", "resume", ""),
@@ -101,9 +117,21 @@ pub(crate) fn run(command: &CtlCommand, context: &Context) -> Result<ExitCode, C
         context.print(&told(command, &answer.body))?;
     }
     if let CtlCommand::Drain { wait: true } = command {
-        way.wait_end(config.shutdown.grace + END)?;
+        way.wait_end(Duration::from_secs(answer.number("grace_seconds")) + END)?;
+        if !context.json() {
+            context.print("the relay has ended; its exit code, 0 if everything was confirmed, is with who started it\n")?;
+        }
     }
     Ok(ExitCode::Ok)
+}
+
+/// A relay that runs goes on by the configuration before.
+fn by_socket(failure: CommandFailure) -> CommandFailure {
+    let help = failure.findings.last().and_then(|finding| finding.help.clone());
+    let help = help.map(|help| format!("{help}; ")).unwrap_or_default();
+    failure.help(format!(
+        "{help}to control a relay that runs by an earlier configuration: postrider ctl --socket PATH .."
+    ))
 }
 
 impl Way {
@@ -116,11 +144,13 @@ impl Way {
             let what = "the configuration names no way to control a relay";
             return Err(CommandFailure::new(ExitCode::Config, ErrorCode::H012, what).help(
                 "set http.control.socket, such as \"/run/postrider/control\", or http.control.token_file beside http.bind, \
-                 and start the relay anew",
+                 and restart the relay",
             ));
         };
         let token = read_token(file).map_err(|why| {
-            CommandFailure::new(ExitCode::Permission, ErrorCode::CONTROL_TOKEN, why)
+            CommandFailure::new(ExitCode::Permission, ErrorCode::CONTROL_TOKEN, why).help(
+                "run it on the relay's machine, as a user who may read that file; or set http.control.socket",
+            )
         })?;
         Ok(Self::Http { address: reachable(bind), token })
     }
@@ -153,6 +183,7 @@ impl Way {
             let what =
                 format!("what answers at {} is no relay that can be controlled", self.name());
             CommandFailure::new(ExitCode::Unavailable, ErrorCode::RELAY_SILENT, what)
+                .help("is that the address of the relay's HTTP server, http.bind, and is the relay of this version?")
         })
     }
 
@@ -213,6 +244,10 @@ impl Answer {
         Some(self.body.get(name)?.as_str()?.to_owned())
     }
 
+    fn number(&self, name: &str) -> u64 {
+        self.body.get(name).and_then(Value::as_u64).unwrap_or_default()
+    }
+
     /// Refusals are failures.
     fn check(&self) -> Result<(), CommandFailure> {
         let (exit, code) = match self.status {
@@ -236,6 +271,10 @@ impl Answer {
         let what = self.text("error").unwrap_or_else(|| "the relay refuses".to_owned());
         let failure = CommandFailure::new(exit, code, format!("the relay refuses: {what}"));
         Err(match self.text("help") {
+            // What it says is for who writes requests.
+            _ if self.status == 401 => failure.help(
+                "the relay was given another http.control.token_file, or another token is in it",
+            ),
             Some(help) => failure.help(help),
             None => failure,
         })
@@ -257,7 +296,7 @@ fn told(command: &CtlCommand, body: &Value) -> String {
         ),
         CtlCommand::Resume => "resumed\n".to_owned(),
         CtlCommand::Drain { .. } => format!(
-            "stopping: {} records are unconfirmed, and have {} s. It waits for {}\n",
+            "stopping, within {1} s: {0} records are unconfirmed. The relay waits for {2}\n",
             number("in_flight_records"),
             number("grace_seconds"),
             text("waits_for")
@@ -266,11 +305,11 @@ fn told(command: &CtlCommand, body: &Value) -> String {
         CtlCommand::Reload => {
             let mut told = match text("outcome") {
                 "applied" => format!("applied: {}\n", list("changed")),
-                _ => "nothing to take over\n".to_owned(),
+                _ => "nothing to apply\n".to_owned(),
             };
             let takes_restart = list("takes_restart");
             if !takes_restart.is_empty() {
-                let _ = writeln!(told, "takes a restart: {takes_restart}");
+                let _ = writeln!(told, "needs a restart: {takes_restart}");
             }
             told
         }
@@ -324,6 +363,6 @@ mod tests {
     fn people_read_what_a_reload_did() {
         let body = json!({ "outcome": "applied", "changed": ["route.topic"], "takes_restart": ["source.slot"] });
         let text = told(&CtlCommand::Reload, &body);
-        assert_eq!(text, "applied: route.topic\ntakes a restart: source.slot\n");
+        assert_eq!(text, "applied: route.topic\nneeds a restart: source.slot\n");
     }
 }

@@ -45,8 +45,14 @@ impl Operation {
         if let Some(file) = &token_file {
             read_token(file).map_err(|why| {
                 CommandFailure::new(ExitCode::Config, ErrorCode::CONTROL_TOKEN, why)
-                    .help("openssl rand -hex 32 > FILE; chmod 600 FILE")
+                    .help("(umask 077; openssl rand -hex 32 > FILE), as the relay's user")
             })?;
+            if reloader.in_effect.config.http.bind.is_none() {
+                tracing::warn!(
+                    help = "set http.bind, or use http.control.socket",
+                    "http.control.token_file has no effect while http.bind is empty"
+                );
+            }
         }
         let (orders, ordered) = mpsc::channel(ORDERS);
         let grace = reloader.in_effect.config.shutdown.grace;
@@ -121,7 +127,7 @@ async fn keep(
                     None => false,
                 };
                 if has_changed {
-                    reload(&mut reloader, &mut watch, "the file has changed").await;
+                    reload(&mut reloader, &mut watch, "a change of the file").await;
                 }
             }
         }
@@ -131,13 +137,13 @@ async fn keep(
 async fn reload(
     reloader: &mut Reloader,
     watch: &mut Option<FileWatch>,
-    because: &str,
+    trigger: &str,
 ) -> postrider_relay::admin::ReloadReport {
     // Before it is read for good: what is written meanwhile is found by the next look.
     if let Some(watch) = watch {
         watch.read_again().await;
     }
-    let (report, again) = reloader.reload(because).await;
+    let (report, again) = reloader.reload(trigger).await;
     if let Some(watch) = watch {
         watch.again = again.then(|| Instant::now() + AGAIN_AFTER);
     }
@@ -148,7 +154,14 @@ fn set_filter(filter: Option<String>) -> Result<String, String> {
     match filter {
         None => Ok(logs::filter()),
         Some(text) => {
+            const SET: &str = "the log's filter was set by the control API";
             let before = logs::filter();
+            // By the filter that shows it.
+            let is_shown = tracing::enabled!(tracing::Level::INFO);
+            if is_shown {
+                logs::check_filter(&text)?;
+                tracing::info!(before, after = text, "{SET}");
+            }
             let after = logs::set_filter(&text)?;
             if !is_shown {
                 tracing::info!(before, after, "{SET}");
@@ -156,14 +169,7 @@ fn set_filter(filter: Option<String>) -> Result<String, String> {
             Ok(after)
         }
     }
-            const SET: &str = "the log's filter was set by the control API";
 }
-            // By the filter that shows it.
-            let is_shown = tracing::enabled!(tracing::Level::INFO);
-            if is_shown {
-                logs::check_filter(&text)?;
-                tracing::info!(before, after = text, "{SET}");
-            }
 
 /// A file by its content: editors and Kubernetes put another file in its place, or another folder behind a symbolic link.
 struct FileWatch {

@@ -75,13 +75,13 @@ struct News {
 }
 
 impl Reloader {
-    /// Reads the configuration again, `because` of that. Whether to try again later: the database could not be asked.
-    pub(super) async fn reload(&mut self, because: &str) -> (ReloadReport, bool) {
+    /// Reads the configuration again, upon this `trigger`. Whether to try again later: the database could not be asked.
+    pub(super) async fn reload(&mut self, trigger: &str) -> (ReloadReport, bool) {
         let (report, again) = match self.news().await {
-            Ok(news) => (self.apply(news, because), false),
+            Ok(news) => (self.apply(news, trigger), false),
             Err(failure) => {
                 let again = failure.exit == ExitCode::Unavailable;
-                (refused(&failure, because), again)
+                (refused(&failure, trigger), again)
             }
         };
         self.telemetry.count_reload(report.outcome);
@@ -95,9 +95,7 @@ impl Reloader {
         let current = &self.in_effect;
         let config = taken_over(&current.config, &next.config).map_err(|refusal| {
             let failure = CommandFailure::new(ExitCode::Config, ErrorCode::C011, refusal.reason)
-                .why(
-                    "the rest of the configuration stays as it is until the relay is started anew",
-                );
+                .why("the rest of the configuration stays as it is until the relay is restarted");
             match refusal.help {
                 Some(help) => failure.help(help),
                 None => failure,
@@ -119,30 +117,30 @@ impl Reloader {
         Ok(News { config, effective, changed, takes_restart })
     }
 
-    fn apply(&mut self, news: News, because: &str) -> ReloadReport {
+    fn apply(&mut self, news: News, trigger: &str) -> ReloadReport {
         let News { config, effective, changed, takes_restart } = news;
         let options = changed.join(", ");
         if changed.iter().any(|key| key != LEVEL) {
             tracing::info!(
-                because,
+                trigger,
                 options,
                 "configuration reloaded; routes change with the next transaction"
             );
             self.stop.control().reconfigure(config.clone());
         } else if !changed.is_empty() {
-            tracing::info!(because, options, "configuration reloaded");
+            tracing::info!(trigger, options, "configuration reloaded");
         } else {
-            tracing::info!(because, "configuration reloaded; nothing to take over");
+            tracing::info!(trigger, "configuration reloaded; nothing to apply");
         }
         if changed.iter().any(|key| key == LEVEL) && !logs::set_level(config.log.level) {
-            tracing::info!("RUST_LOG goes before log.level, and stays in effect");
+            tracing::info!("RUST_LOG overrides log.level, and stays in effect");
         }
         if !takes_restart.is_empty() && takes_restart != self.told {
             let options = takes_restart.join(", ");
             tracing::warn!(
                 options,
-                help = "start the relay anew for them",
-                "the configuration has changed in what takes a restart"
+                help = "restart the relay to apply them",
+                "options were changed that need a restart"
             );
         }
         self.told.clone_from(&takes_restart);
@@ -156,7 +154,7 @@ impl Reloader {
 }
 
 /// The report that a start would end with, in the log.
-fn refused(failure: &CommandFailure, because: &str) -> ReloadReport {
+fn refused(failure: &CommandFailure, trigger: &str) -> ReloadReport {
     let mut errors = Vec::new();
     for finding in &failure.findings {
         let Diagnostic { code, what, why, help, .. } = finding;
@@ -166,7 +164,7 @@ fn refused(failure: &CommandFailure, because: &str) -> ReloadReport {
             .map(|place| format!("{}:{}:{}", place.path.display(), place.line, place.column));
         let (why, help) = (why.as_deref(), help.as_deref());
         tracing::error!(
-            because,
+            trigger,
             code = code.as_str(),
             place = place.as_deref(),
             why,

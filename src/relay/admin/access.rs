@@ -20,7 +20,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 const TOKEN_BYTES_MAX: u64 = 4 << 10;
 
 const HELP_NONE: &str = "set http.control.socket to use `postrider ctl` on this machine, or http.control.token_file to \
-                         allow it here, and start the relay anew";
+                         allow it here, and restart the relay";
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ impl Access {
         let given = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
         let is_right = bearer(given).is_some_and(|given| is_same(given, token.as_bytes()));
         (!is_right).then(|| {
-            let error = "the request has not the relay's bearer token";
+            let error = "the request does not have the relay's bearer token";
             let help =
                 "send `Authorization: Bearer TOKEN`, with what is in http.control.token_file";
             let mut response = problem(StatusCode::UNAUTHORIZED, error, Some(help));

@@ -22,7 +22,7 @@ pub enum SocketError {
     #[error("another process listens at the control socket `{}`", .0.display())]
     Taken(PathBuf),
     /// Something else has the name.
-    #[error("`{}`, the control socket's name, is that of another file", .0.display())]
+    #[error("the control socket cannot be `{}`: that is a file or folder, and no socket", .0.display())]
     NoSocket(PathBuf),
     /// The system says no.
     #[error("cannot make the control socket `{}`", path.display())]
@@ -42,7 +42,7 @@ impl SocketError {
                 "give each relay of this machine a socket of its own in http.control.socket"
                     .to_owned()
             }
-            Self::NoSocket(_) => "set http.control.socket to a name that is free".to_owned(),
+            Self::NoSocket(_) => "set http.control.socket to a path that is free".to_owned(),
             Self::Failed { path, .. } => {
                 let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
                 let folder = folder.unwrap_or(Path::new("."));

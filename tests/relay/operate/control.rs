@@ -83,7 +83,7 @@ fn ctl_says_what_is_missing() {
     assert_eq!(ctl(&relay, &["log-level", filter]), (0, serde_json::json!({ "filter": filter })));
     assert_eq!(ctl(&relay, &["log-level"]).1["filter"], filter);
     let (code, text) = told(&relay, &["reload"]);
-    assert!(code == 0 && text.contains("nothing to take over"), "{text}");
+    assert!(code == 0 && text.contains("nothing to apply"), "{text}");
     // A filter that shows nothing is told by the one before it.
     assert_eq!(ctl(&relay, &["log-level", "error"]).0, 0);
     running.wait_for_log("\"after\":\"error\"");
@@ -96,6 +96,7 @@ fn ctl_says_what_is_missing() {
     assert!(second.status.code() == Some(78) && text.contains("PR-H010"), "{text}");
     let (code, text) = told(&relay, &["drain", "--wait"]);
     assert!(code == 0 && text.contains("confirmation of every record"), "{text}");
+    assert!(text.contains("the relay has ended"), "{text}");
     assert!(running.wait().success());
     assert!(!desk.path("control").exists());
 }

@@ -89,7 +89,7 @@ fn g1_g2_g6_routes_change_between_two_transactions() {
 }
 
 /// A mistake, a column that no table has, a database that is away: the relay goes on as before, and says what a start
-/// would say. What can be changed is, without a signal; what takes a restart is named.
+/// would say. What can be changed is, without a signal; what needs a restart is named.
 #[test]
 fn a_bad_file_stops_nothing_and_a_good_one_is_found_by_itself() {
     let broker = support::broker::Broker::best();
@@ -102,7 +102,7 @@ fn a_bad_file_stops_nothing_and_a_good_one_is_found_by_itself() {
     let relay = desk.controlled(stage.relay().unset("route.topic"));
     let relay = relay
         .expect_log("the configuration is refused, and the one before stays")
-        .expect_log("the configuration has changed in what takes a restart");
+        .expect_log("options were changed that need a restart");
     let (mut running, face) = run(&relay, &desk);
     assert_eq!(face.count("postrider_config_last_reload_successful"), Some(1));
 
@@ -116,6 +116,7 @@ fn a_bad_file_stops_nothing_and_a_good_one_is_found_by_itself() {
     assert_eq!(face.count("postrider_config_last_reload_successful"), Some(0));
     stage.insert("A", 3);
     stage.wait_for_records(3);
+    is_controlled_by_its_socket(&relay, &desk);
 
     desk.write(&good.replace("[route]", "[route]\nheaders = [\"nothing_of_that_name\"]"));
     let (code, report) = ctl(&relay, &["reload"]);
@@ -132,7 +133,7 @@ fn a_bad_file_stops_nothing_and_a_good_one_is_found_by_itself() {
     std::os::unix::fs::symlink("data-2", desk.path("data")).unwrap();
     std::os::unix::fs::symlink("data/postrider.toml", desk.path("link")).unwrap();
     std::fs::rename(desk.path("link"), desk.file()).unwrap();
-    let line = running.wait_for_log("takes a restart");
+    let line = running.wait_for_log("need a restart");
     assert!(line.contains("kafka.linger") && !line.contains("route"), "{line}");
     running.wait_for_log("the routes of the reloaded configuration are in effect");
     stage.insert("A", 4);
@@ -153,6 +154,18 @@ fn a_bad_file_stops_nothing_and_a_good_one_is_found_by_itself() {
     assert_eq!((code, &report["outcome"]), (0, &"unchanged".into()), "{report}");
     assert_eq!(report["takes_restart"], serde_json::json!(["kafka.linger"]));
     running.stop();
+}
+
+/// The relay goes on while its file is wrong, and so does who controls it.
+fn is_controlled_by_its_socket(relay: &Relay, desk: &Desk) {
+    let (file, socket) = (desk.file(), desk.path("control"));
+    let status = ["-c", file.to_str().unwrap(), "ctl", "status"];
+    let outcome = relay.start(&status).outcome();
+    let log = outcome.log.concat();
+    assert!(outcome.status.code() == Some(78) && log.contains("ctl --socket PATH"), "{log}");
+    let by_socket = [&status[..], &["--socket", socket.to_str().unwrap()]].concat();
+    let outcome = relay.start(&by_socket).outcome();
+    assert!(outcome.status.success() && outcome.stdout.contains("streaming"), "{outcome:?}");
 }
 
 /// The topics of new routes are looked at like those of a start: a row whose topic is missing becomes a dead letter, and
