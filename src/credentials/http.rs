@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ureq::Agent;
 use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
+use ureq::{Agent, RequestBuilder};
 
 use crate::CredentialsError;
 
@@ -68,11 +68,7 @@ impl Client {
         url: &str,
         headers: &[Header<'_>],
     ) -> Result<String, CredentialsError> {
-        let mut request = self.agent.get(url);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        self.body(request.call())
+        self.body(with_headers(self.agent.get(url), headers).call())
     }
 
     pub(crate) fn put(
@@ -80,11 +76,7 @@ impl Client {
         url: &str,
         headers: &[Header<'_>],
     ) -> Result<String, CredentialsError> {
-        let mut request = self.agent.put(url);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        self.body(request.send_empty())
+        self.body(with_headers(self.agent.put(url), headers).send_empty())
     }
 
     /// Sends a form.
@@ -94,10 +86,7 @@ impl Client {
         headers: &[Header<'_>],
         form: &[(&str, &str)],
     ) -> Result<String, CredentialsError> {
-        let mut request = self.agent.post(url);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
+        let request = with_headers(self.agent.post(url), headers);
         self.body(request.send_form(form.iter().copied()))
     }
 
@@ -127,6 +116,13 @@ impl Client {
             CredentialsError::Refused { whom: self.whom.clone(), reason }
         })
     }
+}
+
+fn with_headers<Body>(
+    request: RequestBuilder<Body>,
+    headers: &[Header<'_>],
+) -> RequestBuilder<Body> {
+    headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))
 }
 
 /// The error code of OAuth (RFC 6749, section 5.2) or of AWS, which is a word and may be shown.

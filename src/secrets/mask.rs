@@ -66,7 +66,7 @@ pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
 /// Any text without what it says to be secret: passwords in URLs, whatever follows a secret name
 /// and `=`, private keys, credentials as HTTP has them.
 pub fn mask_text(text: &str) -> Cow<'_, str> {
-    masked(text, secret_ranges(text))
+    masked(text, secret_ranges(text, |_| true))
 }
 
 /// The same for a sentence of ours or of a client library, where what follows `credentials: ` is a reason and no
@@ -78,10 +78,7 @@ pub fn mask_sentence(text: &str) -> Cow<'_, str> {
         // `"name": ..` is JSON and no prose.
         name.is_none_or(|name| name.trim_end().ends_with(['"', '\'', '\\']))
     };
-    let lower = text.to_ascii_lowercase();
-    let prose = assigned(&lower).filter(|range| !is_assigned(range));
-    let ranges = secret_ranges(text);
-    masked(text, ranges.into_iter().filter(|range| Some(range) != prose.as_ref()).collect())
+    masked(text, secret_ranges(text, is_assigned))
 }
 
 fn masked(text: &str, ranges: Vec<Range<usize>>) -> Cow<'_, str> {
@@ -106,7 +103,7 @@ pub fn secret_parts(name: &str, value: &str) -> Vec<String> {
     let parts: Vec<&str> = if is_secret_name(name) {
         vec![value]
     } else {
-        secret_ranges(value).into_iter().filter_map(|range| value.get(range)).collect()
+        secret_ranges(value, |_| true).into_iter().filter_map(|range| value.get(range)).collect()
     };
     parts.into_iter().map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
 }
@@ -158,13 +155,13 @@ fn mask_after_secret(text: &str) -> String {
     }
 }
 
-/// In their order; they may overlap.
-fn secret_ranges(text: &str) -> Vec<Range<usize>> {
+/// In their order; they may overlap. `counts`: whether what follows a secret name is a secret.
+fn secret_ranges(text: &str, counts: impl Fn(&Range<usize>) -> bool) -> Vec<Range<usize>> {
     let lower = text.to_ascii_lowercase();
     let found = [
         user_part(text),
         bare_user_part(text),
-        assigned(&lower),
+        assigned(&lower).filter(counts),
         private_key(&lower),
         credential(&lower),
     ];
