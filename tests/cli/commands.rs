@@ -196,7 +196,7 @@ fn a_misspelt_rust_log_is_told_and_silences_nothing() {
 fn a_hint_that_names_a_secret_word_is_not_masked() {
     let set = "kafka.properties.sasl.oauthbearer.method=oidc";
     let said = text(&run(&["config", "show", "--set", set]).stderr);
-    assert!(said.contains("OAUTHBEARER; set ") && said.contains("PLAIN"), "{said}");
+    assert!(said.contains("the options of kafka.oauth say where tokens come from"), "{said}");
 }
 
 #[test]
