@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_library_mends_itself_is_no_news() {
+    fn what_the_library_fixes_itself_is_no_news() {
         assert!(is_no_news("METADATAUPDATE", "Partition a[0]: new leader-1 not found in cache"));
         assert!(is_no_news("CONFWARN", "Configuration property linger.ms is a producer property"));
         assert!(!is_no_news("CONFWARN", "recommend setting security.protocol=sasl_ssl"));

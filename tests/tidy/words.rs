@@ -18,10 +18,10 @@ static WORDS: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&format!(r"(?i)\b({words})\b")).expect("a pattern")
 });
 
-/// Of sources and of what users read.
+/// Of sources and of what users read, alerts among it.
 pub fn of_the_house(text: &Text) -> Vec<Finding> {
-    let is_read = text.path == "README.md" || text.path.starts_with("docs/");
-    if !is_read && !text.path.starts_with("src/") {
+    let is_read = ["README.md", "docs/", "docker/", "src/"];
+    if !is_read.iter().any(|path| text.path.starts_with(path)) {
         return Vec::new();
     }
     let lines = text.text.lines().enumerate();
@@ -46,6 +46,7 @@ mod tests {
         assert_eq!(found("docs/x.md", "mend it\nmends it\n"), 2);
         assert_eq!(found("src/x.rs", "// in earnest, and doomed\n"), 1);
         assert_eq!(found("docs/x.md", "amended by a snapshot\n"), 0);
+        assert_eq!(found("docker/prometheus/x.yaml", "action: 'mend the cause'\n"), 1);
         assert_eq!(found("tests/x.rs", "a gulp\n"), 0);
     }
 }

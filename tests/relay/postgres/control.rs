@@ -160,7 +160,7 @@ const FAULTS: [Fault; 12] = [
 ];
 
 #[test]
-fn every_fault_is_refused_and_the_hint_mends_it() {
+fn every_fault_is_refused_and_the_hint_fixes_it() {
     for cluster in postgres::versions() {
         for Fault { sql, exit_code, mended_by_hint } in FAULTS {
             let database = ready(cluster, "fault");

@@ -30,7 +30,7 @@ fn a_progress_topic_that_is_missing_is_created_fit_for_it() {
 }
 
 #[test]
-fn a_progress_topic_that_would_forget_is_refused_with_the_command_that_mends_it() {
+fn a_progress_topic_that_would_forget_is_refused_with_the_command_that_fixes_it() {
     let Some(kafka) = kafka::shared() else { return };
     let compact = [("cleanup.policy", "compact")];
     let cases = [
