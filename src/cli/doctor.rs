@@ -6,11 +6,14 @@
 //! the answer comes within some 15 s though nothing answers; only sides that a selected check needs are asked.
 
 mod apply;
+mod certificates;
 pub(super) mod check;
 mod config;
 mod fix;
 pub(super) mod kafka;
+mod partitioner;
 mod postgres;
+mod presented;
 mod pruning;
 mod relay;
 mod report;
@@ -32,8 +35,9 @@ use super::prune;
 use super::status::relay::{RelayFacts, Silence, relay_facts};
 use apply::FixPlan;
 use check::{Check, Outcome};
+use kafka::FromSource;
 use postgres::FromPostgres;
-use postrider_config::{Config, Loaded, SourceMode};
+use postrider_config::{Config, Delivery, Loaded, SourceMode};
 use postrider_core::gate::GateError;
 use postrider_core::pipeline::Mark;
 use postrider_kafka::{KafkaSpec, Lineage, newest_progress};
@@ -192,6 +196,9 @@ fn of_servers(
         let kafka = kafka_spec(config);
         std::thread::spawn(move || postrider_kafka::topic_names(&kafka).map(drop))
     });
+    let connect = selection.wants_postgres().then(|| config.source.connect.clone());
+    let certificates =
+        connect.map(|connect| std::thread::spawn(move || certificates::of_postgres(&connect)));
     let (mut checks, postgres) = if selection.wants_postgres() {
         runtime.block_on(postgres::checks(&plan, selection))
     } else {
@@ -210,17 +217,43 @@ fn of_servers(
         let kafka_answers = matches!(reached, Some(Ok(())));
         checks.extend(position(&plan, &runtime, client, kafka_answers));
     }
+    let transactional_id = transactional_id(&plan, &runtime, postgres.client.as_ref());
     runtime.shutdown_background();
+    if let Some(certificates) = certificates {
+        checks.extend(certificates.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    }
     match reached {
         None => {}
-        Some(Err(error)) => checks.extend(kafka::out_of_reach(error)),
+        Some(Err(error)) => checks.extend(kafka::out_of_reach(&kafka_spec(config), error)),
         Some(Ok(())) => {
             let kafka = KafkaSpec { topics: plan.kafka.topics.clone(), ..kafka_spec(config) };
-            let names = postgres.topics.as_deref().map_err(String::as_str);
-            checks.extend(kafka::checks(config, &kafka, names));
+            let source = FromSource {
+                topics: postgres.topics.as_deref().map_err(String::as_str),
+                transactional_id: transactional_id.as_deref().map_err(|why| *why),
+            };
+            checks.extend(kafka::checks(config, &kafka, source));
         }
     }
     Ok(checks)
+}
+
+/// Under which id the relay writes exactly once; it holds the cluster's identifier.
+fn transactional_id(
+    plan: &Plan,
+    runtime: &tokio::runtime::Runtime,
+    client: Option<&Client>,
+) -> Result<String, &'static str> {
+    const UNKNOWN: &str = "Postgres was not reached, whose identifier is part of the id";
+    if plan.config.kafka.delivery != Delivery::ExactlyOnce {
+        return Err("no transactional id is used");
+    }
+    let client = client.ok_or(UNKNOWN)?;
+    let server = runtime.block_on(async { timeout(LIMIT, control::server(client)).await });
+    let server = server.ok().and_then(Result::ok).ok_or(UNKNOWN)?;
+    let (system, _) = server.system.ok_or("the role may not ask for the cluster's identifier")?;
+    let slot = plan.config.source.slot.clone();
+    let lineage = Lineage { system, database: server.database, slot, ..Lineage::default() };
+    Ok(lineage.transactional_id())
 }
 
 /// Whether a run would go on where the slot is, by the progress that is kept in Kafka.

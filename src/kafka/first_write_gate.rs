@@ -4,11 +4,12 @@
 //!
 //! Input: the records about to be sent with a key, the partition counts of topics, and delivery reports.
 //! Output: whether a record may be sent now. Invariant: until a partition has stored a record of this
-//! session, at most one record with a key is in flight to it. `murmur2` and `fnv1a` hash keys as
-//! librdkafka's partitioners do, so that a record's partition can be predicted.
+//! session, at most one record with a key is in flight to it. Where a record goes is predicted by the hash of
+//! its key (`key_hash`).
 
 use std::collections::{HashMap, HashSet};
 
+use super::key_hash::{KeyHash, hash_of};
 use postrider_core::ledger::Ticket;
 use postrider_core::record::Partitioner;
 
@@ -87,7 +88,7 @@ impl Topic {
 /// without a first write in flight are forgotten, and their first write is repeated later (G3).
 #[derive(Debug, Default)]
 pub(super) struct FirstWriteGate {
-    hash: Option<fn(&[u8]) -> u32>,
+    hash: Option<KeyHash>,
     names: HashMap<String, usize>,
     topics: Vec<Topic>,
     /// Places in `topics` that nobody has.
@@ -98,13 +99,7 @@ pub(super) struct FirstWriteGate {
 impl FirstWriteGate {
     /// Predicts as this partitioner of the library decides; `random` leaves nothing to predict.
     pub(super) fn new(partitioner: Partitioner) -> Self {
-        let hash: Option<fn(&[u8]) -> u32> = match partitioner {
-            Partitioner::Murmur2 | Partitioner::Murmur2Random => Some(murmur2),
-            Partitioner::Consistent | Partitioner::ConsistentRandom => Some(crc32fast::hash),
-            Partitioner::Fnv1a | Partitioner::Fnv1aRandom => Some(fnv1a),
-            Partitioner::Random => None,
-        };
-        Self { hash, ..Self::default() }
+        Self { hash: hash_of(partitioner), ..Self::default() }
     }
 
     /// Whether a record may be sent now. Once its topic is counted a record without a key always
@@ -247,33 +242,6 @@ impl FirstWriteGate {
             *known = state;
         }
     }
-}
-
-/// Java's hash of keys (`org.apache.kafka.common.utils.Utils.murmur2`), as a positive number.
-fn murmur2(key: &[u8]) -> u32 {
-    const SEED: u32 = 0x9747_b28c;
-    const MIX: u32 = 0x5bd1_e995;
-    let length = u32::try_from(key.len()).unwrap_or(u32::MAX);
-    let mut hash = SEED ^ length;
-    let (words, rest) = key.as_chunks::<4>();
-    for word in words {
-        let mut word = u32::from_le_bytes(*word).wrapping_mul(MIX);
-        word ^= word >> 24;
-        hash = hash.wrapping_mul(MIX) ^ word.wrapping_mul(MIX);
-    }
-    if !rest.is_empty() {
-        let tail = rest.iter().rev().fold(0, |tail, byte| tail << 8 | u32::from(*byte));
-        hash = (hash ^ tail).wrapping_mul(MIX);
-    }
-    hash ^= hash >> 13;
-    hash = hash.wrapping_mul(MIX);
-    (hash ^ hash >> 15) & 0x7fff_ffff
-}
-
-/// Sarama's hash of keys: FNV-1a, and of that the absolute value.
-fn fnv1a(key: &[u8]) -> u32 {
-    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    key.iter().fold(0x811c_9dc5, step).cast_signed().unsigned_abs()
 }
 
 #[cfg(test)]
@@ -459,24 +427,5 @@ mod tests {
         assert_eq!(all.admit("t", Some(K), None), Admission::Count);
         all.counted("t", 0);
         assert_eq!(all.admit("t", Some(K), None), Admission::Free);
-    }
-
-    /// From librdkafka's and Kafka's own tests (`rdmurmur2.c`, `UtilsTest.java`).
-    #[test]
-    fn keys_hash_as_in_java() {
-        for (key, hash) in [
-            ("kafka", 0xd067_cf64_u32),
-            ("giberish123456789", 0x8f55_2b0c),
-            ("1234", 0x9fc9_7b14),
-            ("234", 0xe7c0_09ca),
-            ("34", 0x8739_30da),
-            ("4", 0x5a4b_5ca1),
-            ("PreAmbleWillBeRemoved,ThePrePartThatIs", 0x7842_4f1c),
-            ("reAmbleWillBeRemoved,ThePrePartThatIs", 0x4a62_b377),
-            ("", 0x106e_08d9),
-        ] {
-            let ours = murmur2(key.as_bytes());
-            assert_eq!(ours, hash & 0x7fff_ffff, "{key}");
-        }
     }
 }

@@ -1,10 +1,13 @@
-//! Gives a Kafka client its OAUTHBEARER token, which rdkafka 0.39 does only while the client is polled.
+//! Gives a Kafka client its OAUTHBEARER token, which rdkafka 0.39 does only while the client is polled, and asks the
+//! brokers what a client may do with topics, which rdkafka 0.39 has no call for.
 //!
-//! Input: a client and a token. Output: librdkafka's refusal, if it refuses. Invariant: this crate has the only
-//! `unsafe` of the project.
+//! Input: a client, and a token or names of topics. Output: librdkafka's refusal, if it refuses, or what is allowed.
+//! Invariant: this crate has the only `unsafe` of the project.
 //!
 //! rdkafka hands a token over when it polls the client's main queue. It never polls that of an `AdminClient`, and a
 //! consumer that is asked for metadata alone is not polled either, so that both would wait for a login for ever.
+
+mod rights;
 
 use std::ffi::CString;
 use std::ptr;
@@ -12,6 +15,8 @@ use std::ptr;
 use rdkafka::bindings::rd_kafka_oauthbearer_set_token;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::types::RDKafkaRespErr;
+
+pub use rights::{TopicRights, topic_rights};
 
 /// The size that librdkafka's examples give such a buffer.
 const ERROR_BYTES: usize = 512;

@@ -134,7 +134,7 @@ impl FileAccess {
 }
 
 /// A path as a shell takes it for one word.
-fn word_of_shell(path: &Path) -> String {
+pub(super) fn word_of_shell(path: &Path) -> String {
     let path = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', "'\\''")) }

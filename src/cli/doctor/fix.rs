@@ -67,8 +67,20 @@ pub(super) struct FixStep {
 }
 
 /// What stands in steps for what only the operator knows.
-const PLACEHOLDERS: [&str; 6] =
-    ["BROKER", "DATA_DIRECTORY", "NAME", "SLOT_OF_THE_STANDBY", "SCHEMA.TABLE", "DIRECTORY"];
+const PLACEHOLDERS: [&str; 12] = [
+    "BROKER",
+    "DATA_DIRECTORY",
+    "NAME",
+    "SLOT_OF_THE_STANDBY",
+    "SCHEMA.TABLE",
+    "DIRECTORY",
+    "NEW_CERTIFICATE",
+    "NEW_KEY",
+    "NEW_KEYSTORE",
+    "CERTIFICATE_FILE",
+    "KEY_FILE",
+    "KEYSTORE_FILE",
+];
 
 /// Restarts a Postgres server.
 const RESTART: &str = "pg_ctl restart -m fast -D DATA_DIRECTORY";

@@ -7,14 +7,17 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
+use super::certificates::{self, configured, is_encrypted};
 use super::check::{Check, Lack, Outcome};
 use super::fix::{Fix, Place, StepKind};
-use super::topics_now;
+use super::partitioner;
+use super::presented::Address;
+use super::topics_now::{self, user_of};
 use crate::failure::CommandFailure;
 use postrider_config::{Config, Delivery};
 use postrider_kafka::{
-    AdvertisedBroker, ClusterFacts, Grade, KafkaSpec, Purpose, TopicFinding, TopicState,
-    TopicsError, WantedTopic, cluster_facts, survey, topic_names,
+    AdvertisedBroker, ClusterFacts, Grade, IdRights, KafkaSpec, Purpose, TopicFinding, TopicState,
+    TopicsError, WantedTopic, cluster_facts, survey, topic_names, transactional_id_rights,
 };
 
 /// How long an advertised address may take to accept a connection.
@@ -24,22 +27,35 @@ const TRANSACTION_MS: u64 = 60_000;
 /// At most so many topics are named.
 const NAMED_MAX: usize = 5;
 
-/// See the module. `topics`: those that the newest rows are routed to, or why they are not known.
-pub(super) fn checks(
-    config: &Config,
-    kafka: &KafkaSpec,
-    topics: Result<&[String], &str>,
-) -> Vec<Check> {
+/// What Postgres has said for these checks, or why it is not known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FromSource<'a> {
+    /// The topics that the newest rows are routed to.
+    pub(super) topics: Result<&'a [String], &'a str>,
+    /// The transactional id of the stream.
+    pub(super) transactional_id: Result<&'a str, &'a str>,
+}
+
+/// See the module.
+pub(super) fn checks(config: &Config, kafka: &KafkaSpec, source: FromSource<'_>) -> Vec<Check> {
+    let topics = source.topics;
     let facts = match cluster_facts(kafka) {
         Ok(facts) => facts,
-        Err(error) => return out_of_reach(error),
+        Err(error) => return out_of_reach(kafka, error),
     };
+    let advertised: Vec<_> = facts
+        .brokers
+        .iter()
+        .map(|broker| Address { host: broker.host.clone(), ip: None, port: broker.port })
+        .collect();
     let mut checks = vec![
         Check::pass("kafka.reachable", answering(facts.brokers.len())),
         listeners(&facts.brokers),
-        encrypted(config, &facts.brokers),
+        encrypted(kafka, &facts.brokers),
         transactions(&facts, config.kafka.delivery),
+        transactional_id(config, kafka, &facts, source.transactional_id),
     ];
+    checks.extend(certificates::of_kafka(kafka, &advertised));
     let there = match topic_names(kafka) {
         Ok(names) => names,
         Err(error) => {
@@ -51,6 +67,9 @@ pub(super) fn checks(
     checks.push(topics_exist(config, &facts, topics, &seen(&there, &states)));
     checks.extend(topics_now::checks(config, &states));
     checks.extend(surveyed(config, kafka, topics.unwrap_or_default(), &there));
+    let routed = topics.unwrap_or_default().iter().map(String::as_str);
+    let routed: Vec<_> = routed.filter(|topic| there.contains(*topic)).collect();
+    checks.push(partitioner::check(config, kafka, &routed));
     checks
 }
 
@@ -72,10 +91,13 @@ fn seen(
 }
 
 /// The brokers do not answer, or do not let us in.
-pub(super) fn out_of_reach(error: TopicsError) -> Vec<Check> {
+pub(super) fn out_of_reach(kafka: &KafkaSpec, error: TopicsError) -> Vec<Check> {
     const OTHERS: &str = "the brokers and their topics were not looked at";
     let others = Check::unknown("kafka.others", OTHERS);
-    Check::failed("kafka.reachable", error).chain([others]).collect()
+    let mut checks: Vec<_> = Check::failed("kafka.reachable", error).chain([others]).collect();
+    // A certificate may be why.
+    checks.extend(certificates::of_kafka(kafka, &configured(&kafka.brokers)));
+    checks
 }
 
 /// Clients go to the addresses that brokers advertise, whatever address they were given.
@@ -116,12 +138,10 @@ fn unreachable_from_here(broker: &AdvertisedBroker) -> Option<String> {
     told(last)
 }
 
-fn encrypted(config: &Config, brokers: &[AdvertisedBroker]) -> Check {
+fn encrypted(kafka: &KafkaSpec, brokers: &[AdvertisedBroker]) -> Check {
     const ID: &str = "kafka.tls";
-    let protocol = config.kafka.properties.iter().find(|one| one.name == "security.protocol");
-    let protocol = protocol.map_or("plaintext", |one| one.value.as_str()).to_ascii_lowercase();
-    if protocol.contains("ssl") {
-        return Check::pass(ID, format!("security.protocol is {protocol}"));
+    if is_encrypted(kafka) {
+        return Check::pass(ID, "connections to the brokers are encrypted");
     }
     let is_local = |broker: &AdvertisedBroker| {
         broker.host == "localhost"
@@ -166,6 +186,38 @@ fn transactions(facts: &ClusterFacts, delivery: Delivery) -> Check {
             "set transaction.state.log.replication.factor to the number of brokers",
         ),
         _ => Check::pass(ID, "the brokers take the transactions of the relay"),
+    }
+}
+
+/// Whether the brokers let the relay begin transactions under its id.
+fn transactional_id(
+    config: &Config,
+    kafka: &KafkaSpec,
+    facts: &ClusterFacts,
+    id: Result<&str, &str>,
+) -> Check {
+    const ID: &str = "kafka.transactional_id";
+    if config.kafka.delivery != Delivery::ExactlyOnce {
+        return Check::pass(ID, "kafka.delivery is at_least_once: no transactional id is used");
+    }
+    let id = match id {
+        Ok(id) => id,
+        Err(why) => return Check::unknown(ID, why),
+    };
+    match transactional_id_rights(kafka, facts, id) {
+        Ok(IdRights::Allowed) => Check::pass(ID, format!("`{id}` is ours to use")),
+        Ok(IdRights::Unknown(why)) => Check::unknown(ID, why),
+        Err(error) => Check::unknown(ID, error.to_string()),
+        Ok(IdRights::Forbidden) => {
+            let command = format!(
+                "kafka-acls.sh --bootstrap-server BROKER --add --allow-principal 'User:{}' --operation Describe \
+                 --operation Write --transactional-id '{}'",
+                user_of(config),
+                id.replace('\'', "")
+            );
+            let fix = Fix::default().then(StepKind::Shell, Place::Kafka, command);
+            Check::fail(ID, format!("transactional id `{id}` is forbidden to us"), fix)
+        }
     }
 }
 

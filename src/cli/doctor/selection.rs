@@ -10,7 +10,7 @@ use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 
 /// Every id, in the order in which checks are printed.
-pub(super) const IDS: [&str; 64] = [
+pub(super) const IDS: [&str; 69] = [
     "config.valid",
     "config.others",
     "config.connection_string",
@@ -32,6 +32,8 @@ pub(super) const IDS: [&str; 64] = [
     "postgres.encoding",
     "postgres.version",
     "postgres.tls",
+    "postgres.certificate",
+    "postgres.client_certificate",
     "postgres.slots_free",
     "postgres.senders_free",
     "postgres.wal_sender_timeout",
@@ -73,21 +75,25 @@ pub(super) const IDS: [&str; 64] = [
     "kafka.others",
     "kafka.listeners",
     "kafka.tls",
+    "kafka.certificate",
+    "kafka.client_certificate",
     "kafka.transactions",
+    "kafka.transactional_id",
     "kafka.version",
 ];
 /// The rest of them: topics.
-pub(super) const TOPIC_IDS: [&str; 6] = [
+pub(super) const TOPIC_IDS: [&str; 7] = [
     "topic.exists",
     "topic.rights",
     "topic.in_sync",
+    "topic.partitioner",
     "topic.settings",
     "dead_letters.topic",
     "progress.topic",
 ];
 
 /// What everything on the side of Postgres begins with.
-const OF_POSTGRES: [&str; 9] = [
+const OF_POSTGRES: [&str; 10] = [
     "postgres.",
     "publication.",
     "table.",
@@ -97,6 +103,7 @@ const OF_POSTGRES: [&str; 9] = [
     "host.clock",
     "progress.position",
     "topic.",
+    "kafka.transactional_id",
 ];
 const OF_KAFKA: [&str; 4] = ["kafka.", "topic.", "dead_letters.", "progress."];
 

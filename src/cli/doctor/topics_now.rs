@@ -7,7 +7,7 @@ use super::check::Check;
 use super::fix::{Fix, Place, StepKind};
 use crate::failure::CommandFailure;
 use postrider_config::{Config, Delivery};
-use postrider_kafka::{KafkaSpec, TopicState, TopicsError, topic_states};
+use postrider_kafka::{KafkaSpec, TopicRights, TopicState, TopicsError, topic_states};
 
 const RIGHTS: &str = "topic.rights";
 const IN_SYNC: &str = "topic.in_sync";
@@ -46,16 +46,43 @@ pub(super) fn checks(config: &Config, states: &Result<Vec<TopicState>, TopicsErr
     vec![rights(config, states), in_sync(states)]
 }
 
-/// The right to write cannot be asked for without writing; that to see a topic comes with it.
-fn rights(config: &Config, states: &[TopicState]) -> Check {
-    let hidden: Vec<_> = states.iter().filter(|state| state.is_hidden).collect();
-    if hidden.is_empty() {
-        return Check::pass(RIGHTS, "the brokers show us every topic that was asked for");
-    }
+/// Whom the brokers know us as, or a word to be filled in.
+pub(super) fn user_of(config: &Config) -> &str {
     let login = config.kafka.properties.iter().find(|one| one.name == "sasl.username");
-    let user = login.map_or("NAME", |login| login.value.as_str());
-    let names: Vec<_> = hidden.iter().map(|state| format!("topic `{}`", state.name)).collect();
-    let allow = |state: &&TopicState| {
+    login.map_or("NAME", |login| login.value.as_str())
+}
+
+/// What the relay needs and may not do with a topic, as a fragment behind its name.
+fn forbidden(config: &Config, state: &TopicState) -> Option<&'static str> {
+    if state.is_hidden {
+        return Some("is forbidden to us");
+    }
+    // Progress is read again at each start.
+    let is_read = state.name == config.progress.topic;
+    match state.rights? {
+        TopicRights { write: false, .. } => Some("may not be written by us"),
+        TopicRights { read: false, .. } if is_read => Some("may not be read by us"),
+        _ => None,
+    }
+}
+
+/// What access lists say, as the brokers put it together for our login.
+fn rights(config: &Config, states: &[TopicState]) -> Check {
+    let user = user_of(config);
+    let hidden: Vec<_> =
+        states.iter().filter_map(|state| Some((state, forbidden(config, state)?))).collect();
+    if hidden.is_empty() {
+        return match states.iter().find(|state| state.rights.is_none()) {
+            Some(state) => Check::unknown(
+                RIGHTS,
+                format!("the brokers do not say what we may do with topic `{}`", state.name),
+            ),
+            None => Check::pass(RIGHTS, "we may write every topic that was asked for"),
+        };
+    }
+    let names = hidden.iter().map(|(state, what)| format!("topic `{}` {what}", state.name));
+    let names: Vec<_> = names.collect();
+    let allow = |(state, _): &(&TopicState, &str)| {
         let topic = state.name.replace('\'', "");
         let reads = if topic == config.progress.topic { " --operation Read" } else { "" };
         format!(
@@ -67,7 +94,7 @@ fn rights(config: &Config, states: &[TopicState]) -> Check {
         .iter()
         .map(allow)
         .fold(Fix::default(), |fix, command| fix.then(StepKind::Shell, Place::Kafka, command));
-    Check::fail(RIGHTS, format!("{} is forbidden to us", names.join(", ")), fix)
+    Check::fail(RIGHTS, names.join(", "), fix)
 }
 
 fn in_sync(states: &[TopicState]) -> Check {
@@ -122,6 +149,7 @@ mod tests {
         TopicState {
             name: name.to_owned(),
             is_hidden: false,
+            rights: None,
             min_in_sync: Some(2),
             lagging: if in_sync < 3 { vec![lagging] } else { Vec::new() },
         }

@@ -30,6 +30,7 @@ use crate::reader::Isolation;
 use crate::settings::KafkaSpec;
 use crate::token_login::log_in;
 use postrider_credentials::TokenKeeper;
+use postrider_librdkafka::{TopicRights, topic_rights};
 
 /// Brokers that have not answered by then are out of reach. A topic that was just created is known to
 /// all of them well within this.
@@ -212,6 +213,12 @@ impl Inquiry {
             return Err(TopicsError::Client(words));
         };
         Ok((first, end))
+    }
+
+    /// What our login may do with topics, where the brokers tell.
+    pub(super) fn rights(&self, topics: &[&str]) -> BTreeMap<String, TopicRights> {
+        // Brokers that do not answer this question leave the rights unknown.
+        topic_rights(self.admin.inner(), topics, PATIENCE).unwrap_or_default()
     }
 
     /// Every topic that the brokers show us.

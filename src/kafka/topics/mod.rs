@@ -169,6 +169,22 @@ pub fn survey(
     Ok(findings)
 }
 
+/// How many partitions a topic has; `None`: it does not exist.
+pub(super) fn partition_count(
+    kafka: &KafkaSpec,
+    topic: &str,
+) -> Result<Option<usize>, TopicsError> {
+    Ok(Inquiry::open(kafka)?.partitions(topic)?.map(|numbers| numbers.len()))
+}
+
+/// Whether a topic exists, or may exist and is hidden from us.
+pub(super) fn is_hidden_or_there(kafka: &KafkaSpec, topic: &str) -> Result<bool, TopicsError> {
+    Ok(match Inquiry::open(kafka)?.partitions(topic) {
+        Err(TopicsError::Unauthorised { .. }) => true,
+        found => found?.is_some(),
+    })
+}
+
 /// Every topic that the brokers show us.
 pub fn topic_names(kafka: &KafkaSpec) -> Result<BTreeSet<String>, TopicsError> {
     Inquiry::open(kafka)?.all()

@@ -1,9 +1,10 @@
-//! How topics stand at the moment, for `postrider doctor`: whether we may see them, and which partitions have replicas
-//! that lag or are away.
+//! How topics stand at the moment, for `postrider doctor`: whether we may see, read and write them, and which partitions
+//! have replicas that lag or are away.
 //!
 //! Input: a [`KafkaSpec`] and names. Output: a [`TopicState`] for each topic that exists or is hidden from us. Invariant: no
 //! topic is created by being asked for, and nothing is written.
 
+use postrider_librdkafka::TopicRights;
 use rdkafka::metadata::MetadataTopic;
 
 use super::TopicsError;
@@ -17,6 +18,8 @@ pub struct TopicState {
     pub name: String,
     /// The brokers do not show it to us, whether it exists or not.
     pub is_hidden: bool,
+    /// What our login may do with it, if the brokers tell.
+    pub rights: Option<TopicRights>,
     /// `min.insync.replicas`, if we may know it.
     pub min_in_sync: Option<usize>,
     /// Partitions with replicas that are not in sync.
@@ -44,6 +47,7 @@ pub fn topic_states(kafka: &KafkaSpec, topics: &[String]) -> Result<Vec<TopicSta
         let mut state = TopicState {
             name: name.clone(),
             is_hidden: false,
+            rights: None,
             min_in_sync: None,
             lagging: Vec::new(),
         };
@@ -57,6 +61,12 @@ pub fn topic_states(kafka: &KafkaSpec, topics: &[String]) -> Result<Vec<TopicSta
             }
         }
         states.push(state);
+    }
+    let seen: Vec<&str> =
+        states.iter().filter(|state| !state.is_hidden).map(|state| state.name.as_str()).collect();
+    let rights = inquiry.rights(&seen);
+    for state in &mut states {
+        state.rights = rights.get(&state.name).copied();
     }
     Ok(states)
 }

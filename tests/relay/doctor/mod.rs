@@ -3,6 +3,7 @@
 
 mod applied;
 mod brokers;
+mod certificates;
 mod machine;
 mod running;
 mod server;

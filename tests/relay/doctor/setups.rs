@@ -4,14 +4,17 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use postrider::sandbox::postgres::{Cluster, Options};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use super::Report;
 use super::steps::World;
 use crate::stage::Stage;
+use support::acl::{May, On, grant};
 use support::broker::Broker;
-use support::kafka::{self, DENIED_USER, PASSWORD};
+use support::kafka::{self, DENIED_USER, PASSWORD, READING_USER};
 use support::wait::wait_until;
 use support::{postgres, topic, unique};
 
@@ -179,6 +182,37 @@ const SETUPS: &[Setup] = &[
         with_topic(world, &[]);
         let brokers = world.kafka.unwrap().sasl_bootstrap();
         world.relay = world.relay.clone().log_in(&brokers, DENIED_USER, PASSWORD);
+    })
+    .on(Servers::Kafka),
+    // It may see the topic and its settings, and not write.
+    broken("topic.rights", "fail", |world| {
+        with_topic(world, &[]);
+        let (bootstrap, topic) = (world.stage.bootstrap(), world.stage.topic("A"));
+        grant(bootstrap, DENIED_USER, On::Topic, &topic, &[May::Describe, May::DescribeConfigs]);
+        let brokers = world.kafka.unwrap().sasl_bootstrap();
+        world.relay = world.relay.clone().log_in(&brokers, DENIED_USER, PASSWORD);
+    })
+    .on(Servers::Kafka),
+    broken("kafka.transactional_id", "fail", |world| {
+        let bootstrap = world.stage.bootstrap();
+        grant(bootstrap, READING_USER, On::Cluster, "kafka-cluster", &[May::DescribeConfigs]);
+        let brokers = world.kafka.unwrap().sasl_bootstrap();
+        let relay = world.relay.clone().set("kafka.delivery", "exactly_once");
+        world.relay = relay.log_in(&brokers, READING_USER, PASSWORD);
+    })
+    .on(Servers::Kafka),
+    // Another writer has placed records as librdkafka does by default.
+    broken("topic.partitioner", "warn", |world| {
+        let name = world.stage.topic("A");
+        topic::create(world.stage.bootstrap(), &name, 3, &[]);
+        let mut client = topic::client(world.stage.bootstrap());
+        let client: BaseProducer = client.set("partitioner", "consistent_random").create().unwrap();
+        for key in 0..20 {
+            let key = key.to_string();
+            client.send(BaseRecord::to(&name).key(&key).payload("{}")).unwrap();
+        }
+        client.flush(Duration::from_mins(1)).unwrap();
+        world.stage.insert("A", 3);
     })
     .on(Servers::Kafka),
 ];

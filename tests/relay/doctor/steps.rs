@@ -25,6 +25,10 @@ pub(crate) struct World<'a> {
     pub(crate) running: Vec<Running>,
     pub(crate) ports: Vec<TcpListener>,
     pub(crate) folder: tempfile::TempDir,
+    /// Of a test that ends and starts its brokers.
+    pub(crate) own_kafka: Option<Kafka>,
+    /// What is filled in where the set-up alone knows it.
+    pub(crate) placeholders: Vec<(&'static str, String)>,
     /// Of `doctor`.
     pub(crate) arguments: Vec<String>,
 }
@@ -42,6 +46,8 @@ impl World<'_> {
             running: Vec::new(),
             ports: Vec::new(),
             folder: tempfile::tempdir().unwrap(),
+            own_kafka: None,
+            placeholders: Vec::new(),
             arguments: Vec::new(),
         }
     }
@@ -74,7 +80,10 @@ impl World<'_> {
             let value = match placeholder {
                 "BROKER" => self.stage.bootstrap().to_owned(),
                 "DATA_DIRECTORY" => self.stage.sql().value("SHOW data_directory"),
-                other => panic!("nobody knows {other}"),
+                other => {
+                    let known = self.placeholders.iter().find(|(name, _)| *name == other);
+                    known.unwrap_or_else(|| panic!("nobody knows {other}")).1.clone()
+                }
             };
             text = text.replace(placeholder, &value);
         }
@@ -89,6 +98,9 @@ impl World<'_> {
                 self.sessions.clear();
                 self.cluster.as_mut().unwrap().restart(Stop::Fast).unwrap();
             }
+            ("kafka", "kafka-server-stop.sh") => self.own_kafka.as_mut().unwrap().kill_broker(0),
+            ("kafka", "kafka-server-start.sh") => self.own_kafka.as_mut().unwrap().start_broker(0),
+            ("server" | "kafka", "cp") => run_in_shell(command),
             ("kafka", tool) => {
                 assert_eq!(words[1..3], ["--bootstrap-server", self.stage.bootstrap()]);
                 let words: Vec<&str> = words.iter().skip(3).map(String::as_str).collect();
@@ -101,9 +113,7 @@ impl World<'_> {
                 }
             }
             ("relay", "ulimit") => self.relay = self.relay.clone().after(command),
-            ("relay", _) => {
-                assert!(Command::new("sh").args(["-c", command]).status().unwrap().success());
-            }
+            ("relay", _) => run_in_shell(command),
             other => panic!("nobody does {other:?}"),
         }
     }
@@ -127,6 +137,9 @@ impl World<'_> {
         let user = of("--allow-principal").next().unwrap().strip_prefix("User:").unwrap();
         for topic in of("--topic") {
             grant(self.stage.bootstrap(), user, On::Topic, topic, &rights);
+        }
+        for id in of("--transactional-id") {
+            grant(self.stage.bootstrap(), user, On::TransactionalId, id, &rights);
         }
     }
 
@@ -162,6 +175,10 @@ impl World<'_> {
             running.stop();
         }
     }
+}
+
+fn run_in_shell(command: &str) {
+    assert!(Command::new("sh").args(["-c", command]).status().unwrap().success());
 }
 
 /// As a shell has them, with single quotes.

@@ -8,6 +8,7 @@ use std::net::TcpStream;
 #[derive(Debug, Clone, Copy)]
 pub enum On {
     Topic = 2,
+    Cluster = 4,
     TransactionalId = 5,
 }
 

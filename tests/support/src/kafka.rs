@@ -21,7 +21,8 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub use super::kafka_settings::{
-    ALLOWED_USER, DENIED_USER, Options, PASSWORD, PLAIN_LOGINS, plain_logins,
+    ALLOWED_USER, DENIED_USER, KEYSTORE, Options, PASSWORD, PLAIN_LOGINS, READING_USER,
+    plain_logins,
 };
 use super::kafka_settings::{CLUSTER_ID, Ports, SCRAM};
 use super::wait::within;
@@ -111,6 +112,9 @@ impl Kafka {
                 account.own(&folder).unwrap();
                 let properties = options.properties(index, &ports, &folder);
                 fs::write(folder.join("server.properties"), properties).unwrap();
+                if let Some((certificate, key)) = &options.tls {
+                    fs::write(folder.join(KEYSTORE), format!("{key}{certificate}")).unwrap();
+                }
                 Broker { ports: ports[index], folder, child: None }
             })
             .collect();
@@ -151,6 +155,11 @@ impl Kafka {
     pub fn tls_bootstrap(&self) -> String {
         assert!(self.options.tls.is_some(), "this cluster has no TLS listener");
         self.addresses(|ports| ports.tls).replace("127.0.0.1", "localhost")
+    }
+
+    /// Where a broker's key and certificate are.
+    pub fn keystore(&self, index: usize) -> PathBuf {
+        self.brokers[index].folder.join(KEYSTORE)
     }
 
     /// Ports of the listeners that advertise others.

@@ -12,9 +12,13 @@ pub(crate) const CLUSTER_ID: &str = "4L6g3nShT-eMCtK--X86sw";
 pub const ALLOWED_USER: &str = "courier";
 /// A user who may log in and do nothing else.
 pub const DENIED_USER: &str = "stranger";
+/// One who may do nothing else but what a test of reading settings allows.
+pub const READING_USER: &str = "auditor";
 /// How users log in on the encrypted listener.
 pub(crate) const SCRAM: &str = "SCRAM-SHA-512";
-/// The password of both.
+/// In a broker's folder: its key, and its certificate.
+pub const KEYSTORE: &str = "keystore.pem";
+/// The password of all.
 pub const PASSWORD: &str = "open-sesame";
 
 /// A Kafka cluster's properties. The default is one broker that creates topics by itself.
@@ -124,8 +128,8 @@ impl Options {
         if self.sasl {
             self.access(&mut set);
         }
-        if let Some((certificate, key)) = &self.tls {
-            encryption(&mut set, certificate, key);
+        if self.tls.is_some() {
+            encryption(&mut set, &folder.join(KEYSTORE));
         }
         for (name, value) in &self.settings {
             set(name, &value.replace("{broker}", &(index + 1).to_string()));
@@ -168,12 +172,13 @@ pub const PLAIN_LOGINS: &str = "listener.name.sasl_plaintext.plain.sasl.jaas.con
 pub fn plain_logins(password: &str) -> String {
     format!(
         "org.apache.kafka.common.security.plain.PlainLoginModule required \
-         user_{ALLOWED_USER}=\"{password}\" user_{DENIED_USER}=\"{PASSWORD}\";"
+         user_{ALLOWED_USER}=\"{password}\" user_{DENIED_USER}=\"{PASSWORD}\" \
+         user_{READING_USER}=\"{PASSWORD}\";"
     )
 }
 
 /// The listener for those who trust the certificate's authority and log in by SCRAM.
-fn encryption(set: &mut impl FnMut(&str, &str), certificate: &str, key: &str) {
+fn encryption(set: &mut impl FnMut(&str, &str), keystore: &Path) {
     const LISTENER: &str = "listener.name.sasl_ssl";
     let mut on = |name: &str, value: &str| set(&format!("{LISTENER}.{name}"), value);
     on("sasl.enabled.mechanisms", SCRAM);
@@ -182,7 +187,5 @@ fn encryption(set: &mut impl FnMut(&str, &str), certificate: &str, key: &str) {
         "org.apache.kafka.common.security.scram.ScramLoginModule required;",
     );
     on("ssl.keystore.type", "PEM");
-    // As a properties file writes what has several lines.
-    on("ssl.keystore.certificate.chain", &certificate.trim().replace('\n', "\\n"));
-    on("ssl.keystore.key", &key.trim().replace('\n', "\\n"));
+    on("ssl.keystore.location", &keystore.to_string_lossy());
 }

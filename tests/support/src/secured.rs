@@ -4,9 +4,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use postrider_sandbox::postgres::{Cluster, Options, Tls};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
+};
 
 use super::postgres;
 use super::sql::Sql;
@@ -79,8 +82,11 @@ pub fn secured_server() -> &'static SecuredServer {
     })
 }
 
+/// Who issues certificates.
+pub type Authority = CertifiedIssuer<'static, KeyPair>;
+
 /// An authority that signs itself.
-pub fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+pub fn authority(name: &str) -> Authority {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -88,14 +94,32 @@ pub fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
 }
 
 /// Certificate and key, PEM.
-pub fn issue(
-    authority: &CertifiedIssuer<'static, KeyPair>,
+pub fn issue(authority: &Authority, common_name: &str, names: &[&str]) -> (String, String) {
+    signed(authority, &params_of(common_name, names))
+}
+
+/// The same, good for some days from now; below 0 it has expired.
+pub fn issue_for_days(
+    authority: &Authority,
     common_name: &str,
     names: &[&str],
+    days: i64,
 ) -> (String, String) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let end = now.checked_add_signed(days * 86_400).unwrap();
+    let mut params = params_of(common_name, names);
+    params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(end);
+    signed(authority, &params)
+}
+
+fn params_of(common_name: &str, names: &[&str]) -> CertificateParams {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let mut params = CertificateParams::new(names).unwrap();
     params.distinguished_name.push(DnType::CommonName, common_name);
+    params
+}
+
+fn signed(authority: &Authority, params: &CertificateParams) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, authority).unwrap();
     (certificate.pem(), key.serialize_pem())
