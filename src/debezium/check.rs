@@ -1,13 +1,13 @@
 //! Checks that the imported configuration is valid, with the configuration's own checks, so that the relay
 //! will accept the file.
 //!
-//! Input: the draft, rendered as TOML. Output: refusals of the options whose settings are invalid.
+//! Input: the draft, rendered as TOML, and what is to be set elsewhere. Output: refusals of the options whose settings are invalid.
 
 use std::path::PathBuf;
 
 use super::document;
 use super::draft::Draft;
-use postrider_config::{ConfigError, FileChoice, Inputs, Mistake, MistakeKind, load};
+use postrider_config::{ConfigError, FileChoice, Inputs, Mistake, MistakeKind, env_name, load};
 
 /// The environment against which it is checked: nothing of this machine, no file.
 const NOWHERE: [(&str, &str); 4] = [
@@ -19,7 +19,9 @@ const NOWHERE: [(&str, &str); 4] = [
 
 /// Loads the text as a file and nothing beside it would be loaded.
 pub(super) fn loads(draft: &mut Draft) {
-    let variables = NOWHERE.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let mut variables = NOWHERE.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let elsewhere = draft.elsewhere().iter();
+    variables.extend(elsewhere.map(|(key, any)| (env_name(key), (*any).to_owned())));
     let file = FileChoice::Text { name: PathBuf::new(), text: document::render(draft) };
     let inputs = Inputs { file, variables, ..Inputs::default() };
     let Err(ConfigError::Mistakes(mistakes)) = load(&inputs, &|_| Vec::new()) else { return };

@@ -15,6 +15,9 @@ const HEAD: &str = "\
 # Each setting says which option it was; `postrider config example` explains all there are.
 ";
 
+/// Where names say whether a value is secret: a password of the source is in its URL.
+const KAFKA: &str = "kafka.";
+
 /// Columns that a comment may fill, `# ` not counted.
 const WIDTH: usize = 96;
 
@@ -27,7 +30,7 @@ pub(super) fn render(draft: &Draft) -> String {
 pub(super) fn render_without_secrets(draft: &Draft) -> String {
     write(draft, &|draft, setting| {
         let value = setting.without_secrets.as_ref().unwrap_or(&setting.value);
-        let is_secret = setting.key.starts_with(PROPERTIES) && is_secret_name(&setting.key);
+        let is_secret = setting.key.starts_with(KAFKA) && is_secret_name(&setting.key);
         (!is_secret && draft.without_secrets(value) == *value).then(|| value.clone())
     })
 }
@@ -65,7 +68,7 @@ fn write(draft: &Draft, value: &dyn Fn(&Draft, &DraftSetting) -> Option<String>)
 /// The place of the section, then of the setting in it. Properties come last, since TOML has no way
 /// back into [kafka].
 fn place(key: &str) -> (usize, usize) {
-    let section = key.split_once('.').map_or("", |(section, _)| section);
+    let section = key.rsplit_once('.').map_or("", |(section, _)| section);
     let of = |found: Option<usize>| found.unwrap_or(OPTIONS.len());
     if key.starts_with(PROPERTIES) {
         return (OPTIONS.len(), 0);
@@ -81,7 +84,7 @@ fn split(key: &str) -> (&str, String) {
     match key.strip_prefix(PROPERTIES).and_then(|rest| rest.strip_prefix('.')) {
         Some(property) => (PROPERTIES, text(property)),
         None => key
-            .split_once('.')
+            .rsplit_once('.')
             .map_or(("", key.to_owned()), |(section, name)| (section, name.to_owned())),
     }
 }

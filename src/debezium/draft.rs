@@ -100,6 +100,8 @@ pub(super) struct Draft {
     assumed: usize,
     /// What is secret in the file, so that no text repeats it.
     secrets: Vec<String>,
+    /// Settings that must be set elsewhere, each with any valid value.
+    elsewhere: Vec<(&'static str, &'static str)>,
 }
 
 impl Draft {
@@ -109,7 +111,9 @@ impl Draft {
         let assumed = entries.len();
         let entries = entries.into_iter().enumerate().collect();
         let (done, settings, findings) = (Vec::new(), Vec::new(), Vec::new());
-        let mut draft = Self { flavour, entries, done, settings, findings, assumed, secrets };
+        let elsewhere = Vec::new();
+        let mut draft =
+            Self { flavour, entries, done, settings, findings, assumed, secrets, elsewhere };
         draft.settle_contents();
         draft
     }
@@ -224,6 +228,16 @@ impl Draft {
         if let Some(setting) = self.settings.iter_mut().find(|setting| setting.key == key) {
             setting.without_secrets = Some(value);
         }
+    }
+
+    /// A setting that the rest needs is for the environment to say: this is as good as any value of it.
+    pub(super) fn set_elsewhere(&mut self, key: &'static str, any: &'static str) {
+        self.elsewhere.push((key, any));
+    }
+
+    /// See [`Draft::set_elsewhere`].
+    pub(super) fn elsewhere(&self) -> &[(&'static str, &'static str)] {
+        &self.elsewhere
     }
 
     /// What is written so far.
@@ -386,12 +400,21 @@ fn shown(name: &str, value: &str, flavour: Flavour) -> String {
     shown
 }
 
+/// Ends of names that have a word of secrets in them, and are of none.
+const PUBLIC: [&str; 3] = [
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.scope",
+];
+
 /// What is secret in these options.
 fn secrets_of(entries: &[Entry], flavour: Flavour) -> Vec<String> {
     let mut all = Vec::new();
     for Entry { name, content, .. } in entries {
         let GivenContent::Text(value) = content else { continue };
-        if !is_placeholder(value, flavour) || !is_secret_name(name) {
+        if PUBLIC.iter().any(|end| name.ends_with(end)) {
+            all.extend(secret_parts("", value));
+        } else if !is_placeholder(value, flavour) || !is_secret_name(name) {
             all.extend(secret_parts(name, value));
         }
     }

@@ -15,6 +15,11 @@ impl JaasLogin {
     pub(super) fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
+
+    /// All of them, names and values.
+    pub(super) fn options(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.options.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
 }
 
 /// Reads an entry; `None` if it is none.

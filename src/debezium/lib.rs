@@ -40,9 +40,11 @@ mod other_options;
 mod producer;
 mod properties;
 mod router;
+mod sasl;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod tokens;
 
 use std::fmt;
 

@@ -19,10 +19,18 @@ fn fixture(name: &str) -> String {
     std::fs::read_to_string(folder().join(name)).unwrap()
 }
 
-/// The configuration that an imported text is, under the user name `tester`.
+/// The configuration that an imported text is, under the user name `tester`; what it leaves to the environment is
+/// there.
 fn loaded(toml: &str) -> Config {
     let file = FileChoice::Text { name: "imported.toml".into(), text: toml.to_owned() };
-    let variables = vec![("PGUSER".to_owned(), "tester".to_owned())];
+    let mut variables = vec![("PGUSER".to_owned(), "tester".to_owned())];
+    for name in ["endpoint", "client_id"] {
+        let (_, section) = toml.split_once("[kafka.oauth]").unwrap_or_default();
+        if !section.contains(&format!("\n{name} = ")) {
+            let variable = postrider_config::env_name(&format!("kafka.oauth.{name}"));
+            variables.push((variable, "https://login.example".to_owned()));
+        }
+    }
     load(&Inputs { file, variables, ..Inputs::default() }, &|_| Vec::new()).unwrap().config
 }
 
@@ -78,7 +86,7 @@ fn files_come_to_what_lies_beside_them() {
         compare(&path.with_extension("report"), &lines(&report));
         assert!(!format!("{report:?}").contains("hunter2"), "{}", path.display());
     }
-    assert!(count >= 18, "{count}");
+    assert!(count >= 21, "{count}");
 }
 
 #[test]

@@ -1,14 +1,13 @@
-//! Translates the Java producer's `security.*`, `sasl.*` and `ssl.*` to librdkafka's properties.
+//! Translates the Java producer's `security.*` and `ssl.*` to librdkafka's properties; `sasl` has the logins.
 //!
-//! Input: options of the producer. Output: `[kafka.properties]`. Invariant: a login, trust store or key
-//! that cannot be translated is refused, since the connection would be weaker or impossible without it.
+//! Input: options of the producer. Output: `[kafka.properties]`. Invariant: a trust store or key that cannot be translated is refused, since the connection would be weaker or impossible without it.
 //! Certificates of authorities must be PEM, the client's own may be PEM or PKCS#12; Java's key stores are
 //! refused. Java's choice of TLS versions and ciphers is reported as a difference.
 
 use super::draft::{Draft, Taken, text};
-use super::jaas;
+use super::sasl;
 
-const SECRET_HELP: &str = "it is stored unencrypted in [kafka.properties], as in this file: remove it there \
+pub(super) const SECRET_HELP: &str = "it is stored unencrypted in [kafka.properties], as in this file: remove it there \
                            and set the variable POSTRIDER_KAFKA__PROPERTIES__...";
 
 /// Deals with all of them.
@@ -17,7 +16,7 @@ pub(super) fn map(draft: &mut Draft) {
         let word = taken.text().to_ascii_lowercase();
         property(draft, taken, "security.protocol", &word);
     }
-    sasl(draft);
+    sasl::map(draft);
     trust(draft);
     identity(draft);
     if let Some(taken) = draft.take_producers("ssl.endpoint.identification.algorithm") {
@@ -35,7 +34,7 @@ pub(super) fn map(draft: &mut Draft) {
     }
 }
 
-fn property(draft: &mut Draft, taken: Taken, name: &str, value: &str) {
+pub(super) fn property(draft: &mut Draft, taken: Taken, name: &str, value: &str) {
     let setting = format!("kafka.properties.{name}");
     if taken.is_placeholder(draft.flavour) {
         let variable = name.to_ascii_uppercase().replace('.', "_");
@@ -51,54 +50,6 @@ fn property(draft: &mut Draft, taken: Taken, name: &str, value: &str) {
         draft.mapped_with(taken, &setting, SECRET_HELP);
     } else {
         draft.mapped(taken, &setting);
-    }
-}
-
-fn sasl(draft: &mut Draft) {
-    if let Some(taken) = draft.take_producers("sasl.mechanism") {
-        match taken.text() {
-            "PLAIN" | "SCRAM-SHA-256" | "SCRAM-SHA-512" => {
-                let value = taken.text().to_owned();
-                property(draft, taken, "sasl.mechanism", &value);
-            }
-            _ => draft.refuse(
-                taken,
-                "is a way to log in that is not carried over",
-                "use PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 with a user of its own, or remove it here \
-                 and set librdkafka's sasl.* in [kafka.properties]",
-            ),
-        }
-    }
-    let Some(taken) = draft.take_producers("sasl.jaas.config") else { return };
-    let user_help = "set POSTRIDER_KAFKA__PROPERTIES__SASL_USERNAME and _SASL_PASSWORD";
-    let Some(login) = jaas::parse(taken.text()) else {
-        if taken.is_placeholder(draft.flavour) {
-            let note = "is a placeholder, which is not resolved: left out";
-            return draft.changed(taken, note, Some(user_help));
-        }
-        let help = "write `...LoginModule required username=\"..\" password=\"..\";`";
-        return draft.refuse(taken, "is not a JAAS configuration", help);
-    };
-    if !["PlainLoginModule", "ScramLoginModule"].contains(&login.module.as_str()) {
-        let help = "PlainLoginModule and ScramLoginModule can be; remove it here and set librdkafka's \
-                    sasl.* in [kafka.properties] otherwise";
-        return draft.refuse(taken, "is a login that is not carried over", help);
-    }
-    let flavour = draft.flavour;
-    let mut left_out = false;
-    for (option, name) in [("username", "sasl.username"), ("password", "sasl.password")] {
-        match login.option(option) {
-            Some(value) if !super::draft::is_placeholder(value, flavour) => {
-                draft.set_from(&format!("kafka.properties.{name}"), text(value), "", &[&taken]);
-            }
-            _ => left_out = true,
-        }
-    }
-    if left_out {
-        draft.changed(taken, "user or password are not in it: left out", Some(user_help));
-    } else {
-        let settings = "kafka.properties.sasl.username, kafka.properties.sasl.password";
-        draft.mapped_with(taken, settings, SECRET_HELP);
     }
 }
 

@@ -178,7 +178,7 @@ fn the_producers_options_become_kafkas() {
     }
     for (lines, option) in [
         ("linger.ms=soon", "producer.override.linger.ms"),
-        ("sasl.mechanism=AWS_MSK_IAM", "producer.override.sasl.mechanism"),
+        ("sasl.mechanism=GSSAPI", "producer.override.sasl.mechanism"),
         ("sasl.jaas.config=x.Krb5LoginModule required;", "producer.override.sasl.jaas.config"),
         ("ssl.keystore.location=/a.jks", "producer.override.ssl.keystore.location"),
         ("partitioner.class=a.Mine", "producer.override.partitioner.class"),
@@ -196,4 +196,79 @@ fn a_column_that_a_part_of_the_outbox_is_called_is_not_mistaken_for_it() {
     let routed = format!("{CHAIN}{type_option}\ntransforms.outbox.route.by.field=event_type");
     let toml = import(&routed).unwrap().toml;
     assert_eq!(setting(&toml, "outbox.event_type"), None);
+}
+
+/// The producer's options, a line each.
+fn login(lines: &[&str]) -> String {
+    lines.iter().fold(CHAIN.to_owned(), |text, line| format!("{text}producer.override.{line}\n"))
+}
+
+const OAUTH: &str = "sasl.mechanism=OAUTHBEARER";
+const ENDPOINT: &str = "sasl.oauthbearer.token.endpoint.url=https://login.example/t";
+
+#[test]
+fn tokens_come_from_where_they_came() {
+    let module = "sasl.jaas.config=a.OAuthBearerLoginModule required";
+    let msk = "sasl.login.callback.handler.class=software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler";
+    for (lines, key, expected) in [
+        (&[OAUTH, msk][..], "kafka.oauth.method", "aws_msk_iam"),
+        (&["sasl.jaas.config=a.IAMLoginModule required;"], "kafka.oauth.method", "aws_msk_iam"),
+        (
+            &[OAUTH, ENDPOINT, "sasl.oauthbearer.client.credentials.client.id=relay"],
+            "kafka.oauth.client_id",
+            "relay",
+        ),
+        (
+            &[OAUTH, "sasl.oauthbearer.token.endpoint.url=file:///var/run/token"],
+            "kafka.oauth.command",
+            "[\"cat\", \"/var/run/token\"]",
+        ),
+    ] {
+        let toml = import(&login(lines)).unwrap().toml;
+        assert_eq!(setting(&toml, key).as_deref(), Some(expected), "{lines:?}");
+    }
+    for (options, words) in [
+        ("clientId=\"a\" extension_logicalCluster=\"lkc\"", "extension"),
+        ("clientId=\"a\" ssl.truststore.location=\"/a.jks\"", "kafka.oauth.ca_file"),
+        ("oauth.access.token=\"hunter2\"", "command"),
+    ] {
+        let found = refused(&login(&[OAUTH, ENDPOINT, &format!("{module} {options};")]));
+        assert!(found.iter().any(|(_, said)| said.contains(words)), "{options}: {found:?}");
+        assert!(!format!("{found:?}").contains("hunter2"), "{found:?}");
+    }
+    let custom = "sasl.login.callback.handler.class=com.example.Vault";
+    for (lines, option) in [
+        (&[OAUTH, custom][..], "producer.override.sasl.login.callback.handler.class"),
+        (&[OAUTH], "producer.override.sasl.mechanism"),
+        (&[OAUTH, ENDPOINT], "kafka.oauth.client_id"),
+    ] {
+        let found = refused(&login(lines));
+        assert!(found.iter().any(|(name, _)| name == option), "{lines:?}: {found:?}");
+    }
+}
+
+/// The relay reads them from its environment.
+#[test]
+fn a_client_that_the_file_does_not_name_is_left_to_the_environment() {
+    let whole = "sasl.jaas.config=${env:JAAS}";
+    let parts = "sasl.jaas.config=a.OAuthBearerLoginModule required clientId=\"${env:ID}\" \
+                 clientSecret=\"${env:SECRET}\";";
+    for lines in [whole, parts] {
+        let imported = import(&login(&[OAUTH, ENDPOINT, lines])).unwrap();
+        let of = |finding: &&OptionFinding| finding.option.ends_with("jaas.config");
+        let finding = imported.report.iter().find(of).unwrap();
+        let help = finding.help.as_deref().unwrap();
+        assert!(help.contains("POSTRIDER_KAFKA__OAUTH__CLIENT_ID"), "{finding:?}");
+        assert!(help.contains("POSTRIDER_KAFKA__OAUTH__CLIENT_SECRET"), "{finding:?}");
+    }
+}
+
+#[test]
+fn a_client_secret_is_in_the_private_text_alone() {
+    let imported = imported("oauth.json");
+    assert!(imported.toml.contains("client_secret = \"hunter2 %/+\""), "{}", imported.toml);
+    let public = &imported.toml_without_secrets;
+    assert!(!public.contains("hunter2"), "{public}");
+    assert!(public.contains("POSTRIDER_KAFKA__OAUTH__CLIENT_SECRET_FILE"), "{public}");
+    assert!(public.contains("endpoint = \"https://login.example/oauth2/token\""), "{public}");
 }

@@ -8,7 +8,7 @@ use super::*;
 use postrider_secrets::is_secret_name;
 
 /// Names that mean something, so that generated files are not all unknown to the importer.
-const NAMES: [&str; 60] = [
+const NAMES: [&str; 65] = [
     "connector.class",
     "plugin.name",
     "slot.name",
@@ -60,6 +60,11 @@ const NAMES: [&str; 60] = [
     "producer.override.partitioner.class",
     "producer.override.security.protocol",
     "producer.override.sasl.mechanism",
+    "producer.override.sasl.jaas.config",
+    "producer.override.sasl.login.callback.handler.class",
+    "producer.override.sasl.oauthbearer.scope",
+    "producer.override.sasl.oauthbearer.token.endpoint.url",
+    "producer.override.sasl.oauthbearer.client.credentials.client.id",
     "producer.override.ssl.truststore.location",
     "producer.override.ssl.keystore.location",
     "debezium.sink.type",
@@ -72,7 +77,7 @@ const NAMES: [&str; 60] = [
 ];
 
 /// Values that mean something to one or the other.
-const VALUES: [&str; 36] = [
+const VALUES: [&str; 43] = [
     "",
     "true",
     "false",
@@ -100,6 +105,13 @@ const VALUES: [&str; 36] = [
     "gzip",
     "ssl",
     "PLAIN",
+    "OAUTHBEARER",
+    "AWS_MSK_IAM",
+    "https://login.example/token",
+    "a.b.OAuthBearerLoginCallbackHandler",
+    "a.b.IAMOAuthBearerLoginCallbackHandler",
+    "a.IAMLoginModule required awsProfileName=\"a\";",
+    "a.OAuthBearerLoginModule required clientId=\"a\" scope=\"${env:X}\";",
     "h:1,[::1]:2",
     "${routedByValue}",
     "${env:X}",
