@@ -399,7 +399,9 @@ pub const OPTIONS: &[OptionSpec] = &[
         (10, 60_000),
         "\"100ms\"",
         "The pause before the first retry after a failure; it doubles, with jitter, up to \
-         `retry.max`, and is short again once the relay has streamed for 10 s.",
+         `retry.max`, and is short again once the relay has streamed for 10 s. After a session that \
+         confirmed something it is no longer than an eighth of the time for which that streamed, if that is \
+         more than `retry.initial`.",
     ),
     duration("retry.max", (100, 3_600_000), "\"30s\"", "The longest pause between two attempts."),
     duration(

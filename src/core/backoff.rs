@@ -32,6 +32,15 @@ impl Backoff {
         let per_mille = u32::try_from(draw % 1_001).unwrap_or(0);
         half + half / 1_000 * per_mille
     }
+
+    /// The most failures in a row after which the wait is never longer than `limit`; none where it may be after one.
+    pub fn failures_within(&self, limit: Duration) -> Option<u32> {
+        if limit >= self.max {
+            return Some(u32::MAX);
+        }
+        let is_within = |doublings: &u32| self.first.saturating_mul(1 << *doublings) <= limit;
+        (0..=31).take_while(is_within).last().map(|doublings| doublings + 1)
+    }
 }
 
 #[cfg(test)]
@@ -49,7 +58,23 @@ mod tests {
         assert_eq!(backoff.wait(1, 0), Duration::from_millis(50));
     }
 
+    #[test]
+    fn so_many_failures_are_within_a_limit() {
+        let backoff = Backoff::default();
+        let within = |ms| backoff.failures_within(Duration::from_millis(ms));
+        assert_eq!([0, 99, 100, 399, 400].map(within), [None, None, Some(1), Some(2), Some(3)]);
+        assert_eq!([9_999, 10_000].map(within), [Some(7), Some(u32::MAX)]);
+    }
+
     proptest! {
+        #[test]
+        fn the_wait_after_failures_within_a_limit_is_no_longer(limit_ms in 0_u64..20_000, draw: u64) {
+            let (backoff, limit) = (Backoff::default(), Duration::from_millis(limit_ms));
+            if let Some(failures) = backoff.failures_within(limit) {
+                prop_assert!(backoff.wait(failures, draw) <= limit);
+            }
+        }
+
         #[test]
         fn it_is_never_less_than_half_nor_more_than_the_longest(
             failures in 1_u32.., draw: u64, first_ms in 0_u64..100_000,

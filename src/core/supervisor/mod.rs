@@ -54,6 +54,10 @@ const STANDBY_TICK: Duration = Duration::from_millis(200);
 /// A session that streamed this long was healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
+/// The pause after a session that got further is no longer than this part of the time for which it streamed: where sessions
+/// are ended every few seconds, pauses do not grow until rows wait for longer than they flow.
+const PAUSE_PART: u32 = 8;
+
 /// What the operator wants.
 #[derive(Debug, Clone, Copy)]
 pub struct SupervisorPolicy {
@@ -167,6 +171,8 @@ pub struct Supervisor {
     /// Sessions that failed since one did useful work.
     failures: u32,
     last_progress: Instant,
+    /// How far any session got.
+    settled: Lsn,
     /// What sessions left unconfirmed.
     owed: Owed,
     /// It was told to stop before the last session ended: a pause that follows is not cut short.
@@ -197,6 +203,7 @@ impl Supervisor {
             draw,
             failures: 0,
             last_progress: now,
+            settled: Lsn::ZERO,
             owed: Owed::default(),
             was_told: false,
             settling: false,
@@ -269,10 +276,7 @@ impl Supervisor {
     ) -> (AfterSession, Option<RefusalConsequence>) {
         (self.owed, self.was_told) = (left.owed, request >= ControlRequest::Drain);
         self.has_streamed |= left.has_streamed;
-        // One that did its work for a while is forgiven its end: the next pause is short again.
-        if left.useful >= HEALTHY_AFTER {
-            (self.failures, self.login_retry, self.last_progress) = (0, LoginRetry::default(), now);
-        }
+        self.forgive(now, left);
         let verdict = match result {
             Ok(end) => self.ended_well(end, request),
             Err(SessionFailure::Refused(refused)) => {
@@ -289,6 +293,20 @@ impl Supervisor {
             Err(failure) => self.failed(failure, left, now),
         };
         (verdict, None)
+    }
+
+    /// A session that did its work for a while is forgiven its end: the next pause is short again. One that got further than
+    /// any before was let in everywhere, and its pause goes by the time for which it streamed.
+    fn forgive(&mut self, now: Instant, left: Left) {
+        let is_healthy = left.useful >= HEALTHY_AFTER;
+        if is_healthy || left.settled > self.settled {
+            (self.login_retry, self.last_progress) = (LoginRetry::default(), now);
+            let within = self.policy.backoff.failures_within(left.useful / PAUSE_PART);
+            // The end itself counts as one more.
+            let kept = within.map_or(self.failures, |within| within.saturating_sub(1));
+            self.failures = if is_healthy { 0 } else { self.failures.min(kept) };
+        }
+        self.settled = self.settled.max(left.settled);
     }
 
     fn ended_well(&mut self, end: End, request: ControlRequest) -> AfterSession {

@@ -93,6 +93,32 @@ fn pauses_grow_until_a_session_has_done_useful_work() {
     assert_eq!(verdict, AfterSession::Retry { failures: 0 });
 }
 
+/// Sessions of 8 s, ended by somebody: 100 times, and a login is refused each time before the next one.
+#[test]
+fn pauses_do_not_grow_where_sessions_get_further() {
+    let mut supervisor = supervisor();
+    let (mut now, mut settled) = (START, 0);
+    for _ in 0..100 {
+        now += 8 * SECOND;
+        settled += 1;
+        let left = Left { useful: 8 * SECOND, ..at(settled) };
+        fails(&mut supervisor, now, SessionFailure::Transient, left);
+        let pause = paused(&mut supervisor, now);
+        assert!(pause <= SECOND + PAUSE_TICK, "{pause:?}");
+        let refused = fails(&mut supervisor, now, SessionFailure::Login, at(settled));
+        assert!(matches!(refused, AfterSession::Retry { .. }), "{refused:?}");
+        now += paused(&mut supervisor, now);
+    }
+    let mut longest = Duration::ZERO;
+    for _ in 0..9 {
+        // It streams as long, and gets no further.
+        let left = Left { useful: 8 * SECOND, ..at(settled) };
+        fails(&mut supervisor, now, SessionFailure::Transient, left);
+        longest = longest.max(paused(&mut supervisor, now));
+    }
+    assert!(longest >= 15 * SECOND, "{longest:?}");
+}
+
 #[test]
 fn patience_ends_without_progress_and_a_standby_is_progress() {
     let mut relay = supervisor();
