@@ -105,6 +105,7 @@ impl SettingsReader<'_> {
             publication: self.text("source.publication", checks::identifier),
             tables: self.tables(),
             create: self.choice("source.create", Create::from_word),
+            failover: self.switch("source.failover"),
             status_interval: self.duration("source.status_interval"),
             frame_bytes_max: self.size("source.frame_max"),
             mode: self.choice("source.mode", SourceMode::from_word),

@@ -71,6 +71,8 @@ pub struct SourceSection {
     pub tables: Vec<TableName>,
     /// Whether publication and slot are created when missing.
     pub create: Create,
+    /// Whether a slot that is made follows a failover, where the server can do that.
+    pub failover: bool,
     /// At most this long between two status updates.
     pub status_interval: Duration,
     /// The largest message accepted from Postgres, in bytes; at most 1 GiB.

@@ -63,6 +63,13 @@ pub const OPTIONS: &[OptionSpec] = &[
          `postrider setup`. With `auto` it also recreates a lost slot, and rows committed in \
          between are not delivered.",
     ),
+    switch(
+        "source.failover",
+        "true",
+        "Whether a slot that is made follows a failover to a standby, from PostgreSQL 17 on. It harms \
+         nothing where there is no standby. A slot that exists is left as it is; `postrider doctor` \
+         has the command.",
+    ),
     duration(
         "source.status_interval",
         // Postgres ends a silent connection after wal_sender_timeout, 60 s by default.

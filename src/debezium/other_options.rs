@@ -80,7 +80,11 @@ const KNOWN: &[KnownOption] = &[
         "Debezium drops the slot when it stops, and with it what is committed after that: set it \
          to false there before you stop it",
     ),
-    ("slot.failover", Unless(&["false"]), "a slot that Postrider makes is no failover slot"),
+    (
+        "slot.failover",
+        NotNeeded,
+        "a slot that Postrider makes follows a failover (source.failover)",
+    ),
     ("slot.stream.params", Unless(&[]), "is not handed to pgoutput"),
     ("slot.max.retries", NotNeeded, RETRIES),
     ("slot.retry.delay.ms", NotNeeded, RETRIES),

@@ -162,6 +162,7 @@ impl Plan {
             columns: spec.wanted().to_vec(),
             messages: !self.config.messages.prefixes.is_empty(),
             create: source.create == Create::Auto,
+            failover: source.failover,
         })
     }
 

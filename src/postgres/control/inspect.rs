@@ -36,6 +36,18 @@ pub struct Requirements {
     pub messages: bool,
     /// Whether publication and slot are created when missing.
     pub create: bool,
+    /// Whether a slot that is made follows a failover, where the server can do that.
+    pub failover: bool,
+}
+
+/// The first server version with slots that follow a failover.
+pub const FAILOVER_SLOTS_SINCE: i32 = 170_000;
+
+impl Requirements {
+    /// Whether a slot that is made on that server is one that standbys copy.
+    pub const fn makes_failover_slot(&self, server: &ServerFacts) -> bool {
+        self.failover && server.version_num >= FAILOVER_SLOTS_SINCE
+    }
 }
 
 /// The snapshot.

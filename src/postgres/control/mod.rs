@@ -43,8 +43,8 @@ pub use health::{
     limit_waits, table_locks,
 };
 pub use inspect::{
-    Inspection, Others, PartFacts, PublicationFacts, Published, Requirements, ServerFacts,
-    TableFacts, inspect, server,
+    FAILOVER_SLOTS_SINCE, Inspection, Others, PartFacts, PublicationFacts, Published, Requirements,
+    ServerFacts, TableFacts, inspect, server,
 };
 pub use newest_rows::{NewestRows, newest_rows};
 pub use outbox_table::{DAYS_AHEAD, OutboxPartitions};

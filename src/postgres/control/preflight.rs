@@ -20,6 +20,9 @@ use postrider_core::lsn::Lsn;
 /// that the server gives up first and says so.
 pub const SLOT_LIMIT_MS: u64 = 10_000;
 
+/// What a slot is made with that standbys copy.
+pub(super) const FAILOVER_ARGUMENT: &str = ", failover => true";
+
 /// At most so many transactions are named.
 const BLOCKERS_MAX: i64 = 5;
 
@@ -85,7 +88,7 @@ async fn fit(
         create_missing_publication(client, wanted, &inspection.server).await?;
     }
     if inspection.slot.is_none()
-        && let Some(start) = create_missing_slot(client, &wanted.slot).await?
+        && let Some(start) = create_missing_slot(client, wanted, &inspection.server).await?
     {
         announce(&wanted.slot, start, inspection.publication.is_some());
     }
@@ -134,15 +137,19 @@ pub(super) async fn create_missing_publication(
 /// and then names them. Returns where the new slot begins, or `None` if another relay was faster.
 pub(super) async fn create_missing_slot(
     client: &Client,
-    slot: &str,
+    wanted: &Requirements,
+    server: &ServerFacts,
 ) -> Result<Option<Lsn>, ControlError> {
     const DOING: &str = "creating the replication slot";
-    const SQL: &str =
-        "SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot($1::text, 'pgoutput')";
+    let slot = wanted.slot.as_str();
+    let failover = if wanted.makes_failover_slot(server) { FAILOVER_ARGUMENT } else { "" };
+    let create = format!(
+        "SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot($1::text, 'pgoutput'{failover})"
+    );
     debug_assert!(STATEMENT_LIMIT.as_millis() > u128::from(SLOT_LIMIT_MS));
     let limit = format!("SET statement_timeout = {SLOT_LIMIT_MS}");
     client.run(DOING, client.sql().batch_execute(&limit)).await?;
-    let created = client.run(DOING, client.sql().query_one(SQL, &[&slot])).await;
+    let created = client.run(DOING, client.sql().query_one(&create, &[&slot])).await;
     client.run(DOING, client.sql().batch_execute("SET statement_timeout = 0")).await?;
     let created = match created {
         Ok(row) => return Ok(Some(super::inspect::known(&row, 0)?)),
@@ -155,7 +162,10 @@ pub(super) async fn create_missing_slot(
     forgive_existing(created, || ControlError::CreationForbidden {
         object: format!("replication slot `{slot}`"),
         needs: "REPLICATION".to_owned(),
-        sql: format!("SELECT pg_create_logical_replication_slot({}, 'pgoutput');", literal(slot)),
+        sql: format!(
+            "SELECT pg_create_logical_replication_slot({}, 'pgoutput'{failover});",
+            literal(slot)
+        ),
     })
     .map(|()| None)
 }

@@ -12,9 +12,9 @@ use super::connect::Client;
 use super::error::ControlError;
 use super::existing_rows::{RowsBefore, rows_before};
 use super::hint_text::{create_publication, qualified};
-use super::inspect::{Inspection, Requirements, inspect};
+use super::inspect::{FAILOVER_SLOTS_SINCE, Inspection, Requirements, inspect};
 use super::outbox_table::{OutboxPartitions, outbox_table};
-use super::preflight::{create_missing_publication, create_missing_slot};
+use super::preflight::{FAILOVER_ARGUMENT, create_missing_publication, create_missing_slot};
 use crate::wal::Class;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::lsn::Lsn;
@@ -175,7 +175,7 @@ impl SetupPlan {
         if !now.server.may_replicate {
             return Err(ControlError::RoleMayNotReplicate { role: now.server.role });
         }
-        let Some(start) = create_missing_slot(client, &self.wanted.slot).await? else {
+        let Some(start) = create_missing_slot(client, &self.wanted, &now.server).await? else {
             return Ok(None);
         };
         // Asked last: rows may have come while the slot was being made, and lie before it.
@@ -351,12 +351,13 @@ fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
 /// The slot is made by a statement of its own. Within PL/pgSQL it fails with "snapshot reference is not
 /// owned by resource owner TopTransaction" where another session commits DDL meanwhile (measured): the
 /// server decodes that commit in an internal subtransaction, and leaves another resource owner behind than
-/// it found.
+/// it found. What it is made with depends on the server, so the statement is prepared before, and does nothing
+/// until then.
 fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
     let (name, publication) = (literal(&wanted.slot), literal(&wanted.publication));
     let (tables, count) = (pairs(&wanted.tables), wanted.tables.len());
     let mut sql = format!(
-        "SET postrider.makes_slot = 'no';\n\
+        "PREPARE postrider_slot AS SELECT NULL::pg_lsn AS lsn WHERE false;\n\
          DO $$\nDECLARE\n    relation oid;\n    has_rows boolean;\nBEGIN\n    \
          IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {name}\n        \
          AND database IS DISTINCT FROM pg_catalog.current_database())\n    THEN\n        \
@@ -397,11 +398,26 @@ fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
              USING HINT = 'postrider setup --print --from-now leaves them behind';\n    END IF;\n"
         );
     }
+    let create = |failover: &str| {
+        literal(&format!(
+            "PREPARE postrider_slot AS SELECT lsn FROM \
+             pg_catalog.pg_create_logical_replication_slot({name}, 'pgoutput'{failover})"
+        ))
+    };
+    let plain = create("");
+    let made = if wanted.failover {
+        format!(
+            "CASE WHEN pg_catalog.current_setting('server_version_num')::int >= {FAILOVER_SLOTS_SINCE}\n        \
+             THEN {}\n        ELSE {plain} END",
+            create(FAILOVER_ARGUMENT)
+        )
+    } else {
+        plain
+    };
     let _ = writeln!(
         sql,
-        "    SET postrider.makes_slot = 'yes';\nEND\n$$;\n\
-         SELECT pg_catalog.pg_create_logical_replication_slot({name}, 'pgoutput')\n\
-         WHERE pg_catalog.current_setting('postrider.makes_slot') = 'yes';"
+        "    DEALLOCATE postrider_slot;\n    EXECUTE {made};\nEND\n$$;\n\
+         EXECUTE postrider_slot;\nDEALLOCATE postrider_slot;"
     );
     sql
 }
@@ -419,6 +435,7 @@ mod tests {
             columns: Vec::new(),
             messages: false,
             create: false,
+            failover: true,
         };
         SetupPlan::new(wanted, SetupChoices { existing_tables: owned, ..SetupChoices::default() })
     }
@@ -435,7 +452,9 @@ mod tests {
         assert!(publication.sql.contains(&made), "{}", publication.sql);
         let unquoted = made.replace("\"public\".", "").replace('"', "");
         assert!(words(OUTBOX).contains(&unquoted), "the migration makes another: {unquoted}");
-        assert!(slot.sql.contains("pg_create_logical_replication_slot('postrider', 'pgoutput')"));
+        let create = "pg_create_logical_replication_slot(''postrider'', ''pgoutput''";
+        assert!(slot.sql.contains(&format!("{create})")), "{}", slot.sql);
+        assert!(slot.sql.contains(&format!("{create}, failover => true)")), "{}", slot.sql);
     }
 
     #[test]

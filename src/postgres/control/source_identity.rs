@@ -112,6 +112,7 @@ mod tests {
             columns: Vec::new(),
             messages: false,
             create: true,
+            failover: true,
         }
     }
 

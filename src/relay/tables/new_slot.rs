@@ -27,6 +27,8 @@ const TICK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct TemporarySlot {
     name: String,
+    /// Whether the one that stays follows a failover; no temporary one does.
+    failover: bool,
     pub(super) begins: Lsn,
 }
 
@@ -36,6 +38,9 @@ impl TemporarySlot {
         let begins = connection.copy_slot(&self.name, slot)?;
         assert_eq!(begins, self.begins, "a copy begins where the copied slot does");
         connection.drop_slot(&self.name)?;
+        if self.failover {
+            connection.follow_failover(slot)?;
+        }
         Ok(begins)
     }
 }
@@ -48,7 +53,10 @@ impl TableRun {
         found: &Found,
     ) -> Result<Lsn, RelayError> {
         let slot = found.plan.config.source.slot.as_str();
-        self.patiently(connection, found, |connection| connection.create_slot_with_snapshot(slot))
+        let failover = found.makes_failover_slot();
+        self.patiently(connection, found, |connection| {
+            connection.create_slot_with_snapshot(slot, failover)
+        })
     }
 
     /// Begins the transaction, with a slot that goes with the connection. `None`: the server has no room for two, and no
@@ -64,7 +72,10 @@ impl TableRun {
             connection.create_temporary_slot_with_snapshot(&name)
         });
         match made {
-            Ok(begins) => Ok(Some(TemporarySlot { name, begins })),
+            Ok(begins) => {
+                let failover = found.makes_failover_slot();
+                Ok(Some(TemporarySlot { name, failover, begins }))
+            }
             Err(RelayError::Control(ControlError::NoFreeSlot { .. })) => {
                 connection.simple_query("ROLLBACK")?;
                 Ok(None)

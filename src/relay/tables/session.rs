@@ -23,7 +23,9 @@ use postrider_core::progress::{BackfillProgress, Lineage, RowCursor};
 use postrider_core::session::{End, Session};
 use postrider_core::supervisor::SessionStart;
 use postrider_kafka::KafkaSink;
-use postrider_postgres::control::{self, ControlError, Inspection, Requirements, TableFacts};
+use postrider_postgres::control::{
+    self, ControlError, FAILOVER_SLOTS_SINCE, Inspection, Requirements, TableFacts,
+};
 use postrider_postgres::wal::{
     Connection, OrderColumn, Positions, ScanRequest, SessionParams, TableScan, TableStream,
     lock_tables,
@@ -49,6 +51,12 @@ impl Found {
     /// Of the tables.
     pub(super) fn oids(&self) -> Vec<u32> {
         self.tables.iter().map(|table| table.facts.oid).collect()
+    }
+
+    /// Whether a slot that is made here is one that standbys copy.
+    pub(super) fn makes_failover_slot(&self) -> bool {
+        let version = self.inspection.server.version_num;
+        self.plan.config.source.failover && version >= FAILOVER_SLOTS_SINCE
     }
 }
 

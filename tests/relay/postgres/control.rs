@@ -38,6 +38,7 @@ fn wanted(slot: &str, create: bool) -> Requirements {
         columns: ["id", "aggregate_id", "event_type", "payload"].map(Wanted::required).to_vec(),
         messages: false,
         create,
+        failover: true,
     }
 }
 

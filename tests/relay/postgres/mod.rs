@@ -3,6 +3,7 @@
 mod control;
 #[cfg(feature = "faults")]
 mod disasters;
+mod failover_slot;
 mod login;
 #[cfg(feature = "faults")]
 mod network;

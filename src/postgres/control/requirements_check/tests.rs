@@ -18,6 +18,7 @@ fn wanted() -> Requirements {
         ],
         messages: false,
         create: false,
+        failover: true,
     }
 }
 

@@ -9,21 +9,27 @@ use postrider_core::lsn::Lsn;
 impl<T: Transport> Connection<T> {
     /// Creates a slot for pgoutput. The open transaction, which must be REPEATABLE READ and have done nothing yet,
     /// sees from now on what had committed where the slot begins, which is returned, and nothing else. Waits for
-    /// transactions that are open; 25001 or so if the transaction is not of that kind.
-    pub fn create_slot_with_snapshot(&mut self, slot: &str) -> Result<Lsn, WalError> {
-        self.create_slot(slot, "")
+    /// transactions that are open; 25001 or so if the transaction is not of that kind. One for `failover` needs
+    /// PostgreSQL 17.
+    pub fn create_slot_with_snapshot(
+        &mut self,
+        slot: &str,
+        failover: bool,
+    ) -> Result<Lsn, WalError> {
+        let options = if failover { "(SNAPSHOT 'use', FAILOVER true)" } else { "USE_SNAPSHOT" };
+        self.create_slot(slot, "", options)
     }
 
     /// The same of a slot that goes with the connection.
     pub fn create_temporary_slot_with_snapshot(&mut self, slot: &str) -> Result<Lsn, WalError> {
-        self.create_slot(slot, "TEMPORARY ")
+        // The form that every supported version takes.
+        self.create_slot(slot, "TEMPORARY ", "USE_SNAPSHOT")
     }
 
-    fn create_slot(&mut self, slot: &str, kind: &str) -> Result<Lsn, WalError> {
-        // The form that every supported version takes.
+    fn create_slot(&mut self, slot: &str, kind: &str, options: &str) -> Result<Lsn, WalError> {
         let slot = identifier(slot);
         let rows = self.patient_query(&format!(
-            "CREATE_REPLICATION_SLOT {slot} {kind}LOGICAL pgoutput USE_SNAPSHOT"
+            "CREATE_REPLICATION_SLOT {slot} {kind}LOGICAL pgoutput {options}"
         ))?;
         let position = rows.first().and_then(|row| row.get(1)).and_then(Option::as_deref);
         let position = position.and_then(|text| text.parse().ok());
@@ -39,6 +45,12 @@ impl<T: Transport> Connection<T> {
         let position = rows.first().and_then(|row| row.first()).cloned().flatten();
         let position = position.and_then(|text| text.parse().ok());
         position.ok_or(WalError::Protocol("a malformed answer about a copied slot"))
+    }
+
+    /// Makes a slot follow a failover, which a copy does not from the beginning (17 and later).
+    pub fn follow_failover(&mut self, slot: &str) -> Result<(), WalError> {
+        let slot = identifier(slot);
+        self.simple_query(&format!("ALTER_REPLICATION_SLOT {slot} (FAILOVER true)")).map(|_| ())
     }
 
     /// Drops a slot, once nobody uses it.
