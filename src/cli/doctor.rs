@@ -9,6 +9,7 @@ mod apply;
 mod certificates;
 pub(super) mod check;
 mod config;
+mod failover;
 mod fix;
 pub(super) mod kafka;
 mod partitioner;

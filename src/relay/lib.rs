@@ -29,6 +29,7 @@ mod clock;
 pub mod compare;
 mod control;
 mod error;
+mod failover_remarks;
 mod failure;
 mod frame_source;
 mod hot;

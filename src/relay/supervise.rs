@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::bootstrap::Bootstrap;
 use crate::error::RelayError;
+use crate::failover_remarks;
 use crate::plan::{Plan, PreparedSession};
 use crate::poll;
 use crate::publication_changes::PublicationChanges;
@@ -153,7 +154,10 @@ impl Relay {
             self.bootstrap.arrange(&self.sessions.plan, &client, &wanted).await?;
         }
         let inspection = control::preflight(&client, &wanted, self.known.as_ref()).await?;
-        self.known.get_or_insert_with(|| Known::of(&inspection));
+        if self.known.is_none() {
+            self.known = Some(Known::of(&inspection));
+            failover_remarks::remark(&client, &self.sessions.plan, &inspection).await;
+        }
         if self.sessions.options.once && self.sessions.supervisor.target().is_none() {
             self.sessions.supervisor.end_at(control::current_flush_lsn(&client).await?);
         }

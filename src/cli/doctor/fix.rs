@@ -40,6 +40,8 @@ pub(super) enum Place {
     Replication,
     /// The machine of the Postgres server.
     Server,
+    /// A standby of it: the database `postgres`, or its machine.
+    Standby,
     /// A machine with Kafka's tools.
     Kafka,
     /// The machine of the relay.
@@ -52,6 +54,7 @@ impl Place {
             Self::Database => "database",
             Self::Replication => "replication",
             Self::Server => "server",
+            Self::Standby => "standby",
             Self::Kafka => "kafka",
             Self::Relay => "relay",
         }
@@ -67,7 +70,7 @@ pub(super) struct FixStep {
 }
 
 /// What stands in steps for what only the operator knows.
-const PLACEHOLDERS: [&str; 12] = [
+const PLACEHOLDERS: [&str; 13] = [
     "BROKER",
     "DATA_DIRECTORY",
     "NAME",
@@ -80,6 +83,7 @@ const PLACEHOLDERS: [&str; 12] = [
     "CERTIFICATE_FILE",
     "KEY_FILE",
     "KEYSTORE_FILE",
+    "PRIMARY_CONNINFO",
 ];
 
 /// Restarts a Postgres server.
@@ -115,6 +119,18 @@ impl Fix {
             text,
         });
         Self { steps: steps.collect(), text }
+    }
+
+    /// Statements at a standby, each to its semicolon, and its restart if they need one.
+    pub(super) fn standby(statements: &str, restart: bool) -> Self {
+        let begun = Self::from(format!("at the standby: {statements}"));
+        let add = |fix: Self, text| fix.then(StepKind::Sql, Place::Standby, text);
+        let fix = split(statements).into_iter().fold(begun, add);
+        if restart {
+            let restarted = fix.say(" then restart it: ");
+            return restarted.then(StepKind::Shell, Place::Standby, RESTART);
+        }
+        fix
     }
 
     /// A command of this program.

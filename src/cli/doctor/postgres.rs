@@ -13,11 +13,11 @@ use super::check::Check;
 use super::fix::Fix;
 use super::relay::SlotReader;
 use super::selection::Selection;
-use super::{LIMIT, pruning, server, source};
+use super::{LIMIT, failover, pruning, server, source};
 use crate::failure::CommandFailure;
 use crate::route;
 use postrider_config::SourceMode;
-use postrider_postgres::control::{self, Client, ControlError};
+use postrider_postgres::control::{self, Client, ControlError, FAILOVER_SLOTS_SINCE};
 use postrider_postgres::libpq::{ConnectInfo, HostAddress};
 use postrider_postgres::wal::{Connection, SessionParams};
 use postrider_relay::{Plan, RelayError};
@@ -90,6 +90,9 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
         Ok(Err(failure)) => checks.extend(Check::failed("postgres.source", failure)),
         Err(_) => checks.push(Check::unknown("postgres.others", no_answer())),
     }
+    if !is_polled && selection.has_failover() {
+        checks.extend(failovers(plan, &client, &deadline).await);
+    }
     // Behind what counts the connections of others.
     if !is_polled && selection.has("postgres.replication") {
         checks.push(replication(&client, &deadline).await);
@@ -119,7 +122,8 @@ fn of_stream(id: &str) -> bool {
         "postgres.senders_free",
         "postgres.wal_sender_timeout",
     ];
-    id.starts_with("publication.") || id.starts_with("slot.") || OTHERS.contains(&id)
+    const GROUPS: [&str; 3] = ["publication.", "slot.", "failover."];
+    GROUPS.iter().any(|group| id.starts_with(group)) || OTHERS.contains(&id)
 }
 
 /// Whether a replication connection is let in, which pg_hba.conf and poolers decide apart from others.
@@ -147,6 +151,24 @@ async fn replication(client: &Client, deadline: &Deadline) -> Check {
             format!("{} to a replication connection", no_answer()),
             "connect to Postgres itself: poolers such as PgBouncer in front of it do not replicate",
         ),
+    }
+}
+
+/// What a failover would do to the slot: asked of every host of source.url.
+async fn failovers(plan: &Plan, client: &Client, deadline: &Deadline) -> Vec<Check> {
+    let source = &plan.config.source;
+    let looked = async {
+        let server = control::server(client).await?;
+        if server.version_num < FAILOVER_SLOTS_SINCE {
+            return Ok(Vec::new());
+        }
+        let facts = control::failover(client, &source.connect, &source.slot).await?;
+        Ok::<_, ControlError>(failover::checks(&facts, source.failover))
+    };
+    match timeout(deadline.left(), looked).await {
+        Ok(Ok(checks)) => checks,
+        Ok(Err(error)) => vec![Check::unknown("failover.awaited", error.to_string())],
+        Err(_) => vec![Check::unknown("failover.awaited", no_answer())],
     }
 }
 
@@ -188,7 +210,6 @@ async fn inspected(
     let facts = control::health(client, &wanted).await?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let around = server::Around {
-        slot: &wanted.slot,
         tables: &wanted.tables,
         is_remote: is_remote(client.server()),
         now_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX),

@@ -10,7 +10,7 @@ use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 
 /// Every id, in the order in which checks are printed.
-pub(super) const IDS: [&str; 69] = [
+pub(super) const IDS: [&str; 77] = [
     "config.valid",
     "config.others",
     "config.connection_string",
@@ -69,6 +69,14 @@ pub(super) const IDS: [&str; 69] = [
     "slot.lag",
     "slot.failover",
     "slot.catalog_age",
+    "failover.awaited",
+    "failover.standby_slot",
+    "failover.feedback",
+    "failover.sync",
+    "failover.database",
+    "failover.wal_level",
+    "failover.copy",
+    "failover.host",
     "rows.deliverable",
     "progress.position",
     "kafka.reachable",
@@ -93,11 +101,12 @@ pub(super) const TOPIC_IDS: [&str; 7] = [
 ];
 
 /// What everything on the side of Postgres begins with.
-const OF_POSTGRES: [&str; 10] = [
+const OF_POSTGRES: [&str; 11] = [
     "postgres.",
     "publication.",
     "table.",
     "slot.",
+    "failover.",
     "rows.",
     "relay.",
     "host.clock",
@@ -116,7 +125,7 @@ const BLOCKERS: [(&str, &[&str]); 9] = [
     ("postgres.source", &OF_POSTGRES),
     ("table.exists", &["table."]),
     ("publication.exists", &["publication."]),
-    ("slot.exists", &["slot.", "progress.position"]),
+    ("slot.exists", &["slot.", "failover.", "progress.position"]),
     ("kafka.reachable", &OF_KAFKA),
 ];
 
@@ -148,6 +157,11 @@ impl<'a> Selection<'a> {
     fn has_any(self, prefixes: &[&str]) -> bool {
         let fits = |id: &&str| prefixes.iter().any(|prefix| id.starts_with(prefix));
         ids().filter(fits).any(|id| self.has(id))
+    }
+
+    /// Whether a check asks every host of the connection string.
+    pub(super) fn has_failover(self) -> bool {
+        self.has_any(&["slot.failover", "failover."])
     }
 
     /// Whether a check needs the server.

@@ -3,18 +3,17 @@
 //! Input: [`HealthFacts`] and an [`Inspection`]. Output: checks. Pure, but for the clock that is given to it.
 
 use super::check::{Check, bytes, duration, identifier};
-use super::fix::{Fix, Place, StepKind};
+use super::fix::Fix;
 use postrider_core::outbox::TableName;
 use postrider_postgres::control::{
-    HealthFacts, IdleSlot, Inspection, OpenTransaction, ServerLimits, SlotHealth, TableHealth,
+    FAILOVER_SLOTS_SINCE, HealthFacts, IdleSlot, Inspection, OpenTransaction, ServerLimits,
+    SlotHealth, TableHealth,
 };
 
 /// The first supported version that tells how much WAL a slot may retain.
 const LIMITS_SINCE: i32 = 130_000;
 /// The oldest version that PostgreSQL's developers still maintain.
 const MAINTAINED_SINCE: i32 = 140_000;
-/// The first version with slots that follow a failover.
-const FAILOVER_SLOTS_SINCE: i32 = 170_000;
 /// A transaction that is open for longer, in seconds, is told.
 const OPEN_MAX: i64 = 3_600;
 /// The same while more than [`HELD_BACK_MAX`] is kept for one.
@@ -36,8 +35,6 @@ const DEAD_MIN: i64 = 100_000;
 
 /// What is judged besides [`HealthFacts`].
 pub(super) struct Around<'a> {
-    /// The slot.
-    pub(super) slot: &'a str,
     /// The outbox tables, in the order of the facts.
     pub(super) tables: &'a [TableName],
     /// Whether the server is on another machine.
@@ -52,7 +49,7 @@ pub(super) fn checks(
     inspection: &Inspection,
     around: &Around<'_>,
 ) -> Vec<Check> {
-    let Around { slot: name, tables, is_remote, now_us } = *around;
+    let Around { tables, is_remote, now_us } = *around;
     let version = inspection.server.version_num;
     let (limits, slot) = (&facts.limits, facts.slot.as_ref());
     let mut checks = vec![
@@ -69,9 +66,9 @@ pub(super) fn checks(
         retention_limit(limits, version),
         retention(slot),
         lag(slot, reader(inspection).as_deref()),
-        failover(limits, slot, version, name),
         catalog_age(slot),
     ];
+    checks.extend(failover(limits, slot, version));
     for (name, table) in tables.iter().zip(&facts.tables) {
         let role = &inspection.server.role;
         checks.extend(table.iter().flat_map(|table| of_table(name, table, role)));
@@ -329,55 +326,25 @@ fn lag(slot: Option<&SlotHealth>, reader: Option<&str>) -> Check {
     }
 }
 
-fn failover(limits: &ServerLimits, slot: Option<&SlotHealth>, version: i32, name: &str) -> Check {
+/// From PostgreSQL 17 on, [`super::failover`] says more.
+fn failover(limits: &ServerLimits, slot: Option<&SlotHealth>, version: i32) -> Option<Check> {
     const ID: &str = "slot.failover";
-    let Some(slot) = slot else { return Check::unknown(ID, "there is no slot to look at") };
+    if slot.is_none() {
+        return Some(Check::unknown(ID, "there is no slot to look at"));
+    }
+    if version >= FAILOVER_SLOTS_SINCE {
+        return None;
+    }
     let count = match limits.standbys {
+        0 => return Some(Check::pass(ID, "no standby streams from this server")),
         1 => "1 standby".to_owned(),
         standbys => format!("{standbys} standbys"),
     };
-    let awaited = limits.awaited_slots.as_deref().unwrap_or_default();
-    let follow = format!("ALTER_REPLICATION_SLOT {} (FAILOVER true);", identifier(name));
-    match (limits.standbys, slot.failover) {
-        (0, _) => Check::pass(ID, "no standby streams from this server"),
-        (_, Some(true)) if awaited.trim().is_empty() => {
-            let slots = match limits.standby_slots.as_slice() {
-                [] => "SLOT_OF_THE_STANDBY".to_owned(),
-                slots => slots.join(", "),
-            };
-            Check::warn(
-                ID,
-                format!(
-                    "{count}, and the relay may deliver what they do not have yet: synchronized_standby_slots is empty"
-                ),
-                Fix::sql(format!(
-                    "ALTER SYSTEM SET synchronized_standby_slots = '{slots}'; SELECT pg_reload_conf();"
-                )),
-            )
-        }
-        (_, Some(true)) => Check::pass(
-            ID,
-            format!(
-                "the slot is made to follow a failover to {awaited}, with sync_replication_slots = on there"
-            ),
-        ),
-        _ if version < FAILOVER_SLOTS_SINCE => Check::warn(
-            ID,
-            format!("{count}, and slots do not follow a failover before PostgreSQL 17"),
-            Fix::postrider("postrider repair").told_as("after a failover: postrider repair"),
-        ),
-        _ => {
-            Check::warn(
-                ID,
-                format!(
-                    "{count}, and the slot does not follow a failover (sync_replication_slots = on at the standbys)"
-                ),
-                Fix::from("with the relay stopped, over a replication connection: ")
-                    .say(&follow)
-                    .then(StepKind::Sql, Place::Replication, follow),
-            )
-        }
-    }
+    Some(Check::warn(
+        ID,
+        format!("{count}, and slots do not follow a failover before PostgreSQL 17"),
+        Fix::postrider("postrider repair").told_as("after a failover: postrider repair"),
+    ))
 }
 
 fn catalog_age(slot: Option<&SlotHealth>) -> Check {

@@ -53,10 +53,6 @@ pub struct ServerLimits {
     pub wal_max_mib: i64,
     /// Servers that stream from this one, without readers of logical slots and programs that archive or copy it.
     pub standbys: i64,
-    /// `synchronized_standby_slots`, by which the relay waits for standbys (17 and later).
-    pub awaited_slots: Option<String>,
-    /// Physical slots that are read, which standbys are behind.
-    pub standby_slots: Vec<String>,
 }
 
 /// A transaction that has not ended.
@@ -92,8 +88,6 @@ pub struct SlotHealth {
     pub safe_bytes: Option<i64>,
     /// Whether the server has given it up.
     pub is_lost: bool,
-    /// Whether standbys keep a copy of it (17 and later).
-    pub failover: Option<bool>,
     /// How many transactions ago the catalog is kept for it.
     pub catalog_age: Option<i64>,
 }
@@ -163,10 +157,7 @@ async fn limits(client: &Client) -> Result<ServerLimits, ControlError> {
                 WHERE coalesce(r.state, 'streaming') NOT IN ('startup', 'backup') \
                 AND coalesce(r.application_name, '') NOT IN ('pg_receivewal', 'pg_basebackup') \
                 AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s \
-                    WHERE s.active_pid = r.pid AND s.slot_type = 'logical')), \
-            current_setting('synchronized_standby_slots', true), \
-            ARRAY(SELECT slot_name::text FROM pg_catalog.pg_replication_slots \
-                WHERE active AND slot_type = 'physical' ORDER BY 1)";
+                    WHERE s.active_pid = r.pid AND s.slot_type = 'logical'))";
     let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
     Ok(ServerLimits {
         now_us: get(&row, 0)?,
@@ -177,8 +168,6 @@ async fn limits(client: &Client) -> Result<ServerLimits, ControlError> {
         idle_slot_timeout: get(&row, 7)?,
         wal_max_mib: get(&row, 8)?,
         standbys: get(&row, 9)?,
-        awaited_slots: get(&row, 10)?,
-        standby_slots: get(&row, 11)?,
     })
 }
 
@@ -246,7 +235,7 @@ async fn slot(client: &Client, slot: &str) -> Result<Option<SlotHealth>, Control
              (to_jsonb(s)->>'safe_wal_size')::bigint, \
              coalesce(to_jsonb(s)->>'wal_status' = 'lost', false) \
                  OR to_jsonb(s)->>'invalidation_reason' IS NOT NULL, \
-             (to_jsonb(s)->>'failover')::bool, age(catalog_xmin)::bigint \
+             age(catalog_xmin)::bigint \
          FROM pg_catalog.pg_replication_slots s WHERE slot_name = $1::text"
     );
     let row = client.run(DOING, client.sql().query_opt(&sql, &[&slot])).await?;
@@ -256,8 +245,7 @@ async fn slot(client: &Client, slot: &str) -> Result<Option<SlotHealth>, Control
             lag_bytes: get(&row, 1)?,
             safe_bytes: get(&row, 2)?,
             is_lost: get(&row, 3)?,
-            failover: get(&row, 4)?,
-            catalog_age: get(&row, 5)?,
+            catalog_age: get(&row, 4)?,
         })
     })
     .transpose()

@@ -13,6 +13,7 @@ mod connect;
 mod encoding;
 mod error;
 mod existing_rows;
+mod failover;
 mod health;
 mod hint_text;
 mod inspect;
@@ -38,6 +39,9 @@ pub use connect::{Client, STATEMENT_LIMIT, connect};
 pub use encoding::stream_encoding;
 pub use error::ControlError;
 pub use existing_rows::RowsBefore;
+pub use failover::{
+    FailoverAbout, FailoverFacts, FailoverFinding, FailoverFix, failover, failover_of_server,
+};
 pub use health::{
     HealthFacts, IdleSlot, OpenTransaction, ServerLimits, SlotHealth, TableHealth, health,
     limit_waits, table_locks,

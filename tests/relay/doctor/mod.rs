@@ -4,6 +4,7 @@
 mod applied;
 mod brokers;
 mod certificates;
+mod failover;
 mod machine;
 mod running;
 mod server;

@@ -12,8 +12,6 @@ const LIMITS: ServerLimits = ServerLimits {
     idle_slot_timeout: None,
     wal_max_mib: 1_024,
     standbys: 0,
-    awaited_slots: None,
-    standby_slots: Vec::new(),
 };
 
 const SLOT: SlotHealth = SlotHealth {
@@ -21,7 +19,6 @@ const SLOT: SlotHealth = SlotHealth {
     lag_bytes: 0,
     safe_bytes: None,
     is_lost: false,
-    failover: None,
     catalog_age: Some(10),
 };
 
@@ -82,28 +79,10 @@ fn transactions_that_are_open_for_long_are_named_with_what_ends_them() {
 #[test]
 fn slots_that_do_not_follow_a_failover_matter_where_there_is_a_standby() {
     let one = ServerLimits { standbys: 1, ..LIMITS };
-    let of = |limits: &ServerLimits, has_copies, version| {
-        let slot = SlotHealth { failover: has_copies, ..SLOT };
-        failover(limits, Some(&slot), version, "my slot")
-    };
-    assert_eq!(of(&LIMITS, Some(false), 170_000).outcome, Outcome::Pass);
-    let left_behind = of(&one, Some(false), 170_000);
-    assert_eq!(left_behind.outcome, Outcome::Warn);
-    assert!(
-        left_behind
-            .fix
-            .unwrap()
-            .text()
-            .contains("ALTER_REPLICATION_SLOT \"my slot\" (FAILOVER true)")
-    );
-    let physical = ServerLimits { standby_slots: vec!["a".to_owned()], ..one.clone() };
-    let unawaited = of(&physical, Some(true), 170_000);
-    assert_eq!(unawaited.outcome, Outcome::Warn, "delivered before a standby has it");
-    assert!(unawaited.fix.unwrap().text().contains("synchronized_standby_slots = 'a'"));
-    let awaited = ServerLimits { awaited_slots: Some("a".to_owned()), ..physical };
-    assert_eq!(of(&awaited, Some(true), 170_000).outcome, Outcome::Pass);
-    let early = of(&one, None, 150_000);
+    let early = failover(&one, Some(&SLOT), 160_000).unwrap();
     assert!(early.outcome == Outcome::Warn && early.finding.contains("before PostgreSQL 17"));
+    assert_eq!(failover(&LIMITS, Some(&SLOT), 160_000).unwrap().outcome, Outcome::Pass);
+    assert_eq!(failover(&one, Some(&SLOT), 170_000), None, "all hosts are asked there");
 }
 
 #[test]

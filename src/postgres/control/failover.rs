@@ -1,0 +1,228 @@
+//! Reads what decides whether the slot outlives the loss of its server: settings of the primary, of standbys that the
+//! connection string names, and their copies of the slot.
+//!
+//! Input: a [`Client`], the connection string with all its hosts, the slot's name. Output: [`FailoverFacts`], facts only;
+//! [`FailoverFacts::findings`] judges them. Invariant: nothing is written; `primary_conninfo`, which may hold a password,
+//! does not leave its server; what the role may not see is `None` and not a good value. PostgreSQL 17 and later.
+
+mod findings;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use super::connect::{Client, connect};
+use super::error::ControlError;
+use super::inspect::get;
+use crate::libpq::{ConnectInfo, Endpoint, TargetSessionAttrs};
+
+pub use findings::{FailoverAbout, FailoverFinding, FailoverFix};
+
+const DOING: &str = "looking at what a failover needs";
+/// How long one further host may take to let us in.
+const HOST_LIMIT: Duration = Duration::from_secs(2);
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FailoverFacts {
+    /// The slot's name.
+    pub slot: String,
+    /// Whether the primary was reached; without it nothing is judged.
+    pub has_primary: bool,
+    /// Whether the slot is one that standbys copy; `None` where there is no slot.
+    pub follows: Option<bool>,
+    /// `synchronized_standby_slots` of the primary.
+    pub awaited: Vec<AwaitedSlot>,
+    /// Servers that stream from the primary, as it sees them.
+    pub streaming: Vec<StreamingStandby>,
+    /// Standbys that the connection string names.
+    pub standbys: Vec<StandbyFacts>,
+    /// Hosts of the connection string that let nobody in, with the reason.
+    pub unreached: Vec<(String, String)>,
+}
+
+/// A physical slot that readers of logical slots wait for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AwaitedSlot {
+    /// As it is named.
+    pub name: String,
+    /// Whether there is a physical slot of that name.
+    pub exists: bool,
+    /// Whether a standby reads it.
+    pub is_read: bool,
+}
+
+/// A server that streams from the primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamingStandby {
+    /// Its application name, or its process.
+    pub name: String,
+    /// The physical slot that it reads.
+    pub slot: Option<String>,
+    /// For how long it has streamed, in seconds; `None` if the role may not see it.
+    pub seconds: Option<i64>,
+    /// Whether it says which rows it still needs.
+    pub has_feedback: bool,
+}
+
+/// A standby, as it sees itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StandbyFacts {
+    /// `host:port`.
+    pub endpoint: String,
+    /// `sync_replication_slots`
+    pub syncs_slots: bool,
+    /// `hot_standby_feedback`
+    pub feedback: bool,
+    /// `primary_slot_name`; empty if there is none.
+    pub slot_name: String,
+    /// Whether `primary_conninfo` names a database; `None` if the role may not see it.
+    pub names_database: Option<bool>,
+    /// `wal_level`
+    pub wal_level: String,
+    /// Its own slot of that name.
+    pub copy: Option<SlotCopy>,
+}
+
+/// A slot of a standby.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotCopy {
+    /// Kept in step with the primary's.
+    pub synced: bool,
+    /// It goes when the standby is promoted.
+    pub temporary: bool,
+    /// Why the standby gave it up, if it did.
+    pub invalidation: Option<String>,
+}
+
+/// What the server that was reached knows of it.
+pub async fn failover_of_server(
+    client: &Client,
+    slot: &str,
+) -> Result<FailoverFacts, ControlError> {
+    let mut facts = FailoverFacts { slot: slot.to_owned(), ..FailoverFacts::default() };
+    add(client, &mut facts).await?;
+    Ok(facts)
+}
+
+/// The same, and what the other hosts of the connection string know.
+pub async fn failover(
+    client: &Client,
+    info: &ConnectInfo,
+    slot: &str,
+) -> Result<FailoverFacts, ControlError> {
+    let mut facts = failover_of_server(client, slot).await?;
+    for endpoint in info.endpoints.iter().filter(|endpoint| !is_reached(client, endpoint)) {
+        let mut one = info.clone();
+        one.endpoints = vec![endpoint.clone()];
+        one.target_session_attrs = TargetSessionAttrs::Any;
+        one.connect_timeout =
+            Some(one.connect_timeout.map_or(HOST_LIMIT, |limit| limit.min(HOST_LIMIT)));
+        let looked = async {
+            let client = connect(&one).await?;
+            add(&client, &mut facts).await
+        };
+        if let Err(error) = looked.await {
+            facts.unreached.push((endpoint.to_string(), error.to_string()));
+        }
+    }
+    Ok(facts)
+}
+
+/// Whether it is the host that the session reached.
+fn is_reached(client: &Client, endpoint: &Endpoint) -> bool {
+    client.server().endpoints.iter().any(|reached| reached.to_string() == endpoint.to_string())
+}
+
+/// What this server knows, be it the primary or a standby.
+async fn add(client: &Client, facts: &mut FailoverFacts) -> Result<(), ControlError> {
+    const SQL: &str = "SELECT pg_catalog.pg_is_in_recovery()";
+    let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
+    if get(&row, 0)? {
+        facts.standbys.push(standby(client, &facts.slot).await?);
+        return Ok(());
+    }
+    facts.has_primary = true;
+    facts.follows = follows(client, &facts.slot).await?;
+    facts.awaited = awaited(client).await?;
+    facts.streaming = streaming(client).await?;
+    Ok(())
+}
+
+async fn follows(client: &Client, slot: &str) -> Result<Option<bool>, ControlError> {
+    const SQL: &str = "SELECT coalesce((to_jsonb(s)->>'failover')::bool, false) \
+        FROM pg_catalog.pg_replication_slots s WHERE slot_name = $1::text";
+    let row = client.run(DOING, client.sql().query_opt(SQL, &[&slot])).await?;
+    row.map(|row| get(&row, 0)).transpose()
+}
+
+async fn awaited(client: &Client) -> Result<Vec<AwaitedSlot>, ControlError> {
+    const SQL: &str = "\
+        SELECT n.name, s.slot_name IS NOT NULL, coalesce(s.active, false) \
+        FROM (SELECT trim(both ' \"' from name) AS name, place FROM unnest(string_to_array( \
+            current_setting('synchronized_standby_slots', true), ',')) WITH ORDINALITY AS u (name, place)) n \
+        LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = n.name AND s.slot_type = 'physical' \
+        WHERE n.name <> '' ORDER BY n.place";
+    let rows = client.run(DOING, client.sql().query(SQL, &[])).await?;
+    let one =
+        |row| Ok(AwaitedSlot { name: get(row, 0)?, exists: get(row, 1)?, is_read: get(row, 2)? });
+    rows.iter().map(one).collect()
+}
+
+async fn streaming(client: &Client) -> Result<Vec<StreamingStandby>, ControlError> {
+    const SQL: &str = "\
+        SELECT coalesce(nullif(r.application_name, ''), 'process ' || r.pid), s.slot_name::text, \
+            extract(epoch FROM clock_timestamp() - r.backend_start)::bigint, \
+            s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL OR r.backend_xmin IS NOT NULL \
+        FROM pg_catalog.pg_stat_replication r \
+        LEFT JOIN pg_catalog.pg_replication_slots s ON s.active_pid = r.pid \
+        WHERE coalesce(r.state, 'streaming') NOT IN ('startup', 'backup') \
+            AND coalesce(r.application_name, '') NOT IN ('pg_receivewal', 'pg_basebackup') \
+            AND s.slot_type IS DISTINCT FROM 'logical' \
+        ORDER BY 1, 2";
+    let rows = client.run(DOING, client.sql().query(SQL, &[])).await?;
+    let one = |row| {
+        Ok(StreamingStandby {
+            name: get(row, 0)?,
+            slot: get(row, 1)?,
+            seconds: get(row, 2)?,
+            has_feedback: get(row, 3)?,
+        })
+    };
+    rows.iter().map(one).collect()
+}
+
+async fn standby(client: &Client, slot: &str) -> Result<StandbyFacts, ControlError> {
+    // A role that may not see the setting gets no row of it.
+    const SQL: &str = "\
+        SELECT coalesce(current_setting('sync_replication_slots', true)::bool, false), \
+            current_setting('hot_standby_feedback')::bool, \
+            coalesce(current_setting('primary_slot_name', true), ''), \
+            (SELECT setting ~ '(^|\\s)dbname\\s*=\\s*[^\\s]' OR setting ~ '^postgres(ql)?://[^/]*/[^?]' \
+                    OR setting ~ '^postgres.*[?&]dbname=[^&]' \
+                FROM pg_catalog.pg_settings WHERE name = 'primary_conninfo'), \
+            current_setting('wal_level')";
+    const COPY: &str = "\
+        SELECT coalesce((to_jsonb(s)->>'synced')::bool, false), temporary, \
+            to_jsonb(s)->>'invalidation_reason' \
+        FROM pg_catalog.pg_replication_slots s WHERE slot_name = $1::text";
+    let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
+    let copy = client.run(DOING, client.sql().query_opt(COPY, &[&slot])).await?;
+    let copy = copy.map(|row| {
+        Ok::<_, ControlError>(SlotCopy {
+            synced: get(&row, 0)?,
+            temporary: get(&row, 1)?,
+            invalidation: get(&row, 2)?,
+        })
+    });
+    let endpoint = client.server().endpoints.first().map(ToString::to_string);
+    Ok(StandbyFacts {
+        endpoint: endpoint.unwrap_or_default(),
+        syncs_slots: get(&row, 0)?,
+        feedback: get(&row, 1)?,
+        slot_name: get(&row, 2)?,
+        names_database: get(&row, 3)?,
+        wal_level: get(&row, 4)?,
+        copy: copy.transpose()?,
+    })
+}
