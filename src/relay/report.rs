@@ -131,6 +131,21 @@ impl Reporter {
         self.current.last_failure = Some(format!("{error}{help}").into());
     }
 
+    /// The server process of our own earlier session still holds the slot, and nobody reads from it.
+    pub(super) fn left_behind(&mut self, pid: i32) {
+        let why = format!(
+            "process {pid} of the server, which streamed to this relay before, still holds the slot; it ends when the \
+             server notices that the connection is gone (wal_sender_timeout), or by SELECT pg_terminate_backend({pid});"
+        );
+        if self.current.state != RelayState::Retrying
+            || self.current.last_failure.as_deref() != Some(&*why)
+        {
+            tracing::info!("{why}");
+            self.current.last_failure = Some(why.into());
+            self.state(RelayState::Retrying);
+        }
+    }
+
     /// The session stops reading and waits for confirmations.
     pub(super) fn draining(&mut self, draining: Draining) {
         let Draining { unconfirmed, grace } = draining;

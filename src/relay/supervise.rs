@@ -31,6 +31,7 @@ use postrider_core::session::{ControlRequest, End};
 use postrider_core::supervisor::NextAction;
 use postrider_kafka::{AtLeastOnceWithProgress, ExactlyOnce, KafkaSink, Producer, SinkError};
 use postrider_postgres::control::{self, Client, ControlError, Inspection, Known, Requirements};
+use standby::Holder;
 
 /// How soon a second signal is noticed while a session opens.
 const STOP_TICK: Duration = Duration::from_millis(20);
@@ -81,6 +82,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
         publication_changes: PublicationChanges::default(),
         in_recovery: false,
         bootstrap: Bootstrap::default(),
+        holder: Holder::default(),
     };
     let sends = relay.sessions.options.acknowledge;
     let work = relay.supervise(open_sink);
@@ -103,6 +105,8 @@ struct Relay {
     in_recovery: bool,
     /// What Kafka was prepared for.
     bootstrap: Bootstrap,
+    /// Who holds the slot, once that is not us.
+    holder: Holder,
 }
 
 impl Relay {
@@ -280,6 +284,7 @@ impl Relay {
             stream = asked.answer(&client, wanted) => stream,
             never = watch::sample(&client, &wanted.slot, &self.sessions.telemetry) => match never {},
         };
+        self.holder.streams(stream);
         let watch = Watch {
             stream,
             in_recovery: self.in_recovery,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rdkafka::mocking::{MockCluster, MockCoordinator};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::delivery::idle::ALL;
@@ -11,7 +12,7 @@ use support::broker::take_down;
 use support::freezing_proxy::FreezingProxy;
 use support::postgres;
 use support::relay_http::RelayHttp;
-use support::wait::within;
+use support::wait::{stays, within};
 
 /// Within this it has to be red.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -103,4 +104,27 @@ fn a_server_that_falls_silent_is_named() {
     let told = within(LIMIT, || Some(red(&face, "state")).filter(|detail| detail.contains(": ")));
     assert!(told.is_some(), "{detail}");
     running.kill();
+}
+
+/// The relay's own walsender holds the slot after the session has given it up: nobody else delivers, and a relay that
+/// called itself a standby would be ready.
+#[test]
+fn a_slot_that_is_held_for_a_session_of_before_is_no_standby() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "ready_left");
+    let slot = stage.slot();
+    stage.sql().run(&format!("ALTER DATABASE {slot} SET wal_sender_timeout = '6s'"));
+    let mut running = stage.relay().allow_log("").run();
+    let face = RelayHttp::of(&mut running);
+    face.wait_ready(200);
+    let walsender = Pid::from_raw(stage.slot_value("active_pid").parse().unwrap()).unwrap();
+    kill_process(walsender, Signal::STOP).unwrap();
+    let process = format!("process {} of the server", walsender.as_raw_nonzero());
+    let named = || Some(red(&face, "state")).filter(|detail| detail.contains(&process));
+    let named = within(LIMIT, named);
+    stays("not ready", Duration::from_secs(3), || face.probe("/readyz").0 == 503);
+    kill_process(walsender, Signal::CONT).unwrap();
+    assert!(named.is_some_and(|detail| detail.contains("pg_terminate_backend")));
+    face.wait_ready(200);
+    running.stop();
 }

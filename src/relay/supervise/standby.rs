@@ -3,8 +3,10 @@
 //! Input: samples of the slot over SQL. Output: the end of the wait, once nobody streams from the slot, the
 //! server does not answer, or the relay is told to stop. Each sample also updates the metrics, and the
 //! position that the other relay has acknowledged. Invariant: one small query at a time, over one
-//! connection.
+//! connection; a slot that the server process of this relay's own earlier session still holds is read by nobody, so
+//! that the relay is no standby, which would be ready.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Relay;
@@ -12,13 +14,56 @@ use crate::error::RelayError;
 use crate::telemetry::RelayState;
 use crate::watch;
 use postrider_postgres::control::{self, Client, ControlError, SlotSample};
+use postrider_postgres::wal::ServerProcess;
+
+/// What is known of who holds the slot.
+#[derive(Debug, Default)]
+pub(super) struct Holder {
+    /// Who streamed to this relay last.
+    ours: Mutex<Option<ServerProcess>>,
+    /// Why the slot cannot be read.
+    why: String,
+}
+
+impl Holder {
+    /// This process of the server streams to us now.
+    pub(super) fn streams(&self, stream: Option<ServerProcess>) {
+        if stream.is_some() {
+            *self.ours.lock().unwrap_or_else(PoisonError::into_inner) = stream;
+        }
+    }
+
+    fn ours(&self) -> Option<ServerProcess> {
+        *self.ours.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Relay {
-    /// The slot is held: says so, once.
+    /// The slot is held: says so, once. After an earlier session of ours the first sample tells by whom.
     pub(super) fn tell_standby(&mut self, error: &RelayError) {
+        self.holder.why = error.to_string();
+        if self.holder.ours().is_none() {
+            self.stands_by();
+        }
+    }
+
+    fn stands_by(&mut self) {
         if self.sessions.telemetry.view().snapshot.state != RelayState::Standby {
-            tracing::info!(slot = self.sessions.plan.config.source.slot, "standby: {error}");
+            let slot = &self.sessions.plan.config.source.slot;
+            tracing::info!(slot, "standby: {}", self.holder.why);
             self.sessions.set_state(RelayState::Standby);
+        }
+    }
+
+    /// What holds the slot: another relay, or what is left of our own session.
+    fn tell_holder(&mut self, slot: &SlotSample) {
+        match self.holder.ours().filter(|ours| slot.is_held_by(*ours)) {
+            None => self.stands_by(),
+            Some(ours) => {
+                if let Some(reporter) = &mut self.sessions.reporter {
+                    reporter.left_behind(ours.pid);
+                }
+            }
         }
     }
 
@@ -42,8 +87,9 @@ impl Relay {
                 slot = Box::pin(self.look_at_slot(client)) => slot,
                 () = told => break,
             };
-            if !matches!(slot, Ok(Some(SlotSample { active_pid: Some(_), .. }))) {
-                break;
+            match slot {
+                Ok(Some(slot)) if slot.active_pid.is_some() => self.tell_holder(&slot),
+                _ => break,
             }
         }
         self.sessions.supervisor.slot_is_free(self.sessions.clock.instant());

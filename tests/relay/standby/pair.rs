@@ -92,7 +92,7 @@ fn without_waiting_a_slot_held_by_ones_own_ghost_is_waited_for() {
     let mut running = relay.expect_log("trying again").start(&["run", "--no-wait"]);
     running.wait_for_log("caught up");
     proxy.haunt();
-    running.wait_for_log("standby:");
+    running.wait_for_log("which streamed to this relay before, still holds the slot");
     running.wait_for_log("\"streaming\"");
     stage.insert("A", 1);
     stage.wait_for_records(1);
