@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly lifecycle package image shop ui-test bench bench-delivery bench-memory faults faults-table
+.PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly lifecycle identity package image shop ui-test bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -99,6 +99,10 @@ nightly: ## what takes hours: disasters in both modes, disturbed ends of transac
 lifecycle: ## what happens around the stream, accounted for: a backfill and a repair that are killed, what replay sends, what verify finds, what prune deletes, rows that are polled; FULL=1 PARTS="backfill verify"
 	@.ci/setup >&2
 	@CI=true FULL=$(FULL) PARTS="$(PARTS)" $(CARGO) test --locked --quiet $(if $(filter 1,$(FULL)),--profile demo) --test long lifecycle
+
+identity: ## logins that change under way: tokens of 20 s, a token endpoint that fails, passwords that are replaced; one line of JSON; FULL=1 PARTS="tokens outages passwords"
+	@.ci/setup >&2
+	@CI=true FULL=$(FULL) PARTS="$(PARTS)" $(CARGO) test --locked --quiet --test long identity
 
 ui-test: ## the dashboard in headless Chromium, in four states; screenshots in .servers/ui/screens (part of test)
 	@.ci/setup >&2

@@ -1,5 +1,5 @@
-//! What takes minutes: disasters, the whole shop under kill -9, Debezium beside Postrider, and what is around the
-//! stream.
+//! What takes minutes: disasters, the whole shop under kill -9, Debezium beside Postrider, what is around the
+//! stream, and logins that change.
 //!
 //! `cargo test --test long NAME` runs those whose names contain `NAME`; all of them, small, without one.
 //! Each prints lines of JSON and fails when what it is for does not hold. Not run by the test harness, so
@@ -7,6 +7,7 @@
 
 mod compare;
 mod crash;
+mod identity;
 mod lifecycle;
 mod shop_chaos;
 
@@ -19,6 +20,7 @@ type Run = (&'static str, fn() -> bool);
 const RUNS: &[Run] = &[
     ("compare_bytes", compare::all),
     ("crash", crash::all),
+    ("identity", identity::all),
     ("lifecycle", lifecycle::all),
     ("shop_chaos", shop_chaos::all),
 ];

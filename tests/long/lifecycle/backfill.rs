@@ -120,7 +120,7 @@ fn kill_again_and_again(relay: &Relay, scale: &Scale) -> u64 {
     peak_kib
 }
 
-pub(super) fn insert(count: usize) -> String {
+pub(crate) fn insert(count: usize) -> String {
     format!(
         "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, created_at) \
          SELECT 't', n % {KEYS}, 'A', to_jsonb(nextval('numbers')), clock_timestamp() \
@@ -166,15 +166,15 @@ impl Writer {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Account {
+pub(crate) struct Account {
     /// Different rows.
-    pub(super) seen: usize,
-    pub(super) repeated: usize,
-    pub(super) reordered: usize,
+    pub(crate) seen: usize,
+    pub(crate) repeated: usize,
+    pub(crate) reordered: usize,
 }
 
 /// Reads the topic from its beginning. Rows are numbered in the order of their commits.
-pub(super) fn account(bootstrap: &str, name: &str) -> Account {
+pub(crate) fn account(bootstrap: &str, name: &str) -> Account {
     let consumer: BaseConsumer = topic::client(bootstrap).create().unwrap();
     let mut partitions = TopicPartitionList::new();
     let mut left = 0;

@@ -3,7 +3,7 @@
 //! Input: `FULL=1` for the large runs, small ones otherwise; `PARTS`, such as `backfill verify`, for some of them.
 //! Output: lines on stdout, and whether each part did what it is for.
 
-mod backfill;
+pub(crate) mod backfill;
 mod poll;
 mod prune;
 mod repair;

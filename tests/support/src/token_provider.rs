@@ -25,11 +25,16 @@ pub const SECRET: &str = "canary + secret/%";
 /// What the brokers check of a token.
 pub const AUDIENCE: &str = "kafka";
 
+/// What a slow endpoint takes: longer than any answer of the relay's to librdkafka may.
+const SLOW: Duration = Duration::from_secs(2);
+
 /// How the token endpoint behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mood {
     /// It issues tokens.
     Well,
+    /// It issues tokens after some seconds.
+    Slow,
     /// It answers with HTTP status 503.
     Away,
     /// It accepts connections and never answers.
@@ -124,7 +129,10 @@ impl Shared {
                 respond(&mut stream, "401 Unauthorized", r#"{"error":"invalid_client"}"#)
             }
             Mood::Lying => respond(&mut stream, "200 OK", &self.issue(true)),
-            Mood::Well => {
+            Mood::Slow | Mood::Well => {
+                if mood == Mood::Slow {
+                    let_pass(SLOW, "an endpoint that takes its time");
+                }
                 self.issued.fetch_add(1, Ordering::Relaxed);
                 respond(&mut stream, "200 OK", &self.issue(false))
             }
