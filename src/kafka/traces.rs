@@ -22,8 +22,11 @@ use postrider_core::route::{RejectionCode, TraceContext, content_of};
 /// Rows that may wait for the brokers: more than are under way at the greatest rate for ten seconds.
 const WAITING_MAX: usize = 4_096;
 
-/// Rows that may wait to be exported, at some 200 bytes each.
+/// Rows that may wait to be exported, at some 400 bytes each at most.
 const QUEUE_ROWS: usize = 4_096;
+
+/// A name of a type is shorter; a row may have written anything there, as large as a record may be.
+const EVENT_TYPE_BYTES_MAX: usize = 200;
 
 /// Headers that tell what kind of event a row is, as relays and Debezium name them.
 const EVENT_TYPE_HEADERS: [&str; 4] = ["event_type", "eventType", "ce_type", "type"];
@@ -39,7 +42,7 @@ pub struct TracedRow {
     pub partition: i32,
     /// Likewise.
     pub offset: i64,
-    /// Of the header that tells it, if one does.
+    /// Of the header that tells it, if one does; its beginning, where it is long.
     pub event_type: Option<String>,
     /// Where the transaction's commit is in the log, as bytes.
     pub lsn: u64,
@@ -210,7 +213,10 @@ impl TracedRows {
             topic: record.topic.to_owned(),
             partition: 0,
             offset: 0,
-            event_type: event_type.map(str::to_owned),
+            event_type: event_type.map(|text| {
+                let end = text.floor_char_boundary(EVENT_TYPE_BYTES_MAX);
+                text.get(..end).unwrap_or_default().to_owned()
+            }),
             lsn: position.commit_lsn.get(),
             committed_us: position.commit_time.unix_us(),
             confirmed_us: 0,

@@ -123,6 +123,27 @@ fn a_collector_that_is_away_or_silent_delays_no_row_and_spans_are_counted() {
     }
 }
 
+/// A row may have anything where the type of its event is looked for: while a collector is away, thousands of rows wait.
+#[test]
+fn g3_a_long_type_is_cut_in_the_span() {
+    let collector = Collector::start();
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "traces_long");
+    let relay = stage.relay().set("traces.endpoint", &collector.endpoint());
+    let mut running = relay.set("route.headers", "payload:eventType").run();
+    let face = RelayHttp::of(&mut running);
+    face.wait_ready(200);
+    stage.sql().run(&format!(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, traceparent) \
+         VALUES ('t', 'k', 'A', to_jsonb(repeat('é', 100000)), '00-{TRACE}-{PARENT}-01')"
+    ));
+    exported(1, &face);
+    let spans = collector.spans();
+    let kind = &spans[0].attributes["postrider.event_type"];
+    assert!((190..=200).contains(&kind.len()) && kind.ends_with('é'), "{}", kind.len());
+    running.stop();
+}
+
 #[test]
 fn without_a_collector_nothing_is_traced() {
     let mock = MockCluster::new(1).unwrap();
