@@ -168,7 +168,7 @@ fn trace(plan: &mut Plan, telemetry: &Telemetry) -> Option<TraceExport> {
             return None;
         }
     };
-    let endpoint = settings.endpoint().to_string();
+    let endpoint = settings.shown();
     match settings.start(telemetry.build()) {
         Ok((traces, export)) => {
             tracing::info!(endpoint, "tracing rows to an OpenTelemetry collector");

@@ -45,9 +45,9 @@ pub struct TraceSettings {
 }
 
 impl std::fmt::Debug for TraceSettings {
-    /// Without headers, which may hold a secret.
+    /// Without headers and a query, which may hold a secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TraceSettings").field("endpoint", &self.endpoint).finish_non_exhaustive()
+        f.debug_struct("TraceSettings").field("endpoint", &self.shown()).finish_non_exhaustive()
     }
 }
 
@@ -108,9 +108,10 @@ impl TraceSettings {
         Ok(Some(Self { endpoint, headers, timeout, per_second, service, attributes }))
     }
 
-    /// Where spans go.
-    pub const fn endpoint(&self) -> &Uri {
-        &self.endpoint
+    /// Where spans go, without a query, which may hold a secret.
+    pub fn shown(&self) -> String {
+        let whole = self.endpoint.to_string();
+        whole.split('?').next().unwrap_or_default().to_owned()
     }
 
     /// Starts the thread; the rows to trace are those of clients that have these [`Traces`].
@@ -218,7 +219,7 @@ impl Work {
                         let text = format!("the OpenTelemetry collector takes no spans: {error}");
                         if throttle.admit(&text, Instant::now()).is_some() {
                             tracing::warn!(
-                                endpoint = %endpoint,
+                                endpoint = self.settings.shown(),
                                 spans = batch.len(),
                                 help = "rows are delivered all the same; look at the collector and at \
                                         traces.endpoint, which must take OTLP over HTTP (usually port 4318)",
@@ -328,5 +329,13 @@ mod tests {
         let expected = ("deployment.environment".to_owned(), "test".to_owned());
         assert_eq!(settings.attributes, [expected]);
         assert!(!format!("{settings:?}").contains("planted"));
+    }
+
+    #[test]
+    fn a_query_is_sent_and_not_shown() {
+        let named = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://two/spans?token=planted");
+        let settings = settings(None, &[named]).unwrap().unwrap();
+        assert_eq!(settings.endpoint.query(), Some("token=planted"), "it is sent");
+        assert_eq!(settings.shown(), "https://two/spans");
     }
 }
