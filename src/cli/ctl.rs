@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::{CommandFailure, Diagnostic};
+use super::failure::{CommandFailure, Diagnostic, printable};
 use super::status::relay::reachable;
 use postrider_config::Config;
 use postrider_relay::admin::read_token;
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &CtlArgs, context: &Context) -> Result<ExitCode, Command
     }
     answer.check()?;
     if !context.json() {
-        context.print(&told(command, &answer.body))?;
+        context.print(&printable(&told(command, &answer.body)))?;
     }
     if let CtlCommand::Drain { wait: true } = command {
         way.wait_end(Duration::from_secs(answer.number("grace_seconds")) + END)?;

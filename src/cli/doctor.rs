@@ -31,7 +31,7 @@ use tokio::time::timeout;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::CommandFailure;
+use super::failure::{CommandFailure, printable};
 use super::prune;
 use super::status::relay::{RelayFacts, Silence, relay_facts};
 use apply::FixPlan;
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     // The plan comes before the deed.
     if !context.json() {
         let lines = plan.creates.iter().map(|object| format!("to be created: {object}\n"));
-        context.print(&lines.collect::<String>())?;
+        context.print(&printable(&lines.collect::<String>()))?;
     }
     let (created, made) =
         if plan.is_empty() { (Vec::new(), Ok(())) } else { plan.execute(&relay, &runtime) };

@@ -226,7 +226,7 @@ impl Diagnostic {
 }
 
 /// Text without control characters, so that a server's words cannot steer the terminal.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 

@@ -15,7 +15,7 @@ use clap::Args;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::CommandFailure;
+use super::failure::{CommandFailure, printable};
 use gather::Status;
 
 /// `status [--watch [DURATION]]`
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<ExitCode, Comm
             context.print_json(&status.to_json())?;
         } else {
             let clear = if args.watch.is_some() && context.color_stdout() { CLEAR } else { "" };
-            context.print(&format!("{clear}{}", status.to_text()))?;
+            context.print(&format!("{clear}{}", printable(&status.to_text())))?;
         }
         let Some(pause) = args.watch else {
             return Ok(if status.is_sound() { ExitCode::Ok } else { ExitCode::CheckFailed });

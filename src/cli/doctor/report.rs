@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::apply::FixPlan;
 use super::check::{Check, Outcome};
+use crate::failure::printable;
 
 /// See the module.
 pub(super) struct Report {
@@ -35,13 +36,18 @@ impl Report {
         for check in checks {
             let (begin, end) = if color { colors(check.outcome) } else { ("", "") };
             let label = check.outcome.label();
-            let _ = write!(out, "{begin}{label}{end}  {:width$}  {}", check.id, check.finding);
+            let _ = write!(
+                out,
+                "{begin}{label}{end}  {:width$}  {}",
+                check.id,
+                printable(&check.finding)
+            );
             if let Some(code) = check.code {
                 let _ = write!(out, " ({})", code.as_str());
             }
             out.push_str(if check.is_allowed { " (allowed)\n" } else { "\n" });
             if let Some(fix) = &check.fix {
-                let _ = writeln!(out, "      fix: {}", fix.text());
+                let _ = writeln!(out, "      fix: {}", printable(fix.text()));
             }
         }
         let _ = writeln!(
@@ -94,7 +100,7 @@ pub(super) fn fix_text(plan: &FixPlan, left: &[&str], created: Option<&[String]>
         Some([]) => out.push_str("nothing was created\n"),
         Some(_) => {}
     }
-    out
+    printable(&out)
 }
 
 const fn colors(outcome: Outcome) -> (&'static str, &'static str) {
@@ -134,5 +140,7 @@ mod tests {
         assert!(report.to_text(false).contains("FAIL  a.longer  broken (allowed)\n"));
         assert_eq!(report.to_json()["checks"][1]["allowed"], true);
         assert!(report.to_text(true).contains("\x1b[1;31mFAIL\x1b[0m"));
+        let named = Check::fail("a.b", "transaction `\x1b[2J`", "ROLLBACK PREPARED '\x1b[2J'");
+        assert!(!Report { checks: vec![named] }.to_text(false).contains('\x1b'));
     }
 }

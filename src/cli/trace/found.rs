@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::records::{Found, Letter, Place, Record, Records};
+use crate::display_bytes::shown;
 use postrider_core::route::rfc3339;
 
 /// A row in a table.
@@ -153,10 +154,11 @@ impl Trace {
 
     /// For people.
     pub(super) fn to_text(&self) -> String {
-        let mut out = format!("{}  {}\n", self.id, self.state().word());
+        let mut out = format!("{}  {}\n", text(&self.id), self.state().word());
         for row in &self.rows {
             let written = row.written_ms.map(|ms| format!(", written {}", rfc3339(ms)));
-            let _ = writeln!(out, "  row          {}{}", row.table, written.unwrap_or_default());
+            let _ =
+                writeln!(out, "  row          {}{}", text(&row.table), written.unwrap_or_default());
             let _ = match &self.slot {
                 Slot::None => Ok(()),
                 Slot::Alive(slot) if row.is_passed => {
@@ -170,9 +172,9 @@ impl Trace {
                 }
             };
             if let Some(rejection) = &row.rejection {
-                let _ = writeln!(out, "  route        rejected today: {rejection}");
+                let _ = writeln!(out, "  route        rejected today: {}", text(rejection));
             } else if let Some(topic) = &row.topic {
-                let _ = writeln!(out, "  route        topic `{topic}` today");
+                let _ = writeln!(out, "  route        topic `{}` today", text(topic));
             } else {
                 let _ = writeln!(out, "  route        a rule leaves it out today");
             }
@@ -180,26 +182,31 @@ impl Trace {
         for record in &self.records.delivered {
             let _ = write!(out, "  record       {}", told(&record.place));
             if let Some(position) = &record.position {
-                let _ = write!(out, ", postrider-lsn {position}");
+                let _ = write!(out, ", postrider-lsn {}", text(position));
             }
             if let Some(origin) = &record.origin {
-                let _ = write!(out, ", sent by {origin}");
+                let _ = write!(out, ", sent by {}", text(origin));
             }
             out.push('\n');
         }
         for letter in &self.records.letters {
             let Letter { place, code, reason, meant_for, is_retried } = letter;
-            let _ = write!(out, "  dead letter  {}: {code}, {reason}", told(place));
+            let _ = write!(out, "  dead letter  {}: {}, {}", told(place), text(code), text(reason));
             if *is_retried {
                 out.push_str("; sent again");
             }
             if let Some(topic) = meant_for {
-                let _ = write!(out, " (topic `{topic}`)");
+                let _ = write!(out, " (topic `{}`)", text(topic));
             }
             out.push('\n');
         }
         out
     }
+}
+
+/// What a row or a record says, which may be meant for the terminal.
+fn text(written: &str) -> String {
+    shown(Some(written.as_bytes()), "")
 }
 
 fn told(place: &Place) -> String {
@@ -277,6 +284,26 @@ mod tests {
             Found::from([("7".to_owned(), Records { delivered: vec![record()], letters: vec![] })]);
         let traces = Trace::all(&ids, &BTreeMap::new(), &found, &Slot::None);
         assert!(traces.iter().all(|trace| trace.state() == State::Delivered), "{traces:?}");
+    }
+
+    #[test]
+    fn what_a_row_says_does_not_reach_the_terminal_as_it_is() {
+        const TITLE: &str = "\u{1b}]0;x\u{7}\nforged";
+        let meant_for = Some(TITLE.to_owned());
+        let letter =
+            Letter { code: TITLE.to_owned(), reason: TITLE.to_owned(), meant_for, ..letter() };
+        let some = || Some(TITLE.to_owned());
+        let record = Record { position: some(), origin: some(), ..record() };
+        let mut row = row(true, Some(TITLE));
+        let records = Records { delivered: vec![record], letters: vec![letter] };
+        let routed = trace(vec![row.clone()], records.clone()).to_text();
+        row.rejection = some();
+        row.table = TITLE.to_owned();
+        let rejected = trace(vec![row], records).to_text();
+        for text in [routed, rejected] {
+            assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+            assert!(text.lines().all(|line| !line.starts_with("forged")), "{text}");
+        }
     }
 
     #[test]
