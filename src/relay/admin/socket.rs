@@ -1,12 +1,14 @@
 //! The unix socket of the control API.
 //!
-//! Input: a path. Output: a socket there, with mode 0600 before anybody can connect to it by that name. Invariant: one that
+//! Input: a path. Output: a socket there, with mode 0600 before anybody else can connect to it. Invariant: one that
 //! a process listens at is left alone, and what is left of a process that has ended is replaced; what is no socket is
 //! never touched; the file goes with the relay that made it.
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _,
+};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,9 @@ pub enum SocketError {
     /// A process listens there.
     #[error("another process listens at the control socket `{}`", .0.display())]
     Taken(PathBuf),
+    /// What is there cannot be asked.
+    #[error("the control socket `{}` is another user's", .0.display())]
+    Foreign(PathBuf),
     /// Something else has the name.
     #[error("the control socket cannot be `{}`: that is a file or folder, and no socket", .0.display())]
     NoSocket(PathBuf),
@@ -42,6 +47,9 @@ impl SocketError {
                 "give each relay of this machine a socket of its own in http.control.socket"
                     .to_owned()
             }
+            Self::Foreign(_) => "give this relay a socket of its own in http.control.socket; or, if no relay of that user \
+                                 runs any more, remove the file"
+                .to_owned(),
             Self::NoSocket(_) => "set http.control.socket to a path that is free".to_owned(),
             Self::Failed { path, .. } => {
                 let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -79,6 +87,38 @@ impl Drop for Made {
     }
 }
 
+/// Where the socket is made. It goes with the value, and with what is left in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make(path: PathBuf) -> io::Result<Self> {
+        // Of an earlier process of this number, which was killed in the middle.
+        drop(Self(path.clone()));
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.0.join("s"));
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Whether a socket is what is left of a process, by the system's answer to who connects: only then nobody listens.
+fn is_left(path: &Path, answer: io::Result<()>) -> Result<(), SocketError> {
+    let path = path.to_owned();
+    match answer {
+        Ok(()) => Err(SocketError::Taken(path)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(()),
+            io::ErrorKind::PermissionDenied => Err(SocketError::Foreign(path)),
+            _ => Err(SocketError::Failed { path, source: error }),
+        },
+    }
+}
+
 impl ControlSocket {
     /// Makes it, within a runtime.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
@@ -87,23 +127,19 @@ impl ControlSocket {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(SocketError::NoSocket(path.to_owned()));
             }
-            Ok(_) if UnixStream::connect(path).is_ok() => {
-                return Err(SocketError::Taken(path.to_owned()));
-            }
-            Ok(_) => {}
+            Ok(_) => is_left(path, UnixStream::connect(path).map(drop))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
-        // Under a name of its own until only its owner may connect.
+        // In a folder that only its owner enters, until only its owner may connect.
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}", std::process::id()));
-        let name = PathBuf::from(name);
-        let _ = fs::remove_file(&name);
-        let listener = UnixListener::bind(&name).map_err(failed)?;
-        let inode = fs::symlink_metadata(&name).map_err(failed)?.ino();
-        let first = Made { path: name, inode };
-        fs::set_permissions(&first.path, Permissions::from_mode(0o600)).map_err(failed)?;
-        fs::rename(&first.path, path).map_err(failed)?;
+        let folder = Folder::make(PathBuf::from(name)).map_err(failed)?;
+        let first = folder.0.join("s");
+        let listener = UnixListener::bind(&first).map_err(failed)?;
+        fs::set_permissions(&first, Permissions::from_mode(0o600)).map_err(failed)?;
+        let inode = fs::symlink_metadata(&first).map_err(failed)?.ino();
+        fs::rename(&first, path).map_err(failed)?;
         Ok(Self { listener, made: Made { path: path.to_owned(), inode } })
     }
 
@@ -117,5 +153,22 @@ impl ControlSocket {
         let served = http::serve(listener, admin.routes(Access::Socket), shutdown).await;
         drop(made);
         served
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_nobody_listens_at_is_replaced() {
+        use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, WouldBlock};
+        let judged = |answer| is_left(Path::new("/run/x"), answer);
+        let failed = |kind: io::ErrorKind| judged(Err(kind.into()));
+        assert!(failed(ConnectionRefused).is_ok() && failed(NotFound).is_ok());
+        assert!(matches!(judged(Ok(())), Err(SocketError::Taken(_))));
+        let foreign = failed(PermissionDenied).unwrap_err();
+        assert!(matches!(foreign, SocketError::Foreign(_)) && foreign.hint().contains("remove"));
+        assert!(matches!(failed(WouldBlock), Err(SocketError::Failed { .. })), "its queue is full");
     }
 }
