@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::RelayError;
 use crate::plan::Plan;
-use postrider_config::Config;
+use crate::poll;
+use postrider_config::{Config, SourceMode};
 use postrider_postgres::control::{self, ControlError};
 
 /// See the module. Cloning shares it.
@@ -59,15 +60,21 @@ impl Control {
     }
 }
 
-/// Whether the tables have the columns that these routes read, as the start of a session asks, which would end the
-/// relay for want of one.
+/// Whether the tables, and the publication, have what these routes read, as the start of a session asks, which would end
+/// the relay for want of it.
 pub async fn check_columns(config: &Config) -> Result<(), RelayError> {
-    let wanted = Plan::of(config.clone()).requirements()?;
+    let plan = Plan::of(config.clone());
+    if config.source.mode == SourceMode::Poll {
+        return poll::rehearse(&plan).await;
+    }
+    let wanted = plan.requirements()?;
     let client = control::connect(&config.source.connect).await?;
     let inspection = control::inspect(&client, &wanted).await?;
-    let missing = inspection
-        .refusals(&wanted)
-        .into_iter()
-        .find(|refusal| matches!(refusal, ControlError::ColumnsMissing { .. }));
-    missing.map_or(Ok(()), |missing| Err(missing.into()))
+    let refusal = inspection.refusals(&wanted).into_iter().find(|refusal| {
+        matches!(
+            refusal,
+            ControlError::ColumnsMissing { .. } | ControlError::PublicationHidesColumns { .. }
+        )
+    });
+    refusal.map_or(Ok(()), |refusal| Err(refusal.into()))
 }

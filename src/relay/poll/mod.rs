@@ -29,6 +29,7 @@ use postrider_kafka::KafkaSink;
 use postrider_postgres::wal::PollPositions;
 
 pub use session::poll_mark;
+pub(crate) use session::rehearse;
 
 /// What may be in flight of one worker, at least: a record of the usual size.
 const BYTES_MIN: u64 = 1 << 20;

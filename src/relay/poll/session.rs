@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Worker;
 use super::source::PollSource;
+use crate::blocking::run_blocking;
 use crate::coalescing;
 use crate::error::RelayError;
 use crate::plan::Plan;
@@ -99,6 +100,19 @@ impl Worker {
         sessions.owed = sessions.owed.map(|owed| owed.settled(self.marked));
         ended
     }
+}
+
+/// Looks at the database as a session does that begins with this plan, and takes no row.
+pub(crate) async fn rehearse(plan: &Plan) -> Result<(), RelayError> {
+    let Found { plan, params, requests } = find(plan).await?;
+    run_blocking(move || {
+        let mut connection = Connection::open(&plan.config.source.connect, &params)?;
+        prepare_session(&mut connection, None)?;
+        let tables = prepare(&plan.config, requests, &mut connection)?;
+        tables.iter().try_for_each(|table| table.rehearse(&mut connection))
+    })
+    .await??;
+    Ok(())
 }
 
 fn prepare(

@@ -2,6 +2,7 @@
 
 mod control;
 mod pause;
+mod refused;
 mod reload;
 
 use std::path::{Path, PathBuf};

@@ -14,21 +14,21 @@ use support::{kafka, postgres, topic, wait_for};
 const RELOADS: &str = "postrider_config_reloads_total";
 
 /// All that is routed as it is named, but for rows of `A`, which go where `to` says.
-fn routes(stage: &Stage, to: &str) -> String {
+pub(super) fn routes(stage: &Stage, to: &str) -> String {
     let (prefix, to) = (stage.topic(""), stage.topic(to));
     format!(
         "[route]\ntopic = \"{prefix}${{routedByValue}}\"\nrules = [{{ glob = \"A\", topic = \"{to}\" }}]\n"
     )
 }
 
-fn run(relay: &Relay, desk: &Desk) -> (Running, RelayHttp) {
+pub(super) fn run(relay: &Relay, desk: &Desk) -> (Running, RelayHttp) {
     let mut running = relay.start(&with_file(&desk.file()));
     let face = RelayHttp::of(&mut running);
     running.wait_for_log("streaming");
     (running, face)
 }
 
-fn reloads(face: &RelayHttp, outcome: &str) -> u64 {
+pub(super) fn reloads(face: &RelayHttp, outcome: &str) -> u64 {
     face.count(&format!("{RELOADS}{{outcome=\"{outcome}\"}}")).unwrap()
 }
 

@@ -274,6 +274,21 @@ impl PollTable {
         )
     }
 
+    /// Has the server check the statement that takes rows, and what the role may: none is taken, and nothing is locked.
+    pub fn rehearse<T: Transport>(&self, connection: &mut Connection<T>) -> Result<(), WalError> {
+        let nothing = self.take((0, 0), 0);
+        match connection.simple_query(&format!("{nothing}; ROLLBACK")) {
+            Err(WalError::Server(server)) => {
+                let (name, needs) = (self.table.to_string(), self.needs());
+                Err(match PollError::of(("take", &name, &needs), *server) {
+                    Ok(error) => error.into(),
+                    Err(server) => WalError::Server(Box::new(server)),
+                })
+            }
+            answer => answer.map(drop),
+        }
+    }
+
     /// Marks rows of one table or partition that the transaction has locked. Tells how many were marked, and how many
     /// of those still wait.
     pub(super) fn mark(&self, part: u32, places: &str) -> String {
