@@ -30,6 +30,7 @@ use postrider_relay::{
     ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, delivered_tap, run as run_relay,
 };
 
+mod file_watch;
 mod operate;
 mod print;
 mod reload;

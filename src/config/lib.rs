@@ -52,6 +52,8 @@ pub mod typo;
 mod values;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -225,9 +227,22 @@ fn to_mistake(objection: Objection, settings: &BTreeMap<String, Setting>) -> Mis
     Mistake { kind, place, help }
 }
 
+/// A file that has more was put there by mistake, and would take the memory of a relay that runs.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
 fn read_text(path: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })
+    let mut text = String::new();
+    let read = File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+        .and_then(|_| {
+            let is_small = text.len() as u64 <= FILE_BYTES_MAX;
+            let kind = io::ErrorKind::FileTooLarge;
+            is_small.then_some(()).ok_or_else(|| io::Error::new(kind, "it has more than 1 MiB"))
+        });
+    match read {
+        Ok(()) => Ok(text),
+        Err(source) => Err(ConfigError::Unreadable { path: path.to_owned(), source }),
+    }
 }
 
 /// What every option is unless somebody says otherwise.

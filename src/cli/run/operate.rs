@@ -1,13 +1,12 @@
 //! Lets operators act on a relay that runs: SIGHUP, a changed configuration file, and the control API's orders.
 //!
 //! Input: signals, the file's content every two seconds, [`Order`]s. Output: reloads, the log's filter; the control socket.
-//! Invariant: a file is taken for changed once two looks in a row have found the same new content, so that one that is
-//! being written is left alone, however it is replaced; a process without the terminal that it was started from ends, as
-//! it would by the system's default.
+//! Invariant: what a file's system does holds up no order and no signal; a process without the terminal that it was started
+//! from ends, as it would by the system's default.
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -18,6 +17,7 @@ use super::super::codes::ErrorCode;
 use super::super::exit::ExitCode;
 use super::super::failure::CommandFailure;
 use super::super::logs;
+use super::file_watch::FileWatch;
 use super::reload::Reloader;
 use postrider_config::ControlSection;
 use postrider_relay::StopSignal;
@@ -171,60 +171,6 @@ fn set_filter(filter: Option<String>) -> Result<String, String> {
     }
 }
 
-/// A file by its content: editors and Kubernetes put another file in its place, or another folder behind a symbolic link.
-struct FileWatch {
-    path: PathBuf,
-    /// What was read for the configuration in effect, or for one that is refused.
-    seen: Option<Vec<u8>>,
-    /// What the last look has found instead.
-    found: Option<Vec<u8>>,
-    /// When to try again what could not be checked.
-    again: Option<Instant>,
-}
-
-impl FileWatch {
-    fn of(path: PathBuf) -> Self {
-        let seen = std::fs::read(&path).ok();
-        Self { path, seen, found: None, again: None }
-    }
-
-    /// Whether the configuration is to be read again.
-    async fn look(&mut self) -> bool {
-        if self.again.take_if(|at| *at <= Instant::now()).is_some() {
-            return true;
-        }
-        let content = self.content().await;
-        self.judge(content)
-    }
-
-    /// A file that cannot be read is one that is being replaced.
-    fn judge(&mut self, content: Option<Vec<u8>>) -> bool {
-        if content.is_none() || content == self.seen {
-            self.found = None;
-            return false;
-        }
-        if content != self.found {
-            self.found = content;
-            return false;
-        }
-        self.seen = self.found.take();
-        true
-    }
-
-    async fn read_again(&mut self) {
-        let content = self.content().await;
-        if content.is_some() {
-            (self.seen, self.found) = (content, None);
-        }
-    }
-
-    /// Off this thread: a file system may hang.
-    async fn content(&self) -> Option<Vec<u8>> {
-        let path = self.path.clone();
-        tokio::task::spawn_blocking(move || std::fs::read(path).ok()).await.ok().flatten()
-    }
-}
-
 /// SIGHUP, which asks for a reload, or says that the terminal has gone.
 struct Hangup {
     /// `None`: whoever started us has it ignored, as nohup(1) does, or it cannot be received.
@@ -269,26 +215,6 @@ fn is_ignored(status: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_file_has_changed_once_its_new_content_stays() {
-        let mut watch = FileWatch {
-            path: PathBuf::new(),
-            seen: Some(b"one".to_vec()),
-            found: None,
-            again: None,
-        };
-        let mut judge =
-            |content: Option<&str>| watch.judge(content.map(|it| it.as_bytes().to_vec()));
-        // Written in place: empty, then half of it, then whole; or away for a moment.
-        for content in [Some("one"), Some(""), Some("tw"), None, Some("two")] {
-            assert!(!judge(content), "{content:?}");
-        }
-        assert!(judge(Some("two")));
-        assert!(!judge(Some("two")) && !judge(Some("two")), "once");
-        assert!(!judge(Some("one")) && !judge(Some("two")), "and back again");
-        assert!(!judge(Some("one")) && judge(Some("one")));
-    }
 
     #[test]
     fn an_ignored_sighup_stays_ignored() {

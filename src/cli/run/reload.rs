@@ -3,10 +3,11 @@
 //!
 //! Input: the place that the configuration came from, and what is in effect. Output: a [`ReloadReport`]; new routes for
 //! the relay, settings for the dashboard, lines in the log. Invariant: a configuration that is wrong, or that cannot be
-//! checked against the database, changes nothing and ends nothing; what is taken over has passed every check of a start.
+//! checked against the database, changes nothing and ends nothing; nor does a file that is gone, or that nobody answers
+//! for; what is taken over has passed every check of a start.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::codes::ErrorCode;
@@ -15,6 +16,7 @@ use super::super::exit::ExitCode;
 use super::super::failure::{CommandFailure, Diagnostic};
 use super::super::import::load_imported;
 use super::super::logs;
+use super::file_watch::refuse_unfit;
 use super::setting;
 use postrider_config::{Config, Effective, LEVEL, Loaded, is_taken_over, taken_over};
 use postrider_relay::admin::{ReloadError, ReloadReport};
@@ -23,6 +25,9 @@ use postrider_relay::{RelayError, StopSignal, check_columns};
 
 /// How long the database may take to tell its columns.
 const CHECK_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long the files of the configuration may take.
+const READ_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where a configuration comes from.
 #[derive(Debug, Clone)]
@@ -88,10 +93,33 @@ impl Reloader {
         (report, again)
     }
 
-    async fn news(&self) -> Result<News, CommandFailure> {
+    /// What a start would read, from the file that is in effect.
+    async fn read(&self) -> Result<Loaded, CommandFailure> {
         let source = self.source.clone();
-        let read = tokio::task::spawn_blocking(move || source.read()).await;
-        let next = read.map_err(|_| CommandFailure::from(RelayError::Thread))??;
+        let path = source.debezium.clone().or_else(|| self.in_effect.file.clone());
+        let unreadable = |why: String| {
+            let name = path.as_deref().unwrap_or(Path::new("the configuration")).display();
+            let what = format!("cannot read `{name}` again");
+            CommandFailure::new(ExitCode::Config, ErrorCode::FILE_UNREADABLE, what).why(why)
+        };
+        let file = path.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            file.map_or(Ok(()), |file| refuse_unfit(&file)).map(|()| source.read())
+        });
+        let Ok(read) = tokio::time::timeout(READ_LIMIT, reading).await else {
+            return Err(unreadable(format!("no answer within {} s", READ_LIMIT.as_secs())));
+        };
+        let read = read.map_err(|_| CommandFailure::from(RelayError::Thread))?;
+        let next = read.map_err(|error| unreadable(error.to_string()))??;
+        if self.in_effect.file.is_some() && next.file.is_none() {
+            // Between the look at it and the search for it.
+            return Err(unreadable("it is gone".to_owned()));
+        }
+        Ok(next)
+    }
+
+    async fn news(&self) -> Result<News, CommandFailure> {
+        let next = self.read().await?;
         let current = &self.in_effect;
         let config = taken_over(&current.config, &next.config).map_err(|refusal| {
             let failure = CommandFailure::new(ExitCode::Config, ErrorCode::C011, refusal.reason)

@@ -200,10 +200,14 @@ impl Admin {
     ) -> Result<T, Response> {
         let gone = || problem(StatusCode::SERVICE_UNAVAILABLE, "the relay is ending", None);
         let (answer, answered) = oneshot::channel();
-        self.orders.send(order(answer)).await.map_err(|_| gone())?;
-        match tokio::time::timeout(ORDER_LIMIT, answered).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(gone()),
+        // Orders that came before may take as long.
+        let carried_out = async {
+            self.orders.send(order(answer)).await.ok()?;
+            answered.await.ok()
+        };
+        match tokio::time::timeout(ORDER_LIMIT, carried_out).await {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(gone()),
             Err(_) => {
                 let late =
                     format!("no result within {} s; it may still come", ORDER_LIMIT.as_secs());
