@@ -22,6 +22,7 @@ use postrider_config::{Config, Effective, LEVEL, Loaded, is_taken_over, taken_ov
 use postrider_relay::admin::{ReloadError, ReloadReport};
 use postrider_relay::telemetry::{ReloadOutcome, Telemetry};
 use postrider_relay::{RelayError, StopSignal, check_columns};
+use postrider_secrets::mask::mask_sentence;
 
 /// How long the database may take to tell its columns.
 const CHECK_LIMIT: Duration = Duration::from_secs(15);
@@ -199,13 +200,10 @@ fn refused(failure: &CommandFailure, trigger: &str) -> ReloadReport {
             help,
             "the configuration is refused, and the one before stays: {what}"
         );
-        let what = why.map_or_else(|| what.clone(), |why| format!("{what}: {why}"));
-        errors.push(ReloadError {
-            code: code.as_str(),
-            what,
-            place,
-            help: help.map(str::to_owned),
-        });
+        // As the log does by itself.
+        let masked = |text: &str| mask_sentence(text).into_owned();
+        let what = why.map_or_else(|| masked(what), |why| masked(&format!("{what}: {why}")));
+        errors.push(ReloadError { code: code.as_str(), what, place, help: help.map(masked) });
     }
     ReloadReport {
         outcome: ReloadOutcome::Refused,

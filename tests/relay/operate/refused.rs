@@ -152,3 +152,28 @@ fn g4_a_file_that_is_gone_leaves_the_routes_as_they_are() {
     assert!(stage.records().iter().all(|record| record.topic == stage.topic("A")));
     running.stop();
 }
+
+/// What is typed into the wrong field may be a secret: the answer to a reload masks what the log masks.
+#[test]
+fn what_a_reload_refuses_is_answered_without_secrets() {
+    const SECRET: &str = "Pl4nted.S3cret";
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "reload_secret");
+    let desk = Desk::new();
+    desk.write(&routes(&stage, "A"));
+    let relay = desk.controlled(stage.relay().unset("route.topic")).expect_log(REFUSED);
+    let (running, _face) = run(&relay, &desk);
+    for typed in [format!("postgres://app:{SECRET}@db.invalid/shop"), format!("password={SECRET}")]
+    {
+        for section in ["[route]\nkey", "[outbox]\nid", "[route]\nby"] {
+            desk.write(&format!("{section} = \"{typed}\"\n"));
+            let (exit, report) = ctl(&relay, &["reload"]);
+            assert_eq!(exit, 1, "{report}");
+            assert!(!report.to_string().contains(SECRET), "{report}");
+        }
+    }
+    running.signal(Signal::TERM);
+    let outcome = running.outcome();
+    let line = outcome.log.iter().find(|line| line.contains(SECRET));
+    assert!(line.is_none(), "{line:?}");
+}
