@@ -92,8 +92,10 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn make(path: PathBuf) -> io::Result<Self> {
-        // Of an earlier process of this number, which was killed in the middle.
-        drop(Self(path.clone()));
+        // Of an earlier process of this number, which was killed in the middle; a link leads to somebody else's.
+        if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+            drop(Self(path.clone()));
+        }
         fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
@@ -159,6 +161,22 @@ impl ControlSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_is_cleared_and_no_link_is_followed() {
+        let scene = tempfile::tempdir().unwrap();
+        let (path, other) = (scene.path().join("control.1"), scene.path().join("other"));
+        for folder in [&path, &other] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("s"), "").unwrap();
+        }
+        let made = Folder::make(path.clone()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(!path.join("s").exists());
+        drop(made);
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(Folder::make(path.clone()).is_err() && other.join("s").exists());
+    }
 
     #[test]
     fn only_a_socket_that_nobody_listens_at_is_replaced() {
