@@ -52,7 +52,7 @@ codes! {
     P110 P111 P112 P113 P114 P115 P116 P117
     P120
     K001 K002 K003 K004 K005 K006 K007 K008 K009 K010 K011 K012 K013 K014 K016 K017
-    K020 K021 K022 K023 K030 K031 K032 K033 K034 K035 K036 K040 K041 K042 K043 K044
+    K020 K021 K022 K023 K024 K025 K030 K031 K032 K033 K034 K035 K036 K040 K041 K042 K043 K044
     K045
     R001 R002 R003 R004 R005 R006 R007 R010
     D001 D002 D003 D004 D005 D006 D007 D008 D009 D010 D011
@@ -260,6 +260,8 @@ pub(super) const fn sink(error: &SinkError) -> ErrorCode {
         SinkError::Forbidden(_) => ErrorCode::K023,
         SinkError::IdForbidden { .. } => ErrorCode::K036,
         SinkError::BatchRefused { .. } => ErrorCode::BATCH_REFUSED,
+        SinkError::CodecRefused { .. } => ErrorCode::K024,
+        SinkError::NoIdempotence(_) => ErrorCode::K025,
         SinkError::Delivery { .. } => ErrorCode::K008,
         SinkError::NoLogin(_) => ErrorCode::K009,
         SinkError::Ambiguous(_) => ErrorCode::K030,

@@ -92,7 +92,10 @@ impl From<SinkError> for CommandFailure {
     fn from(error: SinkError) -> Self {
         let exit = match error {
             SinkError::Settings(error) => return error.into(),
-            SinkError::Tls(_) | SinkError::NoLogin(_) => ExitCode::Config,
+            SinkError::Tls(_)
+            | SinkError::NoLogin(_)
+            | SinkError::NoIdempotence(_)
+            | SinkError::NoTransactions { .. } => ExitCode::Config,
             SinkError::Authentication(_)
             | SinkError::Unauthorised { .. }
             | SinkError::Forbidden(_)

@@ -34,6 +34,10 @@ const QUIET: Duration = Duration::from_secs(10);
 /// The ends of lines about a connection that was in use.
 const HUNG_UP: [&str; 2] = [" UP -> DOWN", " REAUTH -> DOWN"];
 
+/// In the reason why a producer ends whose brokers offer no InitProducerId (librdkafka 2.12,
+/// `rd_kafka_idemp_broker_any`).
+const NO_PRODUCER_ID: &str = "Idempotent producer not supported by any of the";
+
 /// What to do while no broker answers.
 const OUTAGE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the \
                            network; nothing is lost: the rows wait in Postgres";
@@ -270,6 +274,7 @@ impl ClientEvents {
         Some(match (self.replaced, self.forbidden) {
             (true, _) => SinkError::LoginRevoked(reason),
             (_, true) => SinkError::Forbidden(reason),
+            _ if reason.contains(NO_PRODUCER_ID) => SinkError::NoIdempotence(reason),
             _ => SinkError::Fatal(reason),
         })
     }
@@ -401,6 +406,15 @@ mod tests {
         assert_eq!(events.fatal_reason(), Some(SinkError::Fatal("Broker: Cluster: no PID".into())));
         error(&mut events, Code::ClusterAuthorizationFailed);
         assert!(matches!(events.fatal_reason(), Some(SinkError::Forbidden(_))));
+    }
+
+    #[test]
+    fn brokers_that_give_no_producer_id_are_known_by_the_reason() {
+        let mut events = ClientEvents::default();
+        let line = "[thrd:main]: Fatal error: Local: Required feature not supported by broker: Idempotent producer \
+                    not supported by any of the 1 connected broker(s): requires Apache Kafka broker version >= 0.11.0";
+        events.log(Level::Emerg, "FATAL", line);
+        assert!(matches!(events.fatal_reason(), Some(SinkError::NoIdempotence(_))));
     }
 
     /// The records are purged before, and their reports say no more than that.

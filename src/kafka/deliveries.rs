@@ -58,6 +58,7 @@ pub(super) struct Deliveries {
     topics: TopicBook,
     tap: DeliveredTap,
     tokens: Option<TokenKeeper>,
+    codec: String,
     served: AtomicU64,
     /// Events taken from the library's queue; the reports of one batch are one.
     reports: AtomicU64,
@@ -140,11 +141,17 @@ impl Deliveries {
             topics: spec.topics.clone(),
             tap: spec.tap.clone(),
             tokens: spec.secrets.tokens.clone(),
+            codec: spec.compression.clone(),
             served: AtomicU64::new(0),
             reports: AtomicU64::new(0),
             events: Mutex::new(ClientEvents::default()),
             gathered: Mutex::new(Gathered { first_writes, traced, ..Gathered::default() }),
         }
+    }
+
+    /// The codec of batches; librdkafka's name.
+    pub(super) fn codec(&self) -> &str {
+        &self.codec
     }
 
     /// Callbacks so far, of any kind.
@@ -291,6 +298,7 @@ impl Deliveries {
     ) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
         let case = FailedRecord {
+            codec: &self.codec,
             topic: message.topic(),
             // One that a record chose and that is not there is refused before it is sent; this one has
             // gone since, and its topic with it.

@@ -24,6 +24,8 @@ pub(super) enum DeliveryFailure {
 /// What is known about the record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FailedRecord<'a> {
+    /// The codec of batches; librdkafka's name, `none` without one.
+    pub(super) codec: &'a str,
     /// Where it was to go.
     pub(super) topic: &'a str,
     /// A partition of its own choice, or the one it was sent to; `None` where neither is known.
@@ -54,6 +56,10 @@ pub(super) fn judge(code: Code, case: FailedRecord<'_>) -> DeliveryFailure {
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::BrokerDestroy => {
             DeliveryFailure::Break(SinkError::UnknownTopic { topic })
         }
+        code if is_about_the_codec(code, case.codec) => {
+            let (codec, reason) = (case.codec.to_owned(), words(code));
+            DeliveryFailure::Break(SinkError::CodecRefused { topic, codec, reason })
+        }
         Code::TopicAuthorizationFailed => DeliveryFailure::Break(SinkError::Unauthorised { topic }),
         // Said of the producer, whatever it sends.
         code if is_fencing(code) => DeliveryFailure::Break(SinkError::Fenced(words(code))),
@@ -73,6 +79,13 @@ const fn is_about_the_record(code: Code) -> bool {
             | Code::InvalidDifferentRecord
             | Code::InvalidTimestamp
     )
+}
+
+/// Azure Event Hubs says `UnsupportedForMessageFormat` of a compressed batch (twmb/franz-go#144); Apache Kafka says it
+/// of a topic whose format is too old, whatever the codec.
+fn is_about_the_codec(code: Code, codec: &str) -> bool {
+    codec != "none"
+        && matches!(code, Code::UnsupportedCompressionType | Code::UnsupportedForMessageFormat)
 }
 
 /// Brokers answer a producer whose epoch is over with one of these.
@@ -128,7 +141,21 @@ mod tests {
     use super::*;
 
     const RECORD: FailedRecord<'static> =
-        FailedRecord { topic: "t", partition: None, size: 7, has_key: true };
+        FailedRecord { topic: "t", partition: None, size: 7, has_key: true, codec: "none" };
+
+    #[test]
+    fn a_codec_is_refused_only_where_there_is_one() {
+        for code in [Code::UnsupportedCompressionType, Code::UnsupportedForMessageFormat] {
+            let compressed = FailedRecord { codec: "lz4", ..RECORD };
+            let DeliveryFailure::Break(error) = judge(code, compressed) else { panic!("{code}") };
+            assert!(matches!(&error, SinkError::CodecRefused { codec, .. } if codec == "lz4"));
+            let plain = judge(code, RECORD);
+            assert!(
+                matches!(plain, DeliveryFailure::Break(SinkError::Delivery { .. })),
+                "{plain:?}"
+            );
+        }
+    }
 
     #[test]
     fn what_a_record_is_may_be_its_fault() {

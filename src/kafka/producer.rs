@@ -205,7 +205,9 @@ impl Producer {
             _ => {}
         }
         let (partition, has_key) = (record.partition, record.key.is_some());
-        let case = FailedRecord { topic: record.topic, partition, size: record.weight(), has_key };
+        let codec = self.inner.client().context().codec();
+        let (topic, size) = (record.topic, record.weight());
+        let case = FailedRecord { codec, topic, partition, size, has_key };
         match judge(code, case) {
             DeliveryFailure::Refuse(rejection) => SendError::Refused(rejection),
             DeliveryFailure::Break(error) => error.into(),

@@ -13,6 +13,10 @@ use postrider_core::sink::Sink;
 /// Why a record was not taken.
 pub type SendError = postrider_core::sink::SendError<SinkError>;
 
+const CODEC_HELP: &str = "set kafka.compression to a codec that the brokers take: gzip, or none";
+const IDEMPOTENCE_HELP: &str = "use brokers of version 0.11 or later, or a service whose Kafka endpoint offers \
+     InitProducerId: without it a batch that is sent again is stored again, out of order";
+
 /// Why a sink stopped being usable. Most of these are fixed by a new session; where a human has to
 /// act, [`SinkError::is_definite`] says so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +38,19 @@ pub enum SinkError {
         /// The batches of the next session must not be larger than so many bytes: no record stood out.
         batch_bytes: Option<u32>,
     },
+    /// The brokers take no batches of this codec; the next session needs another one.
+    #[error("the brokers refuse batches compressed with {codec} (topic `{topic}`): {reason}")]
+    CodecRefused {
+        /// The topic of the batch.
+        topic: String,
+        /// The codec; never `none`.
+        codec: String,
+        /// The brokers' reason.
+        reason: String,
+    },
+    /// The brokers give a producer no id, without which they store repetitions.
+    #[error("the brokers support no idempotent producer: {0}")]
+    NoIdempotence(String),
     /// The topic does not exist and the broker does not create it: an outage, retried.
     #[error("topic `{topic}` does not exist")]
     UnknownTopic {
@@ -137,8 +154,19 @@ impl SinkError {
                 | Self::Tls(_)
                 | Self::Settings(_)
                 | Self::NoTransactions { .. }
+                | Self::NoIdempotence(_)
                 | Self::Progress(_)
         )
+    }
+
+    /// The codec to try next, where this one is refused: gzip is the oldest, and the only one that Azure Event Hubs
+    /// takes (its documentation of 2026).
+    pub fn next_codec(&self) -> Option<&'static str> {
+        match self {
+            Self::CodecRefused { codec, .. } if codec == "gzip" => Some("none"),
+            Self::CodecRefused { .. } => Some("gzip"),
+            _ => None,
+        }
     }
 
     /// Where nothing is known of the records at fault, the next session must be opened with
@@ -183,6 +211,8 @@ impl SinkError {
                     .into()
             }
             Self::Settings(error) => return error.hint(),
+            Self::CodecRefused { .. } => CODEC_HELP.into(),
+            Self::NoIdempotence(_) => IDEMPOTENCE_HELP.into(),
             Self::NoTransactions { remedy, .. } => remedy.clone(),
             Self::Progress(ProgressSyntax { topic, .. }) => format!(
                 "topic `{topic}` belongs to the relay alone: set progress.topic to another one, and \

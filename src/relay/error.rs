@@ -261,6 +261,7 @@ impl RelayError {
             | Self::NoAnswer
             | Self::SourceChanged => "postgres",
             Self::Sink(SinkError::BatchRefused { .. }) | Self::Refused { .. } => "batch_refused",
+            Self::Sink(SinkError::CodecRefused { .. }) => "codec_refused",
             Self::Sink(SinkError::Ambiguous(_)) => "ambiguous_commit",
             Self::Sink(SinkError::Fenced(_)) => "fenced",
             Self::Sink(_)
@@ -328,6 +329,7 @@ const fn class_of_sink(error: &SinkError) -> Class {
         SinkError::Settings(_)
         | SinkError::Tls(_)
         | SinkError::NoLogin(_)
+        | SinkError::NoIdempotence(_)
         | SinkError::NoTransactions { .. } => Class::Configuration,
         SinkError::Progress(_) => Class::Position,
         _ => Class::Transient,

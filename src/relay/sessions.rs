@@ -177,13 +177,25 @@ impl Sessions {
                 self.count_restart("login_refused");
             }
             AfterSession::Retry { failures } => {
-                tracing::warn!(failures, help, "{error}; trying again");
+                if let Some(codec) = self.change_codec(&error) {
+                    tracing::warn!(help, codec, "{error}; using {codec} until restarted");
+                } else {
+                    tracing::warn!(failures, help, "{error}; trying again");
+                }
                 self.count_restart(error.reason());
             }
             AfterSession::SendDifferently => self.count_restart("batch_refused"),
             AfterSession::GoOn | AfterSession::ServerShutdown => {}
         }
         Ok(None)
+    }
+
+    /// Has the next sessions use another codec, where this one was refused.
+    fn change_codec(&mut self, error: &RelayError) -> Option<&'static str> {
+        let RelayError::Sink(error) = error else { return None };
+        let codec = error.next_codec()?;
+        codec.clone_into(&mut self.plan.kafka.compression);
+        Some(codec)
     }
 
     /// What the session that has just ended leaves.

@@ -109,11 +109,12 @@ pub const SKIPPED: &str = "skipped";
 
 /// Every reason that [`Snapshot::restarts`] counts sessions under, so that each is shown from 0 on and an increase
 /// from 0 to 1 is seen.
-pub(crate) const RESTART_REASONS: [&str; 9] = [
+pub(crate) const RESTART_REASONS: [&str; 10] = [
     "postgres",
     "postgres_shutdown",
     "kafka",
     "batch_refused",
+    "codec_refused",
     "ambiguous_commit",
     "fenced",
     "login_refused",

@@ -3,6 +3,7 @@
 #[cfg(feature = "faults")]
 mod answers;
 mod embedded;
+mod limits;
 mod listeners;
 mod outage;
 mod producer;

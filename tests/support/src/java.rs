@@ -28,10 +28,15 @@ pub enum Purpose {
 const LOGGING: &str = "docker/kafka/log4j2.properties";
 
 /// The jars that `docker/FOLDER/fetch` copied, readable for the account of the servers; or why this
-/// machine cannot have or use them.
+/// machine cannot have or use them. `POSTRIDER_KAFKA_JARS` names the folder of another Apache Kafka.
 pub fn jars(folder: &str) -> Result<PathBuf, String> {
     if !Command::new("java").arg("-version").output().is_ok_and(|out| out.status.success()) {
         return Err("Java is not installed (apt-get install default-jre-headless)".to_owned());
+    }
+    if folder == "kafka"
+        && let Some(other) = std::env::var_os("POSTRIDER_KAFKA_JARS")
+    {
+        return Ok(postgres::readable(Path::new(&other)));
     }
     let script = root().join("docker").join(folder).join("fetch");
     let output = Command::new(&script).stdin(Stdio::null()).output().map_err(|e| e.to_string())?;

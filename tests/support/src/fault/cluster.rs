@@ -1,9 +1,10 @@
 //! Apache Kafka of which every broker is reached through the proxy: it advertises the proxy's ports
 //! on a listener of their own, so nothing in the brokers' answers has to be rewritten.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::endtxn::EndTxns;
+use super::limits::Limits;
 use super::proxy::Proxy;
 use crate::kafka::{self, Kafka, Options};
 
@@ -33,5 +34,36 @@ impl Cluster {
     pub fn bootstrap(&self) -> String {
         let ports = self.proxy.ports().into_iter();
         ports.map(|port| format!("127.0.0.1:{port}")).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Apache Kafka that seems to do less.
+pub struct LimitedKafka {
+    /// Its `bootstrap` leads past the proxy, where it does everything.
+    pub kafka: Kafka,
+    proxy: Proxy,
+    limits: Arc<Mutex<Limits>>,
+}
+
+/// Starts one broker behind a proxy that makes less of it; `None` where this machine cannot run it.
+pub fn start_limited() -> Option<LimitedKafka> {
+    let limits = Arc::new(Mutex::new(Limits::default()));
+    let current = Arc::clone(&limits);
+    let proxy = Proxy::brokers(1, Box::new(move |_| current.lock().unwrap().readers()));
+    let kafka = kafka::start(&Options { proxied: proxy.ports(), ..Options::default() })?;
+    proxy.lead_to(&kafka.proxied_ports());
+    Some(LimitedKafka { kafka, proxy, limits })
+}
+
+impl LimitedKafka {
+    /// What connections from now on can do less.
+    pub fn limit(&self, limits: Limits) {
+        *self.limits.lock().unwrap() = limits;
+        self.proxy.cut();
+    }
+
+    /// The address that leads through the proxy, as `bootstrap.servers` wants it.
+    pub fn bootstrap(&self) -> String {
+        format!("127.0.0.1:{}", self.proxy.ports()[0])
     }
 }

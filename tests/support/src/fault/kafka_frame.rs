@@ -75,6 +75,18 @@ impl<'a> Request<'a> {
         frame
     }
 
+    /// What comes behind the header.
+    pub(super) fn body(&self, is_flexible: bool) -> Option<Cursor<'a>> {
+        let mut cursor = Cursor(self.rest);
+        // The client's id, which has the old form in every version; -1 where it has none.
+        let length = cursor.int16()?;
+        cursor.take(usize::try_from(length).unwrap_or(0))?;
+        if is_flexible {
+            cursor.tags()?;
+        }
+        Some(cursor)
+    }
+
     /// What it does to a transaction, if it is one of those two requests.
     pub fn step(&self) -> Option<Step> {
         let is_addition = self.api_key == ADD_PARTITIONS_TO_TXN
@@ -83,13 +95,7 @@ impl<'a> Request<'a> {
             return None;
         }
         let is_flexible = self.version >= FLEXIBLE;
-        let mut cursor = Cursor(self.rest);
-        // The client's id, which has the old form in every version; -1 where it has none.
-        let length = cursor.int16()?;
-        cursor.take(usize::try_from(length).unwrap_or(0))?;
-        if is_flexible {
-            cursor.tags()?;
-        }
+        let mut cursor = self.body(is_flexible)?;
         let transactional_id = cursor.text(is_flexible)?;
         let producer = Producer { transactional_id, id: cursor.int64()?, epoch: cursor.int16()? };
         if is_addition {
@@ -99,34 +105,34 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Reads a request from its front.
-struct Cursor<'a>(&'a [u8]);
+/// Reads a message from its front.
+pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
 
 impl<'a> Cursor<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub(super) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.first_chunk().copied()
     }
 
-    fn int16(&mut self) -> Option<i16> {
+    pub(super) fn int16(&mut self) -> Option<i16> {
         self.array().map(i16::from_be_bytes)
     }
 
-    fn int32(&mut self) -> Option<i32> {
+    pub(super) fn int32(&mut self) -> Option<i32> {
         self.array().map(i32::from_be_bytes)
     }
 
-    fn int64(&mut self) -> Option<i64> {
+    pub(super) fn int64(&mut self) -> Option<i64> {
         self.array().map(i64::from_be_bytes)
     }
 
     /// Seven bits to a byte, the lowest first.
-    fn varint(&mut self) -> Option<usize> {
+    pub(super) fn varint(&mut self) -> Option<usize> {
         let mut number = 0;
         for shift in (0..35).step_by(7) {
             let [byte] = self.array()?;
@@ -138,7 +144,7 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    fn text(&mut self, is_flexible: bool) -> Option<String> {
+    pub(super) fn text(&mut self, is_flexible: bool) -> Option<String> {
         let length = if is_flexible {
             self.varint()?.checked_sub(1)?
         } else {
@@ -147,7 +153,7 @@ impl<'a> Cursor<'a> {
         Some(String::from_utf8_lossy(self.take(length)?).into_owned())
     }
 
-    fn tags(&mut self) -> Option<()> {
+    pub(super) fn tags(&mut self) -> Option<()> {
         for _ in 0..self.varint()? {
             self.varint()?;
             let length = self.varint()?;
