@@ -139,8 +139,12 @@ impl<'a> Selection<'a> {
         let fits = |word: &&String| !ids().any(|id| id.starts_with(word.as_str()));
         let Some(word) = only.iter().find(fits) else { return Ok(Self(only)) };
         let what = format!("no check of `postrider doctor` has an id that begins with `{word}`");
-        let mut groups: Vec<_> = ids().filter_map(|id| Some(id.split_once('.')?.0)).collect();
-        groups.dedup();
+        let mut groups = Vec::new();
+        for (group, _) in ids().filter_map(|id| id.split_once('.')) {
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
+        }
         let known: Vec<_> = match groups.iter().find(|group| word.starts_with(**group)) {
             Some(group) => ids().filter(|id| id.starts_with(group)).collect(),
             None => groups,
@@ -226,7 +230,9 @@ mod tests {
         };
         assert!(refused("slott").contains("slot.exists, slot.kind"));
         assert!(refused("slot.lagg").contains("slot.lag"));
-        assert!(refused("kafak").contains("config, http, host, relay, postgres"));
+        let groups = refused("kafak");
+        assert!(groups.contains("config, http, host, relay, postgres"), "{groups}");
+        assert_eq!(groups.matches("progress").count(), 1, "{groups}");
         assert!(Selection::of(&["topic".to_owned(), "dead".to_owned()]).is_ok());
     }
 }
