@@ -102,8 +102,13 @@ pub fn read_token(file: &Path) -> Result<String, String> {
         "(not shown, as it is no path)".to_owned()
     };
     let mut text = String::new();
-    let read = std::fs::File::open(file)
-        .and_then(|opened| opened.take(TOKEN_BYTES_MAX).read_to_string(&mut text));
+    // Whoever opens a pipe waits, and it is opened for each request, whoever sends it.
+    let read = std::fs::metadata(file).and_then(|found| {
+        if !found.is_file() {
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no file"));
+        }
+        std::fs::File::open(file)?.take(TOKEN_BYTES_MAX).read_to_string(&mut text)
+    });
     read.map_err(|error| format!("cannot read http.control.token_file `{name}`: {error}"))?;
     let token = text.trim_end_matches(['\r', '\n']);
     if token.len() < TOKEN_BYTES_MIN
@@ -164,6 +169,9 @@ mod tests {
             assert!(text.is_empty() || !told.contains(text.trim_end()), "{told}");
         }
         assert!(read_token(&folder.path().join("none")).unwrap_err().contains("cannot read"));
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(read_token(&pipe).unwrap_err().contains("no file"));
         let token = "0123456789abcdef";
         assert!(!read_token(Path::new(token)).unwrap_err().contains(token));
     }
