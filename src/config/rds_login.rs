@@ -1,7 +1,8 @@
 //! `source.login = "rds_iam"`: passwords that AWS credentials sign, for roles of RDS and Aurora.
 //!
 //! Input: the options, and AWS's variables. Output: a [`PasswordIssuer`] for the connection. Invariant: a password is
-//! issued for each connect, as it is good for 15 minutes.
+//! issued for each connect, as it is good for 15 minutes; it is sent over encrypted connections only, as servers ask for
+//! it in the clear.
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use super::options::{OptionSpec, choice, text};
 use super::reader::SettingsReader;
 use super::values::SourceLogin;
 use postrider_credentials::aws::{AwsEnvironment, rds_password_now, region};
-use postrider_postgres::libpq::{ConnectInfo, Password, PasswordIssuer, SecretError};
+use postrider_postgres::libpq::{ConnectInfo, Password, PasswordIssuer, SecretError, SslMode};
+use postrider_service::units::InvalidValue;
 
 pub(super) const LOGIN: OptionSpec = choice(
     "source.login",
@@ -56,6 +58,12 @@ impl SettingsReader<'_> {
         let region = self.as_typed(AWS_REGION.key)?;
         if login == SourceLogin::Password {
             return Some(connect);
+        }
+        if matches!(connect.tls.mode, SslMode::Disable | SslMode::Prefer) {
+            let reason = "sends the password as it is, and the connection may be unencrypted";
+            let help = "set sslmode=verify-full and sslrootcert in source.url (AWS's bundle of authorities: \
+                        https://truststore.pki.rds.amazonaws.com/global/global-bundle.pem)";
+            return self.refuse(LOGIN.key, InvalidValue::new(reason).help(help.to_owned()));
         }
         let region = (!region.is_empty()).then_some(region);
         let environment = AwsEnvironment::of_process();

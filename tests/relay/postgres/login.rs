@@ -26,12 +26,12 @@ impl Resolved for SecuredServer {
     }
 }
 
-fn resolve(text: &str) -> ConnectInfo {
+pub(super) fn resolve(text: &str) -> ConnectInfo {
     ConnectInfo::resolve(text, &|_| None).unwrap().0
 }
 
 /// Logs in on both connections, which must agree; true if encrypted.
-fn log_in(info: &ConnectInfo) -> Result<bool, WalError> {
+pub(super) fn log_in(info: &ConnectInfo) -> Result<bool, WalError> {
     let streaming = Connection::open(info, &SessionParams::default()).map(|mut connection| {
         assert_eq!(connection.simple_query("SELECT 1").unwrap(), [[Some("1".to_owned())]]);
         assert_ne!(connection.backend_pid(), 0);

@@ -1,9 +1,11 @@
 //! The source: logging in, the stream, the checks before it, and a server that stops, moves or changes.
 
 mod control;
+mod direct;
 #[cfg(feature = "faults")]
 mod disasters;
 mod failover_slot;
+mod issued;
 mod login;
 #[cfg(feature = "faults")]
 mod network;

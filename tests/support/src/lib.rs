@@ -21,6 +21,7 @@ pub mod cutting_proxy;
 pub mod fault;
 pub mod freezing_proxy;
 pub mod http;
+pub mod iam_directory;
 pub mod java;
 pub mod judge;
 pub mod kafka;
