@@ -6,6 +6,7 @@ use postrider::route::{LSN_HEADER, OwnedRecord};
 
 use crate::session::broker::DEAD_LETTERS;
 use crate::session::history::{Fate, History, Row};
+use crate::session::relay::Routes;
 
 /// A guarantee that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub(crate) struct Judge {
     newest: HashMap<(String, String), (usize, usize)>,
     /// Appends that the history must still explain; the broker knows no history.
     appended: Vec<OwnedRecord>,
+    /// By which routes each transaction was delivered.
+    routed: HashMap<usize, Option<Routes>>,
     pub(crate) duplicates: usize,
     pub(crate) records: usize,
     /// Whether a second record of a row is a violation.
@@ -88,8 +91,12 @@ impl Judge {
             }
             return Ok(());
         }
-        let topic = row.aggregate_type.map(|kind| format!("outbox.event.{kind}"));
-        let same = topic.as_ref() == Some(&record.topic)
+        let is_topic_of = |routes: &Routes| {
+            let kind = record.topic.strip_prefix(routes.prefix());
+            kind.is_some() && kind == row.aggregate_type
+        };
+        let by = Routes::ALL.into_iter().find(is_topic_of);
+        let same = by.is_some()
             && row.key.as_deref().map(str::as_bytes) == record.key.as_deref()
             && record.value.as_deref() == Some(row.payload.as_bytes());
         if !same {
@@ -97,6 +104,11 @@ impl Judge {
         }
         if stored.in_topic && self.exactly_once {
             return Err(Violation::new("G6", format!("{} is there twice", row.id)));
+        }
+        let before = self.routed.insert(row.order.0, by).unwrap_or(by);
+        if before != by && self.exactly_once {
+            let what = format!("the transaction of {} is routed in two ways", row.id);
+            return Err(Violation::new("G6", what));
         }
         self.duplicates += usize::from(stored.in_topic);
         let is_first = !std::mem::replace(&mut stored.in_topic, true);

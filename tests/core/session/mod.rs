@@ -1,8 +1,8 @@
 //! Seeded simulation: the session that ships between a model server and model brokers, and between two sessions
 //! the supervisor that ships, in virtual time.
 //!
-//! One seed is one history of writes, crashes, outages, held slots, held and refused records, delivered at least
-//! once or exactly once; the judge checks every guarantee after every step. A failing run prints its seed; replay
+//! One seed is one history of writes, crashes, outages, held slots, held and refused records, pauses and reloads of
+//! routes, delivered at least once or exactly once; the judge checks every guarantee after every step. A failing run prints its seed; replay
 //! it with `POSTRIDER_SIM_SEED=<seed> cargo test --test core session::`, then put it into [`FAILING_SEEDS`].
 //! `POSTRIDER_SIM_SEEDS=<count>` sets how many are run, 10,000 by default.
 //!
@@ -65,10 +65,14 @@ fn g1_g2_g3_g4_g5_g6_g8_hold_in_every_history() {
         total.duplicates += tally.duplicates;
         total.sessions += tally.sessions;
         total.drained += tally.drained;
+        total.pauses += tally.pauses;
+        total.reloads += tally.reloads;
         total.seconds += tally.seconds;
     }
     println!("{} seeds: {total:?}", seeds.len());
-    let exercised = total.rows > 0 && total.duplicates > 0 && total.sessions > seeds.len();
+    let operated = total.pauses > 0 && total.reloads > 0;
+    let exercised =
+        operated && total.rows > 0 && total.duplicates > 0 && total.sessions > seeds.len();
     assert!(exercised || seeds.len() < 100, "the simulation exercises too little: {total:?}");
 }
 

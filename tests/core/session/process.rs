@@ -9,7 +9,7 @@ use postrider::supervisor::{Left, NextAction, Supervisor, SupervisorPolicy};
 use postrider::time::{Instant, Now};
 
 use crate::session::judge::Violation;
-use crate::session::relay::LIMITS;
+use crate::session::relay::{LIMITS, Routes};
 
 const POLICY: SupervisorPolicy = SupervisorPolicy {
     backoff: Backoff { first: Duration::from_millis(100), max: Duration::from_secs(3) },
@@ -30,6 +30,10 @@ pub(crate) struct Process {
     /// Told to end since then.
     pub(crate) told: Option<Now>,
     pub(crate) server_stops: bool,
+    /// Nothing is to be read until further notice.
+    pub(crate) is_paused: bool,
+    /// The routes of the sessions, and those that they are to have.
+    pub(crate) routes: (Routes, Routes),
     /// What the last session left.
     pub(crate) left: Left,
     /// When the session that runs has begun.
@@ -49,6 +53,8 @@ impl Process {
             supervisor: Supervisor::new(POLICY, draw, now),
             told: None,
             server_stops: false,
+            is_paused: false,
+            routes: (Routes::default(), Routes::default()),
             left: Left::default(),
             began: None,
             in_vain: None,
@@ -59,13 +65,16 @@ impl Process {
 
     /// What is asked from outside.
     pub(crate) fn asked(&self, now: Now) -> Requested {
+        let (in_effect, wanted) = self.routes;
         let request = match (self.told, self.server_stops) {
             (Some(_), _) => ControlRequest::Drain,
             (None, true) => ControlRequest::ServerShutdown,
+            (None, false) if in_effect != wanted => ControlRequest::Reconfigure,
             (None, false) => ControlRequest::Run,
         };
         let told_for = self.told.map_or(Duration::ZERO, |told| now.at - told.at);
-        Requested { request, server_stops: self.server_stops, told_for, is_paused: false }
+        let (server_stops, is_paused) = (self.server_stops, self.is_paused);
+        Requested { request, server_stops, told_for, is_paused }
     }
 
     /// What to do while no session runs.

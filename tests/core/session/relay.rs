@@ -65,11 +65,38 @@ pub(crate) struct Relay {
     told: u64,
 }
 
+/// One of two configurations between which a reload changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Routes {
+    #[default]
+    First,
+    Second,
+}
+
+impl Routes {
+    pub(crate) const ALL: [Self; 2] = [Self::First, Self::Second];
+
+    pub(crate) const fn others(self) -> Self {
+        match self {
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+
+    /// What stands before the kind of a row in the name of its topic.
+    pub(crate) const fn prefix(self) -> &'static str {
+        match self {
+            Self::First => "outbox.event.",
+            Self::Second => "rerouted.event.",
+        }
+    }
+}
+
 /// Compiled once: compiling a route costs more than a whole simulated run.
 #[derive(Clone)]
 pub(crate) struct Plan {
     spec: OutboxSpec,
-    router: Router,
+    routers: [Router; 2],
 }
 
 /// What a session begins with.
@@ -81,6 +108,7 @@ pub(crate) struct Start<'a> {
     /// Where records are delivered exactly once.
     pub(crate) cluster: Option<&'a mut Cluster>,
     pub(crate) batch: BatchLimits,
+    pub(crate) routes: Routes,
 }
 
 impl Plan {
@@ -88,19 +116,27 @@ impl Plan {
         let messages = MessageSpec { prefixes: vec!["outbox".to_owned()], null_is_missing: false };
         let tables = vec![TableName::new("public", "outbox")];
         let mut spec = OutboxSpec::new(tables).with_messages(messages);
-        let route = RouteSpec {
-            by: "aggregate_type".to_owned(),
-            topic: "outbox.event.${routedByValue}".to_owned(),
-            ..RouteSpec::default()
-        };
-        let router = Router::compile(&route, &mut spec).unwrap();
-        Self { spec, router }
+        let routers = Routes::ALL.map(|routes| {
+            let route = RouteSpec {
+                by: "aggregate_type".to_owned(),
+                topic: format!("{}${{routedByValue}}", routes.prefix()),
+                ..RouteSpec::default()
+            };
+            Router::compile(&route, &mut spec).unwrap()
+        });
+        Self { spec, routers }
     }
 
     /// A session's own.
     pub(crate) fn pipeline(&self, rejected: RejectPolicy, budget: Budget) -> Pipeline {
+        self.pipeline_by(Routes::First, rejected, budget)
+    }
+
+    fn pipeline_by(&self, routes: Routes, rejected: RejectPolicy, budget: Budget) -> Pipeline {
         let policy = Policy { rejected, on_update: UpdatePolicy::Ignore };
-        Pipeline::new(Outbox::new(self.spec.clone()), self.router.clone(), policy, budget)
+        let [first, second] = &self.routers;
+        let chosen = if routes == Routes::First { first } else { second };
+        Pipeline::new(Outbox::new(self.spec.clone()), chosen.clone(), policy, budget)
     }
 }
 
@@ -116,7 +152,7 @@ impl Relay {
             Some(ModeKind::Backlog) | None => {}
         }
         let rejected = RejectPolicy::DeadLetter { topic: DEAD_LETTERS.to_owned() };
-        let mut pipeline = plan.pipeline(rejected, budget);
+        let mut pipeline = plan.pipeline_by(start.routes, rejected, budget);
         let delivery = match start.cluster {
             None => Delivery::AtLeastOnce(Box::new(Producer::new(queue))),
             Some(cluster) => {
@@ -149,7 +185,10 @@ impl Relay {
     ) -> Result<bool, Ended> {
         let result = self.session.request(now, asked);
         result.map_err(|error| self.failed(error))?;
-        self.forward(now, server, chance)?;
+        let taken = self.forward(now, server, chance)?;
+        if taken > 0 && asked.is_paused && self.session.is_paused() {
+            return Err(violation("pause", &format!("{taken} frames were taken")));
+        }
         let mut confirmed = self.session.confirm(now, &mut self.sink);
         if confirmed.is_ok() {
             confirmed = self.session.advance(now, &mut self.sink);
@@ -192,8 +231,14 @@ impl Relay {
         }
     }
 
-    /// Some of the frames that have come.
-    fn forward(&mut self, now: Now, server: &mut Server, chance: &mut Chance) -> Result<(), Ended> {
+    /// Some of the frames that have come; how many were taken.
+    fn forward(
+        &mut self,
+        now: Now,
+        server: &mut Server,
+        chance: &mut Chance,
+    ) -> Result<usize, Ended> {
+        let mut taken = 0;
         for _ in 0..chance.between(1, 6) {
             if !self.session.takes_frames(&self.sink) {
                 break;
@@ -201,12 +246,15 @@ impl Relay {
             let Some(sent) = look(server, true)? else { break };
             let handled = self.session.frame(now.at, sent.as_frame(), &mut self.sink);
             match handled.map_err(|error| self.failed(error))? {
-                Handled::Done | Handled::DeadLetter(_) => server.consume(),
+                Handled::Done | Handled::DeadLetter(_) => {
+                    server.consume();
+                    taken += 1;
+                }
                 Handled::Full => break,
                 Handled::Skipped(_) => return Err(violation("G4", "a row was skipped")),
             }
         }
-        Ok(())
+        Ok(taken)
     }
 
     /// Postgres is told a position.
@@ -252,6 +300,13 @@ impl Relay {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.session.pipeline().is_idle()
+    }
+
+    /// Whether the session may have left a transaction that is stored in part.
+    pub(crate) fn is_within(&self) -> bool {
+        let pipeline = self.session.pipeline();
+        let is_whole = pipeline.may_end_here() && pipeline.reached().part.is_none();
+        !(is_whole && pipeline.is_idle())
     }
 }
 

@@ -28,6 +28,10 @@ const ENDS: RangeInclusive<usize> = 13..=15;
 /// history seen needs a tenth of it.
 const CALM_STEPS: usize = 20_000;
 
+/// One history of so many has an operator. The others are as rich in faults as if there were none: a mistake that takes a
+/// rare meeting of them is noticed within few seeds.
+const OPERATED: u64 = 3;
+
 /// Frames on the wire, like a socket's buffer.
 const WIRE_FRAMES: usize = 8;
 
@@ -45,6 +49,9 @@ pub(crate) struct Tally {
     pub(crate) duplicates: usize,
     pub(crate) sessions: usize,
     pub(crate) drained: usize,
+    pub(crate) pauses: usize,
+    /// Sessions that began with other routes than the one before.
+    pub(crate) reloads: usize,
     /// Virtual time.
     pub(crate) seconds: u64,
 }
@@ -74,6 +81,10 @@ pub(crate) struct World<'p> {
     disturbs: u64,
     /// The relay has read from a server that hangs since then.
     hangs_since: Option<Instant>,
+    /// Whether an operator pauses the relay and changes its routes.
+    is_operated: bool,
+    /// The last session may have left a transaction that is stored in part.
+    ended_within: bool,
     tally: Tally,
 }
 
@@ -107,6 +118,8 @@ impl<'p> World<'p> {
             ends,
             disturbs,
             hangs_since: None,
+            is_operated: seed.is_multiple_of(OPERATED),
+            ended_within: false,
             tally: Tally::default(),
         };
         for _ in 0..CHAOS_STEPS {
@@ -158,9 +171,20 @@ impl<'p> World<'p> {
                 self.server.work = self.server.work.or(self.chance.percent(20).then_some(work));
             }
             26..=31 => return self.time_passes(),
+            32 if self.is_operated => self.pause_or_resume(),
+            33 if self.is_operated && self.chance.percent(50) => {
+                let (in_effect, _) = self.process.routes;
+                self.process.routes = (in_effect, in_effect.others());
+            }
             _ => return self.work(),
         }
         self.check()
+    }
+
+    /// An operator does; now and then for long.
+    fn pause_or_resume(&mut self) {
+        self.process.is_paused = !self.process.is_paused && self.chance.percent(50);
+        self.tally.pauses += usize::from(self.process.is_paused);
     }
 
     /// One step of the relay or of somebody it waits for.
@@ -314,6 +338,7 @@ impl<'p> World<'p> {
 
     /// All faults end, but a server that hangs. Everything committed must be delivered.
     fn calm_down(&mut self) -> Result<(), Violation> {
+        self.process.is_paused = false;
         for _ in 0..CALM_STEPS {
             if let Some(relay) = &mut self.relay {
                 relay.sink.set_capacity(QUEUE_UNLIMITED);

@@ -47,14 +47,29 @@ impl World<'_> {
         Ok(())
     }
 
+    /// It begins with the routes that were in effect: another file under it is another history.
     fn new_process(&mut self) {
+        let (in_effect, _) = self.process.routes;
         self.process = Process::new(self.chance.between(0, u64::MAX - 1), self.now.at);
+        self.process.routes = (in_effect, in_effect);
+    }
+
+    /// New routes, unless a transaction would be delivered half by the old ones.
+    fn take_routes(&mut self) {
+        let (in_effect, wanted) = self.process.routes;
+        if in_effect != wanted && !(self.cluster.is_some() && self.ended_within) {
+            self.process.routes = (wanted, wanted);
+            self.tally.reloads += 1;
+        }
     }
 
     /// What the supervisor does while no session runs.
     pub(super) fn between_sessions(&mut self) -> Result<(), Violation> {
         match self.process.next(self.now)? {
-            NextAction::Begin(_) => self.start_session(),
+            NextAction::Begin(_) => {
+                self.take_routes();
+                self.start_session()
+            }
             NextAction::End(Conclusion::Stopped | Conclusion::CaughtUp) => self.process_ends(),
             NextAction::End(Conclusion::GraceExpired { .. } | Conclusion::Aborted { .. }) => {
                 // It ends, and says that something is unconfirmed.
@@ -112,6 +127,7 @@ impl World<'_> {
             wanted: self.process.supervisor.start(self.now.at, LIMITS),
             cluster: self.cluster.as_mut(),
             batch: self.batch,
+            routes: self.process.routes.0,
         };
         self.server.connect(self.now.at);
         self.relay = Some(Relay::start(self.plan, start, self.server.confirmed, self.now));
@@ -165,6 +181,7 @@ impl World<'_> {
         let useful = self.process.has_ended(self.now.at);
         let owed = self.process.supervisor.owed();
         let Some(relay) = self.relay.take() else { return Left { owed, ..self.process.left } };
+        self.ended_within = relay.is_within();
         let pipeline = relay.session.pipeline();
         let (settled, received) = (pipeline.settled(), pipeline.reached().end);
         let owed = relay.session.leaves(&relay.sink);
