@@ -102,6 +102,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
             stop: stop_too,
             telemetry: telemetry.clone(),
             told,
+            notice: manager.as_ref().map(Systemd::reload_notice),
         };
         let operation = is_endless.then(|| Operation::begin(reloader)).transpose()?;
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();

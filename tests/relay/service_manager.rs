@@ -5,14 +5,22 @@ use std::time::Duration;
 
 use rdkafka::mocking::MockCluster;
 use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::delivery::idle::impatient;
+use crate::operate::{Desk, with_file};
 use crate::stage::Stage;
 use support::postgres;
 use support::relay::Relay;
 
 /// How long systemd would wait for the next line, on a machine busy with other tests.
 const LIMIT: Duration = Duration::from_mins(3);
+
+/// The clock that systemd compares with.
+fn monotonic_us() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec * 1_000_000 + now.tv_nsec / 1_000
+}
 
 struct Manager {
     socket: UnixDatagram,
@@ -63,6 +71,31 @@ fn a_relay_is_ready_when_it_streams_and_says_that_it_lives_and_stops() {
     assert!(said.contains(&"STOPPING=1".to_owned()), "{said:?}");
     assert!(!said.contains(&"READY=1".to_owned()), "said once: {said:?}");
     assert_eq!(running.wait().code(), Some(0));
+}
+
+/// Without it `systemctl reload` would return at once, whatever the reload comes to; a file that is refused ends it too.
+#[test]
+fn a_reload_is_told_with_the_time_of_its_beginning_and_with_its_end() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "systemd_reload");
+    let (manager, desk) = (Manager::new(), Desk::new());
+    desk.write("[log]\nlevel = \"info\"\n");
+    let relay = manager.starts(stage.relay()).expect_log("the configuration is refused");
+    let running = relay.start(&with_file(&desk.file()));
+    manager.wait_for("STATUS=streaming");
+    for text in ["[log]\nlevel = \"debug\"\n", "[log]\nlevel = \"loud\"\n"] {
+        desk.write(text);
+        let before = monotonic_us();
+        running.signal(Signal::HUP);
+        let said = manager.wait_for("MONOTONIC_USEC=");
+        assert!(said.contains(&"RELOADING=1".to_owned()), "{said:?}");
+        assert!(!said.contains(&"READY=1".to_owned()), "{said:?}");
+        let began = said.last().unwrap().trim_start_matches("MONOTONIC_USEC=").parse().unwrap();
+        assert!((before..=monotonic_us()).contains(&began), "{before} {said:?}");
+        let said = manager.wait_for("READY=1");
+        assert!(!said.contains(&"RELOADING=1".to_owned()), "{said:?}");
+    }
+    running.stop();
 }
 
 #[test]

@@ -19,6 +19,7 @@ use super::super::failure::CommandFailure;
 use super::super::logs;
 use super::file_watch::FileWatch;
 use super::reload::Reloader;
+use super::systemd::ReloadNotice;
 use postrider_config::ControlSection;
 use postrider_relay::StopSignal;
 use postrider_relay::admin::{Access, Admin, ControlSocket, Order, read_token};
@@ -143,7 +144,11 @@ async fn reload(
     if let Some(watch) = watch {
         watch.read_again().await;
     }
+    let is_told = reloader.notice.as_ref().is_some_and(ReloadNotice::begin);
     let (report, again) = reloader.reload(trigger).await;
+    if is_told && let Some(notice) = &reloader.notice {
+        notice.end();
+    }
     if let Some(watch) = watch {
         watch.again = again.then(|| Instant::now() + AGAIN_AFTER);
     }

@@ -18,6 +18,7 @@ use super::super::import::load_imported;
 use super::super::logs;
 use super::file_watch::refuse_unfit;
 use super::setting;
+use super::systemd::ReloadNotice;
 use postrider_config::{Config, Effective, LEVEL, Loaded, is_taken_over, taken_over};
 use postrider_relay::admin::{ReloadError, ReloadReport};
 use postrider_relay::telemetry::{ReloadOutcome, Telemetry};
@@ -70,6 +71,8 @@ pub(super) struct Reloader {
     pub(super) telemetry: Telemetry,
     /// What was said to take a restart.
     pub(super) told: Vec<String>,
+    /// Who waits for the end of a reload, if anybody does.
+    pub(super) notice: Option<ReloadNotice>,
 }
 
 /// What is new in a configuration.

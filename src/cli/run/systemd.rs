@@ -1,10 +1,11 @@
-//! Tells the service manager how the relay does, by the protocol of sd_notify(3): ready, alive, stopping, and a
-//! line of status.
+//! Tells the service manager how the relay does, by the protocol of sd_notify(3): ready, alive, reloading, stopping, and
+//! a line of status.
 //!
 //! Input: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` as systemd sets them for a unit of `Type=notify`; the
-//! telemetry; the stop signal. Output: datagrams. Invariant: ready is said once, by a relay that streams, stands by
-//! or waits for a server to come back, and so never before the configuration is accepted; alive is said only
-//! while `/livez` says so; nothing is sent where nobody asked; a datagram that fails stops nothing.
+//! telemetry; the stop signal; reloads. Output: datagrams. Invariant: ready is said once, by a relay that streams, stands
+//! by or waits for a server to come back, and so never before the configuration is accepted, and again at the end of each
+//! reload that was announced; a relay that stops announces none; alive is said only while `/livez` says so; nothing is
+//! sent where nobody asked; a datagram that fails stops nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -12,10 +13,12 @@ use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use postrider_relay::telemetry::{RelayState, Telemetry, View, liveness};
 use postrider_relay::{ControlRequest, StopSignal};
+use rustix::time::{ClockId, clock_gettime};
 
 /// How soon a change is told. Whoever runs `systemctl start` waits for the first one.
 const TURN: Duration = Duration::from_millis(200);
@@ -26,8 +29,47 @@ const END: Duration = Duration::from_secs(15);
 /// The socket of a service manager, and what it has been told.
 #[derive(Debug)]
 pub(super) struct Systemd {
-    socket: UnixDatagram,
+    socket: Arc<UnixDatagram>,
     told: Told,
+    service: Arc<Mutex<Service>>,
+}
+
+/// What the manager takes the relay for, as far as reloads need it.
+#[derive(Debug, Default)]
+struct Service {
+    /// Ready was said, and stopping was not.
+    is_serving: bool,
+    /// A reload has ended of which the manager was told that it began.
+    owes_ready: bool,
+}
+
+/// Where the beginning and the end of reloads are told.
+#[derive(Debug, Clone)]
+pub(super) struct ReloadNotice {
+    socket: Arc<UnixDatagram>,
+    service: Arc<Mutex<Service>>,
+}
+
+impl ReloadNotice {
+    /// A reload begins. Whether the manager was told; it is then to be told of its [end](Self::end).
+    pub(super) fn begin(&self) -> bool {
+        let service = lock(&self.service);
+        let now = clock_gettime(ClockId::Monotonic);
+        let now_us = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
+        let news = format!("RELOADING=1\nMONOTONIC_USEC={now_us}\n");
+        service.is_serving && self.socket.send(news.as_bytes()).is_ok()
+    }
+
+    /// A reload has ended, whatever it came to.
+    pub(super) fn end(&self) {
+        let mut service = lock(&self.service);
+        // One that fails is sent in the next turn: until then the manager waits.
+        service.owes_ready = service.is_serving && self.socket.send(b"READY=1\n").is_err();
+    }
+}
+
+fn lock(service: &Mutex<Service>) -> MutexGuard<'_, Service> {
+    service.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What it has been told, and how often it wants to hear that the relay is alive.
@@ -50,12 +92,17 @@ impl Systemd {
         let told =
             Told { watchdog: watchdog(|name| std::env::var_os(name)), grace, ..Told::default() };
         match connect(&address) {
-            Ok(socket) => Some(Self { socket, told }),
+            Ok(socket) => Some(Self { socket: Arc::new(socket), told, service: Arc::default() }),
             Err(error) => {
                 tracing::warn!("cannot reach the service manager at NOTIFY_SOCKET: {error}");
                 None
             }
         }
+    }
+
+    /// For whoever reloads the configuration.
+    pub(super) fn reload_notice(&self) -> ReloadNotice {
+        ReloadNotice { socket: Arc::clone(&self.socket), service: Arc::clone(&self.service) }
     }
 
     /// Does the work, and tells what is new meanwhile and when it ends.
@@ -78,12 +125,23 @@ impl Systemd {
 
     fn tell(&mut self, telemetry: &Telemetry, stop: &StopSignal) {
         let stops = stop.most_urgent() >= ControlRequest::Drain;
-        let news = self.told.news(&telemetry.view(), stops, Instant::now());
+        // A reload that begins or ends meanwhile is told before all of it or behind it.
+        let mut service = lock(&self.service);
+        let mut news = self.told.news(&telemetry.view(), stops, Instant::now());
+        if service.owes_ready && !news.contains("READY=1\n") && !stops {
+            news.push_str("READY=1\n");
+        }
+        if news.is_empty() {
+            return;
+        }
         // A manager that restarts, or whose queue is full, is told all of it in the next turn.
-        if !news.is_empty() && self.socket.send(news.as_bytes()).is_err() {
+        if self.socket.send(news.as_bytes()).is_err() {
             let Told { watchdog, grace, .. } = self.told;
             self.told = Told { watchdog, grace, ..Told::default() };
+            return;
         }
+        let is_serving = self.told.ready && !self.told.stopping;
+        *service = Service { is_serving, owes_ready: false };
     }
 }
 
@@ -211,6 +269,42 @@ mod tests {
         assert_eq!(told.news(&view, false, now + every), "WATCHDOG=1\n");
         view.tick_age = Duration::from_mins(2);
         assert_eq!(told.news(&view, false, now + every * 3), "");
+    }
+
+    #[test]
+    fn reloads_are_told_of_a_relay_that_serves() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        manager.set_nonblocking(true).unwrap();
+        let heard = || {
+            let mut said = [0; 256];
+            let length = manager.recv(&mut said).unwrap_or(0);
+            String::from_utf8_lossy(said.get(..length).unwrap()).into_owned()
+        };
+        let socket = Arc::new(connect(path.as_os_str()).unwrap());
+        let mut systemd = Systemd { socket, told: Told::default(), service: Arc::default() };
+        let (telemetry, stop) = (Telemetry::new(BuildInfo::default()), StopSignal::default());
+        let notice = systemd.reload_notice();
+        systemd.tell(&telemetry, &stop);
+        assert_eq!((heard().as_str(), notice.begin()), ("STATUS=starting\n", false));
+        telemetry.publish(Snapshot { state: RelayState::Streaming, ..Snapshot::default() });
+        systemd.tell(&telemetry, &stop);
+        assert_eq!(heard(), "READY=1\nSTATUS=streaming\n");
+        assert!(notice.begin());
+        assert!(heard().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+        notice.end();
+        systemd.tell(&telemetry, &stop);
+        assert_eq!((heard().as_str(), heard().as_str()), ("READY=1\n", ""), "once");
+        // The end of a reload that the manager could not be told of then.
+        lock(&systemd.service).owes_ready = true;
+        systemd.tell(&telemetry, &stop);
+        assert_eq!(heard(), "READY=1\n");
+        stop.request(ControlRequest::Drain);
+        systemd.tell(&telemetry, &stop);
+        assert!(heard().starts_with("STOPPING=1\n") && !notice.begin());
+        notice.end();
+        assert_eq!(heard(), "");
     }
 
     #[test]
