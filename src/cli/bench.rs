@@ -11,6 +11,7 @@ mod delivery;
 mod drain;
 pub(crate) mod proc;
 mod programs;
+mod server;
 mod source;
 mod visible;
 mod wal_load;

@@ -12,18 +12,15 @@ use tokio_postgres::Client;
 
 use super::drain::ResourceUsage;
 use super::programs::{PARTITIONS, ProgramError, RelayTarget, RunSummary, drain};
+use super::server::{self, NOTE_WORDS};
 use super::visible::{self, Latencies};
 use super::wal_load::{self, Rows};
 use super::{BenchError, DeliveryArgs, round, to_mib};
 use postrider_config::Delivery as Guarantee;
 use postrider_core::lsn::Lsn;
 use postrider_kafka::{KafkaSpec, TopicsError, create_missing};
-use postrider_postgres::control;
-use postrider_postgres::libpq::ConnectInfo;
-use postrider_sandbox::postgres::{Cluster, Options};
+use postrider_sandbox::postgres::Cluster;
 
-/// Some 350 bytes of JSON.
-const NOTE_WORDS: u32 = 26;
 /// In the order of the first pair.
 const BOTH: [Guarantee; 2] = [Guarantee::AtLeastOnce, Guarantee::ExactlyOnce];
 
@@ -86,14 +83,7 @@ pub(super) async fn measure(args: &DeliveryArgs) -> Result<Delivery, BenchError>
     if let Some(brokers) = &args.brokers {
         prepare(brokers, args.topics).await?;
     }
-    let options = Options::default()
-        .with("shared_buffers", "512MB")
-        .with("max_wal_size", "16GB")
-        .with("autovacuum", "off");
-    let cluster = Cluster::start(&options)?;
-    let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
-    let client = control::connect(&info).await?;
-    client.sql().batch_execute(include_str!("../migrations/0001_outbox.sql")).await?;
+    let (cluster, client) = server::start().await?;
     if let Some(rate) = args.latency {
         return Ok(Delivery::Visible(visible::measure(args, rate, &cluster, &client).await?));
     }

@@ -11,16 +11,14 @@ use clap::Args;
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::programs::{EmbeddedBroker, RelayTarget, drain};
+use super::programs::EmbeddedBroker;
+use super::server::{self, LoadArgs, NOTE_WORDS};
 use super::wal_load::{self, Rows};
 use super::{BenchError, proc, round, to_mib};
 use postrider_core::outbox::TableName;
-use postrider_postgres::control::{self, OutboxPartitions, PollSetup, PollSetupMark};
-use postrider_postgres::libpq::ConnectInfo;
-use postrider_sandbox::postgres::{Cluster, Options};
+use postrider_postgres::control::{OutboxPartitions, PollSetup, PollSetupMark};
+use postrider_sandbox::postgres::Cluster;
 
-/// Some 350 bytes of JSON.
-const NOTE_WORDS: u32 = 26;
 const SLOT: &str = "bench_stream";
 /// How often statistics are asked for that a session which has ended has left, and how long until the next time.
 const LOOKS: u32 = 20;
@@ -29,12 +27,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What to measure.
 #[derive(Debug, Clone, Args)]
 pub struct SourceArgs {
-    /// Rows to write, and to deliver each way.
-    #[arg(long, default_value_t = 300_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1_000..=50_000_000))]
-    pub rows: u32,
-    /// Rows per transaction of who writes them.
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub per_transaction: u32,
+    /// What to write.
+    #[command(flatten)]
+    pub load: LoadArgs,
     /// Topics, of three partitions each.
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub topics: u32,
@@ -86,29 +81,22 @@ impl std::fmt::Display for Sources {
 
 /// Measures.
 pub(super) async fn measure(args: &SourceArgs) -> Result<Sources, BenchError> {
-    let options = Options::default()
-        .with("shared_buffers", "512MB")
-        .with("max_wal_size", "16GB")
-        .with("autovacuum", "off");
-    let cluster = Cluster::start(&options)?;
-    let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
-    let client = control::connect(&info).await?;
-    client.sql().batch_execute(include_str!("../migrations/0001_outbox.sql")).await?;
+    let (cluster, client) = server::start().await?;
     polled_table().make(&client, &mut Vec::new()).await?;
     wal_load::make_slot(client.sql(), SLOT).await?;
     let plan = Rows {
-        count: args.rows,
-        per_transaction: args.per_transaction,
+        count: args.load.rows,
+        per_transaction: args.load.per_transaction,
         topics: args.topics,
         note_words: NOTE_WORDS,
     };
     wal_load::write(client.sql(), plan).await?;
     client.sql().batch_execute("ANALYZE outbox; CHECKPOINT").await?;
-    tracing::info!(rows = args.rows, "rows written");
+    tracing::info!(rows = args.load.rows, "rows written");
     let poll = ["source.mode=poll".to_owned(), format!("source.poll.workers={}", args.workers)];
-    let stream = one_way(args, "the log", &[], (&cluster, client.sql())).await?;
-    let poll = one_way(args, "polling", &poll, (&cluster, client.sql())).await?;
-    let SourceArgs { rows, per_transaction, workers, .. } = *args;
+    let stream = one_way(args, &[], (&cluster, client.sql())).await?;
+    let poll = one_way(args, &poll, (&cluster, client.sql())).await?;
+    let SourceArgs { load: LoadArgs { rows, per_transaction }, workers, .. } = *args;
     Ok(Sources { rows, per_transaction, workers, stream, poll })
 }
 
@@ -129,7 +117,6 @@ fn polled_table() -> PollSetup {
 
 async fn one_way(
     args: &SourceArgs,
-    way: &'static str,
     settings: &[String],
     (cluster, client): (&Cluster, &Client),
 ) -> Result<SourceFigures, BenchError> {
@@ -138,19 +125,10 @@ async fn one_way(
     let (size, dead) = (size(client).await?, dead_rows(client).await?);
     let cpu = proc::server_cpu(postmaster).unwrap_or_default();
     let settings: Vec<String> = settings.iter().chain(&args.relay_set).cloned().collect();
-    let target = RelayTarget {
-        source: &cluster.unix_url(),
-        slot: SLOT,
-        bootstrap: &broker.bootstrap,
-        settings: &settings,
-    };
-    let (usage, summary) = drain(target, postmaster)?;
+    let (usage, summary) =
+        server::drain_whole((cluster, &broker), SLOT, &settings, args.load.rows)?;
     let server = proc::server_cpu(postmaster).unwrap_or_default().saturating_sub(cpu);
-    if summary.confirmed != u64::from(args.rows) || summary.dead_letters > 0 {
-        let reason = format!("{} of {} rows confirmed", summary.confirmed, args.rows);
-        return Err(BenchError::NotWhole { drain: format!("drain by {way}"), reason });
-    }
-    let rows = f64::from(args.rows);
+    let rows = f64::from(args.load.rows);
     let per_row = |time: Duration| round(time.as_secs_f64() * 1e6 / rows, 2);
     let grown = self::size(client).await?.saturating_sub(size);
     Ok(SourceFigures {

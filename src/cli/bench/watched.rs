@@ -15,16 +15,13 @@ use clap::Args;
 use serde::Serialize;
 
 use super::delivery::median;
-use super::programs::{EmbeddedBroker, ProgramError, RelayTarget, carry, drain};
+use super::programs::{EmbeddedBroker, ProgramError, RelayTarget, carry};
+use super::server::{self, LoadArgs, NOTE_WORDS};
 use super::wal_load::{self, Rows};
 use super::{BenchError, proc, round, to_mib};
 use crate::status::relay::answer;
-use postrider_postgres::control;
-use postrider_postgres::libpq::ConnectInfo;
-use postrider_sandbox::postgres::{Cluster, Options};
+use postrider_sandbox::postgres::Cluster;
 
-/// Some 350 bytes of JSON.
-const NOTE_WORDS: u32 = 26;
 const TOPICS: u32 = 5;
 /// As often as the page and Prometheus ask, and what they ask for.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -36,12 +33,9 @@ const IDLE: Duration = Duration::from_secs(20);
 /// What to measure.
 #[derive(Debug, Clone, Args)]
 pub struct WatchedArgs {
-    /// Rows to write and to drain each time.
-    #[arg(long, default_value_t = 300_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1_000..=50_000_000))]
-    pub rows: u32,
-    /// Rows per transaction.
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub per_transaction: u32,
+    /// What to write.
+    #[command(flatten)]
+    pub load: LoadArgs,
     /// Pairs of drains.
     #[arg(long, default_value_t = 7, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=50))]
     pub pairs: u32,
@@ -77,21 +71,14 @@ impl std::fmt::Display for Watched {
 
 /// Measures.
 pub(super) async fn measure(args: &WatchedArgs) -> Result<Watched, BenchError> {
-    let options = Options::default()
-        .with("shared_buffers", "512MB")
-        .with("max_wal_size", "16GB")
-        .with("autovacuum", "off");
-    let cluster = Cluster::start(&options)?;
-    let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
-    let client = control::connect(&info).await?;
-    client.sql().batch_execute(include_str!("../migrations/0001_outbox.sql")).await?;
+    let (cluster, client) = server::start().await?;
     let slot = |pair: u32, watched: bool| format!("bench_watched_{pair}_{}", u8::from(watched));
     for pair in 0..args.pairs {
         for watched in [false, true] {
             wal_load::make_slot(client.sql(), &slot(pair, watched)).await?;
         }
     }
-    let WatchedArgs { rows, per_transaction, pairs } = *args;
+    let WatchedArgs { load: LoadArgs { rows, per_transaction }, pairs } = *args;
     let plan = Rows { count: rows, per_transaction, topics: TOPICS, note_words: NOTE_WORDS };
     wal_load::write(client.sql(), plan).await?;
     let (mut alone, mut watched, mut answers) = (Vec::new(), Vec::new(), 0);
@@ -135,13 +122,7 @@ fn one_drain(
     let broker = EmbeddedBroker::start(TOPICS)?;
     let visitor = if is_watched { Some(Visitor::start()?) } else { None };
     let settings: Vec<_> = visitor.iter().map(Visitor::setting).collect();
-    let (source, bootstrap) = (cluster.unix_url(), broker.bootstrap.as_str());
-    let target = RelayTarget { source: &source, slot, bootstrap, settings: &settings };
-    let (_, summary) = drain(target, cluster.process().unwrap_or_default())?;
-    if summary.confirmed != u64::from(rows) || summary.dead_letters > 0 {
-        let reason = format!("{} of {rows} rows confirmed", summary.confirmed);
-        return Err(BenchError::NotWhole { drain: format!("drain of slot `{slot}`"), reason });
-    }
+    let (_, summary) = server::drain_whole((cluster, &broker), slot, &settings, rows)?;
     Ok((summary.streaming_seconds, visitor.map_or(0, |visitor| visitor.answers())))
 }
 

@@ -1,5 +1,6 @@
 //! Commands other than `run` that need servers, and the documents that show them.
 
+mod bench;
 mod containers;
 mod demo;
 mod readme;
