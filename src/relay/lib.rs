@@ -48,6 +48,7 @@ mod stop;
 mod supervise;
 mod tables;
 pub mod telemetry;
+mod timelines;
 mod topic_monitor;
 mod watch;
 

@@ -21,6 +21,7 @@ use crate::session_mode::BACKLOG_LINGER_MS;
 use crate::source_check::SourceCheck;
 use crate::start_gate::StartGate;
 use crate::stop::StopSignal;
+use crate::timelines::{self, Timelines};
 use postrider_core::gate::{Facts, Resume, Warning, begins, judge, other_log, unbroken};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Pipeline, Suspects, Translator};
@@ -57,6 +58,8 @@ pub(super) struct HotStart {
     pub(super) start_gate: StartGate,
     /// But for what only the replication connection knows, and the slot's position.
     pub(super) facts: Facts,
+    /// What earlier sessions streamed from.
+    pub(super) timelines: Timelines,
     /// What was told of the publication.
     pub(super) publication_changes: PublicationChanges,
     /// What `facts` was made of.
@@ -78,13 +81,10 @@ impl HotStart {
         let mut connection = Connection::open(&source.connect, &self.params)?;
         let is_local = connection.is_local();
         let mut facts = self.facts;
-        if self.plan.keeps_progress() {
-            let identity = connection.identify_system()?;
-            facts.history = connection.timeline_history(identity.timeline)?;
-            facts.server = identity.flushed;
-            (facts.lineage.system, facts.lineage.timeline) =
-                (identity.system_id, identity.timeline);
-        }
+        let identity = connection.identify_system()?;
+        facts.history = connection.timeline_history(identity.timeline)?;
+        facts.server = identity.flushed;
+        (facts.lineage.system, facts.lineage.timeline) = (identity.system_id, identity.timeline);
         let process = connection.server_process()?;
         let mut stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
@@ -110,15 +110,17 @@ impl HotStart {
             .ask(process, &self.stop, || stream.keep_alive())
             .map_err(|error| last_words(&mut stream, error))?;
         same_source(&self.inspection, &held.inspection)?;
-        if self.plan.keeps_progress() {
-            facts.confirmed = held.slot.confirmed_flush;
-            facts.server = facts.server.max(held.slot.current);
-            facts.next_xid = held.slot.next_xid;
+        facts.confirmed = held.slot.confirmed_flush;
+        facts.server = facts.server.max(held.slot.current);
+        facts.next_xid = held.slot.next_xid;
+        let warnings = if self.plan.keeps_progress() {
             let acknowledges = self.limits.acknowledge;
-            let warnings = resume(&facts, &source.slot, acknowledges, &mut pipeline, &mut sink)?;
-            for warning in warnings {
-                self.publication_changes.warn(&warning, facts.lineage.publication_xid);
-            }
+            resume(&facts, &source.slot, acknowledges, &mut pipeline, &mut sink)?
+        } else {
+            self.timelines.follow(&facts)?
+        };
+        for warning in warnings {
+            self.publication_changes.warn(&warning, facts.lineage.publication_xid);
         }
         pipeline.set_suspects(self.suspects);
         // Who reads the line may ask the HTTP server next.
@@ -145,6 +147,9 @@ fn resume<S: KafkaSink>(
     sink: &mut S,
 ) -> Result<Vec<Warning>, RelayError> {
     let resume = judge(facts, sink.found())?;
+    if let Some(progress) = sink.found() {
+        timelines::tell(facts, &progress.lineage, progress.mark.end);
+    }
     let whole = sink.found().and_then(|progress| unbroken(facts, progress, &resume));
     let anew = || begins(facts.confirmed, facts.next_xid, &facts.lineage, sink.found());
     sink.whole_since(whole.unwrap_or_else(anew));

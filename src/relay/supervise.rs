@@ -21,6 +21,7 @@ use crate::start::{HotStart, OpenSink};
 use crate::start_gate::StartGate;
 use crate::stop::StopSignal;
 use crate::telemetry::Telemetry;
+use crate::timelines::Timelines;
 use crate::topic_monitor::TopicMonitor;
 use crate::watch::{self, Unwatched, Watch};
 use crate::{RunOptions, Summary};
@@ -80,6 +81,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
         sessions: Sessions::new(plan, options, stop.clone(), telemetry),
         known: None,
         publication_changes: PublicationChanges::default(),
+        timelines: Timelines::default(),
         in_recovery: false,
         bootstrap: Bootstrap::default(),
         holder: Holder::default(),
@@ -101,6 +103,8 @@ struct Relay {
     known: Option<Known>,
     /// What it was told of its publication.
     publication_changes: PublicationChanges,
+    /// What its sessions streamed from.
+    timelines: Timelines,
     /// Whether the server was in recovery when the session was prepared.
     in_recovery: bool,
     /// What Kafka was prepared for.
@@ -158,6 +162,7 @@ impl Relay {
             self.bootstrap.arrange(&self.sessions.plan, &client, &wanted).await?;
         }
         let inspection = control::preflight(&client, &wanted, self.known.as_ref()).await?;
+        self.in_recovery = inspection.server.in_recovery;
         if self.known.is_none() {
             self.known = Some(Known::of(&inspection));
             failover_remarks::remark(&client, &self.sessions.plan, &inspection).await;
@@ -189,7 +194,6 @@ impl Relay {
             ready = self.prepare() => ready?,
             () = told => return Ok(End::Drained),
         };
-        self.in_recovery = inspection.server.in_recovery;
         if self.sessions.must_end() {
             return Ok(End::Drained);
         }
@@ -205,6 +209,7 @@ impl Relay {
         let start = HotStart {
             facts: self.facts(&inspection),
             publication_changes: self.publication_changes.clone(),
+            timelines: self.timelines.up_to(Lsn::new(self.sessions.totals().settled_lsn)),
             source_check,
             suspects: begun.suspects,
             plan,

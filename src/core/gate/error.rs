@@ -177,7 +177,8 @@ impl GateError {
             ),
             Self::Restored { .. } | Self::OtherLog { .. } | Self::OtherTimeline { .. } => format!(
                 "connect to the server that was delivered from; if this one is to take its place: \
-                 {ADOPT}, and rows committed since the backup are delivered as new ones"
+                 {ADOPT}, and rows committed since the backup are delivered as new ones (where no progress is \
+                 kept in Kafka, start the relay again)"
             ),
             Self::Gap { delivered, confirmed, .. } => format!(
                 "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and \

@@ -9,6 +9,7 @@
 //! Invariant: the mark is never above the stored progress (G1, G6). No I/O.
 
 mod error;
+mod promotion;
 mod since;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use crate::pipeline::{Mark, PartialTransaction, PipelineError, ResumeCheck};
 use crate::progress::{Lineage, Progress};
 
 pub use error::GateError;
+pub use promotion::{Promotion, judge_promotion, promotion};
 pub use since::{begins, unbroken};
 
 /// What a timeline descends from: of each ancestor its number and where it ended, oldest first.

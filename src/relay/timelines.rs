@@ -1,0 +1,44 @@
+//! Remembers which timeline the last session of this process streamed from, for a relay that keeps no progress in Kafka.
+//!
+//! Input: the facts of a session that holds its slot, and how far this process has delivered. Output: what the operator is to
+//! be told if the server was promoted since, or why the stream cannot go on. Invariant: what was told or refused is judged by
+//! the core; a session that passes is remembered. Upholds G1.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use postrider_core::gate::{Facts, GateError, Warning, judge_promotion, promotion};
+use postrider_core::lsn::Lsn;
+use postrider_kafka::Lineage;
+
+/// See the module. Copies share what they know.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Timelines {
+    last: Arc<Mutex<Option<Lineage>>>,
+    delivered: Lsn,
+}
+
+impl Timelines {
+    /// A copy for a session that begins when rows were delivered up to here.
+    pub(super) fn up_to(&self, delivered: Lsn) -> Self {
+        Self { last: Arc::clone(&self.last), delivered }
+    }
+
+    /// Judges a session against the one before, and remembers it.
+    pub(super) fn follow(&self, facts: &Facts) -> Result<Vec<Warning>, GateError> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warnings = Vec::new();
+        if let Some(before) = last.as_ref() {
+            warnings = judge_promotion(facts, before, self.delivered)?;
+            tell(facts, before, self.delivered);
+        }
+        *last = Some(facts.lineage.clone());
+        Ok(warnings)
+    }
+}
+
+/// Says that the slot goes on where it was, if the server was promoted and it does.
+pub(super) fn tell(facts: &Facts, before: &Lineage, delivered: Lsn) {
+    if let Some(promotion) = promotion(facts, before, delivered) {
+        tracing::info!("{promotion}");
+    }
+}
