@@ -7,6 +7,7 @@ use rdkafka::mocking::MockCluster;
 use crate::stage::Stage;
 use support::otlp::Collector;
 use support::relay_http::RelayHttp;
+use support::secured::{authority, issue};
 use support::{postgres, wait_for};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -142,6 +143,36 @@ fn g3_a_long_type_is_cut_in_the_span() {
     let kind = &spans[0].attributes["postrider.event_type"];
     assert!((190..=200).contains(&kind.len()) && kind.ends_with('é'), "{}", kind.len());
     running.stop();
+}
+
+/// By an authority of the operator's own, which `SSL_CERT_FILE` names; with another one rows are delivered all the same.
+#[test]
+fn an_encrypted_collector_is_known_by_its_authority() {
+    let mock = MockCluster::new(1).unwrap();
+    let (own, stranger) = (authority("collectors"), authority("somebody else"));
+    let (certificate, key) = issue(&own, "collector", &["localhost"]);
+    let collector = Collector::start_encrypted(&certificate, &key);
+    let folder = tempfile::tempdir().unwrap();
+    for (authority, result) in [(&own, "exported"), (&stranger, "failed")] {
+        let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "traces_tls");
+        let file = folder.path().join(result);
+        std::fs::write(&file, authority.pem()).unwrap();
+        let relay = stage.relay().set("traces.endpoint", &collector.endpoint());
+        let relay = relay.variable("SSL_CERT_FILE", file.to_str().unwrap());
+        let relay = if result == "failed" { relay.expect_log("takes no spans") } else { relay };
+        let mut running = relay.run();
+        let face = RelayHttp::of(&mut running);
+        face.wait_ready(200);
+        let before = collector.spans().len();
+        insert(&stage, "A", "01", 20);
+        face.wait_count(CONFIRMED, 20);
+        face.wait_count(&format!("postrider_spans_total{{result=\"{result}\"}}"), 20);
+        let came = collector.spans().len() - before;
+        assert_eq!(came, if result == "exported" { 20 } else { 0 });
+        assert_eq!(collector.refused() > 0, result == "failed");
+        assert_eq!(stage.records().len(), 20);
+        running.stop();
+    }
 }
 
 #[test]

@@ -4,9 +4,13 @@
 //! code with the exporter.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// A span as it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,36 +35,71 @@ struct Received {
     spans: Vec<Span>,
     /// Head and body of each request.
     requests: Vec<(String, Vec<u8>)>,
+    refused: usize,
 }
 
 /// A running collector; it ends with the process.
 pub struct Collector {
-    address: String,
+    endpoint: String,
     received: Arc<Mutex<Received>>,
 }
 
 impl Collector {
     /// On a free port.
     pub fn start() -> Self {
+        Self::serve("http://127.0.0.1", request)
+    }
+
+    /// The same behind TLS, with this certificate for `localhost` and its key (PEM).
+    pub fn start_encrypted(certificate: &str, key: &str) -> Self {
+        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        let config = Arc::new(config);
+        Self::serve("https://localhost", move |stream| {
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            request(StreamOwned::new(connection, stream))
+        })
+    }
+
+    fn serve(
+        base: &str,
+        answer: impl Fn(TcpStream) -> Option<(String, Vec<u8>)> + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
+        let endpoint = format!("{base}:{}", listener.local_addr().unwrap().port());
         let received = Arc::<Mutex<Received>>::default();
         let keep = Arc::clone(&received);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                if let Some((head, body)) = request(stream) {
-                    let mut received = keep.lock().unwrap();
-                    received.spans.extend(spans(&body));
-                    received.requests.push((head, body));
+                let answered = answer(stream);
+                let mut received = keep.lock().unwrap();
+                match answered {
+                    None => received.refused += 1,
+                    Some((head, body)) => {
+                        received.spans.extend(spans(&body));
+                        received.requests.push((head, body));
+                    }
                 }
             }
         });
-        Self { address, received }
+        Self { endpoint, received }
     }
 
     /// Its base, as settings name it.
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        self.endpoint.clone()
+    }
+
+    /// Connections that brought no request.
+    pub fn refused(&self) -> usize {
+        self.received.lock().unwrap().refused
     }
 
     pub fn spans(&self) -> Vec<Span> {
@@ -73,7 +112,7 @@ impl Collector {
 }
 
 /// Takes a request and says that all is well.
-fn request(mut stream: TcpStream) -> Option<(String, Vec<u8>)> {
+fn request(mut stream: impl Read + Write) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
     loop {
@@ -83,6 +122,7 @@ fn request(mut stream: TcpStream) -> Option<(String, Vec<u8>)> {
             let length: usize = length.parse().unwrap();
             if bytes.len() >= end + 4 + length {
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
+                stream.flush().ok()?;
                 return Some((head, bytes[end + 4..].to_vec()));
             }
         }

@@ -81,9 +81,10 @@ where
     tokio::pin!(connection, answer);
     let answer = tokio::select! {
         answer = &mut answer => answer?,
-        ended = &mut connection => {
-            ended?;
-            answer.await?
+        // Whoever closes TLS without saying so may have answered before.
+        ended = &mut connection => match (answer.await, ended) {
+            (Ok(answer), _) => answer,
+            (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(error.into()),
         }
     };
     let status = answer.status();
