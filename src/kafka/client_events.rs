@@ -18,7 +18,7 @@ pub(super) use super::add_partition_error::AddPartitionError;
 use super::brokers::{BrokerChange, Brokers};
 use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
 use super::log_line::{bare, is_no_news, transaction_error};
-use super::revoked_login::RevokedLogin;
+use super::revoked_login::{RevokedLogin, is_certificate_refused};
 use postrider_service::log_throttle::LogThrottle;
 
 /// A first connection, the first of two addresses of a name, or a broker's restart may take this
@@ -198,6 +198,9 @@ impl ClientEvents {
     /// Takes in one error that belongs to no record.
     pub(super) fn error(&mut self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return self.warn("error", reason) };
+        if is_certificate_refused(reason) {
+            self.revoked_login.certificate_refused(reason, Instant::now());
+        }
         match code {
             // No client of ours keeps its place in a group.
             Code::PartitionEOF | Code::GroupAuthorizationFailed => {}
@@ -241,6 +244,11 @@ impl ClientEvents {
     /// A client that is refused a login is to be replaced: the next one reads the secret anew.
     pub(super) const fn secret_can_change(&mut self) {
         self.revoked_login.secret_can_change();
+    }
+
+    /// A client whose certificate is refused is to be replaced: the next one reads its files anew.
+    pub(super) const fn certificate_can_change(&mut self) {
+        self.revoked_login.certificate_can_change();
     }
 
     /// Takes in one error of a consumer, which comes without the reason: its log line had that before.

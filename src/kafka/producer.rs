@@ -103,6 +103,9 @@ impl Producer {
         if spec.secrets.can_change() {
             inner.client().context().events().secret_can_change();
         }
+        if spec.has_certificate_files() {
+            inner.client().context().events().certificate_can_change();
+        }
         Ok(Self {
             inner,
             spec: spec.clone(),

@@ -1,8 +1,8 @@
 //! Detects that the brokers refuse a login which they accepted before, and that a new client would help.
 //!
-//! Input: refused logins, and the connection states that the library logs. Output: whether the client has
-//! to be replaced. A client keeps the secret it was created with; only a new one reads it again. Invariant:
-//! a client is replaced only if its secret can change; one that was accepted since is kept, and one that
+//! Input: refused logins and client certificates, and the connection states that the library logs. Output: whether the
+//! client has to be replaced. A client keeps the secret and the certificate it was created with; only a new one reads
+//! them again. Invariant: a client is replaced only if what is refused can change; one that was accepted since is kept, and one that
 //! still has a working connection is given [`PATIENCE`], since the new secret may arrive later than the
 //! account, and a new client has no connection yet.
 
@@ -13,6 +13,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The ends of lines about a login that failed, and about one that did not.
 const FAILED: [&str; 3] = ["AUTH_REQ -> DOWN", "AUTH_LEGACY -> DOWN", "REAUTH -> DOWN"];
+/// The same of a client certificate, which brokers refuse at the end of a handshake (TLS 1.2) or after it (1.3).
+const FAILED_TLS: [&str; 3] =
+    ["SSL_HANDSHAKE -> DOWN", "APIVERSION_QUERY -> DOWN", "AUTH_HANDSHAKE -> DOWN"];
 const LET_IN: &str = " -> UP";
 
 /// See the module.
@@ -20,7 +23,24 @@ const LET_IN: &str = " -> UP";
 pub(super) struct RevokedLogin {
     /// Whether a new client may say another secret.
     can_change: bool,
-    refused: Option<(Instant, String)>,
+    /// Whether it may show another certificate.
+    certificate_can_change: bool,
+    refused: Option<Refused>,
+}
+
+#[derive(Debug)]
+struct Refused {
+    since: Instant,
+    reason: String,
+    /// The ends of lines about another refusal.
+    again: [&'static str; 3],
+}
+
+/// Whether the reason for the end of a connection is the peer's alert about our certificate (RFC 8446, 6.2), in OpenSSL's
+/// words.
+pub(super) fn is_certificate_refused(reason: &str) -> bool {
+    let reason = reason.to_ascii_lowercase();
+    reason.contains(" alert ") && (reason.contains("certificate") || reason.contains("unknown ca"))
 }
 
 impl RevokedLogin {
@@ -29,11 +49,28 @@ impl RevokedLogin {
         self.can_change = true;
     }
 
+    /// The client certificate comes from files, which can change.
+    pub(super) const fn certificate_can_change(&mut self) {
+        self.certificate_can_change = true;
+    }
+
     /// A login was refused.
     pub(super) fn refused(&mut self, reason: &str, now: Instant) {
-        if self.can_change && self.refused.is_none() {
-            self.refused = Some((now, reason.to_owned()));
+        if self.can_change {
+            self.note(reason, now, FAILED);
         }
+    }
+
+    /// The client certificate was refused.
+    pub(super) fn certificate_refused(&mut self, reason: &str, now: Instant) {
+        if self.certificate_can_change {
+            self.note(reason, now, FAILED_TLS);
+        }
+    }
+
+    fn note(&mut self, reason: &str, since: Instant, again: [&'static str; 3]) {
+        let reason = reason.to_owned();
+        self.refused.get_or_insert(Refused { since, reason, again });
     }
 
     /// A connection has changed its state; `answering`: some connection works. Returns why the client
@@ -42,10 +79,10 @@ impl RevokedLogin {
         if line.ends_with(LET_IN) {
             self.refused = None;
         }
-        if !FAILED.iter().any(|end| line.ends_with(end)) {
+        let Refused { since, reason, again } = self.refused.as_ref()?;
+        if !again.iter().any(|end| line.ends_with(end)) {
             return None;
         }
-        let (since, reason) = self.refused.as_ref()?;
         let enough = !answering || now.saturating_duration_since(*since) >= PATIENCE;
         enough.then(|| reason.clone())
     }
@@ -69,6 +106,24 @@ mod tests {
         let (mut login, now) = refused();
         assert_eq!(login.observe("CONNECT -> DOWN", false, now), None);
         assert_eq!(login.observe(FAILS, false, now).as_deref(), Some("why"));
+    }
+
+    /// As OpenSSL 3 says what Kafka 4 answers.
+    #[test]
+    fn a_certificate_that_is_refused_and_can_change_is_shown_anew() {
+        let reason = "ssl://a:9093/1: Receive failed: SSL transport error: error:0A000416:SSL \
+                      routines::ssl/tls alert certificate unknown: SSL alert number 46";
+        assert!(is_certificate_refused(reason));
+        let ours = "SSL handshake failed: error:0A000086:SSL routines::certificate verify failed";
+        assert!(!is_certificate_refused(ours), "that is the broker's");
+        let (mut login, now) = (RevokedLogin::default(), Instant::now());
+        login.certificate_refused(reason, now);
+        assert_eq!(login.observe("APIVERSION_QUERY -> DOWN", false, now), None, "it was typed");
+        login.certificate_can_change();
+        login.certificate_refused(reason, now);
+        assert_eq!(login.observe(FAILS, false, now), None, "that is a login");
+        let found = login.observe("APIVERSION_QUERY -> DOWN", false, now);
+        assert_eq!(found.as_deref(), Some(reason));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::KafkaSpec;
 use postrider_credentials::TokenKeeper;
 use postrider_secrets::{PasswordCommand, SecretError, read_secret};
 
@@ -39,10 +40,28 @@ impl KafkaSecrets {
     }
 }
 
+/// What librdkafka reads from files whenever a client is made.
+const CERTIFICATE_FILES: [&str; 3] =
+    ["ssl.certificate.location", "ssl.key.location", "ssl.keystore.location"];
+/// The same as text, which may be a file's.
+const CERTIFICATE_TEXTS: [&str; 2] = ["ssl.certificate.pem", "ssl.key.pem"];
+
+impl KafkaSpec {
+    /// Whether a client certificate that is refused may be right at the next look.
+    pub(super) fn has_certificate_files(&self) -> bool {
+        let files = &self.secrets.files;
+        CERTIFICATE_FILES.iter().any(|name| self.properties.contains_key(*name))
+            || CERTIFICATE_FILES
+                .iter()
+                .chain(&CERTIFICATE_TEXTS)
+                .any(|name| files.contains_key(*name))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{KafkaSpec, Producer};
+    use crate::Producer;
 
     #[test]
     fn every_client_gets_what_holds_when_it_is_made() {

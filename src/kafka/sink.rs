@@ -3,6 +3,7 @@
 //! help, and a hint for the operator.
 
 use super::listener::{NO_LOGIN_HELP, offers_no_login};
+use super::revoked_login::is_certificate_refused;
 use super::settings::SettingsError;
 use super::topic_book::{to_allow, to_create};
 use postrider_core::pipeline::{Blame, Mark};
@@ -130,6 +131,16 @@ pub enum SinkError {
     },
 }
 
+/// What to do where brokers refuse a login.
+const LOGIN_HELP: &str =
+    "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]";
+
+/// What to do where brokers refuse the certificate that they were shown.
+const CERTIFICATE_HELP: &str = "the brokers refuse the client certificate: replace ssl.certificate.location and \
+                                ssl.key.location, or ssl.keystore.location, in [kafka.properties], whose files \
+                                are read again by each session, and see that ssl.truststore of the brokers' \
+                                listener has its authority";
+
 impl SinkError {
     /// Why a login failed, by the client library's reason.
     pub(super) fn of_login(reason: String) -> Self {
@@ -201,9 +212,8 @@ impl SinkError {
                  message.timestamp.after.max.ms of the topic, and outbox.timestamp, then \
                  `postrider dead-letters retry`"
             ),
-            Self::Authentication(_) | Self::LoginRevoked(_) => {
-                "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()
-            }
+            Self::LoginRevoked(why) if is_certificate_refused(why) => CERTIFICATE_HELP.into(),
+            Self::Authentication(_) | Self::LoginRevoked(_) => LOGIN_HELP.into(),
             Self::NoLogin(_) => NO_LOGIN_HELP.into(),
             Self::Tls(_) => {
                 "check security.protocol and ssl.ca.location in [kafka.properties], and that \

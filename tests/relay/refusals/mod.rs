@@ -8,6 +8,8 @@ mod access;
 mod attempt;
 mod brokers;
 #[cfg(any(feature = "kafka-tls", feature = "kafka-tls-vendored"))]
+mod certificates;
+#[cfg(any(feature = "kafka-tls", feature = "kafka-tls-vendored"))]
 mod encrypted;
 mod environment;
 mod gate;
