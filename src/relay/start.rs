@@ -113,12 +113,15 @@ impl HotStart {
         facts.confirmed = held.slot.confirmed_flush;
         facts.server = facts.server.max(held.slot.current);
         facts.next_xid = held.slot.next_xid;
-        let warnings = if self.plan.keeps_progress() {
+        let mut warnings = Vec::new();
+        if self.plan.keeps_progress() {
             let acknowledges = self.limits.acknowledge;
-            resume(&facts, &source.slot, acknowledges, &mut pipeline, &mut sink)?
-        } else {
-            self.timelines.follow(&facts)?
-        };
+            warnings = resume(&facts, &source.slot, acknowledges, &mut pipeline, &mut sink)?;
+        }
+        if !facts.exactly_once {
+            // Progress that is not part of a Kafka transaction is behind what was delivered.
+            warnings = self.timelines.follow(&facts, self.plan.keeps_progress(), warnings)?;
+        }
         for warning in warnings {
             self.publication_changes.warn(&warning, facts.lineage.publication_xid);
         }
@@ -147,7 +150,7 @@ fn resume<S: KafkaSink>(
     sink: &mut S,
 ) -> Result<Vec<Warning>, RelayError> {
     let resume = judge(facts, sink.found())?;
-    if let Some(progress) = sink.found() {
+    if let Some(progress) = sink.found().filter(|_| facts.exactly_once) {
         timelines::tell(facts, &progress.lineage, progress.mark.end);
     }
     let whole = sink.found().and_then(|progress| unbroken(facts, progress, &resume));

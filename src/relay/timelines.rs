@@ -1,4 +1,5 @@
-//! Remembers which timeline the last session of this process streamed from, for a relay that keeps no progress in Kafka.
+//! Remembers which timeline the last session of this process streamed from, and how far it came, for a relay that
+//! delivers at least once: progress in Kafka, if it keeps any, is behind that.
 //!
 //! Input: the facts of a session that holds its slot, and how far this process has delivered. Output: what the operator is to
 //! be told if the server was promoted since, or why the stream cannot go on. Invariant: what was told or refused is judged by
@@ -23,16 +24,29 @@ impl Timelines {
         Self { last: Arc::clone(&self.last), delivered }
     }
 
-    /// Judges a session against the one before, and remembers it.
-    pub(super) fn follow(&self, facts: &Facts) -> Result<Vec<Warning>, GateError> {
+    /// Judges a session against the one before, and remembers it. Returns what is to be told besides what its progress
+    /// says, if it has some: that knows of slots which other relays have moved.
+    pub(super) fn follow(
+        &self,
+        facts: &Facts,
+        has_progress: bool,
+        mut told: Vec<Warning>,
+    ) -> Result<Vec<Warning>, GateError> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut warnings = Vec::new();
         if let Some(before) = last.as_ref() {
-            warnings = judge_promotion(facts, before, self.delivered)?;
-            tell(facts, before, self.delivered);
+            let is_tail = |warning: &Warning| matches!(warning, Warning::TailLost { .. });
+            let mut ours = judge_promotion(facts, before, self.delivered)?;
+            ours.retain(|warning| is_tail(warning) || !has_progress);
+            if ours.iter().any(is_tail) {
+                told.retain(|warning| !is_tail(warning));
+            }
+            told.extend(ours);
+            if told.is_empty() {
+                tell(facts, before, self.delivered);
+            }
         }
         *last = Some(facts.lineage.clone());
-        Ok(warnings)
+        Ok(told)
     }
 }
 

@@ -80,7 +80,7 @@ mod tests {
 
     fn lineage(system: &str, timeline: u32) -> Lineage {
         let [system, slot] = [system, "s"].map(str::to_owned);
-        Lineage { system, slot, timeline, ..Lineage::default() }
+        Lineage { system, timeline, slot, ..Lineage::default() }
     }
 
     /// Timeline 1 ended at 1000; the slot is at 500.
