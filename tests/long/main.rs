@@ -7,6 +7,7 @@
 
 mod compare;
 mod crash;
+mod failover;
 mod identity;
 mod lifecycle;
 mod shop_chaos;
@@ -20,6 +21,7 @@ type Run = (&'static str, fn() -> bool);
 const RUNS: &[Run] = &[
     ("compare_bytes", compare::all),
     ("crash", crash::all),
+    ("failover", failover::all),
     ("identity", identity::all),
     ("lifecycle", lifecycle::all),
     ("shop_chaos", shop_chaos::all),
