@@ -8,8 +8,8 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
+    clippy::indexing_slicing,
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"

@@ -240,15 +240,12 @@ impl FailoverFacts {
             let fix = before(set("sync_replication_slots", "on"));
             add(FailoverAbout::Sync, what.to_owned(), fix);
         }
-        match standby.names_database {
-            Some(false) => {
-                copies = false;
-                let what =
-                    "primary_conninfo names no database (dbname), and no slot is copied without it";
-                let fix = before(set("primary_conninfo", "'PRIMARY_CONNINFO dbname=postgres'"));
-                add(FailoverAbout::Database, what.to_owned(), fix);
-            }
-            Some(true) | None => {}
+        if standby.names_database == Some(false) {
+            copies = false;
+            let what =
+                "primary_conninfo names no database (dbname), and no slot is copied without it";
+            let fix = before(set("primary_conninfo", "'PRIMARY_CONNINFO dbname=postgres'"));
+            add(FailoverAbout::Database, what.to_owned(), fix);
         }
         if wal_level != "logical" {
             copies = false;
@@ -278,7 +275,6 @@ impl FailoverFacts {
             None if copies && self.follows == Some(true) => {
                 Some((true, format!("has no copy of slot `{slot}` yet"), write()))
             }
-            None => None,
             Some(SlotCopy { synced: false, .. }) => Some((
                 false,
                 format!(
@@ -301,7 +297,7 @@ impl FailoverFacts {
                 format!("its copy of slot `{slot}` is not kept yet, and would go with a failover"),
                 write(),
             )),
-            Some(_) => None,
+            None | Some(_) => None,
         }
     }
 }
