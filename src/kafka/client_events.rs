@@ -17,7 +17,7 @@ use super::SinkError;
 pub(super) use super::add_partition_error::AddPartitionError;
 use super::brokers::{BrokerChange, Brokers};
 use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
-use super::log_line::{bare, is_no_news, transaction_error};
+use super::log_line::{bare, is_no_news, is_without_producer_ids, transaction_error};
 use super::revoked_login::{RevokedLogin, is_certificate_refused};
 use postrider_service::log_throttle::LogThrottle;
 
@@ -33,10 +33,6 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// The ends of lines about a connection that was in use.
 const HUNG_UP: [&str; 2] = [" UP -> DOWN", " REAUTH -> DOWN"];
-
-/// In the reason why a producer ends whose brokers offer no InitProducerId (librdkafka 2.12,
-/// `rd_kafka_idemp_broker_any`).
-const NO_PRODUCER_ID: &str = "Idempotent producer not supported by any of the";
 
 /// What to do while no broker answers.
 const OUTAGE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the \
@@ -282,7 +278,7 @@ impl ClientEvents {
         Some(match (self.replaced, self.forbidden) {
             (true, _) => SinkError::LoginRevoked(reason),
             (_, true) => SinkError::Forbidden(reason),
-            _ if reason.contains(NO_PRODUCER_ID) => SinkError::NoIdempotence(reason),
+            _ if is_without_producer_ids(&reason) => SinkError::NoIdempotence(reason),
             _ => SinkError::Fatal(reason),
         })
     }

@@ -11,6 +11,12 @@ pub(super) fn transaction_error(line: &str) -> Option<&str> {
     rest.split_once(": ").map(|(_, reason)| reason)
 }
 
+/// Whether a producer ended since its brokers offer no InitProducerId (librdkafka 2.12,
+/// `rd_kafka_idemp_broker_any`).
+pub(super) fn is_without_producer_ids(reason: &str) -> bool {
+    reason.contains("Idempotent producer not supported by any of the")
+}
+
 /// The library's words without the name of its thread and its states: `[thrd:NAME]: WORDS (after ..`.
 pub(super) fn bare(line: &str) -> &str {
     let named = line.strip_prefix("[thrd:").and_then(|rest| rest.split_once("]: "));

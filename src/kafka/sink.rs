@@ -14,6 +14,8 @@ use postrider_core::sink::Sink;
 /// Why a record was not taken.
 pub type SendError = postrider_core::sink::SendError<SinkError>;
 
+const TLS_HELP: &str = "check security.protocol and ssl.ca.location in [kafka.properties], and that kafka.brokers names \
+     the brokers' TLS listener";
 const CODEC_HELP: &str = "set kafka.compression to a codec that the brokers take: gzip, or none";
 const IDEMPOTENCE_HELP: &str = "use brokers of version 0.11 or later, or a service whose Kafka endpoint offers \
      InitProducerId: without it a batch that is sent again is stored again, out of order";
@@ -215,11 +217,7 @@ impl SinkError {
             Self::LoginRevoked(why) if is_certificate_refused(why) => CERTIFICATE_HELP.into(),
             Self::Authentication(_) | Self::LoginRevoked(_) => LOGIN_HELP.into(),
             Self::NoLogin(_) => NO_LOGIN_HELP.into(),
-            Self::Tls(_) => {
-                "check security.protocol and ssl.ca.location in [kafka.properties], and that \
-                 kafka.brokers names the brokers' TLS listener"
-                    .into()
-            }
+            Self::Tls(_) => TLS_HELP.into(),
             Self::Settings(error) => return error.hint(),
             Self::CodecRefused { .. } => CODEC_HELP.into(),
             Self::NoIdempotence(_) => IDEMPOTENCE_HELP.into(),
