@@ -1,13 +1,17 @@
-//! Logs what was not delivered: rows that became dead letters, and rows and refused records that were
-//! skipped.
+//! Logs what was not delivered, or was and is gone from the database: rows that became dead letters, rows and refused
+//! records that were skipped, and rows that a failover took back.
 //!
-//! Input: the dead letter, row or record with its rejection. Output: one WARN line each; for a row in a dry
-//! run, INFO. Invariant: a skipped row has a line of its own with its id, which the log never collapses,
-//! since no other trace is left; lines about dead letters are collapsed when there are many. Ids are
+//! Input: the dead letter, row or record with its rejection; the positions that a failover took back. Output: one WARN line each; for a row in a dry
+//! run, INFO. Invariant: a skipped row has a line of its own with its id, and a failover one with its positions, which the
+//! log never collapses, since no other trace is left; lines about dead letters are collapsed when there are many. Ids are
 //! logged, payloads and keys are not.
 
+use postrider_core::gate::Warning;
 use postrider_core::pipeline::{Refused, SentDeadLetter, Skipped};
 use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, TABLE_HEADER};
+
+/// The log never collapses lines of this target.
+const AUDIT: &str = "postrider::audit";
 
 /// What is written of an id or a reason.
 const TEXT_BYTES_MAX: usize = 1024;
@@ -35,6 +39,11 @@ pub(super) fn dead_letter(letter: &SentDeadLetter, acknowledged: bool) {
     );
 }
 
+/// A failover took back rows that Kafka has: where they lie is told of each one.
+pub(super) fn tail_lost(warning: &Warning) {
+    tracing::warn!(target: AUDIT, help = warning.hint(), "{warning}");
+}
+
 /// A row was left out by the policy `skip`; or would have been, where nothing is acknowledged.
 pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
     if !acknowledged {
@@ -43,7 +52,7 @@ pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
         return;
     }
     tracing::warn!(
-        target: "postrider::audit",
+        target: AUDIT,
         code = skipped.rejection.code.as_str(),
         table = %skipped.table,
         id = skipped.id.as_deref(),
@@ -60,7 +69,7 @@ pub(super) fn skipped_record(refused: &Refused) {
     // A record's first header is the row's id.
     let id = refused.record.headers.first().and_then(|(_, value)| text(value.as_deref()));
     tracing::warn!(
-        target: "postrider::audit",
+        target: AUDIT,
         code = refused.rejection.code.as_str(),
         topic = refused.record.topic,
         id,

@@ -7,6 +7,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::audit;
 use postrider_core::gate::Warning;
 use postrider_core::lsn::Lsn;
 
@@ -30,7 +31,9 @@ impl PublicationChanges {
             warning,
             Warning::PublicationAltered { .. } | Warning::AlteredMeanwhile { .. }
         );
-        if !is_alteration || self.tell(xid) {
+        if matches!(warning, Warning::TailLost { .. }) {
+            audit::tail_lost(warning);
+        } else if !is_alteration || self.tell(xid) {
             tracing::warn!(help = warning.hint(), "{warning}");
         }
     }

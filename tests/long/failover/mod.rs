@@ -123,8 +123,6 @@ fn relay(plan: &Plan, servers: &Servers, database: &Database, shelf: &Shelf) -> 
         .set("progress.at_least_once", "true")
         .set("source.status_interval", "200ms")
         .set("retry.max", "500ms")
-        // Each failover is told by itself.
-        .set("log.repeat_interval", "0s")
         .allow_log("")
 }
 
