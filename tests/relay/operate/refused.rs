@@ -15,6 +15,9 @@ use support::{postgres, topic, wait_for};
 
 const REFUSED: &str = "the configuration is refused, and the one before stays";
 
+/// A test that was started by nohup(1) ignores SIGHUP, as does what it starts, and the relay lets it be.
+const HEED_SIGHUP: &str = "exec env --default-signal=HUP \"$0\" \"$@\"";
+
 /// What the statement that takes rows needs of their table: columns that are there, an order, and a time.
 #[test]
 fn g4_what_a_relay_that_polls_could_not_begin_with_ends_it_neither() {
@@ -87,6 +90,7 @@ fn g3_whatever_comes_in_the_place_of_the_file_the_relay_goes_on() {
     let desk = Desk::new();
     desk.write(&routes(&stage, "A"));
     let relay = desk.controlled(stage.relay().unset("route.topic")).expect_log(REFUSED);
+    let relay = relay.after(HEED_SIGHUP);
     let (mut running, face) = run(&relay, &desk);
     let refused = |desk: &Desk, why: &str| {
         let (exit, report) = ctl(&relay, &["reload"]);
@@ -140,7 +144,8 @@ fn g4_a_file_that_is_gone_leaves_the_routes_as_they_are() {
     let desk = Desk::new();
     desk.write(&routes(&stage, "A"));
     let folder = desk.path("");
-    let relay = stage.relay().unset("route.topic").after(&format!("cd {}", folder.display()));
+    let shell = format!("cd {}; {HEED_SIGHUP}", folder.display());
+    let relay = stage.relay().unset("route.topic").after(&shell);
     let mut running = relay.expect_log(REFUSED).start(&["run"]);
     running.wait_for_log("streaming");
     fs::rename(desk.file(), desk.path("away")).unwrap();

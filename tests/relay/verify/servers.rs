@@ -37,7 +37,8 @@ fn a_standby_is_compared_as_its_primary_is() {
     let standby = postgres::standby_of(&mut primary, &options);
     let there = Stage::before(stage.database.at(&standby), &broker.bootstrap());
     stage.insert("A", ROWS);
-    stage.relay().run_once();
+    // The slot was made as those before PostgreSQL 17.
+    stage.relay().expect_log("does not follow a failover").run_once();
     let count = || there.sql().value("SELECT count(*) FROM outbox") == (2 * ROWS).to_string();
     wait_for("the standby to have every row", || count().then_some(()));
     let (status, json) = verify(&there.relay(), "--all-rows-kept");
