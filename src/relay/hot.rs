@@ -86,9 +86,11 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         put_off: &mut Option<RelayError>,
         reporter: &mut Reporter,
     ) -> Result<End, RelayError> {
+        let began = self.clock.instant();
         loop {
-            let asked = self.stop.snapshot();
-            let draining = self.session.request::<SinkError>(self.clock.now(), asked)?;
+            let now = self.clock.now();
+            let asked = self.stop.snapshot().of_session(now.at.since(began));
+            let draining = self.session.request::<SinkError>(now, asked)?;
             if let Some(draining) = draining {
                 reporter.draining(draining);
             }

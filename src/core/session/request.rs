@@ -9,6 +9,10 @@ use std::time::Duration;
 
 use super::owed::Owed;
 
+/// How long a session streams before it ends for other routes, so that routes which are reloaded again and again hold
+/// up nothing: between two sessions nothing is delivered, for 0.1 s, and up to a second with transactions.
+const RECONFIGURES_AFTER: Duration = Duration::from_secs(2);
+
 /// What a session is asked to do from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ControlRequest {
@@ -41,6 +45,13 @@ pub struct Requested {
 }
 
 impl Requested {
+    /// What a session heeds of it that has streamed for this long.
+    #[must_use]
+    pub fn of_session(self, streamed: Duration) -> Self {
+        let is_early = self.request == ControlRequest::Reconfigure && streamed < RECONFIGURES_AFTER;
+        Self { request: if is_early { ControlRequest::Run } else { self.request }, ..self }
+    }
+
     /// Whether the relay was told to end, and nothing is left to confirm or no time for it.
     pub fn must_end(self, owed: Owed, grace: Duration) -> bool {
         match self.request {
@@ -60,4 +71,29 @@ pub struct Draining {
     pub unconfirmed: u64,
     /// How long they may take.
     pub grace: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_other_routes_wait_until_a_session_has_streamed_for_a_while() {
+        let soon = RECONFIGURES_AFTER.saturating_sub(Duration::from_millis(1));
+        let asked = |request| Requested {
+            request,
+            server_stops: false,
+            told_for: Duration::ZERO,
+            is_paused: false,
+        };
+        let after = |request, streamed| asked(request).of_session(streamed).request;
+        assert_eq!(after(ControlRequest::Reconfigure, soon), ControlRequest::Run);
+        let late = after(ControlRequest::Reconfigure, RECONFIGURES_AFTER);
+        assert_eq!(late, ControlRequest::Reconfigure);
+        for request in
+            [ControlRequest::Drain, ControlRequest::ServerShutdown, ControlRequest::Abort]
+        {
+            assert_eq!(after(request, Duration::ZERO), request);
+        }
+    }
 }
