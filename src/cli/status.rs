@@ -31,8 +31,19 @@ Examples:
 pub struct StatusArgs {
     /// Refresh every DURATION [default: 2s]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "2s",
-          value_parser = crate::parse_duration)]
+          value_parser = parse_pause)]
     pub watch: Option<Duration>,
+}
+
+/// How often, at most, the servers are asked.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+
+fn parse_pause(text: &str) -> Result<Duration, String> {
+    let pause = crate::parse_duration(text)?;
+    if pause < SHORTEST_PAUSE {
+        return Err("the shortest is 100ms".to_owned());
+    }
+    Ok(pause)
 }
 
 /// Clears a terminal, and begins at its top.
@@ -53,5 +64,17 @@ pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<ExitCode, Comm
             return Ok(if status.is_sound() { ExitCode::Ok } else { ExitCode::CheckFailed });
         };
         std::thread::sleep(pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_not_asked_without_a_pause() {
+        assert!(parse_pause("0s").is_err());
+        assert!(parse_pause("99ms").is_err());
+        assert_eq!(parse_pause("100ms"), Ok(SHORTEST_PAUSE));
     }
 }

@@ -24,17 +24,22 @@ const TEXT_BYTES_MAX: usize = 400;
 /// Records that were stored and are not confirmed yet: those of one Kafka transaction at most.
 const WAITING_MAX: usize = RECORDS_MAX;
 
-/// What is shown of a record, and the headers that it is taken from.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// What is shown of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TapSpec {
     /// Keys and payloads may be shown.
     pub shows_payloads: bool,
     /// Rows come from the log: a transaction's place in it says something.
     pub has_positions: bool,
-    /// The header with the row's id.
-    pub id_header: String,
-    /// The header with the type of the event.
-    pub type_header: String,
+}
+
+/// The headers of a record that say what it is. They change with the routes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TapHeaders {
+    /// The one with the row's id.
+    pub id: String,
+    /// The one with the type of the event.
+    pub event_type: String,
 }
 
 /// See the module. Cloning shares it; the default copies nothing, ever.
@@ -43,6 +48,7 @@ pub struct DeliveredTap(Option<Arc<Tap>>);
 
 struct Tap {
     spec: TapSpec,
+    headers: Mutex<TapHeaders>,
     /// So many more records may be copied.
     allowance: AtomicU32,
     ring: Mutex<Ring>,
@@ -94,9 +100,16 @@ pub(super) type Waiting = Vec<(Ticket, DeliveredRecord)>;
 
 impl DeliveredTap {
     /// A tap that nobody looks at yet.
-    pub fn new(spec: TapSpec) -> Self {
-        let (allowance, ring) = (AtomicU32::new(0), Mutex::default());
-        Self(Some(Arc::new(Tap { spec, allowance, ring })))
+    pub fn new(spec: TapSpec, headers: TapHeaders) -> Self {
+        let (headers, allowance, ring) = (Mutex::new(headers), AtomicU32::new(0), Mutex::default());
+        Self(Some(Arc::new(Tap { spec, headers, allowance, ring })))
+    }
+
+    /// Records have these headers from now on.
+    pub fn take_headers(&self, headers: TapHeaders) {
+        if let Some(tap) = &self.0 {
+            *tap.headers() = headers;
+        }
     }
 
     /// Whether keys and payloads may be shown.
@@ -154,6 +167,10 @@ impl DeliveredTap {
 }
 
 impl Tap {
+    fn headers(&self) -> MutexGuard<'_, TapHeaders> {
+        self.headers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,13 +186,14 @@ impl Tap {
             bytes: bytes.len(),
             text: self.spec.shows_payloads.then(|| beginning(bytes)),
         };
+        let headers = self.headers();
         Some(DeliveredRecord {
             number: 0,
             topic: message.topic().to_owned(),
             partition: message.partition(),
             offset: message.offset(),
-            id: header(message, &self.spec.id_header),
-            event_type: header(message, &self.spec.type_header),
+            id: header(message, &headers.id),
+            event_type: header(message, &headers.event_type),
             key: message.key().map(content),
             payload: message.payload().map(content),
             position: None,
@@ -260,7 +278,8 @@ mod tests {
 
     #[test]
     fn the_last_records_are_kept_and_those_after_a_number_are_told() {
-        let tap = DeliveredTap::new(TapSpec { has_positions: true, ..TapSpec::default() });
+        let spec = TapSpec { has_positions: true, shows_payloads: false };
+        let tap = DeliveredTap::new(spec, TapHeaders::default());
         let commit = CommitPlace { lsn: Lsn::new(7), time_us: 8 };
         let (ticket, other) = (Ticket::new(1, 2), Ticket::new(1, 3));
         for offset in 0..205 {

@@ -84,7 +84,7 @@ mod transactional_id_rights;
 mod version;
 mod with_progress;
 
-pub use delivered_tap::{Content, DeliveredRecord, DeliveredTap, RECORDS_MAX, TapSpec};
+pub use delivered_tap::{Content, DeliveredRecord, DeliveredTap, RECORDS_MAX, TapHeaders, TapSpec};
 pub use fence::fence_off;
 pub use init_progress::{init_progress_at_least_once, init_progress_transactional, write_progress};
 pub use key_placement::{KeyPlacement, key_placement};

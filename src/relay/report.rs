@@ -52,6 +52,8 @@ pub(super) struct Reporter {
     caught_up: bool,
     /// Where the log ended before the session, if there was something to read in it.
     unread: Option<Lsn>,
+    /// What was confirmed before the session.
+    acknowledged: Lsn,
     updates_warned_of: u64,
     oldest: Oldest,
     standby_since: Option<Instant>,
@@ -77,6 +79,7 @@ impl Reporter {
             last_session: Duration::ZERO,
             caught_up: false,
             unread: None,
+            acknowledged: Lsn::ZERO,
             updates_warned_of: 0,
             oldest: Oldest::default(),
             standby_since: None,
@@ -250,6 +253,7 @@ impl Reporter {
     /// Everything up to `acknowledged` is, by this relay or by another one; the log goes on to `log_end`.
     pub(super) fn slot_reaches(&mut self, acknowledged: Lsn, log_end: Lsn) {
         self.oldest = self.oldest.settled(acknowledged);
+        self.acknowledged = acknowledged;
         self.unread = (acknowledged < log_end).then_some(log_end);
     }
 
@@ -322,7 +326,9 @@ impl Reporter {
         if !self.caught_up && has_read && pipeline.is_idle() {
             self.caught_up = true;
             let took_ms = u64::try_from(self.streamed_for().as_millis()).unwrap_or(u64::MAX);
-            tracing::info!(records, took_ms, settled = %pipeline.settled(), "caught up");
+            // Of a session that had nothing to read.
+            let settled = pipeline.settled().max(self.acknowledged);
+            tracing::info!(records, took_ms, %settled, "caught up");
         }
         let (last, before) = self.last_line;
         if now.duration_since(last) >= PROGRESS_EVERY && records != before {

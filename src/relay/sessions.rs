@@ -18,6 +18,7 @@ use crate::hot::Hot;
 use crate::plan::Plan;
 use crate::report::Reporter;
 use crate::session_mode::settings;
+use crate::specs::tap_headers;
 use crate::stop::StopSignal;
 use crate::telemetry::{RelayState, Snapshot, Telemetry};
 use crate::{RunOptions, Summary};
@@ -111,6 +112,7 @@ impl Sessions {
             return;
         }
         self.plan = self.plan.routed_by(&config);
+        self.plan.kafka.tap.take_headers(tap_headers(&self.plan.config));
         self.stop.take(generation);
         tracing::info!("the routes of the reloaded configuration are in effect");
     }

@@ -11,7 +11,8 @@ use postrider_credentials::aws::{AwsEnvironment, MskIam, region as aws_region};
 use postrider_credentials::oidc::ClientCredentials;
 use postrider_credentials::{TokenKeeper, TokenSource};
 use postrider_kafka::{
-    DeliveredTap, KafkaSecrets, KafkaSpec, Producer, SettingsError, TapSpec, refuse_reserved,
+    DeliveredTap, KafkaSecrets, KafkaSpec, Producer, SettingsError, TapHeaders, TapSpec,
+    refuse_reserved,
 };
 
 use postrider_secrets::Password;
@@ -43,15 +44,22 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
 
 /// Where the live tail of the dashboard sees what is delivered.
 pub fn delivered_tap(config: &Config) -> DeliveredTap {
+    let spec = TapSpec {
+        shows_payloads: config.http.dashboard_payloads,
+        has_positions: config.source.mode == SourceMode::Stream,
+    };
+    DeliveredTap::new(spec, tap_headers(config))
+}
+
+/// The headers that say of a record what it is.
+pub(super) fn tap_headers(config: &Config) -> TapHeaders {
     let outbox = &config.outbox;
     let is_type = |column: &str| outbox.resolve(column) == outbox.event_type;
     let sent = config.route.headers.iter().find(|header| is_type(&header.column));
-    DeliveredTap::new(TapSpec {
-        shows_payloads: config.http.dashboard_payloads,
-        has_positions: config.source.mode == SourceMode::Stream,
-        id_header: config.route.id_header.clone(),
-        type_header: sent.map_or_else(|| "ce_type".to_owned(), |header| header.name.clone()),
-    })
+    TapHeaders {
+        id: config.route.id_header.clone(),
+        event_type: sent.map_or_else(|| "ce_type".to_owned(), |header| header.name.clone()),
+    }
 }
 
 /// Where tokens come from, if the brokers take such.

@@ -1,6 +1,7 @@
 //! A configuration that is read again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -10,6 +11,7 @@ use crate::stage::Stage;
 use crate::trial::{DELIVERIES, Trial};
 use support::relay::{Relay, Running};
 use support::relay_http::RelayHttp;
+use support::wait::let_pass;
 use support::{kafka, postgres, topic, wait_for};
 
 const RELOADS: &str = "postrider_config_reloads_total";
@@ -89,7 +91,66 @@ fn g1_g2_g6_routes_change_between_two_transactions() {
     }
 }
 
-/// The same where rows are polled: between two batches, none is lost, and the rows of a key keep their order in each topic.
+/// Between two sessions nothing is delivered, and a session does not end for other routes at once.
+#[test]
+fn g1_g2_routes_that_change_all_the_time_hold_up_no_row() {
+    const BATCHES: usize = 10;
+    const ROWS: usize = 500;
+    const PACE: Duration = Duration::from_millis(100);
+    for delivery in DELIVERIES {
+        let trial = Trial::new(postgres::installed(), "reloads", delivery);
+        let stage = &trial.stage;
+        trial.create_topics(&["B"]);
+        let desk = Desk::new();
+        desk.write(&routes(stage, "A"));
+        let (running, face) = run(&trial.relay().unset("route.topic"), &desk);
+        std::thread::scope(|scope| {
+            let rows = scope.spawn(|| {
+                for batch in 1..=BATCHES {
+                    stage.insert("A", ROWS);
+                    stage.wait_for_records(batch * ROWS);
+                }
+            });
+            for to in ["B", "A"].into_iter().cycle() {
+                if rows.is_finished() {
+                    break;
+                }
+                desk.write(&routes(stage, to));
+                running.signal(Signal::HUP);
+                let_pass(PACE, "routes change ten times a second");
+            }
+        });
+        assert!(reloads(&face, "applied") > 2, "{delivery}");
+        running.stop();
+        trial.assert_kept();
+    }
+}
+
+/// The live tail of the dashboard takes a row's id from the header that the new routes name.
+#[test]
+fn the_live_tail_takes_ids_from_the_headers_of_the_new_routes() {
+    let trial = Trial::new(postgres::installed(), "tail", "at_least_once");
+    let stage = &trial.stage;
+    let desk = Desk::new();
+    desk.write(&routes(stage, "A"));
+    let (mut running, face) = run(&trial.relay().unset("route.topic"), &desk);
+    desk.write(&routes(stage, "A").replace("[route]", "[route]\nid_header = \"event\""));
+    running.signal(Signal::HUP);
+    running.wait_for_log("the routes of the reloaded configuration are in effect");
+    // Whoever looks on sees what is delivered from then on.
+    face.get("/api/v1/tail?after=0");
+    stage.insert("A", 1);
+    let shown = wait_for("the row in the live tail", || {
+        let (_, body) = face.get("/api/v1/tail?after=0");
+        let tail: serde_json::Value = serde_json::from_str(&body).unwrap();
+        tail["records"].get(0).cloned()
+    });
+    let id = stage.records()[0].header("event").unwrap().to_owned();
+    assert_eq!(shown["id"].as_str(), Some(id.as_str()), "{shown}");
+    running.stop();
+}
+
+/// Where rows are polled, routes change between two batches: none is lost, and the rows of a key keep their order in each topic.
 #[test]
 fn g1_g2_routes_change_between_two_batches_of_a_relay_that_polls() {
     const ROUNDS: u64 = 4;
