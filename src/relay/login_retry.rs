@@ -29,6 +29,17 @@ pub(super) fn can_change(error: &RelayError, plan: &Plan) -> bool {
     }
 }
 
+/// Whether files of a client that once was let in may be half replaced: a certificate whose key comes a moment later,
+/// or authorities that come after the brokers' new certificate.
+pub(super) fn are_files_replaced(error: &RelayError, plan: &Plan) -> bool {
+    match error {
+        RelayError::Sink(error) | RelayError::DeadLetters(error) => {
+            error.may_be_of_tls_files() && plan.kafka.has_tls_files()
+        }
+        _ => false,
+    }
+}
+
 /// Where pg_hba.conf bars the way, only another role may help.
 fn another_may_help(error: &WalError, connect: &ConnectInfo) -> bool {
     let can_change = if error.is_barred_by_hba() {

@@ -144,7 +144,7 @@ impl Sessions {
         let (now, request) = (self.clock.instant(), self.stop.most_urgent());
         let result = match &ended {
             Ok(end) => Ok(*end),
-            Err(error) => Err(failure(error, &self.plan)),
+            Err(error) => Err(failure(error, &self.plan, left.has_streamed)),
         };
         let (verdict, learned) = self.supervisor.ended(now, request, left, result);
         let Err(error) = ended else {

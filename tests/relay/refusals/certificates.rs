@@ -106,6 +106,31 @@ fn a_client_certificate_that_is_replaced_is_shown_by_the_next_session() {
     running.stop();
 }
 
+/// Two files are replaced one after the other, and a session begins in between.
+#[test]
+fn a_certificate_whose_key_comes_a_moment_later_is_waited_for() {
+    let first = authority("first authority");
+    let Some(site) = Site::start(&first.pem()) else { return };
+    site.write(issue(&first, "relay", &[]));
+    let outbox = Outbox::ready(postgres::installed(), "half_certificates");
+    let mut running = site.relay_of_client(&outbox).allow_log("").run();
+    outbox.write();
+    site.wait_for(&outbox);
+    let (certificate, key) = issue(&first, "relay", &[]);
+    std::fs::write(site.file("client.crt"), certificate).unwrap();
+    outbox.run(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots \
+         WHERE slot_name = current_database()",
+    );
+    let refused = running.wait_for_log("key values mismatch");
+    assert!(refused.contains("trying again"), "{refused}");
+    std::fs::write(site.file("client.key"), key).unwrap();
+    outbox.write();
+    site.wait_for(&outbox);
+    assert!(!running.has_ended());
+    running.stop();
+}
+
 /// Keys as Java keeps them.
 #[test]
 fn a_client_certificate_in_pkcs12_is_shown() {
