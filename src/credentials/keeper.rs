@@ -16,6 +16,8 @@ const REFRESH_PERCENT: u64 = 60;
 const LOOK_MS: u64 = 30_000;
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
+/// A token that is newer is not fetched again for a refusal, which may be of the one before.
+const REFUSED_AGE_MS: u64 = 5_000;
 
 /// A token that is good now, kept so by a thread. Clones share it.
 #[derive(Clone)]
@@ -38,6 +40,8 @@ struct State {
     /// How many attempts have ended.
     attempts: u64,
     has_thread: bool,
+    /// The brokers do not take the token, whatever its expiry says.
+    is_refused: bool,
     is_over: bool,
 }
 
@@ -85,15 +89,25 @@ impl TokenKeeper {
         })
     }
 
-    /// The same, but waits for an attempt of the source where there is no good token, up to `limit`.
+    /// The same, but waits for an attempt of the source where there is no good token or it was refused, up to `limit`.
     pub fn wait(&self, limit: Duration) -> Result<Token, CredentialsError> {
         self.start()?;
         let shared = &self.0.0;
         let state = shared.state();
         let attempts = state.attempts;
-        let is_waiting = |state: &mut State| state.good().is_none() && state.attempts == attempts;
+        let is_waiting = |state: &mut State| {
+            (state.good().is_none() || state.is_refused) && state.attempts == attempts
+        };
         let _ = shared.changed.wait_timeout_while(state, limit, is_waiting);
         self.newest()
+    }
+
+    /// The brokers have refused a token: the next one is fetched now. The present one may be used until it is there.
+    pub fn refused(&self) {
+        let mut state = self.0.0.state();
+        let is_old = |token: &Token| now_ms().saturating_sub(token.fetched_ms) >= REFUSED_AGE_MS;
+        state.is_refused |= state.token.as_ref().is_some_and(is_old);
+        self.0.0.changed.notify_all();
     }
 
     /// Starts the thread, once.
@@ -133,6 +147,7 @@ impl Shared {
             let fetched = self.source.fetch();
             let mut state = self.state();
             state.attempts += 1;
+            state.is_refused = false;
             let pause = match fetched {
                 Ok(token) => {
                     if state.error.take().is_some() {
@@ -156,7 +171,7 @@ impl Shared {
                 .changed
                 .wait_timeout_while(state, pause, is_done)
                 .unwrap_or_else(PoisonError::into_inner);
-            while !state.is_over && state.error.is_none() {
+            while !state.is_over && !state.is_refused && state.error.is_none() {
                 let Some(wait) = state.token.as_ref().and_then(until_refresh) else { break };
                 let waited = self.changed.wait_timeout(state, wait);
                 (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -218,6 +233,23 @@ mod tests {
             assert_eq!(asker.join().unwrap().as_deref(), Ok("a"));
         }
         assert_eq!(std::fs::read_to_string(runs).unwrap(), "x\n");
+    }
+
+    #[test]
+    fn a_token_that_is_refused_is_fetched_again_unless_it_is_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = folder.path().join("runs");
+        let script =
+            r#"echo x >> RUNS; printf '{"access_token":"%s","expires_in":3600}' $(wc -l < RUNS)"#;
+        let keeper = keeper(&script.replace("RUNS", &runs.display().to_string()));
+        let text = |keeper: &TokenKeeper| keeper.wait(LIMIT).map(|token| token.text);
+        assert_eq!(text(&keeper).as_deref(), Ok("1"));
+        keeper.refused();
+        assert_eq!(text(&keeper).as_deref(), Ok("1"), "another client had an older one");
+        let age = |state: &mut State| state.token.as_mut().unwrap().fetched_ms -= REFUSED_AGE_MS;
+        age(&mut keeper.0.0.state());
+        keeper.refused();
+        assert_eq!(text(&keeper).as_deref(), Ok("2"));
     }
 
     #[test]

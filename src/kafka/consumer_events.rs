@@ -18,7 +18,7 @@ use rdkafka::statistics::Statistics;
 use super::SinkError;
 use super::client_events::ClientEvents;
 use super::settings::SettingsError;
-use super::token_login::{log_in, next_token};
+use super::token_login::{log_in, next_token, note_refusal};
 use postrider_credentials::TokenKeeper;
 
 /// Callbacks served between two questions. The library logs tens of lines for each connection that it
@@ -110,6 +110,7 @@ impl ClientContext for ConsumerEvents {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        note_refusal(self.tokens.as_ref(), &error, reason);
         self.events().error(&error, reason);
     }
 

@@ -30,7 +30,7 @@ use super::delivery_failure::{
 use super::first_write_gate::{FirstWriteGate, Report};
 use super::refused_batch::{self, BatchFault, Refusal};
 use super::settings::KafkaSpec;
-use super::token_login::next_token;
+use super::token_login::{next_token, note_refusal};
 use super::traces::TracedRows;
 use super::{Confirmation, DeliveredTap, Outcome, Refused, SinkError, TopicBook};
 use postrider_core::ledger::Ticket;
@@ -426,6 +426,7 @@ impl ClientContext for Deliveries {
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.served.fetch_add(1, Ordering::Relaxed);
+        note_refusal(self.tokens.as_ref(), &error, reason);
         self.events().error(&error, reason);
     }
 

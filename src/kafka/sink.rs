@@ -134,8 +134,7 @@ pub enum SinkError {
 }
 
 /// What to do where brokers refuse a login.
-const LOGIN_HELP: &str =
-    "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]";
+const LOGIN_HELP: &str = "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties], or what kafka.oauth names";
 
 /// What to do where brokers refuse the certificate that they were shown.
 const CERTIFICATE_HELP: &str = "the brokers refuse the client certificate: replace ssl.certificate.location and \

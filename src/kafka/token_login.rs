@@ -2,13 +2,16 @@
 //!
 //! Input: a client just created, and the keeper of its tokens. Output: the client with a token, or why there is none.
 //! Invariant: a client's first token is set before anything is asked of it; the later ones are fetched ahead of their
-//! expiry by the keeper's thread, and handed over when librdkafka asks, which never waits.
+//! expiry by the keeper's thread, or when the brokers refuse one, and handed over when librdkafka asks, which never waits.
 
 use std::error::Error;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rdkafka::client::{Client, ClientContext, OAuthToken};
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode as Code;
 
+use super::listener::broke_off;
 use super::settings::SettingsError;
 use postrider_credentials::{CredentialsError, Token, TokenKeeper};
 
@@ -40,6 +43,18 @@ pub(super) fn next_token(keeper: Option<&TokenKeeper>) -> Result<OAuthToken, Box
         token: token.text,
         principal_name: token.principal,
     })
+}
+
+/// Has the next token fetched at once where the brokers refuse the present one, which its expiry does not tell of: they
+/// have other keys now, or it was revoked.
+pub(super) fn note_refusal(keeper: Option<&TokenKeeper>, error: &KafkaError, reason: &str) {
+    let is_of_login = matches!(
+        error.rdkafka_error_code(),
+        Some(Code::Authentication | Code::SaslAuthenticationFailed)
+    );
+    if let Some(keeper) = keeper.filter(|_| is_of_login && !broke_off(reason)) {
+        keeper.refused();
+    }
 }
 
 /// When librdkafka is told that the token expires, in Unix milliseconds: a little early. It asks for the next one when

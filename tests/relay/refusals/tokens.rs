@@ -112,3 +112,26 @@ fn g1_a_token_endpoint_that_is_away_slow_or_wrong_is_waited_for() {
     running.stop();
     outbox.assert_delivered_to(&site.kafka.bootstrap());
 }
+
+/// The provider has another key, so that brokers refuse tokens which would have been good for an hour.
+#[test]
+fn a_token_that_the_brokers_refuse_is_fetched_again_before_it_expires() {
+    let Some(mut site) = Site::start(Duration::from_hours(1)) else { return };
+    let outbox = Outbox::ready(postgres::installed(), "refused_tokens");
+    let running = site.log_in(&outbox).allow_log("").run();
+    let arrive = |kafka: &Kafka| {
+        wait_until("the rows arrive", || {
+            topic::read(&kafka.bootstrap(), &[outbox.topic()]).len() >= outbox.written()
+        });
+    };
+    outbox.write();
+    arrive(&site.kafka);
+    site.provider.change_key();
+    // The brokers fetch the keys when they start.
+    site.kafka.kill_broker(0);
+    site.kafka.start_broker(0);
+    outbox.write();
+    arrive(&site.kafka);
+    running.stop();
+    outbox.assert_delivered_to(&site.kafka.bootstrap());
+}

@@ -51,7 +51,7 @@ pub struct TokenProvider {
 }
 
 struct Shared {
-    key: EcdsaKeyPair,
+    key: Mutex<EcdsaKeyPair>,
     lifetime: Duration,
     mood: Mutex<Mood>,
     issued: AtomicUsize,
@@ -66,10 +66,7 @@ impl std::fmt::Debug for Shared {
 impl TokenProvider {
     /// Listens.
     pub fn start(lifetime: Duration) -> Self {
-        let random = SystemRandom::new();
-        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
-        let document = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
-        let key = EcdsaKeyPair::from_pkcs8(algorithm, document.as_ref(), &random).unwrap();
+        let key = Mutex::new(new_key());
         let mood = Mutex::new(Mood::Well);
         let shared = Arc::new(Shared { key, lifetime, mood, issued: AtomicUsize::new(0) });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -98,6 +95,11 @@ impl TokenProvider {
     /// Behaves otherwise from now on.
     pub fn set(&self, mood: Mood) {
         *self.shared.mood.lock().unwrap() = mood;
+    }
+
+    /// Signs with another key from now on: brokers that fetch the keys again refuse every token so far.
+    pub fn change_key(&self) {
+        *self.shared.key.lock().unwrap() = new_key();
     }
 
     /// Tokens so far.
@@ -151,7 +153,8 @@ impl Shared {
         });
         let signed =
             [header, claims.to_string()].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
-        let signature = self.key.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
+        let signature =
+            self.key.lock().unwrap().sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
         let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature));
         json!({"access_token": token, "token_type": "Bearer", "expires_in": lifetime}).to_string()
     }
@@ -159,7 +162,8 @@ impl Shared {
     /// RFC 7517.
     fn keys(&self) -> String {
         // An uncompressed point: 4, x, y.
-        let point = self.key.public_key().as_ref();
+        let key = self.key.lock().unwrap();
+        let point = key.public_key().as_ref();
         let (x, y) = point[1..].split_at(32);
         let [x, y] = [x, y].map(|part| URL_SAFE_NO_PAD.encode(part));
         let key = json!({
@@ -167,6 +171,12 @@ impl Shared {
         });
         json!({"keys": [key]}).to_string()
     }
+}
+
+fn new_key() -> EcdsaKeyPair {
+    let (random, algorithm) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
+    let document = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
+    EcdsaKeyPair::from_pkcs8(algorithm, document.as_ref(), &random).unwrap()
 }
 
 /// RFC 6749, section 2.3.1.
