@@ -23,6 +23,7 @@
 
 pub mod admin;
 mod audit;
+mod awaited_standbys;
 mod blocking;
 mod bootstrap;
 mod clock;

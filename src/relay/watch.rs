@@ -1,5 +1,5 @@
 //! Monitors the source over SQL while a session streams: shutdown of the server, promotion of a standby,
-//! changed publication or tables, slot samples.
+//! changed publication or tables, a standby that Postgres waits for, slot samples.
 //!
 //! Input: the session's SQL connection, and what the source was when the process began. Output: the reason
 //! why the session must end, samples of the slot for the metrics, and a request to close the stream.
@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::awaited_standbys::AwaitedStandbys;
 use crate::error::RelayError;
 use crate::publication_changes::PublicationChanges;
 use crate::stop::StopSignal;
@@ -37,14 +38,19 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
     loop {
         sample.tick().await;
         if let Ok(sample) = control::sample(client, slot).await {
-            publish(telemetry, sample.as_ref());
+            publish(telemetry, sample.as_ref(), false);
         }
     }
 }
 
 /// Publishes what was seen of the slot.
-pub(super) fn publish(telemetry: &Telemetry, sample: Option<&control::SlotSample>) {
+pub(super) fn publish(
+    telemetry: &Telemetry,
+    sample: Option<&control::SlotSample>,
+    waits_for_standby: bool,
+) {
     telemetry.publish_slot(sample.map(|sample| SlotMetrics {
+        waits_for_standby,
         acknowledged_lsn: sample.confirmed_flush.get(),
         lag_bytes: sample.lag_bytes(),
         retained_bytes: sample.retained_bytes(),
@@ -72,12 +78,14 @@ impl Unwatched {
 }
 
 /// What the looks before have seen.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Before {
     /// The server was in recovery.
     in_recovery: bool,
     /// The last look failed in a way that a new session would meet as well.
     unseen: bool,
+    /// Standbys that Postgres waits for.
+    awaited: AwaitedStandbys,
 }
 
 /// What a look compares with, and whom it tells.
@@ -99,7 +107,7 @@ impl Watch<'_> {
     /// reason why the session must end. Upholds G1.
     pub(super) async fn keep(&self, mut client: Client) -> ControlError {
         // Over all connections: a server may be promoted, or fail to answer, across two of them.
-        let mut before = Before { in_recovery: self.in_recovery, unseen: false };
+        let mut before = Before { in_recovery: self.in_recovery, ..Before::default() };
         loop {
             tokio::select! {
                 () = client.ended() => {}
@@ -120,7 +128,8 @@ impl Watch<'_> {
         loop {
             sample.tick().await;
             let sample = control::sample(client, &self.wanted.slot).await.ok().flatten();
-            publish(self.telemetry, sample.as_ref());
+            let waits = before.awaited.look(client, &self.wanted.slot).await;
+            publish(self.telemetry, sample.as_ref(), waits);
             if let Ok(columns) = control::slot_columns(client, &self.wanted.slot).await {
                 self.telemetry.publish_slot_columns(columns);
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postrider::sandbox::postgres::Stop;
 use rdkafka::mocking::{MockCluster, MockCoordinator};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -33,6 +34,36 @@ fn red(face: &RelayHttp, name: &str) -> String {
     face.wait_count("postrider_ready", 0);
     face.wait_count(&format!("postrider_ready_check{{check=\"{name}\"}}"), 0);
     detail
+}
+
+/// Postgres then sends nothing and answers as if there were nothing to send.
+#[test]
+fn a_standby_that_postgres_waits_for_is_named_while_it_is_away() {
+    let Some(options) = postgres::eighteen_options() else { return };
+    let mock = MockCluster::new(1).unwrap();
+    let mut primary = postgres::start(&options);
+    let stage = Stage::migrated(&primary, &mock.bootstrap_servers(), "awaited");
+    let slot = stage.slot();
+    stage.sql().run(&format!(
+        "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', failover => true)"
+    ));
+    let mut standby = postgres::standby_of(&mut primary, &options);
+    let mut running = stage.relay().allow_log("standby").run();
+    stage.insert("A", 10);
+    stage.wait_for_records(10);
+    let face = RelayHttp::of(&mut running);
+    face.wait_ready(200);
+    standby.stop(Stop::Kill).unwrap();
+    stage.insert("A", 10);
+    let told = running.wait_for_log("`standby`, which no standby reads");
+    assert!(told.contains("SET synchronized_standby_slots"), "{told}");
+    let detail = red(&face, "slot");
+    assert!(detail.contains("synchronized_standby_slots"), "{detail}");
+    standby.start_again().unwrap();
+    stage.wait_for_records(20);
+    running.wait_for_log("no standby is waited for any more");
+    face.wait_ready(200);
+    running.stop();
 }
 
 #[test]

@@ -105,7 +105,24 @@ pub async fn failover_of_server(
     Ok(facts)
 }
 
-/// The same, and what the other hosts of the connection string know.
+/// Whether Postgres sends nothing to the slot, since a standby that `synchronized_standby_slots` names is away: the slot
+/// follows a failover, and log was written that the standby has not received.
+pub async fn waits_for_standby(client: &Client, slot: &str) -> Result<bool, ControlError> {
+    const SQL: &str = "\
+        SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE EXISTS (SELECT \
+            FROM pg_catalog.pg_replication_slots f, unnest(string_to_array( \
+                current_setting('synchronized_standby_slots', true), ',')) AS n (name) \
+            LEFT JOIN pg_catalog.pg_replication_slots s \
+                ON s.slot_name = trim(both ' \"' from n.name) AND s.slot_type = 'physical' \
+            WHERE f.slot_name = $1::text AND (to_jsonb(f)->>'failover')::bool AND trim(n.name) <> '' \
+                AND NOT coalesce(s.active, false) \
+                AND coalesce(s.restart_lsn, '0/0') < pg_catalog.pg_current_wal_flush_lsn() \
+                AND f.confirmed_flush_lsn < pg_catalog.pg_current_wal_flush_lsn()) END";
+    let row = client.run(DOING, client.sql().query_one(SQL, &[&slot])).await?;
+    get(&row, 0)
+}
+
+/// What [`failover_of_server`] says, and what the other hosts of the connection string know.
 pub async fn failover(
     client: &Client,
     info: &ConnectInfo,

@@ -41,6 +41,7 @@ pub use error::ControlError;
 pub use existing_rows::RowsBefore;
 pub use failover::{
     FailoverAbout, FailoverFacts, FailoverFinding, FailoverFix, failover, failover_of_server,
+    waits_for_standby,
 };
 pub use health::{
     HealthFacts, IdleSlot, OpenTransaction, ServerLimits, SlotHealth, TableHealth, health,

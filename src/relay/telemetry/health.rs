@@ -93,11 +93,7 @@ pub fn readiness(view: &View, role: Role) -> Health {
         ok: snapshot.state == RelayState::Streaming,
         detail: state(snapshot),
     });
-    checks.push(Check {
-        name: "slot",
-        ok: snapshot.holds_slot,
-        detail: if snapshot.holds_slot { "held" } else { "not held" }.to_owned(),
-    });
+    checks.push(slot(view));
     let progress = snapshot.last_progress.map(|at| at.elapsed());
     checks.push(match view.operated.paused_since_us {
         // Nothing is read, and so nothing is late: somebody has asked for it, who knows.
@@ -107,6 +103,20 @@ pub fn readiness(view: &View, role: Role) -> Health {
     checks.push(kafka(snapshot));
     checks.push(topics(&snapshot.unavailable));
     health(view, checks)
+}
+
+fn slot(view: &View) -> Check {
+    let (is_held, waits) =
+        (view.snapshot.holds_slot, view.slot.is_some_and(|slot| slot.waits_for_standby));
+    let detail = match (is_held, waits) {
+        (false, _) => "not held",
+        (true, false) => "held",
+        (true, true) => {
+            "held, and Postgres sends nothing: a standby that synchronized_standby_slots names is away; see \
+             `postrider doctor`"
+        }
+    };
+    Check { name: "slot", ok: is_held && !waits, detail: detail.to_owned() }
 }
 
 /// The relay does as it was told, and would not be restarted for it; it does not deliver.

@@ -248,6 +248,7 @@ mod tests {
     fn an_old_sample_of_the_slot_is_left_out() {
         let telemetry = Telemetry::new(BuildInfo::default());
         let sample = SlotMetrics {
+            waits_for_standby: false,
             acknowledged_lsn: 0,
             lag_bytes: 1,
             retained_bytes: 2,

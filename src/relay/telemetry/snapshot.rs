@@ -198,4 +198,6 @@ pub struct SlotMetrics {
     pub retained_bytes: u64,
     /// Bytes until `max_slot_wal_keep_size` invalidates the slot; `None` is unlimited.
     pub safe_bytes: Option<u64>,
+    /// Postgres sends nothing, since a standby that it waits for is away.
+    pub waits_for_standby: bool,
 }
