@@ -122,6 +122,7 @@ impl HotStart {
             // Progress that is not part of a Kafka transaction is behind what was delivered.
             warnings = self.timelines.follow(&facts, self.plan.keeps_progress(), warnings)?;
         }
+        *owed = owed_here(*owed, &warnings);
         for warning in warnings {
             self.publication_changes.warn(&warning, facts.lineage.publication_xid);
         }
@@ -139,6 +140,14 @@ impl HotStart {
             .translated_by(translator(&self.params));
         Hot { source: stream, session, sink, stop, clock }.run(reporter, owed).map_err(of_the_gate)
     }
+}
+
+/// What is still owed at a server that may have lost the end of the log.
+fn owed_here(owed: Owed, warnings: &[Warning]) -> Owed {
+    warnings.iter().fold(owed, |owed, warning| match warning {
+        Warning::TailLost { end, .. } => owed.lost_after(*end),
+        _ => owed,
+    })
 }
 
 /// Goes on where progress and the slot say. Returns what the operator is to be told.

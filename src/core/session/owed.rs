@@ -46,6 +46,12 @@ impl Owed {
         Self { until: self.until.max(last_row.next()), ..self }
     }
 
+    /// The debt at a server whose log lacks what was delivered beyond `end`: nobody can send that again.
+    #[must_use]
+    pub fn lost_after(self, end: Lsn) -> Self {
+        Self { until: self.until.min(end), ..self }
+    }
+
     /// What is left of it when everything up to `position` is confirmed.
     #[must_use]
     pub fn settled(self, position: Lsn) -> Self {
@@ -138,6 +144,16 @@ mod tests {
         assert!(owed.settled(Lsn::new(111)).is_nothing());
         let more = after(owed, 100, at(130), 4).told(Lsn::new(90));
         assert_eq!((more.records(), more.until()), (4, Lsn::new(130)));
+    }
+
+    #[test]
+    fn g8_what_a_failover_took_back_is_owed_to_nobody() {
+        let owed = after(Owed::default(), 100, at(220), 7);
+        assert_eq!(owed.lost_after(Lsn::new(300)), owed, "that came before the end");
+        let lost = owed.lost_after(Lsn::new(150));
+        assert_eq!((lost.records(), lost.until()), (7, Lsn::new(150)));
+        assert!(lost.settled(Lsn::new(150)).is_nothing());
+        assert!(Owed::default().lost_after(Lsn::new(150)).is_nothing());
     }
 
     #[test]

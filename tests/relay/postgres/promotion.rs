@@ -93,6 +93,43 @@ fn g1_g6_a_standby_reached_in_the_place_of_the_primary_costs_a_session_and_no_ro
     }
 }
 
+/// What a failover takes back is owed to nobody: Postgres will not send it again, and a stop does not wait for it.
+#[test]
+fn g8_a_relay_whose_rows_a_failover_took_back_stops_clean() {
+    let Some(options) = postgres::eighteen_options() else { return };
+    let Some(kafka) = kafka::shared() else { return };
+    let mut primary = postgres::start(&options);
+    let stage = Stage::migrated(&primary, &kafka.bootstrap(), "taken_back");
+    topic::create(&kafka.bootstrap(), &stage.topic("A"), 3, &[]);
+    let slot = stage.slot();
+    stage.sql().run(&format!(
+        "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', failover => true)"
+    ));
+    let standby = postgres::standby_of(&mut primary, &options);
+    stage.sql().run("ALTER SYSTEM RESET synchronized_standby_slots");
+    stage.sql().run("SELECT pg_reload_conf()");
+    let url = format!("{}?target_session_attrs=read-write", both(&stage, &primary, &standby));
+    let relay = stage.relay().set("source.url", &url).set("retry.max", "500ms").allow_log("");
+    let mut running = relay.run();
+    running.wait_for_log("\"streaming\"");
+    let after = Stage::before(stage.database.at(&standby), &kafka.bootstrap());
+    wait_for_copy(&stage, &after);
+    after.sql().run("ALTER SYSTEM SET primary_conninfo = ''");
+    after.sql().run("SELECT pg_reload_conf()");
+    wait_for("the standby to be cut off", || {
+        (after.sql().value("SELECT count(*) FROM pg_stat_wal_receiver") == "0").then_some(())
+    });
+    let before = stage.records().len();
+    stage.insert("A", 20 * ROWS);
+    stage.wait_for_records(before + 20 * ROWS);
+    stage.wait_acknowledged(stage.log_end());
+    primary.stop(Stop::Kill).unwrap();
+    assert_eq!(after.sql().value("SELECT pg_promote()"), "t");
+    running.wait_for_log("no longer in Postgres");
+    running.wait_for_log("\"streaming\"");
+    running.stop();
+}
+
 /// A standby that copies the slot cannot stream from it, and says 55000 as of a slot that is lost.
 #[test]
 fn g1_a_standby_reached_while_the_primary_restarts_is_waited_out() {
