@@ -41,6 +41,9 @@ pub const LIBRDKAFKA: &str = "librdkafka";
 /// How long an end of the process waits for whoever reads stderr.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
+/// The crates of the HTTP client, whose lines of TRACE show requests with their secrets, and answers with tokens.
+const HTTP_CLIENT: [&str; 2] = ["ureq", "ureq_proto"];
+
 /// What the log looks like, once it has started, and its lines that wait.
 static STARTED: OnceLock<(LogFormat, Option<Queue>)> = OnceLock::new();
 
@@ -89,8 +92,8 @@ fn write_at_once(line: &[u8]) -> bool {
     true
 }
 
-fn audit_directive() -> Directive {
-    match format!("{AUDIT}=warn").parse() {
+fn directive(text: &str) -> Directive {
+    match text.parse() {
         Ok(directive) => directive,
         Err(error) => unreachable!("a target and a level: {error}"),
     }
@@ -152,6 +155,11 @@ fn by_part(text: &str) -> Result<EnvFilter, String> {
             return Err(format!("`{part}` is neither a level nor a part's level"));
         }
         let name = part.split(['=', '[']).next().unwrap_or_default();
+        if HTTP_CLIENT.iter().any(|crate_name| name.starts_with(crate_name)) {
+            return Err(format!(
+                "`{name}` would show secrets: its lines hold what is sent and answered"
+            ));
+        }
         if let Some(why) = target::unknown(name) {
             return Err(why);
         }
@@ -160,9 +168,11 @@ fn by_part(text: &str) -> Result<EnvFilter, String> {
     Ok(audited(filter))
 }
 
-/// Nothing else tells of a row that was left out, whatever the level.
+/// Nothing else tells of a row that was left out, whatever the level; and no level shows secrets.
 fn audited(filter: EnvFilter) -> EnvFilter {
-    filter.add_directive(audit_directive())
+    let filter = filter.add_directive(directive(&format!("{AUDIT}=warn")));
+    let quiet = |filter: EnvFilter, name| filter.add_directive(directive(&format!("{name}=warn")));
+    HTTP_CLIENT.into_iter().fold(filter, quiet)
 }
 
 /// Starts the log; a second call changes nothing. `from_flag` says that `log.level` came from -v or
@@ -319,6 +329,26 @@ mod tests {
             (&"db:5432".into(), &5.into(), &true.into())
         );
         assert!(value["time"].as_str().unwrap().ends_with('Z'));
+    }
+
+    #[test]
+    fn no_filter_shows_what_the_http_client_sends() {
+        for text in ["trace", "info,log=trace", "ureq_proto=error,trace"] {
+            let wanted = parsed(text).unwrap_or_else(|_| parsed("trace").unwrap());
+            let (sheet, layer) = (Sheet::default(), tracing_subscriber::fmt::layer());
+            let target = sheet.clone();
+            let layer = layer.with_writer(move || target.clone());
+            let subscriber = tracing_subscriber::registry().with(wanted).with(layer);
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::trace!(target: "ureq_proto::util", "authorization: hunter2");
+                tracing::debug!(target: "ureq::run", "hunter2");
+            });
+            let written = String::from_utf8(sheet.0.lock().unwrap().clone()).unwrap();
+            assert!(!written.contains("hunter2"), "{text}: {written}");
+        }
+        for text in ["ureq_proto=trace", "info,ureq::run=trace", "ureq"] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
     }
 
     #[test]
