@@ -17,6 +17,10 @@ use crate::aws::MskIam;
 use crate::oidc::ClientCredentials;
 use crate::time::now_ms;
 
+/// The longest that a token is believed to be good, a day, whatever it says. librdkafka counts microseconds in 64 bits,
+/// and takes a token without an end for one that has expired.
+const LIFE_MS_MAX: u64 = 24 * 3_600 * 1_000;
+
 /// A token and until when it may be used.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
@@ -103,15 +107,19 @@ impl Token {
             (answer.to_owned(), None)
         };
         if text.is_empty() || !text.chars().all(is_token_char) {
-            return Err(unusable("it is no token: other characters than a bearer token's"));
+            return Err(unusable("it has other characters than a token"));
         }
         let claims = claims(&text);
         let expires = claims.as_ref().and_then(|claims| claims.get("exp")).and_then(seconds);
-        let expires_ms = match (expires, expires_in) {
-            (Some(at), _) => at.saturating_mul(1_000),
-            (None, Some(after)) => now_ms.saturating_add(after.saturating_mul(1_000)),
+        let at_ms = expires.map(|at| at.saturating_mul(1_000));
+        let after_ms = expires_in.map(|after| now_ms.saturating_add(after.saturating_mul(1_000)));
+        let expires_ms = match (at_ms, after_ms) {
+            // By a clock that is behind the issuer's, the token's own time is too late.
+            (Some(at), Some(after)) if after > now_ms => at.min(after),
+            (Some(one), _) | (None, Some(one)) => one,
             (None, None) => return Err(unusable("nothing says when the token expires")),
         };
+        let expires_ms = expires_ms.min(now_ms.saturating_add(LIFE_MS_MAX));
         if expires_ms <= now_ms {
             return Err(unusable("the token has expired already"));
         }
@@ -179,6 +187,28 @@ mod tests {
                 (token.expires_ms, token.principal.as_str()),
                 (NOW_MS + 60_000, "postrider")
             );
+        }
+    }
+
+    #[test]
+    fn a_token_that_never_expires_is_fetched_again_after_a_day() {
+        for expires_in in ["1e18", "9223372036854775807", "99999999999"] {
+            let answer = format!(r#"{{"access_token":"opaque-1","expires_in":{expires_in}}}"#);
+            let token = Token::of_answer("x", &answer, NOW_MS).unwrap();
+            assert_eq!(token.expires_ms, NOW_MS + LIFE_MS_MAX, "{expires_in}");
+        }
+        // In milliseconds by mistake.
+        let token = Token::of_answer("x", &jwt(r#"{"exp":1700000020000}"#), NOW_MS).unwrap();
+        assert_eq!(token.expires_ms, NOW_MS + LIFE_MS_MAX);
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_does_not_prolong_a_token() {
+        let text = jwt(r#"{"sub":"relay","exp":1700003900}"#);
+        for (expires_in, life_s) in [("300", 300), ("0", 3_900), ("7200", 3_900)] {
+            let answer = format!(r#"{{"access_token":"{text}","expires_in":{expires_in}}}"#);
+            let token = Token::of_answer("x", &answer, NOW_MS).unwrap();
+            assert_eq!(token.expires_ms, NOW_MS + life_s * 1_000, "{expires_in}");
         }
     }
 
