@@ -10,6 +10,7 @@ mod crash;
 mod failover;
 mod identity;
 mod lifecycle;
+mod load;
 mod shop_chaos;
 
 use std::panic::catch_unwind;

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::crash::judge::{Committed, Truth};
-use crate::crash::rows::{self, Lane};
+use crate::load::rows::{self, Lane};
 use support::postgres::Database;
 use support::sql::Sql;
 

@@ -4,7 +4,7 @@
 //! through. Output: a [`Verdict`]. Pure, and knows nothing of the relay. That it sees each kind of
 //! fault is asserted before every run ([`assert_sees_each_fault`]).
 
-use crate::crash::rows::{Lane, NO_LANE, NOBODY, PLACES, lanes};
+use crate::load::rows::{Lane, NO_LANE, NOBODY, PLACES, lanes};
 
 /// Faults of each kind that are told in words.
 pub(crate) const SHOWN: usize = 5;

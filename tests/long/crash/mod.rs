@@ -29,9 +29,8 @@ mod pair;
 pub(crate) mod polling;
 pub(crate) mod readers;
 mod report;
-pub(crate) mod rows;
 mod second_judge;
-pub(crate) mod settings;
+mod settings;
 mod watch;
 mod writers;
 

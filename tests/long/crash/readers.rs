@@ -15,7 +15,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use crate::crash::judge::{Moment, Seen};
-use crate::crash::rows::{self, NO_LANE, NOBODY, PARTITIONS, PLACES, TOPICS};
+use crate::load::rows::{self, NO_LANE, NOBODY, PARTITIONS, PLACES, TOPICS};
 use support::topic;
 
 /// The key of the last record of every partition.

@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 
 use crate::crash::arena::Outcome;
 use crate::crash::judge::{SHOWN, Verdict};
-use crate::crash::settings::{Mode, Plan};
+use crate::crash::settings::Plan;
+use crate::load::settings::Mode;
 
 /// Judges, prints, and says whether the guarantee held.
 pub(crate) fn report(plan: &Plan, outcome: &Outcome) -> bool {

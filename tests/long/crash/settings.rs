@@ -3,10 +3,9 @@
 //! Input: `CRASH_MODE`, `CRASH_KILL`, `CRASH_CYCLES`, `CRASH_ROWS_PER_S`, `CRASH_SEED`; an empty
 //! one counts as not given. Output: one [`Plan`] for each run.
 
-use std::str::FromStr;
-
 use crate::crash::disasters::Disasters;
 use crate::crash::polling::Scale;
+use crate::load::settings::{Mode, SEED, read};
 
 /// Cycles of each mode where nobody asks for anything: what every `cargo test` does. One round of all
 /// disasters there are.
@@ -22,28 +21,6 @@ const INJECTIONS_ASKED: u32 = 1_000;
 /// Rows that the writers write per second, those that are rolled back included. Two cores that also
 /// run the servers carry this much without falling behind.
 const ROWS_PER_S: u32 = 2_500;
-
-/// Put another seed into `CRASH_SEED` to draw other transactions and other moments.
-const SEED: u64 = 20_240_229;
-
-/// A guarantee of `kafka.delivery`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    AtLeastOnce,
-    ExactlyOnce,
-}
-
-impl Mode {
-    /// What runs where no mode is named.
-    const OFFERED: [Self; 2] = [Self::AtLeastOnce, Self::ExactlyOnce];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::AtLeastOnce => "at_least_once",
-            Self::ExactlyOnce => "exactly_once",
-        }
-    }
-}
 
 /// Whom disasters hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,9 +128,4 @@ impl Plan {
         }
         plans
     }
-}
-
-fn read<T: FromStr>(name: &str) -> Option<T> {
-    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: not understood")))
 }

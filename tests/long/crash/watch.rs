@@ -12,7 +12,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use crate::crash::coordinator;
 use crate::crash::judge::Told;
 use crate::crash::readers::Shelf;
-use crate::crash::rows::PLACES;
+use crate::load::rows::PLACES;
 use support::status_proxy::{Said, StatusProxy};
 use support::topic;
 

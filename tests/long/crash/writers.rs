@@ -5,11 +5,11 @@
 //! over a crash of Postgres, and leaves no prepared transaction behind.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::crash::rows;
+use crate::load::rows::{self, Lane};
+use crate::load::writers::{Shared, Threads, insert};
 use support::chance::Chance;
 use support::sql::Sql;
 
@@ -21,57 +21,40 @@ const ARREARS_MAX: Duration = Duration::from_millis(500);
 
 /// All of them.
 pub(crate) struct Writers {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-struct Shared {
-    url: String,
-    stop: AtomicBool,
-    next: AtomicU32,
-    committed: AtomicU64,
+    threads: Threads<()>,
+    committed: Arc<AtomicU64>,
 }
 
 impl Writers {
     /// Begins to write.
     pub(crate) fn start(url: &str, rows_per_s: u32, seed: u64) -> Self {
-        let shared = Arc::new(Shared {
-            url: url.to_owned(),
-            stop: AtomicBool::new(false),
-            next: AtomicU32::new(1),
-            committed: AtomicU64::new(0),
-        });
-        let writer = |(name, &(size, percent)): (u64, &(u32, u32))| Writer {
-            name,
-            size,
-            pause: Duration::from_secs_f64(
-                f64::from(size) * 100.0 / f64::from(rows_per_s * percent),
-            ),
-            chance: Chance::new(seed ^ (name << 32)),
-            shared: Arc::clone(&shared),
-        };
-        let writers: Vec<Writer> = (1..).zip(&WRITERS).map(writer).collect();
-        let threads = writers.into_iter().map(|writer| std::thread::spawn(|| writer.write()));
-        Self { threads: threads.collect(), shared }
+        let (mut threads, committed) = (Threads::none(), Arc::new(AtomicU64::new(0)));
+        for (name, &(size, percent)) in (1..).zip(&WRITERS) {
+            let (url, committed) = (url.to_owned(), Arc::clone(&committed));
+            let seconds = f64::from(size) * 100.0 / f64::from(rows_per_s * percent);
+            let pause = Duration::from_secs_f64(seconds);
+            let chance = Chance::new(seed ^ (name << 32));
+            threads.start(move |shared| {
+                Writer { name, size, pause, chance, url, committed, shared }.write();
+            });
+        }
+        Self { threads, committed }
     }
 
     /// The number that the next row gets: rows from here on were committed later than now.
     pub(crate) fn next(&self) -> u32 {
-        self.shared.next.load(Ordering::SeqCst)
+        self.threads.next()
     }
 
     /// Rows whose commit Postgres has confirmed.
     pub(crate) fn committed(&self) -> u64 {
-        self.shared.committed.load(Ordering::SeqCst)
+        self.committed.load(Ordering::SeqCst)
     }
 
     /// Ends it, and tells how many rows Postgres has confirmed.
     pub(crate) fn stop(self) -> u64 {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        for thread in self.threads {
-            thread.join().unwrap();
-        }
-        self.shared.committed.load(Ordering::SeqCst)
+        self.threads.stop();
+        self.committed.load(Ordering::SeqCst)
     }
 }
 
@@ -81,15 +64,17 @@ struct Writer {
     size: u32,
     pause: Duration,
     chance: Chance,
-    shared: Arc<Shared>,
+    url: String,
+    committed: Arc<AtomicU64>,
+    shared: Shared,
 }
 
 impl Writer {
     fn write(mut self) {
         let mut due = Instant::now() + self.pause.mul_f64(0.5);
         loop {
-            let is_over = self.shared.stop.load(Ordering::SeqCst);
-            let outcome = Sql::try_connect(&self.shared.url)
+            let is_over = self.shared.is_over();
+            let outcome = Sql::try_connect(&self.url)
                 .and_then(|sql| self.decide_prepared(&sql).map(|()| sql))
                 .and_then(|sql| if is_over { Ok(()) } else { self.write_on(&sql, &mut due) });
             match outcome {
@@ -115,7 +100,7 @@ impl Writer {
     }
 
     fn write_on(&mut self, sql: &Sql, due: &mut Instant) -> Result<(), tokio_postgres::Error> {
-        while !self.shared.stop.load(Ordering::SeqCst) {
+        while !self.shared.is_over() {
             let now = Instant::now();
             if *due > now {
                 std::thread::sleep((*due - now).min(Duration::from_millis(100)));
@@ -128,7 +113,7 @@ impl Writer {
                 80..90 => self.return_to_savepoint(sql)?,
                 draw => self.prepare(sql, draw < 95)?,
             };
-            self.shared.committed.fetch_add(live.into(), Ordering::SeqCst);
+            self.committed.fetch_add(live.into(), Ordering::SeqCst);
         }
         Ok(())
     }
@@ -166,7 +151,7 @@ impl Writer {
     fn prepare(&mut self, sql: &Sql, is_doomed: bool) -> Result<u32, tokio_postgres::Error> {
         let rows = self.insert(self.size, is_doomed);
         let fate = if is_doomed { "doomed" } else { "live" };
-        let name = format!("{fate}/{}/{}", self.name, self.shared.next.load(Ordering::SeqCst));
+        let name = format!("{fate}/{}/{}", self.name, self.shared.next());
         sql.try_run(&format!("BEGIN; {rows}; PREPARE TRANSACTION '{name}'"))?;
         std::thread::sleep(Duration::from_millis(self.chance.between(0, 60)));
         let verb = if is_doomed { "ROLLBACK" } else { "COMMIT" };
@@ -179,17 +164,9 @@ impl Writer {
         if rows == 0 {
             return String::new();
         }
-        let first = self.shared.next.fetch_add(rows, Ordering::SeqCst);
-        let values: Vec<String> = (first..first + rows)
-            .map(|number| {
-                let lane = self.chance.below(rows::lanes());
-                rows::values(number, u16::try_from(lane).unwrap(), is_doomed)
-            })
-            .collect();
-        format!(
-            "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload) VALUES {}",
-            values.join(",")
-        )
+        let chance = &mut self.chance;
+        let lane = || Lane::try_from(chance.below(rows::lanes())).unwrap();
+        insert(&self.shared.draw(rows, lane), is_doomed)
     }
 }
 

@@ -5,10 +5,10 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::crash::judge::Seen;
-use crate::crash::rows::Lane;
-use crate::crash::settings::Mode;
 use crate::failover::settings::{Plan, Standby};
 use crate::failover::writers::{Fate, Written};
+use crate::load::rows::Lane;
+use crate::load::settings::Mode;
 
 /// Everything that can be wrong, and what a failover may take back; rows by their numbers.
 #[derive(Debug, Default)]

@@ -8,7 +8,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stdout,
     clippy::print_stderr,
@@ -26,8 +25,8 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::crash::readers::{Reader, Shelf, now_ms, say_goodbye};
-use crate::crash::rows::PARTITIONS;
-use crate::crash::settings::Mode;
+use crate::load::rows::PARTITIONS;
+use crate::load::settings::Mode;
 use judge::{Verdict, judge};
 use servers::Servers;
 use settings::{Plan, Standby};
@@ -140,7 +139,7 @@ fn finish(servers: &Servers, database: &Database, mut alive: impl FnMut()) -> Ve
     });
     let rows = sql.rows("SELECT id FROM outbox");
     let id = |row: Vec<Option<String>>| row.into_iter().next().flatten().unwrap();
-    rows.into_iter().map(|row| crate::crash::rows::number(&id(row)).unwrap()).collect()
+    rows.into_iter().map(|row| crate::load::rows::number(&id(row)).unwrap()).collect()
 }
 
 fn report(plan: &Plan, verdict: &Verdict, relay: &Outcome, mut recoveries: Vec<Duration>) -> bool {

@@ -3,16 +3,12 @@
 //! Input: `FAILOVER_PROMOTIONS`, `FAILOVER_DELIVERY`, `FAILOVER_STANDBY`, `FAILOVER_ROWS_PER_S`, `FAILOVER_SEED`; an empty one
 //! counts as not given. Output: one [`Plan`] for each run.
 
-use std::str::FromStr;
-
-use crate::crash::settings::Mode;
+use crate::load::settings::{Mode, SEED, read};
 
 /// Promotions of each run where nobody asks for a number: there and back.
 const PROMOTIONS: u32 = 2;
 /// Two cores that also run the servers carry this much while a standby is rebuilt.
 const ROWS_PER_S: u32 = 600;
-/// Put another seed into `FAILOVER_SEED` to draw other transactions and other moments.
-const SEED: u64 = 20_240_229;
 
 /// Whether a commit waits for the standby, and the relay too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,14 +48,13 @@ impl Plan {
         let rows_per_s = read("FAILOVER_ROWS_PER_S").unwrap_or(ROWS_PER_S);
         assert!(promotions > 0 && rows_per_s > 0, "PROMOTIONS and ROWS_PER_S are at least 1");
         let seed = read("FAILOVER_SEED").unwrap_or(SEED);
-        let deliveries = [Mode::AtLeastOnce, Mode::ExactlyOnce];
         let standbys = [Standby::Synchronous, Standby::Asynchronous];
         let delivery = read::<String>("FAILOVER_DELIVERY");
         let standby = read::<String>("FAILOVER_STANDBY");
         let is_asked =
             |asked: &Option<String>, name: &str| asked.as_deref().is_none_or(|asked| asked == name);
         let mut plans = Vec::new();
-        for mode in deliveries.into_iter().filter(|mode| is_asked(&delivery, mode.name())) {
+        for mode in Mode::OFFERED.into_iter().filter(|mode| is_asked(&delivery, mode.name())) {
             for other in standbys.into_iter().filter(|other| is_asked(&standby, other.name())) {
                 plans.push(Self { promotions, delivery: mode, standby: other, rows_per_s, seed });
             }
@@ -70,9 +65,4 @@ impl Plan {
         );
         plans
     }
-}
-
-fn read<T: FromStr>(name: &str) -> Option<T> {
-    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: not understood")))
 }

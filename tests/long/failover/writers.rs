@@ -3,12 +3,10 @@
 //! Input: two addresses, a rate, a seed. Output: [`Written`]. Invariant: a lane is one writer's, whose transactions follow
 //! one another, so that the numbers of its rows rise in the order of their commits.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::crash::rows::{self, Lane};
+use crate::load::rows::{self, Lane};
+use crate::load::writers::{Shared, Threads, insert};
 use support::chance::Chance;
 use support::sql::Sql;
 use support::wait::let_pass;
@@ -37,42 +35,31 @@ pub(crate) struct Written {
 }
 
 /// All of them.
-pub(crate) struct Writers {
-    stop: Arc<AtomicBool>,
-    next: Arc<AtomicU32>,
-    threads: Vec<JoinHandle<Vec<Written>>>,
-}
+pub(crate) struct Writers(Threads<Vec<Written>>);
 
 impl Writers {
     /// Begins to write.
     pub(crate) fn start(urls: &[String; 2], rows_per_s: u32, seed: u64) -> Self {
-        let (stop, next) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(1)));
+        let mut threads = Threads::none();
         let mean = f64::from(u32::try_from(SIZE_MAX).unwrap()) / 2.0;
         let pause = Duration::from_secs_f64(mean * f64::from(WRITERS) / f64::from(rows_per_s));
-        let thread = |name: u32| {
-            let writer = Writer {
-                name,
-                urls: urls.clone(),
-                pause,
-                chance: Chance::new(seed ^ (u64::from(name) << 32)),
-                next: Arc::clone(&next),
-                written: Vec::new(),
-            };
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || writer.write(&stop))
-        };
-        Self { threads: (0..WRITERS).map(thread).collect(), stop, next }
+        for name in 0..WRITERS {
+            let (urls, chance) = (urls.clone(), Chance::new(seed ^ (u64::from(name) << 32)));
+            threads.start(move |shared| {
+                Writer { name, urls, pause, chance, shared, written: Vec::new() }.write()
+            });
+        }
+        Self(threads)
     }
 
     /// The number that the next row gets.
     pub(crate) fn next(&self) -> u32 {
-        self.next.load(Ordering::SeqCst)
+        self.0.next()
     }
 
     /// Ends it, and tells of every row.
     pub(crate) fn stop(self) -> Vec<Written> {
-        self.stop.store(true, Ordering::SeqCst);
-        self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        self.0.stop().concat()
     }
 }
 
@@ -81,14 +68,14 @@ struct Writer {
     urls: [String; 2],
     pause: Duration,
     chance: Chance,
-    next: Arc<AtomicU32>,
+    shared: Shared,
     written: Vec<Written>,
 }
 
 impl Writer {
-    fn write(mut self, stop: &AtomicBool) -> Vec<Written> {
+    fn write(mut self) -> Vec<Written> {
         let mut session = None;
-        while !stop.load(Ordering::SeqCst) {
+        while !self.shared.is_over() {
             let_pass(self.pause, "the pace of a writer");
             let Some(sql) = session.take().or_else(|| self.primary()) else { continue };
             let is_doomed = self.chance.percent(10);
@@ -124,20 +111,12 @@ impl Writer {
 
     fn insert(&mut self, is_doomed: bool) -> (String, Vec<(u32, Lane)>) {
         let size = u32::try_from(self.chance.between(1, SIZE_MAX)).unwrap();
-        let first = self.next.fetch_add(size, Ordering::SeqCst);
         let lanes = u32::try_from(rows::lanes()).unwrap() / WRITERS;
-        let rows: Vec<(u32, Lane)> = (first..first + size)
-            .map(|number| {
-                let drawn = u32::try_from(self.chance.below(lanes as usize)).unwrap();
-                (number, Lane::try_from(drawn * WRITERS + self.name).unwrap())
-            })
-            .collect();
-        let values: Vec<String> =
-            rows.iter().map(|(number, lane)| rows::values(*number, *lane, is_doomed)).collect();
-        let statement = format!(
-            "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload) VALUES {}",
-            values.join(",")
-        );
-        (statement, rows)
+        let (name, chance) = (self.name, &mut self.chance);
+        let rows = self.shared.draw(size, || {
+            let drawn = u32::try_from(chance.below(lanes as usize)).unwrap();
+            Lane::try_from(drawn * WRITERS + name).unwrap()
+        });
+        (insert(&rows, is_doomed), rows)
     }
 }
