@@ -175,6 +175,11 @@ impl GateError {
                 "its key and its value disagree, so no relay wrote it: look who else writes to the \
                  progress topic (`postrider tail`), then: {ADOPT}"
             ),
+            Self::OtherTimeline { before, now, .. } if now < before => format!(
+                "it is the old primary of a failover, or a copy of it: stop it, and make it a standby of the server \
+                 that is on timeline {before}; if it is to take that one's place: {ADOPT} (where no progress is kept \
+                 in Kafka, start the relay again), and rows of its own are delivered"
+            ),
             Self::Restored { .. } | Self::OtherLog { .. } | Self::OtherTimeline { .. } => format!(
                 "connect to the server that was delivered from; if this one is to take its place: \
                  {ADOPT}, and rows committed since the backup are delivered as new ones (where no progress is \

@@ -4,12 +4,14 @@ mod control;
 mod direct;
 #[cfg(feature = "faults")]
 mod disasters;
+mod failover;
 mod failover_slot;
 mod issued;
 mod login;
 #[cfg(feature = "faults")]
 mod network;
 mod one_server;
+mod pair;
 mod promotion;
 mod remarks;
 mod renamed;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use postrider::sandbox::postgres::{Cluster, Options, Stop};
+use postrider::sandbox::postgres::{Options, Stop};
 
+use super::pair::{both, wait_for_copy};
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::{kafka, postgres, topic, wait_for};
@@ -207,23 +208,6 @@ fn once_on_a_standby_delivers_what_it_has_and_ends() {
         stage.relay().run_once();
         assert_eq!(stage.records().len(), ROWS);
     }
-}
-
-/// A URL that names both servers, the primary first.
-fn both(stage: &Stage, primary: &Cluster, standby: &Cluster) -> String {
-    let host = |cluster: &Cluster| format!("127.0.0.1:{}", cluster.port());
-    let both = format!("{},{}", host(primary), host(standby));
-    stage.database.address().url().replace(&host(primary), &both)
-}
-
-/// It is copied for good once it has moved past what the standby keeps.
-fn wait_for_copy(stage: &Stage, standby: &Stage) {
-    wait_for("the standby's copy of the slot", || {
-        stage.insert("A", 1);
-        stage.sql().run("SELECT pg_log_standby_snapshot()");
-        let copied = "SELECT count(*) FROM pg_replication_slots WHERE synced AND NOT temporary";
-        (standby.sql().value(copied) == "1").then_some(())
-    });
 }
 
 /// How many rows were delivered, and how many records.
