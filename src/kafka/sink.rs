@@ -171,9 +171,9 @@ impl SinkError {
         )
     }
 
-    /// Whether files of certificates and keys may be at fault: no client can be made of them, or a handshake fails.
+    /// Whether files of certificates and keys may be at fault: no client can be made of them.
     pub const fn may_be_of_tls_files(&self) -> bool {
-        matches!(self, Self::Tls(_) | Self::Settings(SettingsError::Client(_)))
+        matches!(self, Self::Settings(SettingsError::Client(_)))
     }
 
     /// The codec to try next, where this one is refused: gzip is the oldest, and the only one that Azure Event Hubs

@@ -29,8 +29,8 @@ pub(super) fn can_change(error: &RelayError, plan: &Plan) -> bool {
     }
 }
 
-/// Whether files of a client that once was let in may be half replaced: a certificate whose key comes a moment later,
-/// or authorities that come after the brokers' new certificate.
+/// Whether files of a client that could be made before may be half replaced: a certificate whose key comes a moment
+/// later. What a handshake refuses is an end as at a first start.
 pub(super) fn are_files_replaced(error: &RelayError, plan: &Plan) -> bool {
     match error {
         RelayError::Sink(error) | RelayError::DeadLetters(error) => {
