@@ -305,4 +305,19 @@ mod tests {
         assert!(error.hint().is_some_and(|hint| hint.contains("kafka.message_max_bytes")));
         assert!(!refused(RejectionCode::Refused).is_definite());
     }
+
+    #[test]
+    fn a_refused_codec_is_followed_by_gzip_and_gzip_by_none() {
+        let refused = |codec: &str| SinkError::CodecRefused {
+            topic: "orders".to_owned(),
+            codec: codec.to_owned(),
+            reason: "why".to_owned(),
+        };
+        for codec in ["lz4", "snappy", "zstd"] {
+            assert_eq!(refused(codec).next_codec(), Some("gzip"), "{codec}");
+        }
+        assert_eq!(refused("gzip").next_codec(), Some("none"));
+        assert_eq!(SinkError::NotReady("later".to_owned()).next_codec(), None);
+        assert!(!refused("gzip").is_definite(), "the next session uses another one");
+    }
 }
