@@ -16,8 +16,10 @@ use tracing::{debug, info, warn};
 use super::SinkError;
 pub(super) use super::add_partition_error::AddPartitionError;
 use super::brokers::{BrokerChange, Brokers};
-use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
-use super::log_line::{bare, is_no_news, is_without_producer_ids, transaction_error};
+use super::listener::{broke_off, mismatch, refused_by};
+use super::log_line::{bare, is_no_news, is_serious};
+use super::log_line::{is_without_producer_ids, transaction_error};
+use super::offered_requests::OfferedRequests;
 use super::revoked_login::{RevokedLogin, is_certificate_refused};
 use postrider_service::log_throttle::LogThrottle;
 
@@ -66,6 +68,8 @@ pub(super) struct ClientEvents {
     authentication_error: Option<SinkError>,
     /// A topic that no transaction of ours may write to.
     add_partition_error: Option<AddPartitionError>,
+    /// What the brokers can do.
+    pub(super) offered: OfferedRequests,
     whose: Whose,
     /// The client is being closed: what it says of records that it forgets is no news.
     closing: bool,
@@ -114,6 +118,7 @@ impl Default for ClientEvents {
             disturbances: 0,
             authentication_error: None,
             add_partition_error: None,
+            offered: OfferedRequests::default(),
             whose: Whose::default(),
             closing: false,
         }
@@ -142,6 +147,10 @@ impl ClientEvents {
         let hung_up = facility == "STATE" && HUNG_UP.iter().any(|end| line.ends_with(end));
         if hung_up || facility == "REQTMOUT" {
             self.disturbances += 1;
+        }
+        if let Some(codec) = self.offered.observe(line) {
+            let help = "set kafka.compression to a codec that the brokers take: gzip, or none";
+            warn!(codec, help, "the brokers do not offer {codec}; batches are sent uncompressed");
         }
         if facility == "STATE" {
             match self.brokers.observe(line) {
@@ -180,11 +189,7 @@ impl ClientEvents {
         if facility == "ADDPARTS" && self.add_partition_error.is_none() {
             self.add_partition_error = AddPartitionError::read(line);
         }
-        let serious = matches!(
-            level,
-            Level::Emerg | Level::Alert | Level::Critical | Level::Error | Level::Warning
-        );
-        if serious && !is_no_news(facility, line) {
+        if is_serious(level) && !is_no_news(facility, line) {
             self.warn(facility, line);
         } else {
             debug!(target: "librdkafka", "{facility} {line}");
@@ -358,11 +363,6 @@ impl ClientEvents {
             None => {}
         }
     }
-}
-
-/// The same of one that never spoke Kafka's protocol with us.
-fn refused_by(line: &str) -> Option<(&'static str, &'static str)> {
-    hung_up_at(line).or_else(|| no_broker_at(line))
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use super::delivery_failure::{
     DeliveryFailure, FailedRecord, is_a_rule, is_of_the_broker, judge, words,
 };
 use super::first_write_gate::{FirstWriteGate, Report};
+use super::offered_requests::OfferedRequests;
 use super::refused_batch::{self, BatchFault, Refusal};
 use super::settings::KafkaSpec;
 use super::token_login::{next_token, note_refusal};
@@ -136,6 +137,8 @@ impl Deliveries {
     pub(super) fn new(spec: &KafkaSpec) -> Self {
         let first_writes = FirstWriteGate::new(spec.partitioner);
         let traced = TracedRows::new(spec.traces.clone());
+        let mut events = ClientEvents::default();
+        events.offered = OfferedRequests::of_codec(&spec.compression);
         Self {
             cautious: spec.cautious,
             topics: spec.topics.clone(),
@@ -144,7 +147,7 @@ impl Deliveries {
             codec: spec.compression.clone(),
             served: AtomicU64::new(0),
             reports: AtomicU64::new(0),
-            events: Mutex::new(ClientEvents::default()),
+            events: Mutex::new(events),
             gathered: Mutex::new(Gathered { first_writes, traced, ..Gathered::default() }),
         }
     }

@@ -30,6 +30,10 @@ const SLICE: Duration = Duration::from_millis(10);
 /// to start; the last one waits at the library's pace.
 const CLIENTS_MAX: u32 = 4;
 
+/// What to do about brokers without transactions.
+const TOO_OLD: &str = "use brokers of version 0.11 or later, a service that offers transactions, or \
+                       kafka.delivery = \"at_least_once\"";
+
 /// A producer. From now on no earlier one of this stream can write. Blocks for [`LIMIT`] at most, and
 /// [`MEETING`] more where no broker answers.
 ///
@@ -49,7 +53,7 @@ pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, Sin
         loop {
             let begun = producer.client().init_transactions(SLICE);
             producer.serve();
-            let Err(error) = begun else { return Ok(producer) };
+            let Err(error) = begun else { return with_transactions(producer) };
             if Instant::now() >= deadline || !is_pending(&error) {
                 return Err(not_begun(&error, &producer, lineage));
             }
@@ -84,6 +88,22 @@ fn is_pending(error: &KafkaError) -> bool {
     matches!(error, KafkaError::Transaction(error) if error.is_retriable())
 }
 
+/// The producer, if the coordinator that has given it its id offers all that transactions need. The library does
+/// not say when a request is not offered: it holds the records back, and asks again and again. So it is refused
+/// here, before anything is read from the slot.
+///
+/// What the coordinator offers was logged before the id came: nothing more is asked, and nothing waited for. A first
+/// transaction for a try would ask more brokers than the coordinator, write to the progress topic at each start, and
+/// tell a lack from an outage by a limit alone; a connection of our own would need a TLS and a login of its own.
+fn with_transactions(producer: Producer) -> Result<Producer, SinkError> {
+    let lacking = producer.client().client().context().events().offered.lacking_for_transactions();
+    if lacking.is_empty() {
+        return Ok(producer);
+    }
+    let reason = format!("the brokers do not offer {}", lacking.join(" and "));
+    Err(SinkError::NoTransactions { reason, remedy: TOO_OLD.to_owned() })
+}
+
 /// Why transactions did not begin.
 fn not_begun(error: &KafkaError, producer: &Producer, lineage: &Lineage) -> SinkError {
     let reason = error.to_string();
@@ -93,9 +113,7 @@ fn not_begun(error: &KafkaError, producer: &Producer, lineage: &Lineage) -> Sink
             return SinkError::IdForbidden { id, reason };
         }
         Some(Code::ClusterAuthorizationFailed) => return SinkError::Forbidden(reason),
-        Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => {
-            "use brokers of version 0.11 or later, or kafka.delivery = \"at_least_once\"".to_owned()
-        }
+        Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => TOO_OLD.to_owned(),
         Some(Code::InvalidTransactionTimeout) => {
             "raise transaction.max.timeout.ms of the brokers to 60000 or more".to_owned()
         }

@@ -63,6 +63,7 @@ mod key_placement;
 mod listener;
 mod log_line;
 mod null;
+mod offered_requests;
 mod openssl;
 mod producer;
 mod progress_topic;

@@ -28,7 +28,7 @@ fn first_bytes(line: &str) -> Option<[u8; 4]> {
 
 /// What answers where a broker was expected, if it does not speak Kafka's protocol. Only of a listener
 /// that never did: the answer of a broker may be larger than the library takes, too.
-pub(super) fn no_broker_at(line: &str) -> Option<(&'static str, &'static str)> {
+fn no_broker_at(line: &str) -> Option<(&'static str, &'static str)> {
     const POSTGRES: &str = "what answers there is not a Kafka broker; it may be Postgres";
     const NO_BROKER: &str = "what answers there is not a Kafka broker";
     Some(match first_bytes(line)? {
@@ -52,7 +52,7 @@ pub(super) fn mismatch(line: &str) -> Option<(&'static str, &'static str)> {
 /// The same of a listener that hangs up without a word, and never was any better: Kafka's for TLS at the
 /// first request, and its for SASL after it, as soon as it is asked for anything but how to log in. The
 /// library's name of a connection begins with its protocol, if that is not plaintext.
-pub(super) fn hung_up_at(line: &str) -> Option<(&'static str, &'static str)> {
+fn hung_up_at(line: &str) -> Option<(&'static str, &'static str)> {
     const NO_TLS: &str = "the listener closes the connection at the first request: it may require \
                           TLS, or no broker is behind it";
     const NO_LOGIN: &str = "the listener closes the connection: it may require a login (SASL)";
@@ -86,6 +86,11 @@ pub(super) fn broke_off(reason: &str) -> bool {
             .iter()
             .any(|one| why.starts_with(one))
     })
+}
+
+/// What is wrong with a listener that never spoke Kafka's protocol with us.
+pub(super) fn refused_by(line: &str) -> Option<(&'static str, &'static str)> {
+    hung_up_at(line).or_else(|| no_broker_at(line))
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! Input: one log line, and its facility (librdkafka's word for the kind of a line). Output: part of the
 //! line, or whether a warning says something that is not known otherwise. No I/O.
 
+use rdkafka::config::RDKafkaLogLevel as Level;
+
 /// The reason in the line with which librdkafka 2.12 gives up a transaction
 /// (`rd_kafka_txn_set_abortable_error0`).
 pub(super) fn transaction_error(line: &str) -> Option<&str> {
@@ -15,6 +17,11 @@ pub(super) fn transaction_error(line: &str) -> Option<&str> {
 /// `rd_kafka_idemp_broker_any`).
 pub(super) fn is_without_producer_ids(reason: &str) -> bool {
     reason.contains("Idempotent producer not supported by any of the")
+}
+
+/// Whether a line is at least a warning.
+pub(super) const fn is_serious(level: Level) -> bool {
+    matches!(level, Level::Emerg | Level::Alert | Level::Critical | Level::Error | Level::Warning)
 }
 
 /// The library's words without the name of its thread and its states: `[thrd:NAME]: WORDS (after ..`.

@@ -282,6 +282,8 @@ impl KafkaSpec {
             // A refused batch stops the producer before anything later can be stored; in cautious
             // mode nothing later of that key is under way, and a refusal must not stop it.
             .set("enable.gapless.guarantee", if self.cautious { "false" } else { "true" });
+        // The feature context reports what the brokers can do, which `offered_requests` reads.
+        config.set("debug", format!("{},feature", config.get("debug").unwrap_or("broker")));
         if let Some(bytes) = self.batch_bytes {
             config.set("batch.size", bytes.to_string());
         }

@@ -7,8 +7,9 @@ use crate::stage::Stage;
 use crate::trial::{DELIVERIES, TOPIC};
 use support::fault::cluster::{LimitedKafka, start_limited};
 use support::fault::limits::{
-    ADD_PARTITIONS_TO_TXN, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, END_TXN, GZIP, INIT_PRODUCER_ID,
-    LZ4, Limits, SNAPPY, UNSUPPORTED_COMPRESSION_TYPE, UNSUPPORTED_FOR_MESSAGE_FORMAT, ZSTD,
+    ADD_PARTITIONS_TO_TXN, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, END_TXN, FETCH, GZIP,
+    INIT_PRODUCER_ID, LZ4, Limits, PRODUCE, SNAPPY, UNSUPPORTED_COMPRESSION_TYPE,
+    UNSUPPORTED_FOR_MESSAGE_FORMAT, ZSTD,
 };
 use support::postgres;
 use support::relay::Relay;
@@ -62,6 +63,27 @@ fn brokers_that_give_no_producer_id_are_refused_by_name() {
     assert_refused(limits(), "exactly_once", ("PR-K033", "at_least_once"));
 }
 
+/// They give producer ids all the same, so that the client library would ask for ever.
+#[test]
+fn g6_brokers_without_transactions_are_refused_by_name() {
+    let limits = hidden(&[ADD_PARTITIONS_TO_TXN, END_TXN]);
+    assert_refused(limits, "exactly_once", ("PR-K033", "not offer AddPartitionsToTxn and EndTxn"));
+    assert_refused(hidden(&[END_TXN]), "exactly_once", ("PR-K033", "not offer EndTxn"));
+}
+
+/// The same of a relay that has never run: it makes no slot.
+#[test]
+fn g6_no_slot_is_created_where_transactions_are_refused() {
+    let Some(kafka) = limited(hidden(&[ADD_PARTITIONS_TO_TXN, END_TXN])) else { return };
+    let stage = Stage::migrated(postgres::installed(), &kafka.kafka.bootstrap(), "limits_first");
+    let relay = stage.relay().set("kafka.delivery", "exactly_once").creates_slot().unprepared();
+    let relay = relay.set("kafka.brokers", &kafka.bootstrap()).allow_log("");
+    let outcome = relay.start(&["run", "--output", "json"]).outcome();
+    assert_eq!(outcome.status.code(), Some(78), "{:?}", outcome.log);
+    let slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+    assert_eq!(stage.sql().value(slots), "0");
+}
+
 #[test]
 fn brokers_without_transactions_serve_at_least_once() {
     let Some(kafka) = limited(hidden(&[ADD_PARTITIONS_TO_TXN, END_TXN])) else { return };
@@ -98,6 +120,22 @@ fn g1_g2_g6_a_codec_that_is_refused_costs_a_session_and_no_row() {
             }
             assert_eq!(verdict.committed, 500);
         }
+    }
+}
+
+/// As Apache Kafka before 2.1: the client library sends such batches as they are, and says so in a line that is no
+/// warning of its own.
+#[test]
+fn a_codec_newer_than_the_brokers_is_left_out_with_a_warning() {
+    for delivery in DELIVERIES {
+        let older = Limits { older: vec![(PRODUCE, 6), (FETCH, 9)], ..Limits::default() };
+        let Some(kafka) = limited(older) else { return };
+        let (stage, relay) = scene(&kafka, delivery);
+        let relay = relay.set("kafka.compression", "zstd");
+        let running = relay.expect_log("the brokers do not offer zstd").run();
+        stage.insert(TOPIC, 10);
+        stage.wait_for_records(10);
+        running.stop();
     }
 }
 

@@ -13,7 +13,9 @@ use super::kafka_frame::{self as frame, Cursor, Request};
 use super::proxy::{Outlet, Reader};
 
 /// Stores records.
-const PRODUCE: i16 = 0;
+pub const PRODUCE: i16 = 0;
+/// Reads records.
+pub const FETCH: i16 = 1;
 /// Tells what a broker offers.
 const API_VERSIONS: i16 = 18;
 /// Gives a producer its id, without which there is neither idempotence nor a transaction.
@@ -50,6 +52,8 @@ pub const UNSUPPORTED_COMPRESSION_TYPE: i16 = 76;
 pub struct Limits {
     /// Api keys that are not offered.
     pub hidden: Vec<i16>,
+    /// Api keys of which no newer version than this one is offered.
+    pub older: Vec<(i16, i16)>,
     /// Codecs that are refused, and with which error.
     pub refused_codecs: Option<(Vec<u8>, i16)>,
 }
@@ -82,7 +86,9 @@ impl Limits {
     /// The newest version that is offered of a request; a codec is looked for in old forms only.
     fn newest(&self, api_key: i16, of_the_broker: i16) -> i16 {
         let is_read = api_key == PRODUCE && self.refused_codecs.is_some();
-        if is_read { PRODUCE_OF_OLD.min(of_the_broker) } else { of_the_broker }
+        let read = is_read.then_some(PRODUCE_OF_OLD);
+        let older = self.older.iter().filter(|(key, _)| *key == api_key).map(|(_, newest)| *newest);
+        older.chain(read).fold(of_the_broker, i16::min)
     }
 }
 
@@ -212,7 +218,7 @@ mod tests {
     use super::*;
 
     fn limits() -> Limits {
-        Limits { hidden: vec![22], refused_codecs: Some((vec![3], 76)) }
+        Limits { hidden: vec![22], older: vec![(3, 7)], refused_codecs: Some((vec![3], 76)) }
     }
 
     #[test]
