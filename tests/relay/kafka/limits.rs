@@ -123,6 +123,23 @@ fn g1_g2_g6_a_codec_that_is_refused_costs_a_session_and_no_row() {
     }
 }
 
+/// As Redpanda, which documents that it lacks those of KIP-890, and Apache Kafka before 3.7.
+#[test]
+fn g6_brokers_with_the_transactions_of_old_deliver_exactly_once() {
+    let older =
+        vec![(PRODUCE, 10), (INIT_PRODUCER_ID, 4), (ADD_PARTITIONS_TO_TXN, 3), (END_TXN, 3)];
+    let Some(kafka) = limited(Limits { older, ..Limits::default() }) else { return };
+    let (stage, relay) = scene(&kafka, "exactly_once");
+    let (oracle, tap) = (stage.oracle(), stage.tap());
+    let running = relay.set("source.url", &tap.address().url()).run();
+    stage.insert(TOPIC, 500);
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    verdict.assert_exactly_once();
+    assert_eq!(verdict.committed, 500);
+}
+
 /// As Apache Kafka before 2.1: the client library sends such batches as they are, and says so in a line that is no
 /// warning of its own.
 #[test]
