@@ -39,6 +39,9 @@ const HEAP_MIB: u32 = 256;
 /// The same where it is measured.
 const HEAP_MEASURED_MIB: u32 = 1_024;
 
+/// Kafka can refuse times that are too far ahead since this version (KIP-937).
+pub const TIMES_AHEAD: (u32, u32) = (3, 6);
+
 /// A running cluster.
 #[derive(Debug)]
 pub struct Kafka {
@@ -81,7 +84,26 @@ pub fn start(options: &Options) -> Option<Kafka> {
     }
 }
 
+/// Of the name of the clients' jar.
+fn version_of(name: &str) -> Option<(u32, u32)> {
+    let mut numbers = name.strip_prefix("kafka-clients-")?.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
 impl Kafka {
+    /// Whether these brokers are of this version at least; otherwise says that `what` is left out, which rests on it.
+    pub fn is_since(&self, since: (u32, u32), what: &str) -> bool {
+        let names = fs::read_dir(&self.jars).unwrap().map(|entry| entry.unwrap().file_name());
+        let versions = names.filter_map(|name| version_of(name.to_str()?));
+        let version = versions.max().expect("a jar of Kafka's");
+        if version < since {
+            let ((major, minor), (old_major, old_minor)) = (since, version);
+            let why = format!("Apache Kafka {old_major}.{old_minor} is older than {major}.{minor}");
+            skip::skip(what, &why);
+        }
+        version >= since
+    }
+
     fn start(options: &Options, jars: &Path) -> Self {
         for attempt in 1.. {
             let mut kafka = Self::format(options, jars);
