@@ -71,6 +71,10 @@ pub struct Globals {
     /// Set one option, such as kafka.compression=zstd; may be repeated
     #[arg(long, global = true, value_name = "A.B=V")]
     pub set: Vec<String>,
+    /// Of several streams ([[stream]] in the file) the one that is meant
+    // `doctor --only` is another one: there it is --stream, of the same id.
+    #[arg(id = "stream", long = "only", global = true, value_name = "NAME")]
+    pub only: Option<String>,
     /// Output format
     #[arg(
         long,
@@ -266,6 +270,19 @@ mod tests {
         assert_eq!(cli.globals.config.as_deref(), Some("a.toml".as_ref()));
         let cli = read("postrider -c a.toml tail -c 5 orders");
         assert_eq!(cli.globals.config.as_deref(), Some("a.toml".as_ref()));
+    }
+
+    #[test]
+    fn a_stream_is_named_before_and_after_a_command_and_doctors_checks_stay_what_they_are() {
+        for line in
+            ["postrider --only a run", "postrider run --only a", "postrider doctor --stream a"]
+        {
+            assert_eq!(read(line).globals.only.as_deref(), Some("a"), "{line}");
+        }
+        let cli = read("postrider --only a doctor --only slot");
+        assert_eq!(cli.globals.only.as_deref(), Some("a"));
+        assert!(matches!(cli.command, Command::Doctor(doctor) if doctor.only == ["slot"]));
+        assert_eq!(read("postrider doctor --only slot").globals.only, None);
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Context {
 
     /// Starts the log for a command that has no configuration file: the benchmarks.
     pub fn start_logs(&self) -> Result<(), CommandFailure> {
-        let inputs = Inputs { file: FileChoice::Absent, ..self.inputs(Vec::new()) };
+        let inputs = Inputs { file: FileChoice::Absent, only: None, ..self.inputs(Vec::new()) };
         let loaded = postrider_config::load(&inputs, &|_| Vec::new())?;
         logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
         Ok(())
@@ -130,7 +130,8 @@ impl Context {
     pub fn arguments(&self) -> Vec<OsString> {
         let file = self.globals.config.clone().unwrap_or_else(|| NO_FILE.into());
         let set = self.globals.set.iter().flat_map(|set| ["--set".into(), set.into()]);
-        [OsString::from("--config"), file.into()].into_iter().chain(set).collect()
+        let only = self.globals.only.iter().flat_map(|name| ["--only".into(), name.into()]);
+        [OsString::from("--config"), file.into()].into_iter().chain(set).chain(only).collect()
     }
 
     /// Which of these options `--set` names.
@@ -189,6 +190,7 @@ impl Context {
         Inputs {
             file: self.globals.config.clone().map_or(FileChoice::Search, FileChoice::At),
             set: self.globals.set.clone(),
+            only: self.globals.only.clone(),
             flags,
             // A variable that is not text is not one of ours, nor one of libpq's.
             variables: std::env::vars_os()

@@ -72,6 +72,9 @@ pub struct DoctorArgs {
     /// Show only checks whose id begins so, such as slot or slot.limit; may be repeated
     #[arg(long, value_name = "ID")]
     pub only: Vec<String>,
+    /// Of several streams ([[stream]] in the file) the one that is meant
+    #[arg(long, value_name = "NAME")]
+    pub stream: Option<String>,
     /// Known, and no reason to exit with 1: checks whose id begins so; may be repeated
     #[arg(long, value_name = "ID")]
     pub allow: Vec<String>,

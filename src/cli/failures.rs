@@ -34,6 +34,9 @@ impl From<ConfigError> for CommandFailure {
             error @ ConfigError::Unreadable { .. } => {
                 Self::of(ExitCode::Config, ErrorCode::FILE_UNREADABLE, &error, hint)
             }
+            error @ (ConfigError::SeveralStreams { .. } | ConfigError::UnknownStream { .. }) => {
+                Self::of(ExitCode::Config, ErrorCode::C012, &error, hint)
+            }
         }
     }
 }

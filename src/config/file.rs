@@ -1,8 +1,8 @@
 //! Reads the TOML file into a `Layer`, with the position of every key and value, so that a mistake can show
 //! it.
 //!
-//! Input: the file's text. Output: settings and mistakes: all of them, or one if it is not TOML. `raw`
-//! converts one TOML value; the defaults of options, which are TOML, are read with it too.
+//! Input: the file's text. Output: settings and mistakes: all of them, or one if it is not TOML; those of each
+//! `[[stream]]` apart. `raw` converts one TOML value; the defaults of options, which are TOML, are read with it too.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,14 +14,18 @@ use super::layer::{Layer, Raw, SettingOrigin, did_you_mean};
 use super::mistake::{Mistake, MistakeKind, SourceFile, SourcePosition, Span};
 use super::options::{PROPERTIES, property};
 use super::rule_options::{RULES, is_rule};
+use super::streams::{NAME, STREAM, StreamTable, check_name, wrong_name};
 use super::table::{OPTIONS, option};
 
 /// Reads a file's text. Mistakes are in the layer, all of them unless it is not TOML at all.
-pub(super) fn read(path: &Path, text: &str) -> Layer {
+pub(super) fn read(path: &Path, text: &str) -> (Layer, Vec<StreamTable>) {
     let file = Arc::new(SourceFile::new(path, text));
-    let mut layer = Layer::default();
+    let (mut layer, mut streams) = (Layer::default(), Vec::new());
     match DeTable::parse(text) {
-        Ok(table) => Walk { file, layer: &mut layer }.section("", table.get_ref()),
+        Ok(table) => {
+            let streams = Some(&mut streams);
+            Walk { file, layer: &mut layer, streams }.section("", table.get_ref());
+        }
         Err(error) => {
             let range = range_of(&error);
             let place = SourcePosition::File(Span { file, range, is_key: false }.excerpt());
@@ -34,7 +38,7 @@ pub(super) fn read(path: &Path, text: &str) -> Layer {
             layer.mistakes.push(Mistake { kind, place, help: None });
         }
     }
-    layer
+    (layer, streams)
 }
 
 /// Where a text is not TOML; its beginning where the parser does not say.
@@ -45,6 +49,8 @@ fn range_of(error: &toml::de::Error) -> Range<usize> {
 struct Walk<'a> {
     file: Arc<SourceFile>,
     layer: &'a mut Layer,
+    /// Where streams go; `None`: within one.
+    streams: Option<&'a mut Vec<StreamTable>>,
 }
 
 impl Walk<'_> {
@@ -56,6 +62,13 @@ impl Walk<'_> {
             match value.get_ref() {
                 DeValue::Table(inner) if is_section(&key) => self.section(&key, inner),
                 DeValue::Array(rules) if key == RULES => self.rules(&key, rules),
+                DeValue::Array(tables) if key == STREAM && self.streams.is_some() => {
+                    for table in tables {
+                        self.stream(table);
+                    }
+                }
+                _ if key == STREAM && self.streams.is_some() => self.not_a_stream(&span),
+                DeValue::String(_) if key == NAME && self.streams.is_none() => {}
                 other if option(&key).is_some() || property(&key).is_some() => {
                     let span =
                         if property(&key).is_some() { self.key_span(name.span()) } else { span };
@@ -84,6 +97,38 @@ impl Walk<'_> {
                 _ => self.not_a_section(&key, &self.span(rule.span())),
             }
         }
+    }
+
+    /// One `[[stream]]`: its own settings, and its name.
+    fn stream(&mut self, table: &toml::Spanned<DeValue<'_>>) {
+        let DeValue::Table(inner) = table.get_ref() else {
+            return self.not_a_stream(&self.span(table.span()));
+        };
+        let mut layer = Layer::default();
+        Walk { file: Arc::clone(&self.file), layer: &mut layer, streams: None }.section("", inner);
+        let name = inner.get(NAME);
+        let place = self.span(name.map_or_else(|| table.span(), toml::Spanned::span));
+        match check_name(name.and_then(|name| name.get_ref().as_str())) {
+            Ok(name) => {
+                let stream = StreamTable { name, place, layer };
+                self.streams.iter_mut().for_each(|streams| streams.push(stream.clone()));
+            }
+            Err(reason) => {
+                self.layer.mistakes.push(wrong_name(reason, &place));
+                self.layer.mistakes.extend(layer.mistakes);
+            }
+        }
+    }
+
+    fn not_a_stream(&mut self, span: &Span) {
+        let kind = MistakeKind::WrongType {
+            key: STREAM.to_owned(),
+            expected: "a list of tables",
+            found: "something else",
+        };
+        let place = SourcePosition::File(span.excerpt());
+        let help = Some("begin each stream with [[stream]], in two pairs of brackets".to_owned());
+        self.layer.mistakes.push(Mistake { kind, place, help });
     }
 
     fn not_a_section(&mut self, key: &str, span: &Span) {

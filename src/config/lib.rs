@@ -1,11 +1,11 @@
 //! Configuration: reads it from all sources, validates it, and reports every mistake.
 //!
 //! Input: a TOML file, environment variables, `--set`, flags ([`Inputs`]). Output: [`Loaded`], the
-//! validated [`Config`] with the source of each value, or a [`ConfigError`] with every mistake. Invariant:
-//! nothing is contacted before the whole configuration is valid; no secret is in any `Debug`, error or
-//! listing.
+//! validated [`Config`] with the source of each value, one for each `[[stream]]` of a file that has such; or a
+//! [`ConfigError`] with every mistake. Invariant: nothing is contacted before the whole configuration is valid; no
+//! secret is in any `Debug`, error or listing.
 //!
-//! Precedence: flag, `--set`, environment, file, libpq's `PG*`, default.
+//! Precedence: flag, `--set`, environment, the stream's part of the file, the rest of it, libpq's `PG*`, default.
 //!
 //! ```
 //! use std::time::Duration;
@@ -44,6 +44,7 @@ mod rule_options;
 mod rules;
 mod secret_sources;
 mod specs;
+mod streams;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -61,6 +62,7 @@ use postrider_postgres::libpq::ConnectInfoWarning;
 use postrider_secrets::mask;
 
 use layer::{Layer, Raw, Setting, SettingOrigin as LayerOrigin, Value};
+use streams::StreamTable;
 
 pub use control::ControlSection;
 pub use effective::{Effective, Shown};
@@ -127,11 +129,15 @@ pub struct Inputs {
     pub flags: Vec<FlagValue>,
     /// The process's environment.
     pub variables: Vec<(String, String)>,
+    /// Of several streams in the file the one that is meant: `--only`.
+    pub only: Option<String>,
 }
 
 /// A configuration with its history.
 #[derive(Debug, Clone)]
 pub struct Loaded {
+    /// The name of its `[[stream]]`; `None`: the file has none.
+    pub stream: Option<String>,
     /// The validated configuration.
     pub config: Config,
     /// Every option in the order of the table, then librdkafka's properties.
@@ -156,8 +162,21 @@ pub struct Objection {
 /// A check that needs more than this crate knows.
 pub type Review<'a> = &'a dyn Fn(&Config) -> Vec<Objection>;
 
-/// Reads, merges and validates; `review` sees the result before anybody else does.
+/// Reads, merges and validates; `review` sees the result before anybody else does. Of a file with several streams the
+/// one that is [meant](Inputs::only).
 pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> {
+    let mut streams = load_streams(inputs, review)?;
+    match (streams.pop(), streams.is_empty()) {
+        (Some(one), true) => Ok(one),
+        (last, _) => {
+            let names = streams.into_iter().chain(last).filter_map(|loaded| loaded.stream);
+            Err(ConfigError::SeveralStreams { names: names.collect() })
+        }
+    }
+}
+
+/// The same for every stream of the file, in its order; a file without `[[stream]]` is one.
+pub fn load_streams(inputs: &Inputs, review: Review<'_>) -> Result<Vec<Loaded>, ConfigError> {
     let path = match &inputs.file {
         FileChoice::At(path) | FileChoice::Text { name: path, .. } => Some(path.clone()),
         FileChoice::Absent => None,
@@ -168,46 +187,85 @@ pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> 
         (_, Some(path)) => Some(read_text(path)?),
         (_, None) => None,
     };
-    let from_file = match (&path, &text) {
+    let (from_file, streams) = match (&path, &text) {
         (Some(path), Some(text)) => file::read(path, text),
-        _ => Layer::default(),
+        _ => (Layer::default(), Vec::new()),
     };
-    let mut settings = defaults().clone();
-    let mut mistakes = Vec::new();
+    let mut top = defaults().clone();
+    top.extend(from_file.settings);
+    let mut mistakes = from_file.mistakes;
+    let mut above = BTreeMap::new();
     let layers = [
-        from_file,
         environment::environment(&inputs.variables),
         environment::set(&inputs.set),
         environment::flags(&inputs.flags),
     ];
     for layer in layers {
-        settings.extend(layer.settings);
+        above.extend(layer.settings);
         mistakes.extend(layer.mistakes);
     }
-    let variable = |name: &str| {
-        let found = inputs.variables.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| value.clone())
+    mistakes.extend(streams::mistakes(&streams));
+    let chosen = streams::choose(&streams, inputs.only.as_deref());
+    let settings: Vec<_> = match &chosen {
+        Ok(chosen) if streams.is_empty() || chosen.is_empty() => {
+            top.extend(above);
+            vec![(None, top)]
+        }
+        Ok(chosen) => {
+            let merged = |stream: &&StreamTable| stream.over(&top, &above);
+            chosen.iter().map(|one| (Some(one.name.clone()), merged(one))).collect()
+        }
+        Err(_) => Vec::new(),
     };
-    match assemble::assemble(&settings, &variable) {
-        Ok((config, warnings)) => {
-            let objections = review(&config).into_iter();
-            mistakes.extend(objections.map(|objection| to_mistake(objection, &settings)));
-            if mistakes.is_empty() {
-                let effective = effective::list(&config, &settings, &inputs.variables);
-                return Ok(Loaded { config, effective, file: path, warnings });
+    let mut found = Vec::new();
+    for (stream, settings) in &settings {
+        match one(inputs, settings, review) {
+            Ok((config, warnings)) => {
+                let effective = effective::list(&config, settings, &inputs.variables);
+                let (stream, file) = (stream.clone(), path.clone());
+                found.push(Loaded { stream, config, effective, file, warnings });
+            }
+            // What is at the top level is wrong in every stream.
+            Err(more) => {
+                mistakes.extend(
+                    more.into_iter().filter(|one| !mistakes.contains(one)).collect::<Vec<_>>(),
+                );
             }
         }
-        Err(more) => mistakes.extend(more),
+    }
+    if mistakes.is_empty() {
+        mistakes = streams::collisions(&found, &settings);
+    }
+    if mistakes.is_empty() {
+        return chosen.map(|_| found);
     }
     mistakes.sort_by_key(Mistake::line);
-    let secrets = secrets_of(&settings);
+    let secrets = secrets_of(settings.iter().map(|(_, settings)| settings));
     let mistakes = mistakes.into_iter().map(|mistake| mistake.masked(&secrets)).collect();
     Err(ConfigError::Mistakes(mistakes))
 }
 
+type Settings = BTreeMap<String, Setting>;
+
+/// What these settings come to.
+fn one(
+    inputs: &Inputs,
+    settings: &Settings,
+    review: Review<'_>,
+) -> Result<(Config, Vec<ConnectInfoWarning>), Vec<Mistake>> {
+    let variable = |name: &str| {
+        let found = inputs.variables.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.clone())
+    };
+    let (config, warnings) = assemble::assemble(settings, &variable)?;
+    let objections = review(&config).into_iter();
+    let mistakes: Vec<_> = objections.map(|objection| to_mistake(objection, settings)).collect();
+    if mistakes.is_empty() { Ok((config, warnings)) } else { Err(mistakes) }
+}
+
 /// What a mistake may repeat a piece of that no longer looks like a secret.
-fn secrets_of(settings: &BTreeMap<String, Setting>) -> Vec<String> {
-    let parts = settings.iter().flat_map(|(key, setting)| match &setting.value {
+fn secrets_of<'a>(settings: impl Iterator<Item = &'a Settings>) -> Vec<String> {
+    let parts = settings.flatten().flat_map(|(key, setting)| match &setting.value {
         Value::Text(text) => mask::secret_parts(key, text),
         Value::List(items) => {
             items.iter().flat_map(|item| mask::secret_parts("", &item.text)).collect()
@@ -217,7 +275,7 @@ fn secrets_of(settings: &BTreeMap<String, Setting>) -> Vec<String> {
     mask::for_scrubbing(parts.collect())
 }
 
-fn to_mistake(objection: Objection, settings: &BTreeMap<String, Setting>) -> Mistake {
+fn to_mistake(objection: Objection, settings: &Settings) -> Mistake {
     let Objection { key, reason, help } = objection;
     let place = settings.get(&key).map_or(SourcePosition::Nowhere, Setting::place);
     let kind = match options::property(&key) {

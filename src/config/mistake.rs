@@ -26,6 +26,20 @@ pub enum ConfigError {
     /// The configuration was read and is wrong; at least one mistake, in order of discovery.
     #[error("{}", Mistakes(.0))]
     Mistakes(Vec<Mistake>),
+    /// One stream is meant, and the file has several.
+    #[error("the configuration has {} streams: {}", names.len(), names.join(", "))]
+    SeveralStreams {
+        /// In the order of the file.
+        names: Vec<String>,
+    },
+    /// The stream that is meant is not there.
+    #[error("the configuration has no stream `{name}`")]
+    UnknownStream {
+        /// As typed.
+        name: String,
+        /// Those that are there.
+        names: Vec<String>,
+    },
 }
 
 impl ConfigError {
@@ -40,6 +54,15 @@ impl ConfigError {
                 kind => to_read(kind),
             },
             Self::Mistakes(mistakes) => mistakes.first().and_then(|first| first.help.clone()),
+            Self::SeveralStreams { .. } => {
+                Some("name the one that is meant: --only NAME (doctor: --stream NAME)".to_owned())
+            }
+            Self::UnknownStream { names, .. } if names.is_empty() => {
+                Some("there is no [[stream]] in the file: leave --only out".to_owned())
+            }
+            Self::UnknownStream { names, .. } => {
+                Some(format!("its streams are {}", names.join(", ")))
+            }
         }
     }
 }

@@ -34,8 +34,21 @@ pub fn example_toml() -> String {
             _ => {}
         }
     }
+    out.push_str(STREAMS_EXAMPLE);
     out
 }
+
+const STREAMS_EXAMPLE: &str = "\n# Several databases in one process: a [[stream]] for each, with what is above as its defaults. For\n\
+    # example:\n\
+    # [[stream]]\n\
+    # name = \"orders\"\n\
+    # source.url = \"postgres://postrider@db-1/orders\"\n\
+    # source.slot = \"postrider_orders\"\n\
+    #\n\
+    # [[stream]]\n\
+    # name = \"billing\"\n\
+    # source.url = \"postgres://postrider@db-2/billing\"\n\
+    # source.slot = \"postrider_billing\"\n";
 
 const RULES_EXAMPLE: &str = "\n# Rules for what goes elsewhere: the first that matches decides. For example:\n\
     # [[route.rules]]\n\
@@ -105,8 +118,17 @@ pub fn reference_markdown() -> String {
         let _ = writeln!(out, "| `{name}` | `{default}` | {unit} | `{env}` | {meaning} |");
     }
     out.push_str(PROPERTIES_REFERENCE);
+    out.push_str(STREAMS_REFERENCE);
     out
 }
+
+const STREAMS_REFERENCE: &str = "\n## [[stream]]\n\n\
+    Several streams in one file, such as one for each of many small databases. Each has a `name` of letters, digits, `_`, \
+    `-` and `.`, and any option of the other sections but `[http]`, `[log]` and `[traces]`, which are of the process: \
+    `source.slot = \"a\"` or `[stream.source]`. What it does not set is as at the top level of the file. A stream with \
+    `[[stream.route.rules]]` has those rules alone. The environment, `--set` and flags go above every stream. Two streams \
+    may not have the same name, read the same slot of a server (slots' names belong to the whole server) or poll the same \
+    table. `--only NAME` names the stream that a command works on.\n";
 
 /// The table of what a rule can say; it stands behind `[route]`.
 fn rules_reference() -> String {

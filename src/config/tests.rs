@@ -3,6 +3,7 @@
 mod mistakes;
 mod precedence;
 mod reference;
+mod streams;
 
 use super::{FileChoice, FlagValue, Inputs, Loaded, load};
 use crate::ConfigError;
@@ -40,6 +41,7 @@ impl Given<'_> {
             set: self.set.iter().map(|&text| text.to_owned()).collect(),
             flags: self.flags.iter().map(flag).collect(),
             variables,
+            only: None,
         };
         load(&inputs, &|_| Vec::new())
     }

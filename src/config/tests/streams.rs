@@ -1,0 +1,110 @@
+//! Tests of several streams in one file.
+
+use super::*;
+use crate::{Mistake, load_streams};
+
+const TWO: &str = "[source]\nurl = \"postgres://app@db-a/shop\"\n[kafka]\nbrokers = [\"k:9092\"]\n\
+    [[route.rules]]\nglob = \"A*\"\ndrop = true\n[[route.rules]]\nglob = \"B*\"\ndrop = true\n\
+    [[stream]]\nname = \"one\"\nsource.slot = \"first\"\n\
+    [[stream]]\nname = \"two\"\n[stream.source]\nurl = \"postgres://app@db-b/shop\"\n\
+    [[stream.route.rules]]\nglob = \"C*\"\ntopic = \"c\"\n";
+
+fn inputs(text: &str, only: Option<&str>) -> Inputs {
+    Inputs {
+        file: FileChoice::Text { name: "p.toml".into(), text: text.to_owned() },
+        variables: vec![("PGUSER".to_owned(), "app".to_owned())],
+        only: only.map(str::to_owned),
+        ..Inputs::default()
+    }
+}
+
+fn streams(text: &str) -> Result<Vec<Loaded>, ConfigError> {
+    load_streams(&inputs(text, None), &|_| Vec::new())
+}
+
+fn mistakes(text: &str) -> Vec<Mistake> {
+    match streams(text) {
+        Err(ConfigError::Mistakes(mistakes)) => mistakes,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_stream_has_the_top_level_as_its_defaults_and_rules_of_its_own_or_those() {
+    let streams = streams(TWO).unwrap();
+    let names: Vec<_> = streams.iter().map(|one| one.stream.as_deref().unwrap()).collect();
+    assert_eq!(names, ["one", "two"]);
+    let [one, two] = [&streams[0].config, &streams[1].config];
+    assert_eq!((one.source.slot.as_str(), two.source.slot.as_str()), ("first", "postrider"));
+    let servers = [one, two].map(|config| config.source.connect.endpoints[0].to_string());
+    assert_eq!(servers, ["db-a:5432", "db-b:5432"]);
+    assert_eq!((one.route.rules.len(), two.route.rules.len()), (2, 1));
+    assert_eq!((&one.kafka, one.progress.topic.as_str()), (&two.kafka, "postrider.progress.first"));
+}
+
+#[test]
+fn what_is_set_from_outside_goes_above_every_stream() {
+    let set = vec!["kafka.linger=7ms".to_owned(), "retry.max=1m".to_owned()];
+    let inputs = Inputs { set, ..inputs(TWO, None) };
+    for loaded in load_streams(&inputs, &|_| Vec::new()).unwrap() {
+        assert_eq!(loaded.config.kafka.linger.as_millis(), 7);
+        assert_eq!(loaded.config.retry.max.as_secs(), 60);
+    }
+}
+
+#[test]
+fn one_stream_is_meant_and_the_error_lists_them() {
+    let only = |only| load(&inputs(TWO, only), &|_| Vec::new());
+    assert_eq!(only(Some("two")).unwrap().stream.as_deref(), Some("two"));
+    let error = only(None).unwrap_err();
+    assert_eq!(error.to_string(), "the configuration has 2 streams: one, two");
+    assert!(error.hint().unwrap().contains("--only"));
+    let error = only(Some("tow")).unwrap_err();
+    assert!(error.to_string().contains("`tow`") && error.hint().unwrap().contains("one, two"));
+    let single = "[[stream]]\nname = \"a\"\n";
+    assert_eq!(load(&inputs(single, None), &|_| Vec::new()).unwrap().stream.as_deref(), Some("a"));
+    let none = load(&inputs("", Some("a")), &|_| Vec::new()).unwrap_err();
+    assert!(none.hint().unwrap().contains("leave --only out"));
+}
+
+/// After two streams that go together: what is wrong, the line, and words of the message or the help.
+#[test]
+fn streams_that_get_into_each_others_way_are_refused_by_name() {
+    for (more, line, words) in [
+        ("[[stream]]\nname = \"two\"\nsource.slot = \"x\"", 22, "two streams have the name `two`"),
+        (
+            "[[stream]]\nname = \"c\"\nsource.slot = \"first\"",
+            23,
+            "`one` and `c` both read the slot",
+        ),
+        (
+            "[[stream]]\nname = \"c\"\nsource.slot = \"first\"\nsource.url = \"postgres://u@db-a/other\"",
+            23,
+            "belongs to the whole server",
+        ),
+        (
+            "[[stream]]\nname = \"c\"\nsource.slot = \"c\"\nprogress.topic = \"postrider.dead-letters\"",
+            24,
+            "dead letters go to",
+        ),
+        ("[[stream]]\nsource.slot = \"c\"", 21, "each stream has a name"),
+        ("[[stream]]\nname = \"a b\"", 22, "letters, digits"),
+        ("[[stream]]\nname = 5", 22, "each stream has a name"),
+        ("[[stream]]\nname = \"c\"\nsource.slto = \"c\"", 23, "did you mean `source.slot`?"),
+        ("[[stream]]\nname = \"c\"\nhttp.bind = \"\"", 23, "of the whole process"),
+        ("[[stream]]\nname = \"c\"\n[[stream.stream]]\nname = \"d\"", 23, "no setting"),
+    ] {
+        let found = mistakes(&format!("{TWO}{more}\n"));
+        let said = |one: &Mistake| format!("{one} {}", one.help.clone().unwrap_or_default());
+        let is_it = |one: &Mistake| one.line() == line && said(one).contains(words);
+        assert!(found.iter().any(is_it), "{more}: {found:#?}");
+    }
+    let found = mistakes("[stream]\nname = \"a\"\n");
+    assert!(found[0].help.as_deref().unwrap().contains("[[stream]]"), "{found:?}");
+}
+
+#[test]
+fn what_is_wrong_at_the_top_level_is_told_once() {
+    let found = mistakes(&TWO.replace("shop\"\n[kafka]", "shop?sslmod=x\"\n[kafka]"));
+    assert_eq!(found.len(), 1, "{found:?}");
+}
