@@ -80,11 +80,34 @@ impl Context {
         Ok(loaded)
     }
 
+    /// Every stream of the file, or the one of `--only`, with the log started. A file without `[[stream]]` is one.
+    pub fn load_streams(&self) -> Result<Vec<Loaded>, CommandFailure> {
+        let streams = self.read_streams()?;
+        if let Some(first) = streams.first() {
+            logs::start(&first.config.log, self.asks_for_level(), self.color_stderr());
+        }
+        for loaded in &streams {
+            let _of_stream = logs::span_of(loaded.stream.as_deref()).entered();
+            loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        }
+        Ok(streams)
+    }
+
+    /// The same with the log left alone.
+    pub fn read_streams(&self) -> Result<Vec<Loaded>, ConfigError> {
+        postrider_config::load_streams(&self.inputs(Vec::new()), &review)
+    }
+
     fn start_log(&self, loaded: &Loaded) {
         logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
+    }
+
+    /// Of several streams the one that is meant.
+    pub fn only(&self) -> Option<&str> {
+        self.globals.only.as_deref()
     }
 
     /// Whether a configuration file is named.

@@ -43,6 +43,7 @@ by this user, 78 if the configuration is wrong or names no way to control it.
 
 Examples:
   postrider ctl pause
+  postrider ctl pause --only orders    of several streams the one of that name
   postrider ctl --socket /run/postrider/control status
   postrider ctl log-level info,postrider::kafka=debug
   postrider ctl status --output json | jq .paused
@@ -97,8 +98,13 @@ pub(crate) fn run(args: &CtlArgs, context: &Context) -> Result<ExitCode, Command
     let CtlArgs { socket, command } = args;
     let way = match socket {
         Some(socket) => Way::Socket(socket.clone()),
-        None => Way::of(&context.load(Vec::new()).map_err(by_socket)?.config)?,
+        // The way to it is the same for every stream.
+        None => match context.load_streams().map_err(by_socket)?.first() {
+            Some(loaded) => Way::of(&loaded.config)?,
+            None => unreachable!("a configuration has a stream at least"),
+        },
     };
+    let of_stream = context.only().map(|name| format!("?stream={name}")).unwrap_or_default();
     let (method, path, body) = match command {
         CtlCommand::Pause => ("POST", "pause", ""),
         CtlCommand::Resume => ("POST", "resume", ""),
@@ -108,7 +114,7 @@ pub(crate) fn run(args: &CtlArgs, context: &Context) -> Result<ExitCode, Command
         CtlCommand::LogLevel { filter: Some(filter) } => ("PUT", "log-level", filter.as_str()),
         CtlCommand::Status => ("GET", "status", ""),
     };
-    let answer = way.ask(method, path, body)?;
+    let answer = way.ask(method, &format!("{path}{of_stream}"), body)?;
     if context.json() && !matches!(answer.status, 401 | 403) {
         context.print_json(&answer.body)?;
     }

@@ -15,6 +15,7 @@ use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::needs_slot;
 use super::status::relay::relay_facts;
+use postrider_config::Loaded;
 use postrider_postgres::control::{self, ControlError, SlotSample};
 use postrider_service::units::{InvalidValue, parse_size};
 
@@ -48,7 +49,7 @@ fn size(text: &str) -> Result<u64, String> {
 
 /// Runs it.
 pub(crate) fn run(args: &LagArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let config = context.load(Vec::new())?.config;
+    let Loaded { config, stream, .. } = context.load(Vec::new())?;
     needs_slot(&config, "postrider lag")?;
     let source = &config.source;
     let sample = super::runtime()?.block_on(async {
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &LagArgs, context: &Context) -> Result<ExitCode, Command
         let (slot, others) = (source.slot.clone(), Vec::new());
         return Err(ControlError::SlotMissing { slot, others }.into());
     };
-    let relay = relay_facts(config.http.bind, Some(&source.slot));
+    let relay = relay_facts(config.http.bind, Some(&source.slot), stream.as_deref());
     let age = match &relay {
         Ok(relay) => relay.oldest_seconds.ok_or_else(|| match &relay.paused {
             Some(paused) => format!("the relay is {paused}"),

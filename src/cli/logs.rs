@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload::{self, Handle};
@@ -37,6 +37,20 @@ pub const AUDIT: &str = "postrider::audit";
 
 /// Target of the Kafka client's own lines.
 pub const LIBRDKAFKA: &str = "librdkafka";
+
+/// Target of the spans that name a stream; at the level of errors, so that each line is in its own.
+const STREAM_SPAN: &str = "postrider::stream";
+
+/// The name of the stream, in lines of one of several.
+pub(super) const STREAM: &str = "stream";
+
+/// What lines of this stream are written in; none, where there is one that has no name.
+pub(super) fn span_of(stream: Option<&str>) -> tracing::Span {
+    stream.map_or_else(
+        tracing::Span::none,
+        |name| tracing::error_span!(target: "postrider::stream", "stream", stream = %name),
+    )
+}
 
 /// How long an end of the process waits for whoever reads stderr.
 const END_LIMIT: Duration = Duration::from_secs(1);
@@ -195,6 +209,8 @@ pub fn start(log: &LogSection, from_flag: bool, color: bool) {
     let format = Lines { format: log.format, color, throttle };
     let layer = tracing_subscriber::fmt::layer()
         .event_format(format)
+        // What spans have as fields is read as plain text.
+        .with_ansi(false)
         .with_writer(Outs(queue.clone()))
         // Else a closed stderr would be a panic.
         .log_internal_errors(false);
@@ -231,11 +247,14 @@ where
 {
     fn format_event(
         &self,
-        _context: &FmtContext<'_, S, N>,
+        context: &FmtContext<'_, S, N>,
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> std::fmt::Result {
         let mut line = LogLine::of(event);
+        if let Some(stream) = stream_of(context) {
+            line.push(STREAM, stream.into());
+        }
         let target = event.metadata().target();
         let may_repeat = *event.metadata().level() <= Level::WARN || target == LIBRDKAFKA;
         if may_repeat && target != AUDIT {
@@ -248,6 +267,19 @@ where
         }
         writer.write_str(&line.in_format(self.format, self.color))
     }
+}
+
+/// Whose line it is, where the process runs several streams.
+fn stream_of<S, N>(context: &FmtContext<'_, S, N>) -> Option<String>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    let mut spans = context.event_scope()?;
+    let span = spans.find(|span| span.metadata().target() == STREAM_SPAN)?;
+    let extensions = span.extensions();
+    let fields = extensions.get::<FormattedFields<N>>()?;
+    fields.fields.strip_prefix("stream=").map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -276,6 +308,7 @@ mod tests {
         let target = sheet.clone();
         let layer = tracing_subscriber::fmt::layer()
             .event_format(Lines { format, color: false, throttle })
+            .with_ansi(false)
             .with_writer(move || target.clone());
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, act);
@@ -293,6 +326,20 @@ mod tests {
         });
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines[0].ends_with("WARN kafka unreachable attempt=0 retry_in=1.6s"), "{lines:?}");
+    }
+
+    #[test]
+    fn lines_of_a_stream_have_its_name_and_do_not_repeat_those_of_another() {
+        let lines = logged(LogFormat::Text, || {
+            for name in ["db1", "db2", "db1"] {
+                span_of(Some(name)).in_scope(|| tracing::warn!("postgres unreachable"));
+            }
+            span_of(None).in_scope(|| tracing::info!("starting"));
+        });
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[0].ends_with("unreachable stream=db1"), "{lines:?}");
+        assert!(lines[1].ends_with("unreachable stream=db2"), "{lines:?}");
+        assert!(lines[2].ends_with("INFO starting"), "{lines:?}");
     }
 
     #[test]

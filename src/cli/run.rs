@@ -14,12 +14,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::codes::ErrorCode;
 use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::logs;
 use super::needs_slot;
 use super::version;
 use postrider_config::{Config, Effective, Loaded, Shown, SourceMode};
@@ -29,18 +31,20 @@ use postrider_relay::telemetry::{
 use postrider_relay::{
     ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, delivered_tap, run as run_relay,
 };
+use tracing::Instrument as _;
 
 mod file_watch;
 mod operate;
 mod print;
 mod reload;
+mod streams;
 mod systemd;
 
 use operate::Operation;
 use print::Printer;
 pub(super) use print::to_json as record_json;
-use reload::{ConfigSource, Reloader};
-use systemd::Systemd;
+use reload::{ConfigSource, InEffect, Reloader};
+use systemd::{Seen, Systemd};
 
 /// How long `--once` waits for servers that do not answer, unless `retry.give_up_after` says so.
 const ONCE_PATIENCE: Duration = Duration::from_mins(1);
@@ -78,7 +82,16 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
         runtime.spawn(listen_for_signals(stop.clone()));
     }
     let source = ConfigSource { context: context.clone(), debezium: args.debezium.clone() };
-    let loaded = source.load()?;
+    let loaded = match <[Loaded; 1]>::try_from(source.load()?) {
+        Ok([one]) => one,
+        Err(several) => {
+            let code = streams::run((args, context), several, (source, stop), &runtime);
+            runtime.shutdown_background();
+            return code;
+        }
+    };
+    let span = logs::span_of(loaded.stream.as_deref());
+    let _of_stream = span.clone().entered();
     if args.dry_run {
         needs_slot(&loaded.config, "run --dry-run")?;
     }
@@ -94,17 +107,14 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     let export = if args.dry_run { None } else { trace(&mut plan, &telemetry) };
     let is_endless = !args.once && !args.dry_run;
     plan.kafka.tap = tap.clone().filter(|_| bind.is_some()).unwrap_or_default();
-    let code = runtime.block_on(async {
-        let (stop_too, told) = (stop.clone(), Vec::new());
+    let work = async {
         let reloader = Reloader {
             source,
-            in_effect: loaded,
-            stop: stop_too,
-            telemetry: telemetry.clone(),
-            told,
+            streams: vec![InEffect::new(loaded, stop.clone(), telemetry.clone())],
             notice: manager.as_ref().map(Systemd::reload_notice),
         };
-        let operation = is_endless.then(|| Operation::begin(reloader)).transpose()?;
+        let begin = || Operation::begin(reloader, &stop, None);
+        let operation = is_endless.then(begin).transpose()?;
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
         if let Some(listener) = listener(bind, args.once).await? {
             let admin = operation.as_ref().map(Operation::at_http);
@@ -114,7 +124,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
         }
         let work = deliver_or_print(args.dry_run, plan, options, stop.clone(), telemetry.clone());
         let summary = match manager {
-            Some(manager) => manager.during(telemetry, stop, work).await,
+            Some(manager) => manager.during(|| Seen::of(&telemetry), stop, work).await,
             None => Box::pin(work).await,
         };
         drop(end_http);
@@ -125,11 +135,20 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
             export.finish();
         }
         let summary = summary?;
-        finish(args, context, &summary)
-    });
+        finish(args, context, (None, &summary))
+    };
+    let code = runtime.block_on(work.instrument(span));
     // Dialling a server that does not answer cannot be called off, and is not waited for.
     runtime.shutdown_background();
     code
+}
+
+/// What one of several streams has done.
+#[derive(Serialize)]
+struct StreamSummary<'a> {
+    stream: &'a str,
+    #[serde(flatten)]
+    summary: &'a Summary,
 }
 
 /// A dry run prints, and acknowledges and creates nothing.
@@ -257,10 +276,11 @@ fn options(args: &RunArgs, config: &Config) -> RunOptions {
     }
 }
 
+/// Says what was done, of one of several streams by its name.
 fn finish(
     args: &RunArgs,
     context: &Context,
-    summary: &Summary,
+    (stream, summary): (Option<&str>, &Summary),
 ) -> Result<ExitCode, CommandFailure> {
     // The same numbers as in what `--once` prints.
     let Summary { confirmed, dead_letters, skipped, settled, .. } = summary;
@@ -271,7 +291,10 @@ fn finish(
     }
     tracing::info!(confirmed, dead_letters, skipped, %settled, "stopped");
     if args.once && context.json() {
-        context.print_json(summary)?;
+        match stream {
+            Some(stream) => context.print_json(&StreamSummary { stream, summary })?,
+            None => context.print_json(summary)?,
+        }
     } else if args.once {
         let letters = match dead_letters {
             0 => "none of them a dead letter".to_owned(),
@@ -281,8 +304,9 @@ fn finish(
         };
         let left_out =
             if *skipped > 0 { format!(", {skipped} rows left out") } else { String::new() };
+        let of = stream.map(|name| format!("{name}: ")).unwrap_or_default();
         context.print(&format!(
-            "{confirmed} records confirmed, {letters}{left_out}; settled up to {settled}\n"
+            "{of}{confirmed} records confirmed, {letters}{left_out}; settled up to {settled}\n"
         ))?;
     }
     Ok(ExitCode::Ok)

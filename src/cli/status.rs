@@ -17,6 +17,7 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::{CommandFailure, printable};
 use gather::Status;
+use postrider_config::Loaded;
 
 /// `status [--watch [DURATION]]`
 #[derive(Debug, Args)]
@@ -51,9 +52,9 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Runs it.
 pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let config = context.load(Vec::new())?.config;
+    let Loaded { config, stream, .. } = context.load(Vec::new())?;
     loop {
-        let status = Status::gather(&config)?;
+        let status = Status::gather(&config, stream.as_deref())?;
         if context.json() {
             context.print_json(&status.to_json())?;
         } else {

@@ -115,10 +115,10 @@ impl TokenKeeper {
         if std::mem::replace(&mut self.0.0.state().has_thread, true) {
             return Ok(());
         }
-        let shared = Arc::clone(&self.0.0);
+        let (shared, span) = (Arc::clone(&self.0.0), tracing::Span::current());
         let spawned = std::thread::Builder::new()
             .name("postrider-token".to_owned())
-            .spawn(move || shared.keep());
+            .spawn(move || span.in_scope(|| shared.keep()));
         spawned.map(drop).map_err(|error| {
             self.0.0.state().has_thread = false;
             CredentialsError::Unanswered {

@@ -31,7 +31,9 @@ impl Committer {
         let (orders, ordered) = channel();
         let (done, outcomes) = channel();
         let thread = std::thread::Builder::new().name("postrider-commit".to_owned());
+        let span = tracing::Span::current();
         thread.spawn(move || {
+            let _of_stream = span.entered();
             while ordered.recv().is_ok() {
                 // Nothing is left to flush, so that this sends one request and waits for it.
                 let outcome = client.commit_transaction(END_LIMIT);

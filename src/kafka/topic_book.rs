@@ -340,9 +340,13 @@ impl TopicBook {
         let name = topic.clone();
         let failed = self.clone();
         let thread = std::thread::Builder::new().name("postrider-create".to_owned());
-        let spawned = thread.spawn(move || match create_one(&kafka, &topic, &rule) {
-            Ok(()) => tracing::info!(topic, "created the topic, as route.missing_topic asks"),
-            Err(error) => book.not_created(&topic, &error.to_string()),
+        let span = tracing::Span::current();
+        let spawned = thread.spawn(move || {
+            let _of_stream = span.entered();
+            match create_one(&kafka, &topic, &rule) {
+                Ok(()) => tracing::info!(topic, "created the topic, as route.missing_topic asks"),
+                Err(error) => book.not_created(&topic, &error.to_string()),
+            }
         });
         if let Err(error) = spawned {
             failed.not_created(&name, &error.to_string());

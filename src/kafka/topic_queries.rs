@@ -102,7 +102,9 @@ impl TopicQueries {
         let (to, questions) = channel();
         let (answered, from) = channel();
         let thread = std::thread::Builder::new().name("postrider-topics".to_owned());
+        let span = tracing::Span::current();
         thread.spawn(move || {
+            let _of_stream = span.entered();
             while let Ok(question) = questions.recv() {
                 if answered.send(answer(&client, question)).is_err() {
                     return;

@@ -8,16 +8,22 @@ use tokio::sync::oneshot;
 
 use crate::error::RelayError;
 
+/// The same work for another thread, whose lines in the log are of the stream that this is called for.
+pub(super) fn of_stream<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let span = tracing::Span::current();
+    move || span.in_scope(work)
+}
+
 /// Runs `work` on a thread of its own.
 pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, RelayError> {
     let (done, answer) = oneshot::channel();
     let thread = std::thread::Builder::new().name("postrider-blocking".to_owned());
-    let spawned = thread.spawn(move || {
+    let spawned = thread.spawn(of_stream(move || {
         // Nobody may be waiting any more.
         let _ = done.send(work());
-    });
+    }));
     spawned.map_err(|_| RelayError::Thread)?;
     answer.await.map_err(|_| RelayError::Thread)
 }

@@ -46,6 +46,7 @@ mod specs;
 mod start;
 mod start_gate;
 mod stop;
+mod streams;
 mod supervise;
 mod tables;
 pub mod telemetry;
@@ -71,6 +72,7 @@ pub use postrider_core::session::ControlRequest;
 pub use specs::{delivered_tap, kafka_spec, review};
 pub use start::OpenSink;
 pub use stop::StopSignal;
+pub use streams::{StreamHandle, StreamHealth, Streams, StreamsHealth};
 pub use supervise::{deliver, run};
 pub use tables::{
     JobPreview, RepairCounts, RepairJob, RepairPreview, RepairSlot, RowFilter, TableJob,

@@ -220,7 +220,8 @@ pub(super) fn meanwhile<T: Send>(
 ) -> T {
     std::thread::scope(|scope| {
         let (done, finished) = sync_channel(1);
-        let working = scope.spawn(move || done.send(work()));
+        let span = tracing::Span::current();
+        let working = scope.spawn(move || span.in_scope(|| done.send(work())));
         loop {
             match finished.recv_timeout(heartbeat) {
                 Ok(result) => return result,

@@ -28,15 +28,35 @@ pub struct StopSignal {
     taken: u64,
     /// A pause ends the session, which holds locks and no slot.
     pause_ends: bool,
+    /// That of the process, where this is of one of its streams.
+    process: Option<Arc<Self>>,
 }
 
 /// Beside the requests: a signal was received.
 const SIGNALLED: u8 = 8;
 
 impl StopSignal {
+    /// For one of several streams: what this asks is asked of it too; a pause, other routes, the end of its server and of
+    /// itself are its own.
+    #[must_use]
+    pub fn of_stream(&self) -> Self {
+        Self { process: Some(Arc::new(self.clone())), ..Self::default() }
+    }
+
+    /// For the same stream, which begins anew: paused as it was, with the routes that it had.
+    #[must_use]
+    pub fn anew(&self) -> Self {
+        Self { control: self.control.clone(), process: self.process.clone(), ..Self::default() }
+    }
+
+    fn asked(&self) -> u8 {
+        let process = self.process.as_ref().map_or(0, |process| process.asked());
+        self.asked.load(Ordering::Acquire) | process
+    }
+
     /// The most urgent of what is asked for now.
     pub fn most_urgent(&self) -> ControlRequest {
-        let asked = self.asked.load(Ordering::Acquire);
+        let asked = self.asked();
         [ControlRequest::Abort, ControlRequest::Drain, ControlRequest::ServerShutdown]
             .into_iter()
             .find(|request| asked & bit(*request) != 0)
@@ -85,7 +105,7 @@ impl StopSignal {
 
     /// Whether Postgres is shutting down, whatever else is asked for.
     pub fn server_stops(&self) -> bool {
-        self.asked.load(Ordering::Acquire) & bit(ControlRequest::ServerShutdown) != 0
+        self.asked() & bit(ControlRequest::ServerShutdown) != 0
     }
 
     /// All that is asked for now.
@@ -105,7 +125,8 @@ impl StopSignal {
 
     /// How long ago it was first told to end; zero if it was not.
     pub fn told_for(&self) -> Duration {
-        self.told.get().map_or(Duration::ZERO, Instant::elapsed)
+        let own = self.told.get().map_or(Duration::ZERO, Instant::elapsed);
+        self.process.as_ref().map_or(own, |process| own.max(process.told_for()))
     }
 
     /// Whether it was told to end, and nothing is left to confirm or no time for it.
@@ -158,6 +179,27 @@ mod tests {
         assert_eq!(stop.signal(), ControlRequest::Drain);
         assert_eq!(stop.signal(), ControlRequest::Abort);
         assert_eq!(stop.most_urgent(), ControlRequest::Abort);
+    }
+
+    #[test]
+    fn what_is_asked_of_the_process_is_asked_of_each_stream() {
+        let process = StopSignal::default();
+        let [one, other] = [process.of_stream(), process.of_stream()];
+        one.request(ControlRequest::ServerShutdown);
+        one.control().pause();
+        assert!(one.server_stops() && !other.server_stops() && !other.is_paused());
+        one.request(ControlRequest::Abort);
+        assert_eq!(
+            (one.most_urgent(), other.most_urgent()),
+            (ControlRequest::Abort, ControlRequest::Run)
+        );
+        let one = one.anew();
+        assert!(one.most_urgent() == ControlRequest::Run && one.is_paused());
+        process.signal();
+        for stream in [one, other] {
+            assert_eq!(stream.most_urgent(), ControlRequest::Drain);
+            assert_eq!(stream.told_for().is_zero(), process.told_for().is_zero());
+        }
     }
 
     #[test]

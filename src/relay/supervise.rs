@@ -9,6 +9,7 @@ mod standby;
 
 use std::time::Duration;
 
+use crate::blocking::of_stream;
 use crate::bootstrap::Bootstrap;
 use crate::error::RelayError;
 use crate::failover_remarks;
@@ -222,12 +223,12 @@ impl Relay {
         };
         let (done, mut finished) = tokio::sync::oneshot::channel();
         let thread = std::thread::Builder::new().name("postrider-hot".to_owned());
-        let spawned = thread.spawn(move || {
+        let spawned = thread.spawn(of_stream(move || {
             let mut owed = begun.owed;
             let result = start.run(&mut reporter, &mut owed, open_sink);
             // Nobody waits for a session that was called off.
             let _ = done.send((result, reporter, owed));
-        });
+        }));
         spawned.map_err(|_| RelayError::Thread)?;
         tokio::select! {
             ended = &mut finished => {

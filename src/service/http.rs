@@ -28,7 +28,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::prometheus::{Format, Metrics, render};
+use crate::prometheus::{Format, Label, Metrics, render, render_all};
 
 /// How long a connection may take to send the head of a request, its first or the next one. Above
 /// the quarter of a minute between two scrapes, so that those go over one connection.
@@ -53,6 +53,17 @@ pub fn metrics_response(metrics: impl Metrics, headers: &HeaderMap) -> Response 
     let format = Format::accepted(accept.unwrap_or_default());
     let about = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
     (about, render(metrics, format)).into_response()
+}
+
+/// Likewise to one of several metrics, told apart by a label.
+pub fn metrics_response_of_all(
+    parts: Vec<(Option<Label>, impl Metrics)>,
+    headers: &HeaderMap,
+) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let format = Format::accepted(accept.unwrap_or_default());
+    let about = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+    (about, render_all(parts, format)).into_response()
 }
 
 fn share_of(descriptors: u64) -> usize {

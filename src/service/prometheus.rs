@@ -8,6 +8,8 @@
 //! Exemplars are appended to the lines of their buckets here: the crate (0.26) writes only those that its own
 //! histogram has observed one by one, and what is scraped here are snapshots of sums.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt::{self, Debug, Write as _};
 use std::time::Duration;
 
@@ -79,6 +81,16 @@ pub trait Metrics: Debug + Send + Sync + 'static {
     }
 }
 
+impl Metrics for Box<dyn Metrics> {
+    fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        (**self).write(page)
+    }
+
+    fn exemplars(&self) -> Vec<Exemplar> {
+        (**self).exemplars()
+    }
+}
+
 /// One observation of a histogram's bucket.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exemplar {
@@ -96,8 +108,49 @@ pub struct Exemplar {
 
 /// The page of these metrics.
 pub fn render(metrics: impl Metrics, format: Format) -> String {
+    render_labelled(None, metrics, format)
+}
+
+/// The page of several metrics with the same families, told apart by a label where one is given.
+pub fn render_all(parts: Vec<(Option<Label>, impl Metrics)>, format: Format) -> String {
+    let pages = parts.into_iter().map(|(label, metrics)| render_labelled(label, metrics, format));
+    let mut families: Vec<(String, String)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for page in pages {
+        let mut current = 0;
+        for line in page.lines().filter(|line| *line != END) {
+            if let Some(about) = line.strip_prefix("# HELP ") {
+                let name = about.split(' ').next().unwrap_or_default();
+                current = *places.entry(name.to_owned()).or_insert(families.len());
+            }
+            if current == families.len() {
+                families.push(Default::default());
+            }
+            let Some((header, samples)) = families.get_mut(current) else { continue };
+            // HELP, TYPE and UNIT stand once, before the samples of all.
+            let is_header = line.starts_with("# ");
+            if is_header && header.lines().any(|known| known == line) {
+                continue;
+            }
+            let text = if is_header { header } else { samples };
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    let end = if format == Format::OpenMetrics { "# EOF\n" } else { "" };
+    families.into_iter().flat_map(|(header, samples)| [header, samples]).collect::<String>() + end
+}
+
+/// Name and value of a label that each sample of some metrics has.
+pub type Label = (&'static str, String);
+
+/// The last line of a page of OpenMetrics.
+const END: &str = "# EOF";
+
+fn render_labelled(label: Option<Label>, metrics: impl Metrics, format: Format) -> String {
     let exemplars = if format == Format::OpenMetrics { metrics.exemplars() } else { Vec::new() };
-    let mut registry = Registry::default();
+    let labels = label.into_iter().map(|(name, value)| (Cow::Borrowed(name), Cow::Owned(value)));
+    let mut registry = Registry::with_labels(labels);
     registry.register_collector(Box::new(Scrape(metrics)));
     let mut page = String::new();
     let written = match format {
@@ -318,6 +371,32 @@ shop_time_seconds_bucket{le=\"+Inf\"} 4
 # EOF
 ";
         assert_eq!(render(Example, Format::OpenMetrics), expected);
+    }
+
+    #[test]
+    fn several_have_their_families_once_and_their_samples_by_label() {
+        let part = |name: &str| (Some(("stream", name.to_owned())), Example);
+        for format in [Format::Text, Format::OpenMetrics] {
+            let page = render_all(vec![part("a"), part("b"), (None, Example)], format);
+            let count = |start: &str| page.lines().filter(|line| line.starts_with(start)).count();
+            assert_eq!((count("# HELP shop_orders"), count("# TYPE shop_time_seconds ")), (1, 1));
+            assert_eq!((count("shop_orders_total"), count("# EOF") <= 1), (3, true));
+            for line in [
+                "shop_orders_total{stream=\"a\"} 7",
+                "shop_orders_total{stream=\"b\"} 7",
+                "shop_orders_total 7",
+            ] {
+                assert!(page.lines().any(|known| known == line), "{line}: {page}");
+            }
+            let bucket = "shop_time_seconds_bucket{stream=\"b\",le=\"0.5\"} 3";
+            let has = |line: &str| line.starts_with(bucket);
+            assert!(page.lines().any(has), "{page}");
+            assert_eq!(
+                page.matches(" # {trace_id").count(),
+                if format == Format::Text { 0 } else { 3 }
+            );
+            assert_eq!(page.ends_with("# EOF\n"), format == Format::OpenMetrics);
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod service_manager;
 mod shutdown;
 mod stage;
 mod standby;
+mod streams;
 mod tables;
 mod topics;
 mod traces;

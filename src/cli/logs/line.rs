@@ -71,6 +71,8 @@ impl LogLine {
         let mut gist = format!("{} {} {}", self.level, self.target, blur(&self.message));
         for (name, value) in self.fields.iter().filter(|(name, _)| !OF_ONE_ROW.contains(name)) {
             let text = match value {
+                // Streams may be called by numbers.
+                Value::String(text) if *name == super::STREAM => text.clone(),
                 Value::String(text) => blur(text),
                 _ => "#".to_owned(),
             };

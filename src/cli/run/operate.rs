@@ -21,8 +21,8 @@ use super::file_watch::FileWatch;
 use super::reload::Reloader;
 use super::systemd::ReloadNotice;
 use postrider_config::ControlSection;
-use postrider_relay::StopSignal;
 use postrider_relay::admin::{Access, Admin, ControlSocket, Order, read_token};
+use postrider_relay::{StopSignal, Streams};
 
 /// Between two looks at the file. Kubernetes takes up to a minute to bring a ConfigMap; who edits a file waits for this.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -41,14 +41,21 @@ pub(super) struct Operation {
 
 impl Operation {
     /// Begins to listen, within a runtime.
-    pub(super) fn begin(reloader: Reloader) -> Result<Self, CommandFailure> {
-        let ControlSection { socket, token_file } = reloader.in_effect.config.http.control.clone();
+    pub(super) fn begin(
+        reloader: Reloader,
+        stop: &StopSignal,
+        streams: Option<Streams>,
+    ) -> Result<Self, CommandFailure> {
+        let Some(first) = reloader.streams.first() else { unreachable!("a relay has a stream") };
+        let http = &first.loaded.config.http;
+        let (has_address, ControlSection { socket, token_file }) =
+            (http.bind.is_some(), http.control.clone());
         if let Some(file) = &token_file {
             read_token(file).map_err(|why| {
                 CommandFailure::new(ExitCode::Config, ErrorCode::CONTROL_TOKEN, why)
                     .help("(umask 077; openssl rand -hex 32 > FILE), as the relay's user")
             })?;
-            if reloader.in_effect.config.http.bind.is_none() {
+            if !has_address {
                 tracing::warn!(
                     help = "set http.bind, or use http.control.socket",
                     "http.control.token_file has no effect while http.bind is empty"
@@ -56,14 +63,18 @@ impl Operation {
             }
         }
         let (orders, ordered) = mpsc::channel(ORDERS);
-        let grace = reloader.in_effect.config.shutdown.grace;
-        let (stop, telemetry) = (reloader.stop.clone(), reloader.telemetry.clone());
-        let admin = Admin::new(stop, telemetry, orders, grace);
+        let graces = reloader.streams.iter().map(|one| one.loaded.config.shutdown.grace);
+        let grace = graces.max().unwrap_or_default();
+        let admin = Admin::new(stop.clone(), first.telemetry.clone(), orders, grace);
+        let admin = match streams {
+            Some(streams) => admin.of_streams(streams),
+            None => admin.of_stream(first.loaded.stream.clone()),
+        };
         let (end, ended) = oneshot::channel();
         let access = Access::at_http(token_file.as_ref(), socket.as_ref());
         let socket = socket.map(|path| listen(&path, admin.clone(), ended)).transpose()?;
-        let watch = reloader.source.file(&reloader.in_effect).map(FileWatch::of);
-        tokio::spawn(keep(reloader, ordered, watch));
+        let watch = reloader.file().map(FileWatch::of);
+        tokio::spawn(keep(reloader, (stop.clone(), ordered), watch));
         Ok(Self { admin, access, end, socket })
     }
 
@@ -100,7 +111,7 @@ fn listen(
 /// Does what is asked for, one after the other, for as long as the relay runs.
 async fn keep(
     mut reloader: Reloader,
-    mut ordered: mpsc::Receiver<Order>,
+    (stop, mut ordered): (StopSignal, mpsc::Receiver<Order>),
     mut watch: Option<FileWatch>,
 ) {
     let mut hangup = Hangup::begin();
@@ -108,7 +119,7 @@ async fn keep(
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            () = hangup.received(&reloader.stop) => {
+            () = hangup.received(&stop) => {
                 reload(&mut reloader, &mut watch, "SIGHUP").await;
             }
             order = ordered.recv() => match order {

@@ -1,7 +1,7 @@
 //! Reads the configuration again while the relay runs, and takes over what can be changed: columns, routes, formats, and
 //! the log level.
 //!
-//! Input: the place that the configuration came from, and what is in effect. Output: a [`ReloadReport`]; new routes for
+//! Input: the place that the configuration came from, and what is in effect, of each stream. Output: a [`ReloadReport`]; new routes for
 //! the relay, settings for the dashboard, lines in the log. Invariant: a configuration that is wrong, or that cannot be
 //! checked against the database, changes nothing and ends nothing; nor does a file that is gone, or that nobody answers
 //! for; what is taken over has passed every check of a start.
@@ -24,6 +24,7 @@ use postrider_relay::admin::{ReloadError, ReloadReport};
 use postrider_relay::telemetry::{ReloadOutcome, Telemetry};
 use postrider_relay::{RelayError, StopSignal, check_columns};
 use postrider_secrets::mask::mask_sentence;
+use tracing::Instrument as _;
 
 /// How long the database may take to tell its columns.
 const CHECK_LIMIT: Duration = Duration::from_secs(15);
@@ -41,18 +42,18 @@ pub(super) struct ConfigSource {
 
 impl ConfigSource {
     /// Reads all of it, and starts the log.
-    pub(super) fn load(&self) -> Result<Loaded, CommandFailure> {
+    pub(super) fn load(&self) -> Result<Vec<Loaded>, CommandFailure> {
         match &self.debezium {
-            Some(path) => load_imported(path, &self.context, Vec::new()),
-            None => self.context.load(Vec::new()),
+            Some(path) => Ok(vec![load_imported(path, &self.context, Vec::new())?]),
+            None => self.context.load_streams(),
         }
     }
 
     /// Reads all of it again.
-    fn read(&self) -> Result<Loaded, CommandFailure> {
+    fn read(&self) -> Result<Vec<Loaded>, CommandFailure> {
         match &self.debezium {
-            Some(path) => load_imported(path, &self.context, Vec::new()),
-            None => Ok(self.context.read(Vec::new())?),
+            Some(path) => Ok(vec![load_imported(path, &self.context, Vec::new())?]),
+            None => Ok(self.context.read_streams()?),
         }
     }
 
@@ -66,13 +67,19 @@ impl ConfigSource {
 /// See the module.
 pub(super) struct Reloader {
     pub(super) source: ConfigSource,
-    pub(super) in_effect: Loaded,
+    /// Each that the process runs; at least one.
+    pub(super) streams: Vec<InEffect>,
+    /// Who waits for the end of a reload, if anybody does.
+    pub(super) notice: Option<ReloadNotice>,
+}
+
+/// One stream, or the relay, and what is in effect of its configuration.
+pub(super) struct InEffect {
+    pub(super) loaded: Loaded,
     pub(super) stop: StopSignal,
     pub(super) telemetry: Telemetry,
     /// What was said to take a restart.
-    pub(super) told: Vec<String>,
-    /// Who waits for the end of a reload, if anybody does.
-    pub(super) notice: Option<ReloadNotice>,
+    told: Vec<String>,
 }
 
 /// What is new in a configuration.
@@ -84,23 +91,48 @@ struct News {
 }
 
 impl Reloader {
-    /// Reads the configuration again, upon this `trigger`. Whether to try again later: the database could not be asked.
+    /// Reads the configuration again, upon this `trigger`. Whether to try again later: a database could not be asked.
     pub(super) async fn reload(&mut self, trigger: &str) -> (ReloadReport, bool) {
-        let (report, again) = match self.news().await {
-            Ok(news) => (self.apply(news, trigger), false),
+        let next = match self.read().await {
+            Ok(next) => next,
             Err(failure) => {
                 let again = failure.exit == ExitCode::Unavailable;
-                (refused(&failure, trigger), again)
+                let report = refused(&failure, trigger);
+                self.streams.iter().for_each(|one| one.telemetry.count_reload(report.outcome));
+                return (report, again);
             }
         };
-        self.telemetry.count_reload(report.outcome);
-        (report, again)
+        let is_there =
+            |loaded: &&Loaded| self.streams.iter().any(|one| one.loaded.stream == loaded.stream);
+        let fresh = next.iter().filter(|loaded| !is_there(loaded));
+        let mut whole = ReloadReport {
+            outcome: ReloadOutcome::Unchanged,
+            changed: Vec::new(),
+            takes_restart: fresh.filter_map(|one| one.stream.as_deref().map(in_file)).collect(),
+            errors: Vec::new(),
+        };
+        let mut again = false;
+        for one in &mut self.streams {
+            let span = logs::span_of(one.loaded.stream.as_deref());
+            let name = one.loaded.stream.clone();
+            let found = next.iter().find(|next| next.stream == name);
+            let (report, later) = one.take_over(found, trigger).instrument(span).await;
+            again |= later;
+            add(&mut whole, report, name.as_deref());
+        }
+        (whole, again)
+    }
+
+    /// The file that is in effect.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        self.source.file(self.streams.first().map(|one| &one.loaded)?)
     }
 
     /// What a start would read, from the file that is in effect.
-    async fn read(&self) -> Result<Loaded, CommandFailure> {
+    async fn read(&self) -> Result<Vec<Loaded>, CommandFailure> {
         let source = self.source.clone();
-        let path = source.debezium.clone().or_else(|| self.in_effect.file.clone());
+        let in_effect = self.streams.first().and_then(|one| one.loaded.file.clone());
+        let path = source.debezium.clone().or_else(|| in_effect.clone());
         let unreadable = |why: String| {
             let name = path.as_deref().unwrap_or(Path::new("the configuration")).display();
             let what = format!("cannot read `{name}` again");
@@ -115,16 +147,41 @@ impl Reloader {
         };
         let read = read.map_err(|_| CommandFailure::from(RelayError::Thread))?;
         let next = read.map_err(|error| unreadable(error.to_string()))??;
-        if self.in_effect.file.is_some() && next.file.is_none() {
+        if in_effect.is_some() && next.iter().all(|next| next.file.is_none()) {
             // Between the look at it and the search for it.
             return Err(unreadable("it is gone".to_owned()));
         }
         Ok(next)
     }
+}
 
-    async fn news(&self) -> Result<News, CommandFailure> {
-        let next = self.read().await?;
-        let current = &self.in_effect;
+impl InEffect {
+    /// Of a stream that begins.
+    pub(super) const fn new(loaded: Loaded, stop: StopSignal, telemetry: Telemetry) -> Self {
+        Self { loaded, stop, telemetry, told: Vec::new() }
+    }
+
+    /// Takes over what can be. A stream that is in the file no more goes on until the process is restarted.
+    async fn take_over(&mut self, next: Option<&Loaded>, trigger: &str) -> (ReloadReport, bool) {
+        let Some(next) = next else {
+            let takes_restart = self.loaded.stream.as_deref().map(in_file).into_iter().collect();
+            let (changed, errors) = (Vec::new(), Vec::new());
+            let outcome = ReloadOutcome::Unchanged;
+            return (ReloadReport { outcome, changed, takes_restart, errors }, false);
+        };
+        let (report, again) = match Box::pin(self.news(next.clone())).await {
+            Ok(news) => (self.apply(news, trigger), false),
+            Err(failure) => {
+                let again = failure.exit == ExitCode::Unavailable;
+                (refused(&failure, trigger), again)
+            }
+        };
+        self.telemetry.count_reload(report.outcome);
+        (report, again)
+    }
+
+    async fn news(&self, next: Loaded) -> Result<News, CommandFailure> {
+        let current = &self.loaded;
         let config = taken_over(&current.config, &next.config).map_err(|refusal| {
             let failure = CommandFailure::new(ExitCode::Config, ErrorCode::C011, refusal.reason)
                 .why("the rest of the configuration stays as it is until the relay is restarted");
@@ -161,7 +218,7 @@ impl Reloader {
             self.stop.control().reconfigure(config.clone());
         } else if !changed.is_empty() {
             tracing::info!(trigger, options, "configuration reloaded");
-        } else {
+        } else if self.loaded.stream.is_none() {
             tracing::info!(trigger, "configuration reloaded; nothing to apply");
         }
         if changed.iter().any(|key| key == LEVEL) && !logs::set_level(config.log.level) {
@@ -176,13 +233,38 @@ impl Reloader {
             );
         }
         self.told.clone_from(&takes_restart);
-        self.in_effect.config = config;
-        self.in_effect.effective = effective;
-        self.telemetry.show_settings(self.in_effect.effective.iter().map(setting).collect());
+        self.loaded.config = config;
+        self.loaded.effective = effective;
+        self.telemetry.show_settings(self.loaded.effective.iter().map(setting).collect());
         let outcome =
             if changed.is_empty() { ReloadOutcome::Unchanged } else { ReloadOutcome::Applied };
         ReloadReport { outcome, changed, takes_restart, errors: Vec::new() }
     }
+}
+
+/// What names a stream in a report.
+fn in_file(name: &str) -> String {
+    format!("stream.{name}")
+}
+
+/// Adds what became of one stream; options and mistakes are told by its name.
+fn add(whole: &mut ReloadReport, report: ReloadReport, stream: Option<&str>) {
+    let named = |key: String| match stream {
+        Some(name) if !key.starts_with("stream.") => format!("{}.{key}", in_file(name)),
+        _ => key,
+    };
+    let ReloadReport { outcome, changed, takes_restart, errors } = report;
+    whole.outcome = match (whole.outcome, outcome) {
+        (ReloadOutcome::Refused, _) | (_, ReloadOutcome::Refused) => ReloadOutcome::Refused,
+        (ReloadOutcome::Applied, _) | (_, ReloadOutcome::Applied) => ReloadOutcome::Applied,
+        (ReloadOutcome::Unchanged, ReloadOutcome::Unchanged) => ReloadOutcome::Unchanged,
+    };
+    whole.changed.extend(changed.into_iter().map(named));
+    whole.takes_restart.extend(takes_restart.into_iter().map(named));
+    whole.errors.extend(errors.into_iter().map(|error| match stream {
+        Some(name) => ReloadError { what: format!("stream `{name}`: {}", error.what), ..error },
+        None => error,
+    }));
 }
 
 /// The report that a start would end with, in the log.

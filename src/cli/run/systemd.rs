@@ -16,8 +16,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use postrider_relay::telemetry::{RelayState, Telemetry, View, liveness};
-use postrider_relay::{ControlRequest, StopSignal};
+use postrider_relay::telemetry::{RelayState, Role, Telemetry, View, liveness};
+use postrider_relay::{ControlRequest, StopSignal, Streams};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How soon a change is told. Whoever runs `systemctl start` waits for the first one.
@@ -72,6 +72,39 @@ fn lock(service: &Mutex<Service>) -> MutexGuard<'_, Service> {
     service.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What the manager is told of.
+pub(super) struct Seen {
+    is_ready: bool,
+    is_alive: bool,
+    status: String,
+}
+
+impl Seen {
+    /// One relay.
+    pub(super) fn of(telemetry: &Telemetry) -> Self {
+        Self::of_view(&telemetry.view())
+    }
+
+    fn of_view(view: &View) -> Self {
+        let is_ready = is_ready(view.snapshot.state);
+        Self { is_ready, is_alive: liveness(view).ok, status: status(view) }
+    }
+
+    /// Several streams: ready once each has begun and one serves. The others are not held up by one that fails.
+    pub(super) fn of_streams(streams: &Streams) -> Self {
+        let states: Vec<_> =
+            streams.each().map(|one| one.telemetry.view().snapshot.state).collect();
+        let has_begun = !states.contains(&RelayState::Starting);
+        let health = streams.readiness(Role::Any).whole;
+        let told = health.checks.into_iter().map(|check| check.detail).collect::<String>();
+        Self {
+            is_ready: has_begun && states.into_iter().any(is_ready),
+            is_alive: streams.liveness().whole.ok,
+            status: told.replace(char::is_control, " "),
+        }
+    }
+}
+
 /// What it has been told, and how often it wants to hear that the relay is alive.
 #[derive(Debug, Default)]
 struct Told {
@@ -108,26 +141,26 @@ impl Systemd {
     /// Does the work, and tells what is new meanwhile and when it ends.
     pub(super) async fn during<T>(
         mut self,
-        telemetry: Telemetry,
+        seen: impl Fn() -> Seen,
         stop: StopSignal,
         work: impl Future<Output = T>,
     ) -> T {
         let turn = self.told.watchdog.map_or(TURN, |every| TURN.min(every));
         let mut work = Box::pin(work);
         loop {
-            self.tell(&telemetry, &stop);
+            self.tell(&seen(), &stop);
             if let Ok(ended) = tokio::time::timeout(turn, &mut work).await {
-                self.tell(&telemetry, &stop);
+                self.tell(&seen(), &stop);
                 return ended;
             }
         }
     }
 
-    fn tell(&mut self, telemetry: &Telemetry, stop: &StopSignal) {
+    fn tell(&mut self, seen: &Seen, stop: &StopSignal) {
         let stops = stop.most_urgent() >= ControlRequest::Drain;
         // A reload that begins or ends meanwhile is told before all of it or behind it.
         let mut service = lock(&self.service);
-        let mut news = self.told.news(&telemetry.view(), stops, Instant::now());
+        let mut news = self.told.news(seen, stops, Instant::now());
         if service.owes_ready && !news.contains("READY=1\n") && !stops {
             news.push_str("READY=1\n");
         }
@@ -147,9 +180,9 @@ impl Systemd {
 
 impl Told {
     /// The lines that are due, and remembers that they were said.
-    fn news(&mut self, view: &View, stops: bool, now: Instant) -> String {
+    fn news(&mut self, seen: &Seen, stops: bool, now: Instant) -> String {
         let mut news = String::new();
-        if !self.ready && is_ready(view.snapshot.state) {
+        if !self.ready && seen.is_ready {
             self.ready = true;
             news.push_str("READY=1\n");
         }
@@ -161,14 +194,13 @@ impl Told {
                 (self.grace + END).as_micros()
             );
         }
-        let status = status(view);
-        if status != self.status {
-            let _ = writeln!(news, "STATUS={status}");
-            self.status = status;
+        if seen.status != self.status {
+            let _ = writeln!(news, "STATUS={}", seen.status);
+            self.status.clone_from(&seen.status);
         }
         if let Some(every) = self.watchdog
             && self.alive.is_none_or(|at| now.saturating_duration_since(at) >= every)
-            && liveness(view).ok
+            && seen.is_alive
         {
             self.alive = Some(now);
             news.push_str("WATCHDOG=1\n");
@@ -238,7 +270,8 @@ mod tests {
     fn each_thing_is_told_once_and_ready_is_told_of_a_relay_that_serves() {
         let mut told = Told { grace: Duration::from_secs(30), ..Told::default() };
         let now = Instant::now();
-        let mut news = |state, failure, stops| told.news(&view(state, failure), stops, now);
+        let mut news =
+            |state, failure, stops| told.news(&Seen::of_view(&view(state, failure)), stops, now);
         assert_eq!(news(RelayState::Starting, None, false), "STATUS=starting\n");
         let down = Some("no answer\nREADY=1");
         let said = news(RelayState::Retrying, down, false);
@@ -253,8 +286,11 @@ mod tests {
     #[test]
     fn what_fails_at_the_start_is_never_ready() {
         let mut told = Told::default();
-        let said =
-            told.news(&view(RelayState::Failed, Some("no such slot")), false, Instant::now());
+        let said = told.news(
+            &Seen::of_view(&view(RelayState::Failed, Some("no such slot"))),
+            false,
+            Instant::now(),
+        );
         assert_eq!(said, "STATUS=failed: no such slot\n");
     }
 
@@ -264,11 +300,11 @@ mod tests {
         let mut told = Told { watchdog: Some(every), ..Told::default() };
         let mut view = view(RelayState::Streaming, None);
         let now = Instant::now();
-        assert!(told.news(&view, false, now).contains("WATCHDOG=1"));
-        assert_eq!(told.news(&view, false, now + every / 2), "");
-        assert_eq!(told.news(&view, false, now + every), "WATCHDOG=1\n");
+        assert!(told.news(&Seen::of_view(&view), false, now).contains("WATCHDOG=1"));
+        assert_eq!(told.news(&Seen::of_view(&view), false, now + every / 2), "");
+        assert_eq!(told.news(&Seen::of_view(&view), false, now + every), "WATCHDOG=1\n");
         view.tick_age = Duration::from_mins(2);
-        assert_eq!(told.news(&view, false, now + every * 3), "");
+        assert_eq!(told.news(&Seen::of_view(&view), false, now + every * 3), "");
     }
 
     #[test]
@@ -286,22 +322,22 @@ mod tests {
         let mut systemd = Systemd { socket, told: Told::default(), service: Arc::default() };
         let (telemetry, stop) = (Telemetry::new(BuildInfo::default()), StopSignal::default());
         let notice = systemd.reload_notice();
-        systemd.tell(&telemetry, &stop);
+        systemd.tell(&Seen::of(&telemetry), &stop);
         assert_eq!((heard().as_str(), notice.begin()), ("STATUS=starting\n", false));
         telemetry.publish(Snapshot { state: RelayState::Streaming, ..Snapshot::default() });
-        systemd.tell(&telemetry, &stop);
+        systemd.tell(&Seen::of(&telemetry), &stop);
         assert_eq!(heard(), "READY=1\nSTATUS=streaming\n");
         assert!(notice.begin());
         assert!(heard().starts_with("RELOADING=1\nMONOTONIC_USEC="));
         notice.end();
-        systemd.tell(&telemetry, &stop);
+        systemd.tell(&Seen::of(&telemetry), &stop);
         assert_eq!((heard().as_str(), heard().as_str()), ("READY=1\n", ""), "once");
         // The end of a reload that the manager could not be told of then.
         lock(&systemd.service).owes_ready = true;
-        systemd.tell(&telemetry, &stop);
+        systemd.tell(&Seen::of(&telemetry), &stop);
         assert_eq!(heard(), "READY=1\n");
         stop.request(ControlRequest::Drain);
-        systemd.tell(&telemetry, &stop);
+        systemd.tell(&Seen::of(&telemetry), &stop);
         assert!(heard().starts_with("STOPPING=1\n") && !notice.begin());
         notice.end();
         assert_eq!(heard(), "");

@@ -72,7 +72,7 @@ fn told(failure: &CommandFailure) -> String {
 
 impl Status {
     /// Asks everybody.
-    pub(super) fn gather(config: &Config) -> Result<Self, CommandFailure> {
+    pub(super) fn gather(config: &Config, stream: Option<&str>) -> Result<Self, CommandFailure> {
         let plan = Plan::of(config.clone());
         let runtime = crate::runtime()?;
         let kafka = plan.kafka.clone();
@@ -110,6 +110,7 @@ impl Status {
             relay: relay_facts(
                 config.http.bind,
                 (config.source.mode == SourceMode::Stream).then_some(config.source.slot.as_str()),
+                stream,
             ),
             dead_letters: bounds
                 .map(|found| found.map(|found| found.partitions.iter().map(records).sum())),

@@ -56,10 +56,11 @@ impl fmt::Display for Silence {
     }
 }
 
-/// Asks. `slot`: that of the relay; `None`: rows are polled.
+/// Asks. `slot`: that of the relay; `None`: rows are polled. `stream`: its name, if it has one.
 pub(crate) fn relay_facts(
     bind: Option<SocketAddr>,
     slot: Option<&str>,
+    stream: Option<&str>,
 ) -> Result<RelayFacts, Silence> {
     let nowhere = |why: &str| Silence::Nowhere(why.to_owned());
     let bind = bind.ok_or_else(|| nowhere("http.bind is empty: a relay cannot be asked"))?;
@@ -68,9 +69,13 @@ pub(crate) fn relay_facts(
         return Err(nowhere("http.bind has port 0: a relay cannot be asked"));
     }
     let foreign = || Silence::None(format!("what answers at {address} is no relay"));
-    let readiness = get(address, "/readyz")?;
+    let mut readiness = get(address, "/readyz")?;
+    let mut page = get(address, "/metrics")?;
+    if let (Some(name), true) = (stream, readiness.contains("\"streams\":[")) {
+        readiness = get(address, &format!("/readyz?stream={name}"))?;
+        page = of_stream(&page, name);
+    }
     let health: Value = serde_json::from_str(&readiness).map_err(|_| foreign())?;
-    let page = get(address, "/metrics")?;
     let value = |name: &str| metric(&page, name).ok_or_else(foreign);
     let reads_slot = match slot {
         None => true,
@@ -153,6 +158,21 @@ fn ask(stream: &mut TcpStream, address: SocketAddr, path: &str) -> std::io::Resu
     Ok(answer)
 }
 
+/// The lines of one of several streams, as a relay of its own would have them.
+fn of_stream(page: &str, name: &str) -> String {
+    let label = format!("stream=\"{name}\"");
+    let lines = page.lines().filter_map(|line| {
+        let (before, after) = line.split_once(&label)?;
+        let (before, after) = match (before.strip_suffix(','), after.strip_prefix(',')) {
+            (Some(before), _) => (before, after),
+            (None, Some(after)) => (before, after),
+            (None, None) => (before.strip_suffix('{')?, after.strip_prefix('}')?),
+        };
+        Some(format!("{before}{after}\n"))
+    });
+    lines.collect()
+}
+
 /// The value of a metric, by its name and labels as they are printed.
 fn metric(page: &str, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
@@ -167,6 +187,8 @@ mod tests {
         let page = "# HELP a_total x\na_total_more 7\na_total 3.5\nb{c=\"d\"} 1\n";
         assert_eq!((metric(page, "a_total"), metric(page, "b")), (Some(3.5), None));
         assert_eq!(metric(page, "b{c=\"d\"}"), Some(1.0));
+        let page = "a{stream=\"x\"} 1\na{stream=\"y\"} 2\nb{c=\"d\",stream=\"y\"} 3\nb{stream=\"y\",e=\"f\"} 4\n";
+        assert_eq!(of_stream(page, "y"), "a 2\nb{c=\"d\"} 3\nb{e=\"f\"} 4\n");
     }
 
     #[test]
@@ -175,7 +197,7 @@ mod tests {
         assert_eq!(reached("0.0.0.0:9464"), "127.0.0.1:9464");
         assert_eq!(reached("[::]:9464"), "[::1]:9464");
         assert_eq!(reached("10.0.0.1:9464"), "10.0.0.1:9464");
-        let why = relay_facts(None, None).unwrap_err();
+        let why = relay_facts(None, None, None).unwrap_err();
         assert!(matches!(&why, Silence::Nowhere(why) if why.contains("http.bind is empty")));
     }
 
@@ -183,10 +205,10 @@ mod tests {
     fn what_takes_the_connection_and_says_nothing_hangs() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let silent = relay_facts(Some(address), Some("s"));
+        let silent = relay_facts(Some(address), Some("s"), None);
         assert!(matches!(silent, Err(Silence::Hangs(_))), "{silent:?}");
         drop(listener);
-        let gone = relay_facts(Some(address), Some("s"));
+        let gone = relay_facts(Some(address), Some("s"), None);
         assert!(matches!(gone, Err(Silence::None(_))), "{gone:?}");
     }
 }

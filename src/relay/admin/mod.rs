@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{Request, State as Extract};
+use axum::extract::{RawQuery, Request, State as Extract};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Json, Response};
@@ -22,6 +22,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::stop::StopSignal;
+use crate::streams::{StreamHandle, Streams, stream_of};
 use crate::telemetry::{ReloadOutcome, Role, Telemetry, readiness, time_text};
 use postrider_core::session::ControlRequest;
 
@@ -81,11 +82,17 @@ pub struct Admin {
     orders: mpsc::Sender<Order>,
     /// How long a drain may take.
     grace: Duration,
+    /// Where the process runs several: what is asked of one stream names it by `?stream=NAME`.
+    streams: Option<Streams>,
+    /// The one that was named.
+    stream: Option<String>,
 }
 
 /// The relay as an operator asks for it.
 #[derive(Debug, Serialize)]
 struct Status {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<String>,
     state: &'static str,
     role: &'static str,
     ready: bool,
@@ -143,7 +150,43 @@ impl Admin {
         orders: mpsc::Sender<Order>,
         grace: Duration,
     ) -> Self {
-        Self { stop, telemetry, orders, grace }
+        Self { stop, telemetry, orders, grace, streams: None, stream: None }
+    }
+
+    /// The same of a process that runs several streams: a drain, a reload and the log are of all of them.
+    #[must_use]
+    pub fn of_streams(self, streams: Streams) -> Self {
+        Self { streams: Some(streams), ..self }
+    }
+
+    /// The same of one that carries the stream of this name alone.
+    #[must_use]
+    pub fn of_stream(self, stream: Option<String>) -> Self {
+        Self { stream, ..self }
+    }
+
+    /// What acts on the stream that a request names; on the relay, where there is one.
+    fn meant(self, query: Option<&str>) -> Result<Self, Box<Response>> {
+        let name = stream_of(query);
+        let Some(streams) = &self.streams else {
+            if name.is_none() || name == self.stream.as_deref() {
+                return Ok(self);
+            }
+            let help = "leave ?stream= out";
+            let refusal = problem(StatusCode::NOT_FOUND, "the relay has one stream", Some(help));
+            return Err(refusal.into());
+        };
+        match streams.named(name) {
+            Ok(one) => {
+                let StreamHandle { name, telemetry, stop } = one.clone();
+                Ok(Self { stop, telemetry, stream: Some(name), ..self })
+            }
+            Err(why) => {
+                let status = name.map_or(StatusCode::BAD_REQUEST, |_| StatusCode::NOT_FOUND);
+                let help = "name one: ?stream=NAME, or `postrider ctl --only NAME`";
+                Err(problem(status, &why, Some(help)).into())
+            }
+        }
     }
 
     /// The routes, for those whom `access` lets in.
@@ -168,6 +211,7 @@ impl Admin {
         let operated = &view.operated;
         let [applied, refused, unchanged] = operated.reloads;
         Status {
+            stream: self.stream.clone(),
             state: health.state,
             role: health.role,
             ready: health.ok,
@@ -217,13 +261,18 @@ impl Admin {
     }
 }
 
-async fn pause(Extract(admin): Extract<Admin>) -> Response {
+async fn pause(Extract(admin): Extract<Admin>, RawQuery(query): RawQuery) -> Response {
+    let admin = match admin.meant(query.as_deref()) {
+        Ok(admin) => admin,
+        Err(response) => return *response,
+    };
     if admin.is_draining() {
         return problem(StatusCode::CONFLICT, "the relay is stopping", None);
     }
     if admin.stop.control().pause() {
         admin.telemetry.set_paused(true);
         tracing::info!(
+            stream = admin.stream,
             "paused by the control API: nothing is read, the slot is kept, WAL is retained until \
              `postrider ctl resume`"
         );
@@ -231,20 +280,32 @@ async fn pause(Extract(admin): Extract<Admin>) -> Response {
     Json(admin.status()).into_response()
 }
 
-async fn resume(Extract(admin): Extract<Admin>) -> Response {
+async fn resume(Extract(admin): Extract<Admin>, RawQuery(query): RawQuery) -> Response {
+    let admin = match admin.meant(query.as_deref()) {
+        Ok(admin) => admin,
+        Err(response) => return *response,
+    };
     if admin.stop.control().resume() {
         admin.telemetry.set_paused(false);
-        tracing::info!("resumed by the control API");
+        tracing::info!(stream = admin.stream, "resumed by the control API");
     }
     Json(admin.status()).into_response()
 }
 
-async fn drain(Extract(admin): Extract<Admin>) -> Response {
+async fn drain(Extract(admin): Extract<Admin>, RawQuery(query): RawQuery) -> Response {
+    if stream_of(query.as_deref()).is_some() {
+        let help = "leave ?stream= out, or pause the stream";
+        return problem(StatusCode::BAD_REQUEST, "a drain is of the whole process", Some(help));
+    }
     if !admin.is_draining() {
         admin.stop.request(ControlRequest::Drain);
         tracing::info!("stopping by the control API; SIGTERM twice to abort");
     }
-    let in_flight_records = admin.telemetry.view().snapshot.in_flight_records;
+    let in_flight = |telemetry: &Telemetry| telemetry.view().snapshot.in_flight_records;
+    let in_flight_records = match &admin.streams {
+        None => in_flight(&admin.telemetry),
+        Some(streams) => streams.each().map(|one| in_flight(&one.telemetry)).sum(),
+    };
     let grace_seconds = admin.grace.saturating_sub(admin.stop.told_for()).as_secs();
     let begun =
         DrainBegun { draining: true, in_flight_records, grace_seconds, waits_for: WAITS_FOR };
@@ -290,8 +351,11 @@ fn filtered(answer: Result<Result<String, String>, Response>) -> Response {
     }
 }
 
-async fn status(Extract(admin): Extract<Admin>) -> Response {
-    Json(admin.status()).into_response()
+async fn status(Extract(admin): Extract<Admin>, RawQuery(query): RawQuery) -> Response {
+    match admin.meant(query.as_deref()) {
+        Ok(admin) => Json(admin.status()).into_response(),
+        Err(response) => *response,
+    }
 }
 
 async fn document() -> Response {

@@ -13,14 +13,17 @@ use axum::extract::{RawQuery, State as Extract};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use serde::Serialize;
 
 use super::dashboard::Dashboard;
-use super::health::{Health, Role, liveness, readiness};
-use super::metrics::RelayMetrics;
-use super::{Telemetry, process};
+use super::health::{Role, liveness, readiness};
+use super::metrics::{ProcessMetrics, RelayMetrics};
+use super::{Telemetry, View, process};
 use crate::admin::{Access, Admin};
-use postrider_kafka::DeliveredTap;
-use postrider_service::http::{self, metrics_response};
+use crate::streams::{StreamHandle, Streams, stream_of};
+use postrider_kafka::{DeliveredTap, Traces};
+use postrider_service::http::{self, metrics_response, metrics_response_of_all};
+use postrider_service::prometheus::Metrics;
 
 /// Why there is no HTTP face.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +100,81 @@ pub async fn serve(
     }
 }
 
+/// The same for several streams: probes and metrics of all of them, and a page with a line for each in the place of the
+/// dashboard, which shows one.
+pub async fn serve_streams(
+    listener: Listener,
+    streams: Streams,
+    admin: Option<(Admin, Access)>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), HttpError> {
+    let control = admin.map_or_else(Router::new, |(admin, access)| admin.routes(access));
+    let routes = Router::new()
+        .route(
+            "/livez",
+            get(|Extract(streams): Extract<Streams>| async move {
+                let health = streams.liveness();
+                answer(health.whole.ok, health)
+            }),
+        )
+        .route("/readyz", get(readyz_of_streams))
+        .route("/metrics", get(metrics_of_streams))
+        .route("/", get(|Extract(streams): Extract<Streams>| async move { streams.page() }))
+        .with_state(streams)
+        .merge(control);
+    http::serve(listener.inner, routes, shutdown).await.map_err(HttpError::Serve)
+}
+
+/// `?role=..`, and `?stream=NAME` for the one that is meant.
+async fn readyz_of_streams(
+    Extract(streams): Extract<Streams>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let is_role = |part: &&str| !part.starts_with("stream=");
+    let rest: Vec<&str> = query.as_deref().unwrap_or_default().split('&').filter(is_role).collect();
+    let Some(role) = role_of(&rest.join("&")) else { return no_role() };
+    let Some(name) = stream_of(query.as_deref()) else {
+        let health = streams.readiness(role);
+        return answer(health.whole.ok, health);
+    };
+    match streams.named(Some(name)) {
+        Ok(one) => {
+            let health = readiness(&one.telemetry.view(), role);
+            answer(health.ok, health)
+        }
+        Err(why) => (StatusCode::NOT_FOUND, why + "\n").into_response(),
+    }
+}
+
+/// Each family once; what is of a stream has the label `stream`.
+async fn metrics_of_streams(Extract(streams): Extract<Streams>, headers: HeaderMap) -> Response {
+    let of_stream = |one: &StreamHandle| {
+        // Spans of all streams go one way.
+        let view = View { traces: Traces::default(), ..one.telemetry.view() };
+        let build = one.telemetry.build().clone();
+        let metrics: Box<dyn Metrics> = Box::new(RelayMetrics { view, build, usage: None });
+        (Some(("stream", one.name.clone())), metrics)
+    };
+    let mut parts: Vec<_> = streams.each().map(of_stream).collect();
+    let mut traces = streams.each().map(|one| one.telemetry.view().traces);
+    let traces = traces.find(|traces| traces.counts().is_some()).unwrap_or_default();
+    parts.push((None, Box::new(ProcessMetrics { usage: process::usage(), traces })));
+    metrics_response_of_all(parts, &headers)
+}
+
+fn role_of(query: &str) -> Option<Role> {
+    match query {
+        "" | "role=any" => Some(Role::Any),
+        "role=active" => Some(Role::Active),
+        _ => None,
+    }
+}
+
+fn no_role() -> Response {
+    let problem = "the query is role=active or role=any\n";
+    (StatusCode::BAD_REQUEST, problem).into_response()
+}
+
 fn probes(telemetry: Telemetry) -> Router {
     Router::new()
         .route("/livez", get(livez))
@@ -106,28 +184,23 @@ fn probes(telemetry: Telemetry) -> Router {
 }
 
 async fn livez(Extract(telemetry): Extract<Telemetry>) -> Response {
-    answer(liveness(&telemetry.view()))
+    let health = liveness(&telemetry.view());
+    answer(health.ok, health)
 }
 
 async fn readyz(Extract(telemetry): Extract<Telemetry>, RawQuery(query): RawQuery) -> Response {
-    let role = match query.as_deref() {
-        None | Some("" | "role=any") => Role::Any,
-        Some("role=active") => Role::Active,
-        Some(_) => {
-            let problem = "the query is role=active or role=any\n";
-            return (StatusCode::BAD_REQUEST, problem).into_response();
-        }
-    };
-    answer(readiness(&telemetry.view(), role))
+    let Some(role) = role_of(query.as_deref().unwrap_or_default()) else { return no_role() };
+    let health = readiness(&telemetry.view(), role);
+    answer(health.ok, health)
 }
 
 async fn metrics_page(Extract(telemetry): Extract<Telemetry>, headers: HeaderMap) -> Response {
     let (view, build) = (telemetry.view(), telemetry.build().clone());
-    metrics_response(RelayMetrics { view, build, usage: process::usage() }, &headers)
+    metrics_response(RelayMetrics { view, build, usage: Some(process::usage()) }, &headers)
 }
 
-fn answer(health: Health) -> Response {
-    let status = if health.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+fn answer(is_ok: bool, health: impl Serialize) -> Response {
+    let status = if is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, [(header::CACHE_CONTROL, "no-store")], Json(health)).into_response()
 }
 

@@ -3,20 +3,7 @@
 //! Input: a snapshot of each. Output: one: counts are sums, the state is the one that is furthest from delivering, ages
 //! are the greatest. Invariant: it is ready only if each of them is.
 
-use super::snapshot::{Count, RelayState, Snapshot, TopicCount};
-
-/// How far from delivering.
-const fn rank(state: RelayState) -> u8 {
-    match state {
-        RelayState::Stopped => 0,
-        RelayState::Standby => 1,
-        RelayState::Streaming => 2,
-        RelayState::Draining => 3,
-        RelayState::Starting => 4,
-        RelayState::Retrying => 5,
-        RelayState::Failed => 6,
-    }
-}
+use super::snapshot::{Count, Snapshot, TopicCount};
 
 /// What they are together.
 pub(super) fn merged<'a>(parts: impl Iterator<Item = &'a Snapshot>) -> Snapshot {
@@ -24,7 +11,7 @@ pub(super) fn merged<'a>(parts: impl Iterator<Item = &'a Snapshot>) -> Snapshot 
 }
 
 fn both(one: Snapshot, other: Snapshot) -> Snapshot {
-    let (state, last_failure) = if rank(one.state) >= rank(other.state) {
+    let (state, last_failure) = if one.state.rank() >= other.state.rank() {
         (one.state, one.last_failure.or(other.last_failure))
     } else {
         (other.state, other.last_failure.or(one.last_failure))
@@ -88,6 +75,7 @@ fn topics(mut one: Vec<TopicCount>, other: &[TopicCount]) -> Vec<TopicCount> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::RelayState;
 
     #[test]
     fn counts_are_sums_and_the_state_is_that_of_the_one_that_delivers_least() {

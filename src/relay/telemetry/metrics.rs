@@ -16,6 +16,7 @@ use super::snapshot::{
 };
 use super::{BuildInfo, Histogram, View};
 use postrider_core::route::RejectionCode;
+use postrider_kafka::Traces;
 use postrider_service::prometheus::{Exemplar, Metrics, Number, Page};
 
 /// Topics with series of their own; further ones share `topic="other"`. A template over a column
@@ -27,7 +28,23 @@ const TOPICS_MAX: usize = 200;
 pub(super) struct RelayMetrics {
     pub(super) view: View,
     pub(super) build: BuildInfo,
+    pub(super) usage: Option<Usage>,
+}
+
+/// What is of a process that runs several streams.
+#[derive(Debug)]
+pub(super) struct ProcessMetrics {
     pub(super) usage: Usage,
+    pub(super) traces: Traces,
+}
+
+impl Metrics for ProcessMetrics {
+    fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        page.begin_names("postrider_");
+        spans(page, &self.traces)?;
+        page.begin_names("process_");
+        process(page, &self.usage)
+    }
 }
 
 impl Metrics for RelayMetrics {
@@ -41,7 +58,8 @@ impl Metrics for RelayMetrics {
         flow(page, view)?;
         operated::operated(page, &view.operated)?;
         histogram(page, &view.snapshot.commit_to_confirm)?;
-        spans(page, view)?;
+        spans(page, &view.traces)?;
+        let Some(usage) = usage else { return Ok(()) };
         // These names are Prometheus's own, without our prefix.
         page.begin_names("process_");
         process(page, usage)
@@ -180,8 +198,8 @@ fn histogram(page: &mut Page<'_>, histogram: &Histogram) -> fmt::Result {
 }
 
 /// Nothing, while rows are not traced.
-fn spans(page: &mut Page<'_>, view: &View) -> fmt::Result {
-    let Some(counts) = view.traces.counts() else { return Ok(()) };
+fn spans(page: &mut Page<'_>, traces: &Traces) -> fmt::Result {
+    let Some(counts) = traces.counts() else { return Ok(()) };
     let counts = counts.map(|(result, count)| (result.as_str(), count));
     let help = "Spans of delivered rows, by what became of them.";
     self::counts(page, "spans_total", help, ("result", &counts))

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use health::{Check, Health, Role, STALL, STALL_HELP, liveness, readiness};
 pub use histogram::{BOUNDS_US, Exemplar, Exemplars, Histogram};
-pub use http::{HttpError, Listener, serve};
+pub use http::{HttpError, Listener, serve, serve_streams};
 pub(crate) use operated::time_text;
 pub use operated::{Operated, ReloadOutcome};
 pub(crate) use snapshot::RESTART_REASONS;

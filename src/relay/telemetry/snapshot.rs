@@ -54,6 +54,19 @@ impl RelayState {
             Self::Failed => "failed",
         }
     }
+
+    /// How far from delivering.
+    pub(crate) const fn rank(self) -> u8 {
+        match self {
+            Self::Stopped => 0,
+            Self::Standby => 1,
+            Self::Streaming => 2,
+            Self::Draining => 3,
+            Self::Starting => 4,
+            Self::Retrying => 5,
+            Self::Failed => 6,
+        }
+    }
 }
 
 /// The records of one topic that were handed to the Kafka client since the process started. One that

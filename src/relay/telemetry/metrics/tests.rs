@@ -66,7 +66,7 @@ fn page_in(view: &View, format: Format) -> String {
         cpu_ticks: Some(150),
         open_files: Some(4),
     };
-    render(RelayMetrics { view: view.clone(), build, usage }, format)
+    render(RelayMetrics { view: view.clone(), build, usage: Some(usage) }, format)
 }
 
 /// Splits `name{labels} value`, labels being quoted with escapes.

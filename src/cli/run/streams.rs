@@ -1,0 +1,264 @@
+//! Runs several streams in one process: a relay for each, with its own sessions, hot thread and Kafka producer; one HTTP
+//! server, one log and one control plane for all.
+//!
+//! Input: the configuration of each stream. Output: delivered records; at the end the exit code of the first stream, in the
+//! order of the file, that has failed, or 0. Invariant: a stream that fails stops no other one. It is begun anew after a pause
+//! of ten times its `retry.max`, as a service manager would start a relay again; the process ends once no stream runs.
+
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tracing::Instrument as _;
+
+use super::super::context::Context;
+use super::super::exit::ExitCode;
+use super::super::failure::CommandFailure;
+use super::super::logs;
+use super::super::version;
+use super::operate::Operation;
+use super::reload::{ConfigSource, InEffect, Reloader};
+use super::systemd::{Seen, Systemd};
+use super::{RunArgs, finish, introduce, listener, options, setting, trace};
+use postrider_config::{ConfigError, Loaded};
+use postrider_relay::telemetry::{RelayState, Snapshot, Telemetry, serve_streams};
+use postrider_relay::{
+    ControlRequest, Plan, RelayError, RunOptions, StopSignal, StreamHandle, Streams, Summary,
+    deliver,
+};
+use postrider_service::units::format_duration;
+
+/// How soon the end of a pause is noticed, and a request to stop during one.
+const TURN: Duration = Duration::from_millis(200);
+/// A stream that has failed is begun anew after so many of the longest pauses after an error that passes.
+const PAUSES: u32 = 10;
+/// And after this at least.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// What a stream does.
+enum State {
+    Runs,
+    /// It has failed, and is begun anew then.
+    Waits {
+        failure: CommandFailure,
+        until: Instant,
+    },
+    Ended(Result<Summary, CommandFailure>),
+}
+
+/// One stream, and what its runs begin with.
+struct Stream {
+    handle: StreamHandle,
+    plan: Plan,
+    options: RunOptions,
+    state: State,
+}
+
+/// All of them.
+struct Runs {
+    streams: Vec<Stream>,
+    running: JoinSet<(usize, Result<Summary, CommandFailure>)>,
+    /// A stream that fails is begun anew.
+    is_endless: bool,
+    stop: StopSignal,
+}
+
+/// Runs them until they have ended.
+pub(super) fn run(
+    (args, context): (&RunArgs, &Context),
+    several: Vec<Loaded>,
+    (source, stop): (ConfigSource, StopSignal),
+    runtime: &Runtime,
+) -> Result<ExitCode, CommandFailure> {
+    if args.dry_run {
+        let names = several.into_iter().filter_map(|loaded| loaded.stream).collect();
+        return Err(ConfigError::SeveralStreams { names }.into());
+    }
+    let Some(first) = several.first().map(|loaded| loaded.config.clone()) else {
+        unreachable!("a configuration has a stream at least");
+    };
+    let graces = several.iter().map(|loaded| loaded.config.shutdown.grace);
+    let manager = Systemd::of_environment(graces.max().unwrap_or_default());
+    let begin = |loaded: &Loaded| Stream::new(loaded, args, &stop);
+    let mut streams: Vec<Stream> = several.iter().map(begin).collect();
+    let handles = Streams::new(streams.iter().map(|one| one.handle.clone()).collect());
+    let export = share_traces(&mut streams);
+    let in_effect = several.into_iter().zip(handles.each());
+    let in_effect = in_effect
+        .map(|(loaded, one)| InEffect::new(loaded, one.stop.clone(), one.telemetry.clone()));
+    let reloader = Reloader {
+        source,
+        streams: in_effect.collect(),
+        notice: manager.as_ref().map(Systemd::reload_notice),
+    };
+    let is_endless = !args.once;
+    let runs = Runs { streams, running: JoinSet::new(), is_endless, stop: stop.clone() };
+    runtime.block_on(async {
+        let begin = || Operation::begin(reloader, &stop, Some(handles.clone()));
+        let operation = is_endless.then(begin).transpose()?;
+        let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
+        if let Some(listener) = listener(first.http.bind, args.once).await? {
+            let admin = operation.as_ref().map(Operation::at_http);
+            tokio::spawn(serve_streams(listener, handles.clone(), admin, async {
+                let _ = http_ended.await;
+            }));
+        }
+        let work = runs.finish_all();
+        let streams = match manager {
+            Some(manager) => manager.during(|| Seen::of_streams(&handles), stop, work).await,
+            None => work.await,
+        };
+        drop(end_http);
+        if let Some(operation) = operation {
+            operation.end().await;
+        }
+        if let Some(export) = export {
+            export.finish();
+        }
+        conclude((args, context), streams)
+    })
+}
+
+impl Stream {
+    fn new(loaded: &Loaded, args: &RunArgs, stop: &StopSignal) -> Self {
+        let config = loaded.config.clone();
+        let name = loaded.stream.clone().unwrap_or_default();
+        logs::span_of(Some(&name)).in_scope(|| introduce(loaded));
+        let settings = loaded.effective.iter().map(setting).collect();
+        let telemetry = Telemetry::showing(version::build_info(&config.source.slot), settings);
+        let options = options(args, &config);
+        let handle = StreamHandle { name, telemetry, stop: stop.of_stream() };
+        Self { handle, plan: Plan::of(config), options, state: State::Runs }
+    }
+
+    /// The pause after a failure. Whoever shortens `retry.max` wants to see a repair sooner.
+    fn pause(&self) -> Duration {
+        PAUSE_MIN.max(self.plan.config.retry.max * PAUSES)
+    }
+
+    /// Tells probes, where a run has not: not every failure is one of a session.
+    fn show_failed(&self, failure: &CommandFailure) {
+        let telemetry = &self.handle.telemetry;
+        let snapshot = telemetry.view().snapshot.as_ref().clone();
+        let what = failure.findings.first().map(|finding| finding.what.as_str().into());
+        let last_failure = snapshot.last_failure.clone().or(what);
+        let state = RelayState::Failed;
+        telemetry.publish(Snapshot { state, holds_slot: false, last_failure, ..snapshot });
+    }
+}
+
+impl Runs {
+    /// Until no stream runs: each has ended, or has failed.
+    async fn finish_all(mut self) -> Vec<Stream> {
+        for number in 0..self.streams.len() {
+            self.begin(number);
+        }
+        while self.streams.iter().any(|one| matches!(one.state, State::Runs)) {
+            tokio::select! {
+                Some(ended) = self.running.join_next() => match ended {
+                    Ok((number, result)) => self.ended(number, result),
+                    Err(error) => std::panic::resume_unwind(error.into_panic()),
+                },
+                () = tokio::time::sleep(TURN) => self.look_at_waiting(),
+            }
+        }
+        self.streams
+    }
+
+    fn begin(&mut self, number: usize) {
+        let Some(one) = self.streams.get_mut(number) else { return };
+        one.state = State::Runs;
+        let (plan, options) = (one.plan.clone(), one.options.clone());
+        let (stop, telemetry) = (one.handle.stop.anew(), one.handle.telemetry.clone());
+        let span = logs::span_of(Some(&one.handle.name));
+        let run = async move {
+            let result = deliver(plan, options, stop, telemetry).await;
+            (number, result.map_err(CommandFailure::from))
+        };
+        self.running.spawn(run.instrument(span));
+    }
+
+    fn ended(&mut self, number: usize, result: Result<Summary, CommandFailure>) {
+        let runs =
+            |(other, one): (usize, &Stream)| other != number && matches!(one.state, State::Runs);
+        let goes_on = !self.stops() && self.streams.iter().enumerate().any(runs);
+        let Some(one) = self.streams.get_mut(number) else { return };
+        let _of_stream = logs::span_of(Some(&one.handle.name)).entered();
+        one.state = match result {
+            Ok(summary) => State::Ended(Ok(summary)),
+            Err(failure) => {
+                one.show_failed(&failure);
+                let pause = one.pause();
+                for finding in &failure.findings {
+                    let (why, help) = (finding.why.as_deref(), finding.help.as_deref());
+                    let (code, what) = (finding.code.as_str(), &finding.what);
+                    tracing::error!(code, why, help, "this stream has failed: {what}");
+                }
+                if self.is_endless && goes_on {
+                    let pause_text = format_duration(pause);
+                    tracing::info!("the other streams go on; this one begins anew in {pause_text}");
+                    State::Waits { failure, until: Instant::now() + pause }
+                } else {
+                    State::Ended(Err(failure))
+                }
+            }
+        };
+    }
+
+    /// Begins those whose pause is over. The others are alive: their loop has nothing to do.
+    fn look_at_waiting(&mut self) {
+        let stops = self.stops();
+        for number in 0..self.streams.len() {
+            let Some(one) = self.streams.get(number) else { continue };
+            let State::Waits { until, .. } = &one.state else { continue };
+            one.handle.telemetry.tick();
+            if !stops && Instant::now() >= *until {
+                self.begin(number);
+            }
+        }
+    }
+
+    fn stops(&self) -> bool {
+        self.stop.most_urgent() >= ControlRequest::Drain
+    }
+}
+
+/// Traces the rows of all by one exporter, where a collector is named.
+fn share_traces(streams: &mut [Stream]) -> Option<postrider_relay::telemetry::TraceExport> {
+    let (first, others) = streams.split_first_mut()?;
+    let export = trace(&mut first.plan, &first.handle.telemetry);
+    for one in others {
+        one.plan.kafka.traces = first.plan.kafka.traces.clone();
+    }
+    export
+}
+
+/// What has become of each. The process ends with the first failure.
+fn conclude(
+    (args, context): (&RunArgs, &Context),
+    streams: Vec<Stream>,
+) -> Result<ExitCode, CommandFailure> {
+    let mut failed: Option<CommandFailure> = None;
+    for Stream { handle, state, .. } in streams {
+        let name = handle.name.as_str();
+        let result = match state {
+            State::Ended(result) => result,
+            State::Waits { failure, .. } => Err(failure),
+            State::Runs => Err(RelayError::Thread.into()),
+        };
+        match result {
+            Ok(summary) => {
+                let _of_stream = logs::span_of(Some(name)).entered();
+                finish(args, context, (Some(name), &summary))?;
+            }
+            Err(failure) => {
+                let whole = failed.get_or_insert_with(|| CommandFailure::silent(failure.exit));
+                for mut finding in failure.findings {
+                    finding.what = format!("stream `{name}`: {}", finding.what);
+                    whole.findings.push(finding);
+                }
+            }
+        }
+    }
+    failed.map_or(Ok(ExitCode::Ok), Err)
+}
