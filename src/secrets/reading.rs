@@ -2,13 +2,14 @@
 //!
 //! Input: a path, or a program and its arguments. Output: the secret, or a [`SecretError`] that contains no
 //! part of one. Invariant: the command runs without a shell; after 15 seconds it is killed with its children;
-//! its output is bounded.
+//! its output is bounded, and so is a file; only a regular file is opened.
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ use crate::password::Password;
 const COMMAND_LIMIT: Duration = Duration::from_secs(15);
 /// How much it may print; tokens have some kilobytes.
 const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
+/// How much a file may hold: a bundle of all authorities has some hundred kilobytes.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// How often its end is looked for.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -166,10 +169,23 @@ fn kill(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Reads a file that holds a secret, less the line end.
-pub fn read_secret(path: &std::path::Path) -> Result<String, SecretError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| SecretError::File { path: path.to_owned(), reason: error.to_string() })?;
+/// Reads a file that holds a secret, less the line end. A pipe is not opened, which would wait for a writer.
+pub fn read_secret(path: &Path) -> Result<String, SecretError> {
+    let failed = |reason: String| SecretError::File { path: path.to_owned(), reason };
+    let read = || {
+        if !std::fs::metadata(path)?.is_file() {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+        Ok(Some(text))
+    };
+    let text = read().map_err(|error: io::Error| failed(error.to_string()))?.ok_or_else(|| {
+        failed("it is no regular file, which could be read again at each login".to_owned())
+    })?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(failed(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
@@ -213,6 +229,29 @@ mod tests {
         }
         let missing = PasswordCommand::new(vec!["/no/such/program".to_owned()]).unwrap();
         assert!(missing.run().unwrap_err().to_string().contains("cannot be run"));
+    }
+
+    #[test]
+    fn a_file_is_read_if_it_is_one_and_not_endless() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        fs::write(&path, "hunter2\r\n").unwrap();
+        assert_eq!(read_secret(&path).as_deref(), Ok("hunter2"));
+        fs::write(&path, "x".repeat(1024 * 1024 + 1)).unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let missing = folder.path().join("missing");
+        for (path, words) in [
+            (path.as_path(), "more than 1048576 bytes"),
+            (pipe.as_path(), "no regular file"),
+            (folder.path(), "no regular file"),
+            (Path::new("/dev/zero"), "no regular file"),
+            (missing.as_path(), "No such file"),
+        ] {
+            let error = read_secret(path).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]
