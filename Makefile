@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check compare-bytes crash failover endtxn fuzz nightly lifecycle identity package image shop ui-test bench bench-delivery bench-memory faults faults-table
+.PHONY: help setup demo test quick check compare-bytes crash failover endtxn fuzz nightly lifecycle identity streams package image shop ui-test bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -75,6 +75,10 @@ failover: ## a primary and a standby that take turns, killed and promoted while 
 	@.ci/setup >&2
 	@CI=true FAILOVER_PROMOTIONS=$(or $(PROMOTIONS),20) FAILOVER_DELIVERY=$(DELIVERY) FAILOVER_STANDBY=$(STANDBY) \
 	FAILOVER_ROWS_PER_S=$(ROWS_PER_S) FAILOVER_SEED=$(SEED) $(CARGO) test --locked --quiet --test long failover
+
+streams: ## many databases in one process, a stream for each, one of them stuck for a while, and an account of every row; STREAMS=50 SECONDS=30
+	@.ci/setup >&2
+	@CI=true STREAMS=$(or $(STREAMS),50) STREAMS_SECONDS=$(or $(SECONDS),30) $(CARGO) test --locked --quiet --test long streams
 
 endtxn: ## the end of Kafka transactions delayed, dropped, doubled and cut off while rows flow; INJECTIONS=1000 ROWS_PER_S=.. SEED=..
 	@.ci/setup >&2

@@ -12,6 +12,7 @@ mod identity;
 mod lifecycle;
 mod load;
 mod shop_chaos;
+mod streams;
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ const RUNS: &[Run] = &[
     ("identity", identity::all),
     ("lifecycle", lifecycle::all),
     ("shop_chaos", shop_chaos::all),
+    ("streams", streams::all),
 ];
 
 fn main() -> ExitCode {
