@@ -91,11 +91,15 @@ fn version_of(name: &str) -> Option<(u32, u32)> {
 }
 
 impl Kafka {
+    /// Major and minor version of the brokers.
+    pub fn version(&self) -> (u32, u32) {
+        let names = fs::read_dir(&self.jars).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter_map(|name| version_of(name.to_str()?)).max().expect("a jar of Kafka's")
+    }
+
     /// Whether these brokers are of this version at least; otherwise says that `what` is left out, which rests on it.
     pub fn is_since(&self, since: (u32, u32), what: &str) -> bool {
-        let names = fs::read_dir(&self.jars).unwrap().map(|entry| entry.unwrap().file_name());
-        let versions = names.filter_map(|name| version_of(name.to_str()?));
-        let version = versions.max().expect("a jar of Kafka's");
+        let version = self.version();
         if version < since {
             let ((major, minor), (old_major, old_minor)) = (since, version);
             let why = format!("Apache Kafka {old_major}.{old_minor} is older than {major}.{minor}");
