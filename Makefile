@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check compare-bytes crash failover endtxn fuzz nightly lifecycle identity streams package image shop ui-test bench bench-delivery bench-memory faults faults-table
+.PHONY: help setup demo test quick check compare-bytes crash brokers failover endtxn fuzz nightly lifecycle identity streams package image shop ui-test bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -70,6 +70,10 @@ crash: ## two relays on one slot, disasters while rows flow, and an account of e
 	@.ci/setup >&2
 	@CI=true CRASH_MODE=$(MODE) CRASH_CYCLES=$(CYCLES) CRASH_KILL=$(KILL) CRASH_ROWS_PER_S=$(ROWS_PER_S) \
 	CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test long crash
+
+brokers: ## brokers that lack what services document as missing, and real Apache Kafka of other versions; one line of JSON; VERSIONS="3.9.1 3.7.2" TESTS="delivery:: topics::"
+	@.ci/setup >&2
+	@TESTS="$(TESTS)" .ci/brokers $(VERSIONS)
 
 failover: ## a primary and a standby that take turns, killed and promoted while rows flow, and an account of every row; PROMOTIONS=20 DELIVERY=exactly_once|at_least_once STANDBY=synchronous|asynchronous ROWS_PER_S=.. SEED=..
 	@.ci/setup >&2
