@@ -12,8 +12,8 @@ use postrider_config::MistakeKind;
 use postrider_core::pipeline::PipelineError;
 use postrider_kafka::{ReaderError, SinkError, TopicsError};
 use postrider_patterns::dead_letter::DeadLetterError;
-use postrider_postgres::control::ControlError;
 use postrider_postgres::control::prune::PruneError;
+use postrider_postgres::control::{ControlError, StandbyError};
 use postrider_postgres::wal::{Class, PollError, WalError};
 use postrider_relay::{GateError, TableRowsError};
 
@@ -49,8 +49,8 @@ codes! {
     P074 P075 P076 P077 P078 P079 P080 P081 P082 P083 P084 P085 P086 P087 P088 P089
     P090 P091 P092 P096 P097 P098 P099 P100 P101 P102 P103 P104 P105
     P106 P107 P108
-    P110 P111 P112 P113 P114 P115 P116 P117
-    P120
+    P110 P111 P112 P113 P114 P115 P116 P117 P118 P119
+    P120 P121
     K001 K002 K003 K004 K005 K006 K007 K008 K009 K010 K011 K012 K013 K014 K016 K017
     K020 K021 K022 K023 K024 K025 K030 K031 K032 K033 K034 K035 K036 K040 K041 K042 K043 K044
     K045
@@ -173,7 +173,9 @@ pub(super) fn control(error: &ControlError) -> ErrorCode {
         ControlError::SlotBlocked { .. } => ErrorCode::P042,
         ControlError::NoFreeSlot { .. } => ErrorCode::NO_FREE_SLOT,
         ControlError::CreationForbidden { .. } => ErrorCode::P044,
-        ControlError::ReadOnly { .. } => ErrorCode::P045,
+        ControlError::Standby(StandbyError::ReadOnly { .. }) => ErrorCode::P045,
+        ControlError::Standby(StandbyError::NoStandby { .. }) => ErrorCode::P118,
+        ControlError::Standby(StandbyError::AwaitsSnapshot { .. }) => ErrorCode::P119,
         ControlError::SlotVanished { .. } => ErrorCode::P046,
         ControlError::OtherCluster { .. } => ErrorCode::P047,
         ControlError::PublicationReplaced { .. } => ErrorCode::PUBLICATION_REPLACED,
@@ -234,6 +236,7 @@ pub(super) const fn gate(error: &GateError) -> ErrorCode {
     match error {
         GateError::OtherSource { .. } => ErrorCode::P060,
         GateError::Restored { .. } | GateError::OtherLog { .. } => ErrorCode::SERVER_IS_A_COPY,
+        GateError::StandbyBehind { .. } => ErrorCode::P121,
         GateError::OtherTimeline { .. } => ErrorCode::P062,
         GateError::Gap { .. } => ErrorCode::P063,
         GateError::NoProgress { .. } => ErrorCode::P064,

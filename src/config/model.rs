@@ -73,6 +73,8 @@ pub struct SourceSection {
     pub create: Create,
     /// Whether a slot that is made follows a failover, where the server can do that.
     pub failover: bool,
+    /// Whether the slot is made on a standby, which then is streamed from.
+    pub standby: bool,
     /// At most this long between two status updates.
     pub status_interval: Duration,
     /// The largest message accepted from Postgres, in bytes; at most 1 GiB.

@@ -70,6 +70,13 @@ pub const OPTIONS: &[OptionSpec] = &[
          nothing where there is no standby. A slot that exists is left as it is; `postrider doctor` \
          has the command.",
     ),
+    switch(
+        "source.standby",
+        "false",
+        "Whether `setup` makes the slot on a standby, from PostgreSQL 16 on, which is then streamed from: \
+         `source.url` names that standby alone. The slot is the standby's own, and does not follow a failover to \
+         another server.",
+    ),
     duration(
         "source.status_interval",
         // Postgres ends a silent connection after wal_sender_timeout, 60 s by default.

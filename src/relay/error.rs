@@ -130,6 +130,7 @@ impl RelayError {
         match self {
             Self::Wal(error) => error.class(),
             Self::Control(error) => error.class(),
+            Self::Gate(GateError::StandbyBehind { .. }) => Class::Transient,
             Self::Gate(_)
             | Self::TableRows(
                 TableRowsError::SlotMoved { .. }

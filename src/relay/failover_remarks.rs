@@ -1,4 +1,5 @@
-//! Says at the start which settings would lose the slot, or rows, in a failover to a standby.
+//! Says at the start which settings would lose the slot, or rows, in a failover to a standby, or the slot of a standby
+//! that is streamed from.
 //!
 //! Input: the session that has just passed the checks of the source. Output: log lines, a warning for each wrong setting
 //! with its fix, once in the life of a process; nothing where nobody stands by. Invariant: no session waits for it longer
@@ -11,7 +12,8 @@ use postrider_postgres::control::{
 
 /// See the module.
 pub(super) async fn remark(client: &Client, plan: &Plan, inspection: &Inspection) {
-    if inspection.server.version_num < FAILOVER_SLOTS_SINCE {
+    let server = &inspection.server;
+    if server.version_num < FAILOVER_SLOTS_SINCE && !server.in_recovery {
         return;
     }
     let source = &plan.config.source;
@@ -39,7 +41,7 @@ fn tell(facts: Result<FailoverFacts, ControlError>, wants_failover: bool) {
             return;
         }
     };
-    if !facts.has_standby() {
+    if facts.has_primary && !facts.has_standby() {
         return;
     }
     for finding in facts.findings() {

@@ -15,7 +15,7 @@ use postrider_core::pipeline::Pipeline;
 use postrider_core::route::{RouteSpec, RouteSpecError, Router, RowOrigin};
 use postrider_kafka::{KafkaSpec, Lineage, TopicBook};
 use postrider_postgres::control::{
-    self, Client, ControlError, Inspection, Requirements, TableFacts,
+    self, Client, ControlError, Inspection, NewSlot, Requirements, TableFacts,
 };
 use postrider_postgres::wal::SessionParams;
 
@@ -162,7 +162,11 @@ impl Plan {
             columns: spec.wanted().to_vec(),
             messages: !self.config.messages.prefixes.is_empty(),
             create: source.create == Create::Auto,
-            failover: source.failover,
+            new_slot: match (source.standby, source.failover) {
+                (true, _) => NewSlot::OfStandby,
+                (false, true) => NewSlot::Failover,
+                (false, false) => NewSlot::Plain,
+            },
         })
     }
 

@@ -28,7 +28,13 @@ const SUBJECTS: [(FailoverAbout, &str, &str, bool); 9] = [
 /// See the module.
 pub(super) fn checks(facts: &FailoverFacts, wants_failover: bool) -> Vec<Check> {
     if !facts.has_primary {
-        return vec![Check::unknown(SUBJECTS[0].1, "a standby was reached, and not its primary")];
+        let unknown = Check::unknown(SUBJECTS[0].1, "a standby was reached, and not its primary");
+        let findings = facts.findings();
+        let of_source = findings.iter().map(|finding| {
+            let subject = SUBJECTS.iter().find(|(about, ..)| *about == finding.about);
+            warning(subject.map_or(SUBJECTS[0].1, |(_, id, ..)| id), finding, facts)
+        });
+        return std::iter::once(unknown).chain(of_source).collect();
     }
     let mut findings = facts.findings();
     findings.retain(|one| wants_failover || one.about != FailoverAbout::Slot);

@@ -159,7 +159,7 @@ async fn failovers(plan: &Plan, client: &Client, deadline: &Deadline) -> Vec<Che
     let source = &plan.config.source;
     let looked = async {
         let server = control::server(client).await?;
-        if server.version_num < FAILOVER_SLOTS_SINCE {
+        if server.version_num < FAILOVER_SLOTS_SINCE && !server.in_recovery {
             return Ok(Vec::new());
         }
         let facts = control::failover(client, &source.connect, &source.slot).await?;

@@ -29,6 +29,19 @@ pub enum GateError {
         /// Up to here rows were delivered.
         delivered: Lsn,
     },
+    /// A standby that has yet to replay what it, or its primary, has sent: it has been started again, or another
+    /// server has been read from until now.
+    #[error(
+        "the standby has replayed its log up to {server}, and rows of slot `{slot}` were delivered up to {delivered}"
+    )]
+    StandbyBehind {
+        /// The slot.
+        slot: String,
+        /// Up to where it has replayed.
+        server: Lsn,
+        /// Up to here rows were delivered.
+        delivered: Lsn,
+    },
     /// A copy of the server that has grown since, so that it has another log where rows were delivered.
     #[error(
         "the server's log does not have the commit of transaction {} at {}, the last one that rows were \
@@ -175,6 +188,11 @@ impl GateError {
                 "its key and its value disagree, so no relay wrote it: look who else writes to the \
                  progress topic (`postrider tail`), then: {ADOPT}"
             ),
+            Self::StandbyBehind { .. } => {
+                "nothing to do while it catches up: the relay tries again. One that stays behind receives nothing: see \
+                 pg_stat_wal_receiver there"
+                    .to_owned()
+            }
             Self::OtherTimeline { before, now, .. } if now < before => format!(
                 "it is the old primary of a failover, or a copy of it: stop it, and make it a standby of the server \
                  that is on timeline {before}; if it is to take that one's place: {ADOPT} (where no progress is kept \

@@ -209,6 +209,10 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
     let slot = || now.lineage.slot.clone();
     let delivered = furthest(mark);
     if timeline == now.lineage.timeline {
+        if now.server < delivered && now.lineage.standby {
+            let server = now.server;
+            return Err(GateError::StandbyBehind { slot: slot(), server, delivered });
+        }
         if now.server < delivered {
             return Err(GateError::Restored { slot: slot(), server: now.server, delivered });
         }

@@ -144,6 +144,17 @@ fn g1_an_older_copy_of_the_server_is_refused() {
     }
 }
 
+/// After its start it replays again what it had replayed.
+#[test]
+fn g1_a_standby_that_has_not_replayed_what_was_delivered_is_waited_for() {
+    let mut now = facts(3);
+    now.lineage.standby = true;
+    let error = judge(&now, Some(&progress(3, whole(3001)))).unwrap_err();
+    assert!(error.hint().contains("nothing to do"), "{error}");
+    assert!(matches!(error, GateError::StandbyBehind { .. }), "{error}");
+    assert!(judge(&now, Some(&progress(3, whole(3000)))).is_ok());
+}
+
 #[test]
 fn g1_a_timeline_that_the_server_does_not_descend_from_is_refused() {
     let no_history = Facts { history: Vec::new(), ..facts(3) };

@@ -9,6 +9,7 @@ use super::hint_text::{
     listed, lost, named_besides, of_part, publish_under_root, publish_whole, qualified,
     without_publication, without_two_phase,
 };
+use super::standby::StandbyError;
 use crate::wal::quote::identifier;
 use crate::wal::{Class, STANDBY_REACHED, WalError};
 use postrider_core::lsn::Lsn;
@@ -294,12 +295,9 @@ pub enum ControlError {
         /// The statement or command that somebody else must run.
         sql: String,
     },
-    /// The server is a standby; slots and publications must be created on the primary.
-    #[error("the server is a standby and cannot create `{object}`")]
-    ReadOnly {
-        /// What should have been created.
-        object: String,
-    },
+    /// What is missing cannot be created, or not yet, because of where a standby is.
+    #[error(transparent)]
+    Standby(#[from] StandbyError),
 }
 
 /// Rows of before a rename are decoded with the names of then.
@@ -326,6 +324,7 @@ impl ControlError {
     pub fn class(&self) -> Class {
         match self {
             Self::Connection { source, .. } => source.class(),
+            Self::Standby(error) => error.class(),
             Self::RoleMayNotReplicate { .. }
             | Self::TableForbidden { .. }
             | Self::CreationForbidden { .. } => Class::Permission,
@@ -389,9 +388,7 @@ impl ControlError {
                 role = identifier(role),
             ),
             Self::ColumnsMissing { .. } => COLUMNS_MISSING.to_owned(),
-            Self::ReadOnly { .. } => {
-                "connect to the primary: add target_session_attrs=primary".to_owned()
-            }
+            Self::Standby(error) => error.hint(),
             Self::CreationForbidden { needs, sql, .. } => {
                 format!("it needs {needs}; or as a superuser, or a role that has that: {sql}")
             }

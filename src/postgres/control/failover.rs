@@ -72,6 +72,8 @@ pub struct StandbyFacts {
     pub endpoint: String,
     /// `sync_replication_slots`
     pub syncs_slots: bool,
+    /// Whether it receives from a server now.
+    pub receives: bool,
     /// `hot_standby_feedback`
     pub feedback: bool,
     /// `primary_slot_name`; empty if there is none.
@@ -218,7 +220,7 @@ async fn standby(client: &Client, slot: &str) -> Result<StandbyFacts, ControlErr
             (SELECT setting ~ '(^|\\s)dbname\\s*=\\s*[^\\s]' OR setting ~ '^postgres(ql)?://[^/]*/[^?]' \
                     OR setting ~ '^postgres.*[?&]dbname=[^&]' \
                 FROM pg_catalog.pg_settings WHERE name = 'primary_conninfo'), \
-            current_setting('wal_level')";
+            current_setting('wal_level'), EXISTS (SELECT FROM pg_catalog.pg_stat_wal_receiver)";
     const COPY: &str = "\
         SELECT coalesce((to_jsonb(s)->>'synced')::bool, false), temporary, \
             to_jsonb(s)->>'invalidation_reason' \
@@ -236,6 +238,7 @@ async fn standby(client: &Client, slot: &str) -> Result<StandbyFacts, ControlErr
     Ok(StandbyFacts {
         endpoint: endpoint.unwrap_or_default(),
         syncs_slots: get(&row, 0)?,
+        receives: get(&row, 5)?,
         feedback: get(&row, 1)?,
         slot_name: get(&row, 2)?,
         names_database: get(&row, 3)?,

@@ -36,9 +36,23 @@ pub struct Requirements {
     pub messages: bool,
     /// Whether publication and slot are created when missing.
     pub create: bool,
-    /// Whether a slot that is made follows a failover, where the server can do that.
-    pub failover: bool,
+    /// What a slot that is made is.
+    pub new_slot: NewSlot,
 }
+
+/// What a slot is made as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewSlot {
+    /// The server's own.
+    Plain,
+    /// It follows a failover, where the server can do that.
+    Failover,
+    /// It is made on a standby, which then is streamed from, and is that standby's own.
+    OfStandby,
+}
+
+/// The first server version that decodes its log while it is in recovery.
+pub(super) const STANDBY_STREAMS_SINCE: i32 = 160_000;
 
 /// The first server version with slots that follow a failover.
 pub const FAILOVER_SLOTS_SINCE: i32 = 170_000;
@@ -46,7 +60,7 @@ pub const FAILOVER_SLOTS_SINCE: i32 = 170_000;
 impl Requirements {
     /// Whether a slot that is made on that server is one that standbys copy.
     pub const fn makes_failover_slot(&self, server: &ServerFacts) -> bool {
-        self.failover && server.version_num >= FAILOVER_SLOTS_SINCE
+        matches!(self.new_slot, NewSlot::Failover) && server.version_num >= FAILOVER_SLOTS_SINCE
     }
 }
 

@@ -30,6 +30,7 @@ mod setup;
 mod slot;
 mod slot_sample;
 mod source_identity;
+mod standby;
 mod traced_rows;
 mod unique_columns;
 
@@ -48,8 +49,8 @@ pub use health::{
     limit_waits, table_locks,
 };
 pub use inspect::{
-    FAILOVER_SLOTS_SINCE, Inspection, Others, PartFacts, PublicationFacts, Published, Requirements,
-    ServerFacts, TableFacts, inspect, server,
+    FAILOVER_SLOTS_SINCE, Inspection, NewSlot, Others, PartFacts, PublicationFacts, Published,
+    Requirements, ServerFacts, TableFacts, inspect, server,
 };
 pub use newest_rows::{NewestRows, newest_rows};
 pub use outbox_table::{DAYS_AHEAD, OutboxPartitions};
@@ -62,5 +63,6 @@ pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
 pub use slot::{SlotFacts, slot};
 pub use slot_sample::{SlotSample, current_flush_lsn, held_sample, sample, slot_columns};
 pub use source_identity::Known;
+pub use standby::StandbyError;
 pub use traced_rows::{RowSearch, TracedRow, TracedRows, rows_with_ids};
 pub use unique_columns::{is_number, unique_columns};

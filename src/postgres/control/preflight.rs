@@ -12,6 +12,7 @@ use super::hint_text::create_publication;
 use super::inspect::{Inspection, Requirements, ServerFacts, inspect};
 use super::requirements_check::SourceWarning;
 use super::source_identity::Known;
+use super::standby::StandbyError;
 use crate::wal::quote::{identifier, literal};
 use crate::wal::{Class, WalError};
 use postrider_core::lsn::Lsn;
@@ -77,12 +78,14 @@ async fn fit(
     if !wanted.create {
         return Err(first);
     }
-    if inspection.server.in_recovery {
-        let object = match first {
-            ControlError::PublicationMissing { publication, .. } => publication,
-            _ => wanted.slot.clone(),
-        };
-        return Err(ControlError::ReadOnly { object });
+    if let (true, ControlError::PublicationMissing { publication, .. }) =
+        (inspection.server.in_recovery, &first)
+    {
+        let (object, wanted) = (publication.clone(), wanted.wants_standby());
+        return Err(StandbyError::ReadOnly { object, wanted }.into());
+    }
+    if let Some(refusal) = wanted.refuses_slot_on(&inspection.server) {
+        return Err(refusal.into());
     }
     if inspection.publication.is_none() {
         create_missing_publication(client, wanted, &inspection.server).await?;
@@ -153,6 +156,9 @@ pub(super) async fn create_missing_slot(
     client.run(DOING, client.sql().batch_execute("SET statement_timeout = 0")).await?;
     let created = match created {
         Ok(row) => return Ok(Some(super::inspect::known(&row, 0)?)),
+        Err(error) if code(&error) == Some("57014") && server.in_recovery => {
+            Err(StandbyError::AwaitsSnapshot { slot: slot.to_owned() }.into())
+        }
         Err(error) if code(&error) == Some("57014") => Err(slot_blocked(client, slot).await?),
         Err(error) if code(&error) == Some("53400") => {
             Err(ControlError::NoFreeSlot { slot: slot.to_owned() })

@@ -6,14 +6,14 @@
 
 use super::error::ControlError;
 use super::hint_text::{UNLOGGED_PART, qualified};
-use super::inspect::{Inspection, PublicationFacts, Published, Requirements, TableFacts};
+use super::inspect::{
+    Inspection, PublicationFacts, Published, Requirements, STANDBY_STREAMS_SINCE, TableFacts,
+};
 use super::slot::SlotFacts;
 use postrider_core::outbox::{TableName, Wanted};
 
 /// The first server version whose pgoutput sends logical messages.
 const MESSAGES_SINCE: i32 = 140_000;
-/// The first server version that decodes its log while it is in recovery.
-const STANDBY_STREAMS_SINCE: i32 = 160_000;
 /// The first server version whose publications have generated columns, and say so.
 const GENERATED_SINCE: i32 = 180_000;
 

@@ -12,9 +12,10 @@ use super::connect::Client;
 use super::error::ControlError;
 use super::existing_rows::{RowsBefore, rows_before};
 use super::hint_text::{create_publication, qualified};
-use super::inspect::{FAILOVER_SLOTS_SINCE, Inspection, Requirements, inspect};
+use super::inspect::{FAILOVER_SLOTS_SINCE, Inspection, NewSlot, Requirements, inspect};
 use super::outbox_table::{OutboxPartitions, outbox_table};
 use super::preflight::{FAILOVER_ARGUMENT, create_missing_publication, create_missing_slot};
+use super::standby::StandbyError;
 use crate::wal::Class;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::lsn::Lsn;
@@ -200,15 +201,24 @@ impl SetupPlan {
             _ => false,
         };
         let refusals = now.refusals(&self.wanted);
-        let is_complete = refusals
-            .iter()
-            .all(|refusal| matches!(refusal, ControlError::RoleMayNotReplicate { .. }));
+        let refused = (now.slot.is_none() && !self.choices.without_slot)
+            .then(|| self.wanted.refuses_slot_on(&now.server))
+            .flatten();
+        let is_complete = refusals.iter().all(|refusal| match refusal {
+            ControlError::RoleMayNotReplicate { .. } => true,
+            ControlError::SlotMissing { .. } => self.choices.without_slot || refused.is_none(),
+            _ => false,
+        });
         if let Some(refusal) = refusals.into_iter().find(|refusal| !mendable(refusal)) {
             return Some(refusal);
         }
+        if let Some(refusal @ StandbyError::NoStandby { .. }) = refused {
+            return Some(refusal.into());
+        }
         let object = || self.wanted.publication.clone();
-        (now.server.in_recovery && !is_complete)
-            .then(|| ControlError::ReadOnly { object: object() })
+        (now.server.in_recovery && !is_complete).then(|| {
+            StandbyError::ReadOnly { object: object(), wanted: self.wanted.wants_standby() }.into()
+        })
     }
 
     /// Tables that exist, and are not partitioned as those are that would be made.
@@ -405,7 +415,7 @@ fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
         ))
     };
     let plain = create("");
-    let made = if wanted.failover {
+    let made = if wanted.new_slot == NewSlot::Failover {
         format!(
             "CASE WHEN pg_catalog.current_setting('server_version_num')::int >= {FAILOVER_SLOTS_SINCE}\n        \
              THEN {}\n        ELSE {plain} END",
@@ -435,7 +445,7 @@ mod tests {
             columns: Vec::new(),
             messages: false,
             create: false,
-            failover: true,
+            new_slot: NewSlot::Failover,
         };
         SetupPlan::new(wanted, SetupChoices { existing_tables: owned, ..SetupChoices::default() })
     }

@@ -99,7 +99,7 @@ impl Known {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{PublicationFacts, Published, ServerFacts, SlotFacts, TableFacts};
+    use super::super::{NewSlot, PublicationFacts, Published, ServerFacts, SlotFacts, TableFacts};
     use super::*;
     use crate::wal::Class;
     use postrider_core::outbox::TableName;
@@ -112,7 +112,7 @@ mod tests {
             columns: Vec::new(),
             messages: false,
             create: true,
-            failover: true,
+            new_slot: NewSlot::Failover,
         }
     }
 

@@ -56,7 +56,8 @@ impl Found {
     /// Whether a slot that is made here is one that standbys copy.
     pub(super) fn makes_failover_slot(&self) -> bool {
         let version = self.inspection.server.version_num;
-        self.plan.config.source.failover && version >= FAILOVER_SLOTS_SINCE
+        let source = &self.plan.config.source;
+        source.failover && !source.standby && version >= FAILOVER_SLOTS_SINCE
     }
 }
 

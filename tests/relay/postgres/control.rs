@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postrider::control::{
-    self, Client, ControlError, Inspection, Requirements, SetupChoices, SetupPlan, preflight,
-    sample,
+    self, Client, ControlError, Inspection, NewSlot, Requirements, SetupChoices, SetupPlan,
+    preflight, sample,
 };
 use postrider::libpq::ConnectInfo;
 use postrider::outbox::{TableName, Wanted};
@@ -38,7 +38,7 @@ fn wanted(slot: &str, create: bool) -> Requirements {
         columns: ["id", "aggregate_id", "event_type", "payload"].map(Wanted::required).to_vec(),
         messages: false,
         create,
-        failover: true,
+        new_slot: NewSlot::Failover,
     }
 }
 

@@ -19,4 +19,5 @@ mod rotation;
 mod server;
 mod severed;
 mod silence;
+mod standby;
 mod stream;

@@ -115,6 +115,11 @@ impl FailoverFacts {
                 )),
             ));
         }
+        if !self.has_primary {
+            for standby in &self.standbys {
+                judge_source(standby, &mut findings);
+            }
+        }
         if !self.has_standby() {
             return findings;
         }
@@ -309,6 +314,29 @@ fn slot_name_fix() -> FailoverFix {
 
 fn feedback_fix() -> FailoverFix {
     FailoverFix::Standby { sql: set("hot_standby_feedback", "on"), restart: false }
+}
+
+/// What loses a slot of the standby's own, which the relay streams from.
+fn judge_source(standby: &StandbyFacts, findings: &mut Vec<FailoverFinding>) {
+    let endpoint = &standby.endpoint;
+    // One that replays an archive, or nothing, has no primary that would hear of it.
+    if !standby.receives || standby.copy.as_ref().is_none_or(|slot| slot.synced) {
+        return;
+    }
+    let mut add = |about, what: &str, fix| {
+        let what = format!(
+            "standby {endpoint}: {what}: the primary removes rows of its catalogs that are still needed to decode, and \
+             the slot that the relay streams from is lost"
+        );
+        findings.push(FailoverFinding::new(about, what, fix));
+    };
+    if !standby.feedback {
+        add(FailoverAbout::Feedback, "hot_standby_feedback is off", feedback_fix());
+    }
+    if standby.slot_name.is_empty() {
+        let what = "primary_slot_name is empty, so that its feedback is forgotten while it is not connected";
+        add(FailoverAbout::StandbySlot, what, slot_name_fix());
+    }
 }
 
 /// Takes away the reason; the standby then drops the copy and makes it anew.

@@ -22,6 +22,7 @@ fn sound() -> FailoverFacts {
         standbys: vec![StandbyFacts {
             endpoint: "b:5432".to_owned(),
             syncs_slots: true,
+            receives: true,
             feedback: true,
             slot_name: "b".to_owned(),
             names_database: Some(true),
@@ -66,7 +67,13 @@ fn a_pair_as_it_should_be_has_no_finding() {
     let mut read = sound();
     (read.has_primary, read.follows, read.standbys[0].syncs_slots) = (false, None, false);
     (read.awaited, read.streaming) = (Vec::new(), Vec::new());
+    read.standbys[0].copy.as_mut().unwrap().synced = false;
     assert_eq!(read.findings(), []);
+    (read.standbys[0].feedback, read.standbys[0].slot_name) = (false, String::new());
+    let findings = read.findings();
+    let fixes: Vec<_> = findings.iter().map(|finding| finding.fix.text()).collect();
+    assert!(fixes[0].contains("hot_standby_feedback = on"), "{fixes:?}");
+    assert!(fixes[1].contains("SET primary_slot_name"), "{fixes:?}");
     // Not seen by the role.
     let mut hidden = sound();
     hidden.standbys[0].names_database = None;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::control::inspect::{Others, PartFacts, PublicationFacts, Published, ServerFacts};
+use crate::control::inspect::{
+    NewSlot, Others, PartFacts, PublicationFacts, Published, ServerFacts,
+};
 use postrider_core::lsn::Lsn;
 
 fn wanted() -> Requirements {
@@ -18,7 +20,7 @@ fn wanted() -> Requirements {
         ],
         messages: false,
         create: false,
-        failover: true,
+        new_slot: NewSlot::Failover,
     }
 }
 

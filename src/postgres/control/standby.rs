@@ -1,0 +1,88 @@
+//! Why a slot cannot be made where a standby is concerned, and where one may be made.
+//!
+//! Input: [`Requirements`] and what is known of the server. Output: a [`StandbyError`], with its remedy, or nothing.
+//! Invariant: nothing but a slot is made on a standby, and that only where it is asked for (`source.standby`): a list
+//! of hosts may lead to a standby unintended, whose slot would keep the primary's from being copied to it.
+
+use super::inspect::{NewSlot, Requirements, STANDBY_STREAMS_SINCE, ServerFacts};
+use crate::wal::Class;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StandbyError {
+    /// Publications must be created on the primary, and slots too unless the standby's own is asked for.
+    #[error("the server is a standby and cannot create `{object}`")]
+    ReadOnly {
+        /// What should have been created.
+        object: String,
+        /// Whether the slot is to be one of a standby.
+        wanted: bool,
+    },
+    /// The slot is to be one of a standby.
+    #[error("the server is no standby, and `source.standby` has slot `{slot}` made on one")]
+    NoStandby {
+        /// The slot.
+        slot: String,
+    },
+    /// A standby begins to decode where the primary has written which transactions are open.
+    #[error(
+        "replication slot `{slot}` is not made yet: the standby waits until the primary writes into the WAL \
+         which transactions are open, and these have ended"
+    )]
+    AwaitsSnapshot {
+        /// The slot.
+        slot: String,
+    },
+}
+
+impl StandbyError {
+    /// What it means for the relay.
+    pub(super) const fn class(&self) -> Class {
+        match self {
+            Self::AwaitsSnapshot { .. } => Class::Transient,
+            Self::ReadOnly { .. } | Self::NoStandby { .. } => Class::Configuration,
+        }
+    }
+
+    /// The exact remedy.
+    pub(super) fn hint(&self) -> String {
+        let hint = match self {
+            Self::ReadOnly { wanted: true, .. } => {
+                "only the slot is made on a standby, from PostgreSQL 16 on: at the primary `postrider setup --no-slot` \
+                 makes the rest, which comes to the standby by itself; then run this again"
+            }
+            Self::ReadOnly { wanted: false, .. } => {
+                "connect to the primary: add target_session_attrs=primary; to stream from this standby by a slot of its \
+                 own (PostgreSQL 16 and later): source.standby = true"
+            }
+            Self::NoStandby { .. } => {
+                "name the standby alone in source.url; or set source.standby = false to have the slot on the primary; \
+                 if this was the standby and was promoted, and its slot is gone: `postrider repair`"
+            }
+            Self::AwaitsSnapshot { .. } => {
+                "at the primary, while this runs again: SELECT pg_log_standby_snapshot(); which an idle primary does \
+                 not do by itself; and end the write transactions there that stay open"
+            }
+        };
+        hint.to_owned()
+    }
+}
+
+impl Requirements {
+    /// Whether the slot is to be one of a standby.
+    pub(super) fn wants_standby(&self) -> bool {
+        self.new_slot == NewSlot::OfStandby
+    }
+
+    /// Why the slot cannot be made on this server; `None` where it can.
+    pub(super) fn refuses_slot_on(&self, server: &ServerFacts) -> Option<StandbyError> {
+        let slot = || self.slot.clone();
+        let can_stream = server.version_num >= STANDBY_STREAMS_SINCE;
+        match (server.in_recovery, self.wants_standby()) {
+            (true, true) if can_stream => None,
+            (true, wanted) => Some(StandbyError::ReadOnly { object: slot(), wanted }),
+            (false, true) => Some(StandbyError::NoStandby { slot: slot() }),
+            (false, false) => None,
+        }
+    }
+}
