@@ -15,6 +15,8 @@ const LOOKS: u32 = 2;
 pub(super) struct AwaitedStandbys {
     /// Looks in a row at which one was away.
     away: u32,
+    /// Whether the log has a line of it.
+    is_told: bool,
 }
 
 impl AwaitedStandbys {
@@ -24,21 +26,24 @@ impl AwaitedStandbys {
         let Ok(waits) = control::waits_for_standby(client, slot).await else {
             return self.away >= LOOKS;
         };
-        let told = self.away >= LOOKS;
         self.away = if waits { self.away.saturating_add(1) } else { 0 };
-        match (told, self.away >= LOOKS) {
-            (false, true) => tell(client, slot).await,
-            (true, false) => tracing::info!("no standby is waited for any more; going on"),
-            _ => {}
+        if self.away >= LOOKS && !self.is_told {
+            self.is_told = tell(client, slot).await;
+        }
+        if self.away == 0 && std::mem::take(&mut self.is_told) {
+            tracing::info!("no standby is waited for any more; going on");
         }
         self.away >= LOOKS
     }
 }
 
-async fn tell(client: &Client, slot: &str) {
-    let Ok(facts) = control::failover_of_server(client, slot).await else { return };
-    let findings = facts.findings().into_iter();
-    for finding in findings.filter(|finding| finding.about == FailoverAbout::Awaited) {
+/// Whether there was anything to tell: the question may fail, and the standby be back meanwhile.
+async fn tell(client: &Client, slot: &str) -> bool {
+    let Ok(facts) = control::failover_of_server(client, slot).await else { return false };
+    let mut findings = facts.findings();
+    findings.retain(|finding| finding.about == FailoverAbout::Awaited);
+    for finding in &findings {
         tracing::warn!(help = finding.fix.text(), "{}", finding.what);
     }
+    !findings.is_empty()
 }
