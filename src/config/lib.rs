@@ -206,6 +206,7 @@ pub fn load_streams(inputs: &Inputs, review: Review<'_>) -> Result<Vec<Loaded>, 
     }
     mistakes.extend(streams::mistakes(&streams));
     let chosen = streams::choose(&streams, inputs.only.as_deref());
+    mistakes.extend(chosen.iter().flat_map(|chosen| streams::overridden(chosen, &above)));
     let settings: Vec<_> = match &chosen {
         Ok(chosen) if streams.is_empty() || chosen.is_empty() => {
             top.extend(above);

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::layer::{Layer, Setting};
 use super::mistake::{ConfigError, Mistake, MistakeKind, SourcePosition, Span};
 use super::rule_options::is_rules;
-use super::values::SourceMode;
+use super::values::{Delivery, SourceMode};
 use super::{Config, Loaded, Settings};
 
 /// The array of tables.
@@ -43,6 +43,38 @@ impl StreamTable {
         let all = kept.chain(own).chain(above);
         all.map(|(key, setting)| (key.clone(), setting.clone())).collect()
     }
+}
+
+/// What tells one stream from another: the same for all of them, each row would be sent once for each.
+const OF_EACH: [&str; 4] = ["source.url", "source.slot", "source.publication", "source.tables"];
+
+/// Settings from outside the file that would go over what streams of it say, though they are what tells them apart. A flag
+/// is for whoever runs one stream by hand.
+pub(super) fn overridden(chosen: &[&StreamTable], above: &Settings) -> Vec<Mistake> {
+    let is_flag = |setting: &Setting| match setting.place() {
+        SourcePosition::Named(name) => name.starts_with("--"),
+        SourcePosition::File(_) | SourcePosition::Nowhere => false,
+    };
+    let mut all = Vec::new();
+    for key in OF_EACH {
+        let Some(setting) = above.get(key) else { continue };
+        let own = |stream: &&&StreamTable| stream.layer.settings.contains_key(key);
+        let Some(stream) = chosen.iter().find(own) else { continue };
+        if is_flag(setting) && chosen.len() == 1 {
+            continue;
+        }
+        let reason = format!(
+            "goes over that of the stream `{}`, and would be the same for every stream",
+            stream.name
+        );
+        let kind = MistakeKind::Invalid { key: key.to_owned(), reason };
+        let help = Some(
+            "leave it to the file: a default for all may stand above the first [[stream]]"
+                .to_owned(),
+        );
+        all.push(Mistake { kind, place: setting.place(), help });
+    }
+    all
 }
 
 /// A name that can be a label, a part of a URL and a word of a command; or what is wrong with it.
@@ -162,6 +194,20 @@ fn clash(one: &Config, other: &Config) -> Option<Clash> {
     }
     let brokers: BTreeSet<&String> = one.kafka.brokers.iter().collect();
     let same_brokers = other.kafka.brokers.iter().any(|broker| brokers.contains(broker));
+    let has_progress = |config: &Config| {
+        config.kafka.delivery == Delivery::ExactlyOnce || config.progress.at_least_once
+    };
+    if same_brokers && has_progress(one) && has_progress(other) {
+        let (topic, others) = (&one.progress.topic, &other.progress.topic);
+        if topic == others {
+            return Some(Clash {
+                key: "progress.topic",
+                what: format!("both keep their progress in `{topic}`"),
+                help: "give each stream a slot name or a progress.topic of its own: a transaction that one leaves open \
+                       keeps the other from reading where it was",
+            });
+        }
+    }
     let keeps = |config: &Config, topic: &str| config.progress.topic == topic;
     let mixed = keeps(one, &other.dead_letters.topic) || keeps(other, &one.dead_letters.topic);
     (same_brokers && mixed).then(|| Clash {

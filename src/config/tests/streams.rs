@@ -108,3 +108,45 @@ fn what_is_wrong_at_the_top_level_is_told_once() {
     let found = mistakes(&TWO.replace("shop\"\n[kafka]", "shop?sslmod=x\"\n[kafka]"));
     assert_eq!(found.len(), 1, "{found:?}");
 }
+
+#[test]
+fn a_variable_that_would_make_all_streams_one_is_refused() {
+    let url = ("POSTRIDER_SOURCE__URL".to_owned(), "postgres://app@db-c/shop".to_owned());
+    let with = |only: Option<&str>, set: &[&str]| {
+        let mut inputs = inputs(TWO, only);
+        inputs.set = set.iter().map(|&set| set.to_owned()).collect();
+        inputs
+    };
+    for only in [None, Some("two")] {
+        let mut inputs = with(only, &[]);
+        inputs.variables.push(url.clone());
+        let Err(ConfigError::Mistakes(found)) = load_streams(&inputs, &|_| Vec::new()) else {
+            panic!("accepted")
+        };
+        assert_eq!(found.len(), 1, "{found:?}");
+        let told = found[0].to_string();
+        assert!(told.contains("POSTRIDER_SOURCE__URL") && told.contains("`two`"), "{told}");
+    }
+    let slot = ["source.url=postgres://app@db-c/shop"];
+    assert!(load_streams(&with(None, &slot), &|_| Vec::new()).is_err());
+    // Whoever runs one by hand may; and one that leaves it to the top level has it from anywhere.
+    assert!(load_streams(&with(Some("two"), &slot), &|_| Vec::new()).is_ok());
+    let mut inputs = with(Some("one"), &[]);
+    inputs.variables.push(url);
+    assert!(load_streams(&inputs, &|_| Vec::new()).is_ok());
+}
+
+#[test]
+fn streams_that_would_share_a_topic_of_progress_are_refused() {
+    let text = "[source]\nslot = \"s\"\n[kafka]\nbrokers = [\"k:9092\"]\n\
+        [[stream]]\nname = \"one\"\nsource.url = \"postgres://app@db-a/shop\"\n\
+        [[stream]]\nname = \"two\"\nsource.url = \"postgres://app@db-b/shop\"\n";
+    assert!(streams(text).is_ok(), "no progress is kept");
+    let text = text.replace("[kafka]", "[kafka]\ndelivery = \"exactly_once\"");
+    let found = mistakes(&text);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].to_string().contains("postrider.progress.s"), "{found:?}");
+    assert!(
+        streams(&text.replace("name = \"two\"", "name = \"two\"\nsource.slot = \"t\"")).is_ok()
+    );
+}
