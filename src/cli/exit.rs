@@ -48,6 +48,15 @@ impl ExitCode {
         self as u8
     }
 
+    /// Whether a start would end as this one did until a human has looked. A service manager is told not to start a relay
+    /// again that ended so (`RestartPreventExitStatus` of docker/package/postrider.service).
+    pub const fn needs_human(self) -> bool {
+        matches!(
+            self,
+            Self::Usage | Self::Poison | Self::Position | Self::Permission | Self::Config
+        )
+    }
+
     /// The code of that number, as the crates' errors give it.
     pub fn of_number(number: u8) -> Self {
         let known = Self::ALL.iter().find(|(code, _)| code.number() == number);
@@ -65,6 +74,15 @@ impl From<ExitCode> for std::process::ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_needs_a_human_is_not_started_again_by_the_unit() {
+        let unit = include_str!("../../docker/package/postrider.service");
+        let needs_human = ExitCode::ALL.iter().filter(|(code, _)| code.needs_human());
+        let numbers: Vec<String> = needs_human.map(|(code, _)| code.number().to_string()).collect();
+        let line = format!("\nRestartPreventExitStatus={}\n", numbers.join(" "));
+        assert!(unit.contains(&line), "{line}");
+    }
 
     #[test]
     fn numbers_are_the_documented_ones() {

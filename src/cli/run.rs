@@ -112,6 +112,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
             source,
             streams: vec![InEffect::new(loaded, stop.clone(), telemetry.clone())],
             notice: manager.as_ref().map(Systemd::reload_notice),
+            told: Vec::new(),
         };
         let begin = || Operation::begin(reloader, &stop, None);
         let operation = is_endless.then(begin).transpose()?;

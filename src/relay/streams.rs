@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::stop::StopSignal;
-use crate::telemetry::{Check, Health, RelayState, Role, Telemetry, liveness, readiness};
+use crate::telemetry::{Check, Health, RelayState, Role, Telemetry, View, liveness, readiness};
 
 /// Streams whose causes are told in one line; the others are counted.
 const NAMED_MAX: usize = 10;
@@ -75,7 +75,7 @@ impl Streams {
 
     /// Whether every loop still turns.
     pub fn liveness(&self) -> StreamsHealth {
-        self.health("loop", |telemetry| liveness(&telemetry.view()))
+        self.health("loop", |telemetry| liveness_of(&telemetry.view()))
     }
 
     /// Whether each delivers, or would take over.
@@ -144,6 +144,16 @@ impl Streams {
     }
 }
 
+/// One that has failed has no loop; a restart of the process would not help it, and end the others.
+fn liveness_of(view: &View) -> Health {
+    let health = liveness(view);
+    if view.snapshot.state != RelayState::Failed {
+        return health;
+    }
+    let detail = "this stream has failed, and has none".to_owned();
+    Health { ok: true, checks: vec![Check { name: "loop", ok: true, detail }], ..health }
+}
+
 /// The value of `stream=` in a query.
 pub(crate) fn stream_of(query: Option<&str>) -> Option<&str> {
     query.unwrap_or_default().split('&').find_map(|part| part.strip_prefix("stream="))
@@ -184,7 +194,7 @@ mod tests {
         let detail = &health.whole.checks[0].detail;
         assert_eq!(detail, "1 of 2 streams are well; `b`: failed: the slot is lost");
         assert!(health.streams[0].health.ok && !health.streams[1].health.ok);
-        assert!(one.liveness().whole.ok, "it is none of the loop's business");
+        assert!(one.liveness().whole.ok);
         assert!(one.page().contains("b: failed, not ready"), "{}", one.page());
     }
 

@@ -71,6 +71,8 @@ pub(super) struct Reloader {
     pub(super) streams: Vec<InEffect>,
     /// Who waits for the end of a reload, if anybody does.
     pub(super) notice: Option<ReloadNotice>,
+    /// Streams that are new in the file or gone, of which it was said that this takes a restart.
+    pub(super) told: Vec<String>,
 }
 
 /// One stream, or the relay, and what is in effect of its configuration.
@@ -105,10 +107,15 @@ impl Reloader {
         let is_there =
             |loaded: &&Loaded| self.streams.iter().any(|one| one.loaded.stream == loaded.stream);
         let fresh = next.iter().filter(|loaded| !is_there(loaded));
+        let fresh: Vec<_> = fresh.filter_map(|one| one.stream.as_deref().map(in_file)).collect();
+        let is_gone = |one: &&InEffect| next.iter().all(|next| next.stream != one.loaded.stream);
+        let gone = self.streams.iter().filter(is_gone);
+        let gone = gone.filter_map(|one| one.loaded.stream.as_deref().map(in_file));
+        self.tell_of(fresh.iter().cloned().chain(gone).collect());
         let mut whole = ReloadReport {
             outcome: ReloadOutcome::Unchanged,
             changed: Vec::new(),
-            takes_restart: fresh.filter_map(|one| one.stream.as_deref().map(in_file)).collect(),
+            takes_restart: fresh,
             errors: Vec::new(),
         };
         let mut again = false;
@@ -121,6 +128,18 @@ impl Reloader {
             add(&mut whole, report, name.as_deref());
         }
         (whole, again)
+    }
+
+    /// Says once which streams are new in the file, or gone from it.
+    fn tell_of(&mut self, streams: Vec<String>) {
+        if !streams.is_empty() && streams != self.told {
+            tracing::warn!(
+                options = streams.join(", "),
+                help = "restart the relay to apply them",
+                "streams were added to the file or removed from it, which needs a restart"
+            );
+        }
+        self.told = streams;
     }
 
     /// The file that is in effect.

@@ -2,8 +2,10 @@
 //! server, one log and one control plane for all.
 //!
 //! Input: the configuration of each stream. Output: delivered records; at the end the exit code of the first stream, in the
-//! order of the file, that has failed, or 0. Invariant: a stream that fails stops no other one. It is begun anew after a pause
-//! of ten times its `retry.max`, as a service manager would start a relay again; the process ends once no stream runs.
+//! order of the file, that has failed, or 0; one that a service manager restarts goes before one that needs a human.
+//! Invariant: a stream that fails stops no other one. One that failed for something that may pass is begun anew after a pause
+//! of ten times its `retry.max`, as a service manager would start a relay again; one that needs a human stays failed until the
+//! process is started again: what a run has refused, the next one may not know any more. The process ends once no stream runs.
 
 use std::time::{Duration, Instant};
 
@@ -38,10 +40,10 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// What a stream does.
 enum State {
     Runs,
-    /// It has failed, and is begun anew then.
+    /// It has failed, and is begun anew then; never, if a human is needed.
     Waits {
         failure: CommandFailure,
-        until: Instant,
+        until: Option<Instant>,
     },
     Ended(Result<Summary, CommandFailure>),
 }
@@ -90,6 +92,7 @@ pub(super) fn run(
         source,
         streams: in_effect.collect(),
         notice: manager.as_ref().map(Systemd::reload_notice),
+        told: Vec::new(),
     };
     let is_endless = !args.once;
     let runs = Runs { streams, running: JoinSet::new(), is_endless, stop: stop.clone() };
@@ -141,7 +144,7 @@ impl Stream {
         let telemetry = &self.handle.telemetry;
         let snapshot = telemetry.view().snapshot.as_ref().clone();
         let what = failure.findings.first().map(|finding| finding.what.as_str().into());
-        let last_failure = snapshot.last_failure.clone().or(what);
+        let last_failure = what.or_else(|| snapshot.last_failure.clone());
         let state = RelayState::Failed;
         telemetry.publish(Snapshot { state, holds_slot: false, last_failure, ..snapshot });
     }
@@ -195,9 +198,13 @@ impl Runs {
                     tracing::error!(code, why, help, "this stream has failed: {what}");
                 }
                 if self.is_endless && goes_on {
-                    let pause_text = format_duration(pause);
-                    tracing::info!("the other streams go on; this one begins anew in {pause_text}");
-                    State::Waits { failure, until: Instant::now() + pause }
+                    let until = (!failure.exit.needs_human()).then(|| Instant::now() + pause);
+                    let then = match until {
+                        Some(_) => format!("begins anew in {}", format_duration(pause)),
+                        None => "stays so until the process is started again".to_owned(),
+                    };
+                    tracing::info!("the other streams go on; this one {then}");
+                    State::Waits { failure, until }
                 } else {
                     State::Ended(Err(failure))
                 }
@@ -205,14 +212,13 @@ impl Runs {
         };
     }
 
-    /// Begins those whose pause is over. The others are alive: their loop has nothing to do.
+    /// Begins those whose pause is over.
     fn look_at_waiting(&mut self) {
         let stops = self.stops();
         for number in 0..self.streams.len() {
             let Some(one) = self.streams.get(number) else { continue };
             let State::Waits { until, .. } = &one.state else { continue };
-            one.handle.telemetry.tick();
-            if !stops && Instant::now() >= *until {
+            if !stops && until.is_some_and(|until| Instant::now() >= until) {
                 self.begin(number);
             }
         }
@@ -233,32 +239,38 @@ fn share_traces(streams: &mut [Stream]) -> Option<postrider_relay::telemetry::Tr
     export
 }
 
-/// What has become of each. The process ends with the first failure.
+/// What has become of each. The process ends with the first failure that a service manager would restart, so that it does, or
+/// the first of all.
 fn conclude(
     (args, context): (&RunArgs, &Context),
     streams: Vec<Stream>,
 ) -> Result<ExitCode, CommandFailure> {
-    let mut failed: Option<CommandFailure> = None;
+    let (mut failures, mut summaries) = (Vec::new(), Vec::new());
     for Stream { handle, state, .. } in streams {
-        let name = handle.name.as_str();
-        let result = match state {
-            State::Ended(result) => result,
-            State::Waits { failure, .. } => Err(failure),
-            State::Runs => Err(RelayError::Thread.into()),
-        };
-        match result {
-            Ok(summary) => {
-                let _of_stream = logs::span_of(Some(name)).entered();
-                finish(args, context, (Some(name), &summary))?;
+        match state {
+            State::Ended(Ok(summary)) => summaries.push((handle.name, summary)),
+            State::Ended(Err(failure)) | State::Waits { failure, .. } => {
+                failures.push((handle.name, failure));
             }
-            Err(failure) => {
-                let whole = failed.get_or_insert_with(|| CommandFailure::silent(failure.exit));
-                for mut finding in failure.findings {
-                    finding.what = format!("stream `{name}`: {}", finding.what);
-                    whole.findings.push(finding);
-                }
-            }
+            State::Runs => failures.push((handle.name, RelayError::Thread.into())),
         }
     }
-    failed.map_or(Ok(ExitCode::Ok), Err)
+    for (name, summary) in &summaries {
+        let _of_stream = logs::span_of(Some(name)).entered();
+        let printed = finish(args, context, (Some(name), summary));
+        // A reader that is gone hides no failure.
+        if failures.is_empty() {
+            printed?;
+        }
+    }
+    let exits = failures.iter().map(|(_, failure)| failure.exit);
+    let Some(exit) = exits.min_by_key(|exit| exit.needs_human()) else { return Ok(ExitCode::Ok) };
+    let mut whole = CommandFailure::silent(exit);
+    for (name, failure) in failures {
+        for mut finding in failure.findings {
+            finding.what = format!("stream `{name}`: {}", finding.what);
+            whole.findings.push(finding);
+        }
+    }
+    Err(whole)
 }
