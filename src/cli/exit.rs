@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn what_needs_a_human_is_not_started_again_by_the_unit() {
-        let unit = include_str!("../../docker/package/postrider.service");
+        let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docker/package/postrider.service");
+        let unit = std::fs::read_to_string(unit).unwrap();
         let needs_human = ExitCode::ALL.iter().filter(|(code, _)| code.needs_human());
         let numbers: Vec<String> = needs_human.map(|(code, _)| code.number().to_string()).collect();
         let line = format!("\nRestartPreventExitStatus={}\n", numbers.join(" "));
