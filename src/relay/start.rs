@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use crate::blocking::of_stream;
 use crate::clock::Clock;
 use crate::coalescing;
 use crate::error::RelayError;
@@ -220,8 +221,7 @@ pub(super) fn meanwhile<T: Send>(
 ) -> T {
     std::thread::scope(|scope| {
         let (done, finished) = sync_channel(1);
-        let span = tracing::Span::current();
-        let working = scope.spawn(move || span.in_scope(|| done.send(work())));
+        let working = scope.spawn(of_stream(move || done.send(work())));
         loop {
             match finished.recv_timeout(heartbeat) {
                 Ok(result) => return result,
