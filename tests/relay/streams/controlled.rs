@@ -47,7 +47,7 @@ fn one_stream_is_paused_or_rerouted_and_the_others_go_on() {
     second.wait_for_records(5);
     let status = start(&relay, &desk.file(), &["status", "--only", "first"]);
     let status = status.outcome();
-    assert!(status.status.success() && status.stdout.contains(&first.slot()), "{status:?}");
+    assert!(status.status.success() && status.stdout.contains(first.slot()), "{status:?}");
 
     // Rules of one stream are new; the other goes by its own as before.
     let to = second.topic("B");
