@@ -208,11 +208,13 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
     let (mark, timeline) = (progress.mark, progress.lineage.timeline);
     let slot = || now.lineage.slot.clone();
     let delivered = furthest(mark);
+    // Of a standby that starts anew even the timeline may be an earlier one until it has replayed again what it had.
+    let may_replay = progress.lineage.standby || timeline >= now.lineage.timeline;
+    if now.server < delivered && now.lineage.standby && may_replay {
+        let server = now.server;
+        return Err(GateError::StandbyBehind { slot: slot(), server, delivered });
+    }
     if timeline == now.lineage.timeline {
-        if now.server < delivered && now.lineage.standby {
-            let server = now.server;
-            return Err(GateError::StandbyBehind { slot: slot(), server, delivered });
-        }
         if now.server < delivered {
             return Err(GateError::Restored { slot: slot(), server: now.server, delivered });
         }
@@ -229,11 +231,15 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
     if delivered <= end {
         return Ok((Mark { last, ..mark }, None));
     }
-    // A standby that is promoted goes on streaming, and its relay hears of the new timeline a little
-    // later: what lies beyond the end of the old one may be of the new one. The log itself tells, for
-    // the last commit must be found in it; another standby that was promoted does not have it.
-    if progress.lineage.standby && mark.last.is_some() && delivered <= now.server {
-        return Ok((mark, None));
+    if progress.lineage.standby {
+        // A standby goes on streaming when it is promoted, or follows another server that was, and its relay hears of
+        // the new timeline a little later, or in its next session: what lies beyond the end of the old one may be of
+        // the new one. The log itself tells, for the last commit must be found in it; another standby that was
+        // promoted does not have it. Where none was delivered yet, the slot was told a position of the new timeline.
+        let is_known = mark.last.is_some() || now.confirmed > end;
+        if is_known && delivered <= now.server {
+            return Ok((mark, None));
+        }
     }
     // A transaction that was half delivered is gone too, and another may be where it was.
     Ok((Mark { last, ..Mark::at(mark.end.min(end)) }, Some(end)))

@@ -153,6 +153,21 @@ fn g1_a_standby_that_has_not_replayed_what_was_delivered_is_waited_for() {
     assert!(error.hint().contains("nothing to do"), "{error}");
     assert!(matches!(error, GateError::StandbyBehind { .. }), "{error}");
     assert!(judge(&now, Some(&progress(3, whole(3000)))).is_ok());
+    // So it is on another timeline than rows were delivered under: it goes through the earlier ones again, or followed
+    // another server under its relay.
+    let mut of_a_standby = progress(1, whole(3001));
+    of_a_standby.lineage.standby = true;
+    for (timeline, before) in [(2, progress(3, whole(3001))), (3, of_a_standby)] {
+        now.lineage.timeline = timeline;
+        let error = judge(&now, Some(&before)).unwrap_err();
+        assert!(matches!(error, GateError::StandbyBehind { .. }), "{error}");
+    }
+    // What a primary has delivered beyond its timeline comes from nowhere.
+    let mark = judge(&now, Some(&progress(1, whole(3001)))).unwrap().mark;
+    assert_eq!(mark, whole(1000));
+    now.lineage.timeline = 2;
+    let error = refused(&now, Some(&progress(3, whole(3000))));
+    assert!(matches!(error, GateError::OtherTimeline { .. }), "{error}");
 }
 
 #[test]
@@ -361,6 +376,12 @@ fn g6_what_a_promoted_standby_has_sent_is_not_taken_for_lost() {
     // A server whose log does not reach so far never sent it.
     let short = Facts { server: at(1100), ..facts(3) };
     assert_eq!(judge(&short, Some(&of_a_standby)).unwrap().mark, whole(1000));
+    // Where no commit was delivered yet, the slot is on the new timeline, or nothing tells that it is the same one.
+    of_a_standby.mark = whole(1200);
+    let told = Facts { confirmed: at(1200), ..facts(3) };
+    let resume = judge(&told, Some(&of_a_standby)).unwrap();
+    assert!(resume.mark == whole(1200) && resume.warnings.is_empty());
+    assert_eq!(judge(&facts(3), Some(&of_a_standby)).unwrap().mark, whole(1000));
 }
 
 fn marks() -> impl Strategy<Value = Mark> {

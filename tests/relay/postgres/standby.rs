@@ -32,6 +32,18 @@ impl Source {
         Some(Self { primary, standby, at_primary, at_standby })
     }
 
+    /// The same, where the standby follows another one, which comes second.
+    fn start_cascade(bootstrap: &str, stem: &str) -> Option<(Self, Cluster, Stage)> {
+        let options = postgres::eighteen_options()?;
+        let mut primary = postgres::start(&options);
+        let at_primary = Stage::migrated(&primary, bootstrap, stem);
+        let mut middle = postgres::standby_of(&mut primary, &options);
+        let standby = postgres::standby_of(&mut middle, &options);
+        let stage = |cluster| Stage::before(at_primary.database.at(cluster), bootstrap);
+        let (at_middle, at_standby) = (stage(&middle), stage(&standby));
+        Some((Self { primary, standby, at_primary, at_standby }, middle, at_middle))
+    }
+
     /// A relay that names the standby alone.
     fn relay(&self) -> Relay {
         self.at_standby.relay().set("source.standby", "true").set("retry.max", "500ms").unprepared()
@@ -94,6 +106,57 @@ fn g1_g6_a_stream_from_a_standby_goes_on_over_its_crash_its_primary_s_and_its_pr
         wait_delivered(&source.at_standby, delivery);
         assert_eq!(rows(&source.at_standby).len(), 4 * ROWS);
         source.at_standby.wait_acknowledged(source.at_standby.log_end());
+        running.stop();
+    }
+}
+
+/// A standby of a standby: when that is promoted it goes on by itself, and its walsender never names the new timeline. After
+/// a crash it names the one before, or has not replayed what was delivered, until it has read its WAL again.
+#[test]
+fn g1_g6_a_standby_that_followed_a_promotion_is_waited_for_after_its_crash() {
+    let Some(kafka) = kafka::shared() else { return };
+    // Progress names the new timeline if the relay was started again; the standby begins on it at a restart point.
+    for (is_restarted, has_restart_point) in [(false, true), (true, false)] {
+        let Some((mut source, _middle, promoted)) =
+            Source::start_cascade(&kafka.bootstrap(), "followed")
+        else {
+            return;
+        };
+        topic::create(&kafka.bootstrap(), &promoted.topic("A"), 3, &[]);
+        let relay = source.relay().set("kafka.delivery", "exactly_once").allow_log("trying again");
+        source.set_up(&relay);
+        // Nothing else moves the place from where it takes connections again.
+        source.set_at_standby("bgwriter_lru_maxpages = 0");
+        let mut running = relay.run();
+        running.wait_for_log("\"streaming\"");
+        source.at_primary.insert("A", ROWS);
+        wait_delivered(&source.at_primary, "exactly_once");
+        source.primary.stop(Stop::Kill).unwrap();
+        assert_eq!(promoted.sql().value("SELECT pg_promote()"), "t");
+        let deliver = || {
+            promoted.insert("A", ROWS);
+            wait_delivered(&promoted, "exactly_once");
+        };
+        deliver();
+        if has_restart_point {
+            promoted.sql().run("CHECKPOINT");
+            deliver();
+            source.at_standby.sql().run("CHECKPOINT");
+        }
+        if is_restarted {
+            running.stop();
+            running = relay.run();
+            running.wait_for_log("\"streaming\"");
+        }
+        deliver();
+        let delayed = "ALTER SYSTEM SET recovery_min_apply_delay = '1h'";
+        source.at_standby.sql().run(delayed);
+        source.standby.stop(Stop::Kill).unwrap();
+        source.standby.start_again().unwrap();
+        running.wait_for_log("the standby has replayed its log up to");
+        source.set_at_standby("recovery_min_apply_delay = 0");
+        running.wait_for_log("\"streaming\"");
+        deliver();
         running.stop();
     }
 }
