@@ -80,7 +80,13 @@ pub fn liveness(view: &View) -> Health {
 /// Whether rows are being delivered, or this relay would take over if they were not.
 pub fn readiness(view: &View, role: Role) -> Health {
     let snapshot = &view.snapshot;
-    let mut checks = liveness(view).checks;
+    let mut checks = match snapshot.state {
+        // It has no loop any more, and its state says why.
+        RelayState::Failed => {
+            vec![Check { name: "loop", ok: true, detail: "has ended".to_owned() }]
+        }
+        _ => liveness(view).checks,
+    };
     if snapshot.state == RelayState::Standby {
         let ok = role == Role::Any;
         let detail = "another relay holds the slot; waiting to take over".to_owned();
@@ -317,6 +323,16 @@ mod tests {
         let retrying = failed(RelayState::Retrying);
         assert_eq!(detail(&retrying, "state"), "retrying: the server is silent; look at it");
         assert_eq!(detail(&failed(RelayState::Streaming), "state"), "streaming");
+    }
+
+    /// The first check that fails is what is told of one of several streams.
+    #[test]
+    fn a_relay_that_has_failed_says_why_however_long_ago() {
+        let mut view = view(RelayState::Failed, false, true, Some(0));
+        view.tick_age = TICK_AGE_MAX * 4;
+        let health = readiness(&view, Role::Any);
+        let first = health.checks.iter().find(|check| !check.ok).unwrap();
+        assert_eq!((health.ok, first.name, &first.detail[..]), (false, "state", "failed"));
     }
 
     #[test]
