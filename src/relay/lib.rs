@@ -43,6 +43,7 @@ mod session_mode;
 mod sessions;
 mod source_check;
 mod specs;
+mod standby_replay;
 mod start;
 mod start_gate;
 mod stop;

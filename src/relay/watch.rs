@@ -1,5 +1,5 @@
 //! Monitors the source over SQL while a session streams: shutdown of the server, promotion of a standby,
-//! changed publication or tables, a standby that Postgres waits for, slot samples.
+//! changed publication or tables, a standby that Postgres waits for or that replays nothing, slot samples.
 //!
 //! Input: the session's SQL connection, and what the source was when the process began. Output: the reason
 //! why the session must end, samples of the slot for the metrics, and a request to close the stream.
@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use crate::awaited_standbys::AwaitedStandbys;
 use crate::error::RelayError;
 use crate::publication_changes::PublicationChanges;
+use crate::standby_replay::StandbyReplay;
 use crate::stop::StopSignal;
-use crate::telemetry::{SlotMetrics, Telemetry};
+use crate::telemetry::{SlotMetrics, SlotWait, Telemetry};
 use postrider_core::gate::Warning;
 use postrider_core::session::ControlRequest;
 use postrider_core::session::End;
@@ -38,7 +39,7 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
     loop {
         sample.tick().await;
         if let Ok(sample) = control::sample(client, slot).await {
-            publish(telemetry, sample.as_ref(), false);
+            publish(telemetry, sample.as_ref(), None);
         }
     }
 }
@@ -47,10 +48,10 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
 pub(super) fn publish(
     telemetry: &Telemetry,
     sample: Option<&control::SlotSample>,
-    waits_for_standby: bool,
+    waits: Option<SlotWait>,
 ) {
     telemetry.publish_slot(sample.map(|sample| SlotMetrics {
-        waits_for_standby,
+        waits,
         acknowledged_lsn: sample.confirmed_flush.get(),
         lag_bytes: sample.lag_bytes(),
         retained_bytes: sample.retained_bytes(),
@@ -86,6 +87,8 @@ struct Before {
     unseen: bool,
     /// Standbys that Postgres waits for.
     awaited: AwaitedStandbys,
+    /// The replay of the server itself, if it is a standby.
+    replay: StandbyReplay,
 }
 
 /// What a look compares with, and whom it tells.
@@ -128,7 +131,9 @@ impl Watch<'_> {
         loop {
             sample.tick().await;
             let sample = control::sample(client, &self.wanted.slot).await.ok().flatten();
-            let waits = before.awaited.look(client, &self.wanted.slot).await;
+            let awaits = before.awaited.look(client, &self.wanted.slot).await;
+            let awaits = awaits.then_some(SlotWait::AwaitedStandby);
+            let waits = before.replay.look(client).await.or(awaits);
             publish(self.telemetry, sample.as_ref(), waits);
             if let Ok(columns) = control::slot_columns(client, &self.wanted.slot).await {
                 self.telemetry.publish_slot_columns(columns);

@@ -63,6 +63,6 @@ pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
 pub use slot::{SlotFacts, slot};
 pub use slot_sample::{SlotSample, current_flush_lsn, held_sample, sample, slot_columns};
 pub use source_identity::Known;
-pub use standby::StandbyError;
+pub use standby::{Replay, StandbyError, replay};
 pub use traced_rows::{RowSearch, TracedRow, TracedRows, rows_with_ids};
 pub use unique_columns::{is_number, unique_columns};

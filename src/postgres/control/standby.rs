@@ -1,11 +1,38 @@
-//! Why a slot cannot be made where a standby is concerned, and where one may be made.
+//! Why a slot cannot be made where a standby is concerned, and where one may be made; and whether a standby replays.
 //!
-//! Input: [`Requirements`] and what is known of the server. Output: a [`StandbyError`], with its remedy, or nothing.
+//! Input: [`Requirements`] and what is known of the server; an SQL session. Output: a [`StandbyError`], with its remedy,
+//! or nothing; a [`Replay`].
 //! Invariant: nothing but a slot is made on a standby, and that only where it is asked for (`source.standby`): a list
 //! of hosts may lead to a standby unintended, whose slot would keep the primary's from being copied to it.
 
-use super::inspect::{NewSlot, Requirements, STANDBY_STREAMS_SINCE, ServerFacts};
+use super::connect::Client;
+use super::error::ControlError;
+use super::inspect::{NewSlot, Requirements, STANDBY_STREAMS_SINCE, ServerFacts, get, position};
 use crate::wal::Class;
+use postrider_core::lsn::Lsn;
+
+/// How far a standby has replayed, and what keeps it from going on. Of a server that is none, nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replay {
+    /// The end of what it has replayed.
+    pub replayed: Option<Lsn>,
+    /// Somebody, or Postgres itself, has paused it.
+    pub is_paused: bool,
+    /// It has no connection to its primary, and no archive to restore WAL from.
+    pub is_cut_off: bool,
+}
+
+/// Looks at a standby's replay.
+pub async fn replay(client: &Client) -> Result<Replay, ControlError> {
+    const DOING: &str = "asking how far the standby has replayed";
+    const SQL: &str = "\
+        SELECT pg_catalog.pg_last_wal_replay_lsn()::text, \
+            CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_is_wal_replay_paused() ELSE false END, \
+            pg_catalog.pg_is_in_recovery() AND coalesce(current_setting('restore_command', true), '') = '' \
+                AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_wal_receiver)";
+    let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
+    Ok(Replay { replayed: position(&row, 0)?, is_paused: get(&row, 1)?, is_cut_off: get(&row, 2)? })
+}
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -101,7 +101,7 @@ impl Relay {
         client: &Client,
     ) -> Result<Option<SlotSample>, ControlError> {
         let slot = control::sample(client, &self.sessions.plan.config.source.slot).await?;
-        watch::publish(&self.sessions.telemetry, slot.as_ref(), false);
+        watch::publish(&self.sessions.telemetry, slot.as_ref(), None);
         if let (Some(slot), Some(reporter)) = (&slot, &mut self.sessions.reporter) {
             reporter.slot_reaches(slot.confirmed_flush, slot.current);
         }

@@ -112,17 +112,14 @@ pub fn readiness(view: &View, role: Role) -> Health {
 }
 
 fn slot(view: &View) -> Check {
-    let (is_held, waits) =
-        (view.snapshot.holds_slot, view.slot.is_some_and(|slot| slot.waits_for_standby));
-    let detail = match (is_held, waits) {
-        (false, _) => "not held",
-        (true, false) => "held",
-        (true, true) => {
-            "held, and Postgres sends nothing: a standby that synchronized_standby_slots names is away; see \
-             `postrider doctor`"
-        }
+    let is_held = view.snapshot.holds_slot;
+    let waits = view.slot.and_then(|slot| slot.waits).filter(|_| is_held);
+    let detail = match waits {
+        Some(wait) => format!("held, and {}; {}", wait.what(), wait.help()),
+        None if is_held => "held".to_owned(),
+        None => "not held".to_owned(),
     };
-    Check { name: "slot", ok: is_held && !waits, detail: detail.to_owned() }
+    Check { name: "slot", ok: is_held && waits.is_none(), detail }
 }
 
 /// The relay does as it was told, and would not be restarted for it; it does not deliver.

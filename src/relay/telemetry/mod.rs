@@ -26,7 +26,7 @@ pub(crate) use operated::time_text;
 pub use operated::{Operated, ReloadOutcome};
 pub(crate) use snapshot::RESTART_REASONS;
 pub use snapshot::{
-    Count, RelayState, SKIPPED, SlotMetrics, Snapshot, TopicCount, UnavailableTopic,
+    Count, RelayState, SKIPPED, SlotMetrics, SlotWait, Snapshot, TopicCount, UnavailableTopic,
     UnavailableTopics,
 };
 pub use traces::{InvalidVariable, TraceExport, TraceSettings};
@@ -248,7 +248,7 @@ mod tests {
     fn an_old_sample_of_the_slot_is_left_out() {
         let telemetry = Telemetry::new(BuildInfo::default());
         let sample = SlotMetrics {
-            waits_for_standby: false,
+            waits: None,
             acknowledged_lsn: 0,
             lag_bytes: 1,
             retained_bytes: 2,

@@ -211,6 +211,49 @@ pub struct SlotMetrics {
     pub retained_bytes: u64,
     /// Bytes until `max_slot_wal_keep_size` invalidates the slot; `None` is unlimited.
     pub safe_bytes: Option<u64>,
-    /// Postgres sends nothing, since a standby that it waits for is away.
-    pub waits_for_standby: bool,
+    /// Why Postgres sends nothing, if it is known that it does not.
+    pub waits: Option<SlotWait>,
+}
+
+/// Why Postgres has rows, or may have them, and sends none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotWait {
+    /// `synchronized_standby_slots` names a standby that is away.
+    AwaitedStandby,
+    /// The server is a standby whose replay is paused.
+    ReplayPaused,
+    /// The server is a standby that receives nothing.
+    StandbyCutOff,
+}
+
+impl SlotWait {
+    /// What there is to tell.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Self::AwaitedStandby => {
+                "Postgres sends nothing: a standby that synchronized_standby_slots names is away"
+            }
+            Self::ReplayPaused => {
+                "the standby that is streamed from replays nothing: its replay is paused"
+            }
+            Self::StandbyCutOff => {
+                "the standby that is streamed from receives nothing from its primary"
+            }
+        }
+    }
+
+    /// What the operator can do about it.
+    pub const fn help(self) -> &'static str {
+        match self {
+            Self::AwaitedStandby => "see `postrider doctor`",
+            Self::ReplayPaused => {
+                "at the standby: SELECT pg_wal_replay_resume(); Postgres pauses it by itself where max_connections and \
+                 the like are lower than at the primary, and says so in its log"
+            }
+            Self::StandbyCutOff => {
+                "see the standby's log: its primary is away, primary_conninfo is wrong, or it has WAL that the primary \
+                 does not have, as after a failover, and needs pg_rewind"
+            }
+        }
+    }
 }

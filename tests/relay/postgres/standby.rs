@@ -7,6 +7,7 @@ use super::pair::{delivered, rows};
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::relay::{Outcome, Relay};
+use support::relay_http::RelayHttp;
 use support::wait::wait_until;
 use support::{kafka, postgres, topic, wait_for};
 
@@ -159,6 +160,33 @@ fn g1_g6_a_standby_that_followed_a_promotion_is_waited_for_after_its_crash() {
         deliver();
         running.stop();
     }
+}
+
+/// Rows wait for it, and the stream looks like one that is idle.
+#[test]
+fn a_standby_that_replays_nothing_is_told_with_the_fix() {
+    let broker = Broker::embedded();
+    let Some(source) = Source::start(&broker.bootstrap(), "halted") else { return };
+    let relay = source.relay().allow_log("the standby that is streamed from");
+    source.set_up(&relay);
+    let mut running = relay.run();
+    let face = RelayHttp::of(&mut running);
+    face.wait_ready(200);
+    source.at_standby.sql().run("SELECT pg_wal_replay_pause()");
+    source.at_primary.insert("A", ROWS);
+    let warned = running.wait_for_log("its replay is paused");
+    assert!(warned.contains("pg_wal_replay_resume()"), "{warned}");
+    let health = face.wait_ready(503).to_string();
+    assert!(health.contains("its replay is paused"), "{health}");
+    assert!(source.at_standby.records().is_empty());
+    source.at_standby.sql().run("SELECT pg_wal_replay_resume()");
+    wait_delivered(&source.at_primary, "exactly_once");
+    face.wait_ready(200);
+    source.set_at_standby("primary_conninfo = ''");
+    let warned = running.wait_for_log("receives nothing from its primary");
+    assert!(warned.contains("pg_rewind"), "{warned}");
+    face.wait_ready(503);
+    running.stop();
 }
 
 /// The standby tells no more which rows of the catalogs it needs, and the primary removes them.

@@ -34,7 +34,7 @@ fn full_view() -> View {
     View {
         snapshot: Arc::new(snapshot),
         slot: Some(SlotMetrics {
-            waits_for_standby: false,
+            waits: None,
             acknowledged_lsn: 1,
             lag_bytes: 5,
             retained_bytes: 6,
