@@ -12,6 +12,7 @@ use super::mistake::{ConfigError, Mistake, MistakeKind, SourcePosition, Span};
 use super::rule_options::is_rules;
 use super::values::{Delivery, SourceMode};
 use super::{Config, Loaded, Settings};
+use postrider_postgres::libpq::{Endpoint, HostAddress};
 
 /// The array of tables.
 pub(super) const STREAM: &str = "stream";
@@ -166,9 +167,19 @@ impl Clash {
     }
 }
 
+/// A server by its address; one of this machine by one of the names that it has in any file.
+fn server(endpoint: &Endpoint) -> String {
+    match &endpoint.address {
+        HostAddress::Tcp { host, .. } if ["127.0.0.1", "::1"].contains(&host.as_str()) => {
+            format!("localhost:{}", endpoint.port)
+        }
+        _ => endpoint.to_string(),
+    }
+}
+
 fn clash(one: &Config, other: &Config) -> Option<Clash> {
     let servers = |config: &Config| -> BTreeSet<String> {
-        config.source.connect.endpoints.iter().map(ToString::to_string).collect()
+        config.source.connect.endpoints.iter().map(server).collect()
     };
     let (source, others) = (&one.source, &other.source);
     let shared = servers(one).intersection(&servers(other)).next().cloned();
@@ -203,8 +214,9 @@ fn clash(one: &Config, other: &Config) -> Option<Clash> {
             return Some(Clash {
                 key: "progress.topic",
                 what: format!("both keep their progress in `{topic}`"),
-                help: "give each stream a slot name or a progress.topic of its own: a transaction that one leaves open \
-                       keeps the other from reading where it was",
+                help: "give each stream a slot name of its own, which names the topic: a transaction that one leaves \
+                       open keeps the other from reading where it was, and streams of servers that are copies of one \
+                       another would have one transactional id",
             });
         }
     }

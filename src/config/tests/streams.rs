@@ -103,6 +103,21 @@ fn streams_that_get_into_each_others_way_are_refused_by_name() {
     assert!(found[0].help.as_deref().unwrap().contains("[[stream]]"), "{found:?}");
 }
 
+/// One of them would be a standby of the other for ever, and which one, chance.
+#[test]
+fn one_slot_by_two_names_of_this_machine_is_refused() {
+    let text = "[source]\nslot = \"s\"\n\
+        [[stream]]\nname = \"one\"\nsource.url = \"postgres://app@localhost/shop\"\n\
+        [[stream]]\nname = \"two\"\nsource.url = \"postgres://app@ADDRESS/shop\"\n";
+    for address in ["127.0.0.1", "[::1]", "localhost:5432"] {
+        let found = mistakes(&text.replace("ADDRESS", address));
+        assert!(found[0].to_string().contains("slot `s` of localhost:5432"), "{found:?}");
+    }
+    for address in ["127.0.0.1:5433", "db-a"] {
+        assert!(streams(&text.replace("ADDRESS", address)).is_ok(), "{address}");
+    }
+}
+
 #[test]
 fn what_is_wrong_at_the_top_level_is_told_once() {
     let found = mistakes(&TWO.replace("shop\"\n[kafka]", "shop?sslmod=x\"\n[kafka]"));
