@@ -50,15 +50,21 @@ impl Source {
         self.at_standby.relay().set("source.standby", "true").set("retry.max", "500ms").unprepared()
     }
 
+    /// A command that makes the slot, and what its primary does meanwhile.
+    fn slot_by(&self, relay: &Relay, words: &[&str], meanwhile: impl Fn()) {
+        let mut command = relay.start(words);
+        wait_until("the slot", || {
+            meanwhile();
+            self.at_primary.sql().run(SNAPSHOT);
+            command.has_ended()
+        });
+        let outcome = command.outcome();
+        assert!(outcome.status.success(), "{:?}", outcome.log);
+    }
+
     /// As docs/operations.md has it.
     fn set_up(&self, relay: &Relay) {
-        let mut setup = relay.start(&["setup"]);
-        wait_until("the slot", || {
-            self.at_primary.sql().run(SNAPSHOT);
-            setup.has_ended()
-        });
-        let outcome = setup.outcome();
-        assert!(outcome.status.success(), "{:?}", outcome.log);
+        self.slot_by(relay, &["setup"], || ());
         assert_eq!(self.at_standby.slot_value("database"), self.at_standby.slot());
     }
 
@@ -159,6 +165,31 @@ fn g1_g6_a_standby_that_followed_a_promotion_is_waited_for_after_its_crash() {
         running.wait_for_log("\"streaming\"");
         deliver();
         running.stop();
+    }
+}
+
+/// What is not of the log comes from the standby's tables: the rows of before its slot, and those of one that was lost.
+#[test]
+fn g6_rows_of_before_the_slot_of_a_standby_come_once() {
+    let Some(kafka) = kafka::shared() else { return };
+    let Some(source) = Source::start(&kafka.bootstrap(), "earlier") else { return };
+    for name in ["A", "dead-letters"] {
+        topic::create(&kafka.bootstrap(), &source.at_primary.topic(name), 3, &[]);
+    }
+    let relay = source.relay().set("kafka.delivery", "exactly_once");
+    source.at_primary.insert("A", ROWS);
+    let outcome = relay.start(&["setup", "--existing", "send"]).outcome();
+    assert!(outcome.status.success(), "{:?}", outcome.log);
+    for words in [["backfill", "--execute"], ["repair", "--execute"]] {
+        source.slot_by(&relay, &words, || source.at_primary.insert("A", 5));
+        let mut running = relay.run();
+        running.wait_for_log("\"streaming\"");
+        source.at_primary.insert("A", ROWS);
+        wait_delivered(&source.at_primary, "exactly_once");
+        running.stop();
+        let slot = source.at_standby.slot();
+        source.at_standby.sql().run(&format!("SELECT pg_drop_replication_slot('{slot}')"));
+        source.at_primary.insert("A", ROWS);
     }
 }
 
