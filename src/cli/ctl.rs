@@ -44,6 +44,7 @@ by this user, 78 if the configuration is wrong or names no way to control it.
 Examples:
   postrider ctl pause
   postrider ctl pause --only orders    of several streams the one of that name
+  postrider ctl resume --only orders   begin it anew, where it has failed
   postrider ctl --socket /run/postrider/control status
   postrider ctl log-level info,postrider::kafka=debug
   postrider ctl status --output json | jq .paused
@@ -62,7 +63,7 @@ pub struct CtlArgs {
 pub enum CtlCommand {
     /// Read nothing more, keep the slot: WAL is retained until `resume`, or until the process ends
     Pause,
-    /// Go on after `pause`
+    /// Go on after `pause`; a stream that has failed begins anew at once
     Resume,
     /// Deliver what was read, acknowledge it, end with exit code 0
     Drain {
@@ -300,6 +301,9 @@ fn told(command: &CtlCommand, body: &Value) -> String {
             "paused since {}: nothing is read, WAL is retained; go on with `postrider ctl resume`\n",
             text("paused_since")
         ),
+        CtlCommand::Resume if body.get("begins_anew_at").is_some_and(Value::is_string) => {
+            "resumed: the stream, which had failed, begins anew\n".to_owned()
+        }
         CtlCommand::Resume => "resumed\n".to_owned(),
         CtlCommand::Drain { .. } => format!(
             "stopping, within {1} s: {0} records are unconfirmed. The relay waits for {2}\n",
@@ -313,6 +317,10 @@ fn told(command: &CtlCommand, body: &Value) -> String {
                 "applied" => format!("applied: {}\n", list("changed")),
                 _ => "nothing to apply\n".to_owned(),
             };
+            for error in body.get("not_asked").and_then(Value::as_array).into_iter().flatten() {
+                let what = error.get("what").and_then(Value::as_str).unwrap_or_default();
+                let _ = writeln!(told, "not applied, as the database could not be asked: {what}");
+            }
             let takes_restart = list("takes_restart");
             if !takes_restart.is_empty() {
                 let _ = writeln!(told, "needs a restart: {takes_restart}");

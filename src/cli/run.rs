@@ -37,6 +37,7 @@ mod file_watch;
 mod operate;
 mod print;
 mod reload;
+mod reload_report;
 mod streams;
 mod systemd;
 

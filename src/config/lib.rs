@@ -79,6 +79,7 @@ pub use poll::{BUCKETS, PollMark, PollSection};
 pub use reference::{example_toml, reference_markdown, wrap};
 pub use reload::{LEVEL, is_taken_over, taken_over};
 pub use rule_options::RULE_OPTIONS;
+pub use streams::is_of_the_process;
 pub use table::OPTIONS;
 pub use values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,

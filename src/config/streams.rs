@@ -25,6 +25,11 @@ const NAME_BYTES_MAX: usize = 63;
 /// Sections of the process: it has one HTTP server, one log and one exporter of traces.
 const OF_THE_PROCESS: [&str; 3] = ["http.", "log.", "traces."];
 
+/// Whether an option is of the whole process, not of a stream of it.
+pub fn is_of_the_process(key: &str) -> bool {
+    OF_THE_PROCESS.iter().any(|section| key.starts_with(section))
+}
+
 /// One `[[stream]]`.
 #[derive(Debug, Clone)]
 pub(super) struct StreamTable {
@@ -103,7 +108,7 @@ pub(super) fn mistakes(streams: &[StreamTable]) -> Vec<Mistake> {
     for stream in streams {
         all.extend(stream.layer.mistakes.iter().cloned());
         for (key, setting) in &stream.layer.settings {
-            if OF_THE_PROCESS.iter().any(|section| key.starts_with(section)) {
+            if is_of_the_process(key) {
                 let reason =
                     format!("is of the whole process, not of the stream `{}`", stream.name);
                 let kind = MistakeKind::Invalid { key: key.clone(), reason };

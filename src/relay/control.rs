@@ -1,8 +1,9 @@
-//! What operators change while the relay runs: a pause, and the configuration that routes come from.
+//! What operators change while the relay runs: a pause, the configuration that routes come from, and that a stream which has
+//! failed begins anew.
 //!
-//! Input: the admin API, reloads. Output: [`Control`], which the hot thread reads in each turn and each session when it
-//! begins. Invariant: a pause holds over sessions, for the life of the process; a configuration is taken over between two
-//! sessions and whole.
+//! Input: the admin API, reloads. Output: [`Control`], which the hot thread reads in each turn, each session when it
+//! begins, and who runs several streams. Invariant: a pause holds over sessions, for the life of the process; a configuration
+//! is taken over between two sessions and whole.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +25,15 @@ struct Inner {
     generation: AtomicU64,
     /// The newest one, by number; the one that the process began with is number 0, and not here.
     config: Mutex<Option<(u64, Arc<Config>)>>,
+    /// Asked for, and not done yet.
+    new_run: Mutex<Option<NewRun>>,
+}
+
+/// That a stream which has failed begins anew, at once.
+#[derive(Debug, Clone, Default)]
+pub struct NewRun {
+    /// What it begins with, in the place of what it had.
+    pub config: Option<Arc<Config>>,
 }
 
 impl Control {
@@ -49,6 +59,19 @@ impl Control {
         let generation = newest.as_ref().map_or(0, |(generation, _)| *generation) + 1;
         *newest = Some((generation, Arc::new(config)));
         self.0.generation.store(generation, Ordering::Release);
+    }
+
+    /// A stream that has failed is to begin anew at once, with this configuration, or with the one that it had.
+    pub fn begin_anew(&self, config: Option<Config>) {
+        let mut asked = self.0.new_run.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that asks for no other configuration takes none back.
+        let before = asked.take().and_then(|asked| asked.config);
+        *asked = Some(NewRun { config: config.map(Arc::new).or(before) });
+    }
+
+    /// What was asked for since it was last taken.
+    pub fn take_new_run(&self) -> Option<NewRun> {
+        self.0.new_run.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(super) fn generation(&self) -> u64 {

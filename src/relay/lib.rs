@@ -64,7 +64,7 @@ use postrider_core::lsn::Lsn;
 use postrider_core::session::CoalescingProfile;
 
 pub use bootstrap::begin_stream;
-pub use control::{Control, check_columns};
+pub use control::{Control, NewRun, check_columns};
 pub use error::RelayError;
 pub use plan::Plan;
 pub use poll::poll_mark;
@@ -80,6 +80,7 @@ pub use tables::{
     TablePreview, TableRows, TableRowsError, UnknownReason, deliver_tables, holds_for_tables,
     preview, preview_repair, refuse_without_zone,
 };
+pub use watch::sample_of_failed;
 
 /// How this run differs from the ordinary, endless one.
 #[derive(Debug, Clone)]

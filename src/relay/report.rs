@@ -65,6 +65,7 @@ impl Reporter {
     /// nothing, ends the relay; zero never does.
     pub(super) fn new(telemetry: Telemetry, give_up_after: Duration, topics: TopicBook) -> Self {
         Self {
+            oldest: telemetry.oldest(),
             telemetry,
             topics,
             stalled: None,
@@ -81,7 +82,6 @@ impl Reporter {
             unread: None,
             acknowledged: Lsn::ZERO,
             updates_warned_of: 0,
-            oldest: Oldest::default(),
             standby_since: None,
             ended_within: false,
         }
@@ -94,6 +94,7 @@ impl Reporter {
             self.standby_since.get_or_insert_with(Instant::now);
         } else if self.standby_since.take().is_some_and(|since| since.elapsed() >= OTHERS_WORK) {
             self.oldest = Oldest::default();
+            self.telemetry.keep_oldest(self.oldest);
         }
         self.current.holds_slot = matches!(state, RelayState::Streaming | RelayState::Draining);
         if !self.current.holds_slot {
@@ -235,6 +236,7 @@ impl Reporter {
         let is_whole = pipeline.may_end_here() && reached.part.is_none() && pipeline.is_idle();
         self.ended_within = !is_whole;
         self.oldest = self.oldest.after(settled, reached, pipeline.oldest_commit_time_us());
+        self.telemetry.keep_oldest(self.oldest);
         self.past = self.current.clone();
         self.last_session = self.streamed_for().saturating_sub(self.stall.unconfirmed_for());
     }
@@ -253,6 +255,7 @@ impl Reporter {
     /// Everything up to `acknowledged` is, by this relay or by another one; the log goes on to `log_end`.
     pub(super) fn slot_reaches(&mut self, acknowledged: Lsn, log_end: Lsn) {
         self.oldest = self.oldest.settled(acknowledged);
+        self.telemetry.keep_oldest(self.oldest);
         self.acknowledged = acknowledged;
         self.unread = (acknowledged < log_end).then_some(log_end);
     }

@@ -75,15 +75,19 @@ impl Streams {
 
     /// Whether every loop still turns.
     pub fn liveness(&self) -> StreamsHealth {
-        self.health("loop", |telemetry| liveness_of(&telemetry.view()))
+        self.health(("loop", "alive"), |telemetry| liveness_of(&telemetry.view()))
     }
 
     /// Whether each delivers, or would take over.
     pub fn readiness(&self, role: Role) -> StreamsHealth {
-        self.health("streams", |telemetry| readiness(&telemetry.view(), role))
+        self.health(("streams", "ready"), |telemetry| readiness(&telemetry.view(), role))
     }
 
-    fn health(&self, name: &'static str, ask: impl Fn(&Telemetry) -> Health) -> StreamsHealth {
+    fn health(
+        &self,
+        (name, word): (&'static str, &str),
+        ask: impl Fn(&Telemetry) -> Health,
+    ) -> StreamsHealth {
         let each = |one: &StreamHandle| StreamHealth {
             stream: one.name.clone(),
             health: ask(&one.telemetry),
@@ -91,7 +95,7 @@ impl Streams {
         let streams: Vec<StreamHealth> = self.each().map(each).collect();
         let failing: Vec<_> = streams.iter().filter(|one| !one.health.ok).collect();
         let mut detail =
-            format!("{} of {} streams are well", streams.len() - failing.len(), streams.len());
+            format!("{} of {} streams are {word}", streams.len() - failing.len(), streams.len());
         for one in failing.iter().take(NAMED_MAX) {
             let cause = one.health.checks.iter().find(|check| !check.ok);
             let cause = cause.map_or("", |check| check.detail.as_str());
@@ -144,13 +148,14 @@ impl Streams {
     }
 }
 
-/// One that has failed has no loop; a restart of the process would not help it, and end the others.
+/// One that has ended has no loop; a restart of the process would not help it, and end the others.
 fn liveness_of(view: &View) -> Health {
     let health = liveness(view);
-    if view.snapshot.state != RelayState::Failed {
+    let state = view.snapshot.state;
+    if !matches!(state, RelayState::Failed | RelayState::Stopped) {
         return health;
     }
-    let detail = "this stream has failed, and has none".to_owned();
+    let detail = format!("this stream has {}, and has none", state.as_str());
     Health { ok: true, checks: vec![Check { name: "loop", ok: true, detail }], ..health }
 }
 
@@ -192,7 +197,7 @@ mod tests {
             (false, "failed", "active")
         );
         let detail = &health.whole.checks[0].detail;
-        assert_eq!(detail, "1 of 2 streams are well; `b`: failed: the slot is lost");
+        assert_eq!(detail, "1 of 2 streams are ready; `b`: failed: the slot is lost");
         assert!(health.streams[0].health.ok && !health.streams[1].health.ok);
         assert!(one.liveness().whole.ok);
         assert!(one.page().contains("b: failed, not ready"), "{}", one.page());

@@ -17,6 +17,7 @@ use crate::publication_changes::PublicationChanges;
 use crate::standby_replay::StandbyReplay;
 use crate::stop::StopSignal;
 use crate::telemetry::{SlotMetrics, SlotWait, Telemetry};
+use postrider_config::Config;
 use postrider_core::gate::Warning;
 use postrider_core::session::ControlRequest;
 use postrider_core::session::End;
@@ -26,6 +27,8 @@ use postrider_postgres::wal::{ServerProcess, WalError};
 
 /// How often the slot's lag is sampled.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// The same of a stream that has failed: a login each time. One that hangs leaves time for another before the sample is too old.
+const SAMPLE_FAILED_EVERY: Duration = Duration::from_secs(20);
 /// How long a stream goes on without anybody watching: as long as it takes to notice anything.
 const UNWATCHED_MAX: Duration = SAMPLE_EVERY;
 /// Pause between two attempts to watch again: one login a time, and a server that shuts down meanwhile
@@ -41,6 +44,21 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
         if let Ok(sample) = control::sample(client, slot).await {
             publish(telemetry, sample.as_ref(), None);
         }
+    }
+}
+
+/// Samples the slot of a stream that has failed, whose WAL is kept all the same; until nobody waits for it. A sample that
+/// cannot be taken leaves none: the stream says why by its failure.
+pub async fn sample_of_failed(config: &Config, telemetry: &Telemetry) -> Infallible {
+    loop {
+        let sample = async {
+            let client = control::connect(&config.source.connect).await?;
+            control::sample(&client, &config.source.slot).await
+        };
+        if let Ok(Ok(sample)) = tokio::time::timeout(SAMPLE_FAILED_EVERY, sample).await {
+            publish(telemetry, sample.as_ref(), false);
+        }
+        tokio::time::sleep(SAMPLE_FAILED_EVERY).await;
     }
 }
 

@@ -1,12 +1,13 @@
 //! Lets operators act on a relay that runs: SIGHUP, a changed configuration file, and the control API's orders.
 //!
 //! Input: signals, the file's content every two seconds, [`Order`]s. Output: reloads, the log's filter; the control socket.
-//! Invariant: what a file's system does holds up no order and no signal; a process without the terminal that it was started
+//! Invariant: what databases and a file's system do holds up no order and no signal; a process without the terminal that it was started
 //! from ends, as it would by the system's default.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -21,7 +22,7 @@ use super::file_watch::FileWatch;
 use super::reload::Reloader;
 use super::systemd::ReloadNotice;
 use postrider_config::ControlSection;
-use postrider_relay::admin::{Access, Admin, ControlSocket, Order, read_token};
+use postrider_relay::admin::{Access, Admin, ControlSocket, Order, ReloadReport, read_token};
 use postrider_relay::{StopSignal, Streams};
 
 /// Between two looks at the file. Kubernetes takes up to a minute to bring a ConfigMap; who edits a file waits for this.
@@ -108,10 +109,36 @@ fn listen(
     })))
 }
 
-/// Does what is asked for, one after the other, for as long as the relay runs.
+/// Does what is asked for, for as long as the relay runs. What databases and files are asked for holds up nothing else.
 async fn keep(
-    mut reloader: Reloader,
+    reloader: Reloader,
     (stop, mut ordered): (StopSignal, mpsc::Receiver<Order>),
+    watch: Option<FileWatch>,
+) {
+    // As many as there are requests that wait.
+    let (reloads, asked) = mpsc::unbounded_channel();
+    let mut reloading = pin!(keep_reloading(reloader, (stop, asked), watch));
+    loop {
+        tokio::select! {
+            () = &mut reloading => return,
+            order = ordered.recv() => match order {
+                // The last one who could give any has gone: the relay ends.
+                None => return,
+                Some(Order::Reload(answer)) => {
+                    let _ = reloads.send(answer);
+                }
+                Some(Order::LogLevel(filter, answer)) => {
+                    let _ = answer.send(set_filter(filter));
+                }
+            },
+        }
+    }
+}
+
+/// Reads the configuration again whenever something asks for it, one time after the other.
+async fn keep_reloading(
+    mut reloader: Reloader,
+    (stop, mut asked): (StopSignal, mpsc::UnboundedReceiver<oneshot::Sender<ReloadReport>>),
     mut watch: Option<FileWatch>,
 ) {
     let mut hangup = Hangup::begin();
@@ -122,17 +149,18 @@ async fn keep(
             () = hangup.received(&stop) => {
                 reload(&mut reloader, &mut watch, "SIGHUP").await;
             }
-            order = ordered.recv() => match order {
-                // The last one who could give any has gone: the relay ends.
-                None => return,
-                Some(Order::Reload(answer)) => {
-                    let report = reload(&mut reloader, &mut watch, "the control API").await;
-                    let _ = answer.send(report);
+            answer = asked.recv() => {
+                let Some(answer) = answer else { return };
+                let mut answers = vec![answer];
+                // Those who have asked meanwhile are answered with it.
+                while let Ok(answer) = asked.try_recv() {
+                    answers.push(answer);
                 }
-                Some(Order::LogLevel(filter, answer)) => {
-                    let _ = answer.send(set_filter(filter));
+                let report = reload(&mut reloader, &mut watch, "the control API").await;
+                for answer in answers {
+                    let _ = answer.send(report.clone());
                 }
-            },
+            }
             _ = look.tick() => {
                 let has_changed = match &mut watch {
                     Some(watch) => watch.look().await,
@@ -150,7 +178,7 @@ async fn reload(
     reloader: &mut Reloader,
     watch: &mut Option<FileWatch>,
     trigger: &str,
-) -> postrider_relay::admin::ReloadReport {
+) -> ReloadReport {
     // Before it is read for good: what is written meanwhile is found by the next look.
     if let Some(watch) = watch {
         watch.read_again().await;

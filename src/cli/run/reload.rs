@@ -4,7 +4,8 @@
 //! Input: the place that the configuration came from, and what is in effect, of each stream. Output: a [`ReloadReport`]; new routes for
 //! the relay, settings for the dashboard, lines in the log. Invariant: a configuration that is wrong, or that cannot be
 //! checked against the database, changes nothing and ends nothing; nor does a file that is gone, or that nobody answers
-//! for; what is taken over has passed every check of a start.
+//! for; what is taken over has passed every check of a start, or is checked by the start of a stream that has failed. Databases
+//! are asked at the same time, and one that does not answer holds up no other stream.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,17 +14,21 @@ use std::time::Duration;
 use super::super::codes::ErrorCode;
 use super::super::context::Context;
 use super::super::exit::ExitCode;
-use super::super::failure::{CommandFailure, Diagnostic};
+use super::super::failure::CommandFailure;
 use super::super::import::load_imported;
 use super::super::logs;
 use super::file_watch::refuse_unfit;
+use super::reload_report::{add, errors, in_file, refused};
 use super::setting;
 use super::systemd::ReloadNotice;
-use postrider_config::{Config, Effective, LEVEL, Loaded, is_taken_over, taken_over};
-use postrider_relay::admin::{ReloadError, ReloadReport};
+use postrider_config::{
+    Config, Effective, LEVEL, Loaded, is_of_the_process, is_taken_over, taken_over,
+};
+use postrider_postgres::control::ControlError;
+use postrider_relay::admin::ReloadReport;
 use postrider_relay::telemetry::{ReloadOutcome, Telemetry};
 use postrider_relay::{RelayError, StopSignal, check_columns};
-use postrider_secrets::mask::mask_sentence;
+use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 /// How long the database may take to tell its columns.
@@ -82,6 +87,8 @@ pub(super) struct InEffect {
     pub(super) telemetry: Telemetry,
     /// What was said to take a restart.
     told: Vec<String>,
+    /// Why its database could not be asked, as it was told last.
+    told_failure: Option<String>,
 }
 
 /// What is new in a configuration.
@@ -90,7 +97,26 @@ struct News {
     effective: Vec<Effective>,
     changed: Vec<String>,
     takes_restart: Vec<String>,
+    /// Of a stream that has failed: its next run asks all that a start asks.
+    is_whole: bool,
 }
+
+impl News {
+    /// Whether rows are read or routed otherwise.
+    fn changes_rows(&self) -> bool {
+        self.changed.iter().any(|key| key != LEVEL)
+    }
+}
+
+/// Why one stream does not take it over.
+struct Refusal {
+    failure: CommandFailure,
+    /// Otherwise the database is away, or lets nobody in: nothing is known of the configuration.
+    was_asked: bool,
+}
+
+/// Options that tell a stream from the others of its process, and that its telemetry is made for.
+const OF_ITS_IDENTITY: [&str; 3] = ["source.slot", "source.mode", "progress.topic"];
 
 impl Reloader {
     /// Reads the configuration again, upon this `trigger`. Whether to try again later: a database could not be asked.
@@ -112,20 +138,19 @@ impl Reloader {
         let gone = self.streams.iter().filter(is_gone);
         let gone = gone.filter_map(|one| one.loaded.stream.as_deref().map(in_file));
         self.tell_of(fresh.iter().cloned().chain(gone).collect());
-        let mut whole = ReloadReport {
-            outcome: ReloadOutcome::Unchanged,
-            changed: Vec::new(),
-            takes_restart: fresh,
-            errors: Vec::new(),
-        };
-        let mut again = false;
-        for one in &mut self.streams {
-            let span = logs::span_of(one.loaded.stream.as_deref());
+        let mut whole = ReloadReport { takes_restart: fresh, ..ReloadReport::unchanged() };
+        let mut all: Vec<_> = self.streams.iter().map(|one| one.compare(&next, self)).collect();
+        ask_databases(&self.streams, &mut all).await;
+        let (mut again, of_several) = (false, self.streams.len() > 1);
+        for (one, news) in self.streams.iter_mut().zip(all) {
             let name = one.loaded.stream.clone();
-            let found = next.iter().find(|next| next.stream == name);
-            let (report, later) = one.take_over(found, trigger).instrument(span).await;
+            let _of_stream = logs::span_of(name.as_deref()).entered();
+            let (report, later) = one.take_over(news, of_several, trigger);
             again |= later;
             add(&mut whole, report, name.as_deref());
+        }
+        if of_several && whole.outcome == ReloadOutcome::Unchanged && !again {
+            tracing::info!(trigger, "configuration reloaded; nothing to apply");
         }
         (whole, again)
     }
@@ -177,64 +202,112 @@ impl Reloader {
 impl InEffect {
     /// Of a stream that begins.
     pub(super) const fn new(loaded: Loaded, stop: StopSignal, telemetry: Telemetry) -> Self {
-        Self { loaded, stop, telemetry, told: Vec::new() }
+        Self { loaded, stop, telemetry, told: Vec::new(), told_failure: None }
     }
 
-    /// Takes over what can be. A stream that is in the file no more goes on until the process is restarted.
-    async fn take_over(&mut self, next: Option<&Loaded>, trigger: &str) -> (ReloadReport, bool) {
-        let Some(next) = next else {
+    /// What is new for it in what was read; nothing, if it is in the file no more.
+    fn compare(&self, next: &[Loaded], all: &Reloader) -> Option<Result<News, Refusal>> {
+        let next = next.iter().find(|next| next.stream == self.loaded.stream)?;
+        Some(self.news(next, all).map_err(|failure| Refusal { failure, was_asked: true }))
+    }
+
+    /// Takes over what can be. A stream that is in the file no more goes on until the process is restarted. One of several
+    /// whose database could not be asked is told apart: it makes no configuration wrong that others have taken over.
+    fn take_over(
+        &mut self,
+        news: Option<Result<News, Refusal>>,
+        of_several: bool,
+        trigger: &str,
+    ) -> (ReloadReport, bool) {
+        let Some(news) = news else {
             let takes_restart = self.loaded.stream.as_deref().map(in_file).into_iter().collect();
-            let (changed, errors) = (Vec::new(), Vec::new());
-            let outcome = ReloadOutcome::Unchanged;
-            return (ReloadReport { outcome, changed, takes_restart, errors }, false);
+            return (ReloadReport { takes_restart, ..ReloadReport::unchanged() }, false);
         };
-        let (report, again) = match Box::pin(self.news(next.clone())).await {
+        let (report, again) = match news {
             Ok(news) => (self.apply(news, trigger), false),
-            Err(failure) => {
+            Err(Refusal { failure, was_asked }) => {
                 let again = failure.exit == ExitCode::Unavailable;
+                if of_several && !was_asked {
+                    return (self.not_asked(&failure, trigger), again);
+                }
                 (refused(&failure, trigger), again)
             }
         };
+        self.told_failure = None;
         self.telemetry.count_reload(report.outcome);
         (report, again)
     }
 
-    async fn news(&self, next: Loaded) -> Result<News, CommandFailure> {
-        let current = &self.loaded;
-        let config = taken_over(&current.config, &next.config).map_err(|refusal| {
-            let failure = CommandFailure::new(ExitCode::Config, ErrorCode::C011, refusal.reason)
-                .why("the rest of the configuration stays as it is until the relay is restarted");
-            match refusal.help {
-                Some(help) => failure.help(help),
-                None => failure,
-            }
-        })?;
-        let (changed, takes_restart): (Vec<_>, Vec<_>) =
-            differing(current, &next).into_iter().partition(|key| is_taken_over(key));
-        if changed.iter().any(|key| key != LEVEL) {
-            let Ok(checked) = tokio::time::timeout(CHECK_LIMIT, check_columns(&config)).await
-            else {
-                let what = "the database does not say whether it has the columns of the new routes";
-                let seconds = CHECK_LIMIT.as_secs();
-                let failure = CommandFailure::new(ExitCode::Unavailable, ErrorCode::P120, what);
-                return Err(failure.why(format!("no answer within {seconds} s")));
-            };
-            checked?;
+    /// Its database could not be asked. What it was told last is not told again.
+    fn not_asked(&mut self, failure: &CommandFailure, trigger: &str) -> ReloadReport {
+        let whats = failure.findings.iter().map(|finding| finding.what.as_str());
+        let text = whats.collect::<Vec<_>>().join("; ");
+        if self.told_failure.as_ref() != Some(&text) {
+            let help = failure.findings.first().and_then(|finding| finding.help.as_deref());
+            tracing::warn!(
+                trigger,
+                help,
+                "this stream keeps its configuration, since its database could not be asked about the new one: {text}"
+            );
         }
-        let effective = put_together(&current.effective, next.effective);
-        Ok(News { config, effective, changed, takes_restart })
+        self.told_failure = Some(text);
+        ReloadReport { not_asked: errors(failure), ..ReloadReport::unchanged() }
+    }
+
+    /// Whether it has failed and begins anew with all that is new but what is of the process: what tells it from the other
+    /// streams, and names it in metrics, is as before.
+    fn is_taken_over_whole(&self, differing: &[String], all: &Reloader) -> bool {
+        let has_failed = self.telemetry.view().next_run.is_some();
+        let is_same = differing.iter().all(|key| !OF_ITS_IDENTITY.contains(&key.as_str()));
+        let slot = &self.loaded.config.source.slot;
+        let of_slot = all.streams.iter().filter(|one| one.loaded.config.source.slot == *slot);
+        has_failed && is_same && of_slot.count() == 1
+    }
+
+    fn news(&self, next: &Loaded, all: &Reloader) -> Result<News, CommandFailure> {
+        let current = &self.loaded;
+        let differing = differing(current, next);
+        let is_whole = self.is_taken_over_whole(&differing, all);
+        let config = if is_whole {
+            let Config { http, traces, .. } = current.config.clone();
+            Config { http, traces, ..next.config.clone() }
+        } else {
+            taken_over(&current.config, &next.config).map_err(|refusal| {
+                let failure =
+                    CommandFailure::new(ExitCode::Config, ErrorCode::C011, refusal.reason).why(
+                        "the rest of the configuration stays as it is until the relay is restarted",
+                    );
+                match refusal.help {
+                    Some(help) => failure.help(help),
+                    None => failure,
+                }
+            })?
+        };
+        let is_taken = |key: &str| is_taken_over(key) || (is_whole && !is_of_the_process(key));
+        let (changed, takes_restart): (Vec<_>, Vec<_>) =
+            differing.into_iter().partition(|key| is_taken(key));
+        let effective = put_together(&current.effective, next.effective.clone(), is_taken);
+        Ok(News { config, effective, changed, takes_restart, is_whole })
     }
 
     fn apply(&mut self, news: News, trigger: &str) -> ReloadReport {
-        let News { config, effective, changed, takes_restart } = news;
+        let changes_rows = news.changes_rows();
+        let News { config, effective, changed, takes_restart, is_whole } = news;
         let options = changed.join(", ");
-        if changed.iter().any(|key| key != LEVEL) {
+        if changes_rows && is_whole {
+            tracing::info!(trigger, options, "configuration reloaded; this stream begins anew");
+            self.stop.control().reconfigure(config.clone());
+            self.stop.control().begin_anew(Some(config.clone()));
+        } else if changes_rows {
             tracing::info!(
                 trigger,
                 options,
                 "configuration reloaded; routes change with the next transaction"
             );
             self.stop.control().reconfigure(config.clone());
+            if self.telemetry.view().next_run.is_some() {
+                self.stop.control().begin_anew(None);
+            }
         } else if !changed.is_empty() {
             tracing::info!(trigger, options, "configuration reloaded");
         } else if self.loaded.stream.is_none() {
@@ -257,64 +330,48 @@ impl InEffect {
         self.telemetry.show_settings(self.loaded.effective.iter().map(setting).collect());
         let outcome =
             if changed.is_empty() { ReloadOutcome::Unchanged } else { ReloadOutcome::Applied };
-        ReloadReport { outcome, changed, takes_restart, errors: Vec::new() }
+        ReloadReport { outcome, changed, takes_restart, ..ReloadReport::unchanged() }
     }
 }
 
-/// What names a stream in a report.
-fn in_file(name: &str) -> String {
-    format!("stream.{name}")
+/// Asks the databases, all at the same time, whether they have the columns of new routes. One that has failed asks at its next
+/// run.
+async fn ask_databases(streams: &[InEffect], all: &mut [Option<Result<News, Refusal>>]) {
+    let mut asked = JoinSet::new();
+    for (number, (one, news)) in streams.iter().zip(all.iter()).enumerate() {
+        let Some(Ok(news)) = news else { continue };
+        if news.changes_rows() && !news.is_whole {
+            let config = news.config.clone();
+            let ask = async move { (number, ask_database(&config).await) };
+            asked.spawn(ask.instrument(logs::span_of(one.loaded.stream.as_deref())));
+        }
+    }
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok((_, Ok(()))) => {}
+            Ok((number, Err(refusal))) => {
+                if let Some(news) = all.get_mut(number) {
+                    *news = Some(Err(refusal));
+                }
+            }
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
 }
 
-/// Adds what became of one stream; options and mistakes are told by its name.
-fn add(whole: &mut ReloadReport, report: ReloadReport, stream: Option<&str>) {
-    let named = |key: String| match stream {
-        Some(name) if !key.starts_with("stream.") => format!("{}.{key}", in_file(name)),
-        _ => key,
+async fn ask_database(config: &Config) -> Result<(), Refusal> {
+    let Ok(checked) = tokio::time::timeout(CHECK_LIMIT, check_columns(config)).await else {
+        let what = "the database does not say whether it has the columns of the new routes";
+        let seconds = CHECK_LIMIT.as_secs();
+        let failure = CommandFailure::new(ExitCode::Unavailable, ErrorCode::P120, what);
+        let failure = failure.why(format!("no answer within {seconds} s"));
+        return Err(Refusal { failure, was_asked: false });
     };
-    let ReloadReport { outcome, changed, takes_restart, errors } = report;
-    whole.outcome = match (whole.outcome, outcome) {
-        (ReloadOutcome::Refused, _) | (_, ReloadOutcome::Refused) => ReloadOutcome::Refused,
-        (ReloadOutcome::Applied, _) | (_, ReloadOutcome::Applied) => ReloadOutcome::Applied,
-        (ReloadOutcome::Unchanged, ReloadOutcome::Unchanged) => ReloadOutcome::Unchanged,
-    };
-    whole.changed.extend(changed.into_iter().map(named));
-    whole.takes_restart.extend(takes_restart.into_iter().map(named));
-    whole.errors.extend(errors.into_iter().map(|error| match stream {
-        Some(name) => ReloadError { what: format!("stream `{name}`: {}", error.what), ..error },
-        None => error,
-    }));
-}
-
-/// The report that a start would end with, in the log.
-fn refused(failure: &CommandFailure, trigger: &str) -> ReloadReport {
-    let mut errors = Vec::new();
-    for finding in &failure.findings {
-        let Diagnostic { code, what, why, help, .. } = finding;
-        let place = finding
-            .excerpt
-            .as_ref()
-            .map(|place| format!("{}:{}:{}", place.path.display(), place.line, place.column));
-        let (why, help) = (why.as_deref(), help.as_deref());
-        tracing::error!(
-            trigger,
-            code = code.as_str(),
-            place = place.as_deref(),
-            why,
-            help,
-            "the configuration is refused, and the one before stays: {what}"
-        );
-        // As the log does by itself.
-        let masked = |text: &str| mask_sentence(text).into_owned();
-        let what = why.map_or_else(|| masked(what), |why| masked(&format!("{what}: {why}")));
-        errors.push(ReloadError { code: code.as_str(), what, place, help: help.map(masked) });
-    }
-    ReloadReport {
-        outcome: ReloadOutcome::Refused,
-        changed: Vec::new(),
-        takes_restart: Vec::new(),
-        errors,
-    }
+    checked.map_err(|error| {
+        let is_of_session = matches!(error, RelayError::Control(ControlError::Connection { .. }));
+        let was_asked = !is_of_session && !error.class().is_transient();
+        Refusal { failure: error.into(), was_asked }
+    })
 }
 
 /// Options with another value, in the order of the documentation. Values that are shown alike may differ in a secret.
@@ -346,16 +403,20 @@ fn differing(current: &Loaded, next: &Loaded) -> Vec<String> {
 }
 
 /// What is in effect once the new values are that can be taken over.
-fn put_together(current: &[Effective], next: Vec<Effective>) -> Vec<Effective> {
+fn put_together(
+    current: &[Effective],
+    next: Vec<Effective>,
+    is_taken: impl Fn(&str) -> bool,
+) -> Vec<Effective> {
     let known: BTreeSet<String> = next.iter().map(|one| one.key.clone()).collect();
     let mut all: Vec<Effective> = next
         .into_iter()
         .filter_map(|one| {
             let before = || current.iter().find(|before| before.key == one.key).cloned();
-            if is_taken_over(&one.key) { Some(one) } else { before() }
+            if is_taken(&one.key) { Some(one) } else { before() }
         })
         .collect();
-    let kept = current.iter().filter(|one| !known.contains(&one.key) && !is_taken_over(&one.key));
+    let kept = current.iter().filter(|one| !known.contains(&one.key) && !is_taken(&one.key));
     all.extend(kept.cloned());
     all
 }
@@ -392,7 +453,7 @@ mod tests {
         ];
         let sorted: BTreeSet<_> = names.iter().map(String::as_str).collect();
         assert_eq!(sorted, BTreeSet::from(expected), "{names:?}");
-        let effective = put_together(&current.effective, next.effective);
+        let effective = put_together(&current.effective, next.effective, is_taken_over);
         let value = |key: &str| {
             effective.iter().find(|one| one.key == key).map(|one| one.value.to_string())
         };

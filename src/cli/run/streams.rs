@@ -4,36 +4,38 @@
 //! Input: the configuration of each stream. Output: delivered records; at the end the exit code of the first stream, in the
 //! order of the file, that has failed, or 0; one that a service manager restarts goes before one that needs a human.
 //! Invariant: a stream that fails stops no other one. One that failed for something that may pass is begun anew after a pause
-//! of ten times its `retry.max`, as a service manager would start a relay again; one that needs a human stays failed until the
-//! process is started again: what a run has refused, the next one may not know any more. The process ends once no stream runs.
+//! of ten times its `retry.max`, as a service manager would start a relay again; one that needs a human stays failed until it is
+//! told to begin anew, or the process is started again: what a run has refused, the next one may not know any more. Its slot is
+//! sampled meanwhile. The process ends once no stream runs.
 
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tracing::Instrument as _;
 
 use super::super::context::Context;
 use super::super::exit::ExitCode;
-use super::super::failure::CommandFailure;
+use super::super::failure::{CommandFailure, Diagnostic};
 use super::super::logs;
 use super::super::version;
 use super::operate::Operation;
 use super::reload::{ConfigSource, InEffect, Reloader};
 use super::systemd::{Seen, Systemd};
 use super::{RunArgs, finish, introduce, listener, options, setting, trace};
-use postrider_config::{ConfigError, Loaded};
-use postrider_relay::telemetry::{RelayState, Snapshot, Telemetry, serve_streams};
-use postrider_relay::{
-    ControlRequest, Plan, RelayError, RunOptions, StopSignal, StreamHandle, Streams, Summary,
-    deliver,
+use postrider_config::{ConfigError, Loaded, SourceMode};
+use postrider_relay::telemetry::{
+    NextRun, RelayState, Snapshot, Telemetry, serve_streams, unix_us,
 };
-use postrider_service::units::format_duration;
+use postrider_relay::{
+    ControlRequest, NewRun, Plan, RelayError, RunOptions, StopSignal, StreamHandle, Streams,
+    Summary, deliver, sample_of_failed,
+};
 
-/// How soon the end of a pause is noticed, and a request to stop during one.
-const TURN: Duration = Duration::from_millis(200);
-/// A stream that has failed is begun anew after so many of the longest pauses after an error that passes.
-const PAUSES: u32 = 10;
+/// How soon the end of a pause is noticed, and a request to stop or to begin anew during one.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A stream that has failed is begun anew after its `retry.max` so many times over.
+const RETRY_MAX_TIMES: u32 = 10;
 /// And after this at least.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
@@ -44,8 +46,19 @@ enum State {
     Waits {
         failure: CommandFailure,
         until: Option<Instant>,
+        /// Samples its slot.
+        _sampling: Sampling,
     },
     Ended(Result<Summary, CommandFailure>),
+}
+
+/// A task that ends with this.
+struct Sampling(JoinHandle<()>);
+
+impl Drop for Sampling {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// One stream, and what its runs begin with.
@@ -136,17 +149,61 @@ impl Stream {
 
     /// The pause after a failure. Whoever shortens `retry.max` wants to see a repair sooner.
     fn pause(&self) -> Duration {
-        PAUSE_MIN.max(self.plan.config.retry.max * PAUSES)
+        PAUSE_MIN.max(self.plan.config.retry.max * RETRY_MAX_TIMES)
     }
 
-    /// Tells probes, where a run has not: not every failure is one of a session.
+    /// Tells probes of a run that has failed: not every failure is one of a session.
     fn show_failed(&self, failure: &CommandFailure) {
         let telemetry = &self.handle.telemetry;
         let snapshot = telemetry.view().snapshot.as_ref().clone();
-        let what = failure.findings.first().map(|finding| finding.what.as_str().into());
-        let last_failure = what.or_else(|| snapshot.last_failure.clone());
+        let told = |finding: &Diagnostic| match &finding.help {
+            Some(help) => format!("{}; {help}", finding.what),
+            None => finding.what.clone(),
+        };
+        let last_failure = failure.findings.first().map(|finding| told(finding).into());
         let state = RelayState::Failed;
         telemetry.publish(Snapshot { state, holds_slot: false, last_failure, ..snapshot });
+    }
+
+    /// Waits after a failure, while others go on: for a time, or until it is told to begin anew.
+    fn wait(&mut self, failure: CommandFailure) {
+        for finding in &failure.findings {
+            let (why, help) = (finding.why.as_deref(), finding.help.as_deref());
+            let (code, what) = (finding.code.as_str(), &finding.what);
+            tracing::error!(code, why, help, "this stream has failed: {what}");
+        }
+        let pause = Some(self.pause()).filter(|_| !failure.exit.needs_human());
+        let at_us = pause.map(|pause| unix_us() + i64::try_from(pause.as_micros()).unwrap_or(0));
+        let next_run = NextRun { stream: self.handle.name.as_str().into(), at_us };
+        tracing::info!("the other streams go on; this one {next_run}");
+        // What was asked of the run that has ended.
+        self.handle.stop.control().take_new_run();
+        let telemetry = self.handle.telemetry.clone();
+        telemetry.set_next_run(Some(next_run));
+        let (source, span) = (self.plan.config.clone(), tracing::Span::current());
+        let sampling = async move {
+            if source.source.mode == SourceMode::Stream {
+                sample_of_failed(&source, &telemetry).await;
+            }
+        };
+        let sampling = Sampling(tokio::spawn(sampling.instrument(span)));
+        let until = pause.map(|pause| Instant::now() + pause);
+        self.state = State::Waits { failure, until, _sampling: sampling };
+    }
+
+    /// Whether it has failed, and begins anew now.
+    fn is_due(&mut self) -> bool {
+        let State::Waits { until, .. } = &self.state else { return false };
+        let is_over = until.is_some_and(|until| Instant::now() >= until);
+        let Some(NewRun { config }) = self.handle.stop.control().take_new_run() else {
+            return is_over;
+        };
+        if let Some(config) = config {
+            let traces = self.plan.kafka.traces.clone();
+            self.plan = Plan::of(config.as_ref().clone());
+            self.plan.kafka.traces = traces;
+        }
+        true
     }
 }
 
@@ -162,7 +219,7 @@ impl Runs {
                     Ok((number, result)) => self.ended(number, result),
                     Err(error) => std::panic::resume_unwind(error.into_panic()),
                 },
-                () = tokio::time::sleep(TURN) => self.look_at_waiting(),
+                () = tokio::time::sleep(LOOK_EVERY) => self.look_at_waiting(),
             }
         }
         self.streams
@@ -170,7 +227,12 @@ impl Runs {
 
     fn begin(&mut self, number: usize) {
         let Some(one) = self.streams.get_mut(number) else { return };
-        one.state = State::Runs;
+        if let State::Waits { .. } = std::mem::replace(&mut one.state, State::Runs) {
+            let telemetry = &one.handle.telemetry;
+            let snapshot = telemetry.view().snapshot.as_ref().clone();
+            telemetry.publish(Snapshot { state: RelayState::Starting, ..snapshot });
+            telemetry.set_next_run(None);
+        }
         let (plan, options) = (one.plan.clone(), one.options.clone());
         let (stop, telemetry) = (one.handle.stop.anew(), one.handle.telemetry.clone());
         let span = logs::span_of(Some(&one.handle.name));
@@ -191,34 +253,23 @@ impl Runs {
             Ok(summary) => State::Ended(Ok(summary)),
             Err(failure) => {
                 one.show_failed(&failure);
-                let pause = one.pause();
-                for finding in &failure.findings {
-                    let (why, help) = (finding.why.as_deref(), finding.help.as_deref());
-                    let (code, what) = (finding.code.as_str(), &finding.what);
-                    tracing::error!(code, why, help, "this stream has failed: {what}");
-                }
                 if self.is_endless && goes_on {
-                    let until = (!failure.exit.needs_human()).then(|| Instant::now() + pause);
-                    let then = match until {
-                        Some(_) => format!("begins anew in {}", format_duration(pause)),
-                        None => "stays so until the process is started again".to_owned(),
-                    };
-                    tracing::info!("the other streams go on; this one {then}");
-                    State::Waits { failure, until }
-                } else {
-                    State::Ended(Err(failure))
+                    one.wait(failure);
+                    return;
                 }
+                // It is told at the end of the process.
+                State::Ended(Err(failure))
             }
         };
     }
 
     /// Begins those whose pause is over.
     fn look_at_waiting(&mut self) {
-        let stops = self.stops();
+        if self.stops() {
+            return;
+        }
         for number in 0..self.streams.len() {
-            let Some(one) = self.streams.get(number) else { continue };
-            let State::Waits { until, .. } = &one.state else { continue };
-            if !stops && until.is_some_and(|until| Instant::now() >= until) {
+            if self.streams.get_mut(number).is_some_and(Stream::is_due) {
                 self.begin(number);
             }
         }

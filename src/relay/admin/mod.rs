@@ -1,4 +1,4 @@
-//! The control API below `/api/v1`: pause, resume, drain, reload, log level, for operators and their programs.
+//! The control API below `/api/v1`: pause, resume (of a stream that has failed, too), drain, reload, log level, for operators and their programs.
 //!
 //! Input: requests, on a unix socket that only the relay's user may connect to, or at `http.bind` with a bearer token.
 //! Output: JSON; a pause and a drain act at once, [`Order`]s are for the program that runs the relay. Invariant: nobody
@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::stop::StopSignal;
 use crate::streams::{StreamHandle, Streams, stream_of};
-use crate::telemetry::{ReloadOutcome, Role, Telemetry, readiness, time_text};
+use crate::telemetry::{NextRun, ReloadOutcome, Role, Telemetry, readiness, time_text, unix_us};
 use postrider_core::session::ControlRequest;
 
 pub use access::{Access, read_token};
@@ -59,6 +59,21 @@ pub struct ReloadReport {
     pub takes_restart: Vec<String>,
     /// What is wrong with a configuration that is refused.
     pub errors: Vec<ReloadError>,
+    /// Streams of several that keep their configuration, since their database could not be asked about the new one.
+    pub not_asked: Vec<ReloadError>,
+}
+
+impl ReloadReport {
+    /// That nothing is new.
+    pub const fn unchanged() -> Self {
+        Self {
+            outcome: ReloadOutcome::Unchanged,
+            changed: Vec::new(),
+            takes_restart: Vec::new(),
+            errors: Vec::new(),
+            not_asked: Vec::new(),
+        }
+    }
 }
 
 /// One mistake in it.
@@ -90,6 +105,7 @@ pub struct Admin {
 
 /// The relay as an operator asks for it.
 #[derive(Debug, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the answer by itself")]
 struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     stream: Option<String>,
@@ -101,6 +117,10 @@ struct Status {
     paused: bool,
     paused_since: Option<String>,
     draining: bool,
+    /// Of a stream that has failed: when it begins anew by itself.
+    begins_anew_at: Option<String>,
+    /// Of a stream that has failed: it begins anew upon `resume` alone.
+    waits_for_resume: bool,
     in_flight_records: u64,
     slot: String,
     version: String,
@@ -208,7 +228,7 @@ impl Admin {
         let view = self.telemetry.view();
         let health = readiness(&view, Role::Any);
         let notes = health.checks.iter().filter(|check| !check.ok || check.name == "paused");
-        let operated = &view.operated;
+        let (operated, next_run) = (&view.operated, view.next_run.as_ref());
         let [applied, refused, unchanged] = operated.reloads;
         Status {
             stream: self.stream.clone(),
@@ -219,6 +239,8 @@ impl Admin {
             paused: operated.paused_since_us.is_some(),
             paused_since: operated.paused_since_us.map(time_text),
             draining: self.is_draining(),
+            begins_anew_at: next_run.and_then(|next| next.at_us).map(time_text),
+            waits_for_resume: next_run.is_some_and(|next| next.at_us.is_none()),
             in_flight_records: view.snapshot.in_flight_records,
             slot: self.telemetry.build().slot.clone(),
             version: self.telemetry.build().version.clone(),
@@ -288,6 +310,11 @@ async fn resume(Extract(admin): Extract<Admin>, RawQuery(query): RawQuery) -> Re
     if admin.stop.control().resume() {
         admin.telemetry.set_paused(false);
         tracing::info!(stream = admin.stream, "resumed by the control API");
+    }
+    if let Some(failed) = admin.telemetry.view().next_run {
+        // It does within the next moment.
+        admin.telemetry.set_next_run(Some(NextRun { at_us: Some(unix_us()), ..failed }));
+        admin.stop.control().begin_anew(None);
     }
     Json(admin.status()).into_response()
 }

@@ -30,12 +30,8 @@ fn scene() -> Scene {
         while let Some(order) = ordered.recv().await {
             match order {
                 Order::Reload(answer) => {
-                    let report = ReloadReport {
-                        outcome: ReloadOutcome::Refused,
-                        changed: Vec::new(),
-                        takes_restart: Vec::new(),
-                        errors: Vec::new(),
-                    };
+                    let outcome = ReloadOutcome::Refused;
+                    let report = ReloadReport { outcome, ..ReloadReport::unchanged() };
                     let _ = answer.send(report);
                 }
                 Order::LogLevel(wanted, answer) => {

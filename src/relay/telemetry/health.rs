@@ -80,13 +80,9 @@ pub fn liveness(view: &View) -> Health {
 /// Whether rows are being delivered, or this relay would take over if they were not.
 pub fn readiness(view: &View, role: Role) -> Health {
     let snapshot = &view.snapshot;
-    let mut checks = match snapshot.state {
-        // It has no loop any more, and its state says why.
-        RelayState::Failed => {
-            vec![Check { name: "loop", ok: true, detail: "has ended".to_owned() }]
-        }
-        _ => liveness(view).checks,
-    };
+    // One that has failed has no loop.
+    let has_loop = snapshot.state != RelayState::Failed;
+    let mut checks = if has_loop { liveness(view).checks } else { Vec::new() };
     if snapshot.state == RelayState::Standby {
         let ok = role == Role::Any;
         let detail = "another relay holds the slot; waiting to take over".to_owned();
@@ -97,7 +93,7 @@ pub fn readiness(view: &View, role: Role) -> Health {
     checks.push(Check {
         name: "state",
         ok: snapshot.state == RelayState::Streaming,
-        detail: state(snapshot),
+        detail: state(view),
     });
     checks.push(slot(view));
     let progress = snapshot.last_progress.map(|at| at.elapsed());
@@ -148,13 +144,15 @@ fn progress_of(snapshot: &Snapshot, progress: Option<Duration>) -> Check {
     }
 }
 
-/// What the relay does, and why it does not stream.
-fn state(snapshot: &Snapshot) -> String {
+/// What the relay does, why it does not stream, and when it begins anew.
+fn state(view: &View) -> String {
+    let snapshot = &view.snapshot;
     let state = snapshot.state.as_str();
-    match &snapshot.last_failure {
+    let state = match &snapshot.last_failure {
         Some(failure) if snapshot.state != RelayState::Streaming => format!("{state}: {failure}"),
         _ => state.to_owned(),
-    }
+    };
+    view.next_run.as_ref().map_or_else(|| state.clone(), |next| format!("{state}; {next}"))
 }
 
 fn kafka(snapshot: &Snapshot) -> Check {
@@ -234,6 +232,7 @@ mod tests {
             uptime: Duration::ZERO,
             operated: crate::telemetry::Operated::default(),
             traces: Traces::default(),
+            next_run: None,
         }
     }
 

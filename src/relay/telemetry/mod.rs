@@ -16,6 +16,7 @@ mod process;
 mod snapshot;
 mod traces;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -31,6 +32,7 @@ pub use snapshot::{
 };
 pub use traces::{InvalidVariable, TraceExport, TraceSettings};
 
+use postrider_core::session::Oldest;
 use postrider_kafka::Traces;
 
 /// A sample of the slot that is older says nothing any more. Samples are taken every five seconds beside
@@ -59,6 +61,27 @@ pub struct Setting {
     pub value: String,
     /// Where it came from.
     pub origin: String,
+}
+
+/// When a stream that has failed begins anew, in a process that goes on for the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextRun {
+    /// Its name.
+    pub stream: Arc<str>,
+    /// In microseconds since the Unix epoch; `None`: when a human asks for it.
+    pub at_us: Option<i64>,
+}
+
+impl fmt::Display for NextRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by_hand = format!("`postrider ctl resume --only {}`", self.stream);
+        match self.at_us {
+            Some(at_us) => {
+                write!(f, "begins anew at {}, or at once by {by_hand}", time_text(at_us))
+            }
+            None => write!(f, "stays so until {by_hand}, or until the process is started again"),
+        }
+    }
 }
 
 /// The meeting point of the relay and its observers. Cloning shares it.
@@ -90,6 +113,10 @@ struct Latest {
     traces: Traces,
     /// The same of each of several workers.
     parts: Vec<(Arc<Snapshot>, Instant)>,
+    /// Of a stream that has failed.
+    next_run: Option<NextRun>,
+    /// What sessions of a run have left, for the next run of the same stream.
+    oldest: Oldest,
 }
 
 /// One consistent view for an observer.
@@ -112,6 +139,8 @@ pub struct View {
     pub operated: Operated,
     /// Whether rows are traced, and what became of their spans.
     pub traces: Traces,
+    /// Of a stream that has failed, where others go on.
+    pub next_run: Option<NextRun>,
 }
 
 impl Telemetry {
@@ -126,7 +155,8 @@ impl Telemetry {
         let (snapshot, parts) = (Arc::default(), Vec::new());
         let traces = Traces::default();
         let (slot, slot_columns, tick) = (None, None, started);
-        let latest = Latest { snapshot, slot, slot_columns, tick, traces, parts };
+        let (next_run, oldest) = (None, Oldest::default());
+        let latest = Latest { snapshot, slot, slot_columns, tick, traces, parts, next_run, oldest };
         let kept = operated::Kept::showing(settings);
         let inner = Arc::new(Inner { build, kept, started, latest: Mutex::new(latest) });
         Self { inner, part: None }
@@ -165,6 +195,23 @@ impl Telemetry {
         }
     }
 
+    /// When this stream, which has failed, begins anew; `None` once it has.
+    pub fn set_next_run(&self, next_run: Option<NextRun>) {
+        self.latest().next_run = next_run;
+    }
+
+    /// What the sessions so far have left undelivered. Positions of workers that poll are of one run alone.
+    pub(crate) fn keep_oldest(&self, oldest: Oldest) {
+        if self.part.is_none() {
+            self.latest().oldest = oldest;
+        }
+    }
+
+    /// What was [kept](Self::keep_oldest).
+    pub(crate) fn oldest(&self) -> Oldest {
+        if self.part.is_none() { self.latest().oldest } else { Oldest::default() }
+    }
+
     /// Replaces the sample of the slot; `None` when it is not known any more.
     pub fn publish_slot(&self, slot: Option<SlotMetrics>) {
         self.latest().slot = slot.map(|slot| (slot, Instant::now()));
@@ -196,6 +243,7 @@ impl Telemetry {
             slot: slot.map(|(slot, _)| slot),
             tick_age: tick.elapsed(),
             traces: latest.traces,
+            next_run: latest.next_run,
             uptime: self.inner.started.elapsed(),
             operated: self.inner.kept.operated(),
         }

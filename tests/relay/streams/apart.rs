@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use super::{file_of, relay, stages, start};
+use super::{drop_slot, file_of, relay, stages, start};
 use crate::operate::Desk;
-use crate::stage::Stage;
 use crate::trial::DELIVERIES;
 use support::relay::{Relay, Running};
 use support::relay_http::RelayHttp;
 use support::wait::stays;
-use support::{kafka, postgres, topic, wait_for};
+use support::{kafka, postgres, topic};
 
 /// More than the pause after which a stream that has failed is begun anew.
 const PAUSES: Duration = Duration::from_secs(6);
@@ -115,18 +114,6 @@ fn g8_a_stream_that_gave_up_on_its_database_goes_on_by_itself() {
     running.stop();
 }
 
-/// Takes the slot from the relay that reads it.
-fn drop_slot(stage: &Stage) {
-    let slot = stage.slot();
-    wait_for("the slot to be dropped", || {
-        let sql = stage.sql();
-        let _ = sql.try_run(&format!(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'"
-        ));
-        sql.try_run(&format!("SELECT pg_drop_replication_slot('{slot}')")).ok()
-    });
-}
-
 /// Probes, metrics and the page say which stream has failed, and why.
 fn assert_told(face: &RelayHttp) {
     let health = face.wait_ready(503);
@@ -138,7 +125,11 @@ fn assert_told(face: &RelayHttp) {
     assert_eq!(face.count("postrider_ready{stream=\"kept\"}"), Some(1));
     assert_eq!(face.count("postrider_ready{stream=\"lost\"}"), Some(0));
     assert!(face.count("process_resident_memory_bytes").unwrap() > 0);
-    assert!(face.get("/").1.contains("lost: failed, not ready"));
+    let page = face.get("/").1;
+    assert!(page.contains("lost: failed, not ready"), "{page}");
+    for told in [told, &page] {
+        assert!(told.contains("stays so until `postrider ctl resume --only lost`"), "{told}");
+    }
 }
 
 fn run(relay: &Relay, desk: &Desk) -> (Running, RelayHttp) {

@@ -1,15 +1,17 @@
 //! The control API of several streams, and a file that is read again.
 
+use std::fmt::Write as _;
+use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{file_of, relay, stages, start};
+use super::{ctl, file_of, relay, stages, start};
 use crate::operate::Desk;
 use support::broker::Broker;
 use support::postgres;
 use support::relay_http::RelayHttp;
-use support::wait::stays;
+use support::wait::{stays, wait_until};
 
 /// Longer than rows take that nobody holds up.
 const PAUSED: Duration = Duration::from_secs(2);
@@ -26,12 +28,7 @@ fn one_stream_is_paused_or_rerouted_and_the_others_go_on() {
     let mut running = start(&relay, &desk.file(), &["run"]);
     let face = RelayHttp::of(&mut running);
     face.wait_ready(200);
-    let ctl = |words: &[&str]| {
-        let words = [&["ctl"], words, &["--output", "json"]].concat();
-        let outcome = start(&relay, &desk.file(), &words).outcome();
-        let answer = outcome.stdout.lines().next().unwrap_or("null");
-        (outcome.status.code().unwrap(), serde_json::from_str::<Value>(answer).unwrap())
-    };
+    let ctl = |words: &[&str]| ctl(&relay, &desk.file(), words);
 
     let (code, answer) = ctl(&["pause"]);
     assert!(code == 1 && answer["error"].as_str().unwrap().contains("first, second"), "{answer}");
@@ -67,4 +64,61 @@ fn one_stream_is_paused_or_rerouted_and_the_others_go_on() {
     assert_eq!(ctl(&["drain", "--only", "first"]).0, 1);
     assert_eq!(ctl(&["drain"]).0, 0);
     assert!(running.outcome().status.success());
+}
+
+/// Databases that take a connection and say nothing are asked at the same time, hold up no other order, and make no file wrong.
+#[test]
+fn a_reload_waits_for_all_databases_at_once_and_holds_up_no_other_order() {
+    const SILENT: usize = 4;
+    let broker = Broker::best();
+    let streams = stages(postgres::installed(), &broker.bootstrap(), &["first"]);
+    let [(_, first)] = &streams[..] else { panic!("one") };
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let file = |top: &str| {
+        let mut text = file_of(top, &streams);
+        for number in 0..SILENT {
+            write!(
+                text,
+                "[[stream]]\nname = \"silent{number}\"\nsource.url = \"postgres://u@{address}/d{number}\"\n\
+                 source.slot = \"s{number}\"\n"
+            )
+            .unwrap();
+        }
+        text
+    };
+    let desk = Desk::new();
+    desk.write(&file(""));
+    let relay = desk.controlled(relay(&streams).allow_log(""));
+    let mut running = start(&relay, &desk.file(), &["run"]);
+    let face = RelayHttp::of(&mut running);
+    wait_until("the first to stream", || face.probe("/readyz?stream=first").0 == 200);
+    let ctl = |words: &[&str]| ctl(&relay, &desk.file(), words);
+
+    desk.write(&file("[route]\nid_header = \"event\"\n"));
+    let (answered, (code, answer)) = std::thread::scope(|scope| {
+        let (reload, mut answered) = (scope.spawn(|| ctl(&["reload"])), 0);
+        while !reload.is_finished() {
+            assert_eq!(ctl(&["log-level"]).0, 0);
+            answered += usize::from(!reload.is_finished());
+        }
+        (answered, reload.join().unwrap())
+    });
+    // One may have come before the reload.
+    assert!(answered > 1, "{answered}");
+    assert_eq!((code, answer["errors"].as_array().unwrap().len()), (0, 0), "{answer}");
+    let not_asked = answer["not_asked"].as_array().unwrap();
+    assert_eq!(not_asked.len(), SILENT, "{answer}");
+    assert!(not_asked[0]["what"].as_str().unwrap().starts_with("stream `silent0`: "), "{answer}");
+    let good = "postrider_config_last_reload_successful";
+    for name in ["first", "silent0"] {
+        assert_eq!(face.count(&format!("{good}{{stream=\"{name}\"}}")), Some(1), "{name}");
+    }
+    running.wait_for_log("this stream keeps its configuration");
+    wait_until("the new routes", || {
+        first.insert("A", 1);
+        first.records().iter().any(|record| record.header("event").is_some())
+    });
+    running.signal(rustix::process::Signal::TERM);
+    running.outcome();
 }

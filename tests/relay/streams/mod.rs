@@ -1,5 +1,6 @@
 //! Several streams in one process: `[[stream]]` tables of one file.
 
+mod anew;
 mod apart;
 mod chosen;
 mod controlled;
@@ -8,9 +9,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use postrider::sandbox::postgres::Cluster;
+use serde_json::Value;
 
 use crate::stage::Stage;
 use support::relay::{Relay, Running};
+use support::wait_for;
 
 /// A database, a slot and topics for each of these names.
 fn stages(
@@ -48,4 +51,24 @@ fn relay(streams: &[(&str, Stage)]) -> Relay {
 /// With this file before these words.
 fn start(relay: &Relay, file: &Path, words: &[&str]) -> Running {
     relay.start(&[&["-c", file.to_str().unwrap()], words].concat())
+}
+
+/// `postrider ctl` of the process that this relay starts: exit code, and what it printed as JSON.
+fn ctl(relay: &Relay, file: &Path, words: &[&str]) -> (i32, Value) {
+    let words = [&["ctl"], words, &["--output", "json"]].concat();
+    let outcome = start(relay, file, &words).outcome();
+    let answer = outcome.stdout.lines().next().unwrap_or("null");
+    (outcome.status.code().unwrap(), serde_json::from_str(answer).unwrap())
+}
+
+/// Takes the slot from the relay that reads it.
+fn drop_slot(stage: &Stage) {
+    let slot = stage.slot();
+    wait_for("the slot to be dropped", || {
+        let sql = stage.sql();
+        let _ = sql.try_run(&format!(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        ));
+        sql.try_run(&format!("SELECT pg_drop_replication_slot('{slot}')")).ok()
+    });
 }

@@ -46,6 +46,7 @@ fn full_view() -> View {
         uptime: Duration::from_secs(3),
         operated: crate::telemetry::Operated::default(),
         traces: Traces::default(),
+        next_run: None,
     }
 }
 

@@ -1,0 +1,72 @@
+//! What became of a reload: its report, put together of those of the streams, and its lines in the log.
+//!
+//! Input: what each stream has taken over, or failures. Output: a [`ReloadReport`]. Invariant: the whole is refused if the
+//! file is wrong for one stream; one whose database could not be asked is named apart; secrets are masked.
+
+use super::super::failure::{CommandFailure, Diagnostic};
+use postrider_relay::admin::{ReloadError, ReloadReport};
+use postrider_relay::telemetry::ReloadOutcome;
+use postrider_secrets::mask::mask_sentence;
+
+/// What names a stream in a report.
+pub(super) fn in_file(name: &str) -> String {
+    format!("stream.{name}")
+}
+
+/// Adds what became of one stream; options and mistakes are told by its name.
+pub(super) fn add(whole: &mut ReloadReport, report: ReloadReport, stream: Option<&str>) {
+    let named = |key: String| match stream {
+        Some(name) if !key.starts_with("stream.") => format!("{}.{key}", in_file(name)),
+        _ => key,
+    };
+    let ReloadReport { outcome, changed, takes_restart, errors, not_asked } = report;
+    whole.outcome = match (whole.outcome, outcome) {
+        (ReloadOutcome::Refused, _) | (_, ReloadOutcome::Refused) => ReloadOutcome::Refused,
+        (ReloadOutcome::Applied, _) | (_, ReloadOutcome::Applied) => ReloadOutcome::Applied,
+        (ReloadOutcome::Unchanged, ReloadOutcome::Unchanged) => ReloadOutcome::Unchanged,
+    };
+    whole.changed.extend(changed.into_iter().map(named));
+    whole.takes_restart.extend(takes_restart.into_iter().map(named));
+    let told = |error: ReloadError| match stream {
+        Some(name) => ReloadError { what: format!("stream `{name}`: {}", error.what), ..error },
+        None => error,
+    };
+    whole.errors.extend(errors.into_iter().map(told));
+    whole.not_asked.extend(not_asked.into_iter().map(told));
+}
+
+/// The report that a start would end with, in the log.
+pub(super) fn refused(failure: &CommandFailure, trigger: &str) -> ReloadReport {
+    for finding in &failure.findings {
+        let (place, what) = (place_of(finding), &finding.what);
+        let (why, help) = (finding.why.as_deref(), finding.help.as_deref());
+        tracing::error!(
+            trigger,
+            code = finding.code.as_str(),
+            place = place.as_deref(),
+            why,
+            help,
+            "the configuration is refused, and the one before stays: {what}"
+        );
+    }
+    let outcome = ReloadOutcome::Refused;
+    ReloadReport { outcome, errors: errors(failure), ..ReloadReport::unchanged() }
+}
+
+fn place_of(finding: &Diagnostic) -> Option<String> {
+    let place = finding.excerpt.as_ref()?;
+    Some(format!("{}:{}:{}", place.path.display(), place.line, place.column))
+}
+
+/// The same for a report. Secrets are masked, as the log does by itself.
+pub(super) fn errors(failure: &CommandFailure) -> Vec<ReloadError> {
+    let masked = |text: &str| mask_sentence(text).into_owned();
+    let error = |finding: &Diagnostic| {
+        let Diagnostic { code, what, why, help, .. } = finding;
+        let what =
+            why.as_ref().map_or_else(|| masked(what), |why| masked(&format!("{what}: {why}")));
+        let help = help.as_deref().map(masked);
+        ReloadError { code: code.as_str(), what, place: place_of(finding), help }
+    };
+    failure.findings.iter().map(error).collect()
+}
