@@ -4,6 +4,8 @@ mod anew;
 mod apart;
 mod chosen;
 mod controlled;
+mod ends;
+mod mixed;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,7 +18,7 @@ use support::relay::{Relay, Running};
 use support::wait_for;
 
 /// A database, a slot and topics for each of these names.
-fn stages(
+pub(crate) fn stages(
     cluster: &Cluster,
     bootstrap: &str,
     names: &[&'static str],
@@ -25,7 +27,7 @@ fn stages(
 }
 
 /// The file: what all have, and a table for each.
-fn file_of(top: &str, streams: &[(&str, Stage)]) -> String {
+pub(crate) fn file_of(top: &str, streams: &[(&str, Stage)]) -> String {
     let mut text = format!("{top}\n[retry]\ninitial = \"100ms\"\nmax = \"200ms\"\n");
     for (name, stage) in streams {
         let (url, slot) = (stage.database.address().url(), stage.slot());
@@ -42,14 +44,14 @@ fn file_of(top: &str, streams: &[(&str, Stage)]) -> String {
 }
 
 /// What starts it: all that the tables say is left to them.
-fn relay(streams: &[(&str, Stage)]) -> Relay {
+pub(crate) fn relay(streams: &[(&str, Stage)]) -> Relay {
     let (_, stage) = streams.first().unwrap();
     let own = ["source.url", "source.slot", "route.topic", "dead_letters.topic"];
     own.iter().fold(stage.relay(), |relay, option| relay.unset(option)).unprepared()
 }
 
 /// With this file before these words.
-fn start(relay: &Relay, file: &Path, words: &[&str]) -> Running {
+pub(crate) fn start(relay: &Relay, file: &Path, words: &[&str]) -> Running {
     relay.start(&[&["-c", file.to_str().unwrap()], words].concat())
 }
 
