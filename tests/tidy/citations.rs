@@ -136,9 +136,43 @@ pub fn unknown_metrics(text: &Text, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
+/// Panels of a dashboard that show series of each stream, and name another thing alone: of several streams in one process all
+/// lines would have one name.
+pub fn nameless_series(dashboard: &Text) -> Vec<Finding> {
+    let (mut findings, mut is_of_stream) = (Vec::new(), false);
+    for (index, line) in dashboard.text.lines().enumerate() {
+        let line = line.trim_start();
+        if let Some(expression) = line.strip_prefix("\"expr\": \"") {
+            let sums_up = ["sum ", "histogram_quantile("];
+            let is_apart = !sums_up.iter().any(|start| expression.starts_with(start));
+            is_of_stream = is_apart && expression.contains("postrider_");
+        }
+        let is_legend = line.starts_with("\"legendFormat\"");
+        if is_legend && is_of_stream && !line.contains("{{stream}}") {
+            findings
+                .push(dashboard.finding(index + 1, "the legend names no {{stream}}".to_owned()));
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_legend_that_names_no_stream_is_reported() {
+        let panel = |expression: &str, legend: &str| Text {
+            path: "relay.json".into(),
+            text: format!(
+                " \"expr\": \"{expression}\",\n \"format\": \"x\",\n \"legendFormat\": \"{legend}\"\n"
+            ),
+        };
+        assert_eq!(nameless_series(&panel("postrider_a == 1", "{{instance}}")).len(), 1);
+        assert!(nameless_series(&panel("postrider_a == 1", "{{stream}}")).is_empty());
+        assert!(nameless_series(&panel("sum by (job) (postrider_a)", "{{job}}")).is_empty());
+        assert!(nameless_series(&panel("process_a", "{{instance}}")).is_empty());
+    }
 
     #[test]
     fn a_row_without_a_test_and_a_test_that_is_gone_are_reported() {

@@ -105,6 +105,13 @@ fn pages_and_alerts_name_metrics_that_exist() {
 }
 
 #[test]
+fn the_dashboard_names_streams() {
+    let texts = texts();
+    let dashboard = texts.iter().find(|text| text.path == "docker/grafana/dashboards/relay.json");
+    report(&citations::nameless_series(dashboard.expect("the dashboard")));
+}
+
+#[test]
 fn each_alert_of_the_relay_has_its_paragraph_of_the_runbook() {
     let texts = texts();
     let find = |path: &str| texts.iter().find(|text| text.path == path).expect("a file");
