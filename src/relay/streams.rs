@@ -2,10 +2,11 @@
 //!
 //! Input: a [`StreamHandle`] for each. Output: liveness and readiness of the process, which name the streams that are not as
 //! they should be, a line for each stream, and the one that a request names. Invariant: the process is ready only if each
-//! stream is; a request that names no stream, or none of these, is answered with their names.
+//! stream is, unless who asks is content with one; a request that names no stream, or none of these, is answered with their names.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -14,6 +15,9 @@ use crate::telemetry::{Check, Health, RelayState, Role, Telemetry, View, livenes
 
 /// Streams whose causes are told in one line; the others are counted.
 const NAMED_MAX: usize = 10;
+
+/// How long streams that start are waited for before the process counts as one that has begun.
+const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// One of several streams.
 #[derive(Debug, Clone)]
@@ -75,36 +79,58 @@ impl Streams {
 
     /// Whether every loop still turns.
     pub fn liveness(&self) -> StreamsHealth {
-        self.health(("loop", "alive"), |telemetry| liveness_of(&telemetry.view()))
+        let streams = self.ask(|telemetry| liveness_of(&telemetry.view()));
+        let ok = streams.iter().all(|one| one.health.ok);
+        self.health(("loop", ok), told(&streams, "alive", cause), streams)
     }
 
     /// Whether each delivers, or would take over.
     pub fn readiness(&self, role: Role) -> StreamsHealth {
-        self.health(("streams", "ready"), |telemetry| readiness(&telemetry.view(), role))
+        let streams = self.ask(|telemetry| readiness(&telemetry.view(), role));
+        let ok = streams.iter().all(|one| one.health.ok);
+        self.health(("streams", ok), told(&streams, "ready", cause), streams)
     }
 
-    fn health(
-        &self,
-        (name, word): (&'static str, &str),
-        ask: impl Fn(&Telemetry) -> Health,
-    ) -> StreamsHealth {
+    /// Whether the process is of use: each stream has begun, or had its time to, and one delivers or would take over. For
+    /// who replaces a process by another: a database that is away is so for both.
+    pub fn readiness_of_any(&self, role: Role) -> StreamsHealth {
+        let streams = self.ask(|telemetry| readiness(&telemetry.view(), role));
+        let ok = self.has_begun() && streams.iter().any(|one| one.health.ok);
+        self.health(("streams", ok), told(&streams, "ready", cause), streams)
+    }
+
+    /// Whether each stream has begun, or had its time to: one that waits for a connection holds up no other one.
+    pub fn has_begun(&self) -> bool {
+        let views = self.each().map(|one| one.telemetry.view());
+        has_begun(views.map(|view| (view.snapshot.state, view.uptime)))
+    }
+
+    /// How many are ready, and what the others fail with, in a line that changes with that alone: no ages are in it.
+    pub fn line(&self) -> String {
+        let streams = self.ask(|telemetry| readiness(&telemetry.view(), Role::Any));
+        told(&streams, "ready", |health| {
+            let failing: Vec<_> = health.checks.iter().filter(|check| !check.ok).collect();
+            match failing.iter().find(|check| check.name == "state") {
+                Some(state) => state.detail.clone(),
+                None => failing.iter().map(|check| check.name).collect::<Vec<_>>().join(", "),
+            }
+        })
+    }
+
+    fn ask(&self, ask: impl Fn(&Telemetry) -> Health) -> Vec<StreamHealth> {
         let each = |one: &StreamHandle| StreamHealth {
             stream: one.name.clone(),
             health: ask(&one.telemetry),
         };
-        let streams: Vec<StreamHealth> = self.each().map(each).collect();
-        let failing: Vec<_> = streams.iter().filter(|one| !one.health.ok).collect();
-        let mut detail =
-            format!("{} of {} streams are {word}", streams.len() - failing.len(), streams.len());
-        for one in failing.iter().take(NAMED_MAX) {
-            let cause = one.health.checks.iter().find(|check| !check.ok);
-            let cause = cause.map_or("", |check| check.detail.as_str());
-            let _ = write!(detail, "; `{}`: {cause}", one.stream);
-        }
-        if failing.len() > NAMED_MAX {
-            let _ = write!(detail, "; {} more", failing.len() - NAMED_MAX);
-        }
-        let ok = failing.is_empty();
+        self.each().map(each).collect()
+    }
+
+    fn health(
+        &self,
+        (name, ok): (&'static str, bool),
+        detail: String,
+        streams: Vec<StreamHealth>,
+    ) -> StreamsHealth {
         let role = |role| streams.iter().any(|one| one.health.role == role).then_some(role);
         let whole = Health {
             ok,
@@ -146,6 +172,30 @@ impl Streams {
         }
         page
     }
+}
+
+/// States, and for how long the process has run.
+fn has_begun(mut streams: impl Iterator<Item = (RelayState, Duration)>) -> bool {
+    streams.all(|(state, uptime)| state != RelayState::Starting || uptime >= BEGIN_LIMIT)
+}
+
+/// How many are as they should be, and what is wrong with the others.
+fn told(streams: &[StreamHealth], word: &str, cause: impl Fn(&Health) -> String) -> String {
+    let failing: Vec<_> = streams.iter().filter(|one| !one.health.ok).collect();
+    let (count, all) = (streams.len() - failing.len(), streams.len());
+    let mut told = format!("{count} of {all} streams are {word}");
+    for one in failing.iter().take(NAMED_MAX) {
+        let _ = write!(told, "; `{}`: {}", one.stream, cause(&one.health));
+    }
+    if failing.len() > NAMED_MAX {
+        let _ = write!(told, "; {} more", failing.len() - NAMED_MAX);
+    }
+    told
+}
+
+fn cause(health: &Health) -> String {
+    let failing = health.checks.iter().find(|check| !check.ok);
+    failing.map(|check| check.detail.clone()).unwrap_or_default()
 }
 
 /// One that has ended has no loop; a restart of the process would not help it, and end the others.
@@ -201,6 +251,46 @@ mod tests {
         assert!(health.streams[0].health.ok && !health.streams[1].health.ok);
         assert!(one.liveness().whole.ok);
         assert!(one.page().contains("b: failed, not ready"), "{}", one.page());
+    }
+
+    #[test]
+    fn a_process_is_of_use_once_one_stream_is_ready() {
+        let one = streams(&[("a", RelayState::Streaming), ("b", RelayState::Failed)]);
+        let health = one.readiness_of_any(Role::Any);
+        assert!(health.whole.ok && !one.readiness(Role::Any).whole.ok);
+        assert!(health.whole.checks[0].detail.contains("1 of 2"), "{health:?}");
+        let none = streams(&[("a", RelayState::Retrying), ("b", RelayState::Failed)]);
+        assert!(!none.readiness_of_any(Role::Any).whole.ok);
+        let standby = streams(&[("a", RelayState::Standby), ("b", RelayState::Retrying)]);
+        assert!(standby.readiness_of_any(Role::Any).whole.ok);
+        assert!(!standby.readiness_of_any(Role::Active).whole.ok);
+        // One that starts is waited for, but not for ever.
+        let starts = streams(&[("a", RelayState::Streaming), ("b", RelayState::Starting)]);
+        assert!(!starts.readiness_of_any(Role::Any).whole.ok);
+        let after = |uptime| has_begun([(RelayState::Starting, uptime)].into_iter());
+        assert!(!after(BEGIN_LIMIT / 2) && after(BEGIN_LIMIT));
+    }
+
+    #[test]
+    fn a_stream_that_has_ended_has_no_loop_that_could_hang() {
+        let mut view = streams(&[("a", RelayState::Stopped)]).0[0].telemetry.view();
+        view.tick_age = Duration::from_mins(5);
+        assert!(liveness_of(&view).ok && !liveness(&view).ok);
+    }
+
+    #[test]
+    fn the_line_is_the_same_as_long_as_nothing_changes() {
+        let all = streams(&[("a", RelayState::Streaming), ("b", RelayState::Failed)]);
+        let late = Snapshot {
+            state: RelayState::Streaming,
+            holds_slot: true,
+            last_progress: Instant::now().checked_sub(Duration::from_mins(9)),
+            ..Snapshot::default()
+        };
+        all.0[0].telemetry.publish(late);
+        let line = all.line();
+        let told = "0 of 2 streams are ready; `a`: progress, kafka; `b`: failed: the slot is lost";
+        assert_eq!(line, told);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::delivery::idle::impatient;
 use crate::operate::{Desk, with_file};
 use crate::stage::Stage;
+use crate::streams;
 use support::postgres;
 use support::relay::Relay;
 
@@ -142,4 +143,25 @@ fn a_slot_that_is_missing_is_never_ready() {
         let said = String::from_utf8_lossy(&datagram[..length]).into_owned();
         assert!(!said.contains("READY=1"), "{said}");
     }
+}
+
+/// One that fails holds up no `systemctl start`.
+#[test]
+fn several_streams_are_ready_once_one_serves_and_each_has_begun() {
+    let mock = MockCluster::new(1).unwrap();
+    let names = ["serves", "wrong"];
+    let all = streams::stages(postgres::installed(), &mock.bootstrap_servers(), &names);
+    let desk = Desk::new();
+    let wrong = "source.publication = \"nowhere\"\n";
+    desk.write(&format!("{}{wrong}", streams::file_of("", &all)));
+    let manager = Manager::new();
+    let relay = manager.starts(streams::relay(&all).allow_log(""));
+    let running = streams::start(&relay, &desk.file(), &["run"]);
+    let said = manager.wait_for("STATUS=1 of 2 streams are ready; `wrong`: failed: ");
+    assert!(said.contains(&"READY=1".to_owned()), "{said:?}");
+    let told = said.last().unwrap();
+    assert!(told.contains("until `postrider ctl resume --only wrong`"), "{told}");
+    running.signal(Signal::TERM);
+    manager.wait_for("STOPPING=1");
+    assert_eq!(running.wait().code(), Some(70));
 }

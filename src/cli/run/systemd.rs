@@ -16,12 +16,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use postrider_relay::telemetry::{RelayState, Role, Telemetry, View, liveness};
+use postrider_relay::telemetry::{RelayState, Telemetry, View, liveness};
 use postrider_relay::{ControlRequest, StopSignal, Streams};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How soon a change is told. Whoever runs `systemctl start` waits for the first one.
-const TURN: Duration = Duration::from_millis(200);
+const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// What the end takes beside the grace period for what was sent: logging out, closing.
 const END: Duration = Duration::from_secs(15);
@@ -63,7 +63,7 @@ impl ReloadNotice {
     /// A reload has ended, whatever it came to.
     pub(super) fn end(&self) {
         let mut service = lock(&self.service);
-        // One that fails is sent in the next turn: until then the manager waits.
+        // One that fails is sent with the next news: until then the manager waits.
         service.owes_ready = service.is_serving && self.socket.send(b"READY=1\n").is_err();
     }
 }
@@ -90,17 +90,14 @@ impl Seen {
         Self { is_ready, is_alive: liveness(view).ok, status: status(view) }
     }
 
-    /// Several streams: ready once each has begun and one serves. The others are not held up by one that fails.
+    /// Several streams: ready once each has begun, or had its time to, and one serves. The others are not held up by one that
+    /// fails.
     pub(super) fn of_streams(streams: &Streams) -> Self {
-        let states: Vec<_> =
-            streams.each().map(|one| one.telemetry.view().snapshot.state).collect();
-        let has_begun = !states.contains(&RelayState::Starting);
-        let health = streams.readiness(Role::Any).whole;
-        let told = health.checks.into_iter().map(|check| check.detail).collect::<String>();
+        let mut states = streams.each().map(|one| one.telemetry.view().snapshot.state);
         Self {
-            is_ready: has_begun && states.into_iter().any(is_ready),
+            is_ready: streams.has_begun() && states.any(is_ready),
             is_alive: streams.liveness().whole.ok,
-            status: told.replace(char::is_control, " "),
+            status: streams.line().replace(char::is_control, " "),
         }
     }
 }
@@ -145,11 +142,11 @@ impl Systemd {
         stop: StopSignal,
         work: impl Future<Output = T>,
     ) -> T {
-        let turn = self.told.watchdog.map_or(TURN, |every| TURN.min(every));
+        let every = self.told.watchdog.map_or(TELL_EVERY, |every| TELL_EVERY.min(every));
         let mut work = Box::pin(work);
         loop {
             self.tell(&seen(), &stop);
-            if let Ok(ended) = tokio::time::timeout(turn, &mut work).await {
+            if let Ok(ended) = tokio::time::timeout(every, &mut work).await {
                 self.tell(&seen(), &stop);
                 return ended;
             }
@@ -167,7 +164,7 @@ impl Systemd {
         if news.is_empty() {
             return;
         }
-        // A manager that restarts, or whose queue is full, is told all of it in the next turn.
+        // A manager that restarts, or whose queue is full, is told all of it the next time.
         if self.socket.send(news.as_bytes()).is_err() {
             let Told { watchdog, grace, .. } = self.told;
             self.told = Told { watchdog, grace, ..Told::default() };

@@ -70,11 +70,14 @@ pub(crate) fn relay_facts(
     }
     let foreign = || Silence::None(format!("what answers at {address} is no relay"));
     let mut readiness = get(address, "/readyz")?;
-    let mut page = get(address, "/metrics")?;
-    if let (Some(name), true) = (stream, readiness.contains("\"streams\":[")) {
-        readiness = get(address, &format!("/readyz?stream={name}"))?;
-        page = of_stream(&page, name);
-    }
+    let is_of_several = readiness.contains("\"streams\":[");
+    let page = match stream.filter(|_| is_of_several) {
+        Some(name) => {
+            readiness = get(address, &format!("/readyz?stream={name}"))?;
+            of_stream(&get(address, &format!("/metrics?stream={name}"))?, name)
+        }
+        None => get(address, "/metrics")?,
+    };
     let health: Value = serde_json::from_str(&readiness).map_err(|_| foreign())?;
     let value = |name: &str| metric(&page, name).ok_or_else(foreign);
     let reads_slot = match slot {

@@ -25,7 +25,7 @@ use postrider_kafka::{DeliveredTap, Traces};
 use postrider_service::http::{self, metrics_response, metrics_response_of_all};
 use postrider_service::prometheus::Metrics;
 
-/// Why there is no HTTP face.
+/// Why there is no HTTP server.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The address is taken, not ours, or not allowed.
@@ -125,16 +125,16 @@ pub async fn serve_streams(
     http::serve(listener.inner, routes, shutdown).await.map_err(HttpError::Serve)
 }
 
-/// `?role=..`, and `?stream=NAME` for the one that is meant.
+/// `?role=..`, `?streams=any` if one that is ready is enough, and `?stream=NAME` for the one that is meant.
 async fn readyz_of_streams(
     Extract(streams): Extract<Streams>,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let is_role = |part: &&str| !part.starts_with("stream=");
-    let rest: Vec<&str> = query.as_deref().unwrap_or_default().split('&').filter(is_role).collect();
-    let Some(role) = role_of(&rest.join("&")) else { return no_role() };
-    let Some(name) = stream_of(query.as_deref()) else {
-        let health = streams.readiness(role);
+    let Some(Wanted { role, is_any, stream }) = Wanted::of(query.as_deref()) else {
+        return no_role();
+    };
+    let Some(name) = stream else {
+        let health = if is_any { streams.readiness_of_any(role) } else { streams.readiness(role) };
         return answer(health.whole.ok, health);
     };
     match streams.named(Some(name)) {
@@ -146,8 +146,17 @@ async fn readyz_of_streams(
     }
 }
 
-/// Each family once; what is of a stream has the label `stream`.
-async fn metrics_of_streams(Extract(streams): Extract<Streams>, headers: HeaderMap) -> Response {
+/// Each family once; what is of a stream has the label `stream`. `?stream=NAME` leaves out the others.
+async fn metrics_of_streams(
+    Extract(streams): Extract<Streams>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let named = stream_of(query.as_deref()).map(|name| streams.named(Some(name)));
+    let named = match named.transpose() {
+        Ok(named) => named,
+        Err(why) => return (StatusCode::NOT_FOUND, why + "\n").into_response(),
+    };
     let of_stream = |one: &StreamHandle| {
         // Spans of all streams go one way.
         let view = View { traces: Traces::default(), ..one.telemetry.view() };
@@ -155,23 +164,41 @@ async fn metrics_of_streams(Extract(streams): Extract<Streams>, headers: HeaderM
         let metrics: Box<dyn Metrics> = Box::new(RelayMetrics { view, build, usage: None });
         (Some(("stream", one.name.clone())), metrics)
     };
-    let mut parts: Vec<_> = streams.each().map(of_stream).collect();
+    let is_meant = |one: &&StreamHandle| named.is_none_or(|named| named.name == one.name);
+    let mut parts: Vec<_> = streams.each().filter(is_meant).map(of_stream).collect();
     let mut traces = streams.each().map(|one| one.telemetry.view().traces);
     let traces = traces.find(|traces| traces.counts().is_some()).unwrap_or_default();
     parts.push((None, Box::new(ProcessMetrics { usage: process::usage(), traces })));
     metrics_response_of_all(parts, &headers)
 }
 
-fn role_of(query: &str) -> Option<Role> {
-    match query {
-        "" | "role=any" => Some(Role::Any),
-        "role=active" => Some(Role::Active),
-        _ => None,
+/// What a caller of `/readyz` wants to know.
+struct Wanted<'a> {
+    role: Role,
+    is_any: bool,
+    stream: Option<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(query: Option<&'a str>) -> Option<Self> {
+        let mut wanted = Self { role: Role::Any, is_any: false, stream: None };
+        for part in query.unwrap_or_default().split('&') {
+            match part.split_once('=') {
+                None if part.is_empty() => {}
+                Some(("role", "any")) => wanted.role = Role::Any,
+                Some(("role", "active")) => wanted.role = Role::Active,
+                Some(("streams", "any")) => wanted.is_any = true,
+                Some(("streams", "all")) => wanted.is_any = false,
+                Some(("stream", name)) => wanted.stream = Some(name),
+                _ => return None,
+            }
+        }
+        Some(wanted)
     }
 }
 
 fn no_role() -> Response {
-    let problem = "the query is role=active or role=any\n";
+    let problem = "the query is role=active or role=any, and streams=any or streams=all\n";
     (StatusCode::BAD_REQUEST, problem).into_response()
 }
 
@@ -189,7 +216,10 @@ async fn livez(Extract(telemetry): Extract<Telemetry>) -> Response {
 }
 
 async fn readyz(Extract(telemetry): Extract<Telemetry>, RawQuery(query): RawQuery) -> Response {
-    let Some(role) = role_of(query.as_deref().unwrap_or_default()) else { return no_role() };
+    // It is all of its streams.
+    let Some(Wanted { role, stream: None, .. }) = Wanted::of(query.as_deref()) else {
+        return no_role();
+    };
     let health = readiness(&telemetry.view(), role);
     answer(health.ok, health)
 }
@@ -254,7 +284,12 @@ mod tests {
         telemetry.publish(Snapshot { state: RelayState::Standby, ..Snapshot::default() });
         assert!(fetch(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         assert!(fetch(address, "/readyz?role=active").await.starts_with("HTTP/1.1 503"));
-        assert!(fetch(address, "/readyz?role=x").await.starts_with("HTTP/1.1 400"));
+        for wrong in ["role=x", "streams=some", "stream=x", "streams"] {
+            let answer = fetch(address, &format!("/readyz?{wrong}")).await;
+            assert!(answer.starts_with("HTTP/1.1 400"), "{wrong}: {answer}");
+        }
+        let any = fetch(address, "/readyz?role=any&streams=any").await;
+        assert!(any.starts_with("HTTP/1.1 200"), "{any}");
         let page = fetch(address, "/metrics").await;
         assert!(page.contains("text/plain; version=0.0.4"), "{page}");
         assert!(page.contains("postrider_state{state=\"standby\"} 1"), "{page}");

@@ -119,11 +119,17 @@ fn assert_told(face: &RelayHttp) {
     let health = face.wait_ready(503);
     let told = health["checks"][0]["detail"].as_str().unwrap();
     assert!(told.contains("1 of 2 streams") && told.contains("`lost`: failed"), "{told}");
-    assert_eq!(face.probe("/readyz?stream=kept").0, 200);
+    assert_eq!(
+        (face.probe("/readyz?stream=kept").0, face.probe("/readyz?streams=any").0),
+        (200, 200)
+    );
     assert_eq!(face.probe("/readyz?stream=lost").0, 503);
     assert_eq!((face.get("/livez").0, face.get("/readyz?stream=x").0), (200, 404));
     assert_eq!(face.count("postrider_ready{stream=\"kept\"}"), Some(1));
     assert_eq!(face.count("postrider_ready{stream=\"lost\"}"), Some(0));
+    let (_, of_one) = face.get("/metrics?stream=kept");
+    assert!(of_one.contains("stream=\"kept\"") && !of_one.contains("stream=\"lost\""));
+    assert_eq!(face.get("/metrics?stream=x").0, 404);
     assert!(face.count("process_resident_memory_bytes").unwrap() > 0);
     let page = face.get("/").1;
     assert!(page.contains("lost: failed, not ready"), "{page}");

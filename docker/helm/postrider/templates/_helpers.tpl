@@ -26,3 +26,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "postrider.serviceAccount" -}}
 {{- default (include "postrider.fullname" .) .Values.serviceAccount.name -}}
 {{- end -}}
+
+{{- /* Of several streams one that is ready is enough: a database that is away is so for the next pod, too. */ -}}
+{{- define "postrider.readiness" -}}
+{{- if gt (len (regexFindAll "(?m)^\\s*\\[\\[\\s*stream\\s*\\]\\]" .Values.config -1)) 1 -}}
+/readyz?streams=any
+{{- else -}}
+/readyz
+{{- end -}}
+{{- end -}}
