@@ -47,16 +47,19 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
     }
 }
 
-/// Samples the slot of a stream that has failed, whose WAL is kept all the same; until nobody waits for it. A sample that
-/// cannot be taken leaves none: the stream says why by its failure.
-pub async fn sample_of_failed(config: &Config, telemetry: &Telemetry) -> Infallible {
+/// Samples the slot of a stream that has failed, whose WAL is kept all the same; until nobody waits for it, or the server
+/// refuses the login: a role that logs in wrongly again and again may be locked. A sample that cannot be taken leaves none: the
+/// stream says why by its failure.
+pub async fn sample_of_failed(config: &Config, telemetry: &Telemetry) {
     loop {
         let sample = async {
             let client = control::connect(&config.source.connect).await?;
             control::sample(&client, &config.source.slot).await
         };
-        if let Ok(Ok(sample)) = tokio::time::timeout(SAMPLE_FAILED_EVERY, sample).await {
-            publish(telemetry, sample.as_ref(), false);
+        match tokio::time::timeout(SAMPLE_FAILED_EVERY, sample).await {
+            Ok(Ok(sample)) => publish(telemetry, sample.as_ref(), false),
+            Ok(Err(ControlError::Connection { source, .. })) if source.is_login_refused() => return,
+            Ok(Err(_)) | Err(_) => {}
         }
         tokio::time::sleep(SAMPLE_FAILED_EVERY).await;
     }
@@ -273,7 +276,33 @@ const fn failed(source: WalError) -> ControlError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
     use super::*;
+    use crate::telemetry::BuildInfo;
+    use postrider_config::{FileChoice, Inputs, load};
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_login_that_is_refused_is_tried_once() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            let (mut client, _) = server.accept().unwrap();
+            let _ = client.read(&mut [0; 1024]).unwrap();
+            let refusal = b"SFATAL\0C28P01\0Mno\0\0";
+            let length = u32::try_from(refusal.len() + 4).unwrap();
+            let answer = [b"E", &length.to_be_bytes()[..], refusal].concat();
+            client.write_all(&answer).unwrap();
+        });
+        let url = format!("postgres://u:p@127.0.0.1:{port}/d?sslmode=disable");
+        let variables = vec![("POSTRIDER_SOURCE__URL".to_owned(), url)];
+        let inputs = Inputs { file: FileChoice::Absent, variables, ..Inputs::default() };
+        let config = load(&inputs, &|_| Vec::new()).unwrap().config;
+        let telemetry = Telemetry::new(BuildInfo::default());
+        let sampling = sample_of_failed(&config, &telemetry);
+        tokio::time::timeout(Duration::from_mins(1), sampling).await.unwrap();
+        assert_eq!(telemetry.view().slot, None);
+    }
 
     #[test]
     fn only_a_session_of_a_server_that_stops_ends_for_want_of_a_watch() {
