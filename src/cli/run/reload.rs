@@ -257,7 +257,10 @@ impl InEffect {
     /// Whether it has failed and begins anew with all that is new but what is of the process: what tells it from the other
     /// streams, and names it in metrics, is as before.
     fn is_taken_over_whole(&self, differing: &[String], all: &Reloader) -> bool {
-        let has_failed = self.telemetry.view().next_run.is_some();
+        // Another route says nothing of a source that was refused.
+        let is_of_source = differing.iter().any(|key| key.starts_with("source."));
+        let next_run = self.telemetry.view().next_run;
+        let has_failed = next_run.is_some_and(|next| is_of_source || !next.of_position);
         let is_same = differing.iter().all(|key| !OF_ITS_IDENTITY.contains(&key.as_str()));
         let slot = &self.loaded.config.source.slot;
         let of_slot = all.streams.iter().filter(|one| one.loaded.config.source.slot == *slot);
@@ -305,7 +308,7 @@ impl InEffect {
                 "configuration reloaded; routes change with the next transaction"
             );
             self.stop.control().reconfigure(config.clone());
-            if self.telemetry.view().next_run.is_some() {
+            if self.telemetry.view().next_run.is_some_and(|next| !next.of_position) {
                 self.stop.control().begin_anew(None);
             }
         } else if !changed.is_empty() {

@@ -174,7 +174,11 @@ impl Stream {
         }
         let pause = Some(self.pause()).filter(|_| !failure.exit.needs_human());
         let at_us = pause.map(|pause| unix_us() + i64::try_from(pause.as_micros()).unwrap_or(0));
-        let next_run = NextRun { stream: self.handle.name.as_str().into(), at_us };
+        let next_run = NextRun {
+            stream: self.handle.name.as_str().into(),
+            at_us,
+            of_position: failure.exit == ExitCode::Position,
+        };
         tracing::info!("the other streams go on; this one {next_run}");
         // What was asked of the run that has ended.
         self.handle.stop.control().take_new_run();

@@ -70,6 +70,8 @@ pub struct NextRun {
     pub stream: Arc<str>,
     /// In microseconds since the Unix epoch; `None`: when a human asks for it.
     pub at_us: Option<i64>,
+    /// Its position was refused: whether the source is the right one, a human has to see.
+    pub of_position: bool,
 }
 
 impl fmt::Display for NextRun {

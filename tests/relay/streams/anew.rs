@@ -1,12 +1,14 @@
 //! A stream that has failed begins anew: by itself, when it is told to, or with a configuration that is new for it.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::{ctl, drop_slot, file_of, relay, stages, start};
 use crate::operate::Desk;
 use support::broker::Broker;
 use support::relay_http::RelayHttp;
-use support::wait::wait_until;
+use support::wait::{stays, wait_until};
 use support::{postgres, wait_for};
 
 const FAILED: &str = "this stream has failed";
@@ -41,6 +43,11 @@ fn a_stream_that_needs_a_human_begins_anew_when_it_is_told_to() {
 
     lost.create_slot();
     lost.insert("A", 5);
+    // Other routes say nothing of a position that was refused.
+    desk.write(&file_of("[route]\nid_header = \"event\"\n", &streams));
+    assert_eq!(ctl(&["reload"]).0, 0);
+    let is_failed = || face.probe("/readyz?stream=lost").0 == 503;
+    stays("it has failed", Duration::from_secs(2), is_failed);
     let (code, other) = ctl(&["resume", "--only", "kept"]);
     assert_eq!((code, &other["begins_anew_at"]), (0, &Value::Null), "{other}");
     let (code, begun) = ctl(&["resume", "--only", "lost"]);
