@@ -1,5 +1,5 @@
-//! `postrider config`: `show` prints every effective setting and where it came from, `example` prints a
-//! configuration file with every option at its default.
+//! `postrider config`: `show` prints every effective setting and where it came from, `streams` the streams of the file,
+//! `example` a configuration file with every option at its default.
 //!
 //! Input: for `show` the configuration as `run` would read it. Output: text or JSON on stdout, secrets
 //! masked.
@@ -10,11 +10,12 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::context::Context;
+use super::each_stream::EachStream;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
-use postrider_config::{Loaded, Shown, example_toml};
+use postrider_config::{Loaded, Shown, SourceMode, example_toml};
 
-/// The two commands.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Print every value in effect and where it came from, secrets masked
@@ -22,6 +23,11 @@ pub enum ConfigCommand {
         after_help = "Examples:\n  postrider config show\n  postrider config show --output json | jq .\n  PGHOST=db postrider config show --set kafka.compression=zstd"
     )]
     Show,
+    /// List the streams ([[stream]] in the file) and what each reads
+    #[command(
+        after_help = "A line for each with its name alone, or a JSON object; nothing, where the file has no [[stream]].\n\nExamples:\n  postrider config streams\n  postrider config streams --output json | jq -r .slot"
+    )]
+    Streams,
     /// Print a commented configuration file with every option at its default
     #[command(after_help = "Example:\n  postrider config example > postrider.toml")]
     Example,
@@ -32,15 +38,34 @@ pub(crate) fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode
     match command {
         ConfigCommand::Example => context.print(&example_toml())?,
         ConfigCommand::Show => {
-            let loaded = context.read(Vec::new())?;
-            if context.json() {
-                context.print_json(&as_json(&loaded))?;
-            } else {
-                context.print(&as_text(&loaded))?;
-            }
+            let streams = EachStream::read(context)?;
+            return streams.one_by_one(|loaded| {
+                streams.print(loaded, &as_text(loaded), || as_json(loaded))?;
+                Ok(ExitCode::Ok)
+            });
         }
+        ConfigCommand::Streams => list_streams(context)?,
     }
     Ok(ExitCode::Ok)
+}
+
+fn list_streams(context: &Context) -> Result<(), CommandFailure> {
+    for Loaded { stream, config, .. } in context.read_streams()? {
+        let Some(name) = stream else { continue };
+        if !context.json() {
+            context.print(&format!("{name}\n"))?;
+            continue;
+        }
+        let connect = &config.source.connect;
+        let servers: Vec<_> = connect.endpoints.iter().map(ToString::to_string).collect();
+        let is_polled = config.source.mode == SourceMode::Poll;
+        let slot = (!is_polled).then_some(&config.source.slot);
+        context.print_json(&json!({
+            "stream": name, "servers": servers, "database": connect.database, "slot": slot,
+            "brokers": config.kafka.brokers,
+        }))?;
+    }
+    Ok(())
 }
 
 fn as_text(loaded: &Loaded) -> String {

@@ -82,7 +82,12 @@ impl Context {
 
     /// Every stream of the file, or the one of `--only`, with the log started. A file without `[[stream]]` is one.
     pub fn load_streams(&self) -> Result<Vec<Loaded>, CommandFailure> {
-        let streams = self.read_streams()?;
+        self.load_streams_with(Vec::new())
+    }
+
+    /// The same with these flags on top.
+    pub fn load_streams_with(&self, flags: Vec<FlagValue>) -> Result<Vec<Loaded>, CommandFailure> {
+        let streams = postrider_config::load_streams(&self.inputs(flags), &review)?;
         if let Some(first) = streams.first() {
             logs::start(&first.config.log, self.asks_for_level(), self.color_stderr());
         }

@@ -1,6 +1,6 @@
 //! `postrider doctor`: checks everything that would stop or harm a run, and says how each is fixed.
 //!
-//! Input: the configuration; Postgres, Kafka, the relay that runs and this machine as they are. Output: one line for each
+//! Input: the configuration; Postgres, Kafka, the relay that runs and this machine as they are. Output: for each stream a line for each
 //! check, PASS, WARN, FAIL or SKIP, with the command, SQL or setting that fixes it; exit code 1 if any fails. Invariant:
 //! without `--fix --execute` nothing is written anywhere; no relay that runs is disturbed, each part has a time limit, and
 //! the answer comes within some 15 s though nothing answers; only sides that a selected check needs are asked.
@@ -30,6 +30,7 @@ use clap::Args;
 use tokio::time::timeout;
 
 use super::context::Context;
+use super::each_stream::EachStream;
 use super::exit::ExitCode;
 use super::failure::{CommandFailure, printable};
 use super::prune;
@@ -58,6 +59,8 @@ Asks Postgres, Kafka, the relay at http.bind and this machine, and writes nothin
 A relay may run meanwhile. --fix --execute creates what is absent, and alters nothing
 that exists, but for a publication that lacks a table; the rest is left to you.
 
+Of several streams each has its report; --stream shows one.
+
 Exit code: 0 nothing fails, 1 something does (with --deny-warnings also if something
 warns). What made a check of --only impossible is shown with it, and counts.
 
@@ -72,7 +75,7 @@ pub struct DoctorArgs {
     /// Show only checks whose id begins so, such as slot or slot.limit; may be repeated
     #[arg(long, value_name = "ID")]
     pub only: Vec<String>,
-    /// Of several streams ([[stream]] in the file) the one that is meant
+    /// Of several streams ([[stream]] in the file) this one alone
     #[arg(long, value_name = "NAME")]
     pub stream: Option<String>,
     /// Known, and no reason to exit with 1: checks whose id begins so; may be repeated
@@ -94,62 +97,92 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     // Refused before anything is asked.
     Selection::of(&args.only)?;
     Selection::of(&args.allow)?;
-    let loaded = context.load(Vec::new());
-    let report = examine(args, &loaded)?;
-    let Ok(config) = loaded.as_ref().map(|loaded| &loaded.config) else {
-        return print(args, context, &report, None);
+    let streams = match EachStream::load(context, Vec::new()) {
+        Ok(streams) => streams,
+        Err(failure) => {
+            let report = report(args, without_configuration(failure))?;
+            return print(args, context, &report);
+        }
     };
-    if !args.fix {
-        return print(args, context, &report, None);
+    if args.fix {
+        return streams.one_by_one(|stream| fix(args, (context, &streams), stream));
     }
-    let relay = Plan::of(config.clone());
+    let found = streams.at_once(|stream| examine(args, stream));
+    streams.print_all(found, |stream, report| {
+        let text = report.to_text(context.color_stdout());
+        streams.print(stream, &text, || report.to_json())?;
+        Ok(exit_of(args, &report))
+    })
+}
+
+/// With `--fix`: what would be created, or is.
+fn fix(
+    args: &DoctorArgs,
+    (context, streams): (&Context, &EachStream<'_>),
+    stream: &Loaded,
+) -> Result<ExitCode, CommandFailure> {
+    let print = |report: &Report, plan: &FixPlan, left: &[&str], created: Option<&[String]>| {
+        let mut text = report.to_text(context.color_stdout());
+        text.push_str(&report::fix_text(plan, left, created));
+        streams.print(stream, &text, || {
+            let mut value = report.to_json();
+            if let Some(fields) = value.as_object_mut() {
+                fields.insert("fix".to_owned(), plan.to_json(left, created));
+            }
+            value
+        })?;
+        Ok(exit_of(args, report))
+    };
+    let report = examine(args, stream)?;
+    let relay = Plan::of(stream.config.clone());
     let runtime = super::runtime()?;
     let plan = FixPlan::of(&relay, &report.checks, &runtime);
     if !args.execute {
         let left = apply::left(&report.checks, Some(&plan));
-        return print(args, context, &report, Some((&plan, &left, None)));
+        return print(&report, &plan, &left, None);
     }
     // The plan comes before the deed.
     if !context.json() {
-        let lines = plan.creates.iter().map(|object| format!("to be created: {object}\n"));
+        let of = stream.stream.as_deref().filter(|_| streams.are_several());
+        let of = of.map(|name| format!("stream `{name}`: ")).unwrap_or_default();
+        let lines = plan.creates.iter().map(|object| format!("{of}to be created: {object}\n"));
         context.print(&printable(&lines.collect::<String>()))?;
     }
     let (created, made) =
         if plan.is_empty() { (Vec::new(), Ok(())) } else { plan.execute(&relay, &runtime) };
-    let report = examine(args, &loaded)?;
+    let report = examine(args, stream)?;
     let left = apply::left(&report.checks, None);
-    let exit = print(args, context, &report, Some((&plan, &left, Some(&created))))?;
+    let exit = print(&report, &plan, &left, Some(&created))?;
     made.map(|()| exit)
 }
 
-/// Every check that was asked for.
-fn examine(
-    args: &DoctorArgs,
-    loaded: &Result<Loaded, CommandFailure>,
-) -> Result<Report, CommandFailure> {
+/// Every check of a stream that was asked for.
+fn examine(args: &DoctorArgs, loaded: &Loaded) -> Result<Report, CommandFailure> {
+    let selection = Selection::of(&args.only)?;
+    let config = &loaded.config;
+    let relay = if selection.wants_relay() {
+        let slot =
+            (config.source.mode == SourceMode::Stream).then_some(config.source.slot.as_str());
+        relay_facts(config.http.bind, slot, loaded.stream.as_deref())
+    } else {
+        Err(Silence::Nowhere("it was not asked".to_owned()))
+    };
+    let mut checks = config::checks(loaded, &relay);
+    checks.extend(of_servers(config, &relay, selection)?);
+    report(args, checks)
+}
+
+/// What there is to say where the configuration cannot be read.
+fn without_configuration(failure: CommandFailure) -> Vec<Check> {
+    let mut checks: Vec<_> = Check::failed("config.valid", failure).collect();
+    checks.push(Check::unknown("config.others", "nothing was asked without a configuration"));
+    checks
+}
+
+/// Of these checks those that were asked for.
+fn report(args: &DoctorArgs, mut checks: Vec<Check>) -> Result<Report, CommandFailure> {
     let selection = Selection::of(&args.only)?;
     let allowed = Selection::of(&args.allow)?;
-    let mut checks = match loaded {
-        Ok(loaded) => {
-            let config = &loaded.config;
-            let relay = if selection.wants_relay() {
-                let slot = (config.source.mode == SourceMode::Stream)
-                    .then_some(config.source.slot.as_str());
-                relay_facts(config.http.bind, slot, loaded.stream.as_deref())
-            } else {
-                Err(Silence::Nowhere("it was not asked".to_owned()))
-            };
-            let mut checks = config::checks(loaded, &relay);
-            checks.extend(of_servers(config, &relay, selection)?);
-            checks
-        }
-        Err(failure) => {
-            let mut checks: Vec<_> = Check::failed("config.valid", failure.clone()).collect();
-            checks
-                .push(Check::unknown("config.others", "nothing was asked without a configuration"));
-            checks
-        }
-    };
     for check in &checks {
         assert!(selection::is_known(check.id), "`{}` is not among the ids of checks", check.id);
     }
@@ -161,31 +194,23 @@ fn examine(
     Ok(Report { checks })
 }
 
-/// What was planned, which checks are left to a person, and what was created if it was to be.
-type Fixed<'a> = (&'a FixPlan, &'a [&'static str], Option<&'a [String]>);
-
 fn print(
     args: &DoctorArgs,
     context: &Context,
     report: &Report,
-    fixed: Option<Fixed<'_>>,
 ) -> Result<ExitCode, CommandFailure> {
     if context.json() {
-        let mut value = report.to_json();
-        if let (Some((plan, left, created)), Some(fields)) = (fixed, value.as_object_mut()) {
-            fields.insert("fix".to_owned(), plan.to_json(left, created));
-        }
-        context.print_json(&value)?;
+        context.print_json(&report.to_json())?;
     } else {
-        let mut text = report.to_text(context.color_stdout());
-        if let Some((plan, left, created)) = fixed {
-            text.push_str(&report::fix_text(plan, left, created));
-        }
-        context.print(&text)?;
+        context.print(&report.to_text(context.color_stdout()))?;
     }
+    Ok(exit_of(args, report))
+}
+
+fn exit_of(args: &DoctorArgs, report: &Report) -> ExitCode {
     let worst = report.worst();
     let is_wrong = worst == Outcome::Fail || args.deny_warnings && worst == Outcome::Warn;
-    Ok(if is_wrong { ExitCode::CheckFailed } else { ExitCode::Ok })
+    if is_wrong { ExitCode::CheckFailed } else { ExitCode::Ok }
 }
 
 /// Postgres first, as its rows show which topics there are; the brokers are asked meanwhile whether they answer at all.

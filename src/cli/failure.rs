@@ -125,6 +125,11 @@ impl CommandFailure {
 
     /// For scripts: one line.
     pub fn to_json(&self) -> String {
+        self.to_value().to_string()
+    }
+
+    /// The same as a value.
+    pub fn to_value(&self) -> serde_json::Value {
         let errors: Vec<_> = self
             .findings
             .iter()
@@ -138,7 +143,7 @@ impl CommandFailure {
                 })
             })
             .collect();
-        json!({ "exit_code": self.exit.number(), "errors": errors }).to_string()
+        json!({ "exit_code": self.exit.number(), "errors": errors })
     }
 
     /// As lines of a log in JSON, with the fields that its other lines have.
@@ -160,9 +165,14 @@ impl CommandFailure {
         self.findings.iter().map(line).collect()
     }
 
+    /// The same without secrets that were typed.
+    pub(crate) fn masked(&self) -> Self {
+        Self { exit: self.exit, findings: self.findings.iter().map(fit).collect() }
+    }
+
     /// Prints it to stderr behind the log, which ends with it.
     pub fn print(&self, form: Form) {
-        let fit = Self { exit: self.exit, findings: self.findings.iter().map(fit).collect() };
+        let fit = self.masked();
         let text = match form {
             _ if fit.findings.is_empty() => return,
             Form::Object => fit.to_json() + "\n",

@@ -2,20 +2,21 @@
 //!
 //! Input: the configuration, limits. Output: WAL that is not acknowledged and that is kept for the slot, the age of the
 //! oldest unacknowledged transaction where the relay that reads the slot answers; exit code 1 above a limit, and for a
-//! slot that is lost. Invariant: nothing is written; a limit on what is not known is exceeded.
+//! slot that is lost; of several streams for each. Invariant: nothing is written; a limit on what is not known is exceeded.
 
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::context::Context;
 use super::doctor::check::bytes;
+use super::each_stream::EachStream;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::needs_slot;
 use super::status::relay::relay_facts;
-use postrider_config::Loaded;
+use postrider_config::{Loaded, SourceMode};
 use postrider_postgres::control::{self, ControlError, SlotSample};
 use postrider_service::units::{InvalidValue, parse_size};
 
@@ -26,6 +27,7 @@ Exit code: 1 above a limit, and if the slot is lost; 78 if there is no slot, 69 
 Postgres does not answer. The age is asked of the relay at http.bind: if it does not
 answer or does not read the slot, as a standby or while it is paused, the age is
 unknown, and --max-age is exceeded. With two relays, ask where each of them runs.
+Of several streams each is shown, and the exit code is the greatest; --only shows one.
 
 Examples:
   postrider lag
@@ -47,21 +49,48 @@ fn size(text: &str) -> Result<u64, String> {
     })
 }
 
+/// What is known of one stream.
+struct Lag {
+    /// `None`: rows are polled, and there is no slot.
+    sample: Option<SlotSample>,
+    /// Of the oldest transaction, in seconds, or why it is not known.
+    age: Result<f64, String>,
+}
+
 /// Runs it.
 pub(crate) fn run(args: &LagArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let Loaded { config, stream, .. } = context.load(Vec::new())?;
-    needs_slot(&config, "postrider lag")?;
+    let streams = EachStream::load(context, Vec::new())?;
+    // Of several that are asked for at once, those that are polled have an age alone.
+    let found = streams.at_once(|stream| {
+        if !streams.are_several() {
+            needs_slot(&stream.config, "postrider lag")?;
+        }
+        ask(stream)
+    });
+    streams.print_all(found, |stream, lag| {
+        let slot = &stream.config.source.slot;
+        let is_wrong = lag.is_lost() || lag.is_above(args);
+        streams.print(stream, &lag.to_text(slot), || lag.to_json(slot, is_wrong))?;
+        Ok(if is_wrong { ExitCode::CheckFailed } else { ExitCode::Ok })
+    })
+}
+
+fn ask(Loaded { config, stream, .. }: &Loaded) -> Result<Lag, CommandFailure> {
     let source = &config.source;
-    let sample = super::runtime()?.block_on(async {
-        let client = control::connect(&source.connect).await?;
-        control::sample(&client, &source.slot).await
-    })?;
-    let Some(sample) = sample else {
-        let (slot, others) = (source.slot.clone(), Vec::new());
-        return Err(ControlError::SlotMissing { slot, others }.into());
+    let is_polled = source.mode == SourceMode::Poll;
+    let sample = if is_polled {
+        None
+    } else {
+        let sample = super::runtime()?.block_on(async {
+            let client = control::connect(&source.connect).await?;
+            control::sample(&client, &source.slot).await
+        })?;
+        let missing =
+            || ControlError::SlotMissing { slot: source.slot.clone(), others: Vec::new() };
+        Some(sample.ok_or_else(missing)?)
     };
-    let relay = relay_facts(config.http.bind, Some(&source.slot), stream.as_deref());
-    let age = match &relay {
+    let slot = (!is_polled).then_some(source.slot.as_str());
+    let age = match &relay_facts(config.http.bind, slot, stream.as_deref()) {
         Ok(relay) => relay.oldest_seconds.ok_or_else(|| match &relay.paused {
             Some(paused) => format!("the relay is {paused}"),
             None => {
@@ -70,27 +99,51 @@ pub(crate) fn run(args: &LagArgs, context: &Context) -> Result<ExitCode, Command
         }),
         Err(why) => Err(why.to_string()),
     };
-    let lag = sample.lag_bytes();
-    let is_lost = sample.wal_status == "lost";
-    let is_above = args.max.is_some_and(|max| lag > max)
-        || args.max_age.is_some_and(|max| !matches!(&age, Ok(age) if *age <= max.as_secs_f64()));
-    let is_wrong = is_above || is_lost;
-    if context.json() {
-        context.print_json(&json!({
-            "what": "lag", "slot": source.slot, "ok": !is_wrong, "lag_bytes": lag,
+    Ok(Lag { sample, age })
+}
+
+impl Lag {
+    fn is_lost(&self) -> bool {
+        self.sample.as_ref().is_some_and(|sample| sample.wal_status == "lost")
+    }
+
+    fn is_above(&self, args: &LagArgs) -> bool {
+        let lag = self.sample.as_ref().map(SlotSample::lag_bytes);
+        let is_young = |max: Duration| matches!(&self.age, Ok(age) if *age <= max.as_secs_f64());
+        args.max.zip(lag).is_some_and(|(max, lag)| lag > max)
+            || args.max_age.is_some_and(|max| !is_young(max))
+    }
+
+    fn to_text(&self, slot: &str) -> String {
+        match &self.sample {
+            Some(_) if self.is_lost() => {
+                format!(
+                    "slot `{slot}` is lost: nothing is delivered from it any more; postrider repair\n"
+                )
+            }
+            Some(sample) => text(slot, sample, &self.age),
+            None => match &self.age {
+                Ok(age) => format!("rows are polled: the oldest {age:.1} s ago\n"),
+                Err(why) => format!("rows are polled; age unknown: {why}\n"),
+            },
+        }
+    }
+
+    fn to_json(&self, slot: &str, is_wrong: bool) -> Value {
+        let age = self.age.as_ref();
+        let Some(sample) = &self.sample else {
+            return json!({
+                "what": "lag", "slot": null, "ok": !is_wrong,
+                "oldest_unacknowledged_seconds": age.ok(), "age_unknown": age.err(),
+            });
+        };
+        json!({
+            "what": "lag", "slot": slot, "ok": !is_wrong, "lag_bytes": sample.lag_bytes(),
             "retained_bytes": sample.retained_bytes(), "safe_bytes": sample.safe_wal_bytes,
             "status": sample.wal_status, "active": sample.active_pid.is_some(),
-            "oldest_unacknowledged_seconds": age.as_ref().ok(), "age_unknown": age.as_ref().err(),
-        }))?;
-    } else if is_lost {
-        context.print(&format!(
-            "slot `{}` is lost: nothing is delivered from it any more; postrider repair\n",
-            source.slot
-        ))?;
-    } else {
-        context.print(&text(&source.slot, &sample, &age))?;
+            "oldest_unacknowledged_seconds": age.ok(), "age_unknown": age.err(),
+        })
     }
-    Ok(if is_wrong { ExitCode::CheckFailed } else { ExitCode::Ok })
 }
 
 fn text(slot: &str, sample: &SlotSample, age: &Result<f64, String>) -> String {

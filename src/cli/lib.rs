@@ -26,6 +26,7 @@ mod dead_letters;
 mod demo;
 mod display_bytes;
 mod doctor;
+mod each_stream;
 mod exit;
 mod failure;
 mod failures;

@@ -20,11 +20,12 @@ pub(super) use complete::{complete, missing};
 
 use super::codes::ErrorCode;
 use super::context::Context;
+use super::each_stream::EachStream;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::route;
 use postrider_config::{
-    Config, ConfigError, Delivery, FlagValue, Mistake, MistakeKind, Rejected, SourceMode,
+    Config, ConfigError, Delivery, FlagValue, Loaded, Mistake, MistakeKind, Rejected, SourceMode,
     SourcePosition,
 };
 use postrider_core::route::check_topic;
@@ -41,6 +42,7 @@ use postrider_relay::{Plan, begin_stream};
 #[command(after_help = "\
 The role that runs it needs rights only for what is missing: CREATE on the schema for the table,
 ownership of the table and CREATE on the database for the publication, REPLICATION for the slot.
+Of several streams each is set up, also if that of another one fails; --only names one.
 
 Examples:
   postrider setup --topics=OrderPlaced,OrderPaid
@@ -112,12 +114,29 @@ pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Comma
     let existing_tables = !args.table.is_empty();
     let tables = FlagValue { key: "source.tables", value: args.table.join(","), flag: "--table" };
     let flags = existing_tables.then_some(tables).into_iter().collect();
-    let config = context.load(flags)?.config;
-    // Before anything is made.
-    check_names(args.topics.as_deref().unwrap_or(&[]), &config)?;
-    if config.source.mode == SourceMode::Poll {
-        return polling::run(args, context, config);
+    let streams = EachStream::load(context, flags)?;
+    // What is printed is for `psql`, which is in one database.
+    if args.print && streams.are_several() && !context.json() {
+        let names = streams.all().iter().filter_map(|one| one.stream.clone()).collect();
+        return Err(ConfigError::SeveralStreams { names }.into());
     }
+    // Before anything is made.
+    for stream in streams.all() {
+        check_names(args.topics.as_deref().unwrap_or(&[]), &stream.config)?;
+    }
+    streams.one_by_one(|stream| of_stream(args, &streams, stream))
+}
+
+fn of_stream(
+    args: &SetupArgs,
+    streams: &EachStream<'_>,
+    stream: &Loaded,
+) -> Result<ExitCode, CommandFailure> {
+    let config = stream.config.clone();
+    if config.source.mode == SourceMode::Poll {
+        return polling::run(args, streams, stream);
+    }
+    let existing_tables = !args.table.is_empty();
     let relay = Plan::new(kafka_spec(&config), config);
     let wanted = relay.requirements().map_err(postrider_relay::RelayError::from)?;
     let choices = SetupChoices {
@@ -132,7 +151,7 @@ pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Comma
     let plan = SetupPlan::new(wanted, choices);
     if args.print {
         let topics = wanted_topics(args, &relay.config, true)?;
-        print(&plan.steps, &topics, context)?;
+        print(&plan.steps, &topics, (streams, stream))?;
         return Ok(ExitCode::Ok);
     }
     let mut done = Done::default();
@@ -158,7 +177,7 @@ pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Comma
     let may_go_on = made.as_ref().err().is_none_or(lacks_slot_alone);
     let topics = if may_go_on { done.remaining_topics(args, &relay) } else { Ok(()) };
     // What was made before something failed was made.
-    done.print(context)?;
+    done.print(streams, stream)?;
     made.and(topics).map(|()| ExitCode::Ok)
 }
 
@@ -367,7 +386,7 @@ impl Done {
         beginning::mark(relay, runtime, ready, slot)
     }
 
-    fn print(mut self, context: &Context) -> Result<(), CommandFailure> {
+    fn print(mut self, streams: &EachStream<'_>, stream: &Loaded) -> Result<(), CommandFailure> {
         if let Some(slot) = &self.slot {
             for (table, rows) in &slot.left_behind {
                 self.remarks.push(format!(
@@ -388,13 +407,11 @@ impl Done {
         for finding in worth {
             tracing::warn!(help = finding.help, "{finding}");
         }
-        if context.json() {
-            let start = self.slot.map(|slot| slot.start.to_string());
-            return context.print_json(&json!({
-                "created": created, "added": added, "existing": existing, "slot_begins_at": start,
-                "remarks": self.remarks, "unguarded": open_tables(&self.unguarded),
-            }));
-        }
+        let start = self.slot.map(|slot| slot.start.to_string());
+        let value = json!({
+            "created": created, "added": added, "existing": existing, "slot_begins_at": start,
+            "remarks": self.remarks, "unguarded": open_tables(&self.unguarded),
+        });
         let mut lines = String::new();
         // Writing to a string cannot fail.
         for object in created {
@@ -417,7 +434,7 @@ impl Done {
                  Postgres cannot send blocks the slot for good. To refuse such rows:\n{sql}"
             );
         }
-        context.print(&lines)
+        streams.print(stream, &lines, || value)
     }
 }
 
@@ -429,18 +446,15 @@ fn open_tables(tables: &[UnboundedTable]) -> Vec<Value> {
 fn print(
     steps: &[SetupStep],
     topics: &[WantedTopic],
-    context: &Context,
+    (streams, stream): (&EachStream<'_>, &Loaded),
 ) -> Result<(), CommandFailure> {
     let commands: Vec<String> = topics.iter().map(WantedTopic::command).collect();
-    if context.json() {
-        let step = |step: &SetupStep| json!({ "object": step.object, "sql": step.sql });
-        let steps: Vec<_> = steps.iter().map(step).collect();
-        return context.print_json(&json!({ "steps": steps, "topics": commands }));
-    }
+    let step = |step: &SetupStep| json!({ "object": step.object, "sql": step.sql });
+    let value = json!({ "steps": steps.iter().map(step).collect::<Vec<_>>(), "topics": commands });
     let mut script: Vec<String> = steps.iter().map(|step| step.sql.clone()).collect();
     // Comments, so that all of it is still for psql.
     script.extend(commands.iter().map(|command| format!("-- {command}\n")));
-    context.print(&script.join("\n"))
+    streams.print(stream, &script.join("\n"), || value)
 }
 
 #[cfg(test)]

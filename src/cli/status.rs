@@ -1,7 +1,7 @@
 //! `postrider status`: the state of a stream on one screen.
 //!
-//! Input: the configuration; Postgres, Kafka, and the relay's own metrics where they are served. Output: a line each for
-//! database, slot, relay, brokers, progress and dead letters, or one JSON object; with `--watch` again and again.
+//! Input: the configuration; Postgres, Kafka, and the relay's own metrics where they are served. Output: for each stream a
+//! line each for database, slot, relay, brokers, progress and dead letters, or one JSON object; with `--watch` again and again.
 //! Invariant: nothing is written; each part that does not answer has a line that says so, and the others stay as they
 //! are; exit code 1 if the slot is missing, lost or read by nobody, if the relay at `http.bind` hangs, is not ready or is
 //! paused, or if Postgres or Kafka does not answer.
@@ -14,16 +14,17 @@ use std::time::Duration;
 use clap::Args;
 
 use super::context::Context;
+use super::each_stream::EachStream;
 use super::exit::ExitCode;
 use super::failure::{CommandFailure, printable};
 use gather::Status;
-use postrider_config::Loaded;
 
 /// `status [--watch [DURATION]]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit code: 1 if the slot is missing, lost or read by nobody, if the relay at http.bind
-hangs, is not ready or is paused, or if Postgres or Kafka does not answer.
+hangs, is not ready or is paused, or if Postgres or Kafka does not answer. Of several
+streams each is shown, and the exit code is 1 if that is so of one; --only shows one.
 
 Examples:
   postrider status
@@ -52,18 +53,17 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Runs it.
 pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let Loaded { config, stream, .. } = context.load(Vec::new())?;
+    let streams = EachStream::load(context, Vec::new())?;
     loop {
-        let status = Status::gather(&config, stream.as_deref())?;
-        if context.json() {
-            context.print_json(&status.to_json())?;
-        } else {
-            let clear = if args.watch.is_some() && context.color_stdout() { CLEAR } else { "" };
-            context.print(&format!("{clear}{}", printable(&status.to_text())))?;
+        let found = streams.at_once(|one| Status::gather(&one.config, one.stream.as_deref()));
+        if args.watch.is_some() && context.color_stdout() && !context.json() {
+            context.print(CLEAR)?;
         }
-        let Some(pause) = args.watch else {
-            return Ok(if status.is_sound() { ExitCode::Ok } else { ExitCode::CheckFailed });
-        };
+        let exit = streams.print_all(found, |stream, status| {
+            streams.print(stream, &printable(&status.to_text()), || status.to_json())?;
+            Ok(if status.is_sound() { ExitCode::Ok } else { ExitCode::CheckFailed })
+        })?;
+        let Some(pause) = args.watch else { return Ok(exit) };
         std::thread::sleep(pause);
     }
 }

@@ -5,20 +5,21 @@
 //! topics that are ready, and a list of what was created or existed. Invariant: what is about a slot is refused.
 
 use super::{Done, SetupArgs, print, wanted_topics};
-use crate::context::Context;
+use crate::each_stream::EachStream;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 use crate::needs_slot;
-use postrider_config::{Config, PollMark};
+use postrider_config::{Config, Loaded, PollMark};
 use postrider_postgres::control::{OutboxPartitions, PollSetup, PollSetupMark, connect};
 use postrider_relay::{Plan, kafka_spec};
 
 /// Runs it.
 pub(super) fn run(
     args: &SetupArgs,
-    context: &Context,
-    config: Config,
+    streams: &EachStream<'_>,
+    stream: &Loaded,
 ) -> Result<ExitCode, CommandFailure> {
+    let config = stream.config.clone();
     let of_slots = [
         (args.from_now, "setup --from-now"),
         (args.no_slot, "setup --no-slot"),
@@ -31,7 +32,7 @@ pub(super) fn run(
     let plan = plan(args, &relay.config);
     if args.print {
         let topics = wanted_topics(args, &relay.config, true)?;
-        print(&plan.steps(), &topics, context)?;
+        print(&plan.steps(), &topics, (streams, stream))?;
         return Ok(ExitCode::Ok);
     }
     let mut done = Done::default();
@@ -41,7 +42,7 @@ pub(super) fn run(
         plan.make(&client, &mut done.made).await
     });
     let topics = if made.is_ok() { done.remaining_topics(args, &relay) } else { Ok(()) };
-    done.print(context)?;
+    done.print(streams, stream)?;
     made?;
     topics.map(|()| ExitCode::Ok)
 }

@@ -21,9 +21,9 @@ fn a_command_works_on_the_stream_that_is_named() {
     assert!(once.status.success() && once.stdout.contains("7 records"), "{once:?}");
     assert_eq!((first.records().len(), second.records().len()), (0, 7));
 
-    let lag = start(&relay, &desk.file(), &["lag"]).outcome();
-    let told = lag.log.join("\n");
-    assert_eq!(lag.status.code(), Some(78), "{told}");
+    let peek = start(&relay, &desk.file(), &["peek"]).outcome();
+    let told = peek.log.join("\n");
+    assert_eq!(peek.status.code(), Some(78), "{told}");
     assert!(told.contains("PR-C012") && told.contains("first, second"), "{told}");
     let unknown = start(&relay, &desk.file(), &["lag", "--only", "third"]).outcome();
     assert!(unknown.log.join("\n").contains("first, second"), "{unknown:?}");

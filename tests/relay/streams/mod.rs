@@ -3,6 +3,7 @@
 mod anew;
 mod apart;
 mod chosen;
+mod commands;
 mod controlled;
 mod ends;
 mod mixed;

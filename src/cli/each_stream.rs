@@ -1,0 +1,174 @@
+//! Commands that work on every stream of a file: one answer for each, and one exit code.
+//!
+//! Input: the configuration, and what is asked of a stream. Output: with two or more streams a section of text that names the
+//! stream, or a line of JSON with `stream`; what failed, by name, and of the exit codes the greatest. Invariant: the answer for
+//! one stream, be it the only one or that of `--only`, is that of a file without `[[stream]]`; what fails for one stream keeps
+//! none of the others from being asked.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::CommandFailure;
+use super::logs;
+use postrider_config::{FlagValue, Loaded};
+
+/// How many streams are asked at the same time: each answer takes threads and connections of its own, and one whose servers
+/// are away takes ten seconds.
+const AT_ONCE: usize = 16;
+
+/// See the module.
+pub(super) struct EachStream<'a> {
+    context: &'a Context,
+    streams: Vec<Loaded>,
+}
+
+impl<'a> EachStream<'a> {
+    /// Those of the configuration with these flags on top, with the log started.
+    pub(super) fn load(
+        context: &'a Context,
+        flags: Vec<FlagValue>,
+    ) -> Result<Self, CommandFailure> {
+        Ok(Self { context, streams: context.load_streams_with(flags)? })
+    }
+
+    /// The same with the log left alone.
+    pub(super) fn read(context: &'a Context) -> Result<Self, CommandFailure> {
+        Ok(Self { context, streams: context.read_streams()? })
+    }
+
+    /// In the order of the file.
+    pub(super) fn all(&self) -> &[Loaded] {
+        &self.streams
+    }
+
+    /// Whether an answer has to say of which stream it is.
+    pub(super) fn are_several(&self) -> bool {
+        self.streams.len() > 1
+    }
+
+    /// Asks all of them at the same time.
+    pub(super) fn at_once<T: Send>(
+        &self,
+        ask: impl Fn(&Loaded) -> Result<T, CommandFailure> + Sync,
+    ) -> Vec<Result<T, CommandFailure>> {
+        if let [one] = &self.streams[..] {
+            return vec![ask(one)];
+        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut answers = Vec::new();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(stream) = self.streams.get(number) else { return answers };
+                let _of_stream = logs::span_of(stream.stream.as_deref()).entered();
+                answers.push((number, ask(stream)));
+            }
+        };
+        let mut answers: Vec<_> = std::thread::scope(|scope| {
+            let workers = AT_ONCE.min(self.streams.len());
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            let joined = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
+            joined
+                .flat_map(|answers| answers.unwrap_or_else(|it| std::panic::resume_unwind(it)))
+                .collect()
+        });
+        answers.sort_by_key(|(number, _)| *number);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// Asks one after the other, and goes on after a failure.
+    pub(super) fn one_by_one(
+        &self,
+        mut act: impl FnMut(&Loaded) -> Result<ExitCode, CommandFailure>,
+    ) -> Result<ExitCode, CommandFailure> {
+        let act = |stream: &Loaded| {
+            let name = self.are_several().then_some(stream.stream.as_deref()).flatten();
+            let _of_stream = logs::span_of(name).entered();
+            act(stream)
+        };
+        self.conclude(self.streams.iter().map(act).collect())
+    }
+
+    /// Prints what they answered, with `show`, which gives the exit code.
+    pub(super) fn print_all<T>(
+        &self,
+        answers: Vec<Result<T, CommandFailure>>,
+        show: impl Fn(&Loaded, T) -> Result<ExitCode, CommandFailure>,
+    ) -> Result<ExitCode, CommandFailure> {
+        let shown = self.streams.iter().zip(answers).map(|(stream, answer)| match answer {
+            Ok(answer) => show(stream, answer),
+            Err(failure) => {
+                if self.are_several() && self.context.json() {
+                    self.context.print_json(&with_name(stream, failed(&failure)))?;
+                }
+                Err(failure)
+            }
+        });
+        self.conclude(shown.collect())
+    }
+
+    /// Prints one of these, as the output is asked for.
+    pub(super) fn print(
+        &self,
+        stream: &Loaded,
+        text: &str,
+        value: impl FnOnce() -> Value,
+    ) -> Result<(), CommandFailure> {
+        if self.context.json() {
+            return self.context.print_json(&with_name(stream, value()));
+        }
+        let begin = self.begin_of(stream);
+        let end = if self.are_several() { "\n" } else { "" };
+        self.context.print(&format!("{begin}{text}{end}"))
+    }
+
+    /// The line that begins the text for this stream.
+    fn begin_of(&self, stream: &Loaded) -> String {
+        match &stream.stream {
+            Some(name) if self.are_several() => format!("stream `{name}`:\n"),
+            _ => String::new(),
+        }
+    }
+
+    /// One end for all.
+    fn conclude(
+        &self,
+        outcomes: Vec<Result<ExitCode, CommandFailure>>,
+    ) -> Result<ExitCode, CommandFailure> {
+        let code = |outcome: &Result<ExitCode, CommandFailure>| match outcome {
+            Ok(exit) | Err(CommandFailure { exit, .. }) => *exit,
+        };
+        let worst = outcomes.iter().map(code).max_by_key(|exit| exit.number());
+        let mut whole = CommandFailure::silent(worst.unwrap_or(ExitCode::Ok));
+        let is_failure = outcomes.iter().any(Result::is_err);
+        for (stream, outcome) in self.streams.iter().zip(outcomes) {
+            let name = stream.stream.as_deref().filter(|_| self.are_several());
+            for mut finding in outcome.err().into_iter().flat_map(|failure| failure.findings) {
+                if let Some(name) = name {
+                    finding.what = format!("stream `{name}`: {}", finding.what);
+                }
+                whole.findings.push(finding);
+            }
+        }
+        if is_failure { Err(whole) } else { Ok(whole.exit) }
+    }
+}
+
+fn failed(failure: &CommandFailure) -> Value {
+    let mut value = failure.masked().to_value();
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("ok".to_owned(), json!(false));
+    }
+    value
+}
+
+/// With its stream's name, where it has one.
+fn with_name(stream: &Loaded, mut value: Value) -> Value {
+    if let (Some(name), Some(fields)) = (&stream.stream, value.as_object_mut()) {
+        fields.insert(logs::STREAM.to_owned(), json!(name));
+    }
+    value
+}
