@@ -2,9 +2,9 @@
 //!
 //! Input: a [`TokenSource`]. Output: the newest token, at once. Invariant: [`TokenKeeper::newest`] never waits for
 //! the source, so that the thread that sends records does not; a token is handed out only while it is good. The
-//! thread ends with the last [`TokenKeeper`].
+//! thread ends with the last [`TokenKeeper`]. Those of equal sources may be [shared](TokenKeeper::shared) by a process.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::time::now_ms;
@@ -22,6 +22,9 @@ const REFUSED_AGE_MS: u64 = 5_000;
 /// A token that is good now, kept so by a thread. Clones share it.
 #[derive(Clone)]
 pub struct TokenKeeper(Arc<Guard>);
+
+/// Those that are shared.
+static SHARED: Mutex<Vec<Weak<Guard>>> = Mutex::new(Vec::new());
 
 /// Ends the thread when the last keeper is dropped.
 struct Guard(Arc<Shared>);
@@ -73,6 +76,19 @@ impl TokenKeeper {
         Self(Arc::new(Guard(Arc::new(shared))))
     }
 
+    /// That of an equal source, if this process has one: fifty streams that log in as one client ask for one token.
+    pub fn shared(source: TokenSource) -> Self {
+        let mut kept = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|guard| guard.strong_count() > 0);
+        let found = kept.iter().filter_map(Weak::upgrade).find(|guard| guard.0.source == source);
+        if let Some(found) = found {
+            return Self(found);
+        }
+        let new = Self::new(source);
+        kept.push(Arc::downgrade(&new.0));
+        new
+    }
+
     /// Where the tokens come from.
     pub fn source(&self) -> &TokenSource {
         &self.0.0.source
@@ -115,10 +131,11 @@ impl TokenKeeper {
         if std::mem::replace(&mut self.0.0.state().has_thread, true) {
             return Ok(());
         }
-        let (shared, span) = (Arc::clone(&self.0.0), tracing::Span::current());
+        let shared = Arc::clone(&self.0.0);
+        // Not in the span of a stream: others may share it. Its lines name the source.
         let spawned = std::thread::Builder::new()
             .name("postrider-token".to_owned())
-            .spawn(move || span.in_scope(|| shared.keep()));
+            .spawn(move || shared.keep());
         spawned.map(drop).map_err(|error| {
             self.0.0.state().has_thread = false;
             CredentialsError::Unanswered {
@@ -233,6 +250,22 @@ mod tests {
             assert_eq!(asker.join().unwrap().as_deref(), Ok("a"));
         }
         assert_eq!(std::fs::read_to_string(runs).unwrap(), "x\n");
+    }
+
+    #[test]
+    fn equal_sources_share_one_token_for_as_long_as_anybody_uses_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = folder.path().join("runs");
+        let script = format!(
+            r#"echo x >> {}; echo '{{"access_token":"a","expires_in":3600}}'"#,
+            runs.display()
+        );
+        let shared = |script: &str| TokenKeeper::shared(keeper(script).source().clone());
+        let (one, two, other) = (shared(&script), shared(&script), shared("exit 3"));
+        assert!(one.wait(LIMIT).is_ok() && two.newest().is_ok() && other.newest().is_err());
+        assert_eq!(std::fs::read_to_string(&runs).unwrap(), "x\n");
+        drop((one, two));
+        assert!(shared(&script).newest().is_err(), "nobody has asked for this one");
     }
 
     #[test]

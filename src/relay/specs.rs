@@ -36,7 +36,7 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
         secrets: KafkaSecrets {
             files: kafka.secret_files.clone(),
             password_command: kafka.password_command.clone(),
-            tokens: token_source(kafka).map(TokenKeeper::new),
+            tokens: token_source(kafka).map(TokenKeeper::shared),
         },
         ..KafkaSpec::default()
     }
