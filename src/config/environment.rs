@@ -123,7 +123,7 @@ fn as_env(help: &str) -> String {
 }
 
 /// Somebody may have put the secret itself where the file that holds it belongs.
-fn path_or_mask(value: &str) -> String {
+pub(super) fn path_or_mask(value: &str) -> String {
     let is_path = ["/", "./", "../", "~"].iter().any(|start| value.starts_with(start));
     if is_path { value.to_owned() } else { MASK.to_owned() }
 }

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
 
+use super::environment::path_or_mask;
 use super::layer::{Layer, Raw, SettingOrigin, did_you_mean};
 use super::mistake::{Mistake, MistakeKind, SourceFile, SourcePosition, Span};
-use super::options::{PROPERTIES, property};
+use super::options::{OptionKind, PROPERTIES, property};
 use super::rule_options::{RULES, is_rule};
 use super::streams::{NAME, STREAM, StreamTable, check_name, wrong_name};
 use super::table::{OPTIONS, option};
@@ -69,6 +70,11 @@ impl Walk<'_> {
                 }
                 _ if key == STREAM && self.streams.is_some() => self.not_a_stream(&span),
                 DeValue::String(_) if key == NAME && self.streams.is_none() => {}
+                DeValue::String(of) if option(&key).is_none() && holds(&key).is_some() => {
+                    let is_twice =
+                        value_name(name.get_ref()).is_some_and(|it| table.contains_key(it));
+                    self.contents(&key, of, &self.key_span(name.span()), is_twice);
+                }
                 other if option(&key).is_some() || property(&key).is_some() => {
                     let span =
                         if property(&key).is_some() { self.key_span(name.span()) } else { span };
@@ -84,6 +90,35 @@ impl Walk<'_> {
                     let place = SourcePosition::File(self.key_span(name.span()).excerpt());
                     self.layer.refuse_unknown(&key, place);
                 }
+            }
+        }
+    }
+
+    /// The value of an option that stands in a file of its own.
+    fn contents(&mut self, key: &str, of: &str, place: &Span, is_twice: bool) {
+        let Some(option) = holds(key) else { return };
+        let mut refuse = |kind, help| {
+            let place = SourcePosition::File(place.excerpt());
+            self.layer.mistakes.push(Mistake { kind, place, help });
+        };
+        if is_twice {
+            let reason = format!("{option} and {key} both give its value");
+            let kind = MistakeKind::Invalid { key: option.to_owned(), reason };
+            return refuse(kind, Some("leave one of them out".to_owned()));
+        }
+        match std::fs::read_to_string(of) {
+            Ok(text) => {
+                let text = text.trim_end_matches(['\r', '\n']).to_owned();
+                let origin = SettingOrigin::FileContents {
+                    path: self.file.path().to_owned(),
+                    line: place.line(),
+                    of: of.into(),
+                };
+                self.layer.add(option, Raw::Text(text), origin, Some(place.clone()));
+            }
+            Err(error) => {
+                let (path, reason) = (path_or_mask(of), error.to_string());
+                refuse(MistakeKind::UnreadableFile { path, reason }, None);
             }
         }
     }
@@ -164,6 +199,19 @@ pub(super) fn raw(value: &DeValue<'_>, span: &dyn Fn(Range<usize>) -> Option<Spa
             items.iter().map(|item| (raw(item.get_ref(), span), span(item.span()))).collect(),
         ),
     }
+}
+
+/// The name of the value whose file this names.
+fn value_name(name: &str) -> Option<&str> {
+    name.strip_suffix("_file")
+}
+
+/// The option whose value stands in the file that this key names: any text, as a secret is one.
+fn holds(key: &str) -> Option<&str> {
+    let holds = value_name(key)?;
+    let is_text = |kind| matches!(kind, OptionKind::Text | OptionKind::Connection);
+    let is_option = option(holds).is_some_and(|option| is_text(option.kind));
+    (is_option || property(holds).is_some_and(|name| !name.is_empty())).then_some(holds)
 }
 
 /// `source`, `kafka.properties`, and what unquoted dotted names below it look like.

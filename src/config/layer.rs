@@ -31,6 +31,15 @@ pub enum SettingOrigin {
         /// From 1.
         line: usize,
     },
+    /// The contents of a file that a configuration file names.
+    FileContents {
+        /// The configuration file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// The file that holds the value.
+        of: PathBuf,
+    },
     /// An environment variable.
     Env(String),
     /// A file that the environment variable names.
@@ -47,6 +56,9 @@ impl std::fmt::Display for SettingOrigin {
             Self::Default => f.write_str("default"),
             Self::Libpq(name) | Self::Env(name) | Self::EnvFile(name) => write!(f, "env {name}"),
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::FileContents { path, line, of } => {
+                write!(f, "{}:{line}, contents of {}", path.display(), of.display())
+            }
             Self::Set => f.write_str("--set"),
             Self::Flag(name) => f.write_str(name),
         }
@@ -71,7 +83,7 @@ pub(super) enum Raw {
 }
 
 impl Raw {
-    fn describe(&self) -> &'static str {
+    pub(super) fn describe(&self) -> &'static str {
         match self {
             Self::Text(_) | Self::Loose(_) => "text",
             Self::Switch(_) => "true or false",
@@ -125,7 +137,12 @@ pub(super) fn place_of(origin: &SettingOrigin, span: Option<&Span>) -> SourcePos
         ) => SourcePosition::Named(format!("environment variable {name}")),
         (None, SettingOrigin::Set) => SourcePosition::Named("--set".to_owned()),
         (None, SettingOrigin::Flag(name)) => SourcePosition::Named(name.clone()),
-        (None, SettingOrigin::Default | SettingOrigin::File { .. }) => SourcePosition::Nowhere,
+        (
+            None,
+            SettingOrigin::Default
+            | SettingOrigin::File { .. }
+            | SettingOrigin::FileContents { .. },
+        ) => SourcePosition::Nowhere,
     }
 }
 
@@ -163,6 +180,10 @@ impl Layer {
 
 /// The nearest existing key, as help.
 pub(super) fn did_you_mean(key: &str) -> String {
+    if key.starts_with("stream.") {
+        // No option of the top level is meant: it would be that of every stream.
+        return "what is of one stream stands in its [[stream]] in the file, a secret as `url_file = \"PATH\"`".to_owned();
+    }
     if is_rules(key) {
         let names: Vec<&str> = RULE_OPTIONS.iter().map(OptionSpec::name).collect();
         return format!(

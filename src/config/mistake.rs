@@ -188,7 +188,7 @@ pub enum MistakeKind {
         /// Why.
         reason: String,
     },
-    /// `<VAR>_FILE` names a file that cannot be read.
+    /// `<VAR>_FILE`, or `<name>_file` in the configuration, names a file that cannot be read.
     #[error("cannot read `{path}`: {reason}")]
     UnreadableFile {
         /// The file.

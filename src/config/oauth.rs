@@ -32,7 +32,7 @@ pub(super) const CLIENT_ID: OptionSpec =
 pub(super) const CLIENT_SECRET: OptionSpec = text(
     "kafka.oauth.client_secret",
     "\"\"",
-    "For `oidc`: the client secret. From a file by POSTRIDER_KAFKA__OAUTH__CLIENT_SECRET_FILE, which is read again for \
+    "For `oidc`: the client secret. From a file by `client_secret_file` or POSTRIDER_KAFKA__OAUTH__CLIENT_SECRET_FILE, which is read again for \
      each token.",
 );
 pub(super) const SCOPE: OptionSpec =

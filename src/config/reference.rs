@@ -16,7 +16,7 @@ pub fn example_toml() -> String {
     let mut out = String::from(
         "# Postrider's configuration. Every value below is the default.\n\
          # Each option can also be set by --set section.name=value, or by the environment variable\n\
-         # POSTRIDER_SECTION__NAME (POSTRIDER_SECTION__NAME_FILE reads a file: for secrets).\n",
+         # POSTRIDER_SECTION__NAME. POSTRIDER_SECTION__NAME_FILE, or name_file here, reads it from a file.\n",
     );
     for option in OPTIONS {
         start_section(&mut out, option, |section| format!("\n[{section}]\n"));
@@ -66,7 +66,8 @@ const PROPERTIES_EXAMPLE: &str = "\n[kafka.properties]\n\
     # \"security.protocol\" = \"sasl_ssl\"\n\
     # \"sasl.mechanisms\" = \"SCRAM-SHA-512\"\n\
     # \"sasl.username\" = \"postrider\"\n\
-    # The password is better kept out of this file: POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD_FILE\n";
+    # The password is better kept out of this file, and read from one that has nothing else:\n\
+    # \"sasl.password_file\" = \"/run/secrets/kafka\"\n";
 
 /// docs/configuration.md.
 pub fn reference_markdown() -> String {
@@ -79,7 +80,9 @@ pub fn reference_markdown() -> String {
          all.\n\n\
          Precedence: flag, `--set section.name=value`, environment, file, libpq's `PG*` \
          variables, default. In the environment and with `--set` a list is names with commas between \
-         them, or TOML, and `<NAME>_FILE` reads the value from a file; `<NAME>` beside it is refused. \
+         them, or TOML, and `<NAME>_FILE` reads the value from a file; `<NAME>` beside it is refused. In the file, at the top level and in \
+         a `[[stream]]`, `<name>_file` does the same for any text, such as `url_file` in `[source]`, `client_secret_file` in \
+         `[kafka.oauth]` and `\"sasl.password_file\"` in `[kafka.properties]`. \
          `postrider config show` prints every value in effect and where it came from; `postrider config example` prints a file to begin with.\n\n\
          Durations are whole numbers with a unit: `250ms`, `1s`, `1m30s`, `2h`, `7d`. Sizes likewise: \
          `512KiB`, `32MiB` (powers of two), `1MB` (powers of ten).\n",

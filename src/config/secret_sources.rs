@@ -1,7 +1,7 @@
 //! Reads the settings that may hold secrets: Postgres's connection string and librdkafka's properties.
 //!
 //! Input: merged settings. Output: how to connect to Postgres, the properties, and the files (`_FILE`
-//! variables) and commands that secrets come from, so that a running relay can read them again after a
+//! variables, `_file` in the configuration) and commands that secrets come from, so that a running relay can read them again after a
 //! rotation. Invariant: no command is run here.
 
 use std::collections::BTreeMap;
@@ -56,10 +56,11 @@ impl SettingsReader<'_> {
         properties.iter().filter_map(file).collect()
     }
 
-    /// The file that a setting was read from, if a `_FILE` variable named one.
+    /// The file that a setting was read from, if a `_FILE` variable or a `_file` of the configuration named one.
     pub(super) fn file_of(&self, key: &str) -> Option<PathBuf> {
         match &self.settings.get(key)?.origin {
             SettingOrigin::EnvFile(variable) => (self.env)(variable).map(PathBuf::from),
+            SettingOrigin::FileContents { of, .. } => Some(of.clone()),
             _ => None,
         }
     }

@@ -50,7 +50,7 @@ fn gives_up(relay: &Relay) -> Relay {
     relay.clone().set("retry.login_give_up_after", "0s").set("retry.give_up_after", "3s")
 }
 
-/// Each way to set an option: the environment, the command line, a file, and a file that a variable names.
+/// Each way to set an option: the environment, the command line, a file, and a file that a variable or that file names.
 fn ways(relay: &Relay, option: &OptionSpec, folder: &std::path::Path) -> Vec<(Relay, Vec<String>)> {
     let key = option.key;
     let (section, name) = (option.section(), option.name());
@@ -62,12 +62,20 @@ fn ways(relay: &Relay, option: &OptionSpec, folder: &std::path::Path) -> Vec<(Re
     fs::write(&file, format!("[{section}]\n{name} = {value}\n")).unwrap();
     let held = folder.join("held");
     fs::write(&held, PASTED).unwrap();
+    let configured = |name: &str, value: &str| {
+        let file = folder.join(format!("{name}.toml"));
+        fs::write(&file, format!("[{section}]\n{name} = \"{value}\"\n")).unwrap();
+        vec!["--config".to_owned(), file.to_str().unwrap().to_owned()]
+    };
+    let (held_by, is_path) = (format!("{name}_file"), held.to_str().unwrap());
     let bare = relay.clone().unset(key);
     vec![
         (bare.clone().set(key, PASTED), Vec::new()),
         (bare.clone(), vec!["--set".to_owned(), format!("{key}={PASTED}")]),
         (bare.clone(), vec!["--config".to_owned(), file.to_str().unwrap().to_owned()]),
-        (bare.variable(&format!("{}_FILE", option.env()), held.to_str().unwrap()), Vec::new()),
+        (bare.clone(), configured(&held_by, is_path)),
+        (bare.clone(), configured(&held_by, PASTED)),
+        (bare.variable(&format!("{}_FILE", option.env()), is_path), Vec::new()),
     ]
 }
 

@@ -165,3 +165,56 @@ fn streams_that_would_share_a_topic_of_progress_are_refused() {
         streams(&text.replace("name = \"two\"", "name = \"two\"\nsource.slot = \"t\"")).is_ok()
     );
 }
+
+#[test]
+fn secrets_of_a_stream_come_from_files_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (url, password) =
+        (write("url", "postgres://app:pw@db-c/shop\n"), write("password", "secret1"));
+    let text = format!(
+        "{TWO}[[stream]]\nname = \"c\"\nsource.slot = \"c\"\nsource.url_file = \"{url}\"\n\
+         [stream.kafka.properties]\n\"sasl.password_file\" = \"{password}\"\nsasl.username = \"u\"\n"
+    );
+    let streams = streams(&text).unwrap();
+    let config = &streams[2].config;
+    assert_eq!(config.source.connect.endpoints[0].to_string(), "db-c:5432");
+    assert_eq!(config.kafka.secret_files["sasl.password"].display().to_string(), password);
+    assert_eq!(streams[0].config.kafka.secret_files.len(), 0);
+    let shown = streams[2].effective.iter().find(|line| line.key == "source.url").unwrap();
+    assert!(shown.origin.to_string().ends_with(&format!("contents of {url}")), "{shown:?}");
+    assert!(!shown.value.to_string().contains("pw"), "{shown:?}");
+    for (more, words) in [
+        ("source.url_file = \"/nowhere/url\"", "cannot read `/nowhere/url`"),
+        (
+            "source.url = \"postgres://u@db/x\"\nsource.url_file = \"/nowhere/url\"",
+            "both give its value",
+        ),
+        ("source.url_file = 5", "no setting `source.url_file`"),
+        ("kafka.linger_file = \"/nowhere/linger\"", "no setting `kafka.linger_file`"),
+    ] {
+        let found =
+            mistakes(&format!("{TWO}[[stream]]\nname = \"c\"\nsource.slot = \"c\"\n{more}\n"));
+        assert!(found.iter().any(|one| one.to_string().contains(words)), "{more}: {found:#?}");
+    }
+}
+
+/// A variable that goes above every stream is no answer to one that is meant for one.
+#[test]
+fn a_variable_of_one_stream_is_no_setting_and_no_other_variable_is_named() {
+    for (variables, set) in [
+        (vec![("POSTRIDER_STREAM__0__SOURCE__SLOT".to_owned(), "x".to_owned())], Vec::new()),
+        (Vec::new(), vec!["stream.0.source.slot=x".to_owned()]),
+    ] {
+        let mut inputs = inputs(TWO, None);
+        inputs.variables.extend(variables);
+        inputs.set = set;
+        let error = load_streams(&inputs, &|_| Vec::new()).unwrap_err();
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("[[stream]]") && !hint.contains("did you mean"), "{hint}");
+    }
+}

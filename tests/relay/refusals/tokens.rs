@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::outbox::Outbox;
+use crate::operate::Desk;
+use crate::streams::{file_of, relay, stages, start};
 use support::kafka::{self, Kafka};
 use support::postgres;
 use support::relay::Relay;
@@ -134,4 +136,52 @@ fn a_token_that_the_brokers_refuse_is_fetched_again_before_it_expires() {
     arrive(&site.kafka);
     running.stop();
     outbox.assert_delivered_to(&site.kafka.bootstrap());
+}
+
+/// Passwords and the client's secret are in files that the configuration names; one is replaced while rows flow.
+#[test]
+fn streams_share_one_token_and_have_their_secrets_from_files() {
+    let Some(site) = Site::start(Duration::from_hours(1)) else { return };
+    let streams = stages(postgres::installed(), &site.kafka.bootstrap(), &["one", "two", "three"]);
+    let desk = Desk::new();
+    let secret = |name: &str, text: &str| {
+        let path = desk.file().with_file_name(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let top = format!(
+        "[kafka]\nbrokers = [\"{}\"]\n[kafka.properties]\n\"security.protocol\" = \"SASL_PLAINTEXT\"\n[kafka.oauth]\n\
+         method = \"oidc\"\nendpoint = \"{}\"\nclient_id = \"{CLIENT}\"\nclient_secret_file = \"{}\"\n",
+        site.kafka.sasl_bootstrap(),
+        site.provider.token_endpoint(),
+        secret("client", SECRET)
+    );
+    let mut text = file_of(&top, &streams);
+    let role = support::unique("tenant");
+    let address = streams[0].1.database.create_role(&role, "SUPERUSER REPLICATION");
+    let sql = streams[0].1.sql();
+    let log_in = |password: &str| {
+        sql.run(&format!("ALTER ROLE {role} PASSWORD '{password}'"));
+        secret("url", &address.clone().login_as(&role, Some(password)).url())
+    };
+    let url = streams[0].1.database.address().url();
+    text = text.replace(
+        &format!("source.url = \"{url}\""),
+        &format!("source.url_file = \"{}\"", log_in("before")),
+    );
+    desk.write(&text);
+    let relay = relay(&streams).unset("kafka.brokers").allow_log("");
+    let running = start(&relay, &desk.file(), &["run"]);
+    for (_, stage) in &streams {
+        stage.insert("A", 5);
+        stage.wait_for_records(5);
+    }
+    assert_eq!(site.provider.issued(), 1, "tokens for three streams");
+    log_in("after");
+    sql.run(&format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"
+    ));
+    streams[0].1.insert("A", 5);
+    streams[0].1.wait_for_records(10);
+    running.stop();
 }
