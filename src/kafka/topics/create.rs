@@ -11,7 +11,7 @@ use rdkafka::admin::{NewTopic, TopicReplication};
 
 use super::check_settings::{Grade, Purpose, TopicFacts, TopicFinding, judge};
 use super::metadata::{Inquiry, TopicMetadata, wait};
-use super::{PROGRESS_SETTINGS, TopicsError, create};
+use super::{PROGRESS_SETTINGS, TopicsError, create, create_progress};
 use crate::settings::KafkaSpec;
 
 /// A dead letter is kept until somebody has seen to it, not for the seven days of other topics.
@@ -138,7 +138,11 @@ pub fn make_topics(kafka: &KafkaSpec, wanted: &[WantedTopic]) -> Result<MadeTopi
                 return Err(TopicsError::Unauthorised { topic: topic.name.clone() });
             }
             TopicMetadata::Missing => {
-                wait(create(inquiry.admin(), &[topic.request()]))?;
+                if topic.purpose == Purpose::Progress {
+                    create_progress(inquiry.admin(), &topic.name, topic.replication)?;
+                } else {
+                    wait(create(inquiry.admin(), &[topic.request()]))?;
+                }
                 inquiry.look_again(&topic.name)?;
                 made.created.push(topic.name.clone());
             }

@@ -43,7 +43,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const ENTRY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Settings of the progress topic. Only the newest record of a key counts, so old ones are to go
-/// soon: a start reads what is left of them.
+/// soon: a start reads what is left of them. The first is what it cannot be without.
 const PROGRESS_SETTINGS: [(&str, &str); 4] = [
     ("cleanup.policy", "compact"),
     ("segment.bytes", "16777216"),
@@ -223,11 +223,7 @@ pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<TopicFinding>, Top
         Ok(seen) => seen,
     };
     if let TopicMetadata::Missing = seen {
-        let mut new = NewTopic::new(topic, 1, TopicReplication::Fixed(-1));
-        for (name, value) in PROGRESS_SETTINGS {
-            new = new.set(name, value);
-        }
-        match wait(create(inquiry.admin(), &[new])) {
+        match create_progress(inquiry.admin(), topic, -1) {
             Err(TopicsError::Unsupported) => return Ok(Vec::new()),
             created => created?,
         }
@@ -249,6 +245,33 @@ pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<TopicFinding>, Top
         Some(worst) => Err(TopicsError::Unfit(findings.swap_remove(worst))),
         None => Ok(findings),
     }
+}
+
+/// Creates a topic for progress. Brokers that refuse its settings are asked for one that is compacted and no more, as Amazon
+/// MSK Serverless documents that `segment.bytes` cannot be set.
+fn create_progress(
+    client: &AdminClient<DefaultClientContext>,
+    topic: &str,
+    replication: i32,
+) -> Result<(), TopicsError> {
+    let (compacted, _) = PROGRESS_SETTINGS.split_at(1);
+    let create = |settings: &[(&str, &str)]| {
+        let new = NewTopic::new(topic, 1, TopicReplication::Fixed(replication));
+        let new = settings.iter().fold(new, |new, (name, value)| new.set(name, value));
+        wait(create(client, &[new]))
+    };
+    let refused = match create(&PROGRESS_SETTINGS) {
+        Err(refused @ TopicsError::Refused { .. }) => refused,
+        created => return created,
+    };
+    if create(compacted).is_err() {
+        return Err(refused);
+    }
+    tracing::info!(
+        reason = %refused,
+        "created topic `{topic}` with cleanup.policy=compact alone: the brokers refuse its other settings"
+    );
+    Ok(())
 }
 
 /// Creates a topic for rows.

@@ -156,6 +156,33 @@ fn a_codec_newer_than_the_brokers_is_left_out_with_a_warning() {
     }
 }
 
+/// As Amazon MSK Serverless documents, which takes a policy when a topic is made, and no `segment.bytes`.
+#[test]
+fn g6_a_progress_topic_is_compacted_and_no_more_where_its_settings_are_refused() {
+    let limits = Limits { refused_settings: vec!["segment.bytes"], ..Limits::default() };
+    let Some(kafka) = limited(limits) else { return };
+    let stage = Stage::migrated(postgres::installed(), &kafka.kafka.bootstrap(), "limits_progress");
+    let relay = stage.relay().set("kafka.delivery", "exactly_once").unprepared();
+    let relay = relay.set("kafka.brokers", &kafka.bootstrap());
+    let progress = format!("postrider.progress.{}", stage.slot());
+    let made = relay.start(&["setup", "--topics", "--output", "json"]).outcome();
+    assert!(made.status.success(), "{made:?}");
+    assert!(made.stdout.contains(&format!("\"topic `{progress}`\"")), "{}", made.stdout);
+    assert!(made.log.join("\n").contains("cleanup.policy=compact alone"), "{made:?}");
+    let oracle = stage.oracle();
+    let running = relay.run();
+    stage.insert(TOPIC, 50);
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    // The same of a relay that finds none.
+    let other = format!("{progress}.other");
+    let adopt =
+        relay.clone().set("progress.topic", &other).start(&["adopt", "--execute"]).outcome();
+    assert!(adopt.status.success(), "{adopt:?}");
+    assert!(adopt.log.join("\n").contains(&format!("created topic `{other}` with")), "{adopt:?}");
+    stage.verdict(&oracle, &[]).assert_exactly_once();
+}
+
 /// Azure Event Hubs and roles without rights on the cluster have neither.
 #[test]
 fn brokers_that_describe_nothing_are_taken_at_their_word() {

@@ -1,9 +1,10 @@
 //! Makes a broker do less than Apache Kafka does: requests that it does not offer, or in old versions only,
-//! and codecs that it refuses.
+//! and codecs and settings of topics that it refuses.
 //!
 //! Input: [`Limits`], and the bytes between a client and a broker. Output: answers to ApiVersions without what is
-//! hidden; a produce request of a refused codec is answered in the broker's place, and never reaches it. Facts:
-//! `ApiVersionsResponse.json`, `ProduceRequest.json` and `ProduceResponse.json` of Apache Kafka 4.1.
+//! hidden; a produce request of a refused codec, and a topic with a refused setting, are answered in the broker's place, and
+//! never reach it. Facts: `ApiVersionsResponse.json`, `ProduceRequest.json`, `ProduceResponse.json`, `CreateTopicsRequest.json`
+//! and `CreateTopicsResponse.json` of Apache Kafka 4.1.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,6 +19,8 @@ pub const PRODUCE: i16 = 0;
 pub const FETCH: i16 = 1;
 /// Tells what a broker offers.
 const API_VERSIONS: i16 = 18;
+/// Creates topics.
+const CREATE_TOPICS: i16 = 19;
 /// Gives a producer its id, without which there is neither idempotence nor a transaction.
 pub const INIT_PRODUCER_ID: i16 = 22;
 /// Takes a partition into a transaction.
@@ -31,6 +34,11 @@ pub const DESCRIBE_CLUSTER: i16 = 60;
 
 /// The last version of Produce whose lengths are not varints.
 const PRODUCE_OF_OLD: i16 = 7;
+
+/// The last version of CreateTopics whose lengths are not varints.
+const CREATE_TOPICS_OF_OLD: i16 = 4;
+/// How Apache Kafka answers a setting of a topic that it does not take.
+const INVALID_CONFIG: i16 = 40;
 
 /// Codec numbers, as the attributes of a batch have them.
 pub const GZIP: u8 = 1;
@@ -56,6 +64,8 @@ pub struct Limits {
     pub older: Vec<(i16, i16)>,
     /// Codecs that are refused, and with which error.
     pub refused_codecs: Option<(Vec<u8>, i16)>,
+    /// Settings with which no topic is created.
+    pub refused_settings: Vec<&'static str>,
 }
 
 /// What the two ways of a connection know of each other.
@@ -87,6 +97,8 @@ impl Limits {
     fn newest(&self, api_key: i16, of_the_broker: i16) -> i16 {
         let is_read = api_key == PRODUCE && self.refused_codecs.is_some();
         let read = is_read.then_some(PRODUCE_OF_OLD);
+        let is_created = api_key == CREATE_TOPICS && !self.refused_settings.is_empty();
+        let read = read.or(is_created.then_some(CREATE_TOPICS_OF_OLD));
         let older = self.older.iter().filter(|(key, _)| *key == api_key).map(|(_, newest)| *newest);
         older.chain(read).fold(of_the_broker, i16::min)
     }
@@ -102,14 +114,16 @@ impl Talk {
                 expect(request.correlation_id, Answer::Versions(request.version));
                 outlet.pass(whole)?;
             }
-            Some(request) if request.api_key == PRODUCE => match self.refusal(&request) {
-                Some(refusal) => {
-                    expect(request.correlation_id, Answer::Instead(refusal));
-                    // The broker has to answer something, lest the order of answers be another.
-                    outlet.pass(&question(request.correlation_id))?;
+            Some(request) if [PRODUCE, CREATE_TOPICS].contains(&request.api_key) => {
+                match self.refusal(&request) {
+                    Some(refusal) => {
+                        expect(request.correlation_id, Answer::Instead(refusal));
+                        // The broker has to answer something, lest the order of answers be another.
+                        outlet.pass(&question(request.correlation_id))?;
+                    }
+                    None => outlet.pass(whole)?,
                 }
-                None => outlet.pass(whole)?,
-            },
+            }
             _ => outlet.pass(whole)?,
         }
         Ok(length)
@@ -131,8 +145,38 @@ impl Talk {
         Ok(length)
     }
 
-    /// The answer to a produce request of which a batch has a refused codec.
+    /// The answer to what is refused.
     fn refusal(&self, request: &Request<'_>) -> Option<Vec<u8>> {
+        if request.api_key == CREATE_TOPICS {
+            self.no_topic(request)
+        } else {
+            self.no_batch(request)
+        }
+    }
+
+    /// The answer to a request for one topic that has a refused setting.
+    fn no_topic(&self, request: &Request<'_>) -> Option<Vec<u8>> {
+        let mut body = request.body(false)?;
+        let count = body.int32()?;
+        let name = body.text(false)?;
+        let has = |setting: &&str| body.0.windows(setting.len()).any(|it| it == setting.as_bytes());
+        if !self.limits.refused_settings.iter().any(has) {
+            return None;
+        }
+        assert!(count == 1 && (2..=CREATE_TOPICS_OF_OLD).contains(&request.version));
+        let mut answer = request.correlation_id.to_be_bytes().to_vec();
+        // How long the client is throttled, and one topic.
+        answer.extend([0, 0, 0, 0, 0, 0, 0, 1]);
+        answer.extend(i16::try_from(name.len()).ok()?.to_be_bytes());
+        answer.extend(name.as_bytes());
+        answer.extend(INVALID_CONFIG.to_be_bytes());
+        // No message.
+        answer.extend([0xFF; 2]);
+        Some(framed(&answer))
+    }
+
+    /// The answer to a produce request of which a batch has a refused codec.
+    fn no_batch(&self, request: &Request<'_>) -> Option<Vec<u8>> {
         let (codecs, error) = self.limits.refused_codecs.as_ref()?;
         assert!(request.version <= PRODUCE_OF_OLD, "the client was offered no newer one");
         let mut body = request.body(false)?;
@@ -218,7 +262,12 @@ mod tests {
     use super::*;
 
     fn limits() -> Limits {
-        Limits { hidden: vec![22], older: vec![(3, 7)], refused_codecs: Some((vec![3], 76)) }
+        Limits {
+            hidden: vec![22],
+            older: vec![(3, 7)],
+            refused_codecs: Some((vec![3], 76)),
+            refused_settings: vec!["b.c"],
+        }
     }
 
     #[test]
@@ -233,6 +282,21 @@ mod tests {
         ]);
         let less = framed(&[0, 0, 0, 9, 0, 0, 0x82, 0, 0, 0, 0, 3, 0, 7, 0, 1, 2, 3, 4, 0]);
         assert_eq!(less_offered(&new, 4, &limits()), Some(less));
+    }
+
+    #[test]
+    fn a_topic_with_a_refused_setting_is_answered_and_no_other() {
+        let talk = Talk { limits: limits(), awaited: Mutex::default() };
+        let create = |setting: &[u8; 3]| {
+            let header = [0, 19, 0, 4, 0, 0, 0, 5, 0, 1, b'c'];
+            let topic =
+                [0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 1, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0, 3];
+            framed(&[&header[..], &topic, setting, &[0, 1, b'9', 0, 0, 0, 9, 0]].concat())
+        };
+        let refusal = |setting| talk.refusal(&Request::read(&create(setting)).unwrap());
+        assert_eq!(refusal(b"b.d"), None);
+        let expected = [0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, b't', 0, 40, 0xFF, 0xFF];
+        assert_eq!(refusal(b"b.c"), Some(framed(&expected)));
     }
 
     #[test]
