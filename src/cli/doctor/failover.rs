@@ -74,8 +74,10 @@ fn unseen(facts: &FailoverFacts, about: FailoverAbout, standby_only: bool) -> Op
 
 fn warning(id: &'static str, finding: &FailoverFinding, facts: &FailoverFacts) -> Check {
     let fix = match &finding.fix {
-        FailoverFix::Primary(sql) => Fix::sql(sql.clone()),
-        FailoverFix::Standby { sql, restart } => Fix::standby(sql, *restart),
+        FailoverFix::Primary(sql) => Fix::sql(sql.clone()).say(finding.fix.elsewhere()),
+        FailoverFix::Standby { sql, restart } => {
+            Fix::standby(sql, *restart).say(finding.fix.elsewhere())
+        }
         FailoverFix::Replication(command) => {
             let begun = Fix::from("with the relay stopped, over a replication connection: ");
             begun.say(command).then(StepKind::Sql, Place::Replication, command.clone())

@@ -88,7 +88,8 @@ impl StandbyError {
             }
             Self::AwaitsSnapshot { .. } => {
                 "at the primary, while this runs again: SELECT pg_log_standby_snapshot(); which an idle primary does \
-                 not do by itself; and end the write transactions there that stay open"
+                 not do by itself; and end the write transactions there that stay open. A role that is no superuser needs: \
+                 GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO ROLE;"
             }
         };
         hint.to_owned()

@@ -281,7 +281,7 @@ fn what_cannot_be_made_where_it_is_asked_for_is_refused_with_the_fix() {
     let open = source.at_primary.sql();
     open.run("BEGIN; INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('t', 'k', 'A', '{}')");
     source.at_primary.sql().run(SNAPSHOT);
-    says(&source.relay(), ["PR-P119", "SELECT pg_log_standby_snapshot();"]);
+    says(&source.relay(), ["PR-P119", "GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO"]);
     let slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'logical'";
     for stage in [&source.at_primary, &source.at_standby] {
         assert_eq!(stage.sql().value(slots), "0");

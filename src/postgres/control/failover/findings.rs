@@ -54,6 +54,20 @@ pub enum FailoverFix {
 impl FailoverFix {
     /// For people.
     pub fn text(&self) -> String {
+        self.sql_or_words() + self.elsewhere()
+    }
+
+    /// Where the same is set if the server is not one's own: such services refuse `ALTER SYSTEM`.
+    pub fn elsewhere(&self) -> &'static str {
+        match self {
+            Self::Primary(sql) | Self::Standby { sql, .. } if sql.contains("ALTER SYSTEM") => {
+                " (where a service refuses ALTER SYSTEM: the same setting in its parameter group or flags)"
+            }
+            _ => "",
+        }
+    }
+
+    fn sql_or_words(&self) -> String {
         match self {
             Self::Primary(sql) => format!("at the primary: {sql}"),
             Self::Standby { sql, restart: false } => format!("at the standby: {sql}"),

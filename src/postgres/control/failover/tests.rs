@@ -99,6 +99,7 @@ fn what_is_wrong_at_the_primary_is_named_with_its_fix() {
 fn what_is_wrong_at_the_standby_is_named_with_its_fix() {
     let off = of_standby(|standby| standby.syncs_slots = false);
     told(&off, FailoverAbout::Sync, "ALTER SYSTEM SET sync_replication_slots = on;");
+    told(&off, FailoverAbout::Sync, "the same setting in its parameter group");
     let silent = of_standby(|standby| standby.feedback = false);
     told(&silent, FailoverAbout::Feedback, "ALTER SYSTEM SET hot_standby_feedback = on;");
     let nameless = of_standby(|standby| standby.names_database = Some(false));
@@ -116,6 +117,7 @@ fn what_is_wrong_at_the_standby_is_named_with_its_fix() {
 fn a_copy_of_the_slot_that_a_failover_would_lose_is_told() {
     let missing = of_standby(|standby| standby.copy = None);
     told(&missing, FailoverAbout::Copy, "SELECT pg_log_standby_snapshot();");
+    assert_eq!(missing.fix.elsewhere(), "", "no setting");
     let young = of_copy(|copy| copy.temporary = true);
     told(&young, FailoverAbout::Copy, "SELECT pg_log_standby_snapshot();");
     assert!(missing.passes && young.passes, "a slot that was just made is not copied yet");
