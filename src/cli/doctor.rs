@@ -37,6 +37,7 @@ use super::prune;
 use super::status::relay::{RelayFacts, Silence, relay_facts};
 use apply::FixPlan;
 use check::{Check, Outcome};
+pub(super) use config::too_large_together;
 use kafka::FromSource;
 use postgres::FromPostgres;
 use postrider_config::{Config, Delivery, Loaded, SourceMode};

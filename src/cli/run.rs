@@ -19,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::codes::ErrorCode;
 use super::context::{Context, broken};
+use super::doctor::too_large_together;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::logs;
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     let loaded = match <[Loaded; 1]>::try_from(source.load()?) {
         Ok([one]) => one,
         Err(several) => {
-            let code = streams::run((args, context), several, (source, stop), &runtime);
+            let code = streams::run((args, context), warned(several), (source, stop), &runtime);
             runtime.shutdown_background();
             return code;
         }
@@ -143,6 +144,16 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     // Dialling a server that does not answer cannot be called off, and is not waited for.
     runtime.shutdown_background();
     code
+}
+
+/// These, after a warning where there may be too little memory for all of them.
+fn warned(streams: Vec<Loaded>) -> Vec<Loaded> {
+    if let Some(what) = too_large_together(&streams) {
+        let help =
+            "lower kafka.max_in_flight, which each stream has, or raise the limit of the container";
+        tracing::warn!(help, "{what}");
+    }
+    streams
 }
 
 /// What one of several streams has done.

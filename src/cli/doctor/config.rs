@@ -222,6 +222,24 @@ fn memory_limit() -> Option<u64> {
     limits.min()
 }
 
+/// Why all of these in one process may be ended for want of memory once brokers are away and rows wait.
+pub(crate) fn too_large_together(streams: &[Loaded]) -> Option<String> {
+    let in_flight = streams.iter().map(|stream| stream.config.kafka.in_flight_bytes_max);
+    exceeds(in_flight.fold(BASE_BYTES, u64::saturating_add), streams.len(), memory_limit()?)
+}
+
+fn exceeds(needed: u64, streams: usize, limit: u64) -> Option<String> {
+    let shown = |amount: u64| bytes(i64::try_from(amount).unwrap_or(i64::MAX));
+    (needed > limit).then(|| {
+        format!(
+            "{} of memory are allowed, and the rows that {streams} streams have in flight may need {}: all of them end with \
+             this process if it is killed for that",
+            shown(limit),
+            shown(needed)
+        )
+    })
+}
+
 fn memory_suffices(config: &Config, limit: Option<u64>) -> Check {
     const ID: &str = "host.memory";
     let rows = config.kafka.in_flight_bytes_max;
@@ -296,6 +314,18 @@ mod tests {
         assert_eq!(file_mode(&file, has_secret).outcome, Outcome::Pass);
         assert_eq!(file_mode(&file, |_| true).outcome, Outcome::Warn, "a token");
         assert_eq!(file_mode(folder.path(), has_secret).outcome, Outcome::Unknown);
+    }
+
+    #[test]
+    fn streams_that_may_need_more_memory_than_there_is_are_told_at_the_start() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(exceeds(224 * MIB, 5, 256 * MIB), None);
+        assert_eq!(exceeds(u64::MAX - 1, 5, u64::MAX), None, "no limit");
+        let told = exceeds(1_664 * MIB, 50, 256 * MIB).unwrap();
+        assert!(
+            told.contains("256 MiB of memory are allowed") && told.contains("50 streams"),
+            "{told}"
+        );
     }
 
     #[test]
