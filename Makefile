@@ -100,10 +100,14 @@ package: ## release archive, Debian package, bill of materials and checksums int
 image: package ## the same, and a container image made without an engine: an OCI layout for docker load, podman load, skopeo
 	@docker/package/oci
 
-nightly: ## what takes hours: disasters in both modes, disturbed ends of transactions, the fault matrix, a million simulated histories, fuzzing
+nightly: ## what takes hours: disasters in both modes, failovers, logins that change, 50 streams, other brokers, disturbed ends of transactions, the fault matrix, a million simulated histories, fuzzing
 	@$(MAKE) crash MODE=at_least_once CYCLES=500
 	@$(MAKE) crash MODE=exactly_once CYCLES=500
 	@$(MAKE) crash MODE=poll CYCLES=500
+	@$(MAKE) failover
+	@$(MAKE) identity FULL=1
+	@$(MAKE) streams
+	@$(MAKE) brokers VERSIONS="3.9.1 3.7.2"
 	@$(MAKE) endtxn
 	@$(MAKE) faults
 	@POSTRIDER_SIM_SEEDS=1000000 $(CARGO) test --locked --release --quiet --test core session::
