@@ -17,6 +17,7 @@ use super::options::{OptionKind, PROPERTIES, property};
 use super::rule_options::{RULES, is_rule};
 use super::streams::{NAME, STREAM, StreamTable, check_name, wrong_name};
 use super::table::{OPTIONS, option};
+use postrider_secrets::{SecretError, read_secret};
 
 /// Reads a file's text. Mistakes are in the layer, all of them unless it is not TOML at all.
 pub(super) fn read(path: &Path, text: &str) -> (Layer, Vec<StreamTable>) {
@@ -106,9 +107,8 @@ impl Walk<'_> {
             let kind = MistakeKind::Invalid { key: option.to_owned(), reason };
             return refuse(kind, Some("leave one of them out".to_owned()));
         }
-        match std::fs::read_to_string(of) {
+        match read_secret(Path::new(of)) {
             Ok(text) => {
-                let text = text.trim_end_matches(['\r', '\n']).to_owned();
                 let origin = SettingOrigin::FileContents {
                     path: self.file.path().to_owned(),
                     line: place.line(),
@@ -117,7 +117,11 @@ impl Walk<'_> {
                 self.layer.add(option, Raw::Text(text), origin, Some(place.clone()));
             }
             Err(error) => {
-                let (path, reason) = (path_or_mask(of), error.to_string());
+                let reason = match error {
+                    SecretError::File { reason, .. } => reason,
+                    other => other.to_string(),
+                };
+                let path = path_or_mask(of);
                 refuse(MistakeKind::UnreadableFile { path, reason }, None);
             }
         }

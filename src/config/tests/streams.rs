@@ -194,6 +194,7 @@ fn secrets_of_a_stream_come_from_files_of_its_own() {
             "source.url = \"postgres://u@db/x\"\nsource.url_file = \"/nowhere/url\"",
             "both give its value",
         ),
+        ("source.url_file = \"/dev/null\"", "it is no regular file"),
         ("source.url_file = 5", "no setting `source.url_file`"),
         ("kafka.linger_file = \"/nowhere/linger\"", "no setting `kafka.linger_file`"),
     ] {
