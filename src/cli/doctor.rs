@@ -108,7 +108,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     if args.fix {
         return streams.one_by_one(|stream| fix(args, (context, &streams), stream));
     }
-    let found = streams.at_once(|stream| examine(args, stream));
+    let found = streams.at_once(|stream| examine(args, &streams, stream));
     streams.print_all(found, |stream, report| {
         let text = report.to_text(context.color_stdout());
         streams.print(stream, &text, || report.to_json())?;
@@ -134,7 +134,7 @@ fn fix(
         })?;
         Ok(exit_of(args, report))
     };
-    let report = examine(args, stream)?;
+    let report = examine(args, streams, stream)?;
     let relay = Plan::of(stream.config.clone());
     let runtime = super::runtime()?;
     let plan = FixPlan::of(&relay, &report.checks, &runtime);
@@ -151,14 +151,18 @@ fn fix(
     }
     let (created, made) =
         if plan.is_empty() { (Vec::new(), Ok(())) } else { plan.execute(&relay, &runtime) };
-    let report = examine(args, stream)?;
+    let report = examine(args, streams, stream)?;
     let left = apply::left(&report.checks, None);
     let exit = print(&report, &plan, &left, Some(&created))?;
     made.map(|()| exit)
 }
 
 /// Every check of a stream that was asked for.
-fn examine(args: &DoctorArgs, loaded: &Loaded) -> Result<Report, CommandFailure> {
+fn examine(
+    args: &DoctorArgs,
+    streams: &EachStream<'_>,
+    loaded: &Loaded,
+) -> Result<Report, CommandFailure> {
     let selection = Selection::of(&args.only)?;
     let config = &loaded.config;
     let relay = if selection.wants_relay() {
@@ -168,7 +172,7 @@ fn examine(args: &DoctorArgs, loaded: &Loaded) -> Result<Report, CommandFailure>
     } else {
         Err(Silence::Nowhere("it was not asked".to_owned()))
     };
-    let mut checks = config::checks(loaded, &relay);
+    let mut checks = config::checks(loaded, &relay, config::in_flight(streams.all()));
     checks.extend(of_servers(config, &relay, selection)?);
     report(args, checks)
 }

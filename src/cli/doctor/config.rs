@@ -14,7 +14,7 @@ use rustix::process::{Gid, Resource, getegid, geteuid, getgroups, getrlimit};
 use super::check::{Check, bytes};
 use super::fix::{Fix, Place, StepKind};
 use crate::status::relay::{RelayFacts, Silence};
-use postrider_config::{Config, Loaded};
+use postrider_config::Loaded;
 use postrider_secrets::mask;
 
 /// Descriptors that a relay may need: for its servers, files, and some hundred brokers.
@@ -27,7 +27,11 @@ const PORTS_TRIED: u16 = 50;
 const GRACE_MAX: Duration = Duration::from_secs(30);
 
 /// See the module.
-pub(super) fn checks(loaded: &Loaded, relay: &Result<RelayFacts, Silence>) -> Vec<Check> {
+pub(super) fn checks(
+    loaded: &Loaded,
+    relay: &Result<RelayFacts, Silence>,
+    in_flight: u64,
+) -> Vec<Check> {
     let config = &loaded.config;
     let memory = memory_limit();
     let mut checks = vec![valid(loaded), passed_over(loaded)];
@@ -36,7 +40,7 @@ pub(super) fn checks(loaded: &Loaded, relay: &Result<RelayFacts, Silence>) -> Ve
         http_port(config.http.bind, relay),
         grace(config.shutdown.grace),
         descriptors(getrlimit(Resource::Nofile).current),
-        memory_suffices(config, memory),
+        memory_suffices(in_flight, memory),
     ]);
     checks
 }
@@ -70,7 +74,13 @@ fn file_modes(loaded: &Loaded) -> Vec<Check> {
 }
 
 fn has_secret(text: &str) -> bool {
-    text.lines().any(|line| mask::mask_text(line) != line)
+    text.lines().any(|line| !names_file(line) && mask::mask_text(line) != line)
+}
+
+/// `client_secret_file = ..`: where a secret is, and none.
+fn names_file(line: &str) -> bool {
+    let name = line.split_once('=').map(|(name, _)| name.trim().trim_matches('"'));
+    name.is_some_and(|name| name.ends_with("_file"))
 }
 
 const FILE_MODE: &str = "config.file_mode";
@@ -99,7 +109,7 @@ fn file_mode(file: &Path, is_secret: impl Fn(&str) -> bool) -> Check {
     Check::warn(
         FILE_MODE,
         format!("{shown} holds a secret, and others may read it (mode {:o})", access.mode),
-        fix.say("; or keep the secret in a file of its own (see _FILE in docs/configuration.md)"),
+        fix.say("; or keep the secret in a file of its own (see _file in docs/configuration.md)"),
     )
 }
 
@@ -224,8 +234,13 @@ fn memory_limit() -> Option<u64> {
 
 /// Why all of these in one process may be ended for want of memory once brokers are away and rows wait.
 pub(crate) fn too_large_together(streams: &[Loaded]) -> Option<String> {
-    let in_flight = streams.iter().map(|stream| stream.config.kafka.in_flight_bytes_max);
-    exceeds(in_flight.fold(BASE_BYTES, u64::saturating_add), streams.len(), memory_limit()?)
+    exceeds(in_flight(streams).saturating_add(BASE_BYTES), streams.len(), memory_limit()?)
+}
+
+/// What these may have in flight together.
+pub(super) fn in_flight(streams: &[Loaded]) -> u64 {
+    let each = streams.iter().map(|stream| stream.config.kafka.in_flight_bytes_max);
+    each.fold(0, u64::saturating_add)
 }
 
 fn exceeds(needed: u64, streams: usize, limit: u64) -> Option<String> {
@@ -240,9 +255,9 @@ fn exceeds(needed: u64, streams: usize, limit: u64) -> Option<String> {
     })
 }
 
-fn memory_suffices(config: &Config, limit: Option<u64>) -> Check {
+/// `rows`: those in flight of all streams of the process.
+fn memory_suffices(rows: u64, limit: Option<u64>) -> Check {
     const ID: &str = "host.memory";
-    let rows = config.kafka.in_flight_bytes_max;
     let needed = rows.saturating_mul(2).saturating_add(BASE_BYTES);
     let shown = |amount: u64| bytes(i64::try_from(amount).unwrap_or(i64::MAX));
     match limit {
@@ -260,7 +275,7 @@ fn memory_suffices(config: &Config, limit: Option<u64>) -> Check {
         Some(limit) => Check::warn(
             ID,
             format!(
-                "{} are allowed, and {} may be needed with kafka.max_in_flight at {}",
+                "{} are allowed, and {} may be needed with {} in flight (kafka.max_in_flight of each stream)",
                 shown(limit),
                 shown(needed),
                 shown(rows)
@@ -312,6 +327,10 @@ mod tests {
         fs::write(&file, "[source]\nurl = \"postgres://app@db/shop\"\n").unwrap();
         mode(0o644);
         assert_eq!(file_mode(&file, has_secret).outcome, Outcome::Pass);
+        let elsewhere = "[kafka.oauth]\nclient_secret_file = \"/run/secrets/a\"\n\
+                         [kafka.properties]\n\"sasl.password_file\" = \"/run/secrets/b\"\n";
+        fs::write(&file, elsewhere).unwrap();
+        assert_eq!(file_mode(&file, has_secret).outcome, Outcome::Pass, "where secrets are");
         assert_eq!(file_mode(&file, |_| true).outcome, Outcome::Warn, "a token");
         assert_eq!(file_mode(folder.path(), has_secret).outcome, Outcome::Unknown);
     }
@@ -319,6 +338,8 @@ mod tests {
     #[test]
     fn streams_that_may_need_more_memory_than_there_is_are_told_at_the_start() {
         const MIB: u64 = 1 << 20;
+        assert_eq!(memory_suffices(96 * MIB, Some(256 * MIB)).outcome, Outcome::Pass);
+        assert_eq!(memory_suffices(97 * MIB, Some(256 * MIB)).outcome, Outcome::Warn);
         assert_eq!(exceeds(224 * MIB, 5, 256 * MIB), None);
         assert_eq!(exceeds(u64::MAX - 1, 5, u64::MAX), None, "no limit");
         let told = exceeds(1_664 * MIB, 50, 256 * MIB).unwrap();
