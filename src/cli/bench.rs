@@ -9,7 +9,6 @@
 mod ceiling;
 mod delivery;
 mod drain;
-pub(crate) mod proc;
 mod programs;
 mod server;
 mod source;

@@ -40,6 +40,7 @@ mod error;
 pub mod password;
 pub mod port;
 pub mod postgres;
+pub mod proc;
 pub mod redis;
 pub mod redis_group;
 pub mod spawn;

@@ -8,7 +8,7 @@
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use super::proc;
+use postrider_sandbox::proc;
 
 /// Distance of two samples of a process: fine enough to miss little of its last moments.
 const SAMPLE: Duration = Duration::from_millis(5);

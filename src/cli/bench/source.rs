@@ -14,10 +14,11 @@ use tokio_postgres::Client;
 use super::programs::EmbeddedBroker;
 use super::server::{self, LoadArgs, NOTE_WORDS};
 use super::wal_load::{self, Rows};
-use super::{BenchError, proc, round, to_mib};
+use super::{BenchError, round, to_mib};
 use postrider_core::outbox::TableName;
 use postrider_postgres::control::{OutboxPartitions, PollSetup, PollSetupMark};
 use postrider_sandbox::postgres::Cluster;
+use postrider_sandbox::proc;
 
 const SLOT: &str = "bench_stream";
 /// How often statistics are asked for that a session which has ended has left, and how long until the next time.

@@ -18,9 +18,10 @@ use super::delivery::median;
 use super::programs::{EmbeddedBroker, ProgramError, RelayTarget, carry};
 use super::server::{self, LoadArgs, NOTE_WORDS};
 use super::wal_load::{self, Rows};
-use super::{BenchError, proc, round, to_mib};
+use super::{BenchError, round, to_mib};
 use crate::status::relay::answer;
 use postrider_sandbox::postgres::Cluster;
+use postrider_sandbox::proc;
 
 const TOPICS: u32 = 5;
 /// As often as the page and Prometheus ask, and what they ask for.

@@ -14,7 +14,6 @@ use super::report::Report;
 use super::tables::{Looks, Tables, TablesRead, Window};
 use super::verdict::Verdict;
 use super::{VerifyArgs, VerifyError};
-use crate::bench::proc::peak_rss_bytes;
 use crate::context::Context;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
@@ -24,6 +23,7 @@ use postrider_relay::compare::{
     Columns, Content, ENTRY_BYTES, Entry, ORDERED_BYTES, Sorter, TimeColumn, TopicNumbers, Topics,
 };
 use postrider_relay::{ControlRequest, StopSignal, kafka_spec};
+use postrider_sandbox::proc::peak_rss_bytes;
 use postrider_service::units::parse_duration;
 
 /// Between two looks for rows that are pending, at least; no more time goes into looking than into waiting.

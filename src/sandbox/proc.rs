@@ -1,9 +1,9 @@
-//! Reads CPU time and memory of a process from Linux's `/proc`, for the benchmarks.
+//! Reads CPU time and memory of a process from Linux's `/proc`, for benchmarks.
 //!
-//! Input: a process id. Output: `stat` returns the CPU time and whether the process has exited,
-//! `peak_rss_bytes` the peak memory, `walsender_cpu` the CPU time of the walsender among a postmaster's
-//! children, `server_cpu` that of all of them; `None` if there is no such process. A process that has exited but was not waited for still
-//! shows its CPU time; its memory figures are gone by then, so they are sampled before.
+//! Input: a process id. Output: [`stat`] returns the CPU time and whether the process has exited,
+//! [`peak_rss_bytes`] the peak memory, [`walsender_cpu`] the CPU time of the walsender among a postmaster's
+//! children, [`server_cpu`] that of all of them; `None` if there is no such process. A process that has exited but
+//! was not waited for still shows its CPU time; its memory figures are gone by then, so they are sampled before.
 
 use std::fs;
 use std::time::Duration;
@@ -11,27 +11,27 @@ use std::time::Duration;
 /// Clock ticks per second in `/proc/PID/stat`: `USER_HZ`, fixed at 100 on every Linux port in use.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// The few facts the bench needs of a process.
+/// What `/proc/PID/stat` says of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub struct Stat {
     /// User and system time of all threads.
-    pub(crate) cpu: Duration,
+    pub cpu: Duration,
     /// Exited, and not waited for yet.
-    pub(crate) is_zombie: bool,
+    pub is_zombie: bool,
 }
 
 /// Reads `/proc/PID/stat`; `None` when there is no such process.
-pub(crate) fn stat(pid: u32) -> Option<Stat> {
+pub fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Peak resident memory in bytes (`VmHWM`); `None` once the process has exited.
-pub(crate) fn peak_rss_bytes(pid: u32) -> Option<u64> {
+pub fn peak_rss_bytes(pid: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmHWM:")
 }
 
 /// CPU time of a server: its postmaster, the processes that it has now, and those that have ended.
-pub(crate) fn server_cpu(postmaster: u32) -> Option<Duration> {
+pub fn server_cpu(postmaster: u32) -> Option<Duration> {
     let line = fs::read_to_string(format!("/proc/{postmaster}/stat")).ok()?;
     let ended = children_cpu(&line)?;
     let children = format!("/proc/{postmaster}/task/{postmaster}/children");
@@ -52,7 +52,7 @@ fn children_cpu(line: &str) -> Option<Duration> {
 
 /// CPU time of the walsender among the children of `postmaster`. Walsenders name themselves in
 /// their command line; a private cluster has at most one at a time.
-pub(crate) fn walsender_cpu(postmaster: u32) -> Option<Duration> {
+pub fn walsender_cpu(postmaster: u32) -> Option<Duration> {
     let children = format!("/proc/{postmaster}/task/{postmaster}/children");
     let children = fs::read_to_string(children).ok()?;
     children
@@ -69,7 +69,7 @@ fn is_walsender(pid: u32) -> bool {
 }
 
 /// Resident memory in bytes now.
-pub(crate) fn rss_bytes(pid: u32) -> Option<u64> {
+pub fn rss_bytes(pid: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
