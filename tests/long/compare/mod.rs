@@ -15,7 +15,6 @@
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 
-mod connect;
 mod plans;
 mod rows;
 mod sides;
@@ -24,6 +23,7 @@ mod verdict;
 use plans::{PLANS, Plan};
 use sides::{Shop, deliver};
 use support::chance::Chance;
+use support::connect::{Connect, Worker};
 use support::kafka::{self, Options};
 use support::{java, skip, topic};
 use verdict::{Verdict, comparable};
@@ -53,7 +53,9 @@ fn compare(jars: &std::path::Path) -> bool {
     let shops: Vec<Shop> = PLANS.iter().map(Shop::open).collect();
     let configurations: Vec<(&str, &str)> =
         shops.iter().map(|shop| (shop.plan.name, shop.configuration.as_str())).collect();
-    let mut connect = connect::Connect::start(jars, &theirs.bootstrap(), &configurations);
+    let bootstrap = theirs.bootstrap();
+    let worker = Worker::of_tests(jars, &bootstrap);
+    let mut connect = Connect::start(&worker, &configurations);
     let mut chance = Chance::new(SEED);
     for shop in &shops {
         shop.fill(&mut chance, ROWS);

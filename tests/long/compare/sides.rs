@@ -7,9 +7,9 @@ use std::time::Duration;
 use rdkafka::consumer::BaseConsumer;
 use serde_json::Value;
 
-use crate::compare::connect::Connect;
 use crate::compare::plans::Plan;
 use support::chance::Chance;
+use support::connect::Connect;
 use support::postgres::{self, Database};
 use support::topic;
 use support::wait::within;

@@ -193,6 +193,11 @@ impl Kafka {
         self.brokers.iter().map(|broker| broker.ports.proxied).collect()
     }
 
+    /// The process of a broker that runs, from 0.
+    pub fn process(&self, index: usize) -> u32 {
+        self.brokers[index].child.as_ref().expect("the broker runs").id()
+    }
+
     /// kill -9 of one broker, from 0.
     pub fn kill_broker(&mut self, index: usize) {
         let Some(mut child) = self.brokers[index].child.take() else { return };

@@ -17,6 +17,7 @@
 pub mod acl;
 pub mod broker;
 pub mod chance;
+pub mod connect;
 pub mod cutting_proxy;
 pub mod fault;
 pub mod freezing_proxy;

@@ -11,7 +11,7 @@ use rdkafka::admin::{
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
-use rdkafka::message::{Headers as _, Message as _};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::wait::within;
@@ -193,6 +193,13 @@ pub fn read_now(bootstrap: &str, topics: &[String]) -> Vec<Stored> {
 }
 
 fn read_one(bootstrap: &str, topic: &str) -> Vec<Stored> {
+    let mut records = Vec::new();
+    for_each(bootstrap, topic, |record| records.push(stored(record)));
+    records
+}
+
+/// Visits what is committed in a topic, to its end as it is now, without holding more than one record.
+pub fn for_each(bootstrap: &str, topic: &str, mut visit: impl FnMut(&BorrowedMessage<'_>)) {
     let mut config = client(bootstrap);
     // A broker that has no more says so soon.
     config.set("enable.partition.eof", "true").set("fetch.wait.max.ms", "10");
@@ -207,7 +214,6 @@ fn read_one(bootstrap: &str, topic: &str) -> Vec<Stored> {
         }
     }
     consumer.assign(&assignment).unwrap();
-    let mut records = Vec::new();
     let deadline = Instant::now() + READ_LIMIT;
     while !unfinished.is_empty() {
         assert!(Instant::now() < deadline, "the end of {unfinished:?} of {topic} never came");
@@ -220,13 +226,12 @@ fn read_one(bootstrap: &str, topic: &str) -> Vec<Stored> {
             | Some(Err(KafkaError::MessageConsumption(
                 RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown,
             ))) => {}
-            Some(message) => records.push(stored(&message.unwrap())),
+            Some(message) => visit(&message.unwrap()),
         }
     }
-    records
 }
 
-fn stored(message: &rdkafka::message::BorrowedMessage<'_>) -> Stored {
+fn stored(message: &BorrowedMessage<'_>) -> Stored {
     let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
     Stored {
         topic: message.topic().to_owned(),
