@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check compare-bytes crash brokers failover endtxn fuzz nightly lifecycle identity streams package image shop ui-test bench bench-delivery bench-memory faults faults-table
+.PHONY: help setup demo test quick check compare-bytes crash brokers failover endtxn fuzz nightly lifecycle identity streams package image shop ui-test bench bench-delivery bench-memory compare faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -137,6 +137,10 @@ bench: ## the benchmarks, in release mode; ARGS are passed on
 bench-delivery: ## at-least-once against exactly-once on the embedded broker and on Kafka, as lines of JSON; ARGS="--pairs 5 --rows 1000000"
 	@.ci/setup >&2
 	@CI=true $(CARGO) bench --locked --quiet --bench delivery -- figures $(ARGS)
+
+compare: ## Debezium, a polling publisher and pg_recvlogical beside Postrider on the same rows: speed, CPU, memory, latency, recovery; one line of JSON, and target/compare/report.md; QUICK=1 WORKLOADS="one_row bulk"
+	@.ci/setup >&2
+	@CI=true QUICK=$(QUICK) WORKLOADS="$(WORKLOADS)" $(CARGO) bench --locked --quiet --bench compare -- figures
 
 bench-memory: ## the most memory that a transaction of 10,000,000 rows and an outage of 10 minutes take; ARGS="1000000 60"
 	@.ci/setup >&2

@@ -6,6 +6,7 @@
 //! that stdout holds those lines alone.
 
 mod compare;
+mod compare_speed;
 mod crash;
 mod failover;
 mod identity;
@@ -22,6 +23,7 @@ type Run = (&'static str, fn() -> bool);
 
 const RUNS: &[Run] = &[
     ("compare_bytes", compare::all),
+    ("compare_speed", compare_speed::all),
     ("crash", crash::all),
     ("failover", failover::all),
     ("identity", identity::all),

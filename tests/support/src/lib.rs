@@ -17,6 +17,7 @@
 pub mod acl;
 pub mod broker;
 pub mod chance;
+pub mod compare;
 pub mod connect;
 pub mod cutting_proxy;
 pub mod fault;

@@ -1,0 +1,288 @@
+//! Commit to receipt at a fixed rate: rows are committed one by one by the clock, whatever the contestant does, and a
+//! `read_committed` consumer notes when each arrives.
+//!
+//! Input: a [`Load`]. Output: [`Figures`]. Invariant: the server's clock just before the commit is in the payload, and all
+//! run on one machine, so on one clock; rows of the warm-up are not counted; each row must arrive once, in the order of its
+//! key.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use postrider_sandbox::proc;
+use rdkafka::Message as _;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use serde::Deserialize;
+
+use super::contestants::{Contestant, Process, Stage, Task};
+use super::drain::{count, drop_slot};
+use super::figures::{Figures, per_row, quantile, to_mib};
+use super::rows::{POLLED, topics};
+use super::sampler::{Sampler, now_us};
+use crate::sql::Sql;
+use crate::wait::{let_pass, wait_for};
+use crate::{topic, unique};
+
+/// Sessions that commit: enough for a thousand commits a second each.
+const WRITERS: u32 = 4;
+/// Keys of each.
+const KEYS: u32 = 25;
+/// How long a contestant has to be ready, on a machine busy with other things.
+const READY_LIMIT: Duration = Duration::from_mins(2);
+/// How long rows may be missing after the last was committed.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How often a row asks whether the contestant is ready.
+const PROBE: Duration = Duration::from_millis(100);
+/// How long it idles before its memory is looked at.
+const IDLE: Duration = Duration::from_secs(2);
+/// The number of rows that ask whether the contestant is ready.
+const PROBE_ROW: i64 = -1;
+
+/// What is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    /// Rows a second.
+    pub(super) rate: u32,
+    /// Not counted: Java compiles what it runs often.
+    pub(super) warm_up: Duration,
+    pub(super) counted: Duration,
+    pub(super) topics: usize,
+    /// Bytes of the note in each payload.
+    pub(super) bytes: usize,
+}
+
+impl Load {
+    fn per_writer(&self) -> u32 {
+        let seconds = (self.warm_up + self.counted).as_secs_f64();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "some thousand"
+        )]
+        let rows = (f64::from(self.rate) * seconds) as u32 / WRITERS;
+        rows
+    }
+
+    fn period(&self) -> Duration {
+        Duration::from_secs(WRITERS.into()) / self.rate
+    }
+
+    /// Commits one row after the other at this writer's share of the rate; one that is late catches up.
+    fn write(&self, url: &str, table: &str, writer: u32) {
+        let sql = Sql::connect(url);
+        let begin = Instant::now() + self.period() * writer / WRITERS;
+        for turn in 0..self.per_writer() {
+            let due = begin + self.period() * turn;
+            let ahead = due.saturating_duration_since(Instant::now());
+            if !ahead.is_zero() {
+                let_pass(ahead, "rows come at a fixed rate");
+            }
+            let key = writer * KEYS + turn % KEYS;
+            sql.run(&self.insert(table, i64::from(turn * WRITERS + writer), key));
+        }
+    }
+
+    fn insert(&self, table: &str, row: i64, key: u32) -> String {
+        let (topics, bytes) = (self.topics, self.bytes);
+        format!(
+            "INSERT INTO {table} (id, aggregate_type, aggregate_id, event_type, payload) \
+             SELECT gen_random_uuid(), 'order', 'order-{key}', 'Event{}', jsonb_build_object('row', {row}, \
+             'note', repeat('x', {bytes}), 'us', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)",
+            key as usize % topics,
+        )
+    }
+}
+
+/// What came, in its order.
+#[derive(Debug, Clone)]
+struct Arrival {
+    key: Vec<u8>,
+    row: i64,
+    committed_us: i64,
+    arrived_us: i64,
+}
+
+#[derive(Deserialize)]
+struct Payload {
+    row: i64,
+    us: i64,
+}
+
+/// Measures one contestant.
+pub(super) fn measure(
+    stage: &Stage,
+    sql: &Sql,
+    contestant: Contestant,
+    load: Load,
+) -> Result<Figures, String> {
+    let slot = unique("compare");
+    let task = Task { prefix: format!("{slot}."), slot, end: None };
+    let table = if contestant == Contestant::Poll { POLLED } else { "outbox" };
+    sql.run(&format!("TRUNCATE {table}"));
+    if contestant != Contestant::Poll {
+        let make =
+            format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", task.slot);
+        sql.run(&make);
+    }
+    let names = topics(&task.prefix, load.topics);
+    stage.make_topics(&names);
+    let consumer = follow(&stage.kafka.bootstrap(), &names);
+    let mut process = stage.start(contestant, &task);
+    let measured = await_ready(sql, &load, table, (&consumer, &mut process)).and_then(|()| {
+        let idle_rss = proc::rss_bytes(process.id()).unwrap_or_default();
+        let mut figures = run(stage, &load, table, (&consumer, &process))?;
+        figures.set("idle_rss_mib", to_mib(idle_rss));
+        Ok(figures)
+    });
+    drop(process);
+    if contestant != Contestant::Poll {
+        drop_slot(sql, &task.slot);
+    }
+    for name in topic::names(&stage.kafka.bootstrap(), &task.prefix) {
+        topic::delete(&stage.kafka.bootstrap(), &name);
+    }
+    measured
+}
+
+/// A consumer of all partitions from their beginnings; they are new.
+fn follow(bootstrap: &str, names: &[String]) -> BaseConsumer {
+    let mut config = topic::client(bootstrap);
+    // A broker may hold an empty answer for so long, in milliseconds.
+    let consumer: BaseConsumer = config.set("fetch.wait.max.ms", "5").create().unwrap();
+    let mut assignment = TopicPartitionList::new();
+    for name in names {
+        for (partition, _) in topic::ends(&consumer, name) {
+            assignment.add_partition_offset(name, partition, Offset::Beginning).unwrap();
+        }
+    }
+    consumer.assign(&assignment).unwrap();
+    consumer
+}
+
+/// Writes a row again and again until one arrives, and lets the contestant idle for a while.
+fn await_ready(
+    sql: &Sql,
+    load: &Load,
+    table: &str,
+    (consumer, process): (&BaseConsumer, &mut Process),
+) -> Result<(), String> {
+    let began = Instant::now();
+    loop {
+        sql.run(&load.insert(table, PROBE_ROW, 0));
+        if consumer.poll(PROBE).is_some_and(|record| record.is_ok()) {
+            break;
+        }
+        if let Some(why) = process.failure() {
+            return Err(why);
+        }
+        if began.elapsed() > READY_LIMIT {
+            return Err("no row arrived".to_owned());
+        }
+    }
+    let_pass(IDLE, "memory is that of a contestant that idles");
+    Ok(())
+}
+
+fn run(
+    stage: &Stage,
+    load: &Load,
+    table: &str,
+    (consumer, process): (&BaseConsumer, &Process),
+) -> Result<Figures, String> {
+    let written = usize::try_from(load.per_writer() * WRITERS).unwrap();
+    let sampler = Sampler::start(stage.processes(process));
+    let url = stage.cluster.unix_url();
+    let is_over = AtomicBool::new(false);
+    let arrivals = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read(consumer, written, &is_over));
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let url = &url;
+                scope.spawn(move || load.write(url, table, writer))
+            })
+            .collect();
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        let deadline = Instant::now() + PATIENCE;
+        wait_for("the last row", || {
+            (reader.is_finished() || Instant::now() > deadline).then_some(())
+        });
+        is_over.store(true, Ordering::Relaxed);
+        reader.join().unwrap()
+    });
+    let seen = sampler.finish();
+    check(&arrivals, written)?;
+    let mut committed: Vec<i64> = arrivals.iter().map(|arrival| arrival.committed_us).collect();
+    committed.sort_unstable();
+    let begin_us = committed[0] + i64::try_from(load.warm_up.as_micros()).unwrap();
+    let counted: Vec<&Arrival> =
+        arrivals.iter().filter(|arrival| arrival.committed_us >= begin_us).collect();
+    let mut latencies: Vec<i64> =
+        counted.iter().map(|arrival| arrival.arrived_us - arrival.committed_us).collect();
+    latencies.sort_unstable();
+    let end_us = counted.iter().map(|arrival| arrival.arrived_us).max().unwrap_or(begin_us);
+    let cpu = seen.between((begin_us / 1_000, end_us / 1_000));
+    let mut figures = Figures::default();
+    for (name, per_mille) in [("p50_ms", 500), ("p99_ms", 990), ("p999_ms", 999)] {
+        figures.set(
+            name,
+            Duration::from_micros(quantile(&latencies, per_mille).unsigned_abs()).as_secs_f64()
+                * 1e3,
+        );
+    }
+    let seconds = Duration::from_micros((end_us - begin_us).unsigned_abs()).as_secs_f64();
+    figures.set("rows_per_s", count(counted.len()) / seconds);
+    figures.set("cpu_us_per_row", per_row(cpu.relay, counted.len()));
+    figures.set("broker_cpu_us_per_row", per_row(cpu.broker, counted.len()));
+    figures.set("peak_rss_mib", to_mib(seen.peak_rss_bytes));
+    Ok(figures)
+}
+
+/// Reads until so many rows have come, or it is over. Rows that asked whether all is ready may still come.
+fn read(consumer: &BaseConsumer, wanted: usize, is_over: &AtomicBool) -> Vec<Arrival> {
+    let mut arrivals = Vec::with_capacity(wanted);
+    while arrivals.len() < wanted && !is_over.load(Ordering::Relaxed) {
+        let Some(record) = consumer.poll(PROBE) else { continue };
+        let record = record.unwrap();
+        let arrived_us = now_us();
+        let value = record.payload().unwrap_or_default();
+        let Ok(Payload { row, us }) = serde_json::from_slice(value) else { continue };
+        if row != PROBE_ROW {
+            let key = record.key().unwrap_or_default().to_vec();
+            arrivals.push(Arrival { key, row, committed_us: us, arrived_us });
+        }
+    }
+    arrivals
+}
+
+/// Whether each row came once, and those of one key in their order.
+fn check(arrivals: &[Arrival], written: usize) -> Result<(), String> {
+    let mut last: HashMap<&[u8], i64> = HashMap::new();
+    let mut wrong = 0;
+    for Arrival { key, row, .. } in arrivals {
+        // Of a row that came before, or again.
+        wrong += usize::from(last.insert(key, *row).is_some_and(|before| before >= *row));
+    }
+    let arrived = arrivals.len();
+    let is_right = arrived == written && wrong == 0;
+    is_right
+        .then_some(())
+        .ok_or_else(|| format!("{arrived} of {written} rows, {wrong} out of order"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_come_again_or_late_are_seen() {
+        let arrival = |row| Arrival { key: b"a".to_vec(), row, committed_us: 0, arrived_us: 0 };
+        assert!(check(&[arrival(1), arrival(2)], 2).is_ok());
+        for rows in [[1, 1], [2, 1]] {
+            assert!(check(&rows.map(arrival), 2).is_err());
+        }
+        assert!(check(&[arrival(1)], 2).is_err());
+    }
+}

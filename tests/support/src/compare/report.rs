@@ -1,0 +1,99 @@
+//! The report as Markdown: where it was measured, a table for each workload, how each contestant was configured, and what
+//! could not be compared.
+
+use std::fmt::Write as _;
+
+use super::Comparison;
+use super::figures::{Cell, RIVAL, rounded};
+
+/// Those that nobody here could run, and why.
+const ABSENT: [(&str, &str); 4] = [
+    (
+        "go-pq-cdc-kafka",
+        "the Go module proxy refuses `github.com/Trendyol/go-pq-cdc-kafka` and `github.com/Trendyol/go-pq-cdc` (403) where \
+         this was written; its Kafka client (segmentio/kafka-go) has no idempotent producer",
+    ),
+    (
+        "faucet-stream",
+        "on crates.io as `faucet-cli`, whose version 1.17 needs a newer compiler (Rust 1.99)",
+    ),
+    ("outboxx", "neither on crates.io nor on npm"),
+    (
+        "Sequin",
+        "no package of crates.io, npm or the Go module proxy has it; the npm package of that name is another",
+    ),
+];
+
+/// What a reader must know of the figures.
+const METHOD: &str = "\
+All contestants deliver the same rows from the same PostgreSQL to the same Kafka, one after the other, forwards and backwards \
+in turn; acks=all and an idempotent producer on all sides; records in topics of three partitions on one broker. \
+Rows are written once, behind a slot that is copied for each drain; fsync is off for all. Notes in payloads are pieces of \
+one text of 16 kB, so that batches compress as events do. The clock runs from the first stored record to the last, by \
+the broker's own time, and so does CPU time; a start shows in `first_record_s` and `cpu_us_per_row_with_start` only. \
+`pg_recvlogical` throws away what it reads: its clock is that of its process. The server's CPU time is that of the \
+walsender; of all of PostgreSQL where rows are polled. `silence` is the longest time in which no record was stored after kill -9. \
+Each run is verified: every row, in the order of its key, each key and value byte for byte; repeats only after a kill, and \
+never exactly once. Shown are medians, in brackets least and greatest, and the median of the ratios to the tuned Debezium in the \
+same run.";
+
+/// The whole of it.
+pub(super) fn markdown(comparison: &Comparison) -> String {
+    let mut text = String::from("# Comparison\n\n![Rows per second](report.svg)\n\n");
+    writeln!(text, "{METHOD}\n\n| | |\n|---|---|").unwrap();
+    for (name, value) in comparison.environment.pairs() {
+        writeln!(text, "| {name} | {value} |").unwrap();
+    }
+    for cell in &comparison.cells {
+        table(&mut text, cell);
+    }
+    text.push_str("\n## Failures\n\n");
+    let failures = comparison.failures();
+    if failures.is_empty() {
+        text.push_str("None: all rows of all runs arrived as they should.\n");
+    }
+    for failure in failures {
+        writeln!(text, "- {failure}").unwrap();
+    }
+    text.push_str("\n## Not compared\n\nContestants that a workload does not name did not run it, for lack of time.\n\n");
+    for (name, why) in ABSENT {
+        writeln!(text, "- {name}: {why}.").unwrap();
+    }
+    text.push_str("\n## Configurations\n");
+    for (name, configuration) in &comparison.configurations {
+        write!(text, "\n{name}:\n\n```properties\n{configuration}\n```\n").unwrap();
+    }
+    text
+}
+
+fn table(text: &mut String, cell: &Cell) {
+    write!(text, "\n## {}\n\n{}.\n\n|", cell.name, upper(&cell.what)).unwrap();
+    let contestants = &cell.contestants;
+    for contestant in contestants {
+        write!(text, " | {}", contestant.name()).unwrap();
+    }
+    writeln!(text, " |\n|---{}|", "|---".repeat(contestants.len())).unwrap();
+    for figure in cell.figures() {
+        write!(text, "| {figure}").unwrap();
+        for contestant in contestants {
+            let words = cell.of(*contestant, figure).map_or_else(|| "-".to_owned(), shown);
+            let ratio = cell.ratio(*contestant, figure).filter(|_| *contestant != RIVAL);
+            let ratio =
+                ratio.map_or_else(String::new, |ratio| format!(", **{}x**", rounded(ratio)));
+            write!(text, " | {words}{ratio}").unwrap();
+        }
+        text.push_str(" |\n");
+    }
+}
+
+fn shown([median, least, greatest]: [f64; 3]) -> String {
+    let [median, least, greatest] = [median, least, greatest].map(rounded);
+    // Of one run, all three are the same.
+    let is_single = (greatest - least).abs() < f64::EPSILON;
+    if is_single { median.to_string() } else { format!("{median} [{least} - {greatest}]") }
+}
+
+fn upper(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
