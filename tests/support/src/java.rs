@@ -12,6 +12,18 @@ use super::{postgres, root};
 const FLAGS: [&str; 5] =
     ["-Xms64m", "-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData", "-Djava.awt.headless=true"];
 
+/// What Kafka's own scripts start a program with (`bin/kafka-run-class.sh`, `bin/connect-standalone.sh`), but for the
+/// largest heap.
+pub const SCRIPT_FLAGS: [&str; 7] = [
+    "-server",
+    "-Xms256m",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+];
+
 /// Starts sooner, and stays slow.
 const ONE_COMPILER: &str = "-XX:TieredStopAtLevel=1";
 
@@ -22,6 +34,8 @@ pub enum Purpose {
     Test,
     /// To be measured, as it would run in earnest.
     Measurement,
+    /// To be compared with, as its own script starts it.
+    Script,
 }
 
 /// How a program logs; it looks for it in its home.
@@ -65,8 +79,9 @@ pub fn command(
     }
     let mut command = Command::new("java");
     account.apply(&mut command);
+    let flags = if matches!(purpose, Purpose::Script) { &SCRIPT_FLAGS[..] } else { &FLAGS };
     command
-        .args(FLAGS)
+        .args(flags)
         .args(matches!(purpose, Purpose::Test).then_some(ONE_COMPILER))
         .arg(format!("-Xmx{heap_mib}m"))
         .arg(format!("-Dlog4j2.configurationFile={}", logging.display()))

@@ -83,7 +83,7 @@ pub(super) struct Stage {
     pub(super) postrider: PathBuf,
     /// Where the jars of Kafka Connect and Debezium lie.
     pub(super) debezium: PathBuf,
-    pub(super) purpose: Purpose,
+    pub(super) worker_purpose: Purpose,
 }
 
 /// What a contestant is to do.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::contestants::{Contestant, Stage, Task};
 use crate::connect::{Connect, Worker};
+use crate::java;
 
 /// The heap that Connect's start script gives it, in MiB.
 const HEAP_MIB: u32 = 2_048;
@@ -83,7 +84,7 @@ pub(super) fn start(stage: &Stage, contestant: Contestant, task: &Task) -> Conne
     let worker = Worker {
         jars: &stage.debezium,
         bootstrap: &bootstrap,
-        purpose: stage.purpose,
+        purpose: stage.worker_purpose,
         heap_mib: if is_tuned(contestant) { HEAP_TUNED_MIB } else { HEAP_MIB },
         settings: if is_tuned(contestant) { &TUNED_WORKER } else { &[] },
     };
@@ -95,7 +96,7 @@ pub(super) fn shown(contestant: Contestant) -> String {
     let heap = if is_tuned(contestant) { HEAP_TUNED_MIB } else { HEAP_MIB };
     let worker: &[_] = if is_tuned(contestant) { &TUNED_WORKER } else { &[] };
     let worker = worker.iter().map(|(name, value)| format!("worker: {name}={value}"));
-    let heap = std::iter::once(format!("java -Xmx{heap}m -XX:+UseSerialGC"));
+    let heap = std::iter::once(format!("java {} -Xmx{heap}m", java::SCRIPT_FLAGS.join(" ")));
     let connector = connector(contestant, &[]);
     let connector = connector
         .iter()

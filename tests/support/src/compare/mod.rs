@@ -93,9 +93,9 @@ fn stage(settings: &Settings<'_>) -> Option<Stage> {
         .with("max_wal_size", "8GB")
         .with("autovacuum", "off");
     let cluster = postgres::start(&options);
-    let purpose = if is_measured { Purpose::Measurement } else { Purpose::Test };
+    let worker_purpose = if is_measured { Purpose::Script } else { Purpose::Test };
     let postrider: PathBuf = settings.postrider.to_path_buf();
-    Some(Stage { cluster, kafka, postrider, debezium, purpose })
+    Some(Stage { cluster, kafka, postrider, debezium, worker_purpose })
 }
 
 fn run(stage: &Stage, sql: &Sql, plan: &Plan) -> Cell {
