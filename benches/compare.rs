@@ -33,6 +33,11 @@ fn main() -> ExitCode {
         } else {
             &named
         }),
+        build: match (named.is_empty(), cfg!(debug_assertions)) {
+            (true, false) => "release profile",
+            (true, true) => "debug profile: its figures mean nothing",
+            (false, _) => "named by COMPARE_POSTRIDER",
+        },
         scale: if variable("QUICK") == "1" { Scale::Quick } else { Scale::Full },
         only: variable("WORKLOADS").split_whitespace().map(str::to_owned).collect(),
     };

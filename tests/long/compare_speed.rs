@@ -18,7 +18,7 @@ use support::compare::{Scale, Settings, compare};
 /// Whether all arrived and the report has all that was measured.
 pub(crate) fn all() -> bool {
     let postrider = Path::new(env!("CARGO_BIN_EXE_postrider"));
-    let settings = Settings { postrider, scale: Scale::Smoke, only: Vec::new() };
+    let settings = Settings { postrider, build: "of tests", scale: Scale::Smoke, only: Vec::new() };
     let Some(comparison) = compare(&settings) else { return true };
     let failures = comparison.failures();
     for failure in &failures {

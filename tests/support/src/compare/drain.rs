@@ -58,6 +58,9 @@ impl Backlog<'_> {
             let (first_ms, last_ms) = account.span_ms();
             let mut figures = self.figures(&seen, contestant, (first_ms, last_ms));
             figures.set("first_record_s", seconds(first_ms - began_ms));
+            if let Some(rate) = account.steady_rows_per_s() {
+                figures.set("steady_rows_per_s", rate);
+            }
             Ok(figures)
         });
         self.clear(contestant, &task);

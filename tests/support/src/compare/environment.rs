@@ -18,7 +18,7 @@ use crate::sql::Sql;
 pub(super) struct Environment(Vec<(&'static str, String)>);
 
 impl Environment {
-    pub(super) fn gather(stage: &Stage, sql: &Sql) -> Self {
+    pub(super) fn gather(stage: &Stage, sql: &Sql, build: &str) -> Self {
         let (major, minor) = stage.kafka.version();
         let java = said(Command::new("java").arg("-version"));
         let git =
@@ -38,6 +38,7 @@ impl Environment {
             ("kernel", said(Command::new("uname").arg("-sr"))),
             ("load before", line_of("/proc/loadavg", "")),
             ("postrider", said(Command::new(&stage.postrider).arg("--version"))),
+            ("build", build.to_owned()),
             ("postgresql", sql.value("SHOW server_version")),
             ("kafka", format!("{major}.{minor}, one broker")),
             ("debezium", version(&stage.debezium, "debezium-connector-postgres-")),

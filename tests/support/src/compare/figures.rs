@@ -84,12 +84,14 @@ impl Cell {
         spread(ratios.collect()).map(|[median, ..]| median)
     }
 
-    /// Every figure that any contestant has.
+    /// Every figure that any contestant has, those of every workload first.
     pub(super) fn figures(&self) -> Vec<&'static str> {
         let runs = self.runs.values().flatten().filter_map(|run| run.as_ref().ok());
         let names: std::collections::BTreeSet<_> =
             runs.flat_map(|run| run.0.keys().copied()).collect();
-        names.into_iter().collect()
+        let first = ALWAYS.into_iter().filter(|name| names.contains(name));
+        let further = names.iter().copied().filter(|name| !ALWAYS.contains(name));
+        first.chain(further).collect()
     }
 
     pub(super) fn json(&self) -> Value {
@@ -103,7 +105,7 @@ impl Cell {
                     name.to_owned(),
                     found.map_or(Value::Null, |[median, ..]| short(median)),
                 );
-                if let Some([_, least, greatest]) = found {
+                if let Some([_, least, greatest]) = found.filter(|[_, least, most]| least < most) {
                     own.insert(format!("{name}_spread"), json!([short(least), short(greatest)]));
                 }
                 if let Some(ratio) = self.ratio(*contestant, name) {

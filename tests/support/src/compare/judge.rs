@@ -4,7 +4,7 @@
 //! with a client that knows nothing of the contestants; when records were stored is the brokers' own time, the same
 //! clock for all.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use rdkafka::Message as _;
 use serde::Deserialize;
@@ -22,8 +22,8 @@ pub(super) struct Account {
     pub(super) reordered: usize,
     /// Records with another key or value than the row's.
     pub(super) different: usize,
-    /// When records were stored, in milliseconds since 1970.
-    pub(super) stored_ms: BTreeSet<i64>,
+    /// How many records were stored in which millisecond since 1970.
+    pub(super) stored_ms: BTreeMap<i64, usize>,
 }
 
 /// What a payload says of its row.
@@ -41,7 +41,9 @@ impl Account {
         for name in rows.topics(prefix) {
             topic::for_each(bootstrap, &name, |record| {
                 let (key, value) = (record.key(), record.payload().unwrap_or_default());
-                account.stored_ms.extend(record.timestamp().to_millis());
+                if let Some(stored) = record.timestamp().to_millis() {
+                    *account.stored_ms.entry(stored).or_default() += 1;
+                }
                 account.note(rows, &mut seen, &mut last, (key.unwrap_or_default(), value));
             });
         }
@@ -87,13 +89,25 @@ impl Account {
 
     /// When the first and the last record were stored.
     pub(super) fn span_ms(&self) -> (i64, i64) {
-        let end = |found: Option<&i64>| found.copied().unwrap_or_default();
-        (end(self.stored_ms.first()), end(self.stored_ms.last()))
+        let end = |found: Option<(&i64, &usize)>| found.map_or(0, |(stored, _)| *stored);
+        (end(self.stored_ms.first_key_value()), end(self.stored_ms.last_key_value()))
+    }
+
+    /// Records a second of the second half, when what a start costs later is over: Java compiles what it runs often.
+    pub(super) fn steady_rows_per_s(&self) -> Option<f64> {
+        let mut before = 0;
+        let half = self.stored_ms.iter().find(|(_, count)| {
+            before += **count;
+            before * 2 >= self.records
+        })?;
+        let after = u32::try_from(self.records - before).ok()?;
+        let ms = u32::try_from(self.span_ms().1 - half.0).ok().filter(|ms| *ms > 0)?;
+        Some(f64::from(after) * 1e3 / f64::from(ms))
     }
 
     /// The longest time in which nothing was stored, from this moment on.
     pub(super) fn silence_ms(&self, since_ms: i64) -> i64 {
-        let after = self.stored_ms.range(since_ms..).copied();
+        let after = self.stored_ms.range(since_ms..).map(|(stored, _)| *stored);
         let mut before = since_ms;
         let gaps = after.map(|stored| stored - std::mem::replace(&mut before, stored));
         gaps.max().unwrap_or_default()
@@ -134,9 +148,12 @@ mod tests {
 
     #[test]
     fn the_longest_silence_counts_from_a_moment() {
-        let account = Account { stored_ms: [10, 500, 510, 600].into(), ..Account::default() };
+        let stored_ms = [(10, 5), (500, 1), (510, 1), (600, 3)].into();
+        let account = Account { stored_ms, records: 10, ..Account::default() };
         assert_eq!(account.silence_ms(505), 90);
         assert_eq!(account.silence_ms(700), 0);
         assert_eq!(account.span_ms(), (10, 600));
+        // Five of ten by 10 ms, five more within 590 ms.
+        assert!(account.steady_rows_per_s().is_some_and(|rate| (rate - 5e3 / 590.0).abs() < 1e-9));
     }
 }

@@ -93,8 +93,8 @@ pub(super) fn plans(scale: Scale) -> Vec<Plan> {
             plan("kill", Kill(usual(80_000, 1)), &MAIN, 1),
         ],
         Scale::Full => vec![
-            plan("one_row", Drain(usual(200_000, 1)), &ALL, 3),
-            plan("bulk", Drain(usual(400_000, 1_000)), &ALL, 3),
+            plan("one_row", Drain(usual(300_000, 1)), &ALL, 3),
+            plan("bulk", Drain(usual(500_000, 1_000)), &ALL, 3),
             plan("one_transaction", Drain(usual(1_000_000, 1_000_000)), &WITH_CEILING, 1),
             plan("payload_100", Drain(bulk(400_000, 100)), &MAIN, 2),
             plan("payload_1600", Drain(bulk(100_000, 1_600)), &MAIN, 2),

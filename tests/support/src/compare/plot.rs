@@ -1,4 +1,4 @@
-//! The plot of a report: bars of rows per second for each drain, as SVG.
+//! The plot of a report, as SVG: bars of what each workload is about, rows per second, latency or recovery.
 //!
 //! Input: the workloads. Output: one SVG document, without a script or a font of its own.
 
@@ -15,28 +15,33 @@ const HEAD: usize = 34;
 const LEFT: f64 = 230.0;
 const LONGEST: f64 = 480.0;
 const WIDTH: usize = 860;
-/// What is drawn.
-const FIGURE: &str = "rows_per_s";
 
-/// Bars of every workload whose contestants deliver as fast as they can.
+/// What is drawn of a workload, and which way it is good.
+fn figure(cell: &Cell) -> (&'static str, &'static str) {
+    match cell.name.split('_').next() {
+        Some("latency") => ("p99_ms", "less is better"),
+        Some("kill") => ("recovery_s", "less is better"),
+        _ => ("rows_per_s", "more is better"),
+    }
+}
+
+/// Bars of every workload.
 pub(super) fn svg(cells: &[Cell]) -> String {
-    let drains: Vec<&Cell> =
-        cells.iter().filter(|cell| !cell.name.starts_with("latency")).collect();
-    let drains: Vec<&Cell> = drains.into_iter().filter(|cell| greatest(cell) > 0.0).collect();
-    let bars: usize = drains.iter().map(|cell| HEAD + BAR * cell.contestants.len()).sum();
+    let drawn: Vec<&Cell> = cells.iter().filter(|cell| greatest(cell) > 0.0).collect();
+    let bars: usize = drawn.iter().map(|cell| HEAD + BAR * cell.contestants.len()).sum();
     let height = bars + HEAD;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<title>Rows per second</title>\n\
+         font-size=\"12\">\n<title>Comparison</title>\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
     );
     let mut top = 0;
-    for cell in drains {
+    for cell in drawn {
         let middle = top + HEAD - 10;
-        let (name, what) = (cell.name, &cell.what);
+        let (name, what, (figure, better)) = (cell.name, &cell.what, figure(cell));
         writeln!(
             svg,
-            "<text x=\"10\" y=\"{middle}\" fill=\"#222222\"><tspan font-weight=\"bold\">{name}</tspan>, rows/s: {what}</text>"
+            "<text x=\"10\" y=\"{middle}\" fill=\"#222222\"><tspan font-weight=\"bold\">{name}</tspan>, {figure} ({better}): {what}</text>"
         )
         .unwrap();
         top += HEAD;
@@ -50,10 +55,10 @@ pub(super) fn svg(cells: &[Cell]) -> String {
 }
 
 fn bar(svg: &mut String, cell: &Cell, contestant: Contestant, top: usize) {
-    let Some([median, ..]) = cell.of(contestant, FIGURE) else { return };
+    let Some([median, ..]) = cell.of(contestant, figure(cell).0) else { return };
     let width = median / greatest(cell) * LONGEST;
     let (y, height, base) = (top, BAR - 5, top + BAR - 8);
-    let ratio = cell.ratio(contestant, FIGURE).filter(|_| contestant != RIVAL);
+    let ratio = cell.ratio(contestant, figure(cell).0).filter(|_| contestant != RIVAL);
     let ratio = ratio.map_or_else(String::new, |ratio| format!(" ({}x)", rounded(ratio)));
     let (name, colour, value) = (contestant.name(), colour(contestant), rounded(median));
     let (label, end) = (LEFT - 8.0, LEFT + width + 6.0);
@@ -67,7 +72,7 @@ fn bar(svg: &mut String, cell: &Cell, contestant: Contestant, top: usize) {
 }
 
 fn greatest(cell: &Cell) -> f64 {
-    let medians = cell.contestants.iter().filter_map(|of| cell.of(*of, FIGURE));
+    let medians = cell.contestants.iter().filter_map(|of| cell.of(*of, figure(cell).0));
     medians.map(|[median, ..]| median).fold(0.0, f64::max)
 }
 

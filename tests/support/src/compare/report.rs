@@ -15,12 +15,13 @@ const ABSENT: [(&str, &str); 4] = [
     ),
     (
         "faucet-stream",
-        "on crates.io as `faucet-cli`, whose version 1.17 needs a newer compiler (Rust 1.99)",
+        "on crates.io as `faucet-cli`: 1.17 needs Rust 1.99 and 1.4 needs 1.96, newer than the compiler that this was written \
+         with; its records are change events whose JSON is written anew, so that they could not be compared byte for byte",
     ),
     ("outboxx", "neither on crates.io nor on npm"),
     (
         "Sequin",
-        "no package of crates.io, npm or the Go module proxy has it; the npm package of that name is another",
+        "a server of its own; the npm package of that name is another, and the Go module proxy has none",
     ),
 ];
 
@@ -30,16 +31,18 @@ All contestants deliver the same rows from the same PostgreSQL to the same Kafka
 in turn; acks=all and an idempotent producer on all sides; records in topics of three partitions on one broker. \
 Rows are written once, behind a slot that is copied for each drain; fsync is off for all. Notes in payloads are pieces of \
 one text of 16 kB, so that batches compress as events do. The clock runs from the first stored record to the last, by \
-the broker's own time, and so does CPU time; a start shows in `first_record_s` and `cpu_us_per_row_with_start` only. \
+the broker's own time, and so does CPU time; a start shows in `first_record_s` and `cpu_us_per_row_with_start` only. `steady_rows_per_s` is the rate of the second half of the \
+records, when Java has compiled what it runs often. \
 `pg_recvlogical` throws away what it reads: its clock is that of its process. The server's CPU time is that of the \
-walsender; of all of PostgreSQL where rows are polled. `silence` is the longest time in which no record was stored after kill -9. \
+walsender; of all of PostgreSQL where rows are polled. `recovery_s` is the longest time in which no record was stored after kill -9, `finished_s` the time from then to the last \
+record. \
 Each run is verified: every row, in the order of its key, each key and value byte for byte; repeats only after a kill, and \
 never exactly once. Shown are medians, in brackets least and greatest, and the median of the ratios to the tuned Debezium in the \
 same run.";
 
 /// The whole of it.
 pub(super) fn markdown(comparison: &Comparison) -> String {
-    let mut text = String::from("# Comparison\n\n![Rows per second](report.svg)\n\n");
+    let mut text = String::from("# Comparison\n\n![Bars of each workload](report.svg)\n\n");
     writeln!(text, "{METHOD}\n\n| | |\n|---|---|").unwrap();
     for (name, value) in comparison.environment.pairs() {
         writeln!(text, "| {name} | {value} |").unwrap();
