@@ -15,7 +15,7 @@ use super::rows::POLLED;
 use crate::connect::Connect;
 use crate::java::Purpose;
 use crate::kafka::Kafka;
-use crate::topic;
+use crate::{root, topic};
 
 /// How Postgres is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(super) enum Contestant {
     Poll,
     DebeziumDefault,
     DebeziumTuned,
+    /// A relay as one writes it by hand in Go: `benches/compare/main.go`.
+    Go,
 }
 
 impl Contestant {
@@ -49,6 +51,7 @@ impl Contestant {
             Self::Poll => "postrider_poll",
             Self::DebeziumDefault => "debezium_default",
             Self::DebeziumTuned => "debezium_tuned",
+            Self::Go => "go_pglogrepl_franz",
         }
     }
 
@@ -58,7 +61,7 @@ impl Contestant {
 
     /// Whether it ends by itself when all is delivered.
     pub(super) const fn ends(self) -> bool {
-        !self.is_debezium()
+        !self.is_debezium() && !matches!(self, Self::Go)
     }
 
     pub(super) const fn has_topics(self) -> bool {
@@ -84,6 +87,8 @@ pub(super) struct Stage {
     /// Where the jars of Kafka Connect and Debezium lie.
     pub(super) debezium: PathBuf,
     pub(super) worker_purpose: Purpose,
+    /// The relay in Go, or why there is none.
+    pub(super) go: Result<PathBuf, String>,
 }
 
 /// What a contestant is to do.
@@ -113,9 +118,10 @@ impl Stage {
         }
         let mut command = match contestant {
             Contestant::Ceiling(_) => self.receive(contestant, task),
+            Contestant::Go => self.by_hand(task),
             _ => self.relay("run", contestant, task),
         };
-        if task.end.is_some() && contestant.has_topics() {
+        if task.end.is_some() && contestant.ends() && contestant.has_topics() {
             command.arg("--once");
         }
         let log = tempfile::tempfile().unwrap();
@@ -134,6 +140,16 @@ impl Stage {
             .args(task.end.iter().map(|end| format!("--endpos={end}")))
             .args(["-d", &url(&shown, contestant.transport())])
             .envs(address.password.map(|password| ("PGPASSWORD", password)));
+        command
+    }
+
+    fn by_hand(&self, task: &Task) -> Command {
+        let mut command = Command::new(self.go.as_ref().unwrap());
+        command
+            .env("DSN", format!("{}?replication=database", self.cluster.url()))
+            .env("BROKERS", self.kafka.bootstrap())
+            .env("SLOT", &task.slot)
+            .env("PREFIX", &task.prefix);
         command
     }
 
@@ -198,6 +214,21 @@ impl Stage {
         let words = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "setup: {words}");
     }
+}
+
+/// Compiles the relay in Go.
+pub(super) fn build_go() -> Result<PathBuf, String> {
+    let folder = root().join("target/compare");
+    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    let binary = folder.join("go_pglogrepl_franz");
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&binary).arg(".").current_dir(root().join("benches/compare"));
+    // Nothing of it needs C.
+    build.env("CGO_ENABLED", "0").stdin(Stdio::null());
+    let output = build.output().map_err(|error| format!("go: {error}"))?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    let last = words.lines().last().unwrap_or_default();
+    output.status.success().then_some(binary).ok_or_else(|| format!("go build: {last}"))
 }
 
 fn progress(prefix: &str) -> String {

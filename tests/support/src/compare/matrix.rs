@@ -46,16 +46,23 @@ const PAIR: [Contestant; 2] = [AT_LEAST_ONCE, TUNED];
 const MAIN: [Contestant; 3] = [AT_LEAST_ONCE, EXACTLY_ONCE, TUNED];
 const WITH_CEILING: [Contestant; 4] =
     [Contestant::Ceiling(Transport::Tcp), AT_LEAST_ONCE, EXACTLY_ONCE, TUNED];
-const LIVE: [Contestant; 5] =
-    [AT_LEAST_ONCE, EXACTLY_ONCE, Contestant::Poll, Contestant::DebeziumDefault, TUNED];
+const LIVE: [Contestant; 6] = [
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    Contestant::Poll,
+    Contestant::Go,
+    Contestant::DebeziumDefault,
+    TUNED,
+];
 /// The one that polls comes last: what it marks is in the log of all.
-const ALL: [Contestant; 9] = [
+const ALL: [Contestant; 10] = [
     Contestant::Ceiling(Transport::Tcp),
     Contestant::Ceiling(Transport::Unix),
     AT_LEAST_ONCE,
     Contestant::AtLeastOnce(Transport::Unix),
     EXACTLY_ONCE,
     Contestant::ExactlyOnce(Transport::Unix),
+    Contestant::Go,
     Contestant::DebeziumDefault,
     TUNED,
     Contestant::Poll,
@@ -86,11 +93,11 @@ pub(super) fn plans(scale: Scale) -> Vec<Plan> {
             plan("kill", Kill(usual(20_000, 1)), &MAIN[..2], 1),
         ],
         Scale::Quick => vec![
-            plan("one_row", Drain(usual(80_000, 1)), &ALL, 1),
-            plan("bulk", Drain(usual(200_000, 1_000)), &ALL, 1),
+            plan("one_row", Drain(usual(60_000, 1)), &ALL, 1),
+            plan("bulk", Drain(usual(150_000, 1_000)), &ALL, 1),
             plan("payload_16000", Drain(bulk(8_000, 16_000)), &MAIN, 1),
             plan("latency_1000", Latency(load(1_000, 3, 8)), &LIVE, 1),
-            plan("kill", Kill(usual(80_000, 1)), &MAIN, 1),
+            plan("kill", Kill(usual(60_000, 1)), &MAIN, 1),
         ],
         Scale::Full => vec![
             plan("one_row", Drain(usual(300_000, 1)), &ALL, 3),

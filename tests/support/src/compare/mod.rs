@@ -53,6 +53,8 @@ pub struct Comparison {
     environment: Environment,
     configurations: Vec<(&'static str, String)>,
     cells: Vec<Cell>,
+    /// Why there is no relay in Go.
+    without_go: Option<String>,
 }
 
 /// Compares; nothing where this machine has no Kafka or no Debezium, after saying so.
@@ -69,7 +71,11 @@ pub fn compare(settings: &Settings<'_>) -> Option<Comparison> {
     let plans = matrix::plans(settings.scale).into_iter().filter(|plan| {
         settings.only.is_empty() || settings.only.iter().any(|name| name == plan.name)
     });
-    let cells = plans.map(|plan| run(&stage, &sql, &plan)).collect();
+    let cells = plans.map(|mut plan| {
+        plan.contestants.retain(|who| *who != Contestant::Go || stage.go.is_ok());
+        run(&stage, &sql, &plan)
+    });
+    let cells = cells.collect();
     let configurations = vec![
         (
             "Postrider, at least once",
@@ -83,7 +89,8 @@ pub fn compare(settings: &Settings<'_>) -> Option<Comparison> {
         ("Debezium, defaults", debezium::shown(Contestant::DebeziumDefault)),
         ("Debezium, tuned", debezium::shown(Contestant::DebeziumTuned)),
     ];
-    Some(Comparison { environment, configurations, cells })
+    let without_go = stage.go.as_ref().err().cloned();
+    Some(Comparison { environment, configurations, cells, without_go })
 }
 
 fn stage(settings: &Settings<'_>) -> Option<Stage> {
@@ -96,8 +103,10 @@ fn stage(settings: &Settings<'_>) -> Option<Stage> {
         .with("autovacuum", "off");
     let cluster = postgres::start(&options);
     let worker_purpose = if is_measured { Purpose::Script } else { Purpose::Test };
+    let go =
+        if is_measured { contestants::build_go() } else { Err("not in a small run".to_owned()) };
     let postrider: PathBuf = settings.postrider.to_path_buf();
-    Some(Stage { cluster, kafka, postrider, debezium, worker_purpose })
+    Some(Stage { cluster, kafka, postrider, debezium, worker_purpose, go })
 }
 
 fn run(stage: &Stage, sql: &Sql, plan: &Plan) -> Cell {

@@ -84,5 +84,6 @@ const fn colour(contestant: Contestant) -> &'static str {
         Contestant::Poll => "#6b46c1",
         Contestant::DebeziumDefault => "#dd9a7c",
         Contestant::DebeziumTuned => "#c05621",
+        Contestant::Go => "#0086a3",
     }
 }

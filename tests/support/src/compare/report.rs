@@ -11,7 +11,7 @@ const ABSENT: [(&str, &str); 4] = [
     (
         "go-pq-cdc-kafka",
         "the Go module proxy refuses `github.com/Trendyol/go-pq-cdc-kafka` and `github.com/Trendyol/go-pq-cdc` (403) where \
-         this was written; its Kafka client (segmentio/kafka-go) has no idempotent producer",
+         this was written; its Kafka client (segmentio/kafka-go) has no idempotent producer; go_pglogrepl_franz stands in for it",
     ),
     (
         "faucet-stream",
@@ -33,7 +33,7 @@ Rows are written once, behind a slot that is copied for each drain; fsync is off
 one text of 16 kB, so that batches compress as events do. The clock runs from the first stored record to the last, by \
 the broker's own time, and so does CPU time; a start shows in `first_record_s` and `cpu_us_per_row_with_start` only. `steady_rows_per_s` is the rate of the second half of the \
 records, when Java has compiled what it runs often. \
-`pg_recvlogical` throws away what it reads: its clock is that of its process. The server's CPU time is that of the \
+`go_pglogrepl_franz` is a relay as one writes it by hand (benches/compare/main.go). `pg_recvlogical` throws away what it reads: its clock is that of its process. The server's CPU time is that of the \
 walsender; of all of PostgreSQL where rows are polled. `recovery_s` is the longest time in which no record was stored after kill -9, `finished_s` the time from then to the last \
 record. \
 Each run is verified: every row, in the order of its key, each key and value byte for byte; repeats only after a kill, and \
@@ -59,6 +59,9 @@ pub(super) fn markdown(comparison: &Comparison) -> String {
         writeln!(text, "- {failure}").unwrap();
     }
     text.push_str("\n## Not compared\n\nContestants that a workload does not name did not run it, for lack of time.\n\n");
+    if let Some(why) = &comparison.without_go {
+        writeln!(text, "- go_pglogrepl_franz: {why}.").unwrap();
+    }
     for (name, why) in ABSENT {
         writeln!(text, "- {name}: {why}.").unwrap();
     }
