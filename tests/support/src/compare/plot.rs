@@ -14,7 +14,7 @@ const HEAD: usize = 34;
 /// Where bars begin, and how long the longest is.
 const LEFT: f64 = 230.0;
 const LONGEST: f64 = 480.0;
-const WIDTH: usize = 860;
+const WIDTH: usize = 940;
 
 /// What is drawn of a workload, and which way it is good.
 fn figure(cell: &Cell) -> (&'static str, &'static str) {
