@@ -57,7 +57,7 @@ pub async fn sample_of_failed(config: &Config, telemetry: &Telemetry) {
             control::sample(&client, &config.source.slot).await
         };
         match tokio::time::timeout(SAMPLE_FAILED_EVERY, sample).await {
-            Ok(Ok(sample)) => publish(telemetry, sample.as_ref(), false),
+            Ok(Ok(sample)) => publish(telemetry, sample.as_ref(), None),
             Ok(Err(ControlError::Connection { source, .. })) if source.is_login_refused() => return,
             Ok(Err(_)) | Err(_) => {}
         }
