@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check compare-bytes crash brokers failover endtxn fuzz nightly lifecycle identity streams package image shop ui-test bench bench-delivery bench-memory compare faults faults-table
+.PHONY: help setup demo test quick check counts compare-bytes crash brokers failover endtxn fuzz nightly lifecycle identity streams package image shop ui-test bench bench-delivery bench-memory compare faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -38,7 +38,7 @@ quick: ## what needs no server and takes less than a minute: unit and property t
 	@$(CARGO) test --locked --quiet --features failpoints,mutants --lib --test cli --test tidy
 	@POSTRIDER_SIM_SEEDS=1000 $(CARGO) test --locked --quiet --features failpoints,mutants --test core session::
 
-check: ## format, lints, house rules, documentation, docker
+check: ## format, lints, house rules, documentation, what a row costs the core, docker
 	@.ci/setup
 	@mkdir -p .servers && rm -f $(SKIPPED)
 	$(CARGO) fmt --check
@@ -52,8 +52,12 @@ check: ## format, lints, house rules, documentation, docker
 	.ci/deny
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
 	$(CARGO) test --locked --quiet --test tidy
+	POSTRIDER_SKIPPED=$(SKIPPED) $(MAKE) --no-print-directory counts
 	POSTRIDER_SKIPPED=$(SKIPPED) docker/check
 	@if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); fi
+
+counts: ## instructions and allocations of a row in the core against benches/instructions/baseline.txt (part of check); UPDATE_BASELINE=1 records them
+	@$(CARGO) run --locked --quiet --profile counts --package postrider-instructions
 
 compare-bytes: ## Debezium and Postrider on the same tables, byte for byte; one line of JSON (part of test)
 	@.ci/setup >&2
