@@ -12,8 +12,9 @@ use super::error::WalError;
 /// for a burst without holding the server back. Pages that a trickle never reaches stay untouched.
 pub(super) const BASE_BYTES: usize = 2 * 1024 * 1024;
 
-/// Below this much room at the end, the unread rest is moved to the front before reading: moving a
-/// partial frame costs less than a read that is cut short.
+/// Below this much room at the end, the unread rest is moved to the front before reading, if it is no longer than what
+/// has been read: each byte is then moved once at most. A buffer that is full of whole messages is read first. Moving
+/// it for each 16 KiB that were read was a tenth of the CPU time of a backlog.
 const ROOM_BYTES_MIN: usize = 64 * 1024;
 
 /// Tag and length.
@@ -143,12 +144,13 @@ impl ReadBuffer {
         self.start += head.bytes;
     }
 
-    /// Where to read to; empty when the buffer is full of whole messages, which is back-pressure.
+    /// Where to read to; empty when the buffer is full and begins with a whole message, which is back-pressure.
     pub(super) fn room(&mut self) -> Result<&mut [u8], WalError> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
-        if self.bytes.len() - self.end < ROOM_BYTES_MIN && self.start > 0 {
+        if self.bytes.len() - self.end < ROOM_BYTES_MIN && self.start > 0 && self.is_worth_moving()
+        {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
@@ -161,6 +163,11 @@ impl ReadBuffer {
             self.bytes.resize(grown, 0);
         }
         Ok(self.bytes.split_at_mut(self.end).1)
+    }
+
+    /// Whether it is little, or nothing can be read before more of it has come.
+    fn is_worth_moving(&self) -> bool {
+        self.len() <= self.start || !matches!(self.head(), Ok(Some(_)))
     }
 
     /// Takes note of what was read into the room.
@@ -276,6 +283,31 @@ mod tests {
         let one = message(b'd', BASE_BYTES - 5);
         assert_eq!(feed(&mut buffer, &one), one.len());
         assert!(buffer.room().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_backlog_is_moved_no_more_than_once() {
+        let mut buffer = ReadBuffer::new(1 << 20);
+        let (one, step) = (message(b'd', 400), 16 * 1024);
+        let (mut wire, mut consumed, mut moved) = (Vec::new(), 0, 0);
+        while consumed < 8 * BASE_BYTES {
+            // The server is always ahead: every read fills the room that there is.
+            while wire.len() < BASE_BYTES {
+                wire.extend_from_slice(&one);
+            }
+            let (start, rest) = (buffer.start, buffer.len());
+            let taken = feed(&mut buffer, &wire);
+            wire.drain(..taken);
+            moved += if start > 0 && rest > 0 && buffer.start == 0 { rest } else { 0 };
+            let until = consumed + step;
+            while consumed < until {
+                let head = buffer.head().unwrap().expect("a backlog never runs dry");
+                assert_eq!(buffer.whole(head), one);
+                buffer.consume(head);
+                consumed += head.bytes;
+            }
+        }
+        assert!(moved <= consumed, "{moved} bytes were moved for {consumed} that were read");
     }
 
     #[test]
