@@ -12,6 +12,10 @@ use postrider_core::lsn::Lsn;
 /// How many rows share a key; spreads records over every partition.
 const ROWS_PER_KEY: u32 = 100;
 
+/// The server notes every 15 s, and at checkpoints, which transactions are open; where it begins to decode depends on it.
+/// So many rows are what 1,300 a second make of that.
+const ROWS_PER_SNAPSHOT: u32 = 20_000;
+
 /// What to write.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
@@ -38,9 +42,9 @@ pub(super) async fn make_slot(client: &Client, slot: &str) -> Result<(), tokio_p
 
 /// A procedure, because only there can a loop on the server commit.
 const LOADER: &str = "
-CREATE PROCEDURE bench_load(rows int, tx_rows int, topics int, keys int, words int) LANGUAGE plpgsql AS $$
+CREATE PROCEDURE bench_load(begun int, rows int, tx_rows int, topics int, keys int, words int) LANGUAGE plpgsql AS $$
 DECLARE
-    done int := 0;
+    done int := begun;
 BEGIN
     WHILE done < rows LOOP
         INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
@@ -59,11 +63,18 @@ pub(super) async fn write(client: &Client, plan: Rows) -> Result<Lsn, tokio_post
     client.batch_execute("SET synchronous_commit = off").await?;
     client.batch_execute(LOADER).await?;
     let keys = (plan.count / ROWS_PER_KEY).max(1);
-    let call = format!(
-        "CALL bench_load({}, {}, {}, {keys}, {})",
-        plan.count, plan.per_transaction, plan.topics, plan.note_words
-    );
-    client.batch_execute(&call).await?;
+    let piece = ROWS_PER_SNAPSHOT.next_multiple_of(plan.per_transaction);
+    for begun in (0..plan.count).step_by(piece as usize) {
+        let call = format!(
+            "CALL bench_load({begun}, {}, {}, {}, {keys}, {})",
+            plan.count.min(begun.saturating_add(piece)),
+            plan.per_transaction,
+            plan.topics,
+            plan.note_words
+        );
+        client.batch_execute(&call).await?;
+        client.batch_execute("CHECKPOINT").await?;
+    }
     // A synchronous commit flushes everything before it.
     client.batch_execute("SET synchronous_commit = on").await?;
     client.batch_execute("CREATE TABLE bench_loaded ()").await?;
