@@ -50,7 +50,7 @@ codes! {
     P090 P091 P092 P096 P097 P098 P099 P100 P101 P102 P103 P104 P105
     P106 P107 P108
     P110 P111 P112 P113 P114 P115 P116 P117 P118 P119
-    P120 P121
+    P120 P121 P130
     K001 K002 K003 K004 K005 K006 K007 K008 K009 K010 K011 K012 K013 K014 K016 K017
     K020 K021 K022 K023 K024 K025 K030 K031 K032 K033 K034 K035 K036 K040 K041 K042 K043 K044
     K045
@@ -129,6 +129,7 @@ pub(super) fn wal(error: &WalError) -> ErrorCode {
         WalError::QueryUntranslatable => ErrorCode::P090,
         WalError::Malformed(_) => ErrorCode::NOT_PGOUTPUT,
         WalError::Poll(error) => poll(error),
+        WalError::CatchUp(_) => ErrorCode::P130,
         WalError::Server(_) => match error.class() {
             Class::Transient => ErrorCode::P020,
             Class::Held => ErrorCode::SLOT_HELD,

@@ -107,6 +107,7 @@ impl SettingsReader<'_> {
             create: self.choice("source.create", Create::from_word),
             failover: self.switch("source.failover"),
             standby: self.switch("source.standby"),
+            catch_up: self.switch("source.catch_up"),
             status_interval: self.duration("source.status_interval"),
             frame_bytes_max: self.size("source.frame_max"),
             mode: self.choice("source.mode", SourceMode::from_word),

@@ -75,6 +75,8 @@ pub struct SourceSection {
     pub failover: bool,
     /// Whether the slot is made on a standby, which then is streamed from.
     pub standby: bool,
+    /// Whether a backlog is read in windows, where that can be done.
+    pub catch_up: bool,
     /// At most this long between two status updates.
     pub status_interval: Duration,
     /// The largest message accepted from Postgres, in bytes; at most 1 GiB.

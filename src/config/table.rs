@@ -77,6 +77,13 @@ pub const OPTIONS: &[OptionSpec] = &[
          `source.url` names that standby alone. The slot is the standby's own, and does not follow a failover to \
          another server.",
     ),
+    switch(
+        "source.catch_up",
+        "true",
+        "Whether a backlog of more than 64 MiB of WAL is read through a temporary copy of the slot, in windows, which \
+         costs the server less than streaming it. Where the server does not allow that, or would decode too much for it, \
+         the backlog is streamed.",
+    ),
     duration(
         "source.status_interval",
         // Postgres ends a silent connection after wal_sender_timeout, 60 s by default.

@@ -10,7 +10,7 @@ use postrider_core::gate::GateError;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{PipelineError, RefusalAnalysis};
 use postrider_core::route::RouteSpecError;
-use postrider_core::session::{SessionError, Stalled};
+use postrider_core::session::{End, SessionError, Stalled};
 use postrider_kafka::{SinkError, TopicsError};
 use postrider_postgres::control::ControlError;
 use postrider_postgres::wal::{Class, WalError};
@@ -161,13 +161,14 @@ impl RelayError {
         }
     }
 
-    /// Whether everything before the frame at fault is confirmed and acknowledged before the relay ends
-    /// with it.
-    pub(super) const fn is_put_off(&self) -> bool {
+    /// How a session ends for it once everything before the frame at fault is confirmed and acknowledged; `None` for
+    /// what ends it at once.
+    pub(super) const fn put_off_until(&self) -> Option<End> {
         match self {
-            Self::Pipeline(inner) => inner.is_definite(),
-            Self::DeadLetters(_) => true,
-            _ => false,
+            Self::Pipeline(inner) if inner.is_definite() => Some(End::Drained),
+            Self::DeadLetters(_) => Some(End::Drained),
+            Self::Wal(WalError::CatchUp(_)) => Some(End::ModeOver),
+            _ => None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! [`FrameSource`]: what the loop reads frames from: the replication stream, a table's rows, or rows that are polled.
+//! [`FrameSource`]: what the loop reads frames from: the replication log, a table's rows, or rows that are polled.
 //!
 //! Output: frames in order, bytes and positions read so far, and, of tables, the place from which a later session
 //! goes on. Invariant: `peek` shows the same frame until `consume`; nothing but `fill` waits.
@@ -8,7 +8,7 @@ use std::time::Duration;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
 use postrider_core::progress::RowCursor;
-use postrider_postgres::wal::{Frame, Stream, WalError};
+use postrider_postgres::wal::{Frame, WalError};
 
 /// See the module's documentation.
 pub(super) trait FrameSource {
@@ -58,47 +58,5 @@ pub(super) trait FrameSource {
     /// reaches now, or the end of a transaction before it.
     fn cursor(&self, _mark: Mark) -> Option<RowCursor> {
         None
-    }
-}
-
-impl FrameSource for Stream {
-    #[inline]
-    fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
-        Self::fill(self, wait)
-    }
-
-    #[inline]
-    fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
-        Self::peek(self)
-    }
-
-    #[inline]
-    fn consume(&mut self) {
-        Self::consume(self);
-    }
-
-    fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
-        Self::acknowledge(self, settled, ask_reply)
-    }
-
-    fn finish(self, limit: Duration) -> Result<(), WalError> {
-        Self::finish(self, limit)
-    }
-
-    fn received(&self) -> Lsn {
-        Self::received(self)
-    }
-
-    fn received_bytes(&self) -> u64 {
-        Self::received_bytes(self)
-    }
-
-    fn acknowledged(&self) -> Lsn {
-        Self::acknowledged(self)
-    }
-
-    #[inline]
-    fn buffered(&self) -> usize {
-        Self::buffered(self)
     }
 }

@@ -72,15 +72,15 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             *owed = owed.settled(settled);
         }
         match (put_off, end) {
-            (Some(error), End::Drained) => Err(error),
+            (Some(error), End::Drained | End::ModeOver) => Err(error),
             // The server may be gone before it has said goodbye.
             (_, End::ServerShutdown) => Ok(end),
             _ => Ok(finished.map(|()| end)?),
         }
     }
 
-    /// Returns how it ended. An error that only a human can help is put off until everything before it is
-    /// confirmed and acknowledged.
+    /// Returns how it ended. An error that only a human can help, or after which the rest is read in another way, is put
+    /// off until everything before it is confirmed and acknowledged.
     fn turn_until_end(
         &mut self,
         put_off: &mut Option<RelayError>,
@@ -96,14 +96,7 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             }
             if let Err(error) = self.forward() {
                 let error = self.judged(error);
-                if !error.is_put_off() {
-                    return Err(error);
-                }
-                *put_off = Some(error);
-                let draining = self.session.stop_reading(self.clock.now());
-                if let Some(draining) = draining {
-                    reporter.draining(draining);
-                }
+                self.put_off(error, put_off, reporter)?;
             }
             let now = self.clock.now();
             let confirmed = self.session.confirm(now, &mut self.sink);
@@ -114,7 +107,9 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             advanced.map_err(|error| self.judged(error.into()))?;
             if let Some(status) = self.session.status_due(now, &self.sink) {
                 failpoint::pass("status_due");
-                self.source.acknowledge(status.settled, status.ask_reply)?;
+                if let Err(error) = self.source.acknowledge(status.settled, status.ask_reply) {
+                    self.put_off(error.into(), put_off, reporter)?;
+                }
                 failpoint::pass("status_sent");
             }
             let connected = self.sink.is_connected();
@@ -122,8 +117,28 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             if let Some(end) = self.session.ended(now, &self.sink)? {
                 return Ok(end);
             }
-            self.listen(reporter)?;
+            if let Err(error) = self.listen(reporter) {
+                self.put_off(error, put_off, reporter)?;
+            }
         }
+    }
+
+    /// Has the session end for this error once what was sent is confirmed; gives it back if it is not of that kind, or
+    /// if the session ends for another one already.
+    fn put_off(
+        &mut self,
+        error: RelayError,
+        put_off: &mut Option<RelayError>,
+        reporter: &mut Reporter,
+    ) -> Result<(), RelayError> {
+        let Some(end) = error.put_off_until().filter(|_| put_off.is_none()) else {
+            return Err(error);
+        };
+        *put_off = Some(error);
+        if let Some(draining) = self.session.stop_reading(end, self.clock.now()) {
+            reporter.draining(draining);
+        }
+        Ok(())
     }
 
     fn log_refused(&mut self) {

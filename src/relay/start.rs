@@ -11,6 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use crate::blocking::of_stream;
+use crate::catch_up::{CatchUpChoice, Considered};
 use crate::clock::Clock;
 use crate::coalescing;
 use crate::error::RelayError;
@@ -31,7 +32,7 @@ use postrider_core::supervisor::SessionMode;
 use postrider_core::time;
 use postrider_kafka::failpoint;
 use postrider_kafka::{KafkaSink, KafkaSpec, Lineage, SinkError};
-use postrider_postgres::control::{ControlError, Inspection, Known};
+use postrider_postgres::control::{ControlError, Inspection, Known, SlotSample};
 use postrider_postgres::wal::{Class, Connection, SessionParams, Stream, StreamEncoding, WalError};
 
 /// How long a stream may take to say why it has ended: it has said so, or will not.
@@ -63,6 +64,8 @@ pub(super) struct HotStart {
     pub(super) timelines: Timelines,
     /// What was told of the publication.
     pub(super) publication_changes: PublicationChanges,
+    /// Whether a backlog is read in windows.
+    pub(super) catch_up: CatchUpChoice,
     /// What `facts` was made of.
     pub(super) inspection: Inspection,
     pub(super) source_check: SourceCheck,
@@ -82,10 +85,7 @@ impl HotStart {
         let mut connection = Connection::open(&source.connect, &self.params)?;
         let is_local = connection.is_local();
         let mut facts = self.facts;
-        let identity = connection.identify_system()?;
-        facts.history = connection.timeline_history(identity.timeline)?;
-        facts.server = identity.flushed;
-        (facts.lineage.system, facts.lineage.timeline) = (identity.system_id, identity.timeline);
+        identify(&mut connection, &mut facts)?;
         let process = connection.server_process()?;
         let mut stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
@@ -111,9 +111,7 @@ impl HotStart {
             .ask(process, &self.stop, || stream.keep_alive())
             .map_err(|error| last_words(&mut stream, error))?;
         same_source(&self.inspection, &held.inspection)?;
-        facts.confirmed = held.slot.confirmed_flush;
-        facts.server = facts.server.max(held.slot.current);
-        facts.next_xid = held.slot.next_xid;
+        hold(&mut facts, &held.slot);
         let mut warnings = Vec::new();
         if self.plan.keeps_progress() {
             let acknowledges = self.limits.acknowledge;
@@ -136,11 +134,31 @@ impl HotStart {
             "streaming"
         );
         let profile = coalescing(is_local, spec.linger_ms >= BACKLOG_LINGER_MS);
-        let Self { stop, limits, .. } = self;
+        let Self { stop, limits, catch_up, params, .. } = self;
+        let considered = Considered::of(source, (self.mode, &limits), &held);
+        let source = catch_up.source(stream, &params, &considered);
+        let limits = source.limits(limits);
         let session = Session::new(pipeline, limits, profile, *owed, clock.instant())
-            .translated_by(translator(&self.params));
-        Hot { source: stream, session, sink, stop, clock }.run(reporter, owed).map_err(of_the_gate)
+            .translated_by(translator(&params));
+        let ended = Hot { source, session, sink, stop, clock }.run(reporter, owed);
+        catch_up.ended(ended, &limits).map_err(of_the_gate)
     }
+}
+
+/// Adds what only the replication connection knows.
+fn identify(connection: &mut Connection, facts: &mut Facts) -> Result<(), WalError> {
+    let identity = connection.identify_system()?;
+    facts.history = connection.timeline_history(identity.timeline)?;
+    facts.server = identity.flushed;
+    (facts.lineage.system, facts.lineage.timeline) = (identity.system_id, identity.timeline);
+    Ok(())
+}
+
+/// Adds what was seen of the slot once it was ours.
+fn hold(facts: &mut Facts, slot: &SlotSample) {
+    facts.confirmed = slot.confirmed_flush;
+    facts.server = facts.server.max(slot.current);
+    facts.next_xid = slot.next_xid;
 }
 
 /// What is still owed at a server that may have lost the end of the log.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::blocking::of_stream;
 use crate::bootstrap::Bootstrap;
+use crate::catch_up::CatchUpChoice;
 use crate::error::RelayError;
 use crate::failover_remarks;
 use crate::plan::{Plan, PreparedSession};
@@ -85,6 +86,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
         timelines: Timelines::default(),
         in_recovery: false,
         bootstrap: Bootstrap::default(),
+        catch_up: CatchUpChoice::default(),
         holder: Holder::default(),
     };
     let sends = relay.sessions.options.acknowledge;
@@ -108,6 +110,8 @@ struct Relay {
     timelines: Timelines,
     /// Whether the server was in recovery when the session was prepared.
     in_recovery: bool,
+    /// How backlogs were read.
+    catch_up: CatchUpChoice,
     /// What Kafka was prepared for.
     bootstrap: Bootstrap,
     /// Who holds the slot, once that is not us.
@@ -201,8 +205,7 @@ impl Relay {
         let Some(mut reporter) = self.sessions.reporter.take() else {
             return Err(RelayError::Thread);
         };
-        let start_gate = StartGate::default();
-        let (source_check, asked) = SourceCheck::new();
+        let (start_gate, (source_check, asked)) = (StartGate::default(), SourceCheck::new());
         let mut plan = self.sessions.plan.found(&inspection, &wanted);
         plan.config.source.connect = client.server().clone();
         let heartbeat = Plan::heartbeat(inspection.server.wal_sender_timeout);
@@ -212,6 +215,7 @@ impl Relay {
             publication_changes: self.publication_changes.clone(),
             timelines: self.timelines.up_to(Lsn::new(self.sessions.totals().settled_lsn)),
             source_check,
+            catch_up: self.catch_up.clone(),
             suspects: begun.suspects,
             plan,
             limits: begun.limits,

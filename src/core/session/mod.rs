@@ -211,12 +211,12 @@ impl Session {
         Ok(self.head_for(end, grace, now))
     }
 
-    /// Takes no further frame: the next one is a row that only a human can help. What was sent is confirmed
-    /// and acknowledged, then the session ends. `Some`: it has begun to end for that.
-    pub fn stop_reading(&mut self, now: Now) -> Option<Draining> {
+    /// Takes no further frame: the next one is a row that only a human can help, or comes in another way. What was
+    /// sent is confirmed and acknowledged, then the session ends so. `Some`: it has begun to end for that.
+    pub fn stop_reading(&mut self, end: End, now: Now) -> Option<Draining> {
         self.stops_reading = true;
         match self.phase {
-            Phase::Streaming => self.head_for(End::Drained, self.limits.grace, now),
+            Phase::Streaming => self.head_for(end, self.limits.grace, now),
             Phase::Ending { .. } => None,
         }
     }

@@ -384,6 +384,23 @@ impl<T: Transport> Connection<T> {
         }
     }
 
+    /// Sets these parameters for the session, as far as the server has them.
+    pub(super) fn set_for_session(&mut self, settings: &[(&str, &str)]) -> Result<(), WalError> {
+        let values: Vec<String> =
+            settings.iter().map(|(name, value)| format!("('{name}', '{value}')")).collect();
+        let sql = format!(
+            "SELECT pg_catalog.set_config(own.name, own.value, false) FROM (VALUES {}) AS own (name, value) \
+             WHERE pg_catalog.current_setting(own.name, true) IS NOT NULL",
+            values.join(", ")
+        );
+        self.simple_query(&sql).map(|_| ())
+    }
+
+    /// What is below it, for who reads answers as they come.
+    pub(super) fn into_channel(self) -> MessageChannel<T> {
+        self.session
+    }
+
     /// From now on both sides speak in this encoding; `None` is UTF8, which a
     /// database in SQL_ASCII does not convert to.
     fn speak(&mut self, charset: Option<Arc<Charset>>) -> Result<(), WalError> {
@@ -402,15 +419,8 @@ impl<T: Transport> Connection<T> {
 
     /// Sends a command that is in the encoding of the session.
     fn send_query(&mut self, text: &[u8]) -> Result<Option<Instant>, WalError> {
-        /// The length counts itself and the zero byte that ends the text.
-        const FRAMING_BYTES: usize = 5;
         let deadline = Instant::now().checked_add(self.params.reply_timeout);
-        let length = i32::try_from(text.len() + FRAMING_BYTES)
-            .map_err(|_| WalError::Protocol("a command of 2 GiB"))?;
-        if text.contains(&0) {
-            return Err(WalError::Protocol("a command that contains a NUL"));
-        }
-        let message = [b"Q", length.to_be_bytes().as_slice(), text, &[0]].concat();
+        let message = quote::query_message(text)?;
         self.session.send(&message, deadline, "sending a command")?;
         Ok(deadline)
     }

@@ -242,6 +242,9 @@ pub enum WalError {
     /// Rows cannot be polled, or not be marked.
     #[error(transparent)]
     Poll(#[from] super::poll::PollError),
+    /// The rest of a backlog is to be streamed.
+    #[error(transparent)]
+    CatchUp(#[from] super::catch_up::CatchUpError),
 }
 
 impl WalError {
@@ -284,6 +287,7 @@ impl WalError {
             | Self::Protocol(_)
             | Self::MessageTooLarge { .. }
             | Self::Malformed(_)
+            | Self::CatchUp(_)
             | Self::Io(_) => Class::Transient,
             Self::TlsNotOffered { .. }
             | Self::TlsHandshake { .. }
@@ -387,6 +391,7 @@ impl WalError {
             }
             Self::Malformed(error) => return error.hint(),
             Self::Poll(error) => return Some(error.hint()),
+            Self::CatchUp(error) => return error.hint(),
             Self::Server(message) => return server_hint(message),
         };
         Some(hint.to_owned())

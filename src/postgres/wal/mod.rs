@@ -7,6 +7,7 @@
 //! TCP.
 
 mod buffer;
+mod catch_up;
 mod connection;
 pub(crate) mod dial;
 mod error;
@@ -23,6 +24,7 @@ pub(crate) mod tls;
 mod transport;
 mod verifier;
 
+pub use catch_up::{Backlog, CatchUp, CatchUpError, DECODED_BEFORE_BYTES_MAX, SlotCopy};
 pub use connection::{
     Connection, FRAME_BYTES_MAX, REPLY_TIMEOUT, ServerProcess, SessionParams, StartRefused,
     StreamEncoding, SystemIdentity, TextRow,

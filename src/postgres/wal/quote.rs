@@ -4,6 +4,8 @@
 //! settings. `start_replication` writes START_REPLICATION for a slot, a publication and a position; its
 //! grammar has plain literals only, so it is quoted by rules of its own.
 
+use super::error::WalError;
+
 /// A name as an identifier: always quoted, so that case and keywords do not matter.
 pub fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -35,6 +37,18 @@ pub(super) fn start_replication(
         "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names '{publication}'{messages})",
         identifier(slot),
     )
+}
+
+/// A simple query as a protocol message.
+pub(super) fn query_message(text: &[u8]) -> Result<Vec<u8>, WalError> {
+    /// The length counts itself and the zero byte that ends the text.
+    const FRAMING_BYTES: usize = 5;
+    let length = i32::try_from(text.len() + FRAMING_BYTES)
+        .map_err(|_| WalError::Protocol("a command of 2 GiB"))?;
+    if text.contains(&0) {
+        return Err(WalError::Protocol("a command that contains a NUL"));
+    }
+    Ok([b"Q", length.to_be_bytes().as_slice(), text, &[0]].concat())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres_protocol::message::backend::Message;
 
-use super::buffer::{HEADER_BYTES, Head};
+use super::buffer::{HEADER_BYTES, Head, ReadBuffer};
 use super::error::{ServerMessage, WalError};
 use super::message_channel::{MessageChannel, parse, remaining};
 use super::transport::{Transport, Wire};
@@ -59,10 +59,26 @@ pub struct Stream<T = Wire> {
 
 /// A frame over the limit.
 #[derive(Debug)]
-struct Large {
-    start: Lsn,
-    sent_us: i64,
-    excerpt: Excerpt,
+pub(super) struct Large {
+    pub(super) start: Lsn,
+    pub(super) sent_us: i64,
+    pub(super) excerpt: Excerpt,
+}
+
+impl Large {
+    /// Takes what has come of it; true once all of it has passed.
+    pub(super) fn take_from(&mut self, buffer: &mut ReadBuffer) -> Result<bool, WalError> {
+        if buffer.passing() == 0 {
+            return Ok(true);
+        }
+        self.excerpt.take(buffer.piece())?;
+        Ok(buffer.pass_piece())
+    }
+
+    /// What is shown of it.
+    pub(super) fn frame(&self) -> Frame<'_> {
+        Frame::Excerpt { start: self.start, sent_us: self.sent_us, excerpt: &self.excerpt }
+    }
 }
 
 impl<T: Transport> Stream<T> {
@@ -154,15 +170,11 @@ impl<T: Transport> Stream<T> {
     #[cold]
     fn peek_large(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         let Some(large) = &mut self.large else { return Ok(None) };
-        if self.channel.buffer.passing() > 0 {
-            large.excerpt.take(self.channel.buffer.piece())?;
-            if !self.channel.buffer.pass_piece() {
-                return Ok(None);
-            }
+        if !large.take_from(&mut self.channel.buffer)? {
+            return Ok(None);
         }
-        let Large { start, sent_us, excerpt } = &**large;
-        self.received = self.received.max(*start);
-        Ok(Some(Frame::Excerpt { start: *start, sent_us: *sent_us, excerpt }))
+        self.received = self.received.max(large.start);
+        Ok(Some(large.frame()))
     }
 
     /// Lets go of the frame that `peek` showed.
@@ -221,6 +233,27 @@ impl<T: Transport> Stream<T> {
         Ok(self.acknowledged)
     }
 
+    /// What was received over another connection, of the log that this stream would have brought.
+    pub(super) fn has_received(&mut self, position: Lsn) {
+        self.received = self.received.max(position);
+    }
+
+    /// Why the server has ended the stream, if it has, where nothing else is read of it.
+    pub(super) fn see_end(&mut self) -> Result<(), WalError> {
+        if !self.channel.transport.is_over() {
+            return Ok(());
+        }
+        loop {
+            let bytes = self.fill(Duration::ZERO)?;
+            while self.peek()?.is_some() {
+                self.consume();
+            }
+            if bytes == 0 {
+                return Err(WalError::Closed);
+            }
+        }
+    }
+
     /// Tells the server that we live, and nothing else that is new: it ends a stream that says nothing for
     /// as long as its `wal_sender_timeout`. Never waits.
     pub fn keep_alive(&mut self) -> Result<(), WalError> {
@@ -239,7 +272,7 @@ impl<T: Transport> Stream<T> {
 
     /// Sends what is waiting; a status goes out only whole and only when nothing waits before it,
     /// so that the queue never holds more than one (G3).
-    fn push_out(&mut self) -> Result<(), WalError> {
+    pub(super) fn push_out(&mut self) -> Result<(), WalError> {
         if !self.channel.has_outgoing()
             && let Some(ask_reply) = self.owed.take()
         {
@@ -339,7 +372,7 @@ impl AsFd for Stream<Wire> {
 }
 
 /// Whether a frame is over the limit.
-const fn is_frame(error: &WalError) -> bool {
+pub(super) const fn is_frame(error: &WalError) -> bool {
     matches!(error, WalError::MessageTooLarge { tag: b'd', .. })
 }
 

@@ -33,6 +33,11 @@ pub trait Transport {
     /// Waits until there is something to read (or, with `writing`, room to write), at most
     /// `limit`; may return early.
     fn wait(&mut self, writing: bool, limit: Duration) -> io::Result<()>;
+
+    /// Whether the peer will send no more than is to be read already.
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 /// A socket to a server.
@@ -279,5 +284,14 @@ impl Transport for Wire {
     fn wait(&mut self, writing: bool, limit: Duration) -> io::Result<()> {
         let pending = self.tls.as_ref().is_some_and(|session| session.wants_write());
         self.socket.wait(writing || pending, limit)
+    }
+
+    fn is_over(&self) -> bool {
+        let over = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut sockets = [PollFd::new(&self.socket, over)];
+        // If that cannot be known, the next write tells.
+        let known = poll(&mut sockets, Some(&Timespec::default()));
+        let [socket] = sockets;
+        known.is_ok() && socket.revents().intersects(over)
     }
 }

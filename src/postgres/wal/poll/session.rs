@@ -36,13 +36,7 @@ pub fn prepare_session<T: Transport>(
     connection: &mut Connection<T>,
     notify: Option<&str>,
 ) -> Result<(), WalError> {
-    let values: Vec<String> =
-        SETTINGS.iter().map(|(name, value)| format!("('{name}', '{value}')")).collect();
-    connection.simple_query(&format!(
-        "SELECT pg_catalog.set_config(own.name, own.value, false) FROM (VALUES {}) AS own (name, value) \
-         WHERE pg_catalog.current_setting(own.name, true) IS NOT NULL",
-        values.join(", ")
-    ))?;
+    connection.set_for_session(&SETTINGS)?;
     if let Some(channel) = notify {
         connection.simple_query(&format!("LISTEN {}", identifier(channel)))?;
     }

@@ -1,0 +1,412 @@
+//! A backlog, read by SQL in windows of the log, as a stream of frames: it costs the server half of what streaming
+//! costs, which calls the system for each message.
+//!
+//! Input: the [`Stream`] that holds the slot, and a connection of its own, on which `pg_logical_slot_get_binary_changes`
+//! moves a temporary copy of the slot forward, window after window. Output: the frames that the stream would have
+//! brought, and a keepalive at the end of each window. The server decodes one window while another is read.
+//!
+//! Invariant: the slot itself is moved by [`CatchUp::acknowledge`] alone, and stays ours (G1, G2): the stream stays open
+//! and is told what is settled, and nothing of it is read; the copy ends with its connection. A window shows what is
+//! committed before its end, so that its end is a position up to which everything was received. Where standbys are to
+//! have a row before it is sent, nothing is read in windows (G1). Memory is that of a
+//! stream (G3); malformed bytes are an error (G7).
+
+mod error;
+#[cfg(test)]
+mod tests;
+mod tuple;
+mod windows;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use postgres_protocol::message::backend::Message;
+
+use super::buffer::{HEADER_BYTES, Head};
+use super::connection::Connection;
+use super::error::WalError;
+use super::message_channel::{Incoming, MessageChannel, parse};
+use super::quote::{self, identifier, literal};
+use super::stream::{Large, Stream, is_frame};
+use super::transport::{Transport, Wire};
+use postrider_core::frame::Frame;
+use postrider_core::lsn::Lsn;
+use postrider_core::pgoutput::{Excerpt, PgTime};
+use windows::Windows;
+
+pub use error::CatchUpError;
+pub use windows::DECODED_BEFORE_BYTES_MAX;
+
+/// Windows that are asked for at a time: one is read, one is decoded.
+const ASKED_MAX: usize = 2;
+/// A window is read within a second or so. Until it is, the server keeps rows that were deleted since it began.
+const WINDOW_OPEN_MAX: Duration = Duration::from_mins(2);
+/// What moving the slot's `restart_lsn` may take at the end.
+const ADVANCE_LIMIT: Duration = Duration::from_secs(10);
+/// Less log than this is not worth moving it for.
+const ADVANCE_BYTES_MIN: u64 = 16 << 20;
+
+/// `work_mem` holds what a window brings, but for a large transaction. A connection whose relay is gone ends by itself.
+const SETTINGS: [(&str, &str); 7] = [
+    ("work_mem", "32MB"),
+    ("jit", "off"),
+    ("tcp_keepalives_idle", "10"),
+    ("tcp_keepalives_interval", "5"),
+    ("tcp_keepalives_count", "3"),
+    ("tcp_user_timeout", "25s"),
+    ("client_connection_check_interval", "10s"),
+];
+
+/// From PostgreSQL 17 on. A copy of the slot is not one that these are waited for by.
+const AWAITED_STANDBYS: &str =
+    "SELECT pg_catalog.current_setting('synchronized_standby_slots', true)";
+
+/// What is read, and how far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backlog {
+    /// The slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// Whether logical messages are wanted too.
+    pub messages: bool,
+    /// Where the slot stands.
+    pub from: Lsn,
+    /// Where the backlog ends: nothing later than the end of the server's log.
+    pub until: Lsn,
+    /// Bytes of log from the slot's `restart_lsn` to `from`.
+    pub before: u64,
+}
+
+/// A connection with a temporary copy of the slot.
+#[derive(Debug)]
+pub struct SlotCopy<T = Wire> {
+    connection: Connection<T>,
+    name: String,
+    backlog: Backlog,
+}
+
+impl<T: Transport> SlotCopy<T> {
+    /// Copies the slot, which this relay holds, over a connection that is good for SQL.
+    pub fn make(mut connection: Connection<T>, backlog: Backlog) -> Result<Self, WalError> {
+        connection.set_for_session(&SETTINGS)?;
+        let awaited = connection.simple_query(AWAITED_STANDBYS)?;
+        if awaited.iter().flatten().flatten().any(|names| !names.is_empty()) {
+            return Err(CatchUpError::StandbysAwaited.into());
+        }
+        let name = format!("postrider_catch_up_{}", connection.server_process()?.pid);
+        let sql = format!(
+            "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, true)",
+            literal(&backlog.slot),
+            literal(&name)
+        );
+        connection.simple_query(&sql).map_err(refused)?;
+        Ok(Self { connection, name, backlog })
+    }
+
+    /// Reads it, while the stream holds the slot.
+    pub fn over(self, stream: Stream<T>) -> CatchUp<T> {
+        let Self { connection, name, backlog } = self;
+        let rows = connection.into_channel();
+        CatchUp {
+            bytes_before: rows.bytes_read,
+            windows: Windows::new(backlog.from, backlog.until, backlog.before),
+            stream,
+            rows,
+            name,
+            backlog,
+            asked: VecDeque::new(),
+            read_since: Instant::now(),
+            read_from: 0,
+            before: 0,
+            is_first: true,
+            ended: None,
+            large: None,
+            sent_us: 0,
+            received: Lsn::ZERO,
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct CatchUp<T = Wire> {
+    stream: Stream<T>,
+    rows: MessageChannel<T>,
+    /// The copy of the slot.
+    name: String,
+    backlog: Backlog,
+    windows: Windows,
+    /// Where the windows end that were asked for and are not over.
+    asked: VecDeque<Lsn>,
+    /// Since when the first of them is read, and from which byte.
+    read_since: Instant,
+    read_from: u64,
+    /// What the server said last of how much log it decodes in vain.
+    before: u64,
+    /// Whether the file's header is still to come.
+    is_first: bool,
+    /// The end of a window, which is shown next.
+    ended: Option<Lsn>,
+    /// The frame over the limit that passes, or has passed and was not consumed yet.
+    large: Option<Box<Large>>,
+    sent_us: i64,
+    received: Lsn,
+    bytes_before: u64,
+}
+
+impl<T: Transport> CatchUp<T> {
+    /// As [`Stream::fill`].
+    pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
+        self.ask()?;
+        self.stream.push_out()?;
+        let bytes = self.rows.read_available()?;
+        if bytes > 0 || wait.is_zero() || self.rows.buffer.room()?.is_empty() {
+            return Ok(bytes);
+        }
+        self.rows.buffer.shrink();
+        self.rows.wait(wait)?;
+        self.rows.push_out()?;
+        self.rows.read_available()
+    }
+
+    /// Asks for windows, so that the server always has one to decode.
+    fn ask(&mut self) -> Result<(), WalError> {
+        while self.asked.len() < ASKED_MAX
+            && let Some(end) = self.windows.next()
+        {
+            if self.asked.is_empty() {
+                self.begin_window();
+            }
+            self.asked.push_back(end);
+            self.rows.queue(&query(&self.window_sql(end))?);
+        }
+        self.rows.push_out()?;
+        Ok(())
+    }
+
+    fn begin_window(&mut self) {
+        (self.read_since, self.read_from) = (Instant::now(), self.rows.bytes_read);
+        self.sent_us = PgTime::from_unix_us(now_us()).0;
+    }
+
+    /// What is committed before `end`, and how far behind that the server will begin to decode.
+    fn window_sql(&self, end: Lsn) -> String {
+        let Self { name, backlog: Backlog { publication, messages, .. }, .. } = self;
+        let (name, publication) = (literal(name), literal(&identifier(publication)));
+        let messages = if *messages { ", 'messages', 'true'" } else { "" };
+        format!(
+            "COPY (SELECT lsn, data FROM pg_catalog.pg_logical_slot_get_binary_changes({name}, '{end}', NULL, \
+             'proto_version', '1', 'publication_names', {publication}{messages})) TO STDOUT (FORMAT binary); \
+             SELECT pg_catalog.pg_wal_lsn_diff(confirmed_flush_lsn, restart_lsn)::bigint \
+             FROM pg_catalog.pg_replication_slots WHERE slot_name = {name}"
+        )
+    }
+
+    /// As [`Stream::peek`].
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
+        loop {
+            if self.large.is_some() {
+                return self.peek_large();
+            }
+            if let Some(end) = self.ended {
+                return Ok(Some(Frame::Keepalive { end, reply_now: false }));
+            }
+            let head = match self.rows.buffer.head() {
+                Ok(Some(head)) => head,
+                Ok(None) if self.asked.is_empty() && self.windows.is_far() => {
+                    return Err(CatchUpError::Far.into());
+                }
+                Ok(None) => return Ok(None),
+                Err(error) if self.begin_large(&error)? => continue,
+                Err(error) if is_frame(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            if head.tag != b'd' {
+                self.aside(head)?;
+                continue;
+            }
+            if tuple::is_empty(self.rows.buffer.body(head), self.is_first)? {
+                self.rows.buffer.consume(head);
+                self.is_first = false;
+                continue;
+            }
+            let (start, data) = tuple::parse(self.rows.buffer.body(head), self.is_first)?;
+            self.received = self.received.max(start);
+            return Ok(Some(Frame::Wal { start, sent_us: self.sent_us, data }));
+        }
+    }
+
+    /// As for a stream.
+    #[cold]
+    fn begin_large(&mut self, error: &WalError) -> Result<bool, WalError> {
+        let &WalError::MessageTooLarge { tag: b'd', bytes, .. } = error else { return Ok(false) };
+        let before = tuple::before_message(self.is_first);
+        if bytes < HEADER_BYTES + before {
+            return Err(WalError::Protocol("a row without a message, over the limit"));
+        }
+        let Some(beginning) = self.rows.buffer.beginning(before) else { return Ok(false) };
+        let start = tuple::position(beginning, self.is_first)?;
+        self.rows.buffer.pass(bytes, before);
+        let excerpt =
+            Excerpt::begin(self.rows.buffer.passing()).in_charset(self.rows.charset.clone());
+        self.large = Some(Box::new(Large { start, sent_us: self.sent_us, excerpt }));
+        Ok(true)
+    }
+
+    #[cold]
+    fn peek_large(&mut self) -> Result<Option<Frame<'_>>, WalError> {
+        let Some(large) = &mut self.large else { return Ok(None) };
+        if !large.take_from(&mut self.rows.buffer)? {
+            return Ok(None);
+        }
+        self.received = self.received.max(large.start);
+        Ok(Some(large.frame()))
+    }
+
+    /// Lets go of the frame that `peek` showed.
+    #[inline]
+    pub fn consume(&mut self) {
+        if self.large.take().is_some() {
+            self.is_first = false;
+        } else if self.ended.is_some() {
+            self.ended = None;
+        } else if let Ok(Some(head)) = self.rows.buffer.head()
+            && head.tag == b'd'
+        {
+            self.rows.buffer.consume(head);
+            self.is_first = false;
+        }
+    }
+
+    /// Handles everything that is not a row.
+    fn aside(&mut self, head: Head) -> Result<(), WalError> {
+        if self.rows.set_aside(head)? {
+            return Ok(());
+        }
+        match head.tag {
+            // CopyOutResponse.
+            b'H' => self.is_first = true,
+            // The end of a copy, of a command; the columns of an answer.
+            b'c' | b'C' | b'T' => {}
+            b'D' => self.before = number(self.rows.buffer.body(head))?,
+            b'Z' => {
+                self.rows.buffer.consume(head);
+                return self.end_window();
+            }
+            b'E' => {
+                return match parse(self.rows.buffer.whole(head))? {
+                    // Not consumed: every further call says the same.
+                    Message::ErrorResponse(body) => Err(refused(WalError::Server(Box::new(
+                        self.rows.server_message(body.fields()),
+                    )))),
+                    _ => Err(WalError::Protocol("a malformed error")),
+                };
+            }
+            _ => return Err(WalError::Protocol("an unexpected message in a window")),
+        }
+        self.rows.buffer.consume(head);
+        Ok(())
+    }
+
+    fn end_window(&mut self) -> Result<(), WalError> {
+        let Some(end) = self.asked.pop_front() else {
+            return Err(WalError::Protocol("the end of a window that nobody asked for"));
+        };
+        let brought = self.rows.bytes_read - self.rows.buffer.len() as u64 - self.read_from;
+        self.windows.learn(brought, self.before);
+        self.begin_window();
+        self.received = self.received.max(end);
+        self.ended = Some(end);
+        self.ask()
+    }
+
+    /// As [`Stream::acknowledge`]. Also sees to it that the slot is ours still.
+    /// Upholds G1.
+    pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
+        self.stream.see_end()?;
+        if !self.asked.is_empty() && self.read_since.elapsed() > WINDOW_OPEN_MAX {
+            return Err(CatchUpError::Slow { seconds: WINDOW_OPEN_MAX.as_secs() }.into());
+        }
+        self.stream.has_received(self.received);
+        self.stream.acknowledge(settled, ask_reply)
+    }
+
+    /// As [`Stream::finish`]. Then the slot's `restart_lsn` follows what was acknowledged, which the stream, whose
+    /// server process has decoded little, did not see to: the next session begins to decode there.
+    pub fn finish(self, limit: Duration) -> Result<(), WalError> {
+        let Self { stream, mut rows, backlog, asked, .. } = self;
+        let acknowledged = stream.acknowledged();
+        stream.finish(limit)?;
+        if asked.is_empty() && acknowledged.bytes_since(backlog.from) >= ADVANCE_BYTES_MIN {
+            // If it fails, as where another relay has the slot by now, the next session decodes more than it must.
+            let _ = advance(&mut rows, &backlog.slot, acknowledged);
+        }
+        Ok(())
+    }
+
+    /// The highest position up to which frames were read.
+    pub fn received(&self) -> Lsn {
+        self.received
+    }
+
+    /// Bytes read in this session, framing included.
+    pub fn received_bytes(&self) -> u64 {
+        self.rows.bytes_read - self.bytes_before
+    }
+
+    /// The highest position the server was told is settled.
+    pub fn acknowledged(&self) -> Lsn {
+        self.stream.acknowledged()
+    }
+
+    /// Bytes that are read and not consumed.
+    pub fn buffered(&self) -> usize {
+        self.rows.buffer.len()
+    }
+}
+
+/// Moves the slot to where it is acknowledged already, and its `restart_lsn` after it.
+fn advance<T: Transport>(
+    rows: &mut MessageChannel<T>,
+    slot: &str,
+    acknowledged: Lsn,
+) -> Result<(), WalError> {
+    const DOING: &str = "advancing the slot";
+    let deadline = Instant::now().checked_add(ADVANCE_LIMIT);
+    let sql = format!(
+        "SELECT pg_catalog.pg_replication_slot_advance({}, '{acknowledged}')",
+        literal(slot)
+    );
+    rows.send(&query(&sql)?, deadline, DOING)?;
+    let is_answered = |incoming| matches!(incoming, Incoming::Message(Message::ReadyForQuery(_)));
+    while !is_answered(rows.next(deadline, DOING)?) {}
+    Ok(())
+}
+
+/// A simple query as a message.
+fn query(sql: &str) -> Result<Vec<u8>, WalError> {
+    quote::query_message(sql.as_bytes())
+}
+
+/// What the server says no to.
+fn refused(error: WalError) -> WalError {
+    match error {
+        WalError::Server(server) => CatchUpError::Refused(server).into(),
+        error => error,
+    }
+}
+
+/// The number in a row of one column; a slot that is gone has none, and the next window says why.
+fn number(body: &[u8]) -> Result<u64, WalError> {
+    let text = body.get(6..).and_then(|text| str::from_utf8(text).ok());
+    text.and_then(|text| text.parse().ok())
+        .ok_or(WalError::Protocol("a malformed answer about the copy of the slot"))
+}
+
+/// Microseconds since 1970.
+fn now_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

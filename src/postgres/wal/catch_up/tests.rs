@@ -1,0 +1,199 @@
+//! Tests of the windows against scripted servers that split and delay what they send.
+
+use super::tuple::tests::body;
+use super::*;
+use crate::wal::script::{Script, message, report};
+
+const MIB: u64 = 1 << 20;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    Wal(u64, Vec<u8>),
+    End(u64),
+    /// How large it was, and where it began.
+    Excerpt(u64, usize),
+}
+
+fn backlog(from: u64, until: u64, before: u64) -> Backlog {
+    Backlog {
+        slot: "s".to_owned(),
+        publication: "p'".to_owned(),
+        messages: true,
+        from: Lsn::new(from),
+        until: Lsn::new(until),
+        before,
+    }
+}
+
+/// Windows over one script, acknowledged over another.
+fn catch_up(rows: Script, limit: usize, backlog: Backlog) -> CatchUp<Script> {
+    let copy =
+        SlotCopy { connection: Connection::over(rows, limit), name: "copy".to_owned(), backlog };
+    copy.over(Stream::over(Script::new(Vec::new(), 4096), limit))
+}
+
+/// What a server sends for a window that brings these messages.
+fn window(messages: &[(u64, &[u8])], before: u64) -> Vec<u8> {
+    let mut wire = message(b'H', &[1, 0, 2, 0, 1, 0, 1]);
+    if messages.is_empty() {
+        wire.extend(message(b'd', b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0\xff\xff"));
+    } else {
+        for (place, (position, data)) in messages.iter().enumerate() {
+            wire.extend(message(b'd', &body(*position, data, place == 0)));
+        }
+        wire.extend(message(b'd', &[0xff, 0xff]));
+    }
+    wire.extend([message(b'c', b""), message(b'C', b"COPY 1\0"), message(b'T', &[0, 0])].concat());
+    let text = before.to_string();
+    let mut row = vec![0, 1];
+    row.extend(u32::try_from(text.len()).unwrap().to_be_bytes());
+    row.extend(text.as_bytes());
+    wire.extend([message(b'D', &row), message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat());
+    wire
+}
+
+/// Everything there is, and the error that ended it.
+fn drain(source: &mut CatchUp<Script>) -> (Vec<Seen>, Option<WalError>) {
+    let (mut seen, mut idle) = (Vec::new(), 0);
+    loop {
+        loop {
+            match source.peek() {
+                Ok(Some(Frame::Wal { start, data, .. })) => {
+                    seen.push(Seen::Wal(start.get(), data.to_vec()))
+                }
+                Ok(Some(Frame::Keepalive { end, .. })) => seen.push(Seen::End(end.get())),
+                Ok(Some(Frame::Excerpt { start, excerpt, .. })) => {
+                    seen.push(Seen::Excerpt(start.get(), excerpt.whole_bytes()));
+                }
+                Ok(Some(Frame::Untranslatable { .. })) => unreachable!("nothing is converted"),
+                Ok(None) => break,
+                Err(error) => return (seen, Some(error)),
+            }
+            source.consume();
+        }
+        match source.fill(Duration::ZERO) {
+            Ok(0) if idle > 3 => return (seen, None),
+            Ok(0) => idle += 1,
+            Ok(_) => idle = 0,
+            Err(error) => return (seen, Some(error)),
+        }
+    }
+}
+
+fn asked(source: &CatchUp<Script>) -> String {
+    String::from_utf8_lossy(&source.rows.transport.written).into_owned()
+}
+
+#[test]
+fn windows_are_shown_as_a_stream_however_they_are_split() {
+    let wire = [
+        window(&[(17 * MIB, b"Begin"), (18 * MIB, b"Commit")], 0),
+        report(b'N', "NOTICE", "00000", "hello"),
+        window(&[], 0),
+        window(&[(50 * MIB, b"Message")], 0),
+    ]
+    .concat();
+    let expected = vec![
+        Seen::Wal(17 * MIB, b"Begin".to_vec()),
+        Seen::Wal(18 * MIB, b"Commit".to_vec()),
+        Seen::End(32 * MIB),
+        Seen::End(48 * MIB),
+        Seen::Wal(50 * MIB, b"Message".to_vec()),
+        Seen::End(56 * MIB),
+    ];
+    for piece in [1, 2, 7, 64, 4096] {
+        for script in [Script::new(wire.clone(), piece), Script::stuttering(wire.clone(), piece)] {
+            let mut source = catch_up(script, 1 << 20, backlog(16 * MIB, 56 * MIB, 0));
+            assert_eq!(drain(&mut source), (expected.clone(), None), "{piece}");
+            assert_eq!(source.received(), Lsn::new(56 * MIB));
+            while !source.rows.push_out().unwrap() {}
+            assert_eq!(asked(&source).matches("COPY (SELECT lsn, data").count(), 3);
+        }
+    }
+}
+
+#[test]
+fn the_server_has_a_window_to_decode_while_another_is_read() {
+    let mut source = catch_up(Script::new(Vec::new(), 4096), 1 << 20, backlog(0, 1 << 40, 0));
+    source.fill(Duration::ZERO).unwrap();
+    let text = asked(&source);
+    assert!(text.contains("'0/1000000'") && text.contains("'0/2000000'"), "{text}");
+    assert!(!text.contains("'0/3000000'"), "no more than two: {text}");
+    assert!(text.contains("'messages', 'true'") && text.contains("'\"p''\"'"), "{text}");
+}
+
+/// Upholds G1: the slot is told what is settled, as far as it was received, over the stream that holds it.
+#[test]
+fn g1_what_was_not_received_is_not_acknowledged() {
+    let wire = window(&[(17 * MIB, b"Begin")], 0);
+    let mut source = catch_up(Script::new(wire, 4096), 1 << 20, backlog(16 * MIB, 1 << 40, 0));
+    assert_eq!(source.acknowledge(Lsn::new(17 * MIB), false).unwrap(), Lsn::ZERO);
+    assert_eq!(drain(&mut source).0.len(), 2);
+    assert_eq!(source.acknowledge(Lsn::new(99 * MIB), false).unwrap(), Lsn::new(32 * MIB));
+    assert_eq!(source.acknowledged(), Lsn::new(32 * MIB));
+}
+
+#[test]
+fn g3_of_a_row_over_the_limit_an_excerpt_is_shown() {
+    let large = vec![b'x'; 9_000];
+    for is_first in [true, false] {
+        let small: &[(u64, &[u8])] = &[(17 * MIB, b"Begin")];
+        let row: &[(u64, &[u8])] = &[(18 * MIB, &large)];
+        let messages = if is_first { row.to_vec() } else { [small, row].concat() };
+        let wire = window(&messages, 0);
+        for piece in [1, 100, 4096] {
+            let script = Script::new(wire.clone(), piece);
+            let mut source = catch_up(script, 1024, backlog(16 * MIB, 32 * MIB, 0));
+            let (seen, error) = drain(&mut source);
+            // Whether it is a row of an outbox the pipeline says.
+            assert!(matches!(error, None | Some(WalError::Malformed(_))), "{error:?}");
+            if error.is_none() {
+                assert!(seen.contains(&Seen::Excerpt(18 * MIB, large.len())), "{seen:?}");
+                assert_eq!(seen.last(), Some(&Seen::End(32 * MIB)));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_server_refuses_is_said_each_time() {
+    let refusal = report(b'E', "ERROR", "53400", "all replication slots are in use");
+    let wire = [window(&[(17 * MIB, b"Begin")], 0), refusal, message(b'Z', b"I")].concat();
+    let mut source = catch_up(Script::new(wire, 4096), 1 << 20, backlog(16 * MIB, 1 << 40, 0));
+    let (seen, error) = drain(&mut source);
+    assert_eq!(seen.len(), 2);
+    for said in [error, source.peek().err()] {
+        let Some(WalError::CatchUp(CatchUpError::Refused(server))) = said else {
+            panic!("{said:?}")
+        };
+        assert_eq!(server.code, "53400");
+    }
+}
+
+#[test]
+fn a_restart_position_that_stays_behind_ends_the_windows_that_were_asked_for() {
+    let far = DECODED_BEFORE_BYTES_MAX + 1;
+    let wire =
+        [window(&[(17 * MIB, b"Begin")], far), window(&[(33 * MIB, b"Commit")], far)].concat();
+    let mut source = catch_up(Script::new(wire, 4096), 1 << 20, backlog(16 * MIB, 1 << 40, 0));
+    let (seen, error) = drain(&mut source);
+    assert_eq!(error, Some(CatchUpError::Far.into()));
+    assert_eq!(seen.len(), 4, "what was asked for is shown: {seen:?}");
+}
+
+#[test]
+fn g7_a_malformed_row_is_an_error() {
+    for damaged in [
+        message(b'd', b"PGCOPX\n\xff\r\n\0\0\0\0\0\0\0\0\0"),
+        message(b'd', b""),
+        message(b'd', &[0; 40]),
+        message(b'Z', b"I"),
+        message(b'D', &[0, 1, 0, 0, 0, 1, b'x']),
+        message(b'w', b""),
+    ] {
+        let wire = [message(b'H', b""), damaged.clone()].concat();
+        let mut source = catch_up(Script::new(wire, 4096), 1 << 20, backlog(0, 0, 0));
+        let (_, error) = drain(&mut source);
+        assert!(matches!(error, Some(WalError::Protocol(_))), "{damaged:?}: {error:?}");
+    }
+}

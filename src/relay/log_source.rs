@@ -1,0 +1,83 @@
+//! The replication log as the loop's source of frames: streamed, or, where a session begins with a backlog, read in
+//! windows.
+//!
+//! Output: the same frames either way. Invariant: acknowledgements go over the stream that holds the slot.
+
+use std::time::Duration;
+
+use crate::frame_source::FrameSource;
+use postrider_core::lsn::Lsn;
+use postrider_core::session::Limits;
+use postrider_postgres::wal::{CatchUp, Frame, Stream, WalError};
+
+/// A server that decodes a window says nothing until it is done.
+const SILENCE_MIN: Duration = Duration::from_mins(2);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) enum LogSource {
+    Stream(Stream),
+    Windows(Box<CatchUp>),
+}
+
+impl LogSource {
+    /// What bounds a session that reads it.
+    pub(super) fn limits(&self, usual: Limits) -> Limits {
+        match self {
+            Self::Stream(_) => usual,
+            Self::Windows(_) => Limits { silence: usual.silence.max(SILENCE_MIN), ..usual },
+        }
+    }
+}
+
+/// The same call of whichever it is.
+macro_rules! of_either {
+    ($source:expr, $reader:ident => $call:expr) => {
+        match $source {
+            LogSource::Stream($reader) => $call,
+            LogSource::Windows($reader) => $call,
+        }
+    };
+}
+
+impl FrameSource for LogSource {
+    #[inline]
+    fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
+        of_either!(self, reader => reader.fill(wait))
+    }
+
+    #[inline]
+    fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
+        of_either!(self, reader => reader.peek())
+    }
+
+    #[inline]
+    fn consume(&mut self) {
+        of_either!(self, reader => reader.consume());
+    }
+
+    fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
+        of_either!(self, reader => reader.acknowledge(settled, ask_reply))
+    }
+
+    fn finish(self, limit: Duration) -> Result<(), WalError> {
+        of_either!(self, reader => reader.finish(limit))
+    }
+
+    fn received(&self) -> Lsn {
+        of_either!(self, reader => reader.received())
+    }
+
+    fn received_bytes(&self) -> u64 {
+        of_either!(self, reader => reader.received_bytes())
+    }
+
+    fn acknowledged(&self) -> Lsn {
+        of_either!(self, reader => reader.acknowledged())
+    }
+
+    #[inline]
+    fn buffered(&self) -> usize {
+        of_either!(self, reader => reader.buffered())
+    }
+}
