@@ -185,8 +185,13 @@ impl<T: Transport> CatchUp<T> {
         Ok(())
     }
 
+    /// Bytes that were read and consumed.
+    fn place(&self) -> u64 {
+        self.rows.bytes_read - self.rows.buffer.len() as u64
+    }
+
     fn begin_window(&mut self) {
-        (self.read_since, self.read_from) = (Instant::now(), self.rows.bytes_read);
+        (self.read_since, self.read_from) = (Instant::now(), self.place());
         self.sent_us = PgTime::from_unix_us(now_us()).0;
     }
 
@@ -314,7 +319,7 @@ impl<T: Transport> CatchUp<T> {
         let Some(end) = self.asked.pop_front() else {
             return Err(WalError::Protocol("the end of a window that nobody asked for"));
         };
-        let brought = self.rows.bytes_read - self.rows.buffer.len() as u64 - self.read_from;
+        let brought = self.place() - self.read_from;
         self.windows.learn(brought, self.before);
         self.begin_window();
         self.received = self.received.max(end);
