@@ -1,8 +1,8 @@
 //! Reads CPU time and memory of a process from Linux's `/proc`, for benchmarks.
 //!
 //! Input: a process id. Output: [`stat`] returns the CPU time and whether the process has exited,
-//! [`peak_rss_bytes`] the peak memory, [`walsender_cpu`] the CPU time of the walsender among a postmaster's
-//! children, [`server_cpu`] that of all of them; `None` if there is no such process. A process that has exited but
+//! [`peak_rss_bytes`] the peak memory, [`walsender_cpu`] the CPU time of what reads the WAL for a client among a
+//! postmaster's children, [`server_cpu`] that of all of them; `None` if there is no such process. A process that has exited but
 //! was not waited for still shows its CPU time; its memory figures are gone by then, so they are sampled before.
 
 use std::fs;
@@ -50,22 +50,23 @@ fn children_cpu(line: &str) -> Option<Duration> {
     Some(Duration::from_millis((user + system) * 1_000 / TICKS_PER_SECOND))
 }
 
-/// CPU time of the walsender among the children of `postmaster`. Walsenders name themselves in
-/// their command line; a private cluster has at most one at a time.
+/// CPU time of the process among the children of `postmaster` that reads WAL for a client: its walsender, or, of a backlog
+/// that is read in windows, the session that copies them out. Both say so in their command line; a private
+/// cluster has at most one that works at a time.
 pub fn walsender_cpu(postmaster: u32) -> Option<Duration> {
     let children = format!("/proc/{postmaster}/task/{postmaster}/children");
     let children = fs::read_to_string(children).ok()?;
     children
         .split_ascii_whitespace()
         .filter_map(|pid| pid.parse().ok())
-        .filter(|pid| is_walsender(*pid))
+        .filter(|pid| reads_wal(*pid))
         .filter_map(|pid| Some(stat(pid)?.cpu))
         .max()
 }
 
-fn is_walsender(pid: u32) -> bool {
-    fs::read(format!("/proc/{pid}/cmdline"))
-        .is_ok_and(|line| line.windows(9).any(|window| window == b"walsender"))
+fn reads_wal(pid: u32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    [&b"walsender"[..], b" COPY"].iter().any(|name| line.windows(name.len()).any(|at| at == *name))
 }
 
 /// Resident memory in bytes now.
