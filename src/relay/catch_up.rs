@@ -68,7 +68,7 @@ impl CatchUpChoice {
         match meanwhile(&mut stream, considered.limits.heartbeat, copy) {
             Ok(copy) => {
                 tracing::info!(%until, "reading the backlog in windows of the log");
-                LogSource::Windows(Box::new(copy.over(stream)))
+                LogSource::Windows(copy.over(stream))
             }
             Err(error) => {
                 self.stream_rest(&error, until);
@@ -123,7 +123,7 @@ impl CatchUpChoice {
                 tracing::info!("{error}");
             }
             error => {
-                tracing::warn!(help = error.hint(), "{error}; streaming the rest of the backlog")
+                tracing::warn!(help = error.hint(), "{error}; streaming the rest of the backlog");
             }
         }
     }

@@ -15,9 +15,10 @@ const SILENCE_MIN: Duration = Duration::from_mins(2);
 
 /// See the module's documentation.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each session")]
 pub(super) enum LogSource {
     Stream(Stream),
-    Windows(Box<CatchUp>),
+    Windows(CatchUp),
 }
 
 impl LogSource {

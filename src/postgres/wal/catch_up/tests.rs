@@ -59,7 +59,7 @@ fn drain(source: &mut CatchUp<Script>) -> (Vec<Seen>, Option<WalError>) {
         loop {
             match source.peek() {
                 Ok(Some(Frame::Wal { start, data, .. })) => {
-                    seen.push(Seen::Wal(start.get(), data.to_vec()))
+                    seen.push(Seen::Wal(start.get(), data.to_vec()));
                 }
                 Ok(Some(Frame::Keepalive { end, .. })) => seen.push(Seen::End(end.get())),
                 Ok(Some(Frame::Excerpt { start, excerpt, .. })) => {

@@ -32,12 +32,9 @@ pub(super) fn is_empty(body: &[u8], is_first: bool) -> Result<bool, WalError> {
 
 /// Where the message stands in the log.
 pub(super) fn position(body: &[u8], is_first: bool) -> Result<Lsn, WalError> {
-    match row(body, is_first)?.split_first_chunk::<14>() {
-        Some(([0, 2, 0, 0, 0, 8, a, b, c, d, e, f, g, h], _)) => {
-            Ok(Lsn::new(u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h])))
-        }
-        _ => Err(MALFORMED),
-    }
+    let columns = row(body, is_first)?.strip_prefix(&[0, 2, 0, 0, 0, 8]).ok_or(MALFORMED)?;
+    let Some(position) = columns.first_chunk() else { return Err(MALFORMED) };
+    Ok(Lsn::new(u64::from_be_bytes(*position)))
 }
 
 /// Position and message.
