@@ -378,7 +378,7 @@ pub(super) const fn is_frame(error: &WalError) -> bool {
 
 /// A publication that did not exist when a row was written: PostgreSQL 18 skips the row and only
 /// warns, earlier versions end the stream. Messages are translated, names of functions are not.
-fn is_missing_publication(server: &ServerMessage) -> bool {
+pub(super) fn is_missing_publication(server: &ServerMessage) -> bool {
     server.message.contains("skipped loading publication")
         || (server.code == "55000" && server.routine == "LoadPublications")
         || (server.code == "42704" && server.routine == "get_publication_oid")

@@ -14,7 +14,7 @@ use support::wait::let_pass;
 use support::{kafka, postgres};
 
 /// What the log says of a session that reads windows.
-const WINDOWS: &str = "reading the backlog in windows of the log";
+pub(super) const WINDOWS: &str = "reading the backlog in windows of the log";
 /// Parts of the backlog, each of some rows and some 20 MiB of other tables' changes.
 const PARTS: usize = 8;
 const ROWS_OF_PART: usize = 2_000;
@@ -26,7 +26,7 @@ fn verdict(stage: &Stage, oracle: &Oracle, tap: &StatusLog) -> Verdict {
 }
 
 /// Another table fills the log: the embedded broker keeps no more than 5 MB per partition.
-fn make_noise(stage: &Stage, mib: usize) {
+pub(super) fn make_noise(stage: &Stage, mib: usize) {
     stage.sql().run(&format!(
         "CREATE TABLE IF NOT EXISTS noise (text text); \
          INSERT INTO noise SELECT (SELECT string_agg(md5(n::text || m), '') \
@@ -36,7 +36,7 @@ fn make_noise(stage: &Stage, mib: usize) {
 }
 
 /// As a backlog grows: with a note now and then of which transactions are open, as Postgres makes every 15 s.
-fn grow(stage: &Stage, parts: usize) {
+pub(super) fn grow(stage: &Stage, parts: usize) {
     for _ in 0..parts {
         stage.insert("A", ROWS_OF_PART / 2);
         make_noise(stage, 20);

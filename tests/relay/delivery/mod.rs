@@ -37,3 +37,4 @@ mod slots;
 mod transactions;
 #[cfg(feature = "faults")]
 mod unusual;
+mod windows;

@@ -27,7 +27,7 @@ use super::connection::Connection;
 use super::error::WalError;
 use super::message_channel::{Incoming, MessageChannel, parse};
 use super::quote::{self, identifier, literal};
-use super::stream::{Large, Stream, is_frame};
+use super::stream::{Large, Stream, is_frame, is_missing_publication};
 use super::transport::{Transport, Wire};
 use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
@@ -288,7 +288,13 @@ impl<T: Transport> CatchUp<T> {
     /// Handles everything that is not a row.
     fn aside(&mut self, head: Head) -> Result<(), WalError> {
         if self.rows.set_aside(head)? {
-            return Ok(());
+            // The rest of the window may lack rows. Upholds G4.
+            return match self.rows.last_notice().filter(|_| head.tag == b'N') {
+                Some(notice) if is_missing_publication(notice) => {
+                    Err(CatchUpError::Refused(Box::new(notice.clone())).into())
+                }
+                _ => Ok(()),
+            };
         }
         match head.tag {
             // CopyOutResponse.

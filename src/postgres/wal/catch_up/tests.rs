@@ -197,3 +197,14 @@ fn g7_a_malformed_row_is_an_error() {
         assert!(matches!(error, Some(WalError::Protocol(_))), "{damaged:?}: {error:?}");
     }
 }
+
+/// PostgreSQL 18 says no more of rows that were written while the publication did not exist. The stream refuses them.
+#[test]
+fn g4_a_publication_that_was_missing_ends_the_windows() {
+    let missing = report(b'N', "WARNING", "55000", "skipped loading publication \"p\"");
+    let wire = [missing, window(&[(17 * MIB, b"Begin")], 0)].concat();
+    let mut source = catch_up(Script::new(wire, 4096), 1 << 20, backlog(16 * MIB, 1 << 40, 0));
+    let (seen, error) = drain(&mut source);
+    assert!(seen.is_empty(), "{seen:?}");
+    assert!(matches!(error, Some(WalError::CatchUp(CatchUpError::Refused(_)))), "{error:?}");
+}
