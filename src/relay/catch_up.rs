@@ -67,8 +67,9 @@ impl CatchUpChoice {
         };
         match meanwhile(&mut stream, considered.limits.heartbeat, copy) {
             Ok(copy) => {
-                tracing::info!(%until, "reading the backlog in windows of the log");
-                LogSource::Windows(copy.over(stream))
+                let windows = copy.over(stream);
+                tracing::info!(until = %windows.until(), "reading the backlog in windows of the log");
+                LogSource::Windows(windows)
             }
             Err(error) => {
                 self.stream_rest(&error, until);
@@ -98,6 +99,7 @@ impl CatchUpChoice {
             from,
             until,
             before,
+            safe: slot.safe_wal_bytes,
         })
     }
 
@@ -119,7 +121,9 @@ impl CatchUpChoice {
     fn stream_rest(&self, error: &WalError, until: Lsn) {
         self.streams_until.store(until.get(), Ordering::Relaxed);
         match error {
-            WalError::CatchUp(CatchUpError::Far | CatchUpError::StandbysAwaited) => {
+            WalError::CatchUp(
+                CatchUpError::Far | CatchUpError::StandbysAwaited | CatchUpError::Short,
+            ) => {
                 tracing::info!("{error}");
             }
             error => {

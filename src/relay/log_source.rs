@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::frame_source::FrameSource;
 use postrider_core::lsn::Lsn;
-use postrider_core::session::Limits;
+use postrider_core::session::{End, Limits};
 use postrider_postgres::wal::{CatchUp, Frame, Stream, WalError};
 
 /// A server that decodes a window says nothing until it is done.
@@ -26,7 +26,13 @@ impl LogSource {
     pub(super) fn limits(&self, usual: Limits) -> Limits {
         match self {
             Self::Stream(_) => usual,
-            Self::Windows(_) => Limits { silence: usual.silence.max(SILENCE_MIN), ..usual },
+            Self::Windows(windows) => {
+                let last = windows.until();
+                let earlier =
+                    |(until, end)| if last < until { (last, End::ModeOver) } else { (until, end) };
+                let silence = usual.silence.max(SILENCE_MIN);
+                Limits { silence, until: usual.until.map(earlier), ..usual }
+            }
         }
     }
 }

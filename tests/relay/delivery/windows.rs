@@ -1,9 +1,13 @@
 //! What a backlog that is read in windows must show as a stream would.
 
-use super::backlog::make_noise;
+use std::time::Duration;
+
+use super::backlog::{WINDOWS, grow, make_noise};
 use crate::stage::Stage;
+use postrider::sandbox::postgres::{Options, Stop};
 use support::broker::Broker;
-use support::postgres;
+use support::wait::let_pass;
+use support::{kafka, postgres};
 
 /// PostgreSQL 18 passes such rows over with a warning, earlier versions end the window with an error.
 #[test]
@@ -22,4 +26,83 @@ fn g4_rows_of_a_publication_that_was_missing_are_not_passed_over_in_windows() {
         assert_eq!(running.wait().code(), Some(70));
         assert_eq!(stage.slot_value("confirmed_flush_lsn"), before, "nothing is acknowledged");
     }
+}
+
+/// Commits that are written and not on the disk yet (`synchronous_commit = off`) are in no window, and not acknowledged.
+#[test]
+fn g1_commits_that_are_not_on_the_disk_yet_are_not_taken_for_read() {
+    let options = Options::default()
+        .with("wal_writer_delay", "10s")
+        .with("wal_writer_flush_after", "1GB")
+        .with("wal_buffers", "64kB")
+        .with("shared_buffers", "512MB");
+    let cluster = postgres::start(&options);
+    let broker = Broker::embedded();
+    let stage = Stage::new(&cluster, &broker.bootstrap(), "unflushed");
+    let oracle = stage.oracle();
+    let relay = stage.relay();
+    relay.run_once();
+    for _ in 0..2 {
+        grow(&stage, 4);
+        let sql = stage.sql();
+        sql.run("SET synchronous_commit = off");
+        for _ in 0..200 {
+            sql.run(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+                 VALUES ('t', '1', 'A', jsonb_build_object('text', repeat('x', 9000)))",
+            );
+        }
+        let mut running = relay.run();
+        running.wait_for_log(WINDOWS);
+        running.wait_for_log("\"streaming\"");
+        // A commit that waits for the disk takes the others along.
+        sql.run("SET synchronous_commit = on; INSERT INTO noise VALUES ('')");
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+    }
+    stage.verdict(&oracle, &[]).assert_exactly_once();
+}
+
+/// A server that stops does not wait for a relay that reads none of its stream, and its restarts cost nothing.
+#[test]
+fn g1_g2_g8_restarts_of_the_server_within_windows_lose_nothing_and_reorder_nothing() {
+    let broker = Broker::embedded();
+    for stop in [Stop::Fast, Stop::Immediate] {
+        let mut cluster = postgres::start(&Options::default());
+        let stage = Stage::new(&cluster, &broker.bootstrap(), "restarted");
+        let oracle = stage.oracle();
+        let relay = stage.relay().set("source.status_interval", "100ms").allow_log("");
+        relay.run_once();
+        grow(&stage, 16);
+        let mut running = relay.run();
+        running.wait_for_log(WINDOWS);
+        cluster.stop(stop).unwrap();
+        cluster.start_again().unwrap();
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+        stage.verdict(&oracle, &[]).assert_at_least_once();
+    }
+}
+
+/// Of the stream, which holds the slot and is not read, the rest of a transaction has to pass before it ends.
+#[test]
+fn g6_g8_stops_within_windows_behind_a_large_transaction_repeat_nothing() {
+    let Some(kafka) = kafka::shared() else { return };
+    let broker = Broker::Kafka(kafka);
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "stops");
+    let oracle = stage.oracle();
+    let relay = stage.relay().set("kafka.delivery", "exactly_once");
+    relay.run_once();
+    stage.insert("A", 150_000);
+    make_noise(&stage, 320);
+    for stop in 0..4 {
+        let mut running = relay.run();
+        running.wait_for_log(WINDOWS);
+        let_pass(Duration::from_millis(300 + stop * 300), "each stops at another moment");
+        running.stop();
+    }
+    let running = relay.run();
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    stage.verdict(&oracle, &[]).assert_exactly_once();
 }

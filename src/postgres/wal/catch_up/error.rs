@@ -16,6 +16,9 @@ pub enum CatchUpError {
         "a transaction has been open for long, or the server writes much: streaming the rest of the backlog"
     )]
     Far,
+    /// So little of it is on disk yet, or may be read before the server gives up the slot.
+    #[error("too little of the backlog can be read in windows: streaming it")]
+    Short,
     /// A window has not been read to its end for too long, and the server cannot clean up its tables meanwhile.
     #[error("a window of the backlog was open for {seconds} s")]
     Slow {
@@ -41,7 +44,7 @@ impl CatchUpError {
                 "the brokers take rows slowly or not at all; the rest of the backlog is streamed, which holds up no VACUUM"
                     .to_owned(),
             ),
-            Self::StandbysAwaited | Self::Far => None,
+            Self::StandbysAwaited | Self::Far | Self::Short => None,
         }
     }
 }

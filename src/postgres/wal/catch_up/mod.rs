@@ -32,7 +32,7 @@ use super::transport::{Transport, Wire};
 use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::{Excerpt, PgTime};
-use windows::Windows;
+use windows::{WINDOW_BYTES_MIN, Windows};
 
 pub use error::CatchUpError;
 pub use windows::DECODED_BEFORE_BYTES_MAX;
@@ -43,6 +43,8 @@ const ASKED_MAX: usize = 2;
 const WINDOW_OPEN_MAX: Duration = Duration::from_mins(2);
 /// What moving the slot's `restart_lsn` may take at the end.
 const ADVANCE_LIMIT: Duration = Duration::from_secs(10);
+/// The slot's `restart_lsn` moves at the end of a session: until then the server keeps all of its log.
+const SESSION_BYTES_MAX: u64 = 2 << 30;
 /// Less log than this is not worth moving it for.
 const ADVANCE_BYTES_MIN: u64 = 16 << 20;
 
@@ -60,6 +62,8 @@ const SETTINGS: [(&str, &str); 7] = [
 /// From PostgreSQL 17 on. A copy of the slot is not one that these are waited for by.
 const AWAITED_STANDBYS: &str =
     "SELECT pg_catalog.current_setting('synchronized_standby_slots', true)";
+/// Windows end where the log on disk does, whatever position they are asked for.
+const FLUSHED: &str = "SELECT pg_catalog.pg_current_wal_flush_lsn()";
 
 /// What is read, and how far.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +80,21 @@ pub struct Backlog {
     pub until: Lsn,
     /// Bytes of log from the slot's `restart_lsn` to `from`.
     pub before: u64,
+    /// Bytes that the server may yet write before it gives up the slot, if that is limited.
+    pub safe: Option<u64>,
+}
+
+impl Backlog {
+    /// As much of it as one session reads: what is on disk, and no more than may be written meanwhile.
+    /// Upholds G1.
+    fn up_to(self, flushed: Lsn) -> Result<Self, CatchUpError> {
+        let bytes = self.safe.map_or(SESSION_BYTES_MAX, |safe| safe.min(SESSION_BYTES_MAX));
+        let until = self.until.min(flushed).min(Lsn::new(self.from.get().saturating_add(bytes)));
+        if until.bytes_since(self.from) < WINDOW_BYTES_MIN.min(self.until.bytes_since(self.from)) {
+            return Err(CatchUpError::Short);
+        }
+        Ok(Self { until, ..self })
+    }
 }
 
 /// A connection with a temporary copy of the slot.
@@ -94,6 +113,9 @@ impl<T: Transport> SlotCopy<T> {
         if awaited.iter().flatten().flatten().any(|names| !names.is_empty()) {
             return Err(CatchUpError::StandbysAwaited.into());
         }
+        let flushed = connection.simple_query(FLUSHED)?;
+        let flushed = flushed.iter().flatten().flatten().find_map(|text| text.parse().ok());
+        let backlog = backlog.up_to(flushed.unwrap_or(Lsn::ZERO))?;
         let name = format!("postrider_catch_up_{}", connection.server_process()?.pid);
         let sql = format!(
             "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, true)",
@@ -156,6 +178,11 @@ pub struct CatchUp<T = Wire> {
 }
 
 impl<T: Transport> CatchUp<T> {
+    /// Where the last window ends.
+    pub const fn until(&self) -> Lsn {
+        self.backlog.until
+    }
+
     /// As [`Stream::fill`].
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.ask()?;

@@ -22,6 +22,7 @@ fn backlog(from: u64, until: u64, before: u64) -> Backlog {
         from: Lsn::new(from),
         until: Lsn::new(until),
         before,
+        safe: None,
     }
 }
 
@@ -207,4 +208,19 @@ fn g4_a_publication_that_was_missing_ends_the_windows() {
     let (seen, error) = drain(&mut source);
     assert!(seen.is_empty(), "{seen:?}");
     assert!(matches!(error, Some(WalError::CatchUp(CatchUpError::Refused(_)))), "{error:?}");
+}
+
+/// Upholds G1: the server shows nothing that is not on disk, whatever it is asked for. And the slot may be given up if its
+/// log is kept for longer than a session that moves it takes.
+#[test]
+fn g1_windows_end_where_the_log_on_disk_does() {
+    let until = |safe, flushed| {
+        let backlog = Backlog { safe, ..backlog(16 * MIB, 1 << 40, 0) };
+        backlog.up_to(Lsn::new(flushed)).map(|backlog| backlog.until.get())
+    };
+    assert_eq!(until(None, 100 * MIB), Ok(100 * MIB));
+    assert_eq!(until(None, 1 << 41), Ok(16 * MIB + SESSION_BYTES_MAX));
+    assert_eq!(until(Some(64 * MIB), 1 << 41), Ok(80 * MIB));
+    assert_eq!(until(Some(0), 1 << 41), Err(CatchUpError::Short));
+    assert_eq!(until(None, 0), Err(CatchUpError::Short));
 }
