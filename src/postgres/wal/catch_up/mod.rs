@@ -146,6 +146,7 @@ impl<T: Transport> SlotCopy<T> {
             large: None,
             sent_us: 0,
             received: Lsn::ZERO,
+            is_slow: false,
         }
     }
 }
@@ -175,6 +176,8 @@ pub struct CatchUp<T = Wire> {
     sent_us: i64,
     received: Lsn,
     bytes_before: u64,
+    /// Whether it was said that a window is open for too long.
+    is_slow: bool,
 }
 
 impl<T: Transport> CatchUp<T> {
@@ -360,15 +363,18 @@ impl<T: Transport> CatchUp<T> {
         self.ask()
     }
 
-    /// As [`Stream::acknowledge`]. Also sees to it that the slot is ours still.
+    /// As [`Stream::acknowledge`]. Also sees to it that the slot is ours still, and says once that a window is open for
+    /// too long.
     /// Upholds G1.
     pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
         self.stream.see_end()?;
-        if !self.asked.is_empty() && self.read_since.elapsed() > WINDOW_OPEN_MAX {
+        self.stream.has_received(self.received);
+        let told = self.stream.acknowledge(settled, ask_reply)?;
+        if !self.is_slow && !self.asked.is_empty() && self.read_since.elapsed() > WINDOW_OPEN_MAX {
+            self.is_slow = true;
             return Err(CatchUpError::Slow { seconds: WINDOW_OPEN_MAX.as_secs() }.into());
         }
-        self.stream.has_received(self.received);
-        self.stream.acknowledge(settled, ask_reply)
+        Ok(told)
     }
 
     /// As [`Stream::finish`]. Then the slot's `restart_lsn` follows what was acknowledged, which the stream, whose

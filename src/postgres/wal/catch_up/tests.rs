@@ -210,6 +210,18 @@ fn g4_a_publication_that_was_missing_ends_the_windows() {
     assert!(matches!(error, Some(WalError::CatchUp(CatchUpError::Refused(_)))), "{error:?}");
 }
 
+#[test]
+fn what_is_settled_is_acknowledged_however_long_a_window_is_open() {
+    let wire = window(&[(17 * MIB, b"Begin")], 0);
+    let mut source = catch_up(Script::new(wire, 4096), 1 << 20, backlog(16 * MIB, 1 << 40, 0));
+    drain(&mut source);
+    source.read_since = Instant::now().checked_sub(WINDOW_OPEN_MAX * 2).unwrap();
+    let slow = CatchUpError::Slow { seconds: WINDOW_OPEN_MAX.as_secs() };
+    assert_eq!(source.acknowledge(Lsn::new(17 * MIB), false), Err(slow.into()));
+    assert_eq!(source.acknowledged(), Lsn::new(17 * MIB));
+    assert_eq!(source.acknowledge(Lsn::new(18 * MIB), false), Ok(Lsn::new(18 * MIB)), "said once");
+}
+
 /// Upholds G1: the server shows nothing that is not on disk, whatever it is asked for. And the slot may be given up if its
 /// log is kept for longer than a session that moves it takes.
 #[test]
