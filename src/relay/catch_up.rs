@@ -20,8 +20,11 @@ use postrider_postgres::wal::{
     StreamEncoding, WalError,
 };
 
-/// Slots can be copied from PostgreSQL 12 on.
-const COPIES_SLOTS_SINCE: i32 = 120_000;
+/// The minor version of each major one before 18 from which on a slot that SQL moves keeps the rows of the catalogs
+/// that open transactions of the log will need ("Fix xmin advancement during fast_forward decoding").
+const ADVANCES_SINCE: [i32; 5] = [130_021, 140_018, 150_013, 160_009, 170_005];
+/// All later ones do.
+const ADVANCES_ALWAYS: i32 = 180_000;
 
 /// What the sessions of a run know of it.
 #[derive(Debug, Clone, Default)]
@@ -87,7 +90,7 @@ impl CatchUpChoice {
         let before = from.bytes_since(slot.restart?);
         let is_fit = source.catch_up
             && mode.is_some_and(|mode| mode.kind == ModeKind::Backlog)
-            && server.version_num >= COPIES_SLOTS_SINCE
+            && advances(server.version_num)
             && !server.in_recovery
             && params.encoding == StreamEncoding::Utf8
             && before <= DECODED_BEFORE_BYTES_MAX
@@ -129,6 +132,35 @@ impl CatchUpChoice {
             error => {
                 tracing::warn!(help = error.hint(), "{error}; streaming the rest of the backlog");
             }
+        }
+    }
+}
+
+/// Whether the slot of a server of this version may be moved by SQL.
+fn advances(version_num: i32) -> bool {
+    let major = |version: i32| version / 10_000;
+    let since = ADVANCES_SINCE.iter().find(|since| major(**since) == major(version_num));
+    version_num >= since.copied().unwrap_or(ADVANCES_ALWAYS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::advances;
+
+    #[test]
+    fn g4_a_slot_is_moved_by_servers_that_keep_what_is_to_be_decoded() {
+        for (version, is_sound) in [
+            (120_022, false),
+            (130_020, false),
+            (130_021, true),
+            (150_012, false),
+            (150_018, true),
+            (170_004, false),
+            (170_005, true),
+            (180_000, true),
+            (190_001, true),
+        ] {
+            assert_eq!(advances(version), is_sound, "{version}");
         }
     }
 }
