@@ -147,7 +147,7 @@ fn a_server_without_a_free_slot_streams_the_backlog() {
     let broker = Broker::embedded();
     let stage = Stage::new(&cluster, &broker.bootstrap(), "no_window");
     let oracle = stage.oracle();
-    let relay = stage.relay().expect_log("all replication slots are in use");
+    let relay = stage.relay().expect_log("raise max_replication_slots by one");
     grow(&stage, 5);
     let running = relay.run();
     stage.wait_acknowledged(stage.log_end());

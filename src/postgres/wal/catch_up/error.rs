@@ -31,7 +31,7 @@ impl CatchUpError {
     /// What to do, where there is something.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Refused(server) if server.code == "53400" => Some(
+            Self::Refused(server) if server.routine == "ReplicationSlotCreate" => Some(
                 "the backlog is streamed, which takes longer; raise max_replication_slots by one, for the temporary slot \
                  that a relay uses while it catches up"
                     .to_owned(),

@@ -158,7 +158,7 @@ fn g3_of_a_row_over_the_limit_an_excerpt_is_shown() {
 
 #[test]
 fn what_the_server_refuses_is_said_each_time() {
-    let refusal = report(b'E', "ERROR", "53400", "all replication slots are in use");
+    let refusal = report(b'E', "ERROR", "53400", "temporary file size exceeds temp_file_limit");
     let wire = [window(&[(17 * MIB, b"Begin")], 0), refusal, message(b'Z', b"I")].concat();
     let mut source = catch_up(Script::new(wire, 4096), 1 << 20, backlog(16 * MIB, 1 << 40, 0));
     let (seen, error) = drain(&mut source);
@@ -168,6 +168,8 @@ fn what_the_server_refuses_is_said_each_time() {
             panic!("{said:?}")
         };
         assert_eq!(server.code, "53400");
+        let hint = CatchUpError::Refused(server).hint().unwrap();
+        assert!(!hint.contains("max_replication_slots"), "{hint}");
     }
 }
 
