@@ -31,6 +31,8 @@ const ADVANCES_ALWAYS: i32 = 180_000;
 pub(super) struct CatchUpChoice {
     /// Below this position it was tried.
     streams_until: Arc<AtomicU64>,
+    /// Where a session in windows began that ended by an error.
+    failed_from: Arc<AtomicU64>,
 }
 
 /// What a session is to do, and what it found.
@@ -94,7 +96,9 @@ impl CatchUpChoice {
             && !server.in_recovery
             && params.encoding == StreamEncoding::Utf8
             && before <= DECODED_BEFORE_BYTES_MAX
-            && from.get() >= self.streams_until.load(Ordering::Relaxed);
+            && from.get() >= self.streams_until.load(Ordering::Relaxed)
+            // Or a server process that ends for a window, of a row that memory is short for, does so for ever.
+            && from.get() != self.failed_from.load(Ordering::Relaxed);
         is_fit.then(|| Backlog {
             slot: source.slot.clone(),
             publication: source.publication.clone(),
@@ -106,18 +110,25 @@ impl CatchUpChoice {
         })
     }
 
-    /// The session's end is one after which the next one streams, if windows could not bring everything.
+    /// The session's end is one after which the next one streams, if windows could not bring everything. `windows`: where
+    /// they began.
     pub(super) fn ended(
         &self,
         ended: Result<End, RelayError>,
         limits: &Limits,
+        windows: Option<Lsn>,
     ) -> Result<End, RelayError> {
         match (ended, limits.until) {
             (Err(RelayError::Wal(error @ WalError::CatchUp(_))), Some((until, _))) => {
                 self.stream_rest(&error, until);
                 Ok(End::ModeOver)
             }
-            (ended, _) => ended,
+            (ended, _) => {
+                if let (Err(_), Some(from)) = (&ended, windows) {
+                    self.failed_from.store(from.get(), Ordering::Relaxed);
+                }
+                ended
+            }
         }
     }
 

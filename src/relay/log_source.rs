@@ -22,6 +22,14 @@ pub(super) enum LogSource {
 }
 
 impl LogSource {
+    /// Where the windows begin, if it is that.
+    pub(super) const fn windows_from(&self) -> Option<Lsn> {
+        match self {
+            Self::Stream(_) => None,
+            Self::Windows(windows) => Some(windows.from()),
+        }
+    }
+
     /// What bounds a session that reads it.
     pub(super) fn limits(&self, usual: Limits) -> Limits {
         match self {

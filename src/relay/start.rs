@@ -137,11 +137,11 @@ impl HotStart {
         let Self { stop, limits, catch_up, params, .. } = self;
         let considered = Considered::of(source, (self.mode, &limits), &held);
         let source = catch_up.source(stream, &params, &considered);
-        let limits = source.limits(limits);
+        let (limits, windows) = (source.limits(limits), source.windows_from());
         let session = Session::new(pipeline, limits, profile, *owed, clock.instant())
             .translated_by(translator(&params));
         let ended = Hot { source, session, sink, stop, clock }.run(reporter, owed);
-        catch_up.ended(ended, &limits).map_err(of_the_gate)
+        catch_up.ended(ended, &limits, windows).map_err(of_the_gate)
     }
 }
 

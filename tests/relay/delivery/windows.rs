@@ -1,11 +1,14 @@
 //! What a backlog that is read in windows must show as a stream would.
 
+use std::process::Command;
 use std::time::Duration;
 
 use super::backlog::{WINDOWS, grow, make_noise};
+use super::idle::ALL;
 use crate::stage::Stage;
 use postrider::sandbox::postgres::{Options, Stop};
-use support::broker::Broker;
+use rdkafka::mocking::MockCluster;
+use support::broker::{Broker, take_down};
 use support::wait::let_pass;
 use support::{kafka, postgres};
 
@@ -105,4 +108,54 @@ fn g6_g8_stops_within_windows_behind_a_large_transaction_repeat_nothing() {
     stage.wait_acknowledged(stage.log_end());
     running.stop();
     stage.verdict(&oracle, &[]).assert_exactly_once();
+}
+
+/// A server whose memory is short for a row of a window may end that process, and with it all others, whenever it is asked
+/// for that window again: the next session streams.
+#[test]
+fn g4_a_server_that_crashes_of_a_window_is_not_asked_for_it_again() {
+    const COPY: &str = "SELECT active_pid FROM pg_replication_slots WHERE temporary";
+    let mock = MockCluster::new(1).unwrap();
+    let cluster = postgres::start(&Options::default());
+    let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "crashed");
+    let oracle = stage.oracle();
+    stage.insert("A", 100);
+    make_noise(&stage, 100);
+    take_down(&mock, ALL);
+    let mut running = stage.relay().allow_log("").run();
+    running.wait_for_log(WINDOWS);
+    let pid = stage.sql().value(COPY);
+    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    running.wait_for_log("trying again");
+    running.wait_for_log("\"streaming\"");
+    mock.broker_up(ALL).unwrap();
+    let said = running.wait_for_any(&[WINDOWS, "\"caught up\""]);
+    assert!(!said.contains(WINDOWS), "{said}");
+    running.stop();
+    stage.verdict(&oracle, &[]).assert_at_least_once();
+}
+
+/// The first row of a window comes with a header, others do not.
+#[test]
+fn g3_g4_rows_over_the_limit_within_windows_become_dead_letters() {
+    let broker = Broker::embedded();
+    for cluster in postgres::versions() {
+        let stage = Stage::new(cluster, &broker.bootstrap(), "over");
+        let oracle = stage.oracle();
+        let large = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+            VALUES ('t', '1', 'A', jsonb_build_object('text', repeat('x', 3000000)))";
+        for _ in 0..3 {
+            stage.sql().run(large);
+            stage.insert("A", 10);
+            stage.sql().run(&format!("BEGIN; {large}; {large}; COMMIT"));
+            make_noise(&stage, 40);
+        }
+        let mut running = stage.relay().set("source.frame_max", "1MiB").allow_log("").run();
+        running.wait_for_log(WINDOWS);
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+        stage.verdict(&oracle, &[]).assert_exactly_once();
+        let dead = stage.records().into_iter().filter(|one| one.topic.ends_with("dead-letters"));
+        assert_eq!(dead.count(), 9);
+    }
 }

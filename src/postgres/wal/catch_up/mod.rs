@@ -181,6 +181,11 @@ pub struct CatchUp<T = Wire> {
 }
 
 impl<T: Transport> CatchUp<T> {
+    /// Where the first window begins.
+    pub const fn from(&self) -> Lsn {
+        self.backlog.from
+    }
+
     /// Where the last window ends.
     pub const fn until(&self) -> Lsn {
         self.backlog.until
