@@ -48,14 +48,15 @@ const SESSION_BYTES_MAX: u64 = 2 << 30;
 /// Less log than this is not worth moving it for.
 const ADVANCE_BYTES_MIN: u64 = 16 << 20;
 
-/// `work_mem` holds what a window brings, but for a large transaction. A connection whose relay is gone ends by itself.
+/// `work_mem` holds what a window brings, but for a large transaction. A connection whose relay is gone ends by itself. To
+/// TCP, one that does not read is gone as well: it has longer than [`WINDOW_OPEN_MAX`].
 const SETTINGS: [(&str, &str); 7] = [
     ("work_mem", "32MB"),
     ("jit", "off"),
     ("tcp_keepalives_idle", "10"),
     ("tcp_keepalives_interval", "5"),
     ("tcp_keepalives_count", "3"),
-    ("tcp_user_timeout", "25s"),
+    ("tcp_user_timeout", "180s"),
     ("client_connection_check_interval", "10s"),
 ];
 

@@ -224,6 +224,14 @@ fn what_is_settled_is_acknowledged_however_long_a_window_is_open() {
     assert_eq!(source.acknowledge(Lsn::new(18 * MIB), false), Ok(Lsn::new(18 * MIB)), "said once");
 }
 
+/// The server's TCP ends a connection that takes nothing for that long, as while the brokers are away.
+#[test]
+fn a_window_may_wait_for_the_brokers() {
+    let (_, limit) = SETTINGS.iter().find(|(name, _)| *name == "tcp_user_timeout").unwrap();
+    let limit: u64 = limit.trim_end_matches('s').parse().unwrap();
+    assert!(Duration::from_secs(limit) > WINDOW_OPEN_MAX + Duration::from_secs(30));
+}
+
 /// Upholds G1: the server shows nothing that is not on disk, whatever it is asked for. And the slot may be given up if its
 /// log is kept for longer than a session that moves it takes.
 #[test]
