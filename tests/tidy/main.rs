@@ -14,6 +14,7 @@ mod calls;
 mod citations;
 mod faults;
 mod modules;
+mod scaling;
 mod sizes;
 mod source;
 mod tree;
@@ -74,6 +75,20 @@ fn documents_link_to_files_that_exist() {
 }
 
 #[test]
+fn the_page_on_scaling_shows_what_its_model_computes() {
+    let path = root().join("docs/scaling.md");
+    let page = std::fs::read_to_string(&path).expect("docs/scaling.md");
+    let computed = scaling::with_tables(&page, &scaling::tables());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &computed).expect("docs/scaling.md can be written");
+    } else {
+        let hint =
+            "docs/scaling.md is out of date: UPDATE_DOCS=1 cargo test --test tidy -- scaling";
+        assert!(page == computed, "{hint}");
+    }
+}
+
+#[test]
 fn the_guarantees_name_tests_that_exist() {
     let document = texts().into_iter().find(|text| text.path == "docs/guarantees.md");
     report(&tree::guarantees(&document.expect("docs/guarantees.md"), &sources()));
@@ -92,6 +107,7 @@ fn pages_and_alerts_name_metrics_that_exist() {
     let sources = sources();
     let is_read = |path: &str| {
         path.starts_with("docs/patterns")
+            || path == "docs/scaling.md"
             || path.starts_with("docker/prometheus")
             || path.starts_with("docker/grafana")
     };
