@@ -5,6 +5,7 @@ mod apart;
 mod chosen;
 mod commands;
 mod controlled;
+mod divided;
 mod ends;
 mod mixed;
 
