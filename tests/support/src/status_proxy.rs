@@ -1,6 +1,7 @@
 //! A proxy between relay and Postgres that reads along: every status update of the relay is held
 //! until whoever listens has had a look, and for as long as a test likes. Carries plain TCP only.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -11,6 +12,9 @@ use super::fault::proxy::{Proxy, Reader, watch};
 /// Codes of SSLRequest and GSSENCRequest (protocol, "Message Formats"), answered by one byte.
 const ENCRYPTION_REQUESTS: [u64; 2] = [80_877_103, 80_877_104];
 
+/// What comes before the first row of a binary COPY.
+const COPY_HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+
 /// What a status update says, as log positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Said {
@@ -20,7 +24,7 @@ pub struct Said {
     pub flush: u64,
     /// What it says is applied.
     pub apply: u64,
-    /// The highest position that Postgres had sent on this connection.
+    /// The highest position that Postgres had sent on this connection, or in windows of a backlog on another one.
     pub sent: u64,
 }
 
@@ -33,6 +37,8 @@ pub struct StatusProxy {
 
 struct Shared {
     listener: Box<dyn Fn(Said) + Send + Sync>,
+    /// The highest position that Postgres has sent in windows.
+    windows: AtomicU64,
     /// No status update goes on.
     held: Mutex<bool>,
     released: Condvar,
@@ -44,6 +50,7 @@ impl StatusProxy {
     pub fn start(target: &Address, listener: impl Fn(Said) + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared {
             listener: Box::new(listener),
+            windows: AtomicU64::new(0),
             held: Mutex::default(),
             released: Condvar::new(),
         });
@@ -79,9 +86,10 @@ impl Shared {
     fn readers(self: &Arc<Self>) -> [Reader; 2] {
         let talk = Arc::new(Talk::default());
         let (shared, heard) = (Arc::clone(self), Arc::clone(&talk));
+        let answered = Arc::clone(self);
         [
             watch(move |bytes| shared.read_client(bytes, &heard)),
-            watch(move |bytes| talk.read_server(bytes)),
+            watch(move |bytes| talk.read_server(bytes, &answered.windows)),
         ]
     }
 
@@ -103,12 +111,26 @@ impl Shared {
                 write: position(1),
                 flush: position(9),
                 apply: position(17),
-                sent: talk.sent.load(Ordering::SeqCst),
+                sent: talk.sent.load(Ordering::SeqCst).max(self.windows.load(Ordering::SeqCst)),
             });
             drop(self.released.wait_while(self.held.lock().unwrap(), |held| *held).unwrap());
         }
+        if bytes[0] == b'Q'
+            && let Some(end) = window_end(body)
+        {
+            talk.windows.lock().unwrap().push_back(end);
+        }
         Some(length)
     }
+}
+
+/// Up to where a query asks for a window of a backlog.
+fn window_end(query: &[u8]) -> Option<u64> {
+    let text = str::from_utf8(query).ok()?;
+    let (_, arguments) = text.split_once("pg_logical_slot_get_binary_changes(")?;
+    let (high, low) = arguments.split('\'').nth(3)?.split_once('/')?;
+    let half = |text| u64::from_str_radix(text, 16).ok();
+    Some(half(high)? << 32 | half(low)?)
 }
 
 /// What the two directions of a connection know of each other.
@@ -120,17 +142,31 @@ struct Talk {
     started: AtomicBool,
     /// The highest position that Postgres has sent.
     sent: AtomicU64,
+    /// Where the windows end that were asked for.
+    windows: Mutex<VecDeque<u64>>,
 }
 
 impl Talk {
-    /// XLogData `w`: start at 1, end of WAL at 9. Keepalive `k`: end of WAL at 1.
-    fn read_server(&self, bytes: &[u8]) -> Option<usize> {
+    /// XLogData `w`: start at 1, end of WAL at 9. Keepalive `k`: end of WAL at 1. Of a window: each row's position, and its
+    /// end once the server is ready for another query.
+    fn read_server(&self, bytes: &[u8], windows: &AtomicU64) -> Option<usize> {
         if self.asked.swap(false, Ordering::SeqCst) {
             assert_eq!(bytes.first(), Some(&b'N'), "a status_log cannot read TLS");
             return Some(1);
         }
         let (body, length) = typed(bytes)?;
+        if bytes[0] == b'Z'
+            && let Some(end) = self.windows.lock().unwrap().pop_front()
+        {
+            windows.fetch_max(end, Ordering::SeqCst);
+        }
         if bytes[0] == b'd' {
+            let row = body.strip_prefix(COPY_HEADER).unwrap_or(body);
+            if let Some(rest) = row.strip_prefix(&[0, 2, 0, 0, 0, 8])
+                && !self.windows.lock().unwrap().is_empty()
+            {
+                windows.fetch_max(number(&rest[..8]), Ordering::SeqCst);
+            }
             let at = match body.first() {
                 Some(b'w') => 9,
                 Some(b'k') => 1,
