@@ -82,6 +82,7 @@ mod topics;
 mod traces;
 mod transactional;
 mod transactional_id_rights;
+mod unawaited;
 mod version;
 mod with_progress;
 

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
@@ -18,12 +18,15 @@ use super::SinkError;
 use super::consumer_events::{ConsumerEvents, NoConsumer, serve};
 use super::settings::KafkaSpec;
 use super::topic_book::TopicBook;
+use super::unawaited::Unawaited;
 use postrider_core::progress::{Progress, ProgressSyntax};
 
 /// The one partition.
 const PARTITION: i32 = 0;
 /// How long a reading may take; a stream is open meanwhile.
 const LIMIT: Duration = Duration::from_secs(4);
+/// How long to wait for the first connection.
+const MEETING: Duration = Duration::from_secs(1);
 /// Longest single call into the client library.
 const SLICE: Duration = Duration::from_millis(100);
 /// How long all brokers must know nothing of a topic that is to count as missing. One that has just
@@ -35,8 +38,8 @@ const TAIL: i64 = 100;
 
 /// Connected, not yet read.
 pub(super) struct ProgressReader {
-    committed: BaseConsumer<ConsumerEvents>,
-    everything: BaseConsumer<ConsumerEvents>,
+    committed: Unawaited<BaseConsumer<ConsumerEvents>>,
+    everything: Unawaited<BaseConsumer<ConsumerEvents>>,
     topic: String,
     /// What the process knows of the brokers.
     book: TopicBook,
@@ -65,9 +68,17 @@ impl ProgressReader {
                 NoConsumer::Login(error) => error.into(),
             })
         };
+        let (committed, everything) = (consumer("read_committed")?, consumer("read_uncommitted")?);
+        for client in [&everything, &committed] {
+            // Whoever asks for offsets before there is a connection waits for a timer of the library.
+            if client.fetch_metadata(Some(topic), MEETING).is_err() {
+                // It is asked again, and told of, when it is read.
+                break;
+            }
+        }
         Ok(Self {
-            committed: consumer("read_committed")?,
-            everything: consumer("read_uncommitted")?,
+            committed: committed.into(),
+            everything: everything.into(),
             topic: topic.to_owned(),
             book: spec.topics.clone(),
             begun: Instant::now(),
@@ -151,12 +162,7 @@ impl ProgressReader {
     }
 
     fn newest_from(&self, start: i64, key: &str) -> Result<Option<Progress>, SinkError> {
-        let mut place = TopicPartitionList::new();
-        let from = Offset::Offset(start);
-        let placed = place.add_partition_offset(&self.topic, PARTITION, from);
-        placed
-            .and_then(|()| self.committed.assign(&place))
-            .map_err(|error| unread(&self.topic, &error))?;
+        self.go_to(start).map_err(|error| unread(&self.topic, &error))?;
         let mut newest = None;
         loop {
             match self.committed.poll(SLICE).transpose() {
@@ -176,6 +182,19 @@ impl ProgressReader {
             }
             self.in_time("the brokers are too slow")?;
         }
+    }
+
+    /// Reads on from this offset. A second assignment of the partition would take a tenth of a second: the library's thread
+    /// for the broker sleeps as long where nothing is fetched.
+    fn go_to(&self, offset: i64) -> KafkaResult<()> {
+        let offset = Offset::Offset(offset);
+        let is_assigned = self.committed.assignment()?.count() > 0;
+        if is_assigned && self.committed.seek(&self.topic, PARTITION, offset, SLICE).is_ok() {
+            return Ok(());
+        }
+        let mut place = TopicPartitionList::new();
+        place.add_partition_offset(&self.topic, PARTITION, offset)?;
+        self.committed.assign(&place)
     }
 
     /// Goes on after what may pass by itself: that one broker of several is away, is an error too.

@@ -29,6 +29,7 @@ use crate::consumer_events::{ConsumerEvents, serve};
 use crate::reader::Isolation;
 use crate::settings::KafkaSpec;
 use crate::token_login::log_in;
+use crate::unawaited::Unawaited;
 use postrider_credentials::TokenKeeper;
 use postrider_librdkafka::{TopicRights, topic_rights};
 
@@ -56,10 +57,10 @@ pub(super) enum TopicMetadata {
 pub(super) struct Inquiry {
     config: ClientConfig,
     tokens: Option<TokenKeeper>,
-    metadata: BaseConsumer<ConsumerEvents>,
+    metadata: Unawaited<BaseConsumer<ConsumerEvents>>,
     /// One that sees records of open transactions, once it was needed.
-    uncommitted: Option<BaseConsumer<ConsumerEvents>>,
-    admin: AdminClient<DefaultClientContext>,
+    uncommitted: Option<Unawaited<BaseConsumer<ConsumerEvents>>>,
+    admin: Unawaited<AdminClient<DefaultClientContext>>,
     /// The cluster's, as the latest answer has them.
     brokers: Vec<i32>,
     /// Settings of one of them.
@@ -89,15 +90,15 @@ impl Inquiry {
         Ok(Self {
             config,
             tokens,
-            metadata,
+            metadata: metadata.into(),
             uncommitted: None,
-            admin,
+            admin: admin.into(),
             brokers: Vec::new(),
             broker_settings: TopicQuery::NotYet,
         })
     }
 
-    pub(super) const fn admin(&self) -> &AdminClient<DefaultClientContext> {
+    pub(super) fn admin(&self) -> &AdminClient<DefaultClientContext> {
         &self.admin
     }
 
@@ -202,7 +203,7 @@ impl Inquiry {
             (Isolation::Uncommitted, None) => {
                 let mut config = self.config.clone();
                 config.set("isolation.level", "read_uncommitted");
-                self.uncommitted.insert(open_quietly(&config, self.tokens.clone())?)
+                self.uncommitted.insert(open_quietly(&config, self.tokens.clone())?.into())
             }
         };
         let answer = consumer.fetch_watermarks(topic, partition, PATIENCE);
