@@ -60,21 +60,33 @@ pub fn client(bootstrap: &str) -> ClientConfig {
 
 /// Creates a topic on real Kafka, with `name=value` topic settings, and waits for its leaders.
 pub fn create(bootstrap: &str, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
-    create_only(bootstrap, topic, partitions, settings);
+    create_all(bootstrap, &[topic.to_owned()], partitions, settings);
+}
+
+/// Creates topics at once, and waits for their leaders.
+pub fn create_all(bootstrap: &str, topics: &[String], partitions: i32, settings: &[(&str, &str)]) {
+    ask_for(bootstrap, topics, partitions, settings);
     let consumer: BaseConsumer = client(bootstrap).create().unwrap();
-    let is_led = || ends(&consumer, topic).len() == usize::try_from(partitions).unwrap();
-    super::wait_for("the topic", || is_led().then_some(()));
+    for topic in topics {
+        let is_led = || ends(&consumer, topic).len() == usize::try_from(partitions).unwrap();
+        super::wait_for("the topic", || is_led().then_some(()));
+    }
 }
 
 /// Creates one until the controller has it; a broker may not know of it yet.
 pub fn create_only(bootstrap: &str, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+    ask_for(bootstrap, &[topic.to_owned()], partitions, settings);
+}
+
+fn ask_for(bootstrap: &str, topics: &[String], partitions: i32, settings: &[(&str, &str)]) {
     let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
-    let mut wanted = NewTopic::new(topic, partitions, TopicReplication::Fixed(-1));
-    for (name, value) in settings {
-        wanted = wanted.set(name, value);
-    }
+    let wanted = topics.iter().map(|topic| {
+        let topic = NewTopic::new(topic, partitions, TopicReplication::Fixed(-1));
+        settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value))
+    });
+    let wanted: Vec<NewTopic<'_>> = wanted.collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let outcome = runtime.block_on(admin.create_topics([&wanted], &AdminOptions::new()));
+    let outcome = runtime.block_on(admin.create_topics(&wanted, &AdminOptions::new()));
     for created in outcome.unwrap() {
         created.unwrap();
     }
@@ -132,13 +144,22 @@ pub fn remove_before(bootstrap: &str, topic: &str, offset: i64) {
 
 /// Deletes a topic of real Kafka, and waits until it is gone.
 pub fn delete(bootstrap: &str, topic: &str) {
+    delete_all(bootstrap, &[topic.to_owned()]);
+}
+
+/// Deletes topics at once, and waits until they are gone.
+pub fn delete_all(bootstrap: &str, topics: &[String]) {
     let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let outcome = runtime.block_on(admin.delete_topics(&[topic], &AdminOptions::new()));
+    let doomed: Vec<&str> = topics.iter().map(String::as_str).collect();
+    let outcome = runtime.block_on(admin.delete_topics(&doomed, &AdminOptions::new()));
     for deleted in outcome.unwrap() {
         deleted.unwrap();
     }
-    super::wait_for("the topic to go", || names(bootstrap, topic).is_empty().then_some(()));
+    super::wait_for("the topics to go", || {
+        let there = names(bootstrap, "");
+        topics.iter().all(|topic| !there.contains(topic)).then_some(())
+    });
 }
 
 /// Names of all topics that begin with `prefix`.

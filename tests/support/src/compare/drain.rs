@@ -185,19 +185,21 @@ impl Backlog<'_> {
         if contestant != Contestant::Poll {
             drop_slot(self.sql, &task.slot);
         }
-        for name in topic::names(&self.stage.kafka.bootstrap(), &task.prefix) {
-            topic::delete(&self.stage.kafka.bootstrap(), &name);
-        }
+        self.stage.delete_topics(&task.prefix);
     }
 }
 
 impl Stage {
     /// Topics whose records have the time at which the broker stored them.
     pub(super) fn make_topics(&self, names: &[String]) {
-        for name in names {
-            let settings = [("message.timestamp.type", "LogAppendTime")];
-            topic::create(&self.kafka.bootstrap(), name, 3, &settings);
-        }
+        let settings = [("message.timestamp.type", "LogAppendTime")];
+        topic::create_all(&self.kafka.bootstrap(), names, 3, &settings);
+    }
+
+    /// Deletes the topics behind a prefix.
+    pub(super) fn delete_topics(&self, prefix: &str) {
+        let bootstrap = self.kafka.bootstrap();
+        topic::delete_all(&bootstrap, &topic::names(&bootstrap, prefix));
     }
 
     /// Whose CPU time counts.

@@ -139,9 +139,7 @@ pub(super) fn measure(
     if contestant != Contestant::Poll {
         drop_slot(sql, &task.slot);
     }
-    for name in topic::names(&stage.kafka.bootstrap(), &task.prefix) {
-        topic::delete(&stage.kafka.bootstrap(), &name);
-    }
+    stage.delete_topics(&task.prefix);
     measured
 }
 

@@ -109,6 +109,7 @@ pub(super) fn plans(scale: Scale) -> Vec<Plan> {
             plan("topics_50", Drain(Shape { topics: 50, ..bulk(200_000, 300) }), &MAIN, 2),
             plan("latency_1000", Latency(load(1_000, 5, 20)), &LIVE, 2),
             plan("latency_5000", Latency(load(5_000, 5, 15)), &MAIN, 1),
+            plan("latency_50", Latency(Load { topics: 50, ..load(1_000, 5, 15) }), &MAIN, 1),
             plan("kill", Kill(usual(200_000, 1)), &MAIN, 2),
         ],
     }

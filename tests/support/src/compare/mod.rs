@@ -16,6 +16,7 @@ mod plot;
 mod report;
 mod rows;
 mod sampler;
+mod summary;
 
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,9 @@ use crate::sql::Sql;
 use crate::{java, kafka, postgres, root, skip};
 
 pub use matrix::Scale;
+
+/// Between these stands the short table, in the README and in the report.
+pub const MARKS: [&str; 2] = ["<!-- compare -->", "<!-- end -->"];
 
 /// What is to be compared.
 #[derive(Debug, Clone)]
@@ -179,10 +183,26 @@ impl Comparison {
         })
     }
 
-    /// Writes `report.md` and `report.svg`.
+    /// Writes `report.md` and its plot, `report.svg`.
     pub fn write(&self, folder: &Path) {
+        self.write_as(folder, "report");
+    }
+
+    /// Writes `docs/benchmarks.md`, its plot, and the table of `README.md`, which stands between [`MARKS`].
+    pub fn publish(&self, root: &Path) {
+        self.write_as(&root.join("docs"), "benchmarks");
+        let (path, table) = (root.join("README.md"), summary::table(&self.cells));
+        let readme = std::fs::read_to_string(&path).unwrap();
+        let [begin, end] = MARKS;
+        let (before, rest) = readme.split_once(begin).expect("the mark before the table");
+        let (_, after) = rest.split_once(end).expect("the mark behind the table");
+        std::fs::write(path, format!("{before}{begin}\n\n{table}\n{end}{after}")).unwrap();
+    }
+
+    fn write_as(&self, folder: &Path, name: &str) {
+        let plot = format!("{name}.svg");
         std::fs::create_dir_all(folder).unwrap();
-        std::fs::write(folder.join("report.md"), report::markdown(self)).unwrap();
-        std::fs::write(folder.join("report.svg"), plot::svg(&self.cells)).unwrap();
+        std::fs::write(folder.join(format!("{name}.md")), report::markdown(self, &plot)).unwrap();
+        std::fs::write(folder.join(plot), plot::svg(&self.cells)).unwrap();
     }
 }

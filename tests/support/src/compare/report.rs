@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use super::Comparison;
 use super::figures::{Cell, RIVAL, rounded};
+use super::{Comparison, MARKS, summary};
 
 /// Those that nobody here could run, and why.
 const ABSENT: [(&str, &str); 4] = [
@@ -40,9 +40,12 @@ Each run is verified: every row, in the order of its key, each key and value byt
 never exactly once. Shown are medians, in brackets least and greatest, and the median of the ratios to the tuned Debezium in the \
 same run.";
 
-/// The whole of it.
-pub(super) fn markdown(comparison: &Comparison) -> String {
-    let mut text = String::from("# Comparison\n\n![Bars of each workload](report.svg)\n\n");
+/// The whole of it, beside its plot.
+pub(super) fn markdown(comparison: &Comparison, plot: &str) -> String {
+    let (short, [begin, end]) = (summary::table(&comparison.cells), MARKS);
+    let mut text = format!(
+        "# Comparison\n\n{begin}\n\n{short}\n{end}\n\n![Bars of each workload]({plot})\n\n"
+    );
     writeln!(text, "{METHOD}\n\n| | |\n|---|---|").unwrap();
     for (name, value) in comparison.environment.pairs() {
         writeln!(text, "| {name} | {value} |").unwrap();
