@@ -63,6 +63,6 @@ pub(super) const MAX_IN_FLIGHT: OptionSpec = size(
     "kafka.max_in_flight",
     (1 << 20, 1 << 30),
     "\"32MiB\"",
-    "How many bytes may be sent and not yet confirmed, in addition to a limit of 50,000 \
+    "How many bytes may be sent and not yet stored, in addition to a limit of 50,000 \
          records. It bounds memory: at the limit, reading from Postgres pauses.",
 );

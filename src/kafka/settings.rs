@@ -43,10 +43,12 @@ pub struct KafkaSpec {
     pub partitioner: Partitioner,
     /// Milliseconds a batch may wait for company.
     pub linger_ms: u32,
-    /// Most records and bytes handed over and not yet confirmed (the library counts values, the
-    /// ledger also keys and headers). The queue is never smaller than one record of
-    /// `message_max_bytes`, else such a record could wait for room for ever.
+    /// Most records and bytes in the library's queue (which counts values alone): handed over, and not reported
+    /// stored. It is never smaller than one record of `message_max_bytes`, else such a record could wait for room for ever.
     pub budget: Budget,
+    /// Most that is not confirmed, for the ledger (which counts keys and headers, too). The same, unless what is stored is
+    /// confirmed later: see [`Budget::in_transactions`].
+    pub unconfirmed: Budget,
     /// Largest record, in bytes, key and headers included; a larger one is refused by `send`.
     pub message_max_bytes: u32,
     /// Where progress is kept, by the sinks that do.
@@ -81,6 +83,7 @@ impl Default for KafkaSpec {
             // 1,000 rows/s, 1 ms of it costs 1.2 ms at the median.
             linger_ms: 0,
             budget: Budget::default(),
+            unconfirmed: Budget::default(),
             message_max_bytes: 1_000_000,
             progress_topic: "postrider.progress".into(),
             transaction_age: Duration::from_millis(5),
@@ -107,6 +110,7 @@ impl fmt::Debug for KafkaSpec {
             .field("partitioner", &self.partitioner)
             .field("linger_ms", &self.linger_ms)
             .field("budget", &self.budget)
+            .field("unconfirmed", &self.unconfirmed)
             .field("message_max_bytes", &self.message_max_bytes)
             .field("progress_topic", &self.progress_topic)
             .field("transaction_age", &self.transaction_age)

@@ -102,7 +102,7 @@ impl Plan {
             route.send_all_to(topic);
         }
         let router = Router::compile(&route, &mut spec)?;
-        Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.kafka.budget))
+        Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.kafka.unconfirmed))
     }
 
     /// Which stream it is, but for what only the replication connection knows: system and timeline. Of

@@ -26,7 +26,7 @@ pub(super) fn settings(mode: Option<SessionMode>, usual: &KafkaSpec) -> KafkaSpe
         }
         Some(ModeKind::Small) => {
             let budget = Budget { bytes: usual.budget.bytes.min(SMALL_BYTES), ..usual.budget };
-            KafkaSpec { budget, ..usual }
+            KafkaSpec { budget, unconfirmed: budget, ..usual }
         }
         Some(ModeKind::Cautious) => KafkaSpec { cautious: true, ..usual },
     }
@@ -53,6 +53,7 @@ mod tests {
     fn g3_what_was_late_is_sent_in_smaller_parts_and_what_may_be_refused_singly() {
         let small = adapt(ModeKind::Small, &KafkaSpec::default());
         assert!(!small.cautious && small.budget.bytes == SMALL_BYTES);
+        assert_eq!(small.unconfirmed, small.budget);
         let budget = Budget { bytes: 9, ..Budget::default() };
         let less = KafkaSpec { budget, ..KafkaSpec::default() };
         assert_eq!(adapt(ModeKind::Small, &less).budget.bytes, 9);

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use postrider_config::{Config, KafkaSection, OAuthMethod, Objection, SourceMode};
+use postrider_config::{Config, Delivery, KafkaSection, OAuthMethod, Objection, SourceMode};
 use postrider_core::ledger::Budget;
 use postrider_credentials::aws::{AwsEnvironment, MskIam, region as aws_region};
 use postrider_credentials::oidc::ClientCredentials;
@@ -22,13 +22,18 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
     let kafka = &config.kafka;
     let properties =
         kafka.properties.iter().map(|property| (property.name.clone(), property.value.clone()));
+    let budget = Budget { bytes: kafka.in_flight_bytes_max, ..Budget::default() };
     KafkaSpec {
         brokers: kafka.brokers.clone(),
         client_id: kafka.client_id.clone(),
         compression: kafka.compression.as_str().to_owned(),
         partitioner: kafka.partitioner,
         linger_ms: milliseconds(kafka.linger),
-        budget: Budget { bytes: kafka.in_flight_bytes_max, ..Budget::default() },
+        budget,
+        unconfirmed: match kafka.delivery {
+            Delivery::AtLeastOnce => budget,
+            Delivery::ExactlyOnce => budget.in_transactions(),
+        },
         message_max_bytes: kafka.message_bytes_max,
         progress_topic: config.progress.topic.clone(),
         transaction_age: kafka.transaction_age,

@@ -57,6 +57,16 @@ pub struct Budget {
     pub transactions: usize,
 }
 
+impl Budget {
+    /// Where records are confirmed with their Kafka transaction only: what is stored takes eight bytes until then, so that
+    /// the sink's queue bounds memory, and three times as much may wait for its commit. Fewer commits wait for less.
+    #[must_use]
+    pub const fn in_transactions(self) -> Self {
+        let Self { records, bytes, transactions } = self;
+        Self { records: records.saturating_mul(3), bytes: bytes.saturating_mul(3), transactions }
+    }
+}
+
 impl Default for Budget {
     /// The product's defaults: 50,000 records and 32 MiB (`kafka.max_in_flight`). Small records reach the
     /// first before the second; 50,000 feed 150 partitions over a 20 ms round trip.

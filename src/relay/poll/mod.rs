@@ -51,6 +51,7 @@ pub(super) async fn run<S: KafkaSink + Send + 'static>(
     let mut plan = Plan { origin: RowOrigin::Poll, ..plan };
     let budget = &mut plan.kafka.budget;
     budget.bytes = (budget.bytes / u64::from(workers)).max(BYTES_MIN.min(budget.bytes));
+    plan.kafka.unconfirmed.bytes = budget.bytes;
     // A batch that is not marked is locked.
     let stop = stop.ending_for_pause();
     let topic_monitor = TopicMonitor::of(&plan, telemetry.clone());
