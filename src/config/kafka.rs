@@ -64,5 +64,5 @@ pub(super) const MAX_IN_FLIGHT: OptionSpec = size(
     (1 << 20, 1 << 30),
     "\"32MiB\"",
     "How many bytes may be sent and not yet stored, in addition to a limit of 50,000 \
-         records. It bounds memory: at the limit, reading from Postgres pauses.",
+         records, or 12,000 where brokers answer within 5 ms. It bounds memory: at the limit, reading from Postgres pauses.",
 );

@@ -68,6 +68,7 @@ mod openssl;
 mod producer;
 mod progress_topic;
 mod properties;
+mod queue_limit;
 mod reader;
 mod refused_batch;
 mod revoked_login;

@@ -19,6 +19,7 @@ use super::admissions::Admissions;
 use super::deliveries::{Alone, Deliveries, key_id};
 use super::delivery_failure::{DeliveryFailure, FailedRecord, judge, words};
 use super::first_write_gate::{Admission, FirstWrite};
+use super::queue_limit::QueueLimit;
 use super::settings::{KafkaSpec, SettingsError};
 use super::token_login::log_in;
 use super::{Confirmation, KafkaSink, SendError, Sink, SinkError};
@@ -78,6 +79,9 @@ pub struct Producer {
     admissions: Admissions,
     /// Records handed over.
     sent: u64,
+    /// Of these, reported when it was last asked.
+    answered: u64,
+    limit: QueueLimit,
     /// The last one was sent alone.
     alone: bool,
     /// A batch was refused: nothing more is sent.
@@ -111,6 +115,11 @@ impl Producer {
             spec: spec.clone(),
             admissions: Admissions::default(),
             sent: 0,
+            answered: 0,
+            limit: QueueLimit::new(
+                spec.budget.records.max(1),
+                Duration::from_millis(spec.linger_ms.into()),
+            ),
             alone: false,
             is_over: false,
         })
@@ -249,6 +258,7 @@ impl Producer {
         let context = self.inner.client().context();
         // What came now would be stored before what was refused (G2).
         self.is_over
+            || self.sent - self.answered >= self.limit.records()
             || self.alone && context.gathered().alone.is_some()
             || outgoing.alone && context.gathered().answered < self.sent
     }
@@ -287,7 +297,7 @@ impl Producer {
 impl Sink for Producer {
     type Error = SinkError;
 
-    fn send(&mut self, _now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+    fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
         let record = &outgoing.record;
         // The library takes an empty name and waits for its metadata for ever.
         if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {
@@ -329,6 +339,7 @@ impl Sink for Producer {
         match self.inner.send(message) {
             Ok(()) => {
                 self.taken(outgoing, key_id, first_write);
+                self.limit.sent(now, self.sent);
                 Ok(())
             }
             Err((KafkaError::MessageProduction(Code::UnknownPartition), _))
@@ -343,7 +354,7 @@ impl Sink for Producer {
 
     fn poll(
         &mut self,
-        _now: Instant,
+        now: Instant,
         confirmations: &mut Vec<Confirmation>,
     ) -> Result<(), SinkError> {
         let context = self.inner.client().context();
@@ -359,7 +370,9 @@ impl Sink for Producer {
         let mut gathered = context.gathered();
         std::mem::swap(confirmations, &mut gathered.confirmations);
         confirmations.append(&mut gathered.confirmations);
+        self.answered = gathered.answered;
         drop(gathered);
+        self.limit.answered(now, self.answered);
         self.check()
     }
 

@@ -32,8 +32,6 @@ use postrider_core::transaction::{
 pub struct ExactlyOnce {
     machine: Transactional<TransactionClient>,
     found: Option<Progress>,
-    /// The time as it was last told.
-    seen: Instant,
 }
 
 /// What the machine gives its orders to.
@@ -44,6 +42,8 @@ struct TransactionClient {
     topic: String,
     /// What is delivered before the stream begins, if that is so.
     backfill: Option<BackfillProgress>,
+    /// The time as it was last told.
+    now: Instant,
 }
 
 impl ExactlyOnce {
@@ -60,11 +60,11 @@ impl ExactlyOnce {
             .map_err(|error| SinkError::NotReady(error.to_string()))?;
         let kept = found.as_ref().map_or_else(Mark::default, |progress| progress.mark);
         let (lineage, backfill) = (lineage.clone(), None);
-        let client = TransactionClient { producer, committer, lineage, topic, backfill };
+        let client = TransactionClient { producer, committer, lineage, topic, backfill, now };
         let limits = BatchLimits::new(spec.transaction_age, spec.cautious);
         let linger = Duration::from_millis(spec.linger_ms.into());
         let machine = Transactional::new(client, limits, linger, kept, now);
-        Ok(Self { machine, found, seen: now })
+        Ok(Self { machine, found })
     }
 
     /// Everything of the open transaction was sent since then, its progress record included.
@@ -80,6 +80,7 @@ impl Sink for ExactlyOnce {
     type Error = SinkError;
 
     fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+        self.machine.client_mut().now = now;
         self.machine.send(now, outgoing)
     }
 
@@ -88,10 +89,10 @@ impl Sink for ExactlyOnce {
         now: Instant,
         confirmations: &mut Vec<Confirmation>,
     ) -> Result<(), SinkError> {
+        self.machine.client_mut().now = now;
         let before = self.machine.state();
         let polled = self.machine.poll(now, confirmations);
         self.pass_if_closed(before);
-        self.seen = now;
         polled
     }
 
@@ -171,7 +172,7 @@ impl KafkaSink for ExactlyOnce {
 /// For whoever tunes batches.
 impl Drop for ExactlyOnce {
     fn drop(&mut self) {
-        let timings = self.machine.timings(self.seen);
+        let timings = self.machine.timings(self.machine.client().now);
         let ms = |activity| timings.spent(activity).as_millis();
         tracing::debug!(
             transactions = timings.transactions,
@@ -221,7 +222,7 @@ impl TransactionApi for TransactionClient {
     }
 
     fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
-        Sink::send(&mut self.producer, Instant::START, outgoing)?;
+        Sink::send(&mut self.producer, self.now, outgoing)?;
         failpoint::pass("record_sent");
         Ok(())
     }
@@ -229,11 +230,17 @@ impl TransactionApi for TransactionClient {
     fn send_progress(&mut self, mark: Mark) -> Result<(), SendError> {
         let (lineage, backfill) = (self.lineage.clone(), self.backfill.clone());
         let progress = Progress { lineage, mark, backfill };
-        self.producer.send(&progress.record(&self.topic).as_record(), PROGRESS_TICKET)
+        let record = progress.record(&self.topic);
+        Sink::send(
+            &mut self.producer,
+            self.now,
+            &Outgoing::new(record.as_record(), PROGRESS_TICKET),
+        )
     }
 
     fn poll(&mut self, reports: &mut Vec<Confirmation>) -> Result<(), SinkError> {
-        self.producer.poll(reports).map_err(|error| self.fenced().unwrap_or(error))
+        Sink::poll(&mut self.producer, self.now, reports)
+            .map_err(|error| self.fenced().unwrap_or(error))
     }
 
     fn commit(&mut self) -> Result<(), SinkError> {

@@ -72,11 +72,11 @@ impl Sink for AtLeastOnceWithProgress {
 
     fn poll(
         &mut self,
-        _now: Instant,
+        now: Instant,
         confirmations: &mut Vec<Confirmation>,
     ) -> Result<(), SinkError> {
         let before = confirmations.len();
-        self.producer.poll(confirmations)?;
+        Sink::poll(&mut self.producer, now, confirmations)?;
         let Some(end) = self.under_way else { return Ok(()) };
         let (_, fresh) = confirmations.split_at(before);
         let Some(at) = fresh.iter().position(|one| one.ticket == PROGRESS_TICKET) else {
@@ -117,7 +117,9 @@ impl Sink for AtLeastOnceWithProgress {
         }
         let (lineage, backfill) = (self.lineage.clone(), backfill.clone());
         let progress = Progress { lineage, mark, backfill };
-        match self.producer.send(&progress.record(&self.topic).as_record(), PROGRESS_TICKET) {
+        let record = progress.record(&self.topic);
+        let outgoing = Outgoing::new(record.as_record(), PROGRESS_TICKET);
+        match Sink::send(&mut self.producer, now, &outgoing) {
             Ok(()) => {
                 (self.under_way, self.sent_at) = (Some(end), Some(now));
                 self.next = None;
