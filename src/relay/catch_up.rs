@@ -107,6 +107,7 @@ impl CatchUpChoice {
             until,
             before,
             safe: slot.safe_wal_bytes,
+            server_started_us: slot.server_started_us,
         })
     }
 

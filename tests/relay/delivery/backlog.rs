@@ -28,7 +28,7 @@ pub(super) fn make_noise(stage: &Stage, mib: usize) {
 }
 
 /// As a backlog grows: with a note now and then of which transactions are open, as Postgres makes every 15 s.
-pub(super) fn grow(stage: &Stage, parts: usize) {
+pub(crate) fn grow(stage: &Stage, parts: usize) {
     for _ in 0..parts {
         stage.insert("A", ROWS_OF_PART / 2);
         make_noise(stage, 20);

@@ -11,7 +11,7 @@
 
 #[cfg(feature = "faults")]
 mod acknowledgements;
-mod backlog;
+pub(crate) mod backlog;
 mod crash;
 mod disturbed;
 #[cfg(feature = "faults")]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use postrider::sandbox::postgres::Address;
 
+use crate::delivery::backlog::grow;
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::postgres;
@@ -55,7 +56,7 @@ fn g1_of_several_hosts_one_is_chosen_for_both_connections() {
 fn g1_a_stream_from_another_server_than_the_facts_is_not_carried_on() {
     let broker = Broker::embedded();
     let Some(stages) = pair(&broker.bootstrap(), "balanced") else { return };
-    let balancer = Balancer::start(ports(&stages));
+    let balancer = Balancer::start(ports(&stages), &[0, 1]);
     let address = Address { port: balancer.port, ..login(&stages) };
     let relay = stages[0].relay_at(&address).expect_log("reached different servers");
     let mut running = relay.run();
@@ -69,14 +70,30 @@ fn g1_a_stream_from_another_server_than_the_facts_is_not_carried_on() {
     assert_eq!(stages[0].records().len(), 10);
 }
 
-/// Sends connections to one server and the other in turn, until it is told to settle for the first.
+/// Or the rows of the one would be passed over, by as much as the other's slot of that name is ahead.
+#[test]
+fn g1_windows_of_a_backlog_from_another_server_than_the_stream_are_not_read() {
+    let broker = Broker::embedded();
+    let Some(stages) = pair(&broker.bootstrap(), "windows") else { return };
+    let oracle = stages[0].oracle();
+    grow(&stages[0], 5);
+    let balancer = Balancer::start(ports(&stages), &[0, 0, 1]);
+    let address = Address { port: balancer.port, ..login(&stages) };
+    let relay = stages[0].relay_at(&address).expect_log("reached another server than the stream");
+    let running = relay.run();
+    stages[0].wait_acknowledged(stages[0].log_end());
+    running.stop();
+    stages[0].verdict(&oracle, &[]).assert_exactly_once();
+}
+
+/// Sends connections to the servers in turns, until it is told to settle for the first.
 struct Balancer {
     port: u16,
     settled: Arc<AtomicBool>,
 }
 
 impl Balancer {
-    fn start(targets: [u16; 2]) -> Self {
+    fn start(targets: [u16; 2], turns: &'static [usize]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let settled = Arc::new(AtomicBool::new(false));
@@ -84,8 +101,8 @@ impl Balancer {
         // Ends with this process.
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                let turn = turn.fetch_add(1, Ordering::SeqCst) % 2;
-                let target = if known.load(Ordering::SeqCst) { 0 } else { turn };
+                let turn = turn.fetch_add(1, Ordering::SeqCst) % turns.len();
+                let target = if known.load(Ordering::SeqCst) { 0 } else { turns[turn] };
                 join(client, TcpStream::connect(("127.0.0.1", targets[target])).unwrap());
             }
         });

@@ -11,6 +11,9 @@ pub enum CatchUpError {
     /// Only a stream waits for the standbys that are to have a row before it is sent (`synchronized_standby_slots`).
     #[error("standbys are waited for, which windows do not: streaming the backlog")]
     StandbysAwaited,
+    /// Windows would come from one server, and acknowledgements go to another.
+    #[error("the connection for windows of the backlog reached another server than the stream")]
+    OtherServer,
     /// What a window would have the server decode in vain.
     #[error(
         "a transaction has been open for long, or the server writes much: streaming the rest of the backlog"
@@ -42,6 +45,11 @@ impl CatchUpError {
             ),
             Self::Slow { .. } => Some(
                 "the brokers take rows slowly or not at all; the rest of the backlog is streamed, which holds up no VACUUM"
+                    .to_owned(),
+            ),
+            Self::OtherServer => Some(
+                "a proxy sends each connection to another server: name the servers themselves in source.url, with \
+                 target_session_attrs=primary"
                     .to_owned(),
             ),
             Self::StandbysAwaited | Self::Far | Self::Short => None,

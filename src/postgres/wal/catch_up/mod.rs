@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use postgres_protocol::message::backend::Message;
 
 use super::buffer::{HEADER_BYTES, Head};
-use super::connection::Connection;
+use super::connection::{Connection, TextRow};
 use super::error::WalError;
 use super::message_channel::{Incoming, MessageChannel, parse};
 use super::quote::{self, identifier, literal};
@@ -83,6 +83,8 @@ pub struct Backlog {
     pub before: u64,
     /// Bytes that the server may yet write before it gives up the slot, if that is limited.
     pub safe: Option<u64>,
+    /// When the server was started whose slot that is; see [`ServerProcess`](super::connection::ServerProcess).
+    pub server_started_us: i64,
 }
 
 impl Backlog {
@@ -107,23 +109,29 @@ pub struct SlotCopy<T = Wire> {
 }
 
 impl<T: Transport> SlotCopy<T> {
-    /// Copies the slot, which this relay holds, over a connection that is good for SQL.
+    /// Copies the slot, which this relay holds, over a connection that is good for SQL. A proxy may have led it to another
+    /// server than the stream, with a slot of the same name that stands elsewhere.
+    /// Upholds G1.
     pub fn make(mut connection: Connection<T>, backlog: Backlog) -> Result<Self, WalError> {
+        let process = connection.server_process()?;
+        if process.server_started_us != backlog.server_started_us {
+            return Err(CatchUpError::OtherServer.into());
+        }
         connection.set_for_session(&SETTINGS)?;
         let awaited = connection.simple_query(AWAITED_STANDBYS)?;
         if awaited.iter().flatten().flatten().any(|names| !names.is_empty()) {
             return Err(CatchUpError::StandbysAwaited.into());
         }
-        let flushed = connection.simple_query(FLUSHED)?;
-        let flushed = flushed.iter().flatten().flatten().find_map(|text| text.parse().ok());
-        let backlog = backlog.up_to(flushed.unwrap_or(Lsn::ZERO))?;
-        let name = format!("postrider_catch_up_{}", connection.server_process()?.pid);
+        let backlog = backlog.up_to(position(&connection.simple_query(FLUSHED)?))?;
+        let name = format!("postrider_catch_up_{}", process.pid);
         let sql = format!(
-            "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, true)",
+            "SELECT lsn FROM pg_catalog.pg_copy_logical_replication_slot({}, {}, true)",
             literal(&backlog.slot),
             literal(&name)
         );
-        connection.simple_query(&sql).map_err(refused)?;
+        if position(&connection.simple_query(&sql).map_err(refused)?) != backlog.from {
+            return Err(WalError::Protocol("a copy of the slot that begins elsewhere"));
+        }
         Ok(Self { connection, name, backlog })
     }
 
@@ -415,6 +423,11 @@ impl<T: Transport> CatchUp<T> {
     pub fn buffered(&self) -> usize {
         self.rows.buffer.len()
     }
+}
+
+/// The position that an answer consists of.
+fn position(rows: &[TextRow]) -> Lsn {
+    rows.iter().flatten().flatten().find_map(|text| text.parse().ok()).unwrap_or(Lsn::ZERO)
 }
 
 /// Moves the slot to where it is acknowledged already, and its `restart_lsn` after it.

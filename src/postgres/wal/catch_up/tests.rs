@@ -23,6 +23,7 @@ fn backlog(from: u64, until: u64, before: u64) -> Backlog {
         until: Lsn::new(until),
         before,
         safe: None,
+        server_started_us: 7,
     }
 }
 
@@ -245,4 +246,36 @@ fn g1_windows_end_where_the_log_on_disk_does() {
     assert_eq!(until(Some(64 * MIB), 1 << 41), Ok(80 * MIB));
     assert_eq!(until(Some(0), 1 << 41), Err(CatchUpError::Short));
     assert_eq!(until(None, 0), Err(CatchUpError::Short));
+}
+
+/// What a server answers that was started then, and whose copy of the slot begins there.
+fn answers(started_us: &str, copied: &str) -> Vec<u8> {
+    let rows: [&[&str]; 5] = [&["4711", started_us], &[""], &[""], &["1/0"], &[copied]];
+    let answer = |texts: &[&str]| {
+        let mut row = u16::try_from(texts.len()).unwrap().to_be_bytes().to_vec();
+        for text in texts {
+            row.extend(u32::try_from(text.len()).unwrap().to_be_bytes());
+            row.extend(text.as_bytes());
+        }
+        [message(b'D', &row), message(b'C', b"SELECT 1\0"), message(b'Z', b"I")].concat()
+    };
+    rows.map(answer).concat()
+}
+
+/// The stream, which is acknowledged over, and the windows are of one server and begin at one place.
+#[test]
+fn g1_windows_of_another_slot_are_not_read() {
+    let make = |started_us: &str, copied: &str| {
+        let script = Script::new(answers(started_us, copied), 4096);
+        SlotCopy::make(Connection::over(script, 1 << 20), backlog(16 * MIB, 64 * MIB, 0))
+    };
+    let copy = make("7", "0/1000000").unwrap();
+    assert_eq!(
+        (copy.name.as_str(), copy.backlog.until),
+        ("postrider_catch_up_4711", Lsn::new(64 * MIB))
+    );
+    assert_eq!(make("8", "0/1000000").unwrap_err(), CatchUpError::OtherServer.into());
+    for elsewhere in ["0/2000000", "0/FFFFFF", ""] {
+        assert!(matches!(make("7", elsewhere), Err(WalError::Protocol(_))), "{elsewhere}");
+    }
 }
