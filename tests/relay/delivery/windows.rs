@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::backlog::{WINDOWS, grow, make_noise};
 use super::idle::ALL;
+use crate::load::Load;
 use crate::stage::Stage;
 use postrider::sandbox::postgres::{Options, Stop};
 use rdkafka::mocking::MockCluster;
@@ -158,4 +159,39 @@ fn g3_g4_rows_over_the_limit_within_windows_become_dead_letters() {
         let dead = stage.records().into_iter().filter(|one| one.topic.ends_with("dead-letters"));
         assert_eq!(dead.count(), 9);
     }
+}
+
+/// Each dies at another moment: before the first window has come, within one, or between two.
+#[test]
+fn g2_g6_sixteen_kills_within_windows_lose_repeat_and_reorder_nothing() {
+    const KILLS: u64 = 16;
+    /// That is read in windows.
+    const BACKLOG: u64 = 100 << 20;
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "sixteen");
+    let (oracle, tap) = (stage.oracle(), stage.tap());
+    let relay = stage.relay_at(&tap.address()).set("kafka.delivery", "exactly_once");
+    relay.run_once();
+    let load = Load::start(&stage, &[(300, 1), (300, 7)]);
+    let mut within = 0;
+    for kill in 0..KILLS {
+        while stage.log_end() - stage.acknowledged() < BACKLOG {
+            grow(&stage, 1);
+        }
+        let mut running = relay.run();
+        let said = running.wait_for_any(&[WINDOWS, "\"caught up\""]);
+        within += u64::from(said.contains(WINDOWS));
+        // Some have come far by then.
+        let far = if kill % 5 == 4 { 400 } else { 0 };
+        let_pass(Duration::from_millis(far + kill * 83 % 307), "each dies at another moment");
+        running.kill();
+    }
+    load.stop();
+    let running = relay.run();
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    assert_eq!(verdict.delivered, verdict.committed);
+    verdict.assert_exactly_once();
+    assert!(within > KILLS / 2, "{within} of the kills were within windows");
 }
