@@ -156,6 +156,7 @@ impl<T: Transport> SlotCopy<T> {
             sent_us: 0,
             received: Lsn::ZERO,
             is_slow: false,
+            is_pinged: false,
         }
     }
 }
@@ -187,6 +188,8 @@ pub struct CatchUp<T = Wire> {
     bytes_before: u64,
     /// Whether it was said that a window is open for too long.
     is_slow: bool,
+    /// Whether the server was asked if it is there.
+    is_pinged: bool,
 }
 
 impl<T: Transport> CatchUp<T> {
@@ -345,6 +348,9 @@ impl<T: Transport> CatchUp<T> {
             b'H' => self.is_first = true,
             // The end of a copy, of a command; the columns of an answer.
             b'c' | b'C' | b'T' => {}
+            // The answer of a server that was asked for nothing.
+            b'I' if self.is_pinged => {}
+            b'Z' if std::mem::take(&mut self.is_pinged) => {}
             b'D' => self.before = number(self.rows.buffer.body(head))?,
             b'Z' => {
                 self.rows.buffer.consume(head);
@@ -378,10 +384,14 @@ impl<T: Transport> CatchUp<T> {
     }
 
     /// As [`Stream::acknowledge`]. Also sees to it that the slot is ours still, and says once that a window is open for
-    /// too long.
+    /// too long. While no window is asked for, it is where windows come from that answers: the stream is not read.
     /// Upholds G1.
     pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
         self.stream.see_end()?;
+        if ask_reply && self.asked.is_empty() && !self.is_pinged {
+            self.is_pinged = true;
+            self.rows.queue(&query("")?);
+        }
         self.stream.has_received(self.received);
         let told = self.stream.acknowledge(settled, ask_reply)?;
         if !self.is_slow && !self.asked.is_empty() && self.read_since.elapsed() > WINDOW_OPEN_MAX {
@@ -394,12 +404,13 @@ impl<T: Transport> CatchUp<T> {
     /// As [`Stream::finish`]. Then the slot's `restart_lsn` follows what was acknowledged, which the stream, whose
     /// server process has decoded little, did not see to: the next session begins to decode there.
     pub fn finish(self, limit: Duration) -> Result<(), WalError> {
-        let Self { stream, mut rows, backlog, asked, .. } = self;
+        let Self { stream, mut rows, backlog, asked, is_pinged, .. } = self;
         let acknowledged = stream.acknowledged();
         stream.finish(limit)?;
         if asked.is_empty() && acknowledged.bytes_since(backlog.from) >= ADVANCE_BYTES_MIN {
             // If it fails, as where another relay has the slot by now, the next session decodes more than it must.
-            let _ = advance(&mut rows, &backlog.slot, acknowledged);
+            let answers = 1 + usize::from(is_pinged);
+            let _ = advance(&mut rows, &backlog.slot, acknowledged, answers);
         }
         Ok(())
     }
@@ -430,11 +441,13 @@ fn position(rows: &[TextRow]) -> Lsn {
     rows.iter().flatten().flatten().find_map(|text| text.parse().ok()).unwrap_or(Lsn::ZERO)
 }
 
-/// Moves the slot to where it is acknowledged already, and its `restart_lsn` after it.
+/// Moves the slot to where it is acknowledged already, and its `restart_lsn` after it. The last of so many `answers` says
+/// that it is done.
 fn advance<T: Transport>(
     rows: &mut MessageChannel<T>,
     slot: &str,
     acknowledged: Lsn,
+    answers: usize,
 ) -> Result<(), WalError> {
     const DOING: &str = "advancing the slot";
     let deadline = Instant::now().checked_add(ADVANCE_LIMIT);
@@ -444,7 +457,9 @@ fn advance<T: Transport>(
     );
     rows.send(&query(&sql)?, deadline, DOING)?;
     let is_answered = |incoming| matches!(incoming, Incoming::Message(Message::ReadyForQuery(_)));
-    while !is_answered(rows.next(deadline, DOING)?) {}
+    for _ in 0..answers {
+        while !is_answered(rows.next(deadline, DOING)?) {}
+    }
     Ok(())
 }
 

@@ -124,6 +124,28 @@ fn the_server_has_a_window_to_decode_while_another_is_read() {
     assert!(text.contains("'messages', 'true'") && text.contains("'\"p''\"'"), "{text}");
 }
 
+/// Or a server is taken for silent that has nothing left to send, while the brokers are away.
+#[test]
+fn a_server_that_has_sent_all_windows_answers_when_asked() {
+    let answer = [message(b'I', b""), message(b'Z', b"I")].concat();
+    let brought = window(&[(17 * MIB, b"Begin")], 0);
+    let script = Script::answering(vec![brought, answer.clone(), answer], 4096);
+    let mut source = catch_up(script, 1 << 20, backlog(16 * MIB, 32 * MIB, 0));
+    let pings = |source: &CatchUp<Script>| asked(source).matches("Q\0\0\0\u{5}\0").count();
+    let (seen, error) = drain(&mut source);
+    assert_eq!((seen.len(), error), (2, None));
+    for asked_before in 0..2 {
+        assert_eq!(pings(&source), asked_before);
+        source.acknowledge(Lsn::ZERO, false).unwrap();
+        source.acknowledge(Lsn::ZERO, true).unwrap();
+        source.acknowledge(Lsn::ZERO, true).unwrap();
+        let before = source.received_bytes();
+        assert_eq!(drain(&mut source), (Vec::new(), None));
+        assert_eq!(source.received_bytes() - before, 11);
+    }
+    assert_eq!(pings(&source), 2);
+}
+
 /// Upholds G1: the slot is told what is settled, as far as it was received, over the stream that holds it.
 #[test]
 fn g1_what_was_not_received_is_not_acknowledged() {
