@@ -63,6 +63,7 @@ pub(super) const MAX_IN_FLIGHT: OptionSpec = size(
     "kafka.max_in_flight",
     (1 << 20, 1 << 30),
     "\"32MiB\"",
-    "How many bytes may be sent and not yet stored, in addition to a limit of 50,000 \
-         records, or 12,000 where brokers answer within 5 ms. It bounds memory: at the limit, reading from Postgres pauses.",
+    "How many bytes may be sent and not yet stored, in addition to a limit of 50,000 records; \
+         where brokers are near, of 400 records for each millisecond of round trip x \
+         partitions / 5, but 12,000 at least. It bounds memory: at the limit, reading from Postgres pauses.",
 );

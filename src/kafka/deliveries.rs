@@ -78,6 +78,8 @@ pub(super) struct Gathered {
     pub(super) first_writes: FirstWriteGate,
     /// Reports so far.
     pub(super) answered: u64,
+    /// What these weigh.
+    pub(super) answered_bytes: u64,
     /// The record under way that was sent alone.
     pub(super) alone: Option<Alone>,
     /// Rows under way whose traces are kept.
@@ -227,6 +229,7 @@ impl Deliveries {
     fn answered(&self, result: &DeliveryResult<'_>, ticket: Ticket) -> bool {
         let mut gathered = self.gathered();
         gathered.answered += 1;
+        gathered.answered_bytes += weight_of(ticket);
         // What else is reported meanwhile had been answered before.
         let was_alone = gathered.alone.take_if(|alone| alone.ticket == ticket).is_some();
         let (Ok(message) | Err((_, message))) = result;
@@ -385,6 +388,11 @@ fn fault(code: Code, rejection: Rejection) -> BatchFault {
 
 fn batch_refused(topic: String, reason: String) -> SinkError {
     SinkError::BatchRefused { topic, reason, records: Vec::new(), batch_bytes: None }
+}
+
+/// What a record takes of the budget; that of progress has no weight of its own.
+pub(super) fn weight_of(ticket: Ticket) -> u64 {
+    if ticket == PROGRESS_TICKET { 0 } else { ticket.weight() }
 }
 
 /// Identifies the key of a record, for cautious mode. Two keys that collide only wait for each

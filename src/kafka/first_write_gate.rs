@@ -185,6 +185,11 @@ impl FirstWriteGate {
         topic.partitions = vec![FirstWriteState::None; partitions];
     }
 
+    /// Partitions of the topics that are written to, as far as they are counted.
+    pub(super) fn partitions(&self) -> usize {
+        self.topics.iter().map(|topic| topic.partitions.len()).sum()
+    }
+
     /// Whether no first_write is under way, so that no report matters.
     pub(super) fn are_settled(&self) -> bool {
         self.under_way.is_empty()

@@ -16,7 +16,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::admissions::Admissions;
-use super::deliveries::{Alone, Deliveries, key_id};
+use super::deliveries::{Alone, Deliveries, key_id, weight_of};
 use super::delivery_failure::{DeliveryFailure, FailedRecord, judge, words};
 use super::first_write_gate::{Admission, FirstWrite};
 use super::queue_limit::QueueLimit;
@@ -79,8 +79,10 @@ pub struct Producer {
     admissions: Admissions,
     /// Records handed over.
     sent: u64,
+    sent_bytes: u64,
     /// Of these, reported when it was last asked.
     answered: u64,
+    answered_bytes: u64,
     limit: QueueLimit,
     /// The last one was sent alone.
     alone: bool,
@@ -115,7 +117,9 @@ impl Producer {
             spec: spec.clone(),
             admissions: Admissions::default(),
             sent: 0,
+            sent_bytes: 0,
             answered: 0,
+            answered_bytes: 0,
             limit: QueueLimit::new(
                 spec.budget.records.max(1),
                 Duration::from_millis(spec.linger_ms.into()),
@@ -259,6 +263,8 @@ impl Producer {
         // What came now would be stored before what was refused (G2).
         self.is_over
             || self.sent - self.answered >= self.limit.records()
+            // The library's queue counts values alone.
+            || self.sent_bytes - self.answered_bytes >= self.spec.budget.bytes
             || self.alone && context.gathered().alone.is_some()
             || outgoing.alone && context.gathered().answered < self.sent
     }
@@ -271,6 +277,7 @@ impl Producer {
         first_write: Option<FirstWrite>,
     ) {
         self.sent += 1;
+        self.sent_bytes += weight_of(outgoing.ticket);
         self.alone = outgoing.alone;
         let (record, ticket) = (&outgoing.record, outgoing.ticket);
         let is_traced = self.spec.traces.is_on();
@@ -370,9 +377,10 @@ impl Sink for Producer {
         let mut gathered = context.gathered();
         std::mem::swap(confirmations, &mut gathered.confirmations);
         confirmations.append(&mut gathered.confirmations);
-        self.answered = gathered.answered;
+        (self.answered, self.answered_bytes) = (gathered.answered, gathered.answered_bytes);
+        self.limit.answered(now, self.answered, || gathered.first_writes.partitions());
         drop(gathered);
-        self.limit.answered(now, self.answered);
+        self.limit.disturbed(self.disturbances());
         self.check()
     }
 

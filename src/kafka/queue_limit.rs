@@ -1,22 +1,27 @@
 //! How many records may wait in the client's queue: as many as the distance of the brokers is good for.
 //!
-//! Input: when records are sent and answered, by count. Output: the limit. No clock. Invariant: the limit is between
-//! [`NEAR`] and what the budget allows, or what the budget allows if that is less.
+//! Input: when records are sent and answered, by count; the partitions that are written to. Output: the limit. No clock.
+//! Invariant: the limit is between [`NEAR`] and what the budget allows, or what the budget allows if that is less.
 //!
 //! Records in the queue are most of a relay's memory: some 800 bytes for a row of 300. Where a broker is slow, however many
-//! may wait do, and what waits arrives no sooner. What more of them are good for is distance: a broker has at most five
-//! requests under way, each with one partition's batch, and batches are larger if more records wait. Measured with a broker
-//! on the same two cores, 1,000 rows per transaction: with 10,000 records in 33 to 37 MiB, with 50,000 in 54 to 66 MiB, and 0.79 to 0.92
-//! times as fast at least once, 0.94 to 1.2 times exactly once.
+//! may wait do, and what waits arrives no sooner. More of them are good for distance: a broker has five requests under way, each
+//! with one partition's batch, so that each partition has its turn once in round trip x partitions / 5, and what it sends then has to
+//! wait in the queue. Partitions are taken to be on one broker, since more records than needed cost memory alone. Measured with a
+//! broker on the same two cores, 15 partitions, 1,000 rows per transaction: with 10,000 records in 33 to 37 MiB, with 50,000 in 54 to
+//! 66 MiB, and 0.79 to 0.92 times as fast at least once, 0.94 to 1.2 times exactly once.
 
 use std::time::Duration;
 
 use postrider_core::time::Instant;
 
-/// Enough for brokers that answer within [`NEAR_FOR`].
+/// Enough where each partition has its turn within 30 ms.
 const NEAR: u64 = 12_000;
-/// Twice as long needs twice as many.
-const NEAR_FOR: Duration = Duration::from_millis(5);
+/// Beyond: what the fastest relay sends in a millisecond.
+const RECORDS_PER_MS: u64 = NEAR / 30;
+/// Requests under way to a broker, which `max.in.flight` allows.
+const REQUESTS: u64 = 5;
+/// A batch that is full does not wait for others, so that no more than so much of a time is taken for that wait.
+const PART_OF_TIME: u32 = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -24,9 +29,11 @@ pub(super) struct QueueLimit {
     most: u64,
     /// How long a record waits for others before it is sent.
     linger: Duration,
-    /// The shortest time in which a record was answered, without that wait.
+    /// The shortest time in which a record was answered, without that wait, since connections were last made.
     distance: Option<Duration>,
     probe: Option<Probe>,
+    records: u64,
+    disturbances: u64,
 }
 
 /// A record whose answer is waited for.
@@ -39,15 +46,15 @@ struct Probe {
 
 impl QueueLimit {
     /// Of a producer whose budget is this many records.
-    pub(super) const fn new(most: u64, linger: Duration) -> Self {
-        Self { most, linger, distance: None, probe: None }
+    pub(super) fn new(most: u64, linger: Duration) -> Self {
+        let records = NEAR.min(most);
+        Self { most, linger, distance: None, probe: None, records, disturbances: 0 }
     }
 
     /// Records that may be sent and not answered.
-    pub(super) fn records(&self) -> u64 {
-        let distance = self.distance.unwrap_or_default().as_micros();
-        let needed = u128::from(NEAR) * distance / NEAR_FOR.as_micros();
-        u64::try_from(needed).unwrap_or(u64::MAX).max(NEAR).min(self.most)
+    #[inline]
+    pub(super) const fn records(&self) -> u64 {
+        self.records
     }
 
     /// A record was sent, as the last of so many.
@@ -58,12 +65,32 @@ impl QueueLimit {
         }
     }
 
-    /// So many records have been answered.
+    /// So many records have been answered. `partitions` tells how many partitions are written to.
     #[inline]
-    pub(super) fn answered(&mut self, now: Instant, answered: u64) {
+    pub(super) fn answered(
+        &mut self,
+        now: Instant,
+        answered: u64,
+        partitions: impl FnOnce() -> usize,
+    ) {
         if let Some(probe) = self.probe.take_if(|probe| answered >= probe.sent) {
-            let took = (now - probe.at).saturating_sub(self.linger);
-            self.distance = Some(self.distance.map_or(took, |shortest| shortest.min(took)));
+            let took = now - probe.at;
+            let took = took.saturating_sub(self.linger).max(took / PART_OF_TIME);
+            let distance = self.distance.map_or(took, |shortest| shortest.min(took));
+            self.distance = Some(distance);
+            let turns = (partitions() as u64).div_ceil(REQUESTS).max(1);
+            let cycle_ms = u64::try_from(distance.as_micros()).unwrap_or(u64::MAX) / 1_000;
+            let needed = cycle_ms.saturating_mul(turns).saturating_mul(RECORDS_PER_MS);
+            self.records = needed.max(NEAR).min(self.most);
+        }
+    }
+
+    /// So many connections have ended, or requests timed out. Another broker may answer from now on.
+    #[inline]
+    pub(super) fn disturbed(&mut self, disturbances: u64) {
+        if disturbances != self.disturbances {
+            self.disturbances = disturbances;
+            self.distance = None;
         }
     }
 }
@@ -73,38 +100,68 @@ mod tests {
     use super::*;
 
     const LINGER: Duration = Duration::from_millis(20);
+    const MOST: u64 = 50_000;
 
-    fn after(answers: &[Duration]) -> u64 {
-        let mut limit = QueueLimit::new(50_000, LINGER);
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Answers one record after the other, each after so long.
+    fn answer(limit: &mut QueueLimit, partitions: usize, answers: &[Duration]) -> u64 {
         let (mut now, mut sent) = (Instant::START, 0);
         for answer in answers {
             sent += 1;
             limit.sent(now, sent);
             // Others behind it do not count.
             limit.sent(now + *answer / 2, sent + 1);
-            limit.answered(now + *answer / 2, sent - 1);
+            limit.answered(now + *answer / 2, sent - 1, || partitions);
             now += *answer;
             sent += 1;
-            limit.answered(now, sent);
+            limit.answered(now, sent, || partitions);
         }
         limit.records()
     }
 
+    fn after(partitions: usize, answers: &[Duration]) -> u64 {
+        answer(&mut QueueLimit::new(MOST, LINGER), partitions, answers)
+    }
+
     #[test]
     fn g3_near_brokers_need_few_and_far_ones_what_the_budget_allows() {
-        let ms = |ms| LINGER + Duration::from_millis(ms);
-        assert_eq!(after(&[]), NEAR);
-        assert_eq!(after(&[ms(0)]), NEAR);
-        assert_eq!(after(&[ms(5)]), NEAR);
-        assert_eq!(after(&[ms(10)]), 2 * NEAR);
-        assert_eq!(after(&[ms(25)]), 50_000);
+        assert_eq!(after(15, &[]), NEAR);
+        assert_eq!(after(15, &[LINGER + ms(6)]), NEAR);
+        assert_eq!(after(15, &[LINGER + ms(20)]), 2 * NEAR);
+        assert_eq!(after(15, &[LINGER + ms(100)]), MOST);
+    }
+
+    #[test]
+    fn many_partitions_have_their_turn_seldom() {
+        assert_eq!(after(50, &[LINGER + ms(6)]), 2 * NEAR);
+        assert_eq!(after(500, &[LINGER + ms(6)]), MOST);
     }
 
     #[test]
     fn what_waited_behind_others_is_no_distance() {
-        let ms = |ms| LINGER + Duration::from_millis(ms);
-        assert_eq!(after(&[ms(10), ms(700), ms(12)]), 2 * NEAR);
-        assert_eq!(after(&[ms(700), ms(4)]), NEAR);
+        assert_eq!(after(15, &[LINGER + ms(20), ms(700), LINGER + ms(24)]), 2 * NEAR);
+        assert_eq!(after(15, &[ms(700), LINGER + ms(4)]), NEAR);
+    }
+
+    #[test]
+    fn a_full_batch_that_did_not_wait_does_not_make_a_far_broker_near() {
+        assert_eq!(after(15, &[LINGER]), NEAR, "a quarter of 20 ms for each of three turns");
+        assert_eq!(after(15, &[ms(100)]), MOST);
+        assert_eq!(QueueLimit::new(MOST, ms(100)).records(), NEAR);
+        assert_eq!(answer(&mut QueueLimit::new(MOST, ms(100)), 15, &[ms(100)]), 30_000);
+    }
+
+    #[test]
+    fn another_broker_is_measured_anew() {
+        let mut limit = QueueLimit::new(MOST, LINGER);
+        assert_eq!(answer(&mut limit, 15, &[LINGER + ms(4)]), NEAR);
+        limit.disturbed(1);
+        assert_eq!(answer(&mut limit, 15, &[LINGER + ms(100)]), MOST);
+        limit.disturbed(1);
+        assert_eq!(answer(&mut limit, 15, &[LINGER + ms(4)]), NEAR);
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Where records are confirmed with their Kafka transaction only: what is stored takes eight bytes until then, so that
+    /// Where records are confirmed with their Kafka transaction only: what is stored takes some 40 bytes until then, so that
     /// the sink's queue bounds memory, and three times as much may wait for its commit. Fewer commits wait for less.
     #[must_use]
     pub const fn in_transactions(self) -> Self {

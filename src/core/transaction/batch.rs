@@ -31,6 +31,8 @@ const ENDS_BEHIND: u32 = 10;
 const FEW_RECORDS_PER_MS: u64 = 10;
 /// The same in bytes.
 const FEW_BYTES_PER_MS: u64 = 10 << 10;
+/// Half of what a session reads while a transaction ends: with more, it may be that no more came because no more was read.
+const FEW_BYTES: u64 = 1 << 20;
 /// A transaction of Postgres this many times as large is split.
 const SPLIT_AT: u64 = 3;
 /// One that takes longer to arrive is split too: while it is open, it holds back whoever reads
@@ -79,7 +81,7 @@ impl Batch {
     fn is_few(self, time: Duration) -> bool {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.records < ms.saturating_mul(FEW_RECORDS_PER_MS)
-            && self.bytes < ms.saturating_mul(FEW_BYTES_PER_MS)
+            && self.bytes < ms.saturating_mul(FEW_BYTES_PER_MS).min(FEW_BYTES)
     }
 
     /// Whether the transaction, open for so long, ends at the place that was reached, where the last
@@ -152,8 +154,10 @@ mod tests {
         let slow = Duration::from_millis(80);
         let at_1_000_a_second = Batch { records: 90, bytes: 90 * 400 };
         assert!(at_1_000_a_second.ends(LIMITS, AGE, slow, behind));
-        let large_ones = Batch { records: 90, bytes: 2 << 20 };
+        let large_ones = Batch { records: 90, bytes: 1 << 20 };
         assert!(!large_ones.ends(LIMITS, AGE, slow, behind));
+        let a_full_buffer = Batch { records: 5_000, bytes: 2 << 20 };
+        assert!(!a_full_buffer.ends(LIMITS, AGE, Duration::from_secs(5), behind));
     }
 
     #[test]
@@ -162,7 +166,7 @@ mod tests {
         let slow = Duration::from_millis(60);
         let ends = |open_for, last_end| MANY.ends(LIMITS, open_for, last_end, behind);
         assert!(!ends(slow * 9, slow) && ends(slow * 10, slow));
-        assert!(ends(SPLIT_AFTER, Duration::from_secs(9)));
+        assert!(!ends(slow, Duration::from_secs(9)) && ends(SPLIT_AFTER, Duration::from_secs(9)));
         assert!(SMALL.ends(LIMITS, AGE, slow, between()), "rows that just came do not wait");
     }
 

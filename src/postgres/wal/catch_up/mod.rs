@@ -130,7 +130,7 @@ impl<T: Transport> SlotCopy<T> {
             literal(&name)
         );
         if position(&connection.simple_query(&sql).map_err(refused)?) != backlog.from {
-            return Err(WalError::Protocol("a copy of the slot that begins elsewhere"));
+            return Err(CatchUpError::OtherServer.into());
         }
         Ok(Self { connection, name, backlog })
     }
