@@ -2,7 +2,7 @@
 //
 // Reads a slot of the table outbox, writes each row to the topic of its event type behind a prefix, and acknowledges once a
 // second what the brokers have confirmed. Settings come from the environment: DSN (with replication=database), SLOT, BROKERS,
-// PREFIX. At least once, acks=all, idempotent, as kgo does unless told otherwise.
+// PREFIX, and LINGER_MS, how long the producer may wait for more records. At least once, acks=all, idempotent, as kgo does unless told otherwise.
 package main
 
 import (
@@ -18,11 +18,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// How often Postgres is told, and how long the producer may wait for more records.
-const (
-	statusInterval = time.Second
-	linger         = 5 * time.Millisecond
-)
+// How often Postgres is told.
+const statusInterval = time.Second
 
 // Where the columns of the outbox are in its relation.
 type columns struct{ id, key, topic, payload int }
@@ -48,6 +45,8 @@ type relay struct {
 func main() {
 	ctx := context.Background()
 	connection, err := pgconn.Connect(ctx, os.Getenv("DSN"))
+	check(err)
+	linger, err := time.ParseDuration(os.Getenv("LINGER_MS") + "ms")
 	check(err)
 	producer, err := kgo.NewClient(
 		kgo.SeedBrokers(strings.Split(os.Getenv("BROKERS"), ",")...),

@@ -54,14 +54,15 @@ fn children_cpu(line: &str) -> Option<Duration> {
 /// that is read in windows, the session that copies them out. Both say so in their command line; a private
 /// cluster has at most one that works at a time.
 pub fn walsender_cpu(postmaster: u32) -> Option<Duration> {
+    wal_readers(postmaster).into_iter().filter_map(|pid| Some(stat(pid)?.cpu)).max()
+}
+
+/// The processes among the children of `postmaster` that read WAL for a client now; see [`walsender_cpu`].
+pub fn wal_readers(postmaster: u32) -> Vec<u32> {
     let children = format!("/proc/{postmaster}/task/{postmaster}/children");
-    let children = fs::read_to_string(children).ok()?;
-    children
-        .split_ascii_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .filter(|pid| reads_wal(*pid))
-        .filter_map(|pid| Some(stat(pid)?.cpu))
-        .max()
+    let children = fs::read_to_string(children).unwrap_or_default();
+    let pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.filter(|pid| reads_wal(*pid)).collect()
 }
 
 fn reads_wal(pid: u32) -> bool {

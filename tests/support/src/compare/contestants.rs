@@ -31,6 +31,8 @@ pub(super) enum Contestant {
     Ceiling(Transport),
     AtLeastOnce(Transport),
     ExactlyOnce(Transport),
+    /// At least once, without windows: a backlog is streamed as live rows are.
+    Streamed,
     /// The relay as a polling publisher.
     Poll,
     DebeziumDefault,
@@ -48,6 +50,7 @@ impl Contestant {
             Self::AtLeastOnce(Transport::Unix) => "postrider_at_least_once_unix",
             Self::ExactlyOnce(Transport::Tcp) => "postrider_exactly_once_tcp",
             Self::ExactlyOnce(Transport::Unix) => "postrider_exactly_once_unix",
+            Self::Streamed => "postrider_streamed_tcp",
             Self::Poll => "postrider_poll",
             Self::DebeziumDefault => "debezium_default",
             Self::DebeziumTuned => "debezium_tuned",
@@ -109,12 +112,16 @@ pub(super) enum Process {
 }
 
 impl Stage {
+    /// What is done once, before the first start.
+    pub(super) fn prepare(&self, contestant: Contestant, task: &Task) {
+        if matches!(contestant, Contestant::ExactlyOnce(_)) {
+            self.adopt(contestant, task);
+        }
+    }
+
     pub(super) fn start(&self, contestant: Contestant, task: &Task) -> Process {
         if contestant.is_debezium() {
             return Process::Worker(Box::new(debezium::start(self, contestant, task)));
-        }
-        if matches!(contestant, Contestant::ExactlyOnce(_)) {
-            self.adopt(contestant, task);
         }
         let mut command = match contestant {
             Contestant::Ceiling(_) => self.receive(contestant, task),
@@ -149,7 +156,8 @@ impl Stage {
             .env("DSN", format!("{}?replication=database", self.cluster.url()))
             .env("BROKERS", self.kafka.bootstrap())
             .env("SLOT", &task.slot)
-            .env("PREFIX", &task.prefix);
+            .env("PREFIX", &task.prefix)
+            .env("LINGER_MS", if task.end.is_some() { "5" } else { "0" });
         command
     }
 
@@ -182,6 +190,9 @@ impl Stage {
         ];
         if matches!(contestant, Contestant::ExactlyOnce(_)) {
             settings.push("kafka.delivery=exactly_once".to_owned());
+        }
+        if contestant == Contestant::Streamed {
+            settings.push("source.catch_up=false".to_owned());
         }
         if contestant == Contestant::Poll {
             settings.push("source.mode=poll".to_owned());

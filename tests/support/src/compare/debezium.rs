@@ -68,7 +68,7 @@ fn connector(contestant: Contestant, further: &[(&str, &str)]) -> Map<String, Va
 pub(super) fn start(stage: &Stage, contestant: Contestant, task: &Task) -> Connect {
     let address = stage.cluster.address();
     let (port, topic) = (address.port.to_string(), format!("{}${{routedByValue}}", task.prefix));
-    let configuration = connector(
+    let mut configuration = connector(
         contestant,
         &[
             ("database.port", &port),
@@ -79,6 +79,10 @@ pub(super) fn start(stage: &Stage, contestant: Contestant, task: &Task) -> Conne
             ("transforms.outbox.route.topic.replacement", &topic),
         ],
     );
+    // Live rows are not to wait for company; those of a backlog are.
+    if is_tuned(contestant) && task.end.is_none() {
+        configuration.insert("producer.override.linger.ms".to_owned(), "0".into());
+    }
     let posted = serde_json::json!({ "name": "outbox", "config": configuration }).to_string();
     let bootstrap = stage.kafka.bootstrap();
     let worker = Worker {

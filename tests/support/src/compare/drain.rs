@@ -42,6 +42,7 @@ impl Backlog<'_> {
     /// Lets a contestant deliver all of it.
     pub(super) fn drain(&self, contestant: Contestant) -> Result<Figures, String> {
         let task = self.task(contestant);
+        self.stage.prepare(contestant, &task);
         let began_ms = now_ms();
         let mut process = self.stage.start(contestant, &task);
         let sampler = Sampler::start(self.stage.processes(&process));
@@ -58,6 +59,7 @@ impl Backlog<'_> {
             let (first_ms, last_ms) = account.span_ms();
             let mut figures = self.figures(&seen, contestant, (first_ms, last_ms));
             figures.set("first_record_s", seconds(first_ms - began_ms));
+            figures.set("whole_s", seconds(last_ms - began_ms));
             if let Some(rate) = account.steady_rows_per_s() {
                 figures.set("steady_rows_per_s", rate);
             }
@@ -70,6 +72,7 @@ impl Backlog<'_> {
     /// Kills it with half of the rows delivered, and starts it again at once.
     pub(super) fn kill(&self, contestant: Contestant) -> Result<Figures, String> {
         let task = self.task(contestant);
+        self.stage.prepare(contestant, &task);
         let mut process = self.stage.start(contestant, &task);
         let (half, consumer) = (self.rows.shape.rows / 2, self.asking());
         let reached = within(LIMIT, || (self.stored(&consumer, &task) >= half).then_some(()));
@@ -171,7 +174,8 @@ impl Backlog<'_> {
         figures.set("rows_per_s", count(rows) / seconds(span.1 - span.0).max(1e-3));
         figures.set("cpu_us_per_row", per_row(cpu.relay, rows));
         figures.set("cpu_us_per_row_with_start", per_row(whole.relay, rows));
-        let server = if contestant == Contestant::Poll { cpu.server } else { cpu.walsender };
+        // What is decoded before the first record counts.
+        let server = if contestant == Contestant::Poll { whole.server } else { whole.walsender };
         figures.set("server_cpu_us_per_row", per_row(server, rows));
         if contestant.has_topics() {
             figures.set("broker_cpu_us_per_row", per_row(cpu.broker, rows));

@@ -128,6 +128,7 @@ pub(super) fn measure(
     let names = topics(&task.prefix, load.topics);
     stage.make_topics(&names);
     let consumer = follow(&stage.kafka.bootstrap(), &names);
+    stage.prepare(contestant, &task);
     let mut process = stage.start(contestant, &task);
     let measured = await_ready(sql, &load, table, (&consumer, &mut process)).and_then(|()| {
         let idle_rss = proc::rss_bytes(process.id()).unwrap_or_default();

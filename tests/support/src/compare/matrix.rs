@@ -55,13 +55,14 @@ const LIVE: [Contestant; 6] = [
     TUNED,
 ];
 /// The one that polls comes last: what it marks is in the log of all.
-const ALL: [Contestant; 10] = [
+const ALL: [Contestant; 11] = [
     Contestant::Ceiling(Transport::Tcp),
     Contestant::Ceiling(Transport::Unix),
     AT_LEAST_ONCE,
     Contestant::AtLeastOnce(Transport::Unix),
     EXACTLY_ONCE,
     Contestant::ExactlyOnce(Transport::Unix),
+    Contestant::Streamed,
     Contestant::Go,
     Contestant::DebeziumDefault,
     TUNED,

@@ -80,6 +80,7 @@ const fn colour(contestant: Contestant) -> &'static str {
     match contestant {
         Contestant::Ceiling(_) => "#9aa5b1",
         Contestant::AtLeastOnce(_) => "#2f855a",
+        Contestant::Streamed => "#68a67d",
         Contestant::ExactlyOnce(_) => "#2b6cb0",
         Contestant::Poll => "#6b46c1",
         Contestant::DebeziumDefault => "#dd9a7c",

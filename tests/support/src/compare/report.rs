@@ -27,14 +27,21 @@ const ABSENT: [(&str, &str); 4] = [
 
 /// What a reader must know of the figures.
 const METHOD: &str = "\
-All contestants deliver the same rows from the same PostgreSQL to the same Kafka, one after the other, forwards and backwards \
-in turn; acks=all and an idempotent producer on all sides; records in topics of three partitions on one broker. \
-Rows are written once, behind a slot that is copied for each drain; fsync is off for all. Notes in payloads are pieces of \
+All contestants deliver the same rows from the same PostgreSQL to the same Kafka, one after the other, and where there are several runs \
+forwards and backwards in turn; acks=all and an idempotent producer on all sides; records in topics of three partitions on one broker. \
+Rows are written once, behind a slot that is copied for each drain; fsync and autovacuum are off for all. While a backlog is written, a \
+checkpoint follows every 20,000 rows or 20 MB of payload: PostgreSQL notes every 15 s which transactions are open, and at checkpoints, so that the \
+log is as if 1,300 rows or 1.3 MB a second had been written. Postrider reads a backlog in windows of the log, which begin at such notes; \
+`postrider_streamed_tcp` streams it, as the others do. Notes in payloads are pieces of \
 one text of 16 kB, so that batches compress as events do. The clock runs from the first stored record to the last, by \
-the broker's own time, and so does CPU time; a start shows in `first_record_s` and `cpu_us_per_row_with_start` only. `steady_rows_per_s` is the rate of the second half of the \
+the broker's own time, and so does CPU time; a start shows in `first_record_s`, `whole_s` (from the start of the process to the last record) and \
+`cpu_us_per_row_with_start` only. `steady_rows_per_s` is the rate of the second half of the \
 records, when Java has compiled what it runs often. \
-`go_pglogrepl_franz` is a relay as one writes it by hand (benches/compare/main.go). `pg_recvlogical` throws away what it reads: its clock is that of its process. The server's CPU time is that of the \
-walsender; of all of PostgreSQL where rows are polled. `recovery_s` is the longest time in which no record was stored after kill -9, `finished_s` the time from then to the last \
+`go_pglogrepl_franz` is a simple relay as one writes it by hand, which waits for all of its records once a second (benches/compare/main.go). \
+`pg_recvlogical` throws away what it reads: its clock is that of its process. Debezium and the relay in Go have a linger of 5 ms for a backlog, and none \
+where latency is measured. Debezium runs at least once; exactly once, which Kafka Connect offers in distributed mode, was not run. `server_cpu_us_per_row` is that of \
+all processes that read the log for the contestant, from its start to its end; of all of PostgreSQL where rows are polled. `recovery_s` is the longest time in which no \
+record was stored after kill -9, `finished_s` the time from then to the last \
 record. \
 Each run is verified: every row, in the order of its key, each key and value byte for byte; repeats only after a kill, and \
 never exactly once. Shown are medians, in brackets least and greatest, and the median of the ratios to the tuned Debezium in the \

@@ -3,6 +3,7 @@
 //! Input: process ids. Output: [`Samples`], read at any moment of the run. Invariant: each has the server's clock beside
 //! it, so that the time before the first record and after the last can be left out.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,7 +35,7 @@ struct Sample {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cpu {
     pub(super) relay: Duration,
-    /// Of the walsender of its slot.
+    /// Of all processes that have read its log: the walsender, and the session that reads windows of a backlog.
     pub(super) walsender: Duration,
     /// Of all of Postgres.
     pub(super) server: Duration,
@@ -46,6 +47,8 @@ pub(super) struct Cpu {
 pub(super) struct Samples {
     all: Vec<Sample>,
     pub(super) peak_rss_bytes: u64,
+    /// CPU time of each process that was seen reading the log. Between two windows it shows as idle.
+    readers: BTreeMap<u32, Duration>,
 }
 
 /// A thread that looks.
@@ -94,13 +97,24 @@ impl Samples {
         // What has ended is as it was seen last.
         let cpu = Cpu {
             relay: of(relay).unwrap_or(before.relay),
-            walsender: proc::walsender_cpu(postmaster).unwrap_or(before.walsender),
+            walsender: self.wal_readers(postmaster),
             server: proc::server_cpu(postmaster).unwrap_or(before.server),
             broker: of(broker).unwrap_or(before.broker),
         };
         self.all.push(Sample { at_ms: now_ms(), cpu });
         let peak = proc::peak_rss_bytes(relay).unwrap_or_default();
         self.peak_rss_bytes = self.peak_rss_bytes.max(peak);
+    }
+
+    fn wal_readers(&mut self, postmaster: u32) -> Duration {
+        for pid in proc::wal_readers(postmaster) {
+            self.readers.entry(pid).or_default();
+        }
+        for (pid, cpu) in &mut self.readers {
+            // One that has ended is as it was seen last.
+            *cpu = proc::stat(*pid).map_or(*cpu, |stat| stat.cpu.max(*cpu));
+        }
+        self.readers.values().sum()
     }
 
     /// CPU time from one moment to another.
@@ -142,7 +156,7 @@ mod tests {
             cpu: Cpu { relay: Duration::from_millis(ms), ..Cpu::default() },
         };
         let all = vec![at(0, 0), at(20, 10), at(40, 30), at(60, 45), at(80, 90)];
-        let samples = Samples { all, peak_rss_bytes: 0 };
+        let samples = Samples { all, ..Samples::default() };
         assert_eq!(samples.between((25, 55)).relay, Duration::from_millis(35));
         assert_eq!(samples.between((25, 500)).relay, Duration::from_millis(80));
         assert_eq!(samples.whole().relay, Duration::from_millis(90));
