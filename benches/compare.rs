@@ -1,9 +1,9 @@
 //! Postrider beside Debezium, a polling publisher and `pg_recvlogical`: `make compare`.
 //!
 //! `-- figures` runs all, `QUICK=1` fewer rows and runs, `WORKLOADS="one_row bulk"` some workloads; what that means is in
-//! `tests/support/src/compare`. Prints one line of JSON, writes `target/compare/report.md` and `report.svg`, and fails
-//! where any contestant delivered something else than it should have. A plain `cargo bench` runs nothing of it, since
-//! it takes half an hour.
+//! `tests/support/src/compare`. Prints one line of JSON, writes `target/compare/report.md` and `report.svg`, with
+//! `UPDATE_DOCS=1` also `docs/benchmarks.md` and the table of the README, and fails where any contestant delivered something
+//! else than it should have. A plain `cargo bench` runs nothing of it, since it takes half an hour.
 
 #![expect(
     clippy::print_stdout,
@@ -47,6 +47,9 @@ fn main() -> ExitCode {
     println!("{}", comparison.json());
     eprintln!("report: {}", folder.join("report.md").display());
     let failures = comparison.failures();
+    if failures.is_empty() && variable("UPDATE_DOCS") == "1" {
+        comparison.publish(support::root());
+    }
     for failure in &failures {
         eprintln!("FAILED: {failure}");
     }

@@ -89,6 +89,17 @@ fn the_page_on_scaling_shows_what_its_model_computes() {
 }
 
 #[test]
+fn the_readme_shows_the_table_of_the_benchmarks() {
+    let table = |path: &str| {
+        let page = std::fs::read_to_string(root().join(path)).expect("a page");
+        let (_, rest) = page.split_once("<!-- compare -->\n").expect("the table's place");
+        rest.split_once("<!-- end -->").expect("the table's end").0.to_owned()
+    };
+    let [readme, benchmarks] = ["README.md", "docs/benchmarks.md"].map(table);
+    assert!(readme == benchmarks, "they differ: UPDATE_DOCS=1 make compare writes both");
+}
+
+#[test]
 fn the_guarantees_name_tests_that_exist() {
     let document = texts().into_iter().find(|text| text.path == "docs/guarantees.md");
     report(&tree::guarantees(&document.expect("docs/guarantees.md"), &sources()));
