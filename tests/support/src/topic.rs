@@ -149,6 +149,9 @@ pub fn delete(bootstrap: &str, topic: &str) {
 
 /// Deletes topics at once, and waits until they are gone.
 pub fn delete_all(bootstrap: &str, topics: &[String]) {
+    if topics.is_empty() {
+        return;
+    }
     let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let doomed: Vec<&str> = topics.iter().map(String::as_str).collect();
