@@ -129,7 +129,8 @@ fn a_deed_that_was_killed_at_any_time_is_completed_by_the_next() {
 fn a_slot_that_would_leave_rows_behind_is_left_to_a_person() {
     let Some(kafka) = kafka::strict() else { return };
     let (stage, relay) = bare(kafka);
-    Fixed::of(&relay, &["--execute"]);
+    let fixed = Fixed::of(&relay, &["--execute"]);
+    assert_eq!(slots(&stage), "1", "{:#}", fixed.report);
     stage.insert("A", 3);
     Fixed::of(&relay, &["--execute"]);
     let drop_slot = format!("SELECT pg_drop_replication_slot('{}')", stage.slot());
