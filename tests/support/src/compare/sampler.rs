@@ -47,8 +47,9 @@ pub(super) struct Cpu {
 pub(super) struct Samples {
     all: Vec<Sample>,
     pub(super) peak_rss_bytes: u64,
-    /// CPU time of each process that was seen reading the log. Between two windows it shows as idle.
-    readers: BTreeMap<u32, Duration>,
+    /// CPU time of each process that was seen reading the log, when it was first seen and when last. Between two windows it
+    /// shows as idle.
+    readers: BTreeMap<u32, (Duration, Duration)>,
 }
 
 /// A thread that looks.
@@ -107,14 +108,17 @@ impl Samples {
     }
 
     fn wal_readers(&mut self, postmaster: u32) -> Duration {
+        let of = |pid| proc::stat(pid).map(|stat| stat.cpu);
         for pid in proc::wal_readers(postmaster) {
-            self.readers.entry(pid).or_default();
+            // What it did before is not of this run.
+            let now = of(pid).unwrap_or_default();
+            self.readers.entry(pid).or_insert((now, now));
         }
-        for (pid, cpu) in &mut self.readers {
+        for (pid, (_, last)) in &mut self.readers {
             // One that has ended is as it was seen last.
-            *cpu = proc::stat(*pid).map_or(*cpu, |stat| stat.cpu.max(*cpu));
+            *last = of(*pid).map_or(*last, |now| now.max(*last));
         }
-        self.readers.values().sum()
+        self.readers.values().map(|(first, last)| *last - *first).sum()
     }
 
     /// CPU time from one moment to another.
