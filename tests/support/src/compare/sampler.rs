@@ -118,7 +118,7 @@ impl Samples {
             // One that has ended is as it was seen last.
             *last = of(*pid).map_or(*last, |now| now.max(*last));
         }
-        self.readers.values().map(|(first, last)| *last - *first).sum()
+        self.readers.values().map(|(first, last)| last.saturating_sub(*first)).sum()
     }
 
     /// CPU time from one moment to another.
