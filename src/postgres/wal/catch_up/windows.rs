@@ -14,10 +14,15 @@ use postrider_core::lsn::Lsn;
 /// The shortest window. Measured on PostgreSQL 15 with 1,000 rows per transaction: 4 MiB cost the server 2.9 us for each
 /// row, 8 MiB 2.5 us, 16 MiB 2.2 us, 64 MiB 2.2 us.
 pub(super) const WINDOW_BYTES_MIN: u64 = 16 << 20;
+/// The first one, which rows wait for: the server sends nothing of a window that it has not decoded to its end. With one
+/// row per transaction the first row came after 55 ms where it had 16 MiB.
+const FIRST_BYTES: u64 = 2 << 20;
 /// The longest one. All that it brings is in the server's memory or temporary files at a time.
 pub(super) const WINDOW_BYTES_MAX: u64 = 256 << 20;
-/// What a window should bring at most: fits the server's `work_mem` that [`super`] sets.
-const BROUGHT_BYTES: u64 = 24 << 20;
+/// What a window should not bring: less fits the server's `work_mem` that [`super`] sets.
+const MANY_BYTES: u64 = 24 << 20;
+/// What it should bring at least.
+const FEW_BYTES: u64 = 6 << 20;
 /// As much log may be decoded in vain for each window.
 pub const DECODED_BEFORE_BYTES_MAX: u64 = WINDOW_BYTES_MAX / 2;
 
@@ -28,14 +33,21 @@ pub(super) struct Windows {
     next: Lsn,
     until: Lsn,
     length: u64,
+    /// The length of the first one, until it is asked for.
+    first: Option<u64>,
+    /// Whether the first one is over, of which the length of others does not follow.
+    is_first_over: bool,
     is_far: bool,
 }
 
 impl Windows {
     /// The backlog; `before` is how much log the server decodes in vain for the first window. Bytes.
     pub(super) fn new(from: Lsn, until: Lsn, before: u64) -> Self {
-        let mut windows = Self { next: from, until, length: WINDOW_BYTES_MIN, is_far: false };
-        windows.adapt(WINDOW_BYTES_MIN, before);
+        let first = Some((before * 2).clamp(FIRST_BYTES, WINDOW_BYTES_MAX));
+        let length = WINDOW_BYTES_MIN;
+        let mut windows =
+            Self { next: from, until, length, first, is_first_over: false, is_far: false };
+        windows.adapt(length, before);
         windows
     }
 
@@ -44,15 +56,20 @@ impl Windows {
         if self.is_far || self.next >= self.until {
             return None;
         }
-        let end = Lsn::new(self.next.get().saturating_add(self.length)).min(self.until);
+        let length = self.first.take().unwrap_or(self.length);
+        let end = Lsn::new(self.next.get().saturating_add(length)).min(self.until);
         self.next = end;
         Some(end)
     }
 
     /// Takes note of a window that is over: bytes that it brought, and how much log is decoded in vain for the next one.
     pub(super) fn learn(&mut self, brought: u64, before: u64) {
-        let fitting = if brought > BROUGHT_BYTES { self.length / 2 } else { self.length };
-        let fitting = if brought < BROUGHT_BYTES / 4 { self.length * 2 } else { fitting };
+        let fitting = match (self.is_first_over, brought) {
+            (true, ..FEW_BYTES) => self.length * 2,
+            (true, MANY_BYTES..) => self.length / 2,
+            _ => self.length,
+        };
+        self.is_first_over = true;
         self.adapt(fitting, before);
     }
 
@@ -80,8 +97,9 @@ mod tests {
     #[test]
     fn windows_follow_each_other_to_the_end_of_the_backlog() {
         let mut windows = Windows::new(FROM, mib(40), 0);
-        assert_eq!([windows.next(), windows.next()], [Some(mib(16)), Some(mib(32))]);
-        assert_eq!([windows.next(), windows.next()], [Some(mib(40)), None]);
+        assert_eq!([windows.next(), windows.next()], [Some(mib(2)), Some(mib(18))]);
+        assert_eq!([windows.next(), windows.next()], [Some(mib(34)), Some(mib(40))]);
+        assert_eq!(windows.next(), None);
         assert!(!windows.is_far());
     }
 
@@ -95,14 +113,14 @@ mod tests {
         }
         let lengths: Vec<u64> =
             ends.windows(2).map(|pair| pair[1].bytes_since(pair[0]) >> 20).collect();
-        assert_eq!(lengths, [16, 32, 64, 128, 256, 256, 256, 128]);
+        assert_eq!(lengths, [2, 16, 32, 64, 128, 256, 256, 128]);
     }
 
     #[test]
     fn what_is_decoded_in_vain_is_at_most_half_a_window() {
         let mut windows = Windows::new(FROM, mib(1 << 20), 40 << 20);
         assert_eq!(windows.next(), Some(mib(80)));
-        windows.learn(BROUGHT_BYTES, 100 << 20);
+        windows.learn(MANY_BYTES - 1, 100 << 20);
         assert_eq!(windows.next(), Some(mib(280)));
         windows.learn(0, DECODED_BEFORE_BYTES_MAX + 1);
         assert!(windows.is_far() && windows.next().is_none(), "a transaction is open for long");
