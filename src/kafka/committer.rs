@@ -1,7 +1,7 @@
-//! Commits Kafka transactions on a thread of its own, so that the thread that reads from Postgres does not
-//! wait for the brokers.
+//! Sends the last records of Kafka transactions without a wait for others, and commits them, on a thread of its own, so
+//! that the thread that reads from Postgres does not wait for the brokers.
 //!
-//! Input: requests to commit a producer's open transaction. Output: one result for each. Invariant: a
+//! Input: requests to flush and to commit a producer's open transaction. Output: one result for each commit. Invariant: a
 //! request returns at once; a result that is not `Ok` says nothing about the transaction's outcome. The
 //! thread ends when the `Committer` is dropped and the last request is done.
 
@@ -17,11 +17,19 @@ use super::deliveries::Deliveries;
 /// A commit takes a few milliseconds. After this long the brokers are gone, or the next answer
 /// would be one to a request of long ago.
 const END_LIMIT: Duration = Duration::from_secs(10);
+/// Longer than records wait for company. What is not sent by then waits for the brokers, and a client that is given up
+/// does not stay for it.
+const FLUSH_LIMIT: Duration = Duration::from_millis(100);
+
+enum Order {
+    Flush,
+    Commit,
+}
 
 /// The thread that waits.
 #[derive(Debug)]
 pub(super) struct Committer {
-    orders: Sender<()>,
+    orders: Sender<Order>,
     outcomes: Receiver<KafkaResult<()>>,
 }
 
@@ -34,9 +42,15 @@ impl Committer {
         let span = tracing::Span::current();
         thread.spawn(move || {
             let _of_stream = span.entered();
-            while ordered.recv().is_ok() {
-                // Nothing is left to flush, so that this sends one request and waits for it.
-                let outcome = client.commit_transaction(END_LIMIT);
+            for order in ordered {
+                let outcome = match order {
+                    Order::Flush => {
+                        postrider_librdkafka::flush(client.client(), FLUSH_LIMIT);
+                        continue;
+                    }
+                    // Nothing is left to flush, so that this sends one request and waits for it.
+                    Order::Commit => client.commit_transaction(END_LIMIT),
+                };
                 if done.send(outcome).is_err() {
                     return;
                 }
@@ -45,9 +59,14 @@ impl Committer {
         Ok(Self { orders, outcomes })
     }
 
+    /// Everything of the open transaction was sent: none of it waits for more.
+    pub(super) fn flush(&self) -> KafkaResult<()> {
+        self.orders.send(Order::Flush).map_err(|_| KafkaError::Canceled)
+    }
+
     /// Begins to commit the open transaction, all of whose records were reported stored.
     pub(super) fn commit(&self) -> KafkaResult<()> {
-        self.orders.send(()).map_err(|_| KafkaError::Canceled)
+        self.orders.send(Order::Commit).map_err(|_| KafkaError::Canceled)
     }
 
     /// What became of the last order, once that is known.

@@ -42,6 +42,8 @@ struct TransactionClient {
     topic: String,
     /// What is delivered before the stream begins, if that is so.
     backfill: Option<BackfillProgress>,
+    /// Records wait for company.
+    lingers: bool,
     /// The time as it was last told.
     now: Instant,
 }
@@ -60,19 +62,27 @@ impl ExactlyOnce {
             .map_err(|error| SinkError::NotReady(error.to_string()))?;
         let kept = found.as_ref().map_or_else(Mark::default, |progress| progress.mark);
         let (lineage, backfill) = (lineage.clone(), None);
-        let client = TransactionClient { producer, committer, lineage, topic, backfill, now };
+        let lingers = spec.linger_ms > 0;
+        let client =
+            TransactionClient { producer, committer, lineage, topic, backfill, lingers, now };
         let limits = BatchLimits::new(spec.transaction_age, spec.cautious);
         let linger = Duration::from_millis(spec.linger_ms.into());
         let machine = Transactional::new(client, limits, linger, kept, now);
         Ok(Self { machine, found })
     }
 
-    /// Everything of the open transaction was sent since then, its progress record included.
-    fn pass_if_closed(&self, before: TransactionState) {
+    /// If everything of the open transaction was sent since then, its progress record included, none of it waits for more.
+    fn flush_if_closed(&self, before: TransactionState) -> Result<(), SinkError> {
         let is_closed = |state| matches!(state, TransactionState::Settling { .. });
-        if is_closed(self.machine.state()) && !is_closed(before) {
-            failpoint::pass("progress_sent");
+        if !is_closed(self.machine.state()) || is_closed(before) {
+            return Ok(());
         }
+        failpoint::pass("progress_sent");
+        let client = self.machine.client();
+        if !client.lingers {
+            return Ok(());
+        }
+        client.committer.flush().map_err(|error| client.broken(&error))
     }
 }
 
@@ -91,9 +101,8 @@ impl Sink for ExactlyOnce {
     ) -> Result<(), SinkError> {
         self.machine.client_mut().now = now;
         let before = self.machine.state();
-        let polled = self.machine.poll(now, confirmations);
-        self.pass_if_closed(before);
-        polled
+        self.machine.poll(now, confirmations)?;
+        self.flush_if_closed(before)
     }
 
     fn begin_at(&mut self, mark: Mark) {
@@ -106,9 +115,8 @@ impl Sink for ExactlyOnce {
 
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), SinkError> {
         let before = self.machine.state();
-        let result = self.machine.reached(now, reached);
-        self.pass_if_closed(before);
-        result
+        self.machine.reached(now, reached)?;
+        self.flush_if_closed(before)
     }
 
     fn takes_records(&self) -> bool {

@@ -1,5 +1,6 @@
-//! Gives a Kafka client its OAUTHBEARER token, which rdkafka 0.39 does only while the client is polled, and asks the
-//! brokers what a client may do with topics, which rdkafka 0.39 has no call for.
+//! Gives a Kafka client its OAUTHBEARER token, which rdkafka 0.39 does only while the client is polled, asks the
+//! brokers what a client may do with topics, which rdkafka 0.39 has no call for, and sends what waits for company at once,
+//! which rdkafka 0.39 does only where it takes the delivery reports meanwhile.
 //!
 //! Input: a client, and a token or names of topics. Output: librdkafka's refusal, if it refuses, or what is allowed.
 //! Invariant: this crate has the only `unsafe` of the project.
@@ -9,10 +10,11 @@
 
 mod rights;
 
-use std::ffi::CString;
+use std::ffi::{CString, c_int};
 use std::ptr;
+use std::time::Duration;
 
-use rdkafka::bindings::rd_kafka_oauthbearer_set_token;
+use rdkafka::bindings::{rd_kafka_flush, rd_kafka_oauthbearer_set_token};
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::types::RDKafkaRespErr;
 
@@ -59,4 +61,14 @@ pub fn set_token<C: ClientContext>(
     }
     let written = reason.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<_>>();
     Err(String::from_utf8_lossy(&written).into_owned())
+}
+
+/// Sends what a producer has in its queue without the wait for company (`linger.ms`), and returns when the last of it was
+/// reported, or after `limit`. Another thread takes the reports meanwhile: the producer is one of rdkafka's, which have
+/// them as events, and those this call leaves alone (`rd_kafka_flush` in rdkafka.h).
+pub fn flush<C: ClientContext>(producer: &Client<C>, limit: Duration) {
+    let limit_ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
+    #[expect(unsafe_code, reason = "rdkafka's own takes delivery reports meanwhile")]
+    // SAFETY: the client lives as long as the borrow of it, and librdkafka's functions may be called from any thread.
+    let _ = unsafe { rd_kafka_flush(producer.native_ptr(), limit_ms) };
 }

@@ -84,6 +84,11 @@ impl Batch {
             && self.bytes < ms.saturating_mul(FEW_BYTES_PER_MS).min(FEW_BYTES)
     }
 
+    /// Whether so much came in this time that the next transaction will have as much.
+    pub(super) fn is_many(self, time: Duration) -> bool {
+        !self.is_few(time.max(AGE_BEHIND))
+    }
+
     /// Whether the transaction, open for so long, ends at the place that was reached, where the last
     /// one took so long to end.
     pub(super) fn ends(

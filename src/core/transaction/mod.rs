@@ -31,6 +31,8 @@
 
 mod backoff;
 mod batch;
+#[cfg(test)]
+mod tests;
 mod timings;
 
 use std::time::Duration;
@@ -113,6 +115,8 @@ pub struct Transactional<C> {
     ends_since: Instant,
     /// How long the last one took to end.
     last_end: Duration,
+    /// Whether it had many records for the time that it was open.
+    was_many: bool,
     backoff: CommitBackoff,
     /// When it was begun, until its first record is reported.
     begun: Option<Instant>,
@@ -171,6 +175,7 @@ impl<C: TransactionApi> Transactional<C> {
             kept_at: None,
             ends_since: now,
             last_end: Duration::ZERO,
+            was_many: false,
             backoff: CommitBackoff::new(linger),
             begun: None,
             timings: Timings::new(now),
@@ -200,7 +205,9 @@ impl<C: TransactionApi> Transactional<C> {
     fn begin(&mut self, now: Instant) -> Result<(), C::Error> {
         self.client.begin()?;
         (self.batch, self.sent, self.stored) = (Batch::default(), 0, 0);
-        self.begun = self.kept_at.is_some_and(|at| now - at < FOLLOWS).then_some(now);
+        let follows = self.kept_at.is_some_and(|at| now - at < FOLLOWS);
+        // In a full queue a record takes longer than markers do.
+        self.begun = (follows && !self.was_many).then_some(now);
         // What has come during the pause has waited as long.
         let pause = if self.begun.is_some() { self.backoff.pause() } else { Duration::ZERO };
         self.enter(TransactionState::Open { since: now.before(pause) }, now);
@@ -227,6 +234,9 @@ impl<C: TransactionApi> Transactional<C> {
         let mark = Mark { part, ..mark };
         if !matches!(self.state, TransactionState::Closing { .. }) {
             self.ends_since = now;
+        }
+        if let TransactionState::Open { since } = self.state {
+            self.was_many = self.batch.is_many(now - since);
         }
         match self.client.send_progress(mark) {
             Ok(()) => {
@@ -312,7 +322,9 @@ impl<C: TransactionApi> Transactional<C> {
             return Err(self.client.ambiguous());
         }
         self.alone = false;
-        self.enter(TransactionState::Pausing { until: now + self.backoff.pause() }, now);
+        // Of many, the next ones fill the client's queue while their transaction is put off.
+        let pause = if self.was_many { Duration::ZERO } else { self.backoff.pause() };
+        self.enter(TransactionState::Pausing { until: now + pause }, now);
         self.timings.ended(self.batch.records);
         (self.kept, self.kept_at) = (mark, Some(now));
         self.last_end = now - self.ends_since;

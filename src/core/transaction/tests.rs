@@ -1,0 +1,113 @@
+//! The pause between two transactions.
+
+use super::*;
+use crate::route::Headers;
+
+/// Brokers that store at once what they are let.
+#[derive(Debug, Default)]
+struct Brokers {
+    sent: Vec<Ticket>,
+    is_slow: bool,
+    is_committed: bool,
+}
+
+impl TransactionApi for Brokers {
+    type Error = ();
+
+    fn begin(&mut self) -> Result<(), ()> {
+        Ok(())
+    }
+
+    fn admits(&mut self, _record: &Record<'_>) -> Result<(), SendError<()>> {
+        Ok(())
+    }
+
+    fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<(), SendError<()>> {
+        self.sent.push(outgoing.ticket);
+        Ok(())
+    }
+
+    fn send_progress(&mut self, _mark: Mark) -> Result<(), SendError<()>> {
+        self.sent.push(PROGRESS_TICKET);
+        Ok(())
+    }
+
+    fn poll(&mut self, reports: &mut Vec<Confirmation>) -> Result<(), ()> {
+        if !self.is_slow {
+            let stored = |ticket| Confirmation { ticket, outcome: Outcome::Stored };
+            reports.extend(self.sent.drain(..).map(stored));
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), ()> {
+        self.is_committed = true;
+        Ok(())
+    }
+
+    fn outcome(&mut self) -> Option<Result<(), ()>> {
+        std::mem::take(&mut self.is_committed).then_some(Ok(()))
+    }
+
+    fn disturbances(&self) -> u64 {
+        0
+    }
+
+    fn progress_refused(&self, _rejection: Rejection) {}
+
+    fn ambiguous(&self) {}
+}
+
+/// A transaction of so many records, the first of which is stored after `first_stored`; how long the next one then waits.
+fn pause_after(
+    sink: &mut Transactional<Brokers>,
+    now: &mut Instant,
+    records: u64,
+    first_stored: Duration,
+) -> Duration {
+    let record = Record {
+        topic: "t",
+        partition: None,
+        key: None,
+        value: None,
+        headers: Headers::default(),
+        timestamp_ms: 0,
+    };
+    let outgoing = Outgoing::new(record, Ticket::from_opaque(7));
+    sink.client_mut().is_slow = true;
+    for _ in 0..records {
+        sink.send(*now, &outgoing).unwrap();
+    }
+    let mut confirmations = Vec::new();
+    *now = *now + first_stored;
+    sink.client_mut().is_slow = false;
+    sink.poll(*now, &mut confirmations).unwrap();
+    let mark = Mark::at(Lsn::new(sink.kept().map_or(0, Lsn::get) + 1));
+    let reached = Reached { mark, settled: Lsn::ZERO, behind: false, pressed: false, ending: true };
+    sink.reached(*now, reached).unwrap();
+    while !matches!(sink.state(), TransactionState::Pausing { .. }) {
+        sink.poll(*now, &mut confirmations).unwrap();
+    }
+    let TransactionState::Pausing { until } = sink.state() else { unreachable!("it pauses") };
+    let pause = until - *now;
+    *now = until;
+    sink.poll(*now, &mut confirmations).unwrap();
+    pause
+}
+
+#[test]
+fn a_transaction_follows_one_of_many_records_at_once() {
+    let mut now = Instant::START;
+    let limits = BatchLimits::new(Duration::from_millis(10), false);
+    let mut sink =
+        Transactional::new(Brokers::default(), limits, Duration::ZERO, Mark::default(), now);
+    let (quick, put_off) = (Duration::from_millis(1), Duration::from_millis(25));
+    assert!(pause_after(&mut sink, &mut now, 1, quick).is_zero());
+    let learned = pause_after(&mut sink, &mut now, 1, put_off);
+    assert!(!learned.is_zero());
+    for _ in 0..5 {
+        assert!(pause_after(&mut sink, &mut now, 2_000, put_off).is_zero());
+    }
+    let after = pause_after(&mut sink, &mut now, 1, quick);
+    assert_eq!(after, learned * 2, "in a full queue nothing is learned but by the first");
+}
