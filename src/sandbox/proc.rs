@@ -70,6 +70,11 @@ fn reads_wal(pid: u32) -> bool {
     [&b"walsender"[..], b" COPY"].iter().any(|name| line.windows(name.len()).any(|at| at == *name))
 }
 
+/// Resident memory in bytes that is of no file (`RssAnon`) now: what the kernel cannot drop.
+pub fn private_bytes(pid: u32) -> Option<u64> {
+    status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "RssAnon:")
+}
+
 /// Resident memory in bytes now.
 pub fn rss_bytes(pid: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
@@ -112,6 +117,7 @@ mod tests {
         let pid = std::process::id();
         assert!(!stat(pid).unwrap().is_zombie);
         assert!(peak_rss_bytes(pid).unwrap() > 100_000);
+        assert!(private_bytes(pid).unwrap() < rss_bytes(pid).unwrap());
         assert_eq!(stat(u32::MAX), None);
     }
 }

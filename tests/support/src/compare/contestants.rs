@@ -39,6 +39,8 @@ pub(super) enum Contestant {
     DebeziumTuned,
     /// A relay as one writes it by hand in Go: `benches/compare/main.go`.
     Go,
+    /// Nobody: who commits a row sends it to Kafka itself after that. What the servers and the machine take by themselves.
+    Writer,
 }
 
 impl Contestant {
@@ -55,11 +57,17 @@ impl Contestant {
             Self::DebeziumDefault => "debezium_default",
             Self::DebeziumTuned => "debezium_tuned",
             Self::Go => "go_pglogrepl_franz",
+            Self::Writer => "writer_alone",
         }
     }
 
     pub(super) const fn is_debezium(self) -> bool {
         matches!(self, Self::DebeziumDefault | Self::DebeziumTuned)
+    }
+
+    /// Whether it reads the log from a slot.
+    pub(super) const fn has_slot(self) -> bool {
+        !matches!(self, Self::Poll | Self::Writer)
     }
 
     /// Whether it ends by itself when all is delivered.
@@ -107,8 +115,14 @@ pub(super) struct Task {
 /// A contestant at work.
 #[derive(Debug)]
 pub(super) enum Process {
-    Program { child: Child, command: Box<Command>, log: File },
+    Program {
+        child: Child,
+        command: Box<Command>,
+        log: File,
+    },
     Worker(Box<Connect>),
+    /// The process that commits rows: this one.
+    Own,
 }
 
 impl Stage {
@@ -122,6 +136,9 @@ impl Stage {
     pub(super) fn start(&self, contestant: Contestant, task: &Task) -> Process {
         if contestant.is_debezium() {
             return Process::Worker(Box::new(debezium::start(self, contestant, task)));
+        }
+        if contestant == Contestant::Writer {
+            return Process::Own;
         }
         let mut command = match contestant {
             Contestant::Ceiling(_) => self.receive(contestant, task),
@@ -258,6 +275,7 @@ impl Process {
         match self {
             Self::Program { child, .. } => child.id(),
             Self::Worker(connect) => connect.id(),
+            Self::Own => std::process::id(),
         }
     }
 
@@ -269,6 +287,7 @@ impl Process {
                 (!status.success()).then(|| format!("{status}: {}", words(log)))
             }
             Self::Worker(connect) => connect.failure(),
+            Self::Own => None,
         }
     }
 
@@ -290,6 +309,7 @@ impl Process {
                 *child = spawn(command).unwrap();
             }
             Self::Worker(connect) => connect.kill_and_start(),
+            Self::Own => unreachable!("it runs where nothing is killed"),
         }
     }
 }

@@ -181,12 +181,13 @@ impl Backlog<'_> {
             figures.set("broker_cpu_us_per_row", per_row(cpu.broker, rows));
         }
         figures.set("peak_rss_mib", to_mib(samples.peak_rss_bytes));
+        figures.set("peak_private_mib", to_mib(samples.peak_private_bytes));
         figures
     }
 
     /// Takes slot and topics away.
     fn clear(&self, contestant: Contestant, task: &Task) {
-        if contestant != Contestant::Poll {
+        if contestant.has_slot() {
             drop_slot(self.sql, &task.slot);
         }
         self.stage.delete_topics(&task.prefix);

@@ -25,6 +25,10 @@ impl Figures {
     pub(super) fn set(&mut self, name: &'static str, value: f64) {
         self.0.insert(name, value);
     }
+
+    pub(super) fn leave_out(&mut self, names: &[&str]) {
+        self.0.retain(|name, _| !names.contains(name));
+    }
 }
 
 impl std::fmt::Display for Figures {

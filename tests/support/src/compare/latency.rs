@@ -10,16 +10,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postrider_sandbox::proc;
-use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, Message as _};
 use serde::Deserialize;
 
 use super::contestants::{Contestant, Process, Stage, Task};
 use super::drain::{count, drop_slot};
 use super::figures::{Figures, per_row, quantile, to_mib};
 use super::rows::{POLLED, topics};
-use super::sampler::{Sampler, now_us};
+use super::sampler::{Sampler, Samples, now_us};
 use crate::sql::Sql;
 use crate::wait::{let_pass, wait_for};
 use crate::{topic, unique};
@@ -36,6 +37,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const PROBE: Duration = Duration::from_millis(100);
 /// How long it idles before its memory is looked at.
 const IDLE: Duration = Duration::from_secs(2);
+/// What is not told of a process that commits and reads rows, too.
+const OF_A_RELAY: [&str; 4] =
+    ["cpu_us_per_row", "peak_rss_mib", "peak_private_mib", "idle_rss_mib"];
 /// The number of rows that ask whether the contestant is ready.
 const PROBE_ROW: i64 = -1;
 
@@ -64,13 +68,16 @@ impl Load {
         rows
     }
 
+    fn rows(&self) -> usize {
+        usize::try_from(self.per_writer() * WRITERS).unwrap()
+    }
+
     fn period(&self) -> Duration {
         Duration::from_secs(WRITERS.into()) / self.rate
     }
 
     /// Commits one row after the other at this writer's share of the rate; one that is late catches up.
-    fn write(&self, url: &str, table: &str, writer: u32) {
-        let sql = Sql::connect(url);
+    fn write(&self, session: &Session<'_>, writer: u32) {
         let begin = Instant::now() + self.period() * writer / WRITERS;
         for turn in 0..self.per_writer() {
             let due = begin + self.period() * turn;
@@ -79,7 +86,7 @@ impl Load {
                 let_pass(ahead, "rows come at a fixed rate");
             }
             let key = writer * KEYS + turn % KEYS;
-            sql.run(&self.insert(table, i64::from(turn * WRITERS + writer), key));
+            session.commit(&self.insert(session.table, i64::from(turn * WRITERS + writer), key));
         }
     }
 
@@ -91,6 +98,43 @@ impl Load {
              'note', repeat('x', {bytes}), 'us', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)",
             key as usize % topics,
         )
+    }
+}
+
+/// Who sends rows after their commit, and what its topics begin with.
+struct Sender {
+    producer: ThreadedProducer<DefaultProducerContext>,
+    prefix: String,
+}
+
+impl Sender {
+    /// With the settings of the relays.
+    fn connect(bootstrap: &str, prefix: &str) -> Self {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", bootstrap).set("enable.idempotence", "true");
+        config.set("acks", "all").set("linger.ms", "0").set("compression.type", "lz4");
+        Self { producer: config.create().unwrap(), prefix: prefix.to_owned() }
+    }
+}
+
+/// A session that commits rows, into a table.
+struct Session<'a> {
+    sql: Sql,
+    table: &'a str,
+    sender: Option<&'a Sender>,
+}
+
+impl Session<'_> {
+    fn commit(&self, insert: &str) {
+        let Some(Sender { producer, prefix }) = self.sender else { return self.sql.run(insert) };
+        let returning = format!("{insert} RETURNING event_type, aggregate_id, payload");
+        for row in self.sql.rows(&returning) {
+            let [Some(event), Some(key), Some(payload)] = &row[..] else {
+                panic!("no value is null: {row:?}")
+            };
+            let topic = format!("{prefix}{event}");
+            producer.send(BaseRecord::to(&topic).key(key).payload(payload)).unwrap();
+        }
     }
 }
 
@@ -120,7 +164,7 @@ pub(super) fn measure(
     let task = Task { prefix: format!("{slot}."), slot, end: None };
     let table = if contestant == Contestant::Poll { POLLED } else { "outbox" };
     sql.run(&format!("TRUNCATE {table}"));
-    if contestant != Contestant::Poll {
+    if contestant.has_slot() {
         let make =
             format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", task.slot);
         sql.run(&make);
@@ -130,14 +174,23 @@ pub(super) fn measure(
     let consumer = follow(&stage.kafka.bootstrap(), &names);
     stage.prepare(contestant, &task);
     let mut process = stage.start(contestant, &task);
-    let measured = await_ready(sql, &load, table, (&consumer, &mut process)).and_then(|()| {
+    let sender = (contestant == Contestant::Writer)
+        .then(|| Sender::connect(&stage.kafka.bootstrap(), &task.prefix));
+    let url = stage.cluster.unix_url();
+    let session = || Session { sql: Sql::connect(&url), table, sender: sender.as_ref() };
+    let measured = await_ready(&session(), &load, (&consumer, &mut process)).and_then(|()| {
         let idle_rss = proc::rss_bytes(process.id()).unwrap_or_default();
-        let mut figures = run(stage, &load, table, (&consumer, &process))?;
+        let sampler = Sampler::start(stage.processes(&process));
+        let arrivals = deliver(&load, &session, &consumer);
+        let mut figures = figures(&load, &arrivals, &sampler.finish())?;
         figures.set("idle_rss_mib", to_mib(idle_rss));
+        if sender.is_some() {
+            figures.leave_out(&OF_A_RELAY);
+        }
         Ok(figures)
     });
     drop(process);
-    if contestant != Contestant::Poll {
+    if contestant.has_slot() {
         drop_slot(sql, &task.slot);
     }
     stage.delete_topics(&task.prefix);
@@ -161,14 +214,13 @@ fn follow(bootstrap: &str, names: &[String]) -> BaseConsumer {
 
 /// Writes a row again and again until one arrives, and lets the contestant idle for a while.
 fn await_ready(
-    sql: &Sql,
+    session: &Session<'_>,
     load: &Load,
-    table: &str,
     (consumer, process): (&BaseConsumer, &mut Process),
 ) -> Result<(), String> {
     let began = Instant::now();
     loop {
-        sql.run(&load.insert(table, PROBE_ROW, 0));
+        session.commit(&load.insert(session.table, PROBE_ROW, 0));
         if consumer.poll(PROBE).is_some_and(|record| record.is_ok()) {
             break;
         }
@@ -183,23 +235,18 @@ fn await_ready(
     Ok(())
 }
 
-fn run(
-    stage: &Stage,
+/// Commits all rows, and reads what comes.
+fn deliver<'a>(
     load: &Load,
-    table: &str,
-    (consumer, process): (&BaseConsumer, &Process),
-) -> Result<Figures, String> {
-    let written = usize::try_from(load.per_writer() * WRITERS).unwrap();
-    let sampler = Sampler::start(stage.processes(process));
-    let url = stage.cluster.unix_url();
+    session: &(impl Fn() -> Session<'a> + Sync),
+    consumer: &BaseConsumer,
+) -> Vec<Arrival> {
+    let written = load.rows();
     let is_over = AtomicBool::new(false);
-    let arrivals = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let reader = scope.spawn(|| read(consumer, written, &is_over));
         let writers: Vec<_> = (0..WRITERS)
-            .map(|writer| {
-                let url = &url;
-                scope.spawn(move || load.write(url, table, writer))
-            })
+            .map(|writer| scope.spawn(move || load.write(&session(), writer)))
             .collect();
         for writer in writers {
             writer.join().unwrap();
@@ -210,9 +257,11 @@ fn run(
         });
         is_over.store(true, Ordering::Relaxed);
         reader.join().unwrap()
-    });
-    let seen = sampler.finish();
-    check(&arrivals, written)?;
+    })
+}
+
+fn figures(load: &Load, arrivals: &[Arrival], seen: &Samples) -> Result<Figures, String> {
+    check(arrivals, load.rows())?;
     let mut committed: Vec<i64> = arrivals.iter().map(|arrival| arrival.committed_us).collect();
     committed.sort_unstable();
     let begin_us = committed[0] + i64::try_from(load.warm_up.as_micros()).unwrap();
@@ -236,6 +285,7 @@ fn run(
     figures.set("cpu_us_per_row", per_row(cpu.relay, counted.len()));
     figures.set("broker_cpu_us_per_row", per_row(cpu.broker, counted.len()));
     figures.set("peak_rss_mib", to_mib(seen.peak_rss_bytes));
+    figures.set("peak_private_mib", to_mib(seen.peak_private_bytes));
     Ok(figures)
 }
 

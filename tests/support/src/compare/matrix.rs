@@ -44,9 +44,11 @@ const TUNED: Contestant = Contestant::DebeziumTuned;
 
 const PAIR: [Contestant; 2] = [AT_LEAST_ONCE, TUNED];
 const MAIN: [Contestant; 3] = [AT_LEAST_ONCE, EXACTLY_ONCE, TUNED];
+const LIVE_MAIN: [Contestant; 4] = [Contestant::Writer, AT_LEAST_ONCE, EXACTLY_ONCE, TUNED];
 const WITH_CEILING: [Contestant; 4] =
     [Contestant::Ceiling(Transport::Tcp), AT_LEAST_ONCE, EXACTLY_ONCE, TUNED];
-const LIVE: [Contestant; 6] = [
+const LIVE: [Contestant; 7] = [
+    Contestant::Writer,
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     Contestant::Poll,
@@ -90,7 +92,7 @@ pub(super) fn plans(scale: Scale) -> Vec<Plan> {
     match scale {
         Scale::Smoke => vec![
             plan("one_row", Drain(usual(2_000, 1)), &PAIR, 1),
-            plan("latency_200", Latency(load(200, 1, 2)), &PAIR, 1),
+            plan("latency_200", Latency(load(200, 1, 2)), &LIVE_MAIN, 1),
             plan("kill", Kill(usual(20_000, 1)), &MAIN[..2], 1),
         ],
         Scale::Quick => vec![
@@ -109,8 +111,8 @@ pub(super) fn plans(scale: Scale) -> Vec<Plan> {
             plan("payload_16000", Drain(bulk(20_000, 16_000)), &MAIN, 2),
             plan("topics_50", Drain(Shape { topics: 50, ..bulk(200_000, 300) }), &MAIN, 2),
             plan("latency_1000", Latency(load(1_000, 5, 20)), &LIVE, 2),
-            plan("latency_5000", Latency(load(5_000, 5, 15)), &MAIN, 1),
-            plan("latency_50", Latency(Load { topics: 50, ..load(1_000, 5, 15) }), &MAIN, 1),
+            plan("latency_5000", Latency(load(5_000, 5, 15)), &LIVE_MAIN, 1),
+            plan("latency_50", Latency(Load { topics: 50, ..load(1_000, 5, 15) }), &LIVE_MAIN, 1),
             plan("kill", Kill(usual(200_000, 1)), &MAIN, 2),
         ],
     }

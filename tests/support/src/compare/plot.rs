@@ -86,5 +86,6 @@ const fn colour(contestant: Contestant) -> &'static str {
         Contestant::DebeziumDefault => "#dd9a7c",
         Contestant::DebeziumTuned => "#c05621",
         Contestant::Go => "#0086a3",
+        Contestant::Writer => "#8d99a6",
     }
 }

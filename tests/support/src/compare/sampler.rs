@@ -47,6 +47,8 @@ pub(super) struct Cpu {
 pub(super) struct Samples {
     all: Vec<Sample>,
     pub(super) peak_rss_bytes: u64,
+    /// Without the pages of files, which others map too and the kernel can drop: what a container needs.
+    pub(super) peak_private_bytes: u64,
     /// CPU time of each process that was seen reading the log, when it was first seen and when last. Between two windows it
     /// shows as idle.
     readers: BTreeMap<u32, (Duration, Duration)>,
@@ -105,6 +107,8 @@ impl Samples {
         self.all.push(Sample { at_ms: now_ms(), cpu });
         let peak = proc::peak_rss_bytes(relay).unwrap_or_default();
         self.peak_rss_bytes = self.peak_rss_bytes.max(peak);
+        let private = proc::private_bytes(relay).unwrap_or_default();
+        self.peak_private_bytes = self.peak_private_bytes.max(private);
     }
 
     fn wal_readers(&mut self, postmaster: u32) -> Duration {

@@ -25,16 +25,18 @@ const fn line(
     Line { what, workload, figure, unit }
 }
 
-const LINES: [Line; 13] = [
+const LINES: [Line; 15] = [
     line("backlog, 1 row a transaction", "one_row", "rows_per_s", "rows/s"),
     line("the second half of it", "one_row", "steady_rows_per_s", "rows/s"),
     line("its CPU time for a row", "one_row", "cpu_us_per_row", "us"),
     line("its peak of memory", "one_row", "peak_rss_mib", "MiB"),
+    line("of which in no file", "one_row", "peak_private_mib", "MiB"),
     line("start to the first record", "one_row", "first_record_s", "s"),
     line("backlog, 1,000 rows a transaction", "bulk", "rows_per_s", "rows/s"),
     line("the second half of it", "bulk", "steady_rows_per_s", "rows/s"),
     line("its CPU time for a row", "bulk", "cpu_us_per_row", "us"),
     line("its peak of memory", "bulk", "peak_rss_mib", "MiB"),
+    line("of which in no file", "bulk", "peak_private_mib", "MiB"),
     line("commit to receipt at 1,000 rows/s, p50", "latency_1000", "p50_ms", "ms"),
     line("the same, p99", "latency_1000", "p99_ms", "ms"),
     line("no record after kill -9 for", "kill", "recovery_s", "s"),
