@@ -79,7 +79,7 @@ fn pause_after(
         sink.send(*now, &outgoing).unwrap();
     }
     let mut confirmations = Vec::new();
-    *now = *now + first_stored;
+    *now += first_stored;
     sink.client_mut().is_slow = false;
     sink.poll(*now, &mut confirmations).unwrap();
     let mark = Mark::at(Lsn::new(sink.kept().map_or(0, Lsn::get) + 1));
