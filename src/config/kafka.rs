@@ -64,6 +64,6 @@ pub(super) const MAX_IN_FLIGHT: OptionSpec = size(
     (1 << 20, 1 << 30),
     "\"32MiB\"",
     "How many bytes may be sent and not yet stored, in addition to a limit of 50,000 records; \
-         where brokers are near, of 400 records for each millisecond of round trip x \
-         partitions / 5, but 12,000 at least. It bounds memory: at the limit, reading from Postgres pauses.",
+         where brokers are near, of 350 records for each millisecond of round trip x \
+         partitions / 5, but 7,000 at least. It bounds memory: at the limit, reading from Postgres pauses.",
 );

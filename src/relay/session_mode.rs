@@ -9,8 +9,9 @@ use postrider_core::supervisor::{ModeKind, SessionMode};
 use postrider_kafka::KafkaSpec;
 
 /// How long a batch may wait for company while a backlog is worked off. The client library's cost
-/// goes with the number of requests; beyond this little is gained (decision 0009).
-pub(super) const BACKLOG_LINGER_MS: u32 = 20;
+/// goes with the number of requests; with more than this, records wait that could have made room for others
+/// (decision 0009).
+pub(super) const BACKLOG_LINGER_MS: u32 = 5;
 
 /// Bytes that a session may have under way after one whose records were late. Within `transaction.timeout.ms`,
 /// a minute, brokers must take 17 kB of this a second; of the usual 32 MiB it is half a MiB.
