@@ -97,7 +97,7 @@ impl CatchUpChoice {
             && params.encoding == StreamEncoding::Utf8
             && before <= DECODED_BEFORE_BYTES_MAX
             && from.get() >= self.streams_until.load(Ordering::Relaxed)
-            // Or a server process that ends for a window, of a row that memory is short for, does so for ever.
+            // Or what ends a session, whatever it is, does so for ever.
             && from.get() != self.failed_from.load(Ordering::Relaxed);
         is_fit.then(|| Backlog {
             slot: source.slot.clone(),
@@ -123,6 +123,11 @@ impl CatchUpChoice {
             (Err(RelayError::Wal(error @ WalError::CatchUp(_))), Some((until, _))) => {
                 self.stream_rest(&error, until);
                 Ok(End::ModeOver)
+            }
+            (Err(error @ RelayError::Wal(_)), Some((until, _))) if windows.is_some() => {
+                // Another session would ask for the window that it may have been once more, from a little further on.
+                self.streams_until.store(until.get(), Ordering::Relaxed);
+                Err(error)
             }
             (ended, _) => {
                 if let (Err(_), Some(from)) = (&ended, windows) {
