@@ -49,7 +49,7 @@ pub(super) const LINGER: OptionSpec = duration(
     "kafka.linger",
     (0, 1_000),
     "\"0s\"",
-    "How long a batch may wait for more records before it is sent. At least 20ms while a \
+    "How long a batch may wait for more records before it is sent. At least 5ms while a \
          backlog of more than 64 MiB of WAL is being delivered.",
 );
 pub(super) const MESSAGE_MAX_BYTES: OptionSpec = size(

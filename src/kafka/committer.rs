@@ -17,8 +17,8 @@ use super::deliveries::Deliveries;
 /// A commit takes a few milliseconds. After this long the brokers are gone, or the next answer
 /// would be one to a request of long ago.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// Longer than records wait for company. What is not sent by then waits for the brokers, and a client that is given up
-/// does not stay for it.
+/// What is not sent by then, or after as long as records wait for others, waits for the brokers. A client that is given up
+/// meanwhile stays as long: nobody takes its reports.
 const FLUSH_LIMIT: Duration = Duration::from_millis(100);
 
 enum Order {
@@ -34,8 +34,11 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    /// Starts the thread.
-    pub(super) fn start(client: Arc<BaseProducer<Deliveries>>) -> std::io::Result<Self> {
+    /// Starts the thread, for a client whose records wait so long for others.
+    pub(super) fn start(
+        client: Arc<BaseProducer<Deliveries>>,
+        linger: Duration,
+    ) -> std::io::Result<Self> {
         let (orders, ordered) = channel();
         let (done, outcomes) = channel();
         let thread = std::thread::Builder::new().name("postrider-commit".to_owned());
@@ -45,7 +48,7 @@ impl Committer {
             for order in ordered {
                 let outcome = match order {
                     Order::Flush => {
-                        postrider_librdkafka::flush(client.client(), FLUSH_LIMIT);
+                        postrider_librdkafka::flush(client.client(), FLUSH_LIMIT.max(linger));
                         continue;
                     }
                     // Nothing is left to flush, so that this sends one request and waits for it.
@@ -69,7 +72,7 @@ impl Committer {
         self.orders.send(Order::Commit).map_err(|_| KafkaError::Canceled)
     }
 
-    /// What became of the last order, once that is known.
+    /// What became of the last commit, once that is known.
     pub(super) fn outcome(&self) -> Option<KafkaResult<()>> {
         match self.outcomes.try_recv() {
             Ok(outcome) => Some(outcome),

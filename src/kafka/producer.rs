@@ -175,6 +175,11 @@ impl Producer {
         }
     }
 
+    /// What was sent waits for no others any more.
+    pub(super) fn flushed(&mut self) {
+        self.limit.flushed();
+    }
+
     /// Records are confirmed when their Kafka transaction is committed, by [`Producer::committed`].
     pub(super) fn await_commits(&self) {
         self.inner.client().context().gathered().traced.await_commits();

@@ -80,10 +80,16 @@ impl QueueLimit {
             let distance = self.distance.map_or(took, |shortest| shortest.min(took));
             self.distance = Some(distance);
             let turns = (partitions() as u64).div_ceil(REQUESTS).max(1);
-            let cycle_ms = u64::try_from(distance.as_micros()).unwrap_or(u64::MAX) / 1_000;
-            let needed = cycle_ms.saturating_mul(turns).saturating_mul(RECORDS_PER_MS);
+            let distance_us = u64::try_from(distance.as_micros()).unwrap_or(u64::MAX);
+            let cycle_us = distance_us.saturating_mul(turns);
+            let needed = cycle_us.saturating_mul(RECORDS_PER_MS) / 1_000;
             self.records = needed.max(NEAR).min(self.most);
         }
+    }
+
+    /// What is in the queue waits for no others any more: its answers say nothing of the distance.
+    pub(super) fn flushed(&mut self) {
+        self.probe = None;
     }
 
     /// So many connections have ended, or requests timed out. Another broker may answer from now on.
@@ -100,7 +106,7 @@ impl QueueLimit {
 mod tests {
     use super::*;
 
-    const LINGER: Duration = Duration::from_millis(20);
+    const LINGER: Duration = Duration::from_millis(5);
     const MOST: u64 = 50_000;
 
     fn ms(ms: u64) -> Duration {
@@ -149,10 +155,31 @@ mod tests {
 
     #[test]
     fn a_full_batch_that_did_not_wait_does_not_make_a_far_broker_near() {
-        assert_eq!(after(15, &[LINGER]), NEAR, "a quarter of 20 ms for each of three turns");
+        assert_eq!(after(150, &[LINGER]), 13_125, "a quarter of 5 ms for each of thirty turns");
         assert_eq!(after(15, &[ms(100)]), MOST);
         assert_eq!(QueueLimit::new(MOST, ms(100)).records(), NEAR);
         assert_eq!(answer(&mut QueueLimit::new(MOST, ms(100)), 15, &[ms(100)]), 26_250);
+    }
+
+    #[test]
+    fn parts_of_a_millisecond_count() {
+        let no_wait = Duration::ZERO;
+        let mut limit = QueueLimit::new(MOST, no_wait);
+        assert_eq!(answer(&mut limit, 500, &[Duration::from_micros(900)]), 31_500);
+    }
+
+    /// As at the end of a Kafka transaction.
+    #[test]
+    fn what_was_flushed_is_no_distance() {
+        let mut limit = QueueLimit::new(MOST, LINGER);
+        assert_eq!(answer(&mut limit, 150, &[LINGER + ms(5)]), MOST);
+        let now = Instant::START + ms(500);
+        limit.sent(now, 100);
+        limit.flushed();
+        limit.answered(now + ms(5), 100, || 150);
+        limit.sent(now + ms(9), 101);
+        limit.answered(now + ms(9) + LINGER + ms(5), 101, || 150);
+        assert_eq!(limit.records(), MOST);
     }
 
     #[test]

@@ -42,7 +42,7 @@ struct TransactionClient {
     topic: String,
     /// What is delivered before the stream begins, if that is so.
     backfill: Option<BackfillProgress>,
-    /// Records wait for company.
+    /// Records wait for others.
     lingers: bool,
     /// The time as it was last told.
     now: Instant,
@@ -58,30 +58,31 @@ impl ExactlyOnce {
         let producer = fence(&KafkaSpec { cautious: false, ..spec.clone() }, lineage)?;
         producer.await_commits();
         let found = reader.newest(&lineage.key())?;
-        let committer = Committer::start(producer.client())
+        let linger = Duration::from_millis(spec.linger_ms.into());
+        let committer = Committer::start(producer.client(), linger)
             .map_err(|error| SinkError::NotReady(error.to_string()))?;
         let kept = found.as_ref().map_or_else(Mark::default, |progress| progress.mark);
         let (lineage, backfill) = (lineage.clone(), None);
-        let lingers = spec.linger_ms > 0;
+        let lingers = !linger.is_zero();
         let client =
             TransactionClient { producer, committer, lineage, topic, backfill, lingers, now };
         let limits = BatchLimits::new(spec.transaction_age, spec.cautious);
-        let linger = Duration::from_millis(spec.linger_ms.into());
         let machine = Transactional::new(client, limits, linger, kept, now);
         Ok(Self { machine, found })
     }
 
     /// If everything of the open transaction was sent since then, its progress record included, none of it waits for more.
-    fn flush_if_closed(&self, before: TransactionState) -> Result<(), SinkError> {
+    fn flush_if_closed(&mut self, before: TransactionState) -> Result<(), SinkError> {
         let is_closed = |state| matches!(state, TransactionState::Settling { .. });
         if !is_closed(self.machine.state()) || is_closed(before) {
             return Ok(());
         }
         failpoint::pass("progress_sent");
-        let client = self.machine.client();
+        let client = self.machine.client_mut();
         if !client.lingers {
             return Ok(());
         }
+        client.producer.flushed();
         client.committer.flush().map_err(|error| client.broken(&error))
     }
 }

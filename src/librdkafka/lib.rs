@@ -1,5 +1,5 @@
 //! Gives a Kafka client its OAUTHBEARER token, which rdkafka 0.39 does only while the client is polled, asks the
-//! brokers what a client may do with topics, which rdkafka 0.39 has no call for, and sends what waits for company at once,
+//! brokers what a client may do with topics, which rdkafka 0.39 has no call for, and sends what waits for others at once,
 //! which rdkafka 0.39 does only where it takes the delivery reports meanwhile.
 //!
 //! Input: a client, and a token or names of topics. Output: librdkafka's refusal, if it refuses, or what is allowed.
@@ -63,9 +63,10 @@ pub fn set_token<C: ClientContext>(
     Err(String::from_utf8_lossy(&written).into_owned())
 }
 
-/// Sends what a producer has in its queue without the wait for company (`linger.ms`), and returns when the last of it was
-/// reported, or after `limit`. Another thread takes the reports meanwhile: the producer is one of rdkafka's, which have
-/// them as events, and those this call leaves alone (`rd_kafka_flush` in rdkafka.h).
+/// Sends what a producer has in its queue without the wait for others (`linger.ms`), which it leaves out as long as the call
+/// lasts, and returns when the last of it was reported, or after `limit`. Another thread must take the reports meanwhile:
+/// the producer is one of rdkafka's, which have them as events, and those this call leaves alone (`rd_kafka_flush` in
+/// rdkafka.h). rdkafka's own `flush` takes them itself, and calls with a limit of zero, which may end before it is noticed.
 pub fn flush<C: ClientContext>(producer: &Client<C>, limit: Duration) {
     let limit_ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
     #[expect(unsafe_code, reason = "rdkafka's own takes delivery reports meanwhile")]

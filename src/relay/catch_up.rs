@@ -33,6 +33,8 @@ pub(super) struct CatchUpChoice {
     streams_until: Arc<AtomicU64>,
     /// Where a session in windows began that ended by an error.
     failed_from: Arc<AtomicU64>,
+    /// Where one would have ended that lost its connection to PostgreSQL.
+    lost_until: Arc<AtomicU64>,
 }
 
 /// What a session is to do, and what it found.
@@ -54,6 +56,20 @@ impl<'a> Considered<'a> {
 }
 
 impl CatchUpChoice {
+    /// What bounds a session that begins here, so that it streams no more than one in windows that lost its connection
+    /// to PostgreSQL would have read.
+    pub(super) fn bounded(&self, limits: Limits, mode: Option<SessionMode>, from: Lsn) -> Limits {
+        let lost = Lsn::new(self.lost_until.load(Ordering::Relaxed));
+        let is_backlog = mode.is_some_and(|mode| mode.kind == ModeKind::Backlog);
+        match limits.until {
+            Some((until, _)) if is_backlog && from < lost && lost < until => {
+                tracing::info!(until = %lost, "streaming what windows were to bring when PostgreSQL was lost");
+                Limits { until: Some((lost, End::ModeOver)), ..limits }
+            }
+            _ => limits,
+        }
+    }
+
     /// What the session reads, whose stream holds the slot.
     pub(super) fn source(
         &self,
@@ -97,6 +113,8 @@ impl CatchUpChoice {
             && params.encoding == StreamEncoding::Utf8
             && before <= DECODED_BEFORE_BYTES_MAX
             && from.get() >= self.streams_until.load(Ordering::Relaxed)
+            // Or it asks for the window that it may have been once more, from a little further on.
+            && from.get() >= self.lost_until.load(Ordering::Relaxed)
             // Or what ends a session, whatever it is, does so for ever.
             && from.get() != self.failed_from.load(Ordering::Relaxed);
         is_fit.then(|| Backlog {
@@ -125,8 +143,7 @@ impl CatchUpChoice {
                 Ok(End::ModeOver)
             }
             (Err(error @ RelayError::Wal(_)), Some((until, _))) if windows.is_some() => {
-                // Another session would ask for the window that it may have been once more, from a little further on.
-                self.streams_until.store(until.get(), Ordering::Relaxed);
+                self.lost_until.store(until.get(), Ordering::Relaxed);
                 Err(error)
             }
             (ended, _) => {
@@ -162,7 +179,62 @@ fn advances(version_num: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::advances;
+    use std::time::Duration;
+
+    use super::*;
+
+    const FROM: Lsn = Lsn::new(100);
+
+    fn limits(until: u64) -> Limits {
+        let second = Duration::from_secs(1);
+        Limits {
+            status_interval: second,
+            heartbeat: second,
+            silence: second,
+            grace: second,
+            until: Some((Lsn::new(until), End::ModeOver)),
+            acknowledge: true,
+        }
+    }
+
+    const fn backlog() -> Option<SessionMode> {
+        Some(SessionMode { kind: ModeKind::Backlog, until: Lsn::new(900) })
+    }
+
+    /// Upholds G8: a server may end for one row of a window, and all its clients with it.
+    #[test]
+    fn g8_what_windows_were_to_bring_is_streamed_once_the_server_was_lost() {
+        let choice = CatchUpChoice::default();
+        let lost = Err(RelayError::Wal(WalError::Closed));
+        assert!(choice.ended(lost, &limits(500), Some(FROM)).is_err());
+        let until = |from, mode| {
+            let bounded = choice.bounded(limits(900), mode, Lsn::new(from));
+            bounded.until.map(|(until, _)| until.get())
+        };
+        assert_eq!(until(300, backlog()), Some(500), "no further");
+        assert_eq!(until(500, backlog()), Some(900), "windows again");
+        assert_eq!(until(300, None), Some(900), "no backlog");
+        assert_eq!(choice.streams_until.load(Ordering::Relaxed), 0);
+    }
+
+    /// A stream that was lost says nothing of windows.
+    #[test]
+    fn a_stream_that_was_lost_changes_nothing() {
+        let choice = CatchUpChoice::default();
+        let lost = Err(RelayError::Wal(WalError::Closed));
+        assert!(choice.ended(lost, &limits(500), None).is_err());
+        let bounded = choice.bounded(limits(900), backlog(), FROM);
+        assert_eq!(bounded.until, limits(900).until);
+    }
+
+    #[test]
+    fn what_windows_cannot_bring_is_streamed_to_the_end() {
+        let choice = CatchUpChoice::default();
+        let far = Err(RelayError::Wal(CatchUpError::Far.into()));
+        assert!(matches!(choice.ended(far, &limits(500), Some(FROM)), Ok(End::ModeOver)));
+        assert_eq!(choice.streams_until.load(Ordering::Relaxed), 500);
+        assert_eq!(choice.bounded(limits(900), backlog(), FROM).until, limits(900).until);
+    }
 
     #[test]
     fn g4_a_slot_is_moved_by_servers_that_keep_what_is_to_be_decoded() {

@@ -13,6 +13,9 @@ use postrider_kafka::KafkaSpec;
 /// (decision 0009).
 pub(super) const BACKLOG_LINGER_MS: u32 = 5;
 
+/// Whoever lets batches wait so long, as long as a batch of reads takes, need not batch reads as well.
+const LONG_LINGER_MS: u32 = 20;
+
 /// Bytes that a session may have under way after one whose records were late. Within `transaction.timeout.ms`,
 /// a minute, brokers must take 17 kB of this a second; of the usual 32 MiB it is half a MiB.
 const SMALL_BYTES: u64 = 1 << 20;
@@ -33,6 +36,11 @@ pub(super) fn settings(mode: Option<SessionMode>, usual: &KafkaSpec) -> KafkaSpe
     }
 }
 
+/// Whether batches wait for others in the Kafka client, so that reads need not.
+pub(super) fn batches_wait(mode: Option<SessionMode>, spec: &KafkaSpec) -> bool {
+    mode.is_some_and(|mode| mode.kind == ModeKind::Backlog) || spec.linger_ms >= LONG_LINGER_MS
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +56,13 @@ mod tests {
         assert_eq!(adapt(ModeKind::Backlog, &usual).linger_ms, BACKLOG_LINGER_MS);
         let patient = KafkaSpec { linger_ms: 100, ..KafkaSpec::default() };
         assert_eq!(adapt(ModeKind::Backlog, &patient).linger_ms, 100);
+    }
+
+    #[test]
+    fn the_reference_tells_how_long_a_backlog_waits() {
+        let reference = include_str!("../../docs/configuration.md");
+        let told = format!("At least {BACKLOG_LINGER_MS}ms while a backlog");
+        assert!(reference.contains(&told), "{told}");
     }
 
     #[test]

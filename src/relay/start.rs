@@ -19,7 +19,7 @@ use crate::hot::Hot;
 use crate::plan::Plan;
 use crate::publication_changes::PublicationChanges;
 use crate::report::Reporter;
-use crate::session_mode::BACKLOG_LINGER_MS;
+use crate::session_mode::batches_wait;
 use crate::source_check::SourceCheck;
 use crate::start_gate::StartGate;
 use crate::stop::StopSignal;
@@ -133,8 +133,9 @@ impl HotStart {
             mode = self.mode.map(|mode| mode.kind.as_str()),
             "streaming"
         );
-        let profile = coalescing(is_local, spec.linger_ms >= BACKLOG_LINGER_MS);
+        let profile = coalescing(is_local, batches_wait(self.mode, spec));
         let Self { stop, limits, catch_up, params, .. } = self;
+        let limits = catch_up.bounded(limits, self.mode, held.slot.confirmed_flush);
         let considered = Considered::of(source, (self.mode, &limits), &held);
         let source = catch_up.source(stream, &params, &considered);
         let (limits, windows) = (source.limits(limits), source.windows_from());

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// What being put off costs.
 const PUT_OFF: Duration = Duration::from_millis(20);
+/// What a record takes at most that was not put off, beside its wait for others.
+const ANSWER: Duration = Duration::from_millis(4);
 /// Beyond this a pause is no better than being put off.
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 /// By how much the pause grows when it was too short.
@@ -40,7 +42,8 @@ impl CommitBackoff {
 
     /// Takes in how long the first record took, from the begin of its transaction.
     pub(super) fn learn(&mut self, first_stored: Duration) {
-        self.pause = if first_stored >= PUT_OFF + self.linger {
+        // Both waits run at once.
+        self.pause = if first_stored >= PUT_OFF.max(self.linger + ANSWER) {
             (self.pause + STEP).min(PAUSE_MAX)
         } else {
             self.pause.saturating_sub(EASE)
@@ -52,14 +55,15 @@ impl CommitBackoff {
 mod tests {
     use super::*;
 
+    const LINGER: Duration = Duration::from_millis(5);
+
     /// Brokers that write markers for this long, and answer a record in 3 ms.
-    fn pause_before(markers: Duration) -> Duration {
-        let linger = Duration::from_millis(20);
+    fn pause_before(markers: Duration, linger: Duration) -> Duration {
         let mut backoff = CommitBackoff::new(linger);
         for _ in 0..1_000 {
             let is_put_off = backoff.pause() < markers;
-            let answer = linger + Duration::from_millis(3);
-            backoff.learn(if is_put_off { PUT_OFF + answer } else { answer });
+            let wait = if is_put_off { PUT_OFF.max(linger) } else { linger };
+            backoff.learn(wait + Duration::from_millis(3));
         }
         backoff.pause()
     }
@@ -67,14 +71,17 @@ mod tests {
     #[test]
     fn it_finds_out_how_long_markers_take() {
         for markers in [2, 5, 9].map(Duration::from_millis) {
-            let pause = pause_before(markers);
-            assert!(pause + EASE >= markers && pause <= markers + STEP, "{markers:?}: {pause:?}");
+            for linger in [0, 5, 10].map(Duration::from_millis) {
+                let pause = pause_before(markers, linger);
+                let is_found = pause + EASE >= markers && pause <= markers + STEP;
+                assert!(is_found, "{markers:?}, {linger:?}: {pause:?}");
+            }
         }
     }
 
     #[test]
     fn it_is_none_where_none_is_needed_and_bounded_where_none_helps() {
-        assert_eq!(pause_before(Duration::ZERO), Duration::ZERO);
-        assert_eq!(pause_before(Duration::from_secs(1)), PAUSE_MAX);
+        assert_eq!(pause_before(Duration::ZERO, LINGER), Duration::ZERO);
+        assert_eq!(pause_before(Duration::from_secs(1), LINGER), PAUSE_MAX);
     }
 }

@@ -33,6 +33,10 @@ const FEW_RECORDS_PER_MS: u64 = 10;
 const FEW_BYTES_PER_MS: u64 = 10 << 10;
 /// Half of what a session reads while a transaction ends: with more, it may be that no more came because no more was read.
 const FEW_BYTES: u64 = 1 << 20;
+/// What a session reads while a transaction ends: rows that came as fast are many, however large they are.
+const MANY_BYTES: u64 = 2 << 20;
+/// In less time the records of one transaction of Postgres would be many.
+const MANY_TIME_MIN: Duration = Duration::from_millis(50);
 /// A transaction of Postgres this many times as large is split.
 const SPLIT_AT: u64 = 3;
 /// One that takes longer to arrive is split too: while it is open, it holds back whoever reads
@@ -42,8 +46,8 @@ const SPLIT_AFTER: Duration = Duration::from_secs(1);
 impl BatchLimits {
     /// 48,000 records are a third of what a session may have under way, so that a transaction three
     /// times as large still fits; one record each when the culprit of a refusal is looked for. An end takes as long for
-    /// few records as for many: the wait for the last batches, the end of the transaction and its markers, 50 ms over 15
-    /// partitions, in which 16,000 records made a third of the time of a backlog.
+    /// few records as for many: the last batches, the end of the transaction and its markers, some 20 ms over 15 partitions;
+    /// 16,000 records made a third of the time of a backlog when it was 50.
     pub const fn new(age: Duration, alone: bool) -> Self {
         if alone {
             return Self { records: 1, bytes: 1, age: Duration::ZERO };
@@ -84,9 +88,11 @@ impl Batch {
             && self.bytes < ms.saturating_mul(FEW_BYTES_PER_MS).min(FEW_BYTES)
     }
 
-    /// Whether so much came in this time that the next transaction will have as much.
+    /// Whether so many records came in this time that the next ones fill the client's queue soon.
     pub(super) fn is_many(self, time: Duration) -> bool {
-        !self.is_few(time.max(AGE_BEHIND))
+        let ms = u64::try_from(time.max(MANY_TIME_MIN).as_millis()).unwrap_or(u64::MAX);
+        let is_large = self.records > 1 && self.bytes >= MANY_BYTES;
+        is_large || self.records >= ms.saturating_mul(FEW_RECORDS_PER_MS)
     }
 
     /// Whether the transaction, open for so long, ends at the place that was reached, where the last
@@ -137,6 +143,15 @@ mod tests {
     fn within() -> Reached {
         let part = Some(PartialTransaction { commit_lsn: Lsn::new(200), rows: 7 });
         Reached { mark: Mark { part, ..Mark::at(Lsn::new(100)) }, ..between() }
+    }
+
+    #[test]
+    fn one_large_row_is_not_many() {
+        let is_many =
+            |records, bytes, ms| Batch { records, bytes }.is_many(Duration::from_millis(ms));
+        assert!(!is_many(1, 16 << 20, 0) && is_many(2, 16 << 20, 0));
+        assert!(!is_many(499, 1 << 20, 0) && is_many(500, 1 << 20, 0));
+        assert!(!is_many(999, 1 << 20, 100) && is_many(1_000, 1 << 20, 100));
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Worker {
         };
         let rows = PollStream::begin(connection, tables, options, at);
         let source = PollSource { rows, marked: &mut self.marked };
-        let waits = plan.kafka.linger_ms >= crate::session_mode::BACKLOG_LINGER_MS;
+        let waits = crate::session_mode::batches_wait(None, &plan.kafka);
         let SessionStart { limits, owed, .. } = begun;
         // A batch is marked as soon as it is settled: the next one waits for that.
         let limits = Limits { status_interval: Duration::ZERO, silence: SILENCE, ..limits };

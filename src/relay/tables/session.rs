@@ -245,8 +245,8 @@ fn positions(mark: Mark, end: Lsn) -> Positions {
     Positions { first, rows, end }
 }
 
-const fn spec_waits(plan: &Plan) -> bool {
-    plan.kafka.linger_ms >= crate::session_mode::BACKLOG_LINGER_MS
+fn spec_waits(plan: &Plan) -> bool {
+    crate::session_mode::batches_wait(None, &plan.kafka)
 }
 
 /// Looks at the database: what forbids a stream forbids these rows too, but for the slot, and for a replay all that

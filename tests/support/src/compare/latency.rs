@@ -38,8 +38,8 @@ const PROBE: Duration = Duration::from_millis(100);
 /// How long it idles before its memory is looked at.
 const IDLE: Duration = Duration::from_secs(2);
 /// What is not told of a process that commits and reads rows, too.
-const OF_A_RELAY: [&str; 4] =
-    ["cpu_us_per_row", "peak_rss_mib", "peak_private_mib", "idle_rss_mib"];
+const OF_A_RELAY: [&str; 5] =
+    ["cpu_us_per_row", "peak_rss_mib", "peak_private_mib", "idle_rss_mib", "idle_private_mib"];
 /// The number of rows that ask whether the contestant is ready.
 const PROBE_ROW: i64 = -1;
 
@@ -180,10 +180,12 @@ pub(super) fn measure(
     let session = || Session { sql: Sql::connect(&url), table, sender: sender.as_ref() };
     let measured = await_ready(&session(), &load, (&consumer, &mut process)).and_then(|()| {
         let idle_rss = proc::rss_bytes(process.id()).unwrap_or_default();
+        let idle_private = proc::private_bytes(process.id()).unwrap_or_default();
         let sampler = Sampler::start(stage.processes(&process));
         let arrivals = deliver(&load, &session, &consumer);
         let mut figures = figures(&load, &arrivals, &sampler.finish())?;
         figures.set("idle_rss_mib", to_mib(idle_rss));
+        figures.set("idle_private_mib", to_mib(idle_private));
         if sender.is_some() {
             figures.leave_out(&OF_A_RELAY);
         }

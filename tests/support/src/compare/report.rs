@@ -39,8 +39,8 @@ the broker's own time, and so does CPU time; a start shows in `first_record_s`, 
 records, when Java has compiled what it runs often. \
 `go_pglogrepl_franz` is a simple relay as one writes it by hand, which waits for all of its records once a second (benches/compare/main.go). \
 `pg_recvlogical` throws away what it reads: its clock is that of its process. `writer_alone` is no relay: each session that commits a row sends it to Kafka \
-itself after that, so that its latency is what the servers and the machine take without one. `peak_private_mib` is memory that is of no file (`RssAnon`, looked at \
-every 20 ms): of Postrider's `peak_rss_mib` some 15 MiB are pages of its program, which the kernel shares and can drop. Debezium and the relay in Go have a linger of 5 ms for a backlog, and none \
+itself after that (acks=all, idempotent, lz4, no linger, one client for all sessions), so that its latency is what the servers and the machine take without one; a row is lost \
+if it ends between the two. `peak_private_mib` is the peak without pages of files, which the kernel shares and can drop (`RssAnon`, looked at every 20 ms). Debezium and the relay in Go have a linger of 5 ms for a backlog, and none \
 where latency is measured. Debezium runs at least once; exactly once, which Kafka Connect offers in distributed mode, was not run. `server_cpu_us_per_row` is that of \
 all processes that read the log for the contestant, from its start to its end; of all of PostgreSQL where rows are polled. `recovery_s` is the longest time in which no \
 record was stored after kill -9, `finished_s` the time from then to the last \

@@ -47,7 +47,7 @@ pub(super) struct Cpu {
 pub(super) struct Samples {
     all: Vec<Sample>,
     pub(super) peak_rss_bytes: u64,
-    /// Without the pages of files, which others map too and the kernel can drop: what a container needs.
+    /// Without the pages of files, which others map too and the kernel can drop.
     pub(super) peak_private_bytes: u64,
     /// CPU time of each process that was seen reading the log, when it was first seen and when last. Between two windows it
     /// shows as idle.
