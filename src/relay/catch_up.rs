@@ -142,9 +142,12 @@ impl CatchUpChoice {
                 self.stream_rest(&error, until);
                 Ok(End::ModeOver)
             }
-            (Err(error @ RelayError::Wal(_)), Some((until, _))) if windows.is_some() => {
+            // A server whose process crashed tells the others to end, as one that shuts down does.
+            (ended @ (Err(RelayError::Wal(_)) | Ok(End::ServerShutdown)), Some((until, _)))
+                if windows.is_some() =>
+            {
                 self.lost_until.store(until.get(), Ordering::Relaxed);
-                Err(error)
+                ended
             }
             (ended, _) => {
                 if let (Err(_), Some(from)) = (&ended, windows) {
@@ -206,7 +209,9 @@ mod tests {
     fn g8_what_windows_were_to_bring_is_streamed_once_the_server_was_lost() {
         let choice = CatchUpChoice::default();
         let lost = Err(RelayError::Wal(WalError::Closed));
-        assert!(choice.ended(lost, &limits(500), Some(FROM)).is_err());
+        assert!(choice.ended(lost, &limits(400), Some(FROM)).is_err());
+        let told = Ok(End::ServerShutdown);
+        assert!(choice.ended(told, &limits(500), Some(FROM)).is_ok());
         let until = |from, mode| {
             let bounded = choice.bounded(limits(900), mode, Lsn::new(from));
             bounded.until.map(|(until, _)| until.get())

@@ -35,6 +35,24 @@ fn g6_every_row_arrives_once_on_a_good_day() {
     }
 }
 
+/// Nothing else can come into a transaction that ends: without a flush each of these rows waits for a second.
+#[test]
+fn the_end_of_a_transaction_waits_for_no_further_records() {
+    const ROWS: u32 = 20;
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "flushed");
+    let relay = stage.relay().set("kafka.delivery", "exactly_once").set("kafka.linger", "1s");
+    let mut running = relay.run();
+    running.wait_for_log("\"streaming\"");
+    let began = Instant::now();
+    for _ in 0..ROWS {
+        stage.insert("A", 1);
+        stage.wait_acknowledged(stage.log_end());
+    }
+    assert!(began.elapsed() < Duration::from_secs(1) * ROWS, "{:?}", began.elapsed());
+    running.stop();
+}
+
 /// Of a transaction that is left off within, nothing was told to Postgres that it might not have heard.
 #[test]
 fn g8_stops_within_one_transaction_are_clean_stops() {

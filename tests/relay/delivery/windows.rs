@@ -99,12 +99,16 @@ fn g6_g8_stops_within_windows_behind_a_large_transaction_repeat_nothing() {
     relay.run_once();
     stage.insert("A", 150_000);
     make_noise(&stage, 320);
+    let mut stops_within = 0;
     for stop in 0..4 {
         let mut running = relay.run();
-        running.wait_for_log(WINDOWS);
-        let_pass(Duration::from_millis(300 + stop * 300), "each stops at another moment");
+        // A fast machine delivers all of it before the last stop.
+        stops_within +=
+            usize::from(running.wait_for_any(&[WINDOWS, "\"caught up\""]).contains(WINDOWS));
+        let_pass(Duration::from_millis(200 + stop * 200), "each stops at another moment");
         running.stop();
     }
+    assert!(stops_within >= 2, "{stops_within}");
     let running = relay.run();
     stage.wait_acknowledged(stage.log_end());
     running.stop();
