@@ -56,7 +56,6 @@ const LIVE: [Contestant; 7] = [
     Contestant::DebeziumDefault,
     TUNED,
 ];
-/// The one that polls comes last: what it marks is in the log of all.
 const ALL: [Contestant; 11] = [
     Contestant::Ceiling(Transport::Tcp),
     Contestant::Ceiling(Transport::Unix),

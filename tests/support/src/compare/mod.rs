@@ -144,24 +144,29 @@ fn backlog(stage: &Stage, sql: &Sql, shape: Shape, deliver: impl FnOnce(&Backlog
     Rows::forget(sql);
 }
 
-/// Forwards and backwards in turn, so that nobody always comes after the same one.
+/// Forwards and backwards in turn, so that nobody always comes after the same one; and who polls behind all others, since
+/// what it marks is in the log, which the server would read for each of them.
 fn take_turns(
     plan: &Plan,
     cell: &mut Cell,
     mut run: impl FnMut(Contestant) -> Result<figures::Figures, String>,
 ) {
-    for turn in 0..plan.runs {
-        let mut order = plan.contestants.clone();
-        if turn % 2 == 1 {
-            order.reverse();
-        }
-        for contestant in order {
-            let figures = run(contestant);
-            match &figures {
-                Ok(figures) => eprintln!("  {}: {figures}", contestant.name()),
-                Err(why) => eprintln!("  {}: FAILED: {why}", contestant.name()),
+    let (polls, reads): (Vec<_>, Vec<_>) =
+        plan.contestants.iter().partition(|who| **who == Contestant::Poll);
+    for contestants in [reads, polls] {
+        for turn in 0..plan.runs {
+            let mut order = contestants.clone();
+            if turn % 2 == 1 {
+                order.reverse();
             }
-            cell.add(contestant, figures);
+            for contestant in order {
+                let figures = run(contestant);
+                match &figures {
+                    Ok(figures) => eprintln!("  {}: {figures}", contestant.name()),
+                    Err(why) => eprintln!("  {}: FAILED: {why}", contestant.name()),
+                }
+                cell.add(contestant, figures);
+            }
         }
     }
 }

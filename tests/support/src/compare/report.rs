@@ -28,7 +28,7 @@ const ABSENT: [(&str, &str); 4] = [
 /// What a reader must know of the figures.
 const METHOD: &str = "\
 All contestants deliver the same rows from the same PostgreSQL to the same Kafka, one after the other, and where there are several runs \
-forwards and backwards in turn; acks=all and an idempotent producer on all sides; records in topics of three partitions on one broker. \
+forwards and backwards in turn, who polls behind all others, since what it marks is in the log; acks=all and an idempotent producer on all sides; records in topics of three partitions on one broker. \
 Rows are written once, behind a slot that is copied for each drain; fsync and autovacuum are off for all. While a backlog is written, a \
 checkpoint follows every 20,000 rows or 20 MB of payload: PostgreSQL notes every 15 s which transactions are open, and at checkpoints, so that the \
 log is as if 1,300 rows or 1.3 MB a second had been written. Postrider reads a backlog in windows of the log, which begin at such notes; \
