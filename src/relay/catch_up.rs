@@ -200,9 +200,8 @@ mod tests {
         }
     }
 
-    const fn backlog() -> Option<SessionMode> {
-        Some(SessionMode { kind: ModeKind::Backlog, until: Lsn::new(900) })
-    }
+    const BACKLOG: Option<SessionMode> =
+        Some(SessionMode { kind: ModeKind::Backlog, until: Lsn::new(900) });
 
     /// Upholds G8: a server may end for one row of a window, and all its clients with it.
     #[test]
@@ -216,8 +215,8 @@ mod tests {
             let bounded = choice.bounded(limits(900), mode, Lsn::new(from));
             bounded.until.map(|(until, _)| until.get())
         };
-        assert_eq!(until(300, backlog()), Some(500), "no further");
-        assert_eq!(until(500, backlog()), Some(900), "windows again");
+        assert_eq!(until(300, BACKLOG), Some(500), "no further");
+        assert_eq!(until(500, BACKLOG), Some(900), "windows again");
         assert_eq!(until(300, None), Some(900), "no backlog");
         assert_eq!(choice.streams_until.load(Ordering::Relaxed), 0);
     }
@@ -228,7 +227,7 @@ mod tests {
         let choice = CatchUpChoice::default();
         let lost = Err(RelayError::Wal(WalError::Closed));
         assert!(choice.ended(lost, &limits(500), None).is_err());
-        let bounded = choice.bounded(limits(900), backlog(), FROM);
+        let bounded = choice.bounded(limits(900), BACKLOG, FROM);
         assert_eq!(bounded.until, limits(900).until);
     }
 
@@ -238,7 +237,7 @@ mod tests {
         let far = Err(RelayError::Wal(CatchUpError::Far.into()));
         assert!(matches!(choice.ended(far, &limits(500), Some(FROM)), Ok(End::ModeOver)));
         assert_eq!(choice.streams_until.load(Ordering::Relaxed), 500);
-        assert_eq!(choice.bounded(limits(900), backlog(), FROM).until, limits(900).until);
+        assert_eq!(choice.bounded(limits(900), BACKLOG, FROM).until, limits(900).until);
     }
 
     #[test]
