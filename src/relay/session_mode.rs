@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_reference_tells_how_long_a_backlog_waits() {
-        let reference = include_str!("../../docs/configuration.md");
+        let reference = postrider_config::reference_markdown();
         let told = format!("At least {BACKLOG_LINGER_MS}ms while a backlog");
         assert!(reference.contains(&told), "{told}");
     }
