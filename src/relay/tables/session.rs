@@ -153,7 +153,7 @@ impl TableRun {
         let rows = TableStream::begin(remaining.connection, scans, positions(mark, end));
         let rows = rows.paced(self.job.rate).only(selection);
         let slot = remaining.slot.map(|held| held.stream);
-        let profile = coalescing(true, spec_waits(&plan));
+        let profile = coalescing(true, crate::session_mode::batches_wait(None, &plan.kafka));
         let SessionStart { mut limits, owed, .. } = begun;
         limits.silence = SILENCE;
         let session = Session::new(pipeline, limits, profile, owed, clock.instant())
@@ -243,10 +243,6 @@ fn positions(mark: Mark, end: Lsn) -> Positions {
     let rows = mark.part.map_or(0, |part| part.rows);
     let Ok(rows) = u32::try_from(rows) else { unreachable!("a transaction of {rows} rows") };
     Positions { first, rows, end }
-}
-
-fn spec_waits(plan: &Plan) -> bool {
-    crate::session_mode::batches_wait(None, &plan.kafka)
 }
 
 /// Looks at the database: what forbids a stream forbids these rows too, but for the slot, and for a replay all that
