@@ -59,11 +59,11 @@ pub struct Budget {
 
 impl Budget {
     /// Where records are confirmed with their Kafka transaction only: what is stored takes some 40 bytes until then, so that
-    /// the sink's queue bounds memory, and three times as much may wait for its commit. Fewer commits wait for less.
+    /// the sink's queue bounds memory, and four times as much may wait for its commit. Fewer commits wait for less.
     #[must_use]
     pub const fn in_transactions(self) -> Self {
         let Self { records, bytes, transactions } = self;
-        Self { records: records.saturating_mul(3), bytes: bytes.saturating_mul(3), transactions }
+        Self { records: records.saturating_mul(4), bytes: bytes.saturating_mul(4), transactions }
     }
 }
 

@@ -37,14 +37,20 @@ const FEW_BYTES: u64 = 1 << 20;
 const MANY_BYTES: u64 = 2 << 20;
 /// In less time the records of one transaction of Postgres would be many.
 const MANY_TIME_MIN: Duration = Duration::from_millis(50);
-/// A transaction of Postgres this many times as large is split.
-const SPLIT_AT: u64 = 3;
+/// After an end that took this long the next transaction becomes larger: over 150 partitions ends took a quarter of the
+/// time of a backlog that was sent in transactions of 48,000 records.
+const SLOW_END: Duration = Duration::from_millis(40);
+/// This many times as large.
+const SLOW_END_TIMES: u64 = 2;
+/// And this many times as large it ends within a transaction of Postgres, of which so much was read since it might have
+/// ended before.
+const SPLIT_AT: u64 = SLOW_END_TIMES + 2;
 /// One that takes longer to arrive is split too: while it is open, it holds back whoever reads
 /// committed records only.
 const SPLIT_AFTER: Duration = Duration::from_secs(1);
 
 impl BatchLimits {
-    /// 48,000 records are a third of what a session may have under way, so that a transaction three
+    /// 48,000 records are a quarter of what a session may have under way, so that a transaction four
     /// times as large still fits; one record each when the culprit of a refusal is looked for. An end takes as long for
     /// few records as for many: the last batches, the end of the transaction and its markers, some 20 ms over 15 partitions;
     /// 16,000 records made a third of the time of a backlog when it was 50.
@@ -69,14 +75,18 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Whether it should end as soon as Postgres's transaction does.
-    pub(super) const fn is_large(self, limits: BatchLimits) -> bool {
-        self.records >= limits.records || self.bytes >= limits.bytes
+    /// Whether it should end as soon as Postgres's transaction does, where the last one took so long to end.
+    pub(super) fn is_large(self, limits: BatchLimits, last_end: Duration) -> bool {
+        self.exceeds(limits, if last_end < SLOW_END { 1 } else { SLOW_END_TIMES })
     }
 
     /// Whether nothing more is taken.
     pub(super) const fn is_huge(self, limits: BatchLimits) -> bool {
-        let times = if limits.is_alone() { 1 } else { SPLIT_AT };
+        self.exceeds(limits, SPLIT_AT)
+    }
+
+    const fn exceeds(self, limits: BatchLimits, times: u64) -> bool {
+        let times = if limits.is_alone() { 1 } else { times };
         self.records >= limits.records.saturating_mul(times)
             || self.bytes >= limits.bytes.saturating_mul(times)
     }
@@ -116,7 +126,7 @@ impl Batch {
         if at.mark.part.is_some() {
             return open_for >= SPLIT_AFTER.max(age);
         }
-        at.ending || self.is_large(limits) || open_for >= age
+        at.ending || self.is_large(limits, last_end) || open_for >= age
     }
 }
 
@@ -133,7 +143,7 @@ mod tests {
     /// So many that they are not few in any of the times of these tests.
     const MANY: Batch = Batch { records: 15_000, bytes: 7 << 20 };
     const LARGE: Batch = Batch { records: 48_000, bytes: 700 };
-    const HUGE: Batch = Batch { records: 7, bytes: 72 << 20 };
+    const HUGE: Batch = Batch { records: 7, bytes: 96 << 20 };
 
     fn between() -> Reached {
         let mark = Mark::at(Lsn::new(100));
@@ -188,6 +198,23 @@ mod tests {
         assert!(!ends(slow * 9, slow) && ends(slow * 10, slow));
         assert!(!ends(slow, Duration::from_secs(9)) && ends(SPLIT_AFTER, Duration::from_secs(9)));
         assert!(SMALL.ends(LIMITS, AGE, slow, between()), "rows that just came do not wait");
+    }
+
+    #[test]
+    fn it_becomes_larger_where_ends_are_slow() {
+        let behind = Reached { behind: true, ..between() };
+        let ends = |batch: Batch, last_end| batch.ends(LIMITS, AGE, last_end, behind);
+        assert!(ends(LARGE, SLOW_END / 2) && !ends(LARGE, SLOW_END));
+        assert!(ends(Batch { records: 96_000, bytes: 700 }, SLOW_END));
+        let alone = BatchLimits::new(AGE, true);
+        assert!(Batch { records: 1, bytes: 0 }.is_large(alone, SLOW_END));
+    }
+
+    #[test]
+    fn a_transaction_of_postgres_of_half_the_largest_is_whole() {
+        let before = LIMITS.records * SLOW_END_TIMES - 1;
+        let with = |rows| Batch { records: before + rows, bytes: 700 };
+        assert!(!with(96_000).is_huge(LIMITS) && with(96_001).is_huge(LIMITS));
     }
 
     #[test]

@@ -458,7 +458,8 @@ impl<C: TransactionApi> Sink for Transactional<C> {
     }
 
     fn has_enough(&self) -> bool {
-        self.batch.is_large(self.limits) && matches!(self.state, TransactionState::Open { .. })
+        self.batch.is_large(self.limits, self.last_end)
+            && matches!(self.state, TransactionState::Open { .. })
     }
 
     fn may_end_within(&self) -> bool {
