@@ -249,8 +249,8 @@ fn latency_checks() -> String {
     let rows = [
         ("at least once, two shared cores", quiet, "1.6 to 1.8, 4 to 7"),
         ("exactly once, 15 topic-partitions", exactly_once(15.0, false), "16, 47"),
-        ("the same on another day", exactly_once(15.0, false), "8.8, 33"),
-        ("exactly once, 150", exactly_once(150.0, false), "7.2, 91"),
+        ("the same on another day", exactly_once(15.0, false), "6.1, 28"),
+        ("exactly once, 150", exactly_once(150.0, false), "6.6, 55"),
     ];
     let row = |(what, (p50, p99), measured): (&str, (f64, f64), &str)| {
         format!("{what} | {p50:.1}, {p99:.1} | {measured}")

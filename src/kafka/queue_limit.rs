@@ -17,7 +17,7 @@ use postrider_core::time::Instant;
 
 /// Enough where each partition has its turn within 20 ms.
 const NEAR: u64 = 7_000;
-/// Beyond: what the fastest relay sends in a millisecond.
+/// Beyond: what a relay sends in a millisecond where two cores carry server, relay and broker.
 const RECORDS_PER_MS: u64 = NEAR / 20;
 /// Requests under way to a broker, which `max.in.flight` allows.
 const REQUESTS: u64 = 5;

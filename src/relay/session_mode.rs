@@ -13,7 +13,7 @@ use postrider_kafka::KafkaSpec;
 /// (decision 0009).
 pub(super) const BACKLOG_LINGER_MS: u32 = 5;
 
-/// Whoever lets batches wait so long, as long as a batch of reads takes, need not batch reads as well.
+/// A configured `kafka.linger` of this length makes batches as long as a pause between reads does, so that none is needed.
 const LONG_LINGER_MS: u32 = 20;
 
 /// Bytes that a session may have under way after one whose records were late. Within `transaction.timeout.ms`,

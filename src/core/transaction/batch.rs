@@ -33,7 +33,8 @@ const FEW_RECORDS_PER_MS: u64 = 10;
 const FEW_BYTES_PER_MS: u64 = 10 << 10;
 /// Half of what a session reads while a transaction ends: with more, it may be that no more came because no more was read.
 const FEW_BYTES: u64 = 1 << 20;
-/// What a session reads while a transaction ends: rows that came as fast are many, however large they are.
+/// What a session reads while a transaction ends: rows of so many bytes are many, however few they are, unless they came
+/// more slowly than [`FEW_BYTES_PER_MS`].
 const MANY_BYTES: u64 = 2 << 20;
 /// In less time the records of one transaction of Postgres would be many.
 const MANY_TIME_MIN: Duration = Duration::from_millis(50);
@@ -42,8 +43,7 @@ const MANY_TIME_MIN: Duration = Duration::from_millis(50);
 const SLOW_END: Duration = Duration::from_millis(40);
 /// This many times as large.
 const SLOW_END_TIMES: u64 = 2;
-/// And this many times as large it ends within a transaction of Postgres, of which so much was read since it might have
-/// ended before.
+/// A batch of this many times its limits ends even within a transaction of Postgres.
 const SPLIT_AT: u64 = SLOW_END_TIMES + 2;
 /// One that takes longer to arrive is split too: while it is open, it holds back whoever reads
 /// committed records only.
@@ -101,7 +101,8 @@ impl Batch {
     /// Whether so many records came in this time that the next ones fill the client's queue soon.
     pub(super) fn is_many(self, time: Duration) -> bool {
         let ms = u64::try_from(time.max(MANY_TIME_MIN).as_millis()).unwrap_or(u64::MAX);
-        let is_large = self.records > 1 && self.bytes >= MANY_BYTES;
+        let many_bytes = ms.saturating_mul(FEW_BYTES_PER_MS).max(MANY_BYTES);
+        let is_large = self.records > 1 && self.bytes >= many_bytes;
         is_large || self.records >= ms.saturating_mul(FEW_RECORDS_PER_MS)
     }
 
@@ -160,6 +161,7 @@ mod tests {
         let is_many =
             |records, bytes, ms| Batch { records, bytes }.is_many(Duration::from_millis(ms));
         assert!(!is_many(1, 16 << 20, 0) && is_many(2, 16 << 20, 0));
+        assert!(!is_many(9, 9 << 20, 1_000) && is_many(9, 10 << 20, 1_000));
         assert!(!is_many(499, 1 << 20, 0) && is_many(500, 1 << 20, 0));
         assert!(!is_many(999, 1 << 20, 100) && is_many(1_000, 1 << 20, 100));
     }

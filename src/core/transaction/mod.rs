@@ -176,7 +176,8 @@ impl<C: TransactionApi> Transactional<C> {
             ends_since: now,
             last_end: Duration::ZERO,
             was_many: false,
-            backoff: CommitBackoff::new(linger),
+            // What waits for company is flushed when its transaction ends.
+            backoff: CommitBackoff::new(linger.min(limits.age)),
             begun: None,
             timings: Timings::new(now),
         }

@@ -40,12 +40,13 @@ records, when Java has compiled what it runs often. \
 `go_pglogrepl_franz` is a simple relay as one writes it by hand, which waits for all of its records once a second (benches/compare/main.go). \
 `pg_recvlogical` throws away what it reads: its clock is that of its process. `writer_alone` is no relay: each session that commits a row sends it to Kafka \
 itself after that (acks=all, idempotent, lz4, no linger, one client for all sessions), so that its latency is what the servers and the machine take without one; a row is lost \
-if it ends between the two. `peak_private_mib` is the peak without pages of files, which the kernel shares and can drop (`RssAnon`, looked at every 20 ms). Debezium and the relay in Go have a linger of 5 ms for a backlog, and none \
-where latency is measured. Debezium runs at least once; exactly once, which Kafka Connect offers in distributed mode, was not run. `server_cpu_us_per_row` is that of \
+if it ends between the two. `peak_private_mib` is the peak without pages of files, which the kernel shares and can drop (`RssAnon`, looked at every 20 ms). `debezium_tuned` and the relay in Go have a linger of 5 ms for a backlog, and none \
+where latency is measured; `debezium_default` has the defaults of its client; Postrider lets batches of a backlog wait for 5 ms and no others, and compresses by lz4. While Debezium, the relay in Go or the polling one works, \
+the ends of the partitions are asked for every 250 ms (less often with more topics), on the same cores. Debezium runs at least once; exactly once, which Kafka Connect offers in distributed mode, was not run. `server_cpu_us_per_row` is that of \
 all processes that read the log for the contestant, from its start to its end; of all of PostgreSQL where rows are polled. `recovery_s` is the longest time in which no \
 record was stored after kill -9, `finished_s` the time from then to the last \
 record. \
-Each run is verified: every row, in the order of its key, each key and value byte for byte; repeats only after a kill, and \
+Each run that delivers is verified: every row, in the order of its key, each key and value byte for byte (where latency is measured by count and order alone); repeats only after a kill, and \
 never exactly once. Shown are medians, in brackets least and greatest, and the median of the ratios to the tuned Debezium in the \
 same run.";
 
