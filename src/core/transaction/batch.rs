@@ -125,7 +125,8 @@ impl Batch {
         let is_behind = at.behind && !self.is_few(open_for + last_end);
         let age = if is_behind { age_behind } else { limits.age };
         if at.mark.part.is_some() {
-            return open_for >= SPLIT_AFTER.max(age);
+            // Had the transaction of Postgres begun later than that, this one had ended before it.
+            return open_for >= age_behind + SPLIT_AFTER;
         }
         at.ending || self.is_large(limits, last_end) || open_for >= age
     }
@@ -223,11 +224,29 @@ mod tests {
     fn it_splits_a_transaction_only_if_it_must() {
         assert!(!LARGE.ends(LIMITS, AGE, QUICK, within()));
         assert!(HUGE.ends(LIMITS, Duration::ZERO, QUICK, within()));
-        assert!(SMALL.ends(LIMITS, SPLIT_AFTER, QUICK, within()));
+        assert!(SMALL.ends(LIMITS, AGE_BEHIND + SPLIT_AFTER, QUICK, within()));
         // The session reads to the end of what is open before it ends itself.
         assert!(!SMALL.ends(LIMITS, AGE, QUICK, Reached { ending: true, ..within() }));
         // What holds the budget is in this very transaction: waiting would be for ever.
         assert!(SMALL.ends(LIMITS, Duration::ZERO, QUICK, Reached { pressed: true, ..within() }));
+    }
+
+    #[test]
+    fn one_that_began_when_this_might_have_ended_has_a_second() {
+        for last_end in [3, 60, 100, 9_000].map(Duration::from_millis) {
+            for between in [Reached { behind: true, ..between() }, between()] {
+                // Wherever the last place was at which it did not end.
+                let began = (0..).map(Duration::from_millis);
+                let began =
+                    began.take_while(|at| !MANY.ends(LIMITS, *at, last_end, between)).last();
+                for behind in [true, false] {
+                    let at = Reached { behind, ..within() };
+                    let open_for = began.unwrap() + Duration::from_millis(999);
+                    assert!(!MANY.ends(LIMITS, open_for, last_end, at));
+                }
+                assert!(MANY.ends(LIMITS, SPLIT_AFTER * 2, last_end, within()));
+            }
+        }
     }
 
     #[test]
