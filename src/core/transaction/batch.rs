@@ -67,6 +67,15 @@ impl BatchLimits {
     }
 }
 
+/// Where a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    Here,
+    /// Where the transaction of Postgres ends that is open.
+    WithPostgres,
+    Later,
+}
+
 /// What was sent in the open transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Batch {
@@ -106,29 +115,34 @@ impl Batch {
         is_large || self.records >= ms.saturating_mul(FEW_RECORDS_PER_MS)
     }
 
-    /// Whether the transaction, open for so long, ends at the place that was reached, where the last
-    /// one took so long to end.
+    /// Whether the transaction, open for so long, ends at the place that was reached, or else where the transaction of
+    /// Postgres ends that is open there, where the last one took so long to end.
     pub(super) fn ends(
         self,
         limits: BatchLimits,
         open_for: Duration,
         last_end: Duration,
         at: Reached,
-    ) -> bool {
+    ) -> Ends {
         if self.records == 0 {
-            return false;
-        }
-        if at.pressed || self.is_huge(limits) {
-            return true;
+            return Ends::Later;
         }
         let age_behind = (last_end * ENDS_BEHIND).clamp(AGE_BEHIND, SPLIT_AFTER).max(limits.age);
         let is_behind = at.behind && !self.is_few(open_for + last_end);
         let age = if is_behind { age_behind } else { limits.age };
-        if at.mark.part.is_some() {
-            // Had the transaction of Postgres begun later than that, this one had ended before it.
-            return open_for >= age_behind + SPLIT_AFTER;
+        let is_due = self.is_large(limits, last_end) || open_for >= age;
+        let is_within = at.mark.part.is_some();
+        // Had the transaction of Postgres begun later than that, this one had ended before it.
+        let is_late = is_within && open_for >= age_behind + SPLIT_AFTER;
+        if at.pressed || self.is_huge(limits) || is_late {
+            Ends::Here
+        } else if is_within {
+            if is_due { Ends::WithPostgres } else { Ends::Later }
+        } else if is_due || at.ending {
+            Ends::Here
+        } else {
+            Ends::Later
         }
-        at.ending || self.is_large(limits, last_end) || open_for >= age
     }
 }
 
@@ -146,6 +160,18 @@ mod tests {
     const MANY: Batch = Batch { records: 15_000, bytes: 7 << 20 };
     const LARGE: Batch = Batch { records: 48_000, bytes: 700 };
     const HUGE: Batch = Batch { records: 7, bytes: 96 << 20 };
+
+    impl Batch {
+        fn ends_here(
+            self,
+            limits: BatchLimits,
+            open_for: Duration,
+            last_end: Duration,
+            at: Reached,
+        ) -> bool {
+            self.ends(limits, open_for, last_end, at) == Ends::Here
+        }
+    }
 
     fn between() -> Reached {
         let mark = Mark::at(Lsn::new(100));
@@ -169,44 +195,50 @@ mod tests {
 
     #[test]
     fn it_ends_between_two_transactions_by_size_or_age() {
-        assert!(!SMALL.ends(LIMITS, Duration::ZERO, QUICK, between()));
-        assert!(SMALL.ends(LIMITS, AGE, QUICK, between()));
-        assert!(LARGE.ends(LIMITS, Duration::ZERO, QUICK, between()));
-        assert!(SMALL.ends(LIMITS, Duration::ZERO, QUICK, Reached { ending: true, ..between() }));
+        assert!(!SMALL.ends_here(LIMITS, Duration::ZERO, QUICK, between()));
+        assert!(SMALL.ends_here(LIMITS, AGE, QUICK, between()));
+        assert!(LARGE.ends_here(LIMITS, Duration::ZERO, QUICK, between()));
+        assert!(SMALL.ends_here(
+            LIMITS,
+            Duration::ZERO,
+            QUICK,
+            Reached { ending: true, ..between() }
+        ));
         let behind = Reached { behind: true, ..between() };
         assert!(
-            !MANY.ends(LIMITS, AGE, QUICK, behind) && MANY.ends(LIMITS, AGE_BEHIND, QUICK, behind)
+            !MANY.ends_here(LIMITS, AGE, QUICK, behind)
+                && MANY.ends_here(LIMITS, AGE_BEHIND, QUICK, behind)
         );
     }
 
     #[test]
     fn old_rows_that_are_few_wait_no_longer_than_others() {
         let behind = Reached { behind: true, ..between() };
-        assert!(!SMALL.ends(LIMITS, Duration::ZERO, QUICK, behind));
-        assert!(SMALL.ends(LIMITS, AGE, QUICK, behind));
+        assert!(!SMALL.ends_here(LIMITS, Duration::ZERO, QUICK, behind));
+        assert!(SMALL.ends_here(LIMITS, AGE, QUICK, behind));
         let slow = Duration::from_millis(80);
         let at_1_000_a_second = Batch { records: 90, bytes: 90 * 400 };
-        assert!(at_1_000_a_second.ends(LIMITS, AGE, slow, behind));
+        assert!(at_1_000_a_second.ends_here(LIMITS, AGE, slow, behind));
         let large_ones = Batch { records: 90, bytes: 1 << 20 };
-        assert!(!large_ones.ends(LIMITS, AGE, slow, behind));
+        assert!(!large_ones.ends_here(LIMITS, AGE, slow, behind));
         let a_full_buffer = Batch { records: 5_000, bytes: 2 << 20 };
-        assert!(!a_full_buffer.ends(LIMITS, AGE, Duration::from_secs(5), behind));
+        assert!(!a_full_buffer.ends_here(LIMITS, AGE, Duration::from_secs(5), behind));
     }
 
     #[test]
     fn behind_it_is_open_for_longer_where_ends_are_slow() {
         let behind = Reached { behind: true, ..between() };
         let slow = Duration::from_millis(60);
-        let ends = |open_for, last_end| MANY.ends(LIMITS, open_for, last_end, behind);
+        let ends = |open_for, last_end| MANY.ends_here(LIMITS, open_for, last_end, behind);
         assert!(!ends(slow * 9, slow) && ends(slow * 10, slow));
         assert!(!ends(slow, Duration::from_secs(9)) && ends(SPLIT_AFTER, Duration::from_secs(9)));
-        assert!(SMALL.ends(LIMITS, AGE, slow, between()), "rows that just came do not wait");
+        assert!(SMALL.ends_here(LIMITS, AGE, slow, between()), "rows that just came do not wait");
     }
 
     #[test]
     fn it_becomes_larger_where_ends_are_slow() {
         let behind = Reached { behind: true, ..between() };
-        let ends = |batch: Batch, last_end| batch.ends(LIMITS, AGE, last_end, behind);
+        let ends = |batch: Batch, last_end| batch.ends_here(LIMITS, AGE, last_end, behind);
         assert!(ends(LARGE, SLOW_END / 2) && !ends(LARGE, SLOW_END));
         assert!(ends(Batch { records: 96_000, bytes: 700 }, SLOW_END));
         let alone = BatchLimits::new(AGE, true);
@@ -222,13 +254,21 @@ mod tests {
 
     #[test]
     fn it_splits_a_transaction_only_if_it_must() {
-        assert!(!LARGE.ends(LIMITS, AGE, QUICK, within()));
-        assert!(HUGE.ends(LIMITS, Duration::ZERO, QUICK, within()));
-        assert!(SMALL.ends(LIMITS, AGE_BEHIND + SPLIT_AFTER, QUICK, within()));
+        assert!(!LARGE.ends_here(LIMITS, AGE, QUICK, within()));
+        assert!(HUGE.ends_here(LIMITS, Duration::ZERO, QUICK, within()));
+        assert!(SMALL.ends_here(LIMITS, AGE_BEHIND + SPLIT_AFTER, QUICK, within()));
+        assert_eq!(SMALL.ends(LIMITS, AGE, QUICK, within()), Ends::WithPostgres);
+        assert_eq!(LARGE.ends(LIMITS, Duration::ZERO, QUICK, within()), Ends::WithPostgres);
+        assert_eq!(SMALL.ends(LIMITS, Duration::ZERO, QUICK, within()), Ends::Later);
         // The session reads to the end of what is open before it ends itself.
-        assert!(!SMALL.ends(LIMITS, AGE, QUICK, Reached { ending: true, ..within() }));
+        assert!(!SMALL.ends_here(LIMITS, AGE, QUICK, Reached { ending: true, ..within() }));
         // What holds the budget is in this very transaction: waiting would be for ever.
-        assert!(SMALL.ends(LIMITS, Duration::ZERO, QUICK, Reached { pressed: true, ..within() }));
+        assert!(SMALL.ends_here(
+            LIMITS,
+            Duration::ZERO,
+            QUICK,
+            Reached { pressed: true, ..within() }
+        ));
     }
 
     #[test]
@@ -238,13 +278,13 @@ mod tests {
                 // Wherever the last place was at which it did not end.
                 let began = (0..).map(Duration::from_millis);
                 let began =
-                    began.take_while(|at| !MANY.ends(LIMITS, *at, last_end, between)).last();
+                    began.take_while(|at| !MANY.ends_here(LIMITS, *at, last_end, between)).last();
                 for behind in [true, false] {
                     let at = Reached { behind, ..within() };
                     let open_for = began.unwrap() + Duration::from_millis(999);
-                    assert!(!MANY.ends(LIMITS, open_for, last_end, at));
+                    assert!(!MANY.ends_here(LIMITS, open_for, last_end, at));
                 }
-                assert!(MANY.ends(LIMITS, SPLIT_AFTER * 2, last_end, within()));
+                assert!(MANY.ends_here(LIMITS, SPLIT_AFTER * 2, last_end, within()));
             }
         }
     }
@@ -252,14 +292,14 @@ mod tests {
     #[test]
     fn an_empty_one_has_nothing_to_end_for() {
         let at = Reached { pressed: true, ending: true, ..between() };
-        assert!(!Batch::default().ends(LIMITS, SPLIT_AFTER, QUICK, at));
+        assert!(!Batch::default().ends_here(LIMITS, SPLIT_AFTER, QUICK, at));
     }
 
     #[test]
     fn alone_means_one_record() {
         let alone = BatchLimits::new(AGE, true);
         let one = Batch { records: 1, bytes: 0 };
-        assert!(one.is_huge(alone) && one.ends(alone, Duration::ZERO, QUICK, within()));
+        assert!(one.is_huge(alone) && one.ends_here(alone, Duration::ZERO, QUICK, within()));
     }
 
     #[test]

@@ -45,7 +45,7 @@ use crate::route::{Record, Rejection};
 use crate::sink::{Reached, SendError, Sink};
 use crate::time::Instant;
 use backoff::CommitBackoff;
-use batch::Batch;
+use batch::{Batch, Ends};
 
 pub use batch::BatchLimits;
 pub use timings::{Activity, Timings};
@@ -102,6 +102,8 @@ pub struct Transactional<C> {
     batch: Batch,
     /// A record waits for a transaction of its own, or has it.
     alone: bool,
+    /// It ends where the transaction of Postgres ends that is open.
+    is_due: bool,
     /// Sent and reported in the open transaction, its progress record included.
     sent: u64,
     stored: u64,
@@ -167,6 +169,7 @@ impl<C: TransactionApi> Transactional<C> {
             state: TransactionState::Idle,
             batch: Batch::default(),
             alone: false,
+            is_due: false,
             sent: 0,
             stored: 0,
             tickets: Vec::new(),
@@ -206,6 +209,7 @@ impl<C: TransactionApi> Transactional<C> {
     fn begin(&mut self, now: Instant) -> Result<(), C::Error> {
         self.client.begin()?;
         (self.batch, self.sent, self.stored) = (Batch::default(), 0, 0);
+        self.is_due = false;
         let follows = self.kept_at.is_some_and(|at| now - at < FOLLOWS);
         // In a full queue a record takes longer than markers do.
         self.begun = (follows && !self.was_many).then_some(now);
@@ -439,11 +443,18 @@ impl<C: TransactionApi> Sink for Transactional<C> {
                 }
                 Ok(())
             }
-            TransactionState::Open { since }
-                if self.alone
-                    || self.batch.ends(self.limits, now - since, self.last_end, reached) =>
-            {
-                self.close(reached.mark, now)
+            TransactionState::Open { .. } if self.alone => self.close(reached.mark, now),
+            TransactionState::Open { since } => {
+                let is_within = reached.mark.part.is_some();
+                match self.batch.ends(self.limits, now - since, self.last_end, reached) {
+                    Ends::Here => self.close(reached.mark, now),
+                    Ends::Later if self.is_due && !is_within => self.close(reached.mark, now),
+                    Ends::WithPostgres => {
+                        self.is_due = true;
+                        Ok(())
+                    }
+                    Ends::Later => Ok(()),
+                }
             }
             TransactionState::Idle if self.wants_progress(now, reached) => {
                 self.begin(now)?;
@@ -459,7 +470,7 @@ impl<C: TransactionApi> Sink for Transactional<C> {
     }
 
     fn has_enough(&self) -> bool {
-        self.batch.is_large(self.limits, self.last_end)
+        (self.is_due || self.batch.is_large(self.limits, self.last_end))
             && matches!(self.state, TransactionState::Open { .. })
     }
 

@@ -111,3 +111,34 @@ fn a_transaction_follows_one_of_many_records_at_once() {
     let after = pause_after(&mut sink, &mut now, 1, quick);
     assert_eq!(after, learned * 2, "in a full queue nothing is learned but by the first");
 }
+
+/// Reads that hold many rows end within a transaction of Postgres nearly always.
+#[test]
+fn what_is_due_within_a_transaction_of_postgres_ends_with_it() {
+    let now = Instant::START;
+    let age = Duration::from_millis(10);
+    let limits = BatchLimits::new(age, false);
+    let mut sink =
+        Transactional::new(Brokers::default(), limits, Duration::ZERO, Mark::default(), now);
+    let record = Record {
+        topic: "t",
+        partition: None,
+        key: None,
+        value: None,
+        headers: Headers::default(),
+        timestamp_ms: 0,
+    };
+    sink.send(now, &Outgoing::new(record, Ticket::from_opaque(7))).unwrap();
+    let mark = Mark::at(Lsn::new(100));
+    let part = Some(crate::pipeline::PartialTransaction { commit_lsn: Lsn::new(200), rows: 7 });
+    let between =
+        Reached { mark, settled: Lsn::ZERO, behind: false, pressed: false, ending: false };
+    let within = Reached { mark: Mark { part, ..mark }, ..between };
+    sink.reached(now, within).unwrap();
+    assert!(!sink.has_enough());
+    sink.reached(now + age, within).unwrap();
+    assert!(sink.has_enough() && matches!(sink.state(), TransactionState::Open { .. }));
+    // Whatever has become of the wait since.
+    sink.reached(now, between).unwrap();
+    assert!(matches!(sink.state(), TransactionState::Settling { .. }));
+}
