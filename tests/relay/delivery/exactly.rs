@@ -10,7 +10,7 @@ use support::wait::let_pass;
 use support::{kafka, postgres, topic, wait_for};
 
 /// More than is delivered before a stop that comes at once, three times.
-const ROWS_WITHIN: usize = 150_000;
+const ROWS_WITHIN: usize = 400_000;
 /// `transaction.timeout.ms` of the relay.
 const TRANSACTION_LIMIT: Duration = Duration::from_mins(1);
 /// Ten seconds of rows.
@@ -62,14 +62,14 @@ fn g8_stops_within_one_transaction_are_clean_stops() {
     let Some(kafka) = kafka::shared() else { return };
     let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "within");
     let relay = stage.relay().set("kafka.delivery", "exactly_once");
-    // So that it is carried in many pieces.
+    // So that it is carried in many pieces, of four times as much.
     let relay = relay.set("kafka.max_in_flight", "1MiB");
     relay.prepare();
     let oracle = stage.oracle();
     stage.insert("A", 10);
     relay.run_once();
     stage.insert("A", ROWS_WITHIN);
-    for _ in 0..3 {
+    for _ in 0..2 {
         let mut running = relay.run();
         let face = RelayHttp::of(&mut running);
         face.wait_metric("postrider_records_confirmed_total", |records| records > 0.0);
