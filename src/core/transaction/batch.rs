@@ -135,13 +135,12 @@ impl Batch {
         // Had the transaction of Postgres begun later than that, this one had ended before it.
         let is_late = is_within && open_for >= age_behind + SPLIT_AFTER;
         if at.pressed || self.is_huge(limits) || is_late {
-            Ends::Here
-        } else if is_within {
-            if is_due { Ends::WithPostgres } else { Ends::Later }
-        } else if is_due || at.ending {
-            Ends::Here
-        } else {
-            Ends::Later
+            return Ends::Here;
+        }
+        match (is_within, is_due) {
+            (true, true) => Ends::WithPostgres,
+            (false, is_due) if is_due || at.ending => Ends::Here,
+            _ => Ends::Later,
         }
     }
 }

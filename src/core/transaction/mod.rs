@@ -445,10 +445,9 @@ impl<C: TransactionApi> Sink for Transactional<C> {
             }
             TransactionState::Open { .. } if self.alone => self.close(reached.mark, now),
             TransactionState::Open { since } => {
-                let is_within = reached.mark.part.is_some();
-                match self.batch.ends(self.limits, now - since, self.last_end, reached) {
+                let at = Reached { ending: reached.ending || self.is_due, ..reached };
+                match self.batch.ends(self.limits, now - since, self.last_end, at) {
                     Ends::Here => self.close(reached.mark, now),
-                    Ends::Later if self.is_due && !is_within => self.close(reached.mark, now),
                     Ends::WithPostgres => {
                         self.is_due = true;
                         Ok(())

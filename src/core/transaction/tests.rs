@@ -58,13 +58,7 @@ impl TransactionApi for Brokers {
     fn ambiguous(&self) {}
 }
 
-/// A transaction of so many records, the first of which is stored after `first_stored`; how long the next one then waits.
-fn pause_after(
-    sink: &mut Transactional<Brokers>,
-    now: &mut Instant,
-    records: u64,
-    first_stored: Duration,
-) -> Duration {
+fn outgoing() -> Outgoing<'static> {
     let record = Record {
         topic: "t",
         partition: None,
@@ -73,10 +67,19 @@ fn pause_after(
         headers: Headers::default(),
         timestamp_ms: 0,
     };
-    let outgoing = Outgoing::new(record, Ticket::from_opaque(7));
+    Outgoing::new(record, Ticket::from_opaque(7))
+}
+
+/// A transaction of so many records, the first of which is stored after `first_stored`; how long the next one then waits.
+fn pause_after(
+    sink: &mut Transactional<Brokers>,
+    now: &mut Instant,
+    records: u64,
+    first_stored: Duration,
+) -> Duration {
     sink.client_mut().is_slow = true;
     for _ in 0..records {
-        sink.send(*now, &outgoing).unwrap();
+        sink.send(*now, &outgoing()).unwrap();
     }
     let mut confirmations = Vec::new();
     *now += first_stored;
@@ -120,15 +123,7 @@ fn what_is_due_within_a_transaction_of_postgres_ends_with_it() {
     let limits = BatchLimits::new(age, false);
     let mut sink =
         Transactional::new(Brokers::default(), limits, Duration::ZERO, Mark::default(), now);
-    let record = Record {
-        topic: "t",
-        partition: None,
-        key: None,
-        value: None,
-        headers: Headers::default(),
-        timestamp_ms: 0,
-    };
-    sink.send(now, &Outgoing::new(record, Ticket::from_opaque(7))).unwrap();
+    sink.send(now, &outgoing()).unwrap();
     let mark = Mark::at(Lsn::new(100));
     let part = Some(crate::pipeline::PartialTransaction { commit_lsn: Lsn::new(200), rows: 7 });
     let between =

@@ -9,7 +9,7 @@ use support::relay_http::RelayHttp;
 use support::wait::let_pass;
 use support::{kafka, postgres, topic, wait_for};
 
-/// More than is delivered before a stop that comes at once, three times.
+/// More than is delivered before a stop that comes at once, twice.
 const ROWS_WITHIN: usize = 400_000;
 /// `transaction.timeout.ms` of the relay.
 const TRANSACTION_LIMIT: Duration = Duration::from_mins(1);
