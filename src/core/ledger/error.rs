@@ -6,7 +6,7 @@
 
 use crate::lsn::Lsn;
 
-/// A step that would make the ledger's books wrong. All are transient: a new session fixes them.
+/// A step that would make the ledger's books wrong. A new session fixes all but [`Self::AbortedWithin`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
     /// Begin inside a transaction; protocol v1 sends transactions one after the other.
@@ -22,6 +22,12 @@ pub enum LedgerError {
         end: Lsn,
         /// The highest end seen before it.
         horizon: Lsn,
+    },
+    /// A Stream Abort inside a transaction: rows of it that were sent may be among those that it takes back.
+    #[error("the server took back a part of transaction {xid} inside a committed transaction")]
+    AbortedWithin {
+        /// The number of the transaction that is taken back.
+        xid: u32,
     },
     /// No such transaction is waiting: never sent, or settled long ago.
     #[error("a confirmation came for transaction {transaction}, which is not waiting for one")]
@@ -44,6 +50,11 @@ impl LedgerError {
             Self::AlreadyOpen | Self::NotOpen | Self::Backwards { .. } => Some(
                 "the relay reconnects by itself; if this repeats, check that nothing between the \
                  relay and Postgres alters the replication stream"
+                    .to_owned(),
+            ),
+            Self::AbortedWithin { .. } => Some(
+                "only protocol version 1 without streaming is spoken, in which nothing is taken back: check that \
+                 nothing between the relay and Postgres alters the replication stream, and report it"
                     .to_owned(),
             ),
             Self::UnknownTicket { .. } | Self::ConfirmedTwice { .. } => Some(

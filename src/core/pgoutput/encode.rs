@@ -3,7 +3,7 @@
 //! Each public function appends one whole message to `out`. A length that the protocol cannot represent is
 //! a caller's mistake: it is cut to the largest possible one, and the decoder then refuses the message.
 
-use super::message::{Begin, Commit, LogicalMessage, Origin, Type};
+use super::message::{Begin, Commit, LogicalMessage, Origin, StreamAbort, Type};
 use super::tuple::Column;
 
 /// A table, for [`relation`].
@@ -123,6 +123,13 @@ pub fn logical(out: &mut Vec<u8>, message: &LogicalMessage<'_>) {
     string(out, message.prefix);
     out.extend(length(message.content.len()));
     out.extend(message.content);
+}
+
+/// Tag `A`.
+pub fn stream_abort(out: &mut Vec<u8>, abort: StreamAbort) {
+    out.push(b'A');
+    out.extend(abort.xid.to_be_bytes());
+    out.extend(abort.subxid.to_be_bytes());
 }
 
 fn old(out: &mut Vec<u8>, before: Old<'_>) {

@@ -1,6 +1,6 @@
 //! Defines [`DecodeError`]: why bytes are not one whole pgoutput message, with a hint for the operator.
 //!
-//! Such bytes end the session; [`ALTERED_STREAM`] is the hint for streams that no PostgreSQL server sends.
+//! Such bytes end the session; [`UNREAD_MESSAGE`] is the hint for a message that this release cannot read.
 
 /// The bytes are not one whole pgoutput message of protocol version 1. Upholds G7: whatever
 /// arrives, the answer is a message or one of these. Offsets count from the message's tag.
@@ -53,20 +53,14 @@ pub enum DecodeError {
     },
 }
 
-/// The hint for a stream that no server of PostgreSQL sends.
-pub const ALTERED_STREAM: &str = "the relay reconnects by itself; if this repeats, check that \
-    nothing between the relay and Postgres alters the replication stream, and report it";
+/// The hint for a message that this release cannot read.
+pub const UNREAD_MESSAGE: &str = "nothing is lost: the slot keeps every row; install the newest release of \
+    Postrider, or report this with the server's version; a proxy that alters the replication stream is \
+    another cause";
 
 impl DecodeError {
     /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::UnknownTag { .. } => Some(
-                "only protocol version 1 without streaming or two-phase is spoken; \
-                 a proxy between here and the server may have changed the options"
-                    .to_owned(),
-            ),
-            _ => Some(ALTERED_STREAM.to_owned()),
-        }
+        Some(UNREAD_MESSAGE.to_owned())
     }
 }

@@ -1,7 +1,7 @@
 //! Decodes the messages of pgoutput, protocol version 1, into borrowed values.
 //!
 //! Input: the bytes of one message. Output of [`decode`]: a [`Message`] (Begin, Commit, Origin, Relation,
-//! Type, Insert, Update, Delete, Truncate or a logical message), or an error. Layouts: PostgreSQL
+//! Type, Insert, Update, Delete, Truncate, a logical message or Stream Abort), or an error. Layouts: PostgreSQL
 //! documentation, "Logical Replication Message Formats"; unchanged from version 10 to 18. Names are bytes
 //! and not text, since in a SQL_ASCII database they need not be UTF-8.
 
@@ -34,6 +34,8 @@ pub enum Message<'a> {
     Truncate(Truncate<'a>),
     /// What `pg_logical_emit_message` wrote; sent only when asked for.
     Logical(LogicalMessage<'a>),
+    /// A transaction of which nothing was sent was rolled back.
+    StreamAbort(StreamAbort),
 }
 
 /// Tag `B`.
@@ -212,6 +214,18 @@ pub struct LogicalMessage<'a> {
     pub content: &'a [u8],
 }
 
+/// Tag `A`. Belongs to version 2, and takes back what was streamed before its commit. Without streaming
+/// there is nothing to take back. PostgreSQL 18 sends it all the same, between transactions: it drops the changes
+/// of a large transaction that has been rolled back, and marks the subtransactions as streamed on the way
+/// (`ReorderBufferCheckAndTruncateAbortedTXN` in `replication/logical/reorderbuffer.c`; bug 19616 of PostgreSQL).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamAbort {
+    /// The transaction's number.
+    pub xid: u32,
+    /// The number of the subtransaction; that of the transaction if all of it is meant.
+    pub subxid: u32,
+}
+
 /// Reads one message. It is consumed to its last byte, and the tuples in it are checked, so what
 /// is read from them later cannot fail.
 pub fn decode(data: &[u8]) -> Result<Message<'_>, DecodeError> {
@@ -235,6 +249,10 @@ pub fn decode(data: &[u8]) -> Result<Message<'_>, DecodeError> {
         b'D' => Message::Delete(read_delete(&mut cursor)?),
         b'T' => Message::Truncate(read_truncate(&mut cursor)?),
         b'M' => Message::Logical(read_logical(&mut cursor)?),
+        b'A' => Message::StreamAbort(StreamAbort {
+            xid: cursor.u32("transaction number")?,
+            subxid: cursor.u32("subtransaction number")?,
+        }),
         tag => return Err(DecodeError::UnknownTag { tag }),
     };
     cursor.finish()?;

@@ -17,11 +17,11 @@ mod time;
 mod tuple;
 
 pub use charset::{Charset, Conversion, Converted};
-pub use error::{ALTERED_STREAM, DecodeError};
+pub use error::{DecodeError, UNREAD_MESSAGE};
 pub use excerpt::{CONTENT_BYTES_KEPT, Cut, Digest, Excerpt, VALUE_BYTES_KEPT};
 pub use message::{
     Begin, Commit, Delete, Insert, LogicalMessage, Message, OldRow, Origin, Relation,
-    RelationColumn, RelationColumns, Truncate, Type, Update, decode,
+    RelationColumn, RelationColumns, StreamAbort, Truncate, Type, Update, decode,
 };
 pub use time::PgTime;
 pub use tuple::{Column, Columns, Tuple};

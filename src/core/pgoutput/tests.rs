@@ -68,6 +68,7 @@ fn encoded(message: &Message<'_>) -> Vec<u8> {
             encode::truncate(&mut out, truncate.options, &relations);
         }
         Message::Logical(message) => encode::logical(&mut out, message),
+        Message::StreamAbort(abort) => encode::stream_abort(&mut out, *abort),
     }
     out
 }
@@ -136,6 +137,9 @@ fn markers_that_mean_nothing_are_refused() {
     let marker = |field, found| Err(DecodeError::UnknownMarker { field, found });
     assert_eq!(decode(b""), Err(DecodeError::Empty));
     assert_eq!(decode(b"S\0\0\0\x01\x01"), Err(DecodeError::UnknownTag { tag: b'S' }));
+    // Streaming in parallel would add a position and a time to it.
+    let parallel = [b"A\0\0\0\x01\0\0\0\x02".as_slice(), &[0; 16]].concat();
+    assert_eq!(decode(&parallel), Err(DecodeError::Trailing { bytes: 16 }));
     assert_eq!(decode(b"I\0\0\0\x01K\0\0"), marker("row marker", b'K'));
     assert_eq!(decode(b"U\0\0\0\x01X\0\0"), marker("row marker", b'X'));
     assert_eq!(decode(b"D\0\0\0\x01N\0\0"), marker("row marker", b'N'));
@@ -182,6 +186,10 @@ proptest! {
         encode::origin(&mut out, &origin);
         prop_assert_eq!(decode(&out), Ok(Message::Origin(origin)));
         out.clear();
+        let abort = StreamAbort { xid, subxid: xid.rotate_left(7) };
+        encode::stream_abort(&mut out, abort);
+        prop_assert_eq!(decode(&out), Ok(Message::StreamAbort(abort)));
+        out.clear();
         let logical = LogicalMessage { transactional: xid % 2 == 1, lsn, prefix: &text, content: &content };
         encode::logical(&mut out, &logical);
         prop_assert_eq!(decode(&out), Ok(Message::Logical(logical)));
@@ -224,7 +232,7 @@ proptest! {
     #[test]
     fn g7_any_bytes_are_a_message_or_an_error(tag: prop::sample::Index, mut data: Vec<u8>) {
         if let Some(first) = data.first_mut() {
-            *first = *tag.get(b"BCORYIUDTM?");
+            *first = *tag.get(b"BCORYIUDTMA?");
         }
         if let Ok(message) = decode(&data) {
             encoded(&message);

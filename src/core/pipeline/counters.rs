@@ -20,7 +20,7 @@ pub struct Counters {
     pub keepalives: u64,
     /// Table descriptions.
     pub relations: u64,
-    /// Names of types and origins.
+    /// Names of types and origins, and transactions that were rolled back.
     pub annotations: u64,
     /// Rows that were sent, skipped or dropped.
     pub rows: u64,

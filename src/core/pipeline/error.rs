@@ -7,7 +7,7 @@
 use super::mark::CommitId;
 use crate::ledger::LedgerError;
 use crate::outbox::{OutboxError, TableName};
-use crate::pgoutput::{ALTERED_STREAM, DecodeError};
+use crate::pgoutput::{DecodeError, UNREAD_MESSAGE};
 use crate::route::{Rejection, RejectionCode};
 
 /// After any of these the session is dropped. Nothing unconfirmed has been acknowledged, so the
@@ -65,12 +65,32 @@ impl PipelineError {
     /// Whether only a human can fix it. The others are fixed by a new session.
     pub const fn is_definite(&self) -> bool {
         match self {
-            Self::Rejected { .. } | Self::DeadLetterRefused { .. } | Self::Updated { .. } => true,
+            Self::Rejected { .. }
+            | Self::DeadLetterRefused { .. }
+            | Self::Updated { .. }
+            | Self::Ledger(LedgerError::AbortedWithin { .. }) => true,
             // With another log nothing is settled that could be drained: the session ends as it is.
             Self::OtherLog { .. }
             | Self::Decode(_)
             | Self::Outbox(_)
             | Self::Ledger(_)
+            | Self::NotSent => false,
+        }
+    }
+
+    /// Whether the message in hand cannot be read, or cannot stand where it stands: a session that meets it again ends
+    /// in the same way.
+    pub const fn is_of_a_message(&self) -> bool {
+        match self {
+            Self::Decode(_) | Self::Outbox(_) => true,
+            Self::Ledger(error) => matches!(
+                error,
+                LedgerError::AlreadyOpen | LedgerError::NotOpen | LedgerError::Backwards { .. }
+            ),
+            Self::Rejected { .. }
+            | Self::DeadLetterRefused { .. }
+            | Self::Updated { .. }
+            | Self::OtherLog { .. }
             | Self::NotSent => false,
         }
     }
@@ -101,7 +121,7 @@ impl PipelineError {
                  updates out of the stream"
                     .to_owned(),
             ),
-            Self::Outbox(_) => Some(ALTERED_STREAM.to_owned()),
+            Self::Outbox(_) => Some(UNREAD_MESSAGE.to_owned()),
             Self::NotSent => Some(
                 "this is a defect of Postrider; the relay reconnects by itself, and no row was \
                  passed over: report it with the log"

@@ -11,6 +11,7 @@ use super::mark::CommitId;
 use super::policy::UpdatePolicy;
 use super::resume::ResumeCheck;
 use super::step::Handled;
+use crate::ledger::LedgerError;
 use crate::outbox::Position;
 use crate::pgoutput::{Begin, Message};
 
@@ -72,8 +73,12 @@ impl Pipeline {
                 let ours = truncate.relations().any(|table| self.outbox.table(table).is_some());
                 self.counters.truncates += u64::from(ours);
             }
-            Message::Origin(_) => self.counters.annotations += 1,
             Message::Logical(_) => self.counters.logical_messages += 1,
+            // Nothing was streamed before its commit, so it takes nothing back.
+            Message::StreamAbort(abort) if self.at.next.is_some() => {
+                return Err(LedgerError::AbortedWithin { xid: abort.xid }.into());
+            }
+            Message::Origin(_) | Message::StreamAbort(_) => self.counters.annotations += 1,
             // An insert is answered before it comes here.
             Message::Insert(_) => {}
         }

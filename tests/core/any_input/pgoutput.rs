@@ -13,6 +13,7 @@ pub(crate) fn run(data: &[u8]) {
         Message::Origin(origin) => encode::origin(&mut written, origin),
         Message::Type(named) => encode::type_name(&mut written, named),
         Message::Logical(logical) => encode::logical(&mut written, logical),
+        Message::StreamAbort(abort) => encode::stream_abort(&mut written, *abort),
         Message::Truncate(truncate) => {
             let relations: Vec<_> = truncate.relations().collect();
             encode::truncate(&mut written, truncate.options, &relations);

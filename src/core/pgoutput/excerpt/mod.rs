@@ -288,11 +288,11 @@ impl Excerpt {
         match tag {
             b'I' | b'U' | b'D' => self.enter(Field::Relation),
             b'M' => self.enter(Field::Flags),
-            b'B' | b'C' | b'O' | b'R' | b'Y' | b'T' if self.whole > KEPT_BYTES_MAX => {
+            b'B' | b'C' | b'O' | b'R' | b'Y' | b'T' | b'A' if self.whole > KEPT_BYTES_MAX => {
                 Err(DecodeError::TooLong { tag, bytes: self.whole })
             }
-            b'B' | b'C' | b'O' | b'R' | b'Y' | b'T' if self.whole == 1 => self.decode_rest(),
-            b'B' | b'C' | b'O' | b'R' | b'Y' | b'T' => self.enter(Field::Rest),
+            b'B' | b'C' | b'O' | b'R' | b'Y' | b'T' | b'A' if self.whole == 1 => self.decode_rest(),
+            b'B' | b'C' | b'O' | b'R' | b'Y' | b'T' | b'A' => self.enter(Field::Rest),
             tag => Err(DecodeError::UnknownTag { tag }),
         }
     }

@@ -221,8 +221,9 @@ pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>)
         let client = control::connect(&source.connect).await?;
         control::peek(&client, request).await
     });
-    // Begin and commit: of a transaction without rows (before PostgreSQL 15).
-    let is_row = |message: &PeekedMessage| !matches!(message.data.first(), Some(b'B' | b'C'));
+    // Begin and commit: of a transaction without rows (before PostgreSQL 15). Stream Abort: of one that was rolled back.
+    let is_row =
+        |message: &PeekedMessage| !matches!(message.data.first(), Some(b'B' | b'C' | b'A'));
     match looked {
         Ok(messages) => messages.iter().any(is_row) || messages.len() >= LOOKED_AT as usize,
         Err(error) => {
