@@ -14,6 +14,7 @@ use super::exit::ExitCode;
 use super::failure::{CommandFailure, Diagnostic};
 use super::tail::TailError;
 use postrider_config::{ConfigError, Mistake, SourcePosition};
+use postrider_core::ledger::LedgerError;
 use postrider_core::pipeline::PipelineError;
 use postrider_core::route::RouteSpecError;
 use postrider_debezium::{ImportError, ImportOutcome};
@@ -190,6 +191,7 @@ impl From<PipelineError> for CommandFailure {
         let exit = match error {
             PipelineError::Rejected { .. } | PipelineError::Updated { .. } => ExitCode::Poison,
             PipelineError::NotSent => ExitCode::CheckFailed,
+            PipelineError::Ledger(LedgerError::AbortedWithin { .. }) => ExitCode::Position,
             _ if error.is_definite() => ExitCode::Config,
             _ => ExitCode::Unavailable,
         };

@@ -50,3 +50,15 @@ pub enum Frame<'a> {
         reply_now: bool,
     },
 }
+
+impl Frame<'_> {
+    /// Where it lies in the log; zero for a Relation or a Type, of which the server does not say it.
+    pub const fn position(&self) -> Lsn {
+        match self {
+            Self::Wal { start, .. }
+            | Self::Excerpt { start, .. }
+            | Self::Untranslatable { start, .. } => *start,
+            Self::Keepalive { end, .. } => *end,
+        }
+    }
+}

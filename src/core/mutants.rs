@@ -54,11 +54,13 @@ pub enum Mutant {
     NeverBacksOff,
     /// A server that is silent over the same work again is given no more time.
     KeepsTimeout,
+    /// A message of the log that cannot be read is tried for ever.
+    RetriesUnreadable,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::SettlesUnconfirmed,
         Self::CountsOneTooFew,
         Self::SettlesKeepalives,
@@ -82,6 +84,7 @@ impl Mutant {
         Self::SleepsThroughStop,
         Self::NeverBacksOff,
         Self::KeepsTimeout,
+        Self::RetriesUnreadable,
     ];
 }
 

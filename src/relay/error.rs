@@ -7,13 +7,14 @@
 use crate::compare::{CompareError, SpillError};
 use crate::tables::TableRowsError;
 use postrider_core::gate::GateError;
+use postrider_core::ledger::LedgerError;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{PipelineError, RefusalAnalysis};
 use postrider_core::route::RouteSpecError;
 use postrider_core::session::{End, SessionError, Stalled};
 use postrider_kafka::{SinkError, TopicsError};
 use postrider_postgres::control::ControlError;
-use postrider_postgres::wal::{Class, WalError};
+use postrider_postgres::wal::{Class, WalError, literal};
 
 /// Why the relay, or one of its sessions, ended.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,30 @@ pub enum RelayError {
     /// The core met something it must not pass over.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
+    /// A message of the log cannot be read. The next session meets it again.
+    #[error("{cause}, at {at} of the log")]
+    UnreadMessage {
+        /// Where it is.
+        at: Lsn,
+        /// Why.
+        #[source]
+        cause: Box<RelayError>,
+    },
+    /// Several sessions have ended at the same message of the log.
+    #[error(
+        "{sessions} sessions ended at {at} of the log, where a message cannot be read: {cause}"
+    )]
+    Unreadable {
+        /// Where it is.
+        at: Lsn,
+        /// How many.
+        sessions: u32,
+        /// The slot, which keeps it.
+        slot: String,
+        /// Why.
+        #[source]
+        cause: Box<RelayError>,
+    },
     /// The dead-letter topic is missing or forbidden: rows that cannot be delivered can go nowhere,
     /// and nothing behind them may.
     #[error("dead letters cannot be stored: {0}")]
@@ -125,6 +150,33 @@ impl RelayError {
         }
     }
 
+    /// The same with the position of the message that it is about, if it is about what the log contains.
+    pub(super) fn of_message(self, at: Lsn) -> Self {
+        let is_of_a_message = match &self {
+            Self::Pipeline(error) => error.is_of_a_message(),
+            Self::Wal(error) => matches!(
+                error,
+                WalError::Malformed(_) | WalError::Protocol(_) | WalError::MessageTooLarge { .. }
+            ),
+            _ => false,
+        };
+        if is_of_a_message && at != Lsn::ZERO {
+            Self::UnreadMessage { at, cause: Box::new(self) }
+        } else {
+            self
+        }
+    }
+
+    /// The end of the relay, where so many sessions have ended with this at one message.
+    pub(super) fn after_sessions(self, sessions: u32, slot: &str) -> Self {
+        match self {
+            Self::UnreadMessage { at, cause } => {
+                Self::Unreadable { at, sessions, slot: slot.to_owned(), cause }
+            }
+            error => error,
+        }
+    }
+
     /// What it means for the next step.
     pub fn class(&self) -> Class {
         match self {
@@ -132,6 +184,8 @@ impl RelayError {
             Self::Control(error) => error.class(),
             Self::Gate(GateError::StandbyBehind { .. }) => Class::Transient,
             Self::Gate(_)
+            | Self::Unreadable { .. }
+            | Self::Pipeline(PipelineError::Ledger(LedgerError::AbortedWithin { .. }))
             | Self::TableRows(
                 TableRowsError::SlotMoved { .. }
                 | TableRowsError::Delivered { .. }
@@ -148,6 +202,7 @@ impl RelayError {
             Self::Topics(_) | Self::Route(_) | Self::TableRows(_) => Class::Configuration,
             Self::SlotHeld { .. } => Class::Held,
             Self::Pipeline(_)
+            | Self::UnreadMessage { .. }
             | Self::Refused { .. }
             | Self::DeadLetters(_)
             | Self::BrokersAway { .. }
@@ -166,7 +221,7 @@ impl RelayError {
     pub(super) const fn put_off_until(&self) -> Option<End> {
         match self {
             Self::Pipeline(inner) if inner.is_definite() => Some(End::Drained),
-            Self::DeadLetters(_) => Some(End::Drained),
+            Self::UnreadMessage { .. } | Self::DeadLetters(_) => Some(End::Drained),
             Self::Wal(WalError::CatchUp(_)) => Some(End::ModeOver),
             _ => None,
         }
@@ -213,6 +268,12 @@ impl RelayError {
                 error.hint()
             }
             Self::Pipeline(error) => error.hint(),
+            Self::UnreadMessage { .. } => Some(
+                "nothing is lost: the slot keeps every row; the relay tries again, and ends after several sessions that \
+                 end at this position"
+                    .to_owned(),
+            ),
+            Self::Unreadable { slot, .. } => Some(unreadable_hint(slot)),
             Self::Route(error) => error.hint(),
             Self::SlotHeld { slot } => Some(format!(
                 "see who holds it: SELECT active_pid FROM pg_replication_slots WHERE slot_name = \
@@ -254,7 +315,7 @@ impl RelayError {
     }
 
     /// A word for the `reason` label of the restart counter.
-    pub const fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> &'static str {
         match self {
             Self::Wal(_)
             | Self::Control(_)
@@ -272,6 +333,7 @@ impl RelayError {
             | Self::BrokersAway { .. }
             | Self::NothingStored { .. } => "kafka",
             Self::Pipeline(_) | Self::Route(_) => "pipeline",
+            Self::UnreadMessage { cause, .. } | Self::Unreadable { cause, .. } => cause.reason(),
             Self::SlotHeld { .. } => "slot_held",
             _ => "other",
         }
@@ -314,6 +376,19 @@ impl From<Stalled> for RelayError {
             Stalled::NothingStored { seconds, records } => Self::NothingStored { seconds, records },
         }
     }
+}
+
+/// What is safe comes first, and what is lost before the step that loses it.
+fn unreadable_hint(slot: &str) -> String {
+    format!(
+        "nothing is lost: slot `{slot}` keeps every row from there on, if it is neither dropped nor advanced\n\
+         install the newest release of Postrider, which may read the message, and start it again\n\
+         report the message with the server's version: SELECT version();\n\
+         if no release reads it, rows that are in no topic come from their tables, and rows that were deleted there and \
+         logical messages are lost: SELECT pg_drop_replication_slot({}); then `postrider repair`, then `postrider repair \
+         --execute`",
+        literal(slot)
+    )
 }
 
 /// What a drain that ran out of time left behind; without records, that is the rest of a transaction

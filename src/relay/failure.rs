@@ -28,6 +28,7 @@ pub(super) fn failure<'a>(
         RelayError::Sink(error) | RelayError::Refused { cause: error, .. } => {
             SessionFailure::Sink(sink_fault(error, plan))
         }
+        RelayError::UnreadMessage { at, .. } => SessionFailure::Unreadable(*at),
         RelayError::Wal(WalError::Silent { .. }) => SessionFailure::Silent,
         _ => SessionFailure::Transient,
     }

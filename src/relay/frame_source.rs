@@ -45,6 +45,11 @@ pub(super) trait FrameSource {
     /// The highest position of which a frame was read.
     fn received(&self) -> Lsn;
 
+    /// The same, where positions are those of the server's log: what cannot be read there is met again.
+    fn log_position(&self) -> Option<Lsn> {
+        None
+    }
+
     /// Bytes read.
     fn received_bytes(&self) -> u64;
 

@@ -14,6 +14,7 @@ use crate::error::RelayError;
 use crate::frame_source::FrameSource;
 use crate::report::Reporter;
 use crate::stop::StopSignal;
+use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Handled;
 use postrider_core::session::{Audit, Burst, End, Next, Owed, Session, Work};
 use postrider_kafka::failpoint;
@@ -131,6 +132,7 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         put_off: &mut Option<RelayError>,
         reporter: &mut Reporter,
     ) -> Result<(), RelayError> {
+        let error = self.placed(error, Lsn::ZERO);
         let Some(end) = error.put_off_until().filter(|_| put_off.is_none()) else {
             return Err(error);
         };
@@ -139,6 +141,16 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             reporter.draining(draining);
         }
         Ok(())
+    }
+
+    /// The same with the position of the message that it is about, where the next session meets that again. `at`: zero where
+    /// the frame does not say it.
+    fn placed(&self, error: RelayError, at: Lsn) -> RelayError {
+        match self.source.log_position() {
+            Some(received) if at == Lsn::ZERO => error.of_message(received),
+            Some(_) => error.of_message(at),
+            None => error,
+        }
     }
 
     fn log_refused(&mut self) {
@@ -174,7 +186,9 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             self.sink.reading(place, self.source.received_bytes());
             let Some(frame) = self.source.peek()? else { return Ok(()) };
             failpoint::pass("frame_taken");
-            match self.session.frame(now, frame, &mut self.sink)? {
+            let at = frame.position();
+            let handled = self.session.frame(now, frame, &mut self.sink);
+            match handled.map_err(|error| self.placed(error.into(), at))? {
                 Handled::Done => self.source.consume(),
                 Handled::DeadLetter(letter) => {
                     failpoint::pass("dead_letter_sent");

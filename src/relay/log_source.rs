@@ -83,6 +83,10 @@ impl FrameSource for LogSource {
         of_either!(self, reader => reader.received())
     }
 
+    fn log_position(&self) -> Option<Lsn> {
+        Some(self.received())
+    }
+
     fn received_bytes(&self) -> u64 {
         of_either!(self, reader => reader.received_bytes())
     }

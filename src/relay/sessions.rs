@@ -168,6 +168,9 @@ impl Sessions {
                 let last = Box::new(error);
                 return Err(RelayError::GaveUp { seconds: quiet.as_secs(), last });
             }
+            AfterSession::Unreadable { sessions } => {
+                return Err(error.after_sessions(sessions, &self.plan.config.source.slot));
+            }
             AfterSession::SlotHeld => return Err(self.slot_held()),
             AfterSession::Standby => return Ok(Some(error)),
             AfterSession::Retry { failures } if error.is_final() => {

@@ -31,6 +31,15 @@ impl From<RelayError> for CommandFailure {
                 let because = format!("gave up after {seconds} s without progress");
                 return Self::from(*last).why(because);
             }
+            RelayError::UnreadMessage { ref cause, .. } => {
+                let code = match &**cause {
+                    RelayError::Wal(error) => codes::wal(error),
+                    RelayError::Pipeline(error) => codes::pipeline(error),
+                    other => unreachable!("{other} is about no message"),
+                };
+                (ExitCode::Unavailable, code)
+            }
+            RelayError::Unreadable { .. } => (ExitCode::Position, ErrorCode::R008),
             RelayError::SlotHeld { .. } => (ExitCode::Held, ErrorCode::SLOT_HELD),
             RelayError::BrokersAway { .. } => (ExitCode::Unavailable, ErrorCode::K020),
             RelayError::NothingStored { .. } => (ExitCode::Unavailable, ErrorCode::K021),

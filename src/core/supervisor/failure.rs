@@ -20,6 +20,8 @@ pub enum SessionFailure<'a> {
     Held,
     /// The server was silent for too long.
     Silent,
+    /// A message of the log could not be read. It is there.
+    Unreadable(Lsn),
     /// The producer ended.
     Sink(SinkFault),
     /// The brokers refused records, and with them a batch.

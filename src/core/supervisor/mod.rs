@@ -9,6 +9,7 @@
 //! * a stop is clean only when everything that any session sent is confirmed (G8);
 //! * a transient failure causes a pause that grows until a session has done useful work; a definite one
 //!   ends the relay;
+//! * sessions that end at the same message of the log, since it cannot be read, end the relay after a few: no pause helps;
 //! * a session that would end like the last one because of a refused record is not started again unchanged:
 //!   records are sent alone, or in smaller batches, until the one at fault is found (G4);
 //! * a slot that another process holds is waited for, if so configured.
@@ -31,6 +32,7 @@ mod mode;
 mod refusals;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 
 use std::time::Duration;
 
@@ -43,6 +45,7 @@ use crate::time::Instant;
 use login_retry::LoginRetry;
 use mode::RepeatedFailures;
 use refusals::Refusals;
+use unreadable::{SESSIONS_MAX, UnreadableMessage};
 
 pub use failure::{Left, RefusalConsequence, RefusedBatch, SessionFailure, SinkFault};
 pub use mode::{ModeKind, SessionMode};
@@ -132,6 +135,11 @@ pub enum AfterSession {
         /// How long.
         quiet: Duration,
     },
+    /// So many sessions ended at the same message of the log: the relay ends with it.
+    Unreadable {
+        /// How many, this one included.
+        sessions: u32,
+    },
     /// The relay ends with it.
     Final,
 }
@@ -192,6 +200,8 @@ pub struct Supervisor {
     escalation: TimeoutEscalation,
     /// How long logins have been refused.
     login_retry: LoginRetry,
+    /// The message of the log that ended the last session that could not read on.
+    unreadable: UnreadableMessage,
 }
 
 impl Supervisor {
@@ -214,6 +224,7 @@ impl Supervisor {
             refusals: Refusals::default(),
             escalation: TimeoutEscalation::default(),
             login_retry: LoginRetry::default(),
+            unreadable: UnreadableMessage::default(),
         }
     }
 
@@ -343,6 +354,12 @@ impl Supervisor {
                     return AfterSession::Final;
                 }
                 return self.pause();
+            }
+            SessionFailure::Unreadable(at) => {
+                let sessions = self.unreadable.met(at);
+                if sessions >= SESSIONS_MAX && !mutants::is(Mutant::RetriesUnreadable) {
+                    return AfterSession::Unreadable { sessions };
+                }
             }
             SessionFailure::Silent => self.escalation.silent(left.settled),
             SessionFailure::Sink(fault) => self.narrow(fault, left),

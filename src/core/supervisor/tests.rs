@@ -279,3 +279,32 @@ fn a_server_that_is_silent_over_the_same_work_is_given_more_time() {
     }
     assert_eq!(silence(&mut relay), 4 * usual);
 }
+
+#[test]
+fn sessions_that_end_at_one_message_end_the_relay() {
+    let mut supervisor = supervisor();
+    let mut now = START;
+    let mut meets = |place| {
+        now += SECOND;
+        fails(&mut supervisor, now, SessionFailure::Unreadable(Lsn::new(place)), at(place - 10))
+    };
+    for place in [200, 300].repeat(2 * SESSIONS_MAX as usize) {
+        assert!(matches!(meets(place), AfterSession::Retry { .. }), "another message each time");
+    }
+    for _ in 2..SESSIONS_MAX {
+        assert!(matches!(meets(300), AfterSession::Retry { .. }));
+    }
+    assert_eq!(meets(300), AfterSession::Unreadable { sessions: SESSIONS_MAX });
+}
+
+#[test]
+fn an_outage_in_between_does_not_begin_the_count_of_unreadable_ends_anew() {
+    let mut supervisor = supervisor();
+    let unreadable = SessionFailure::Unreadable(Lsn::new(200));
+    for _ in 1..SESSIONS_MAX {
+        fails(&mut supervisor, START, unreadable, at(190));
+        fails(&mut supervisor, START, SessionFailure::Transient, at(190));
+    }
+    let last = fails(&mut supervisor, START, unreadable, at(190));
+    assert_eq!(last, AfterSession::Unreadable { sessions: SESSIONS_MAX });
+}

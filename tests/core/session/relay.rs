@@ -63,6 +63,8 @@ pub(crate) struct Relay {
     pub(crate) sink: ModelSink,
     budget: Budget,
     told: u64,
+    /// Where the message is that cannot be read: the session ends for it.
+    unreadable: Option<Lsn>,
 }
 
 /// One of two configurations between which a reload changes.
@@ -172,7 +174,7 @@ impl Relay {
         pipeline.set_suspects(suspects);
         let session = Session::new(pipeline, limits, PROFILE, owed, now.at);
         let sink = ModelSink { delivery, taken: Vec::new() };
-        Self { session, sink, budget, told: 0 }
+        Self { session, sink, budget, told: 0, unreadable: None }
     }
 
     /// One turn of the loop. Returns whether it read the socket: while there is no room it does not.
@@ -204,7 +206,10 @@ impl Relay {
         if let Some(end) =
             self.session.ended(now, &self.sink).map_err(|error| self.failed(error))?
         {
-            return Err(Ended::Well(end));
+            return Err(match self.unreadable {
+                Some(at) => Ended::Badly(SessionFailure::Unreadable(at)),
+                None => Ended::Well(end),
+            });
         }
         let takes_frames = self.session.takes_frames(&self.sink);
         let can_go_on =
@@ -245,6 +250,13 @@ impl Relay {
             }
             let Some(sent) = look(server, true)? else { break };
             let handled = self.session.frame(now.at, sent.as_frame(), &mut self.sink);
+            if let (Err(SessionError::Pipeline(error)), Sent::Unreadable(at)) = (&handled, sent)
+                && error.is_of_a_message()
+            {
+                self.unreadable = Some(Lsn::new(*at));
+                self.session.stop_reading(End::Drained, now);
+                break;
+            }
             match handled.map_err(|error| self.failed(error))? {
                 Handled::Done | Handled::DeadLetter(_) => {
                     server.consume();

@@ -38,6 +38,8 @@ pub(crate) enum Sent {
     Keepalive(u64),
     /// One that is to be answered.
     Question(u64),
+    /// A message of no kind that is known, at that position.
+    Unreadable(u64),
     /// The stream has ended; nothing follows.
     End,
 }
@@ -48,6 +50,7 @@ impl Sent {
             Self::Wal(data) => Frame::Wal { start: Lsn::ZERO, sent_us: 0, data },
             Self::Keepalive(end) => Frame::Keepalive { end: Lsn::new(*end), reply_now: false },
             Self::Question(end) => Frame::Keepalive { end: Lsn::new(*end), reply_now: true },
+            Self::Unreadable(at) => Frame::Wal { start: Lsn::new(*at), sent_us: 0, data: b"?" },
             Self::End => unreachable!("the end of a stream is no frame"),
         }
     }
@@ -67,6 +70,8 @@ pub(crate) struct Server {
     /// So long each session is silent first, until one waits for it: something large is decoded of which
     /// nothing is published.
     pub(crate) work: Option<Duration>,
+    /// The log has a message there that nobody can read, behind all transactions.
+    pub(crate) unreadable: Option<u64>,
     /// Nobody can connect until then.
     pub(crate) away_until: Instant,
     /// What is left of an earlier session holds the slot until then.
@@ -191,6 +196,8 @@ impl Server {
                 if chance.percent(90) {
                     session.open_transaction(transaction, &self.history.rows);
                 }
+            } else if let Some(at) = self.unreadable {
+                session.open.push_back(Sent::Unreadable(at));
             } else {
                 session.sent = session.sent.max(self.history.end);
             }

@@ -32,6 +32,9 @@ const CALM_STEPS: usize = 20_000;
 /// rare meeting of them is noticed within few seeds.
 const OPERATED: u64 = 3;
 
+/// One history of so many ends at a message that cannot be read.
+const UNREADABLE: u64 = 10;
+
 /// Frames on the wire, like a socket's buffer.
 const WIRE_FRAMES: usize = 8;
 
@@ -85,6 +88,8 @@ pub(crate) struct World<'p> {
     is_operated: bool,
     /// The last session may have left a transaction that is stored in part.
     ended_within: bool,
+    /// The relay has ended at a message that cannot be read.
+    has_stopped_reading: bool,
     tally: Tally,
 }
 
@@ -120,6 +125,7 @@ impl<'p> World<'p> {
             hangs_since: None,
             is_operated: seed.is_multiple_of(OPERATED),
             ended_within: false,
+            has_stopped_reading: false,
             tally: Tally::default(),
         };
         for _ in 0..CHAOS_STEPS {
@@ -127,6 +133,9 @@ impl<'p> World<'p> {
         }
         world.calm_down()?;
         world.reckon()?;
+        if seed.is_multiple_of(UNREADABLE) {
+            world.meet_unreadable()?;
+        }
         world.tally.rows = world.server.history.rows.len();
         world.tally.records = world.judge.records;
         world.tally.duplicates = world.judge.duplicates;
@@ -388,5 +397,20 @@ impl<'p> World<'p> {
         }
         self.tally.drained += drained;
         Ok(())
+    }
+    /// What is written last is followed by a message that cannot be read: it is delivered, and the relay ends.
+    fn meet_unreadable(&mut self) -> Result<(), Violation> {
+        self.server.history.commit(&mut self.chance);
+        self.server.unreadable = Some(self.server.history.end + 1);
+        for _ in 0..CALM_STEPS {
+            if self.has_stopped_reading {
+                return self.judge.all_delivered(&self.server.history);
+            }
+            if self.chance.percent(5) {
+                self.time_passes()?;
+            }
+            self.work_fast()?;
+        }
+        Err(Violation::new("G5", "a message that cannot be read is tried for ever"))
     }
 }

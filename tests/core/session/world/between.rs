@@ -165,6 +165,7 @@ impl World<'_> {
         };
         match verdict {
             AfterSession::Final => self.kill(),
+            AfterSession::Unreadable { .. } => self.has_stopped_reading = true,
             AfterSession::GaveUp { .. } => {
                 self.process.gave_up(now)?;
                 self.kill();
