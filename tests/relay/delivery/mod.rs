@@ -32,6 +32,7 @@ mod once;
 mod partitions;
 #[cfg(feature = "faults")]
 mod restarts;
+mod rolled_back;
 #[cfg(feature = "faults")]
 mod slots;
 mod transactions;

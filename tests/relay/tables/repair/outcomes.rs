@@ -161,6 +161,31 @@ fn g1_a_slot_is_not_dropped_with_messages_that_were_not_delivered() {
     }
 }
 
+/// PostgreSQL 18 tells of a large transaction that was rolled back: a slot with nothing but that has nothing to lose.
+#[test]
+fn g1_a_slot_with_nothing_but_a_job_that_was_rolled_back_is_replaced() {
+    let (Some(kafka), Some(cluster)) = (kafka::shared(), postgres::eighteen()) else { return };
+    let stage = Stage::migrated(cluster, &kafka.bootstrap(), "aborted");
+    let name = stage.database.name();
+    stage.sql().run(&format!(
+        "ALTER DATABASE \"{name}\" SET logical_decoding_work_mem = '64kB'; CREATE TABLE job (text text)"
+    ));
+    let relay = relay(&stage, Mode::Once);
+    begin(&stage, &relay);
+    insert_in_time(&stage, "A", 20);
+    relay.run_once();
+    free(&stage);
+    insert_in_time(&stage, "A", 5);
+    advance(&stage);
+    wait_passed(&stage);
+    stage.sql().run(
+        "BEGIN; SAVEPOINT a; INSERT INTO job VALUES ('x'); RELEASE a; \
+         INSERT INTO job SELECT repeat('x', 1000) FROM generate_series(1, 200); ROLLBACK",
+    );
+    assert_eq!(json(&relay, &["repair", "--execute"])["summary"]["confirmed"], 5);
+    assert_each_once(&stage, &["outbox"]);
+}
+
 /// What commits after the slot was looked into, and before the new one has its name, is in the new one.
 #[test]
 fn g1_what_commits_while_a_slot_is_replaced_is_not_lost_with_it() {
