@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check counts compare-bytes crash brokers failover endtxn fuzz nightly lifecycle identity streams package image shop ui-test bench bench-delivery bench-memory compare faults faults-table
+.PHONY: help setup demo test quick check counts compare-bytes crash decoding brokers failover endtxn fuzz nightly lifecycle identity streams package image shop ui-test bench bench-delivery bench-memory compare faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -75,6 +75,10 @@ crash: ## two relays on one slot, disasters while rows flow, and an account of e
 	@CI=true CRASH_MODE=$(MODE) CRASH_CYCLES=$(CYCLES) CRASH_KILL=$(KILL) CRASH_ROWS_PER_S=$(ROWS_PER_S) \
 	CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test long crash
 
+decoding: ## random workloads on servers with little memory for decoding, streamed and in windows, against test_decoding; one line of JSON; ROUNDS=1000 SEED=..
+	@.ci/setup >&2
+	@CI=true ROUNDS=$(or $(ROUNDS),1000) SEED=$(SEED) $(CARGO) test --locked --quiet --test long decoding
+
 brokers: ## brokers that lack what services document as missing, and real Apache Kafka of other versions; one line of JSON; VERSIONS="3.9.1 3.7.2" TESTS="delivery:: topics::"
 	@.ci/setup >&2
 	@TESTS="$(TESTS)" .ci/brokers $(VERSIONS)
@@ -104,10 +108,11 @@ package: ## release archive, Debian package, bill of materials and checksums int
 image: package ## the same, and a container image made without an engine: an OCI layout for docker load, podman load, skopeo
 	@docker/package/oci
 
-nightly: ## what takes hours: disasters in both modes, failovers, logins that change, 50 streams, other brokers, disturbed ends of transactions, the fault matrix, a million simulated histories, fuzzing
+nightly: ## what takes hours: disasters in both modes, 10,000 random workloads, failovers, logins that change, 50 streams, other brokers, disturbed ends of transactions, the fault matrix, a million simulated histories, fuzzing
 	@$(MAKE) crash MODE=at_least_once CYCLES=500
 	@$(MAKE) crash MODE=exactly_once CYCLES=500
 	@$(MAKE) crash MODE=poll CYCLES=500
+	@$(MAKE) decoding ROUNDS=10000
 	@$(MAKE) failover
 	@$(MAKE) identity FULL=1
 	@$(MAKE) streams

@@ -1,5 +1,5 @@
-//! What takes minutes: disasters, the whole shop under kill -9, Debezium beside Postrider, what is around the
-//! stream, and logins that change.
+//! What takes minutes: disasters, the whole shop under kill -9, Debezium beside Postrider, random workloads beside
+//! test_decoding, what is around the stream, and logins that change.
 //!
 //! `cargo test --test long NAME` runs those whose names contain `NAME`; all of them, small, without one.
 //! Each prints lines of JSON and fails when what it is for does not hold. Not run by the test harness, so
@@ -8,6 +8,7 @@
 mod compare;
 mod compare_speed;
 mod crash;
+mod decoding;
 mod failover;
 mod identity;
 mod lifecycle;
@@ -25,6 +26,7 @@ const RUNS: &[Run] = &[
     ("compare_bytes", compare::all),
     ("compare_speed", compare_speed::all),
     ("crash", crash::all),
+    ("decoding", decoding::all),
     ("failover", failover::all),
     ("identity", identity::all),
     ("lifecycle", lifecycle::all),
