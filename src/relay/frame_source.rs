@@ -34,6 +34,11 @@ pub(super) trait FrameSource {
     /// Says how much is settled. Returns what was said so far.
     fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError>;
 
+    /// Sees to what nothing is read of, between two turns of the loop. Never waits.
+    fn tend(&mut self) -> Result<(), WalError> {
+        Ok(())
+    }
+
     /// The session ends before its time: what was said to be settled is kept, as far as that is still to be done.
     fn conclude(&mut self) -> Result<(), WalError> {
         Ok(())

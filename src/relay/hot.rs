@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::audit;
 use crate::clock::Clock;
+use crate::delivered::DeliveredNotes;
 use crate::error::RelayError;
 use crate::frame_source::FrameSource;
 use crate::report::Reporter;
@@ -34,6 +35,8 @@ pub(super) struct Hot<F, S> {
     pub(super) sink: S,
     pub(super) stop: StopSignal,
     pub(super) clock: Clock,
+    /// Notes what is delivered, for a server that forgets it.
+    pub(super) delivered: Option<DeliveredNotes>,
 }
 
 impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
@@ -55,6 +58,9 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         reporter.session_ended(&self.session, &self.source);
         *owed = self.session.leaves(&self.sink);
         let settled = self.session.settled(&self.sink);
+        if let Some(delivered) = &mut self.delivered {
+            delivered.settled(settled);
+        }
         failpoint::pass("drained");
         let end = match result {
             // It says so once it has heard of what was acknowledged; see `Stream::finish`.
@@ -108,10 +114,17 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             advanced.map_err(|error| self.judged(error.into()))?;
             if let Some(status) = self.session.status_due(now, &self.sink) {
                 failpoint::pass("status_due");
+                if let Some(delivered) = &mut self.delivered {
+                    delivered.reached(self.session.pipeline().reached());
+                    delivered.settled(status.settled);
+                }
                 if let Err(error) = self.source.acknowledge(status.settled, status.ask_reply) {
                     self.put_off(error.into(), put_off, reporter)?;
                 }
                 failpoint::pass("status_sent");
+            }
+            if let Err(error) = self.source.tend() {
+                self.put_off(error.into(), put_off, reporter)?;
             }
             let connected = self.sink.is_connected();
             reporter.tick(self.session.pipeline_mut(), &self.source, connected)?;

@@ -30,6 +30,7 @@ mod catch_up;
 mod clock;
 pub mod compare;
 mod control;
+mod delivered;
 mod error;
 mod failover_remarks;
 mod failure;

@@ -345,7 +345,8 @@ impl Sessions {
         sink: impl KafkaSink,
     ) -> Result<End, RelayError> {
         let (stop, clock, mut owed) = (self.stop.clone(), self.clock, self.supervisor.owed());
-        let ended = Hot { source, session, sink, stop, clock }.run(self.reporter(), &mut owed);
+        let hot = Hot { source, session, sink, stop, clock, delivered: None };
+        let ended = hot.run(self.reporter(), &mut owed);
         self.owed = Some(owed);
         ended
     }

@@ -14,6 +14,7 @@ use crate::blocking::of_stream;
 use crate::catch_up::{CatchUpChoice, Considered};
 use crate::clock::Clock;
 use crate::coalescing;
+use crate::delivered::Delivered;
 use crate::error::RelayError;
 use crate::hot::Hot;
 use crate::plan::Plan;
@@ -66,6 +67,8 @@ pub(super) struct HotStart {
     pub(super) publication_changes: PublicationChanges,
     /// Whether a backlog is read in windows.
     pub(super) catch_up: CatchUpChoice,
+    /// What earlier sessions delivered.
+    pub(super) delivered: Delivered,
     /// What `facts` was made of.
     pub(super) inspection: Inspection,
     pub(super) source_check: SourceCheck,
@@ -121,6 +124,9 @@ impl HotStart {
             // Progress that is not part of a Kafka transaction is behind what was delivered.
             warnings = self.timelines.follow(&facts, self.plan.keeps_progress(), warnings)?;
         }
+        let is_remembered = !self.plan.keeps_progress() && self.limits.acknowledge;
+        let delivered =
+            is_remembered.then(|| self.delivered.begin(&facts, &held.slot, &mut pipeline));
         *owed = owed_here(*owed, &warnings);
         for warning in warnings {
             self.publication_changes.warn(&warning, facts.lineage.publication_xid);
@@ -134,15 +140,16 @@ impl HotStart {
             "streaming"
         );
         let profile = coalescing(is_local, batches_wait(self.mode, spec));
-        let Self { stop, limits, catch_up, params, .. } = self;
+        let Self { stop, limits, catch_up, params, delivered: memory, .. } = self;
         let limits = catch_up.bounded(limits, self.mode, held.slot.confirmed_flush);
         let considered = Considered::of(source, (self.mode, &limits), &held);
         let source = catch_up.source(stream, &params, &considered);
         let (limits, windows) = (source.limits(limits), source.windows_from());
         let session = Session::new(pipeline, limits, profile, *owed, clock.instant())
             .translated_by(translator(&params));
-        let ended = Hot { source, session, sink, stop, clock }.run(reporter, owed);
-        catch_up.ended(ended, &limits, windows).map_err(of_the_gate)
+        let ended = Hot { source, session, sink, stop, clock, delivered }.run(reporter, owed);
+        let ended = catch_up.ended(ended, &limits, windows);
+        ended.map_err(of_the_gate).map_err(|error| memory.judge(error))
     }
 }
 

@@ -1,0 +1,185 @@
+//! Remembers up to which commit this process has delivered, for a server that forgets how far its slot was.
+//!
+//! PostgreSQL writes the position of a logical slot to disk only now and then, and before version 17 a clean stop does not write
+//! it either. A relay that keeps no progress in Kafka would deliver all rows since again.
+//!
+//! Input: what a session has handed over and what is settled; the facts of the next session. Output: the mark to resume at and
+//! the check that the log is the same one. Invariant: nothing is left out that was not confirmed (G1): the mark names a commit
+//! that was settled, and that commit must be found in the server's log. A server that was not restarted is never judged.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::RelayError;
+use postrider_core::gate::{Facts, GateError};
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::{Mark, Pipeline, ResumeCheck};
+use postrider_kafka::Lineage;
+use postrider_postgres::control::SlotSample;
+
+/// The last mark that was settled, and what it is a mark of.
+#[derive(Debug, Clone)]
+struct Last {
+    lineage: Lineage,
+    server_started_us: i64,
+    mark: Mark,
+}
+
+/// See the module. Copies share what they know.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Delivered {
+    last: Arc<Mutex<Option<Last>>>,
+}
+
+impl Delivered {
+    /// A session begins: it resumes where the last one was, if its server has forgotten that.
+    pub(super) fn begin(
+        &self,
+        facts: &Facts,
+        slot: &SlotSample,
+        pipeline: &mut Pipeline,
+    ) -> DeliveredNotes {
+        if let Some((mark, check)) = self.resume(facts, slot) {
+            tracing::info!(
+                slot = facts.lineage.slot,
+                delivered = %mark.end,
+                confirmed = %facts.confirmed,
+                "the server restarted with an older slot position; skipping the rows delivered before"
+            );
+            pipeline.resume_at(mark, Some(check));
+        }
+        self.of_session(facts, slot)
+    }
+
+    /// Where a session resumes whose server was restarted and has forgotten how far the slot was.
+    fn resume(&self, facts: &Facts, slot: &SlotSample) -> Option<(Mark, ResumeCheck)> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let Last { lineage, server_started_us, mark } = last.as_ref()?;
+        let is_restarted = *server_started_us != slot.server_started_us;
+        let is_here = facts.confirmed < mark.end && mark.end <= facts.server;
+        if !is_restarted || !is_here || *lineage != facts.lineage {
+            return None;
+        }
+        let check = ResumeCheck::new(*mark, facts.confirmed, true)?;
+        Some((*mark, check))
+    }
+
+    /// What the error of a session is. If it has found another log than that of the mark, the mark is forgotten, and the next
+    /// session leaves out nothing.
+    pub(super) fn judge(&self, error: RelayError) -> RelayError {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some() && matches!(error, RelayError::Gate(GateError::OtherLog { .. })) {
+            *last = None;
+            return RelayError::SourceChanged;
+        }
+        error
+    }
+
+    /// Notes what a session settles.
+    fn of_session(&self, facts: &Facts, slot: &SlotSample) -> DeliveredNotes {
+        DeliveredNotes {
+            delivered: self.clone(),
+            lineage: facts.lineage.clone(),
+            server_started_us: slot.server_started_us,
+            next: None,
+        }
+    }
+}
+
+/// Takes note of a session's marks.
+#[derive(Debug)]
+pub(super) struct DeliveredNotes {
+    delivered: Delivered,
+    lineage: Lineage,
+    server_started_us: i64,
+    /// Handed over, and not yet known to be settled.
+    next: Option<Mark>,
+}
+
+impl DeliveredNotes {
+    /// All before `mark` was handed over. A mark names the last commit before it, and what is settled does not: a mark is kept
+    /// once all before it is settled.
+    pub(super) fn reached(&mut self, mark: Mark) {
+        self.next.get_or_insert(Mark { part: None, ..mark });
+    }
+
+    /// All before `settled` is settled.
+    pub(super) fn settled(&mut self, settled: Lsn) {
+        let Some(mark) = self.next.take_if(|next| next.end <= settled) else { return };
+        if mark.last.is_some() {
+            let (lineage, server_started_us) = (self.lineage.clone(), self.server_started_us);
+            let last = Last { lineage, server_started_us, mark };
+            *self.delivered.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_core::pipeline::CommitId;
+
+    fn mark(end: u64) -> Mark {
+        let last = Some(CommitId { lsn: Lsn::new(end - 1), xid: 7, time_us: 70 });
+        Mark { last, ..Mark::at(Lsn::new(end)) }
+    }
+
+    fn slot(server_started_us: i64) -> SlotSample {
+        SlotSample {
+            current: Lsn::new(900),
+            confirmed_flush: Lsn::new(100),
+            restart: None,
+            wal_status: String::new(),
+            safe_wal_bytes: None,
+            active_pid: None,
+            server_started_us,
+            next_xid: 0,
+        }
+    }
+
+    fn facts(confirmed: u64, server: u64) -> Facts {
+        Facts { confirmed: Lsn::new(confirmed), server: Lsn::new(server), ..Facts::default() }
+    }
+
+    /// A process that has settled up to 500, at a server that was started at 1.
+    fn settled() -> Delivered {
+        let delivered = Delivered::default();
+        let mut notes = delivered.of_session(&facts(100, 900), &slot(1));
+        notes.reached(mark(500));
+        notes.settled(Lsn::new(200));
+        notes.reached(mark(600));
+        notes.settled(Lsn::new(520));
+        delivered
+    }
+
+    #[test]
+    fn a_server_that_was_restarted_is_resumed_at_the_settled_mark() {
+        let (resumed, _) = settled().resume(&facts(100, 900), &slot(2)).unwrap();
+        assert_eq!(resumed, mark(500));
+    }
+
+    #[test]
+    fn g1_a_mark_is_kept_only_once_all_before_it_is_settled() {
+        let delivered = Delivered::default();
+        let mut notes = delivered.of_session(&facts(100, 900), &slot(1));
+        notes.reached(mark(500));
+        notes.settled(Lsn::new(499));
+        assert!(delivered.resume(&facts(100, 900), &slot(2)).is_none());
+    }
+
+    #[test]
+    fn g1_a_mark_of_another_log_or_server_is_not_used() {
+        let of = |facts: &Facts, started| settled().resume(facts, &slot(started)).is_some();
+        assert!(!of(&facts(100, 900), 1), "the server was not restarted: its slot was moved");
+        assert!(!of(&facts(100, 499), 2), "the log ends before the mark");
+        assert!(!of(&facts(500, 900), 2), "the slot remembers it");
+        let mut other = facts(100, 900);
+        other.lineage.timeline = 2;
+        assert!(!of(&other, 2), "the server was promoted");
+        let forgetful = settled();
+        let other = CommitId { lsn: Lsn::new(499), xid: 8, time_us: 0 };
+        let error = || GateError::OtherLog { delivered: other }.into();
+        assert!(matches!(forgetful.judge(error()), RelayError::SourceChanged));
+        assert!(matches!(forgetful.judge(error()), RelayError::Gate(_)), "progress in Kafka");
+        assert!(forgetful.resume(&facts(100, 900), &slot(2)).is_none());
+    }
+}
