@@ -171,7 +171,7 @@ pub(super) fn control(error: &ControlError) -> ErrorCode {
         ControlError::SlotTwoPhase { .. } => ErrorCode::P071,
         ControlError::SlotHeld { .. } => ErrorCode::SLOT_HELD,
         ControlError::SlotTaken { .. } => ErrorCode::P059,
-        ControlError::SlotBlocked { .. } => ErrorCode::P042,
+        ControlError::SlotBlocked { .. } | ControlError::SlotUnfinished { .. } => ErrorCode::P042,
         ControlError::NoFreeSlot { .. } => ErrorCode::NO_FREE_SLOT,
         ControlError::CreationForbidden { .. } => ErrorCode::P044,
         ControlError::Standby(StandbyError::ReadOnly { .. }) => ErrorCode::P045,

@@ -113,7 +113,7 @@ const fn id_of(refusal: &ControlError) -> &'static str {
         }
         ControlError::PublicationFiltersRows { .. } => "publication.rows",
         ControlError::PublicationHidesColumns { .. } => "publication.columns",
-        ControlError::SlotMissing { .. } => "slot.exists",
+        ControlError::SlotMissing { .. } | ControlError::SlotUnfinished { .. } => "slot.exists",
         ControlError::SlotForeign { .. } => "slot.kind",
         ControlError::SlotLost { .. } => "slot.alive",
         ControlError::SlotTwoPhase { .. } => "slot.two_phase",

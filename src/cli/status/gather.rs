@@ -61,8 +61,8 @@ impl Place {
 /// What the server knows. No table is looked at: one that somebody locks, or that is large, holds nothing up.
 struct Source {
     server: ServerFacts,
-    /// `None` if there is no such slot.
-    slot: Option<(SlotFacts, SlotSample)>,
+    /// `None` if there is no such slot; without a sample, it is still being created.
+    slot: Option<(SlotFacts, Option<SlotSample>)>,
 }
 
 fn told(failure: &CommandFailure) -> String {
@@ -127,7 +127,9 @@ impl Status {
             self.postgres.as_ref().is_ok_and(|source| match (&self.slot, &source.slot) {
                 (None, _) => true,
                 (Some(_), None) => false,
-                (Some(_), Some((slot, _))) => !slot.is_lost() && slot.active_pid.is_some(),
+                (Some(_), Some((slot, sample))) => {
+                    !slot.is_lost() && sample.is_some() && slot.active_pid.is_some()
+                }
             });
         let has_relay = match &self.relay {
             Ok(relay) => relay.is_ready && relay.paused.is_none(),
@@ -199,6 +201,12 @@ impl Status {
                 "`{name}` is lost: nothing is delivered from it any more; postrider repair"
             );
         }
+        let Some(sample) = sample else {
+            return slot.unfinished(name).map_or_else(
+                || format!("`{name}` is still being created"),
+                |unfinished| unfinished.to_string(),
+            );
+        };
         let reader = match (slot.active_pid, slot.holder.as_str()) {
             (None, _) => "read by nobody".to_owned(),
             (Some(pid), "") => format!("read by process {pid}"),
@@ -228,9 +236,10 @@ impl Status {
                     "name": self.slot,
                     "status": slot.wal_status,
                     "active_pid": slot.active_pid,
-                    "lag_bytes": sample.lag_bytes(),
-                    "retained_bytes": sample.retained_bytes(),
-                    "safe_bytes": sample.safe_wal_bytes,
+                    "unfinished": slot.is_unfinished(),
+                    "lag_bytes": sample.as_ref().map(SlotSample::lag_bytes),
+                    "retained_bytes": sample.as_ref().map(SlotSample::retained_bytes),
+                    "safe_bytes": sample.as_ref().and_then(|sample| sample.safe_wal_bytes),
                     "confirmed": slot.confirmed_flush.map(|lsn| lsn.to_string()),
                 }),
                 None => Value::Null,
@@ -310,7 +319,11 @@ async fn of_postgres(plan: &Plan) -> Result<Source, CommandFailure> {
         None
     };
     let slot = match slot {
-        Some(facts) => control::sample(&client, &source.slot).await?.map(|sample| (facts, sample)),
+        Some(facts) if facts.is_unfinished() => Some((facts, None)),
+        Some(facts) => {
+            let sample = control::sample(&client, &source.slot).await?;
+            sample.map(|sample| (facts, Some(sample)))
+        }
         None => None,
     };
     Ok(Source { server, slot })

@@ -223,6 +223,20 @@ pub enum ControlError {
         /// The server's reason.
         reason: String,
     },
+    /// The slot is there and begins nowhere yet.
+    #[error(
+        "replication slot `{slot}` is still being created{}{}",
+        .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default(),
+        .waits_for.as_ref().map(|what| format!(", which waits for {what}")).unwrap_or_default()
+    )]
+    SlotUnfinished {
+        /// The slot.
+        slot: String,
+        /// The server process that creates it.
+        pid: Option<i32>,
+        /// The transaction that it waits for, as far as the server says.
+        waits_for: Option<String>,
+    },
     /// Another session streams from the slot.
     #[error("replication slot `{slot}` is in use by process {pid}{}", if .holder.is_empty() { String::new() } else { format!(" ({holder})") })]
     SlotHeld {
@@ -337,6 +351,7 @@ impl ControlError {
             | Self::TableReplaced { .. }
             | Self::PublicationMissing { slot_exists: true, .. } => Class::Position,
             Self::SlotBlocked { .. }
+            | Self::SlotUnfinished { .. }
             | Self::SlotTaken { .. }
             | Self::OtherServer
             | Self::Promoted
@@ -400,6 +415,13 @@ impl ControlError {
             Self::SlotHeld { pid, .. } => format!(
                 "another relay is at work; if it is not: SELECT pg_terminate_backend({pid});"
             ),
+            Self::SlotUnfinished { waits_for: Some(_), .. } => {
+                "wait until that transaction ends, or end it; then the slot is complete".to_owned()
+            }
+            Self::SlotUnfinished { waits_for: None, .. } => {
+                "wait until the slot is complete: no write transaction that is open now may stay open"
+                    .to_owned()
+            }
             Self::SlotTaken { .. } => {
                 "nothing to do: the relay starts a new session; the server's log says why"
                     .to_owned()

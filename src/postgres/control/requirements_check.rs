@@ -349,6 +349,9 @@ fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlErr
     if let Some(other) = slot.database.as_deref().filter(|other| *other != database) {
         return foreign(format!("it belongs to database `{other}`"));
     }
+    if let Some(unfinished) = slot.unfinished(name) {
+        return Some(unfinished);
+    }
     if !slot.is_lost() {
         return slot.two_phase.then(|| ControlError::SlotTwoPhase { slot: name.to_owned() });
     }

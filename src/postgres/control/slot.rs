@@ -34,12 +34,29 @@ pub struct SlotFacts {
     pub synced: bool,
     /// Whether it sends transactions as they are prepared (14 and later).
     pub two_phase: bool,
+    /// What the process waits for that creates it, as far as the server says.
+    pub waits_for: Option<String>,
 }
 
 impl SlotFacts {
     /// Whether the server has given it up: it will send nothing any more.
     pub fn is_lost(&self) -> bool {
         self.wal_status.as_deref() == Some("lost") || self.invalidation.is_some()
+    }
+
+    /// Whether it is still being created: a logical slot has no confirmed position until the transactions are over that
+    /// were open when its creation began.
+    pub fn is_unfinished(&self) -> bool {
+        self.plugin.is_some() && self.confirmed_flush.is_none() && !self.is_lost()
+    }
+
+    /// Why nothing can be done with it yet, if that is so.
+    pub fn unfinished(&self, name: &str) -> Option<ControlError> {
+        self.is_unfinished().then(|| ControlError::SlotUnfinished {
+            slot: name.to_owned(),
+            pid: self.active_pid,
+            waits_for: self.waits_for.clone(),
+        })
     }
 }
 
@@ -52,7 +69,12 @@ pub async fn slot(client: &Client, name: &str) -> Result<Option<SlotFacts>, Cont
             coalesce(to_jsonb(s)->>'invalidation_reason', \
                 CASE WHEN to_jsonb(s)->>'conflicting' = 'true' THEN 'conflict with recovery' END), \
             coalesce((to_jsonb(s)->>'synced')::bool, false) AND pg_is_in_recovery(), \
-            coalesce((to_jsonb(s)->>'two_phase')::bool, false) \
+            coalesce((to_jsonb(s)->>'two_phase')::bool, false), \
+            CASE WHEN s.confirmed_flush_lsn IS NULL THEN (\
+                SELECT 'transaction ' || l.transactionid || coalesce(' of process ' || nullif(\
+                    (pg_catalog.pg_blocking_pids(s.active_pid))[1], 0), '') \
+                FROM pg_catalog.pg_locks l WHERE l.pid = s.active_pid AND NOT l.granted \
+                    AND l.locktype = 'transactionid' LIMIT 1) END \
         FROM pg_catalog.pg_replication_slots s \
         LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid \
         WHERE s.slot_name = $1::text";
@@ -69,6 +91,7 @@ pub async fn slot(client: &Client, name: &str) -> Result<Option<SlotFacts>, Cont
             invalidation: get(&row, 7)?,
             synced: get(&row, 8)?,
             two_phase: get(&row, 9)?,
+            waits_for: get(&row, 10)?,
         })
     })
     .transpose()

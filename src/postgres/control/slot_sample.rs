@@ -66,14 +66,20 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
     let row = client.run(DOING, client.sql().query_opt(SQL, &[&slot])).await?;
     let Some(row) = row else { return Ok(None) };
     let safe: Option<i64> = get(&row, 4)?;
+    let active_pid = get(&row, 5)?;
+    let confirmed_flush = position(&row, 1)?.ok_or_else(|| ControlError::SlotUnfinished {
+        slot: slot.to_owned(),
+        pid: active_pid,
+        waits_for: None,
+    })?;
     Ok(Some(SlotSample {
         current: known(&row, 0)?,
-        confirmed_flush: known(&row, 1)?,
+        confirmed_flush,
         restart: position(&row, 2)?,
         wal_status: get(&row, 3)?,
         // Negative once more was written than may be kept, until the next checkpoint.
         safe_wal_bytes: safe.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
-        active_pid: get(&row, 5)?,
+        active_pid,
         server_started_us: get(&row, 6)?,
         next_xid: get::<i64>(&row, 7)?.cast_unsigned(),
     }))

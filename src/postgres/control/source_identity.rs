@@ -163,6 +163,7 @@ mod tests {
             invalidation: None,
             synced: false,
             two_phase: false,
+            waits_for: None,
         };
         Inspection {
             server,

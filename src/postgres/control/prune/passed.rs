@@ -18,7 +18,7 @@ use tokio_postgres::Row;
 use super::PruneError;
 use crate::control::connect::Client;
 use crate::control::error::ControlError;
-use crate::control::inspect::{get, known, position};
+use crate::control::inspect::{get, known};
 use crate::control::slot::slot;
 use crate::wal::WalError;
 use postrider_core::lsn::Lsn;
@@ -76,7 +76,8 @@ fn read(name: &str, row: &Row) -> Result<SlotPosition, PruneError> {
     if status.as_deref() == Some("lost") {
         return Err(lost().into());
     }
-    let confirmed = position(row, 0)?.ok_or_else(lost)?;
+    // It is being created, which was refused a moment ago.
+    let confirmed = known(row, 0)?;
     let catalog_xmin = catalog_xmin.and_then(|xmin| u32::try_from(xmin).ok()).ok_or_else(lost)?;
     let next_xid = get::<i64>(row, 2)?.cast_unsigned();
     let timeline = u32::try_from(get::<i64>(row, 4)?);
@@ -116,7 +117,7 @@ async fn refuse(client: &Client, name: &str) -> Result<(), PruneError> {
         let others: Result<_, ControlError> = rows.iter().map(|row| get(row, 0)).collect();
         return Err(missing(name, others?));
     };
-    let slot = || name.to_owned();
+    let (slot, unfinished, is_lost) = (|| name.to_owned(), facts.unfinished(name), facts.is_lost());
     let what = match (facts.plugin.as_deref(), facts.database) {
         (None, _) => Some("it is a physical slot".to_owned()),
         (Some(plugin), _) if plugin != "pgoutput" => Some(format!("its plugin is `{plugin}`")),
@@ -128,8 +129,10 @@ async fn refuse(client: &Client, name: &str) -> Result<(), PruneError> {
     if let Some(what) = what {
         return Err(ControlError::SlotForeign { slot: slot(), what }.into());
     }
-    let is_lost = facts.wal_status.as_deref() == Some("lost");
-    if is_lost || facts.invalidation.is_some() {
+    if let Some(unfinished) = unfinished {
+        return Err(unfinished.into());
+    }
+    if is_lost {
         let reason = facts.invalidation.unwrap_or_else(|| "wal_removed".to_owned());
         return Err(ControlError::SlotLost { slot: slot(), reason }.into());
     }

@@ -72,6 +72,7 @@ fn good() -> Inspection {
             invalidation: None,
             synced: false,
             two_phase: false,
+            waits_for: None,
         }),
         others: Others::default(),
     }

@@ -23,7 +23,7 @@ use super::TableRun;
 use super::backfill::{Beginning, connect};
 use super::error::TableRowsError;
 use super::filter::RowFilter;
-use super::known::{Held, Known, confirmed};
+use super::known::{Held, Known};
 use super::session::{Found, FoundTable, Remaining};
 use super::watched::{goes_on, watched};
 use super::zone::refuse_without_zone;
@@ -73,7 +73,7 @@ impl TableRun {
         // What cannot be read later is refused before anything is written or dropped.
         check_tables(&mut connection, found, &job.scope)?;
         Sorter::<Entry>::new(&job.folder)?;
-        let slot = SlotState::of(found);
+        let slot = SlotState::of(found)?;
         let is_alive = matches!(slot, SlotState::At(_));
         let mut held = is_alive.then(|| Held::take(found)).transpose()?;
         let (known, first_xid) = self.known(found, &lineage)?;

@@ -99,7 +99,7 @@ fn preview(
     let progress = if keeps_progress { newest_progress(kafka, &lineage.key())? } else { None };
     let first_xid = progress.as_ref().and_then(Progress::began);
     let known = Known::of(progress, found.inspection.slot.is_some());
-    let state = SlotState::of(found);
+    let state = SlotState::of(found)?;
     let (scope, drops_slot) = (&job.scope, job.drops_slot);
     let terms = Terms { slot: state, lineage: &lineage, keeps_progress, scope, drops_slot };
     let seen = match way(&terms, &known, None) {

@@ -5,10 +5,11 @@
 //! said that rows are missing, or what is noted in Kafka says that a repair has made it or that it was moved. Pure.
 
 use super::{BackfillProgress, Found, GateError, Known, Lineage, RelayError, RepairCounts};
-use super::{RepairScope, TableRowsError, UnknownReason, UnknownRows, confirmed};
+use super::{RepairScope, TableRowsError, UnknownReason, UnknownRows};
 use crate::tables::error::nothing_missing;
 use postrider_core::lsn::Lsn;
 use postrider_core::progress::Progress;
+use postrider_postgres::control::ControlError;
 
 /// What the slot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,12 +23,16 @@ pub(super) enum SlotState {
 }
 
 impl SlotState {
-    pub(super) fn of(found: &Found) -> Self {
-        match (&found.inspection.slot, confirmed(found)) {
-            (None, _) => Self::Missing,
-            (Some(slot), Some(confirmed)) if !slot.is_lost() => Self::At(confirmed),
-            (Some(_), _) => Self::Lost,
+    /// What it is, unless it is still being created.
+    pub(super) fn of(found: &Found) -> Result<Self, ControlError> {
+        let Some(slot) = &found.inspection.slot else { return Ok(Self::Missing) };
+        if let Some(unfinished) = slot.unfinished(&found.plan.config.source.slot) {
+            return Err(unfinished);
         }
+        Ok(match slot.confirmed_flush {
+            Some(confirmed) if !slot.is_lost() => Self::At(confirmed),
+            _ => Self::Lost,
+        })
     }
 }
 
