@@ -83,8 +83,12 @@ impl CatchUpChoice {
         let until = backlog.until;
         let params = SessionParams { replicates: false, ..params.clone() };
         let copy = || {
-            Connection::open(&considered.source.connect, &params)
-                .and_then(|connection| SlotCopy::make(connection, backlog))
+            let open = || Connection::open(&considered.source.connect, &params);
+            let connection = open()?;
+            let is_local = connection.is_local();
+            let copy = SlotCopy::make(connection, backlog)?;
+            // Over TCP the server notices a relay that does not read.
+            if is_local { copy.guarded_by(open()?) } else { Ok(copy) }
         };
         match meanwhile(&mut stream, considered.limits.heartbeat, copy) {
             Ok(copy) => {
@@ -106,6 +110,7 @@ impl CatchUpChoice {
         let (until, _) = limits.until?;
         let from = slot.confirmed_flush;
         let before = from.bytes_since(slot.restart?);
+        let stream_pid = slot.active_pid?;
         let is_fit = source.catch_up
             && mode.is_some_and(|mode| mode.kind == ModeKind::Backlog)
             && advances(server.version_num)
@@ -125,6 +130,7 @@ impl CatchUpChoice {
             until,
             before,
             safe: slot.safe_wal_bytes,
+            stream_pid,
             server_started_us: slot.server_started_us,
         })
     }
@@ -138,6 +144,15 @@ impl CatchUpChoice {
         windows: Option<Lsn>,
     ) -> Result<End, RelayError> {
         match (ended, limits.until) {
+            // It may stop, which the stream tells; windows are tried again behind what these were to bring.
+            (
+                Err(RelayError::Wal(error @ WalError::CatchUp(CatchUpError::Ended(_)))),
+                Some((until, _)),
+            ) => {
+                tracing::info!("{error}");
+                self.lost_until.store(until.get(), Ordering::Relaxed);
+                Ok(End::ModeOver)
+            }
             (Err(RelayError::Wal(error @ WalError::CatchUp(_))), Some((until, _))) => {
                 self.stream_rest(&error, until);
                 Ok(End::ModeOver)
@@ -238,6 +253,20 @@ mod tests {
         assert!(matches!(choice.ended(far, &limits(500), Some(FROM)), Ok(End::ModeOver)));
         assert_eq!(choice.streams_until.load(Ordering::Relaxed), 500);
         assert_eq!(choice.bounded(limits(900), BACKLOG, FROM).until, limits(900).until);
+    }
+
+    /// A server that stops ends the connection for windows before the stream.
+    #[test]
+    fn what_a_server_ended_is_streamed_and_windows_are_tried_again_behind_it() {
+        let choice = CatchUpChoice::default();
+        let ended = CatchUpError::Ended(Box::default());
+        let ended = Err(RelayError::Wal(ended.into()));
+        assert!(matches!(choice.ended(ended, &limits(500), Some(FROM)), Ok(End::ModeOver)));
+        assert_eq!(
+            choice.bounded(limits(900), BACKLOG, FROM).until.map(|(until, _)| until.get()),
+            Some(500)
+        );
+        assert_eq!(choice.streams_until.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -75,6 +75,13 @@ impl FrameSource for LogSource {
         of_either!(self, reader => reader.acknowledge(settled, ask_reply))
     }
 
+    fn tend(&mut self) -> Result<(), WalError> {
+        match self {
+            Self::Stream(_) => Ok(()),
+            Self::Windows(windows) => windows.tend(),
+        }
+    }
+
     fn finish(self, limit: Duration) -> Result<(), WalError> {
         of_either!(self, reader => reader.finish(limit))
     }

@@ -15,7 +15,7 @@ use crate::error::RelayError;
 use crate::stop::StopSignal;
 use postrider_core::session::ControlRequest;
 use postrider_postgres::control::{
-    self, Client, ControlError, Inspection, Requirements, SlotSample,
+    self, Client, ControlError, Inspection, LeftCopy, Requirements, SlotSample,
 };
 use postrider_postgres::wal::{ServerProcess, WalError};
 
@@ -101,5 +101,22 @@ async fn held(
 ) -> Result<HeldSource, ControlError> {
     let inspection = control::inspect(client, wanted).await?;
     let slot = control::held_sample(client, &wanted.slot, stream).await?;
+    end_left_copies(client).await;
     Ok(HeldSource { inspection, slot })
+}
+
+/// Ends what an earlier holder of the slot has left, if it can.
+async fn end_left_copies(client: &Client) {
+    match control::end_left_copies(client).await {
+        Ok(ended) => {
+            for LeftCopy { name, pid, retained_bytes } in ended {
+                tracing::warn!(
+                    pid,
+                    retained_bytes,
+                    "ended temporary slot `{name}`, which a stopped relay had left"
+                );
+            }
+        }
+        Err(error) => tracing::debug!("copies of slots were not looked for: {error}"),
+    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::time::timeout;
 
-use super::check::Check;
+use super::check::{Check, bytes};
 use super::fix::Fix;
 use super::relay::SlotReader;
 use super::selection::Selection;
@@ -17,7 +17,7 @@ use super::{LIMIT, failover, pruning, server, source};
 use crate::failure::CommandFailure;
 use crate::route;
 use postrider_config::SourceMode;
-use postrider_postgres::control::{self, Client, ControlError, FAILOVER_SLOTS_SINCE};
+use postrider_postgres::control::{self, Client, ControlError, FAILOVER_SLOTS_SINCE, LeftCopy};
 use postrider_postgres::libpq::{ConnectInfo, HostAddress};
 use postrider_postgres::wal::{Connection, SessionParams};
 use postrider_relay::{Plan, RelayError};
@@ -221,7 +221,9 @@ async fn inspected(
         }
         found => size_guards(&found?, inspection.tables.iter().any(Option::is_some)),
     });
-    let slot = inspection.slot.as_ref().zip(facts.slot.as_ref());
+    checks.push(left_copies(&control::left_copies(client).await?));
+    let slot = inspection.slot.as_ref().filter(|slot| !slot.is_unfinished());
+    let slot = slot.zip(facts.slot.as_ref());
     let reader = slot.map(|(slot, health)| SlotReader {
         pid: slot.active_pid,
         holder: slot.holder.clone(),
@@ -229,6 +231,26 @@ async fn inspected(
         is_lost: slot.is_lost(),
     });
     Ok((checks, reader))
+}
+
+/// Copies of slots that only the end of their server process removes.
+fn left_copies(left: &[LeftCopy]) -> Check {
+    const ID: &str = "slot.copies";
+    let Some(first) = left.first() else {
+        return Check::pass(ID, "no relay has left a temporary copy of a slot");
+    };
+    let named: Vec<_> = left
+        .iter()
+        .map(|copy| format!("`{}` ({} of WAL)", copy.name, bytes(copy.retained_bytes)))
+        .collect();
+    Check::warn(
+        ID,
+        format!(
+            "a relay that has stopped left temporary slots, which keep WAL and hold VACUUM back: {}",
+            named.join(", ")
+        ),
+        Fix::sql(format!("SELECT pg_terminate_backend({});", first.pid)),
+    )
 }
 
 fn size_guards(unguarded: &[control::UnboundedTable], has_table: bool) -> Vec<Check> {

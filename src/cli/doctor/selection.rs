@@ -10,7 +10,7 @@ use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 
 /// Every id, in the order in which checks are printed.
-pub(super) const IDS: [&str; 77] = [
+pub(super) const IDS: [&str; 78] = [
     "config.valid",
     "config.others",
     "config.connection_string",
@@ -63,6 +63,7 @@ pub(super) const IDS: [&str; 77] = [
     "slot.two_phase",
     "slot.reserved",
     "slot.reader",
+    "slot.copies",
     "slot.idle_timeout",
     "slot.limit",
     "slot.retained",

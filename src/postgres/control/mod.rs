@@ -17,6 +17,7 @@ mod failover;
 mod health;
 mod hint_text;
 mod inspect;
+mod left_copies;
 mod newest_rows;
 mod outbox_table;
 mod peek;
@@ -52,6 +53,7 @@ pub use inspect::{
     FAILOVER_SLOTS_SINCE, Inspection, NewSlot, Others, PartFacts, PublicationFacts, Published,
     Requirements, ServerFacts, TableFacts, inspect, server,
 };
+pub use left_copies::{LeftCopy, end_left_copies, left_copies};
 pub use newest_rows::{NewestRows, newest_rows};
 pub use outbox_table::{DAYS_AHEAD, OutboxPartitions};
 pub use peek::{PeekRequest, PeekedMessage, peek};

@@ -24,6 +24,7 @@ pub(crate) mod tls;
 mod transport;
 mod verifier;
 
+pub(crate) use catch_up::COPY_PREFIX;
 pub use catch_up::{Backlog, CatchUp, CatchUpError, DECODED_BEFORE_BYTES_MAX, SlotCopy};
 pub use connection::{
     Connection, FRAME_BYTES_MAX, REPLY_TIMEOUT, ServerProcess, SessionParams, StartRefused,

@@ -238,6 +238,17 @@ impl<T: Transport> Stream<T> {
         self.received = self.received.max(position);
     }
 
+    /// Throws away what has come, where another connection brings the log. It does not count as received.
+    pub(super) fn discard(&mut self) -> Result<(), WalError> {
+        let received = self.received;
+        self.fill(Duration::ZERO)?;
+        while self.peek()?.is_some() {
+            self.consume();
+        }
+        self.received = received;
+        Ok(())
+    }
+
     /// Why the server has ended the stream, if it has, where nothing else is read of it.
     pub(super) fn see_end(&mut self) -> Result<(), WalError> {
         if !self.channel.transport.is_over() {

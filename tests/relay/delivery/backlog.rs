@@ -117,7 +117,7 @@ fn g1_g2_server_processes_that_are_ended_within_windows_lose_nothing_and_reorder
     let (oracle, tap) = (stage.oracle(), stage.tap());
     let relay = stage.relay_at(&tap.address()).set("source.status_interval", "100ms").allow_log("");
     // A process that is ended while it sends says nothing.
-    let said = ["trying again", "streaming the rest of the backlog"];
+    let said = ["trying again", "the server ended the connection for windows"];
     for victim in [STREAM, COPY] {
         grow(&stage, PARTS);
         let mut running = relay.run();

@@ -38,4 +38,5 @@ mod slots;
 mod transactions;
 #[cfg(feature = "faults")]
 mod unusual;
+mod window_sessions;
 mod windows;

@@ -8,6 +8,9 @@ pub enum CatchUpError {
     /// The server says no to a copy of the slot, or to a window.
     #[error("the backlog cannot be read in windows: {0}")]
     Refused(Box<ServerMessage>),
+    /// The server ends the connection, for itself or for whoever asked it to.
+    #[error("the server ended the connection for windows of the backlog: {0}")]
+    Ended(Box<ServerMessage>),
     /// Only a stream waits for the standbys that are to have a row before it is sent (`synchronized_standby_slots`).
     #[error("standbys are waited for, which windows do not: streaming the backlog")]
     StandbysAwaited,
@@ -52,7 +55,7 @@ impl CatchUpError {
                  target_session_attrs=primary"
                     .to_owned(),
             ),
-            Self::StandbysAwaited | Self::Far | Self::Short => None,
+            Self::Ended(_) | Self::StandbysAwaited | Self::Far | Self::Short => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::tuple::tests::body;
 use super::*;
-use crate::wal::script::{Script, message, report};
+use crate::wal::script::{Script, message, report, wal};
 
 const MIB: u64 = 1 << 20;
 
@@ -23,19 +23,20 @@ fn backlog(from: u64, until: u64, before: u64) -> Backlog {
         until: Lsn::new(until),
         before,
         safe: None,
+        stream_pid: 12,
         server_started_us: 7,
     }
 }
 
 /// Windows over one script, acknowledged over another.
 fn catch_up(rows: Script, limit: usize, backlog: Backlog) -> CatchUp<Script> {
-    let copy =
-        SlotCopy { connection: Connection::over(rows, limit), name: "copy".to_owned(), backlog };
+    let (connection, name) = (Connection::over(rows, limit), "copy".to_owned());
+    let copy = SlotCopy { connection, pid: 11, name, backlog, guard: None };
     copy.over(Stream::over(Script::new(Vec::new(), 4096), limit))
 }
 
 /// What a server sends for a window that brings these messages.
-fn window(messages: &[(u64, &[u8])], before: u64) -> Vec<u8> {
+fn window(messages: &[(u64, &[u8])], before: impl std::fmt::Display) -> Vec<u8> {
     let mut wire = message(b'H', &[1, 0, 2, 0, 1, 0, 1]);
     if messages.is_empty() {
         wire.extend(message(b'd', b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0\xff\xff"));
@@ -235,6 +236,43 @@ fn g4_a_publication_that_was_missing_ends_the_windows() {
     assert!(matches!(error, Some(WalError::CatchUp(CatchUpError::Refused(_)))), "{error:?}");
 }
 
+/// Upholds G1: a reload of the server's configuration may ask for it in the middle of a session.
+#[test]
+fn g1_standbys_that_are_to_have_a_row_first_end_the_windows_before_their_end_is_shown() {
+    let wire = window(&[(17 * MIB, b"Begin")], -1);
+    let mut source = catch_up(Script::new(wire, 4096), 1 << 20, backlog(16 * MIB, 1 << 40, 0));
+    let (seen, error) = drain(&mut source);
+    assert_eq!(error, Some(CatchUpError::StandbysAwaited.into()));
+    assert!(!seen.iter().any(|seen| matches!(seen, Seen::End(_))), "{seen:?}");
+}
+
+/// A server that stops ends this connection before the stream, and windows are tried again.
+#[test]
+fn a_server_that_ends_the_connection_refuses_nothing() {
+    let ended = report(b'E', "FATAL", "57P01", "terminating connection");
+    let mut source = catch_up(Script::new(ended, 4096), 1 << 20, backlog(16 * MIB, 1 << 40, 0));
+    let (_, error) = drain(&mut source);
+    assert!(matches!(error, Some(WalError::CatchUp(CatchUpError::Ended(_)))), "{error:?}");
+}
+
+/// The stream is thrown away, and what it brought does not count as received.
+#[test]
+fn g1_what_the_held_stream_brings_is_thrown_away() {
+    let frames = [wal(90 * MIB, b"Begin"), wal(91 * MIB, b"Commit")].concat();
+    let copy = SlotCopy {
+        connection: Connection::over(Script::new(Vec::new(), 4096), 1 << 20),
+        pid: 11,
+        name: "copy".to_owned(),
+        backlog: backlog(16 * MIB, 1 << 40, 0),
+        guard: None,
+    };
+    let mut source = copy.over(Stream::over(Script::new(frames, 4096), 1 << 20));
+    source.discarded = Instant::now().checked_sub(DISCARD_EVERY * 2).unwrap();
+    source.tend().unwrap();
+    assert_eq!((source.stream.buffered(), source.stream.received()), (0, Lsn::ZERO));
+    assert_eq!(source.acknowledge(Lsn::new(95 * MIB), false), Ok(Lsn::ZERO));
+}
+
 #[test]
 fn what_is_settled_is_acknowledged_however_long_a_window_is_open() {
     let wire = window(&[(17 * MIB, b"Begin")], 0);
@@ -265,7 +303,7 @@ fn g1_windows_end_where_the_log_on_disk_does() {
     };
     assert_eq!(until(None, 100 * MIB), Ok(100 * MIB));
     assert_eq!(until(None, 1 << 41), Ok(16 * MIB + SESSION_BYTES_MAX));
-    assert_eq!(until(Some(64 * MIB), 1 << 41), Ok(80 * MIB));
+    assert_eq!(until(Some(256 * MIB), 1 << 41), Ok(80 * MIB), "others write meanwhile");
     assert_eq!(until(Some(0), 1 << 41), Err(CatchUpError::Short));
     assert_eq!(until(None, 0), Err(CatchUpError::Short));
 }
@@ -294,7 +332,7 @@ fn g1_windows_of_another_slot_are_not_read() {
     let copy = make("7", "0/1000000").unwrap();
     assert_eq!(
         (copy.name.as_str(), copy.backlog.until),
-        ("postrider_catch_up_4711", Lsn::new(64 * MIB))
+        ("postrider_catch_up_4711_12", Lsn::new(64 * MIB))
     );
     assert_eq!(make("8", "0/1000000").unwrap_err(), CatchUpError::OtherServer.into());
     for elsewhere in ["0/2000000", "0/FFFFFF", ""] {
