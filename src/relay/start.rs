@@ -14,7 +14,6 @@ use crate::blocking::of_stream;
 use crate::catch_up::{CatchUpChoice, Considered};
 use crate::clock::Clock;
 use crate::coalescing;
-use crate::delivered::Delivered;
 use crate::error::RelayError;
 use crate::hot::Hot;
 use crate::plan::Plan;
@@ -67,8 +66,6 @@ pub(super) struct HotStart {
     pub(super) publication_changes: PublicationChanges,
     /// Whether a backlog is read in windows.
     pub(super) catch_up: CatchUpChoice,
-    /// What earlier sessions delivered.
-    pub(super) delivered: Delivered,
     /// What `facts` was made of.
     pub(super) inspection: Inspection,
     pub(super) source_check: SourceCheck,
@@ -125,22 +122,16 @@ impl HotStart {
             warnings = self.timelines.follow(&facts, self.plan.keeps_progress(), warnings)?;
         }
         let is_remembered = !self.plan.keeps_progress() && self.limits.acknowledge;
-        let delivered =
-            is_remembered.then(|| self.delivered.begin(&facts, &held.slot, &mut pipeline));
+        let delivered = is_remembered
+            .then(|| self.timelines.delivered.begin(&facts, &held.slot, &mut pipeline));
         *owed = owed_here(*owed, &warnings);
         for warning in warnings {
             self.publication_changes.warn(&warning, facts.lineage.publication_xid);
         }
         pipeline.set_suspects(self.suspects);
-        // Who reads the line may ask the HTTP server next.
-        reporter.streaming();
-        tracing::info!(
-            slot = source.slot,
-            mode = self.mode.map(|mode| mode.kind.as_str()),
-            "streaming"
-        );
+        tell_streaming(reporter, &source.slot, self.mode);
         let profile = coalescing(is_local, batches_wait(self.mode, spec));
-        let Self { stop, limits, catch_up, params, delivered: memory, .. } = self;
+        let Self { stop, limits, catch_up, params, timelines, .. } = self;
         let limits = catch_up.bounded(limits, self.mode, held.slot.confirmed_flush);
         let considered = Considered::of(source, (self.mode, &limits), &held);
         let source = catch_up.source(stream, &params, &considered);
@@ -149,7 +140,7 @@ impl HotStart {
             .translated_by(translator(&params));
         let ended = Hot { source, session, sink, stop, clock, delivered }.run(reporter, owed);
         let ended = catch_up.ended(ended, &limits, windows);
-        ended.map_err(of_the_gate).map_err(|error| memory.judge(error))
+        ended.map_err(of_the_gate).map_err(|error| timelines.delivered.judge(error))
     }
 }
 
@@ -218,6 +209,13 @@ fn tell_start(found: bool, mark: Mark, slot: &str, confirmed: Lsn) {
              yet, or the progress was adopted, or written by an earlier version"
         );
     }
+}
+
+/// Says that rows are read.
+fn tell_streaming(reporter: &mut Reporter, slot: &str, mode: Option<SessionMode>) {
+    // A reader of the line may ask the HTTP server next.
+    reporter.streaming();
+    tracing::info!(slot, mode = mode.map(|mode| mode.kind.as_str()), "streaming");
 }
 
 /// What makes UTF-8 of a stream that is in another encoding.

@@ -12,7 +12,6 @@ use std::time::Duration;
 use crate::blocking::of_stream;
 use crate::bootstrap::Bootstrap;
 use crate::catch_up::CatchUpChoice;
-use crate::delivered::Delivered;
 use crate::error::RelayError;
 use crate::failover_remarks;
 use crate::plan::{Plan, PreparedSession};
@@ -88,7 +87,6 @@ pub async fn run<S: KafkaSink + Send + 'static>(
         in_recovery: false,
         bootstrap: Bootstrap::default(),
         catch_up: CatchUpChoice::default(),
-        delivered: Delivered::default(),
         holder: Holder::default(),
     };
     let sends = relay.sessions.options.acknowledge;
@@ -114,8 +112,6 @@ struct Relay {
     in_recovery: bool,
     /// How backlogs were read.
     catch_up: CatchUpChoice,
-    /// What its sessions delivered.
-    delivered: Delivered,
     /// What Kafka was prepared for.
     bootstrap: Bootstrap,
     /// Who holds the slot, once that is not us.
@@ -220,7 +216,6 @@ impl Relay {
             timelines: self.timelines.up_to(Lsn::new(self.sessions.totals().settled_lsn)),
             source_check,
             catch_up: self.catch_up.clone(),
-            delivered: self.delivered.clone(),
             suspects: begun.suspects,
             plan,
             limits: begun.limits,

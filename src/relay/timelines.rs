@@ -7,6 +7,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::delivered::Delivered;
 use postrider_core::gate::{Facts, GateError, Warning, judge_promotion, promotion};
 use postrider_core::lsn::Lsn;
 use postrider_kafka::Lineage;
@@ -15,13 +16,16 @@ use postrider_kafka::Lineage;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Timelines {
     last: Arc<Mutex<Option<Lineage>>>,
-    delivered: Lsn,
+    up_to: Lsn,
+    /// What sessions delivered.
+    pub(super) delivered: Delivered,
 }
 
 impl Timelines {
     /// A copy for a session that begins when rows were delivered up to here.
     pub(super) fn up_to(&self, delivered: Lsn) -> Self {
-        Self { last: Arc::clone(&self.last), delivered }
+        let (last, up_to) = (Arc::clone(&self.last), delivered);
+        Self { last, up_to, delivered: self.delivered.clone() }
     }
 
     /// Judges a session against the one before, and remembers it. Returns what is to be told besides what its progress
@@ -35,14 +39,14 @@ impl Timelines {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = last.as_ref() {
             let is_tail = |warning: &Warning| matches!(warning, Warning::TailLost { .. });
-            let mut ours = judge_promotion(facts, before, self.delivered)?;
+            let mut ours = judge_promotion(facts, before, self.up_to)?;
             ours.retain(|warning| is_tail(warning) || !has_progress);
             if ours.iter().any(is_tail) {
                 told.retain(|warning| !is_tail(warning));
             }
             told.extend(ours);
             if told.is_empty() {
-                tell(facts, before, self.delivered);
+                tell(facts, before, self.up_to);
             }
         }
         *last = Some(facts.lineage.clone());

@@ -6,7 +6,7 @@
 
 use super::hint_text::{
     INSERT_AGAIN, ONLY_INSERTS, RESEND, UNSUITABLE, after_vanishing, create_publication, is_right,
-    listed, lost, named_besides, of_part, publish_under_root, publish_whole, qualified,
+    listed, lost, named_besides, of_part, publish_under_root, publish_whole, qualified, unfinished,
     without_publication, without_two_phase,
 };
 use super::standby::StandbyError;
@@ -415,13 +415,7 @@ impl ControlError {
             Self::SlotHeld { pid, .. } => format!(
                 "another relay is at work; if it is not: SELECT pg_terminate_backend({pid});"
             ),
-            Self::SlotUnfinished { waits_for: Some(_), .. } => {
-                "wait until that transaction ends, or end it; then the slot is complete".to_owned()
-            }
-            Self::SlotUnfinished { waits_for: None, .. } => {
-                "wait until the slot is complete: no write transaction that is open now may stay open"
-                    .to_owned()
-            }
+            Self::SlotUnfinished { waits_for, .. } => unfinished(waits_for.is_some()).to_owned(),
             Self::SlotTaken { .. } => {
                 "nothing to do: the relay starts a new session; the server's log says why"
                     .to_owned()

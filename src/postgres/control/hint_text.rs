@@ -42,6 +42,15 @@ pub(super) fn without_publication(slot: &str) -> String {
     )
 }
 
+/// What completes a slot that is being created; `named`: the transaction that it waits for is known.
+pub(super) const fn unfinished(named: bool) -> &'static str {
+    if named {
+        "wait until that transaction ends, or end it; then the slot is complete"
+    } else {
+        "wait until the slot is complete: no write transaction that is open now may stay open"
+    }
+}
+
 /// How a slot that the server has invalidated is replaced, and what keeps that from happening again
 /// (`pg_replication_slots.invalidation_reason`).
 pub(super) fn lost(slot: &str, reason: &str) -> String {
