@@ -223,7 +223,8 @@ mod tests {
         let page = String::from_utf8(bytes.to_vec()).unwrap();
         assert!(page.contains("# TYPE shop_consumer_partitions gauge\n"), "{page}");
         assert!(!page.contains("lag"), "{page}");
-        let known = ConsumerStatus { lag_messages: Some(7), ..ConsumerStatus::default() };
+        let mut known = ConsumerStatus::default();
+        known.lag_messages = Some(7);
         let page = render(ShopMetrics(gauges(&known)), Format::Text);
         assert!(page.contains("\nshop_consumer_lag_messages 7\n"), "{page}");
     }

@@ -3,13 +3,13 @@
 //!
 //! Input: records in order of arrival. Output: in the group's assignment, which of them are handled, and what
 //! the database has. Invariant: a record is handled when its effects are committed, were committed before, its type is ignored, or its
-//! dead letter is confirmed; nothing becomes a dead letter because the database is unavailable or slow,
-//! because of lock contention, or because every message fails alike; a message that fails lets the others
+//! dead letter is confirmed; nothing becomes a dead letter because the database is unavailable, or because every
+//! message fails alike; a message that fails lets the others
 //! pass, except the later ones of its key and, where the order of numbers is enforced, of its aggregate; the
 //! offset that a transaction writes is of the first record that
 //! is not handled once it is committed.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::assignments::{ReceivedRecord, RecordPosition};
+use super::assignments::{Partition, ReceivedRecord, RecordPosition};
 use super::attribution::ids;
 use super::cache::DoneCache;
 use super::counters::{ConsumerCounters, add};
@@ -28,7 +28,9 @@ use super::sequence::{Misplaced, ReorderBuffer};
 use super::session::{Database, Ending, RolledBack, TransactionFailure, Work};
 use super::sqlstate::{FailureCause, describe_failure};
 use super::stop::ConsumerStop;
-use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, InvalidMessage, Message};
+use super::{
+    ConsumerSpec, Effects, FailingMessage, Failure, InboxError, Interest, InvalidMessage, Message,
+};
 use crate::dead_letter::{ConsumerFailure, StoredRecord, now_ms};
 use postrider_service::backoff::draw;
 use postrider_service::log_throttle::LogThrottle;
@@ -37,6 +39,8 @@ use postrider_service::log_throttle::LogThrottle;
 const POISON_CODE: &str = "poison";
 /// The error code of a message that has used up its attempts.
 const ATTEMPTS_CODE: &str = "attempts_used_up";
+/// The error code of a message that has waited for a lock or a dependency for `contention_max`.
+const WAITED_CODE: &str = "waited_too_long";
 /// How many messages are removed from a batch that fails, one after the other, before the rest is tried one by
 /// one: each costs a transaction of all before it.
 const REMOVED_MAX: usize = 10;
@@ -61,6 +65,8 @@ pub(super) struct BatchProcessor<E> {
     pub(super) membership: Membership,
     pub(super) stop: ConsumerStop,
     pub(super) retries: RetryQueue,
+    /// Of these no messages are taken, because as many wait as may.
+    pub(super) full: BTreeSet<Partition>,
     /// Where the order of numbers is enforced.
     pub(super) reorder: Option<ReorderBuffer>,
     /// Transactions that had effects, or showed that they could have.
@@ -109,9 +115,9 @@ impl<E: Effects> BatchProcessor<E> {
         self.is_full() || self.next_due().is_some_and(|due| due <= Instant::now())
     }
 
-    /// Whether what waits must be done before another batch is taken.
+    /// Whether messages that wait for missing ones must be looked after before another batch is taken.
     pub(super) fn is_full(&self) -> bool {
-        self.retries.is_full() || self.reorder.as_ref().is_some_and(ReorderBuffer::is_over)
+        self.reorder.as_ref().is_some_and(ReorderBuffer::is_over)
     }
 
     /// When something is to be retried, or to be asked about.
@@ -227,22 +233,22 @@ impl<E: Effects> BatchProcessor<E> {
             let rest = pending.split_off(at);
             let mut rest = rest.into_iter();
             if let Some(culprit) = rest.next() {
-                let mut head = FailedMessage::new(culprit, now_ms(), self.successes);
-                head.fail(failed.cause, why, self.successes, Instant::now());
+                let mut head = FailedMessage::new(culprit, self.successes);
+                head.fail((failed.cause, why), self.successes, Instant::now(), &self.spec);
                 self.put_back(KeyQueue { head, followers: VecDeque::new() });
             }
             pending.extend(rest.filter_map(|later| self.retries.follow(later)));
         }
         for message in pending {
             if let Some(message) = self.retries.follow(message) {
-                let head = FailedMessage::new(message, now_ms(), self.successes);
+                let head = FailedMessage::new(message, self.successes);
                 self.attempt(KeyQueue { head, followers: VecDeque::new() }).await?;
             }
         }
         Ok(())
     }
 
-    /// Retries what is due.
+    /// Retries what is due, for as long as one may wait for a lock: others are not to wait for many.
     async fn retry_due(&mut self) -> Result<(), Halt> {
         let now = Instant::now();
         if self.retries.is_unclear(self.successes) {
@@ -251,52 +257,79 @@ impl<E: Effects> BatchProcessor<E> {
         }
         for _ in 0..RETRIED_MAX {
             let Some(queue) = self.retries.take_due(now) else { break };
-            add(&self.counters.retries, 1);
-            self.attempt(queue).await?;
+            if queue.head.has_failed() {
+                add(&self.counters.retries, 1);
+                self.attempt(queue).await?;
+            } else {
+                self.process_ready_key(queue).await?;
+            }
+            if now.elapsed() >= self.spec.lock_timeout {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// Attempts at the messages of the queue, in order, until one has to wait.
-    async fn attempt(&mut self, queue: KeyQueue) -> Result<(), Halt> {
-        let KeyQueue { mut head, mut followers } = queue;
-        loop {
-            let failed = match self.transact(std::slice::from_ref(&head.pending)).await? {
-                Some(Unfinished::Failed(failed)) => failed,
-                done => {
-                    if let Some(Unfinished::Misplaced(misplaced)) = done {
-                        self.set_aside(vec![head.pending], &misplaced).await?;
-                    }
-                    let Some(next) = followers.pop_front() else { return Ok(()) };
-                    head = FailedMessage::new(next, now_ms(), self.successes);
-                    continue;
-                }
-            };
-            if head.is_unclear(self.successes) {
-                self.probe(&head, &followers).await;
-            }
-            let is_poison = matches!(failed.failure, Failure::Poison(_));
-            let why = describe_failure(&failed.failure);
-            head.fail(failed.cause, why, self.successes, Instant::now());
-            if !is_poison && head.attempts < self.spec.attempts_max {
-                self.put_back(KeyQueue { head, followers });
-                return Ok(());
-            }
-            let code = if is_poison { POISON_CODE } else { ATTEMPTS_CODE };
-            let why = (code, head.why.as_str());
-            let failure = self.failure(head.attempts, head.first_failed_ms);
-            let Pending { message, position, .. } = &head.pending;
-            if !self.dead_letter((&message.record, position), Some(message), why, failure).await? {
-                // Those behind it are another member's too.
-                return Ok(());
-            }
-            let Some(next) = followers.pop_front() else { return Ok(()) };
-            head = FailedMessage::new(next, now_ms(), self.successes);
+    /// Messages of a key that wait for nothing any more, a batch of them: other keys are not to wait for all.
+    async fn process_ready_key(&mut self, queue: KeyQueue) -> Result<(), Halt> {
+        let mut ready = queue.into_messages();
+        let rest = ready.split_off(self.spec.batch_max.min(ready.len()));
+        self.release(rest);
+        self.process_together(ready.into()).await
+    }
+
+    /// Those behind a message that is done are next.
+    fn release(&mut self, followers: VecDeque<Pending>) {
+        if let Some(queue) = KeyQueue::ready(followers, self.successes) {
+            self.retries.insert(queue);
         }
     }
 
+    /// An attempt at the first message of the queue. Those behind it are next once it is done.
+    async fn attempt(&mut self, queue: KeyQueue) -> Result<(), Halt> {
+        let KeyQueue { mut head, followers } = queue;
+        let failed = match self.transact(std::slice::from_ref(&head.pending)).await? {
+            Some(Unfinished::Failed(failed)) => failed,
+            done => {
+                if let Some(Unfinished::Misplaced(misplaced)) = done {
+                    self.set_aside(vec![head.pending], &misplaced).await?;
+                }
+                self.release(followers);
+                return Ok(());
+            }
+        };
+        if head.lacks_witness(self.successes) {
+            self.probe(&head, &followers).await;
+        }
+        let is_poison = matches!(failed.failure, Failure::Poison(_));
+        let mut why = describe_failure(&failed.failure);
+        head.fail((failed.cause, why.clone()), self.successes, Instant::now(), &self.spec);
+        let code = if is_poison {
+            POISON_CODE
+        } else if head.attempts >= self.spec.attempts_max {
+            ATTEMPTS_CODE
+        } else if head.has_waited_too_long(&self.spec) {
+            why = format!("it waited for {} s while others passed: {why}", head.waited().as_secs());
+            WAITED_CODE
+        } else {
+            self.put_back(KeyQueue { head, followers });
+            return Ok(());
+        };
+        let failure = self.failure(head.attempts, head.first_failed_ms);
+        let Pending { message, position, .. } = &head.pending;
+        // Otherwise those behind it are another member's too.
+        if self
+            .dead_letter((&message.record, position), Some(message), (code, &why), failure)
+            .await?
+        {
+            self.release(followers);
+        }
+        Ok(())
+    }
+
     /// Whether a later message of the same key could have its effects, where no other message shows it: it
-    /// may not overtake, so its transaction is rolled back. Each time another, since it may fail as well.
+    /// may not overtake, so its transaction is rolled back. Each time another, since it may fail as well. Until one
+    /// could, nothing says that the database, or what the effects depend on, is there for anybody.
     async fn probe(&mut self, head: &FailedMessage, followers: &VecDeque<Pending>) {
         let number = usize::try_from(head.failures).unwrap_or(0);
         let Some(at) = number.checked_rem(followers.len()) else { return };
@@ -323,20 +356,22 @@ impl<E: Effects> BatchProcessor<E> {
             wait = wait.max(OUTAGE_PACE.saturating_mul(self.retries.keys()));
         }
         head.due = Instant::now() + wait;
-        let (why, attempts) = (&head.why, head.attempts);
-        let Message { event_type, record, .. } = &head.pending.message;
+        let (why, attempts, behind) = (&head.why, head.attempts, queue.followers.len());
+        let Message { id, event_type, record, .. } = &head.pending.message;
         let StoredRecord { topic, partition, offset, .. } = record;
         if head.cause == FailureCause::Message {
             tracing::debug!(topic, partition, offset, why, attempts, "a message failed; retrying");
         } else if self.throttle.is_due(&format!("{event_type}: {why}")) {
             tracing::warn!(
+                %id,
                 event_type,
                 topic,
                 partition,
                 offset,
                 why,
                 attempts,
-                "a message failed, perhaps not by itself; retrying it while others pass"
+                behind,
+                "a message failed; it is retried, and its key waits"
             );
         }
         self.retries.insert(queue);
@@ -481,15 +516,43 @@ impl<E: Effects> BatchProcessor<E> {
         ConsumerFailure { consumer, attempts, first_failed_ms, failed_ms: now_ms() }
     }
 
-    fn update_status(&self) {
+    fn update_status(&mut self) {
+        let behind_retried = self.reorder.iter().flat_map(ReorderBuffer::behind_retried);
+        self.full = self.retries.full_partitions(behind_retried, self.membership.count());
         let is_unclear = self.retries.is_unclear(self.successes);
         let early = self.reorder.as_ref().map_or(0, ReorderBuffer::len);
         let (waiting, failing) = (self.retries.len() + early, self.retries.failing());
+        let blocking = self.retries.blocking(&self.full, self.successes, Instant::now());
+        if let Some(message) = &blocking {
+            self.report_blocking(message);
+        }
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         self.counters.update_status(|status| {
             status.is_database_unavailable = is_unclear;
-            status.waiting_messages = u64::try_from(waiting).unwrap_or(u64::MAX);
+            status.waiting_messages = number(waiting);
             status.failing = failing;
+            status.paused_partitions = number(self.full.len());
+            status.blocking = blocking;
         });
+    }
+
+    /// Says which message stops others for good, once a minute while it does.
+    fn report_blocking(&mut self, message: &FailingMessage) {
+        let FailingMessage { topic, partition, offset, id, event_type, reason, behind, .. } =
+            message;
+        if self.throttle.is_due(&format!("{topic}/{partition}/{offset} blocks")) {
+            tracing::error!(
+                id,
+                event_type,
+                topic,
+                partition,
+                offset,
+                why = reason,
+                behind,
+                paused_partitions = self.full.len(),
+                "one message blocks all later messages of its key"
+            );
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! database transaction; while a batch is processed the consumer keeps polling, so that it stays in its group; when
 //! `run` returns, it has left the group, or the brokers gave no answer.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,6 +137,7 @@ impl<E: Effects> Consumer<E> {
         let mut processor = BatchProcessor {
             membership: group.membership(),
             retries: RetryQueue::default(),
+            full: BTreeSet::new(),
             reorder: spec.sequence.map(|it| ReorderBuffer::new(it, Instant::now())),
             successes: 0,
             is_commit_unknown: false,
@@ -162,7 +163,8 @@ impl<E: Effects> Consumer<E> {
                 group.poll_paused()?;
                 Vec::new()
             } else {
-                group.collect(batch_max)?
+                let is_due = processor.is_due();
+                group.collect(batch_max, &processor.full, is_due)?
             };
             if !batch.is_empty() || processor.is_due() {
                 outcome = run_batch(runtime, &mut processor, &mut group, batch);

@@ -31,6 +31,7 @@ pub struct ConsumerCounters {
 
 /// The numbers at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ConsumerSnapshot {
     /// Batches of records that were taken and finished.
     pub batches: u64,

@@ -15,6 +15,7 @@ use super::Message;
 
 /// Whether a consumer handles messages of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Interest {
     /// It has effects.
     Handle,
@@ -27,7 +28,8 @@ pub enum Interest {
 
 /// The application's half of a consumer.
 pub trait Effects: Send + Sync + 'static {
-    /// Whether this consumer handles messages of this type. Called before anything else.
+    /// Whether this consumer handles messages of this type. Called before anything else. A panic here ends the
+    /// consumer.
     fn interest(&self, event_type: &str) -> Interest;
 
     /// Does in `tx` all that the message asks for, rows of the application's own outbox included.
@@ -41,8 +43,10 @@ pub trait Effects: Send + Sync + 'static {
     /// May be called again for the same message after a rollback, so nothing outside of `tx` may be
     /// done here: no call to others, no send. May also be called in a transaction that is rolled back
     /// whatever it returns, to find out whether the database takes effects at all. It must not end the
-    /// transaction. What it waits for, it makes the whole consumer wait for. It must not panic, which ends the
-    /// consumer or the process and makes no dead letter: what it cannot do is a [`Failure`].
+    /// transaction. What it waits for, it makes the whole consumer wait for.
+    ///
+    /// A panic rolls `tx` back and uses up an attempt, like an error, in a program that is built to unwind. Built with
+    /// `panic = "abort"` it ends the process, and the message comes again first: return a [`Failure`].
     fn apply(
         &self,
         tx: &Transaction<'_>,
@@ -51,7 +55,7 @@ pub trait Effects: Send + Sync + 'static {
 
     /// Called after each commit that had an effect, on the consumer's thread, for example to wake another task; where
     /// the answer to a commit was lost, after the next one, whether there was an effect or not.
-    /// It must return at once. What it spawns runs in the Tokio runtime that
+    /// It must return at once and not panic, which ends the consumer. What it spawns runs in the Tokio runtime that
     /// [`Consumer::run`](super::Consumer::run) was called in.
     fn committed(&self) {}
 }
@@ -76,6 +80,7 @@ impl<E: Effects> Effects for Arc<E> {
 
 /// Why a message could not have its effects. Either way all of its transaction is rolled back.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Failure {
     /// It never will succeed: a dead letter at once. The reason goes into the dead letter and the log, so
     /// it must not repeat the payload.
@@ -85,13 +90,16 @@ pub enum Failure {
     /// it becomes a dead letter. Attempts do not count while the database is unavailable or slow, or a row
     /// is locked; nor, after an error that may be the database's as well as the message's (a missing table,
     /// a refused privilege, a limit), before another message has had its effects; where such an error may pass
-    /// by itself (a full disk, a lost session), one attempt counts in a minute. Of errors of Postgres the
+    /// by itself (a full disk, a lost session), one attempt counts in a minute. A foreign key whose row may
+    /// come later (23503) and errors that are not of Postgres, such as a saga that is not started yet, are tried for
+    /// [`give_up_after`](super::ConsumerSpec::give_up_after) at least. Of errors of Postgres the
     /// code and the names are told, of others their text, which must not repeat the payload.
     #[error("{0}")]
     Technical(#[source] Box<dyn Error + Send + Sync>),
-    /// Something that the effect needs, other than the consumer's database, is not there yet. It is tried
-    /// without limit, with back-off, and never becomes a dead letter for this. The reason goes into the
-    /// log and the status, so it must not repeat the payload.
+    /// Something that the effect needs, other than the consumer's database, is not there yet. It is tried with
+    /// back-off and uses up no attempt. It becomes a dead letter once other messages have had their effects for
+    /// [`contention_max`](super::ConsumerSpec::contention_max) meanwhile. The reason goes into the log, the status and
+    /// the dead letter, so it must not repeat the payload.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -107,7 +115,7 @@ impl Failure {
         Self::Technical(source.into())
     }
 
-    /// A dependency that is away, for this reason: the message waits as long as it takes.
+    /// A dependency that is away, for this reason: the message waits, and uses up no attempt.
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self::Unavailable(reason.into())
     }

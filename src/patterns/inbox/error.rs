@@ -39,9 +39,9 @@ pub enum InboxError {
     /// The consumer was not run in a Tokio runtime, where what its effects spawn could run.
     #[error("the consumer was not run in a Tokio runtime")]
     NoRuntime,
-    /// The application's effects panicked, in a process that is built to unwind; nothing of the batch
-    /// at hand was committed. It is no dead letter: the message comes again. Where panics abort, as in
-    /// Postrider's own binaries, the process ends instead.
+    /// `Effects::interest` or `Effects::committed` panicked, in a process that is built to unwind. A panic in
+    /// `Effects::apply` does not end the consumer: it is a failed attempt. Where panics abort, as in Postrider's own
+    /// binaries, each ends the process.
     #[error("the consumer's thread panicked")]
     Panicked,
 }

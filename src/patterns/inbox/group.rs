@@ -8,7 +8,7 @@
 //! for partitions that have been assigned since; calling `Group::poll_paused` often enough keeps the
 //! membership, however long a batch takes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -60,7 +60,10 @@ pub(super) struct Group {
     topics: Vec<String>,
     /// Received while a batch was being processed; they come first in the next.
     buffered: VecDeque<ReceivedRecord>,
+    /// Whether all partitions are paused, for the time of a batch.
     is_paused: bool,
+    /// Those that are paused for longer.
+    full: BTreeSet<Partition>,
     throttle: LogThrottle,
     /// When the lag was last requested, and in which epoch.
     asked: (Instant, u64),
@@ -98,25 +101,32 @@ impl Group {
             topics: spec.topics.clone(),
             buffered: VecDeque::new(),
             is_paused: false,
+            full: BTreeSet::new(),
             throttle: LogThrottle::default(),
             asked: (Instant::now(), 0),
             has_rows: false,
         })
     }
 
-    /// The next batch, up to `max` records; waits a moment for the first.
-    pub(super) fn collect(&mut self, max: usize) -> Result<Vec<ReceivedRecord>, InboxError> {
-        if std::mem::take(&mut self.is_paused) {
-            let begun = self.consumer.context().lock().begun();
-            self.resume(&begun);
-        }
+    /// The next batch, up to `max` records, of none of the `full` partitions. Waits a moment for the first, unless
+    /// something else is due. After a pause it always waits: otherwise nothing would be fetched while something is
+    /// always due.
+    pub(super) fn collect(
+        &mut self,
+        max: usize,
+        full: &BTreeSet<Partition>,
+        is_due: bool,
+    ) -> Result<Vec<ReceivedRecord>, InboxError> {
+        let is_waiting = self.is_paused || !is_due;
+        self.pause_only(full);
         let mut batch: Vec<ReceivedRecord> = Vec::new();
+        let is_taken = |received: &ReceivedRecord| !full.contains(received.position.partition());
         while batch.len() < max {
-            let Some(record) = self.buffered.pop_front() else { break };
-            batch.push(record);
+            let Some(at) = self.buffered.iter().position(is_taken) else { break };
+            batch.extend(self.buffered.remove(at));
         }
         while batch.len() < max {
-            let limit = if batch.is_empty() { POLL_TIMEOUT } else { Duration::ZERO };
+            let limit = if batch.is_empty() && is_waiting { POLL_TIMEOUT } else { Duration::ZERO };
             let Some(record) = self.poll(limit)? else { break };
             batch.push(record);
         }
@@ -205,6 +215,7 @@ impl Group {
         }
         // One that was revoked while paused is paused when it is assigned again.
         self.resume(&begun);
+        self.full.clear();
         is_sought && is_assigned
     }
 
@@ -219,6 +230,20 @@ impl Group {
         // What comes nevertheless is dropped.
         let _ = self.consumer.assignment().and_then(|held| self.consumer.pause(&held));
         self.buffered.clear();
+    }
+
+    /// Has all partitions read whose start is decided, but for these.
+    fn pause_only(&mut self, full: &BTreeSet<Partition>) {
+        if !std::mem::take(&mut self.is_paused) && *full == self.full {
+            return;
+        }
+        let mut begun = self.consumer.context().lock().begun();
+        begun.retain(|partition| !full.contains(partition));
+        self.resume(&begun);
+        let paused: Vec<Partition> = full.iter().cloned().collect();
+        // One that was revoked needs no pause.
+        let _ = list(&paused, Offset::Invalid).and_then(|list| self.consumer.pause(&list));
+        self.full.clone_from(full);
     }
 
     fn resume(&self, partitions: &[Partition]) {

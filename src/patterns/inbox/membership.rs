@@ -48,6 +48,11 @@ impl Membership {
         self.consumer.context().lock().is_current(position)
     }
 
+    /// How many partitions are assigned.
+    pub(super) fn count(&self) -> usize {
+        self.consumer.context().lock().count()
+    }
+
     /// What the database has for the partition, as far as this process knows.
     pub(super) fn stored(&self, partition: &Partition) -> Option<i64> {
         self.consumer.context().lock().stored(partition)

@@ -1,30 +1,40 @@
 //! The retry queue: messages that failed and wait for their next attempt, each with the later messages of its
 //! key behind it.
 //!
-//! Input: failed messages, later messages, the time. Output: those that are due. Invariant: a message never
-//! overtakes an earlier one of its key and partition that waits here; a failure counts as an attempt only if
-//! it is known to be the message's own. No I/O.
+//! Input: failed messages, later messages, the time. Output: those that are due; partitions of which no more
+//! should be taken; the message that blocks most others. Invariant: a message never overtakes an earlier one of
+//! its key and partition that waits here; a failure counts as an attempt only if it is known to be the message's
+//! own; time counts as waited only while other messages have their effects. No I/O.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Message;
 use super::assignments::{Partition, RecordPosition};
 use super::sqlstate::FailureCause;
 use super::status::FailingMessage;
+use super::{ConsumerSpec, Message};
+use crate::dead_letter::now_ms;
 
-/// Messages that may wait, those behind others included. While the database is unavailable this is what a
+/// Keys that may wait, each with a message that is tried again. While the database is unavailable this is what a
 /// consumer has tried before it takes no more: enough to find one that succeeds where some cannot.
-const MESSAGES_MAX: usize = 1_000;
+const KEYS_MAX: usize = 1_000;
+/// Messages that may wait, those behind others included, each of about 2 kB beside its bytes. With 1,000, a locked
+/// row with 1,300 messages of its key let 0 of 40 others in the same partition pass.
+const MESSAGES_MAX: usize = 10_000;
 /// Bytes of their keys and values that may be held; a record of any size fits while the queue is empty.
 const BYTES_MAX: usize = 16 << 20;
 
 /// A failure that may pass by itself uses up one attempt in this time at most, so that five are five minutes: a
 /// disk that is full for some statements, or sessions that are lost, are noticed and put right in such a time.
 const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
+
+/// A message with this many behind it blocks its key, if it has failed for `BLOCKING_AFTER`.
+const BLOCKED_MESSAGES: usize = 1_000;
+/// Longer than five attempts of a usual failure (1.5 s), so that a deadlock in a backlog is not reported.
+const BLOCKING_AFTER: Duration = Duration::from_secs(5);
 
 /// A message that is to have its effects.
 #[derive(Debug)]
@@ -64,13 +74,41 @@ pub(super) struct FailedMessage {
     /// Without data of rows.
     pub(super) why: String,
     pub(super) cause: FailureCause,
+    has_failed: bool,
     /// The failures since the last change of circumstances, for the back-off.
     pub(super) failures: u32,
     pub(super) due: Instant,
-    /// How many transactions of others had succeeded when it failed first.
-    successes_before: u64,
-    /// The same, and the time, when a failure last used up an attempt; or when it failed first.
+    /// How many transactions of others had succeeded when it failed first, and the time.
+    began: (u64, Instant),
+    /// The same when a failure last used up an attempt; or when it failed first.
     counted: (u64, Instant),
+    /// How long it has waited for a lock or a dependency while others had their effects.
+    waited: Duration,
+    /// The same as `counted` when `waited` last grew.
+    waited_until: (u64, Instant),
+}
+
+/// What waits of one partition, or of all.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    keys: usize,
+    messages: usize,
+    bytes: usize,
+}
+
+impl Load {
+    fn add(&mut self, keys: usize, pending: &Pending) {
+        self.keys += keys;
+        self.messages += 1;
+        self.bytes += pending.bytes();
+    }
+
+    /// Whether that is one of `parts` equal parts of what may wait, or more.
+    fn is_part(self, parts: usize) -> bool {
+        self.keys.saturating_mul(parts) >= KEYS_MAX
+            || self.messages.saturating_mul(parts) >= MESSAGES_MAX
+            || self.bytes.saturating_mul(parts) >= BYTES_MAX
+    }
 }
 
 impl Pending {
@@ -90,6 +128,26 @@ impl Pending {
 }
 
 impl KeyQueue {
+    /// Messages of which none waits for an earlier one any more: they are due at once. `None`: there are none.
+    pub(super) fn ready(mut messages: VecDeque<Pending>, successes: u64) -> Option<Self> {
+        let head = FailedMessage::new(messages.pop_front()?, successes);
+        Some(Self { head, followers: messages })
+    }
+
+    /// All of them, in order.
+    pub(super) fn into_messages(self) -> VecDeque<Pending> {
+        let mut messages = self.followers;
+        messages.push_front(self.head.pending);
+        messages
+    }
+
+    /// The first, and how many wait behind it.
+    fn describe(&self) -> FailingMessage {
+        let Self { head, followers } = self;
+        let message = FailingMessage::new(&head.pending.message, &head.why, head.first_failed_ms);
+        message.before(followers.len())
+    }
+
     /// Puts a message behind the first, in the order of the partition.
     fn push(&mut self, pending: Pending) {
         let at = self.followers.partition_point(|other| other.offset() < pending.offset());
@@ -99,44 +157,94 @@ impl KeyQueue {
 
 impl FailedMessage {
     /// A message that has not failed yet, as far as anybody counts.
-    pub(super) fn new(pending: Pending, now_ms: i64, successes: u64) -> Self {
+    pub(super) fn new(pending: Pending, successes: u64) -> Self {
+        let now = Instant::now();
         Self {
             pending,
             attempts: 0,
-            first_failed_ms: now_ms,
+            first_failed_ms: now_ms(),
             why: String::new(),
             cause: FailureCause::Message,
+            has_failed: false,
             failures: 0,
-            due: Instant::now(),
-            successes_before: successes,
-            counted: (successes, Instant::now()),
+            due: now,
+            began: (successes, now),
+            counted: (successes, now),
+            waited: Duration::ZERO,
+            waited_until: (successes, now),
         }
     }
 
-    /// Notes a failure. `successes` is how many transactions of others have succeeded by now: if one did
+    /// Notes a failure. `successes` is how many transactions of others have succeeded by `now`: if one did
     /// since the first failure, the database takes effects, and an unclear failure is the message's own; one that
     /// may pass counts once in `ATTEMPT_INTERVAL`, and if another succeeded since the one that counted before.
-    pub(super) fn fail(&mut self, cause: FailureCause, why: String, successes: u64, now: Instant) {
-        let (successes_counted, counted) = self.counted;
+    /// Where what it needs may come later, the last attempt counts after `give_up_after`.
+    pub(super) fn fail(
+        &mut self,
+        (cause, why): (FailureCause, String),
+        successes: u64,
+        now: Instant,
+        spec: &ConsumerSpec,
+    ) {
         let is_own = match cause {
             FailureCause::Message => true,
-            FailureCause::Unclear => successes > self.successes_before,
+            FailureCause::Early => {
+                let is_last = self.attempts.saturating_add(1) >= spec.attempts_max;
+                !is_last || now.duration_since(self.began.1) >= spec.give_up_after
+            }
+            FailureCause::Unclear => successes > self.began.0,
             FailureCause::Passing => {
+                let (successes_counted, counted) = self.counted;
                 successes > successes_counted && now.duration_since(counted) >= ATTEMPT_INTERVAL
             }
-            FailureCause::Contention | FailureCause::Dependency => false,
+            FailureCause::Contention | FailureCause::Dependency => {
+                self.wait(successes, now);
+                false
+            }
         };
         if is_own {
             self.counted = (successes, now);
         }
-        (self.cause, self.why) = (cause, why);
+        (self.cause, self.why, self.has_failed) = (cause, why, true);
         self.attempts += u32::from(is_own);
         self.failures = self.failures.saturating_add(1);
     }
 
+    /// Counts the time since it was last counted, if another message has had its effects in it; no more than a minute
+    /// of it, since most of it may have been an outage.
+    fn wait(&mut self, successes: u64, now: Instant) {
+        let (before, until) = self.waited_until;
+        if successes > before {
+            self.waited += now.duration_since(until).min(ATTEMPT_INTERVAL);
+            self.waited_until = (successes, now);
+        }
+    }
+
+    /// Whether it has waited longer than a message may for a lock or a dependency.
+    pub(super) fn has_waited_too_long(&self, spec: &ConsumerSpec) -> bool {
+        spec.contention_max.is_some_and(|max| self.waited >= max)
+    }
+
+    /// How long it has waited for a lock or a dependency while others had their effects.
+    pub(super) fn waited(&self) -> Duration {
+        self.waited
+    }
+
     /// Whether it may be the database that fails: nothing has succeeded since this message failed.
     pub(super) fn is_unclear(&self, successes: u64) -> bool {
-        self.cause.is_open() && successes <= self.successes_before
+        self.cause.is_open() && successes <= self.began.0
+    }
+
+    /// Whether nothing shows that other messages can have their effects while this one cannot.
+    pub(super) fn lacks_witness(&self, successes: u64) -> bool {
+        let is_contended =
+            matches!(self.cause, FailureCause::Contention | FailureCause::Dependency);
+        self.is_unclear(successes) || (is_contended && successes <= self.waited_until.0)
+    }
+
+    /// Whether it was tried, so that those behind it wait for it; else it is next.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 }
 
@@ -151,10 +259,51 @@ impl RetryQueue {
         u32::try_from(self.by_key.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether no more messages should be taken before some of these are done.
-    pub(super) fn is_full(&self) -> bool {
-        let bytes = self.all().map(Pending::bytes);
-        self.len() >= MESSAGES_MAX || bytes.sum::<usize>() >= BYTES_MAX
+    /// The partitions of which no more messages should be taken before some of these are done, or of `others` that
+    /// wait behind them. While as much waits as may, those that have their share of it or more, with so many
+    /// assigned: there is always one, and together they hold twice as much at most.
+    pub(super) fn full_partitions<'p>(
+        &'p self,
+        others: impl Iterator<Item = &'p Pending>,
+        assigned: usize,
+    ) -> BTreeSet<Partition> {
+        let mut loads: BTreeMap<&Partition, Load> = BTreeMap::new();
+        let mut total = Load::default();
+        let heads = self.by_key.values().map(|queue| (1, &queue.head.pending));
+        let followers = self.by_key.values().flat_map(|queue| &queue.followers);
+        for (keys, pending) in heads.chain(followers.chain(others).map(|pending| (0, pending))) {
+            total.add(keys, pending);
+            loads.entry(pending.position.partition()).or_default().add(keys, pending);
+        }
+        if !total.is_part(1) {
+            return BTreeSet::new();
+        }
+        let parts = assigned.max(loads.len());
+        let full = loads.into_iter().filter(|(_, load)| load.is_part(parts));
+        full.map(|(partition, _)| partition.clone()).collect()
+    }
+
+    /// The message that most others wait for, in one of the `full` partitions or behind it in its key; unless it may be
+    /// the database that fails.
+    pub(super) fn blocking(
+        &self,
+        full: &BTreeSet<Partition>,
+        successes: u64,
+        now: Instant,
+    ) -> Option<FailingMessage> {
+        let blocks = |(partition, queue): (&Partition, &KeyQueue)| {
+            let head = &queue.head;
+            let is_old = now.saturating_duration_since(head.began.1) >= BLOCKING_AFTER;
+            let are_many = full.contains(partition) || queue.followers.len() >= BLOCKED_MESSAGES;
+            is_old && are_many && head.has_failed() && !head.is_unclear(successes)
+        };
+        let queues = self.by_key.iter().map(|((partition, _), queue)| (partition, queue));
+        let blocking = queues.filter(|it| blocks(*it)).map(|(_, queue)| queue);
+        let first = |queue: &&KeyQueue| {
+            let since = std::cmp::Reverse(queue.head.first_failed_ms);
+            (queue.followers.len(), since)
+        };
+        blocking.max_by_key(first).map(KeyQueue::describe)
     }
 
     /// Those that wait, in no order.
@@ -231,12 +380,8 @@ impl RetryQueue {
 
     /// The message that has failed for the longest time.
     pub(super) fn failing(&self) -> Option<FailingMessage> {
-        let head = self
-            .by_key
-            .values()
-            .map(|queue| &queue.head)
-            .min_by_key(|head| head.first_failed_ms)?;
-        Some(FailingMessage::new(&head.pending.message.event_type, &head.why, head.first_failed_ms))
+        let failed = self.by_key.values().filter(|queue| queue.head.has_failed());
+        failed.min_by_key(|queue| queue.head.first_failed_ms).map(KeyQueue::describe)
     }
 }
 
@@ -273,32 +418,41 @@ mod tests {
     }
 
     fn failed(pending: Pending, successes: u64) -> FailedMessage {
-        let mut head = FailedMessage::new(pending, 0, successes);
-        head.fail(FailureCause::Unclear, "42P01".into(), successes, Instant::now());
+        let mut head = FailedMessage::new(pending, successes);
+        fail(&mut head, FailureCause::Unclear, successes, Instant::now());
         head
+    }
+
+    fn spec() -> ConsumerSpec {
+        ConsumerSpec::new("payments", ["orders"], "localhost:1", tokio_postgres::Config::new())
+    }
+
+    /// Returns how many attempts it has used up.
+    fn fail(head: &mut FailedMessage, cause: FailureCause, successes: u64, now: Instant) -> u32 {
+        head.fail((cause, "why".into()), successes, now, &spec());
+        head.attempts
     }
 
     #[test]
     fn an_unclear_failure_counts_once_another_message_has_succeeded() {
         let (mut head, now) = (failed(pending(1, None), 7), Instant::now());
         assert!(head.attempts == 0 && head.is_unclear(7));
-        head.fail(FailureCause::Unclear, "42P01".into(), 7, now);
-        head.fail(FailureCause::Contention, "40001".into(), 8, now);
-        head.fail(FailureCause::Dependency, "no bank".into(), 8, now);
+        fail(&mut head, FailureCause::Unclear, 7, now);
+        fail(&mut head, FailureCause::Contention, 8, now);
+        fail(&mut head, FailureCause::Dependency, 8, now);
         assert_eq!((head.attempts, head.failures), (0, 4));
-        head.fail(FailureCause::Unclear, "42P01".into(), 8, now);
-        head.fail(FailureCause::Message, "23505".into(), 8, now);
+        fail(&mut head, FailureCause::Unclear, 8, now);
+        fail(&mut head, FailureCause::Message, 8, now);
         assert!(head.attempts == 2 && !head.is_unclear(8));
     }
 
     #[test]
     fn a_failure_that_may_pass_counts_once_a_minute_and_after_a_success_since() {
-        let mut head = FailedMessage::new(pending(1, None), 0, 7);
+        let mut head = FailedMessage::new(pending(1, None), 7);
         let mut now = Instant::now();
         let mut fail = |after: Duration, successes| {
             now += after;
-            head.fail(FailureCause::Passing, "53100".into(), successes, now);
-            (head.attempts, head.is_unclear(successes))
+            (fail(&mut head, FailureCause::Passing, successes, now), head.is_unclear(successes))
         };
         let (moment, minute) = (Duration::from_millis(100), Duration::from_mins(1));
         assert_eq!(fail(moment, 7), (0, true));
@@ -310,6 +464,41 @@ mod tests {
         // Nothing has succeeded since that one.
         assert_eq!(fail(minute, 90), (2, false));
         assert_eq!(fail(moment, 91), (3, false));
+    }
+
+    #[test]
+    fn where_what_it_needs_may_come_the_last_attempt_counts_after_five_minutes() {
+        let mut head = FailedMessage::new(pending(1, None), 7);
+        let (mut now, mut attempts) = (Instant::now(), Vec::new());
+        for _ in 0..6 {
+            now += Duration::from_mins(1);
+            attempts.push(fail(&mut head, FailureCause::Early, 7, now));
+        }
+        assert_eq!(attempts, [1, 2, 3, 4, 5, 6]);
+        let mut head = FailedMessage::new(pending(1, None), 7);
+        let quickly = [(); 9].map(|()| fail(&mut head, FailureCause::Early, 7, Instant::now()));
+        assert_eq!(quickly, [1, 2, 3, 4, 4, 4, 4, 4, 4]);
+    }
+
+    #[test]
+    fn a_lock_is_waited_for_while_others_succeed_and_no_longer_than_it_may_be() {
+        let mut head = FailedMessage::new(pending(1, None), 7);
+        let mut now = Instant::now();
+        let mut contend = |after: Duration, successes| {
+            now += after;
+            fail(&mut head, FailureCause::Contention, successes, now);
+            (head.waited().as_secs(), head.has_waited_too_long(&spec()))
+        };
+        let (moment, hour) = (Duration::from_secs(10), Duration::from_hours(1));
+        assert_eq!(contend(hour, 7), (0, false));
+        // Another has succeeded after an hour, of which most may have been an outage.
+        assert_eq!(contend(moment, 8), (60, false));
+        assert_eq!(contend(moment, 8), (60, false));
+        assert_eq!(contend(moment, 9), (80, false));
+        let steps: Vec<_> = (10..30).map(|successes| contend(hour, successes)).collect();
+        assert_eq!(steps.iter().position(|(_, is_over)| *is_over), Some(13));
+        let patient = ConsumerSpec { contention_max: None, ..spec() };
+        assert!(!head.has_waited_too_long(&patient));
     }
 
     #[test]
@@ -366,22 +555,97 @@ mod tests {
         queue.wake_unclear(4);
         let woken = queue.take_due(Instant::now()).unwrap();
         assert_eq!((woken.head.pending.message.record.offset, woken.head.failures), (2, 0));
+        assert!(woken.head.has_failed());
         assert!(queue.take_due(Instant::now()).is_none() && !queue.is_unclear(4));
     }
 
+    fn full(queue: &RetryQueue, assigned: usize) -> Vec<i32> {
+        let full = queue.full_partitions(std::iter::empty(), assigned);
+        full.into_iter().map(|(_, partition)| partition).collect()
+    }
+
+    fn of_partition(partition: i32, offset: i64, key: Option<&str>) -> Pending {
+        let pending = pending(offset, key);
+        let record = StoredRecord { partition, ..pending.message.record.clone() };
+        let mut assignments = Assignments::default();
+        let partition = ("orders".to_owned(), partition);
+        assignments.assign([partition.clone()]);
+        assignments.begin(&partition, 1, 0, 0);
+        let position = assignments.tag(record).unwrap().position;
+        Pending { position, ..pending }
+    }
+
+    fn alone(pending: Pending) -> KeyQueue {
+        KeyQueue { head: failed(pending, 0), followers: VecDeque::new() }
+    }
+
     #[test]
-    fn it_is_full_by_number_and_by_bytes() {
+    fn a_key_that_holds_all_that_may_wait_stops_its_partition_alone() {
         let mut queue = RetryQueue::default();
-        queue.insert(KeyQueue { head: failed(pending(0, None), 0), followers: VecDeque::new() });
-        for offset in 1..1_000 {
-            assert!(!queue.is_full());
+        queue.insert(alone(of_partition(0, 0, None)));
+        queue.insert(alone(of_partition(1, 0, Some("a"))));
+        for offset in 1..9_999 {
+            assert!(queue.follow(of_partition(0, offset, None)).is_none());
+        }
+        assert_eq!(full(&queue, 3), [0]);
+        // Those of the second go on until it has its third.
+        for offset in 1..3_333 {
+            assert!(queue.follow(of_partition(1, offset, Some("a"))).is_none());
+        }
+        assert_eq!(full(&queue, 3), [0]);
+        assert!(queue.follow(of_partition(1, 3_333, Some("a"))).is_none());
+        assert_eq!(full(&queue, 3), [0, 1]);
+    }
+
+    #[test]
+    fn as_much_may_wait_by_number_by_keys_and_by_bytes() {
+        let mut queue = RetryQueue::default();
+        queue.insert(alone(pending(0, None)));
+        for offset in 1..9_999 {
             queue.follow(pending(offset, None));
         }
-        assert!(queue.is_full());
+        assert!(full(&queue, 1).is_empty());
+        queue.follow(pending(9_999, None));
+        assert_eq!(full(&queue, 1), [0]);
+        let mut queue = RetryQueue::default();
+        for offset in 0..999 {
+            queue.insert(alone(pending(offset, Some(&offset.to_string()))));
+        }
+        assert!(full(&queue, 1).is_empty());
+        queue.insert(alone(pending(999, None)));
+        assert_eq!(full(&queue, 1), [0]);
         let mut large = pending(0, None);
         large.message.record.value = Some(vec![0; BYTES_MAX]);
         let mut queue = RetryQueue::default();
-        queue.insert(KeyQueue { head: failed(large, 0), followers: VecDeque::new() });
-        assert!(queue.is_full());
+        queue.insert(alone(large));
+        assert_eq!(full(&queue, 1), [0]);
+    }
+
+    #[test]
+    fn a_message_blocks_once_a_thousand_wait_for_it_for_a_while() {
+        let mut queue = RetryQueue::default();
+        queue.insert(alone(pending(0, Some("a"))));
+        queue.insert(alone(pending(1, Some("b"))));
+        for offset in 2..1_001 {
+            queue.follow(pending(offset, Some("a")));
+        }
+        let (none, later) = (BTreeSet::new(), Instant::now() + Duration::from_mins(1));
+        assert_eq!(queue.blocking(&none, 1, later), None);
+        queue.follow(pending(1_001, Some("a")));
+        assert_eq!(queue.blocking(&none, 1, Instant::now()), None);
+        // It may be the database.
+        assert_eq!(queue.blocking(&none, 0, later), None);
+        let blocking = queue.blocking(&none, 1, later).unwrap();
+        assert_eq!((blocking.offset, blocking.behind), (0, 1_000));
+        // Of a full partition it blocks with fewer.
+        let mut queue = RetryQueue::default();
+        queue.insert(alone(pending(1, Some("b"))));
+        let full = [("orders".to_owned(), 0)].into();
+        assert_eq!(queue.blocking(&full, 1, later).unwrap().offset, 1);
+        // Nothing waits for a message that is next.
+        let ready = KeyQueue::ready((0..2_000).map(|it| pending(it, None)).collect(), 0).unwrap();
+        let mut queue = RetryQueue::default();
+        queue.insert(ready);
+        assert!(queue.blocking(&full, 1, later).is_none() && queue.failing().is_none());
     }
 }

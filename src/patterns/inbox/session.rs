@@ -9,8 +9,10 @@
 //! enforced; a session that was lost is not used again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -26,7 +28,7 @@ use super::markers::Inserted;
 use super::retries::Pending;
 use super::sequence::table::{SequenceTable, start_of};
 use super::sequence::{self, Aggregate, Misplaced, SequenceStart};
-use super::sqlstate::{FailureCause, describe, describe_failure, is_outdated};
+use super::sqlstate::{EffectPanicked, FailureCause, describe, describe_failure, is_outdated};
 use super::xact::{self, is_committed, still_in};
 use super::{ConsumerSpec, Effects, Failure, Message};
 use super::{markers, offsets, prepared};
@@ -428,7 +430,7 @@ async fn apply<E: Effects>(
         } else if *has_effect {
             let outcome = tokio::select! {
                 biased;
-                outcome = effects.apply(tx, message).instrument(span_of(message)) => outcome,
+                outcome = caught(async { effects.apply(tx, message).await }.instrument(span_of(message))) => outcome,
                 _ = &mut ended => Err(Failure::technical(SessionEnded)),
             };
             if let Err(failure) = outcome {
@@ -441,6 +443,18 @@ async fn apply<E: Effects>(
         }
     }
     Ok(done)
+}
+
+/// A panic of the effects is a failure of their message, where the program is built to unwind. Upholds that one
+/// message ends no consumer: restarted, it would get the same one first.
+async fn caught(effect: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let mut effect = pin!(effect);
+    // What it may leave half done is the application's own; its transaction is rolled back.
+    poll_fn(|context| {
+        catch_unwind(AssertUnwindSafe(|| effect.as_mut().poll(context)))
+            .unwrap_or_else(|_| Poll::Ready(Err(Failure::technical(EffectPanicked))))
+    })
+    .await
 }
 
 /// The last numbers of the messages' aggregates, if their order is enforced.

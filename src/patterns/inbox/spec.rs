@@ -23,8 +23,9 @@ const OWN_SETTINGS: [&str; 7] = [
 /// is for the end of it.
 const NAME_CHARS_MAX: usize = 200;
 
-/// An idempotent consumer.
+/// An idempotent consumer. [`new`](Self::new) sets the usual values; each field may be set after that.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ConsumerSpec {
     /// Its name for all time: the Kafka group, the owner of its markers, and the beginning of its
     /// dead-letter topic, `<name>.dead-letters`. 1 to 200 of the characters that a topic may have.
@@ -44,6 +45,15 @@ pub struct ConsumerSpec {
     /// Attempts at one message before it becomes a dead letter, at least 1. Attempts that fail because the
     /// database is unavailable or a row is locked do not count, nor does the one as part of a batch.
     pub attempts_max: u32,
+    /// How long a message is tried at least where what it lacks may come later: the row that a foreign key refers to
+    /// (23503), its saga, or what an error of the application is about. The last attempt counts after this time. 5
+    /// minutes: an event may overtake one of another topic. Errors in the data use up their attempts at once.
+    pub give_up_after: Duration,
+    /// How long a message may wait for a lock, a statement that is cancelled, or
+    /// [`Failure::Unavailable`](super::Failure::Unavailable), before it becomes a dead letter (`waited_too_long`);
+    /// `None`: without limit. 15 minutes. Only time in which other messages have their effects counts, at most a
+    /// minute at once.
+    pub contention_max: Option<Duration>,
     /// How long to wait between attempts.
     pub backoff: Backoff,
     /// How long a statement waits for a lock before its transaction is rolled back and tried again,
@@ -60,8 +70,10 @@ pub struct ConsumerSpec {
     pub sequence: Option<SequenceSpec>,
 }
 
-/// The cache of processed messages in Redis.
+/// The cache of processed messages in Redis. [`new`](Self::new) sets the usual values; each field may be set after
+/// that.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct CacheSpec {
     /// `redis://host:port`, or another of the forms that the guard takes; may hold a password.
     pub url: String,
@@ -82,6 +94,8 @@ impl std::fmt::Debug for ConsumerSpec {
             .field("kafka", &kafka)
             .field("batch_max", &self.batch_max)
             .field("attempts_max", &self.attempts_max)
+            .field("give_up_after", &self.give_up_after)
+            .field("contention_max", &self.contention_max)
             .field("backoff", &self.backoff)
             .field("lock_timeout", &self.lock_timeout)
             .field("idle_in_transaction_max", &self.idle_in_transaction_max)
@@ -107,7 +121,8 @@ impl CacheSpec {
 }
 
 impl ConsumerSpec {
-    /// With the usual numbers: batches of 200, 5 attempts, locks for 2 s, 30 s of idleness, no cache.
+    /// With the usual numbers: batches of 200, 5 attempts, locks for 2 s, 30 s of idleness, no cache; dead letters
+    /// after 5 minutes of what may come later, and after 15 minutes of contention.
     pub fn new(
         name: impl Into<String>,
         topics: impl IntoIterator<Item = impl Into<String>>,
@@ -122,6 +137,8 @@ impl ConsumerSpec {
             database,
             batch_max: 200,
             attempts_max: 5,
+            give_up_after: Duration::from_mins(5),
+            contention_max: Some(Duration::from_mins(15)),
             backoff: Backoff::default(),
             lock_timeout: Duration::from_secs(2),
             idle_in_transaction_max: Duration::from_secs(30),

@@ -1,5 +1,5 @@
 //! Classifies errors from Postgres and from a message's handler (`Effects`) by SQLSTATE: whose failure it is,
-//! the message's own, or possibly the database's, so that other messages must decide.
+//! the message's own, now or for good, or possibly the database's, so that other messages must decide.
 //!
 //! Input: an error with its causes. Output: a `FailureCause`; whether a prepared statement is outdated; a text
 //! for logs and dead letters. Invariant: no code alone says that the database is unavailable, since one
@@ -54,11 +54,19 @@ const ROLLBACK_CLASS: &str = "40";
 /// In class 40 and yet about the statement: a deferred constraint that the commit found violated.
 const VIOLATED_AT_COMMIT: SqlState = SqlState::T_R_INTEGRITY_CONSTRAINT_VIOLATION;
 
+/// The effects panicked, in a program that is built to unwind. What they said is not repeated.
+#[derive(Debug, thiserror::Error)]
+#[error("the effects panicked")]
+pub(super) struct EffectPanicked;
+
 /// Whose failure it is, as far as one error can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureCause {
-    /// The message's own: its statement or its effect cannot succeed, or its effect says so.
+    /// The message's own: its statement or its effect cannot succeed.
     Message,
+    /// The same, but what it lacks may come within minutes: the row that it refers to, its saga, or what an error
+    /// of the application is about.
+    Early,
     /// The message's own if others succeed, the database's if none does.
     Unclear,
     /// The same, and it may pass by itself within minutes, also for some statements alone: a full disk, a lost
@@ -82,15 +90,19 @@ impl FailureCause {
 
     /// The same for an error alone.
     pub(super) fn of_error(error: &(dyn Error + 'static)) -> Self {
+        if causes(error).any(<dyn Error>::is::<EffectPanicked>) {
+            return Self::Message;
+        }
         let found = causes(error).find_map(|cause| {
             let error = cause.downcast_ref::<tokio_postgres::Error>()?;
             match error.as_db_error() {
                 Some(db) => Some(Self::of_code(db.code())),
                 // A connection of the application's own, since the consumer's lives.
-                None => (error.is_closed() || source_is_io(error)).then_some(Self::Passing),
+                None if error.is_closed() || source_is_io(error) => Some(Self::Passing),
+                None => Some(Self::Message),
             }
         });
-        found.unwrap_or(Self::Message)
+        found.unwrap_or(Self::Early)
     }
 
     /// The cause of a failure with which the consumer's session ended. Who crashes a server process has no
@@ -113,6 +125,8 @@ impl FailureCause {
             Self::Contention
         } else if UNCLEAR_CODES.contains(code) {
             Self::Unclear
+        } else if *code == SqlState::FOREIGN_KEY_VIOLATION {
+            Self::Early
         } else if PASSING_CODES.contains(code) || PASSING_CLASSES.contains(&class) {
             Self::Passing
         } else {
@@ -201,12 +215,17 @@ mod tests {
         for in_the_way in ["40001", "40P01", "55P03", "57014"] {
             assert_eq!(of(in_the_way), FailureCause::Contention, "{in_the_way}");
         }
-        for own in ["23505", "22P02", "40002", "42704", "42804", "P0001", "XX000", "25P02"] {
+        assert_eq!(of("23503"), FailureCause::Early);
+        for own in [
+            "23505", "23502", "23514", "22P02", "40002", "42704", "42804", "P0001", "XX000",
+            "25P02",
+        ] {
             assert_eq!(of(own), FailureCause::Message, "{own}");
         }
         // An I/O error of an effect is not one of the database.
         let failure = Failure::technical(EffectError(std::io::Error::other("disk")));
-        assert_eq!(FailureCause::of(&failure), FailureCause::Message);
+        assert_eq!(FailureCause::of(&failure), FailureCause::Early);
+        assert_eq!(FailureCause::of(&Failure::technical(EffectPanicked)), FailureCause::Message);
         assert_eq!(FailureCause::of(&Failure::unavailable("no bank")), FailureCause::Dependency);
     }
 

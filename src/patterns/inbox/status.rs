@@ -6,11 +6,14 @@
 
 use serde::Serialize;
 
+use super::Message;
+
 /// The most characters of an event type that are shown: it comes from a header.
 const TYPE_CHARS_MAX: usize = 100;
 
 /// The status of a consumer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct ConsumerStatus {
     /// Assigned partitions.
     pub partitions: u64,
@@ -32,33 +35,71 @@ pub struct ConsumerStatus {
     pub waiting_messages: u64,
     /// Of those that failed, the one that has done so for the longest time.
     pub failing: Option<FailingMessage>,
+    /// Assigned partitions of which no more messages are taken, because as many wait as may. The others are read.
+    pub paused_partitions: u64,
+    /// The message that has failed for 5 s and that most others wait for: in a paused partition, or 1,000 of its key.
+    pub blocking: Option<FailingMessage>,
 }
 
 /// A message that has failed and waits for another attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FailingMessage {
-    /// The first 100 characters of it.
+    /// Its topic.
+    pub topic: String,
+    /// Its partition.
+    pub partition: i32,
+    /// Its offset in the partition.
+    pub offset: i64,
+    /// Its id, a UUID.
+    pub id: String,
+    /// The first 100 characters of its event type.
     pub event_type: String,
     /// Why it failed last; of an error of Postgres the SQLSTATE and names.
     pub reason: String,
     /// When it failed first, in milliseconds since the Unix epoch.
     pub first_failed_ms: i64,
+    /// How many later messages of its key wait behind it.
+    pub behind: u64,
 }
 
 impl FailingMessage {
-    pub(super) fn new(event_type: &str, reason: &str, first_failed_ms: i64) -> Self {
-        let event_type = event_type.chars().take(TYPE_CHARS_MAX).collect();
-        Self { event_type, reason: reason.to_owned(), first_failed_ms }
+    pub(super) fn new(message: &Message, reason: &str, first_failed_ms: i64) -> Self {
+        let Message { id, event_type, record, .. } = message;
+        Self {
+            topic: record.topic.clone(),
+            partition: record.partition,
+            offset: record.offset,
+            id: id.to_string(),
+            event_type: event_type.chars().take(TYPE_CHARS_MAX).collect(),
+            reason: reason.to_owned(),
+            first_failed_ms,
+            behind: 0,
+        }
+    }
+
+    /// With so many behind it.
+    pub(super) fn before(self, behind: usize) -> Self {
+        Self { behind: u64::try_from(behind).unwrap_or(u64::MAX), ..self }
+    }
+
+    /// Which message it is.
+    fn name(&self) -> String {
+        let Self { topic, partition, offset, id, event_type, .. } = self;
+        format!(
+            "message {id} of type `{event_type}` (topic {topic}, partition {partition}, offset {offset})"
+        )
     }
 }
 
 impl ConsumerStatus {
-    /// Why it cannot process messages, if it cannot. One that processes others while some fail can:
-    /// see [`failing`](Self::failing).
+    /// Why it cannot process messages, if it cannot: all of them, those of some partitions, or those behind one
+    /// message. One that processes others while some fail can: see [`failing`](Self::failing).
     pub fn not_ready_reason(&self) -> Option<String> {
-        match &self.failing {
-            Some(FailingMessage { event_type, reason, .. }) if self.is_database_unavailable => {
+        match (&self.failing, &self.blocking) {
+            (Some(FailingMessage { event_type, reason, .. }), _)
+                if self.is_database_unavailable =>
+            {
                 Some(format!(
                     "the consumer is waiting for its database: no message has succeeded since one of type \
                      `{event_type}` failed ({reason})"
@@ -68,14 +109,30 @@ impl ConsumerStatus {
                 Some("the consumer is waiting for its database".to_owned())
             }
             _ if !self.has_joined => Some("the consumer has not joined its group yet".to_owned()),
+            (_, Some(blocking)) => Some(self.blocked_reason(blocking)),
             _ => None,
         }
+    }
+
+    fn blocked_reason(&self, blocking: &FailingMessage) -> String {
+        let FailingMessage { reason, behind, .. } = blocking;
+        let name = blocking.name();
+        let (paused, all) = (self.paused_partitions, self.partitions);
+        let taken = if paused > 0 {
+            format!("; the consumer takes nothing more from {paused} of its {all} partitions")
+        } else {
+            String::new()
+        };
+        format!("{behind} messages wait behind {name}, which fails ({reason}){taken}")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use postrider_core::record::StoredRecord;
+
     use super::*;
+    use crate::inbox::MessageFormat;
 
     #[test]
     fn a_consumer_without_its_database_or_its_group_cannot_work() {
@@ -86,11 +143,32 @@ mod tests {
         assert_eq!(idle.not_ready_reason(), None);
         let away = ConsumerStatus { is_database_unavailable: true, ..idle.clone() };
         assert!(away.not_ready_reason().unwrap().ends_with("database"));
-        let failing = Some(FailingMessage::new(&"Paid".repeat(100), "SQLSTATE 42P01", 1));
-        let one_fails = ConsumerStatus { failing, ..idle };
+        let failing = Some(failing(&"Paid".repeat(100)));
+        let one_fails = ConsumerStatus { failing: failing.clone(), ..idle };
         assert_eq!(one_fails.not_ready_reason(), None);
-        let all_fail = ConsumerStatus { is_database_unavailable: true, ..one_fails };
+        let all_fail = ConsumerStatus { is_database_unavailable: true, ..one_fails.clone() };
         let why = all_fail.not_ready_reason().unwrap();
         assert!(why.contains("`PaidPaid") && why.contains("42P01") && why.len() < 250, "{why}");
+        let blocked = ConsumerStatus { blocking: failing, partitions: 3, ..one_fails };
+        let why = blocked.not_ready_reason().unwrap();
+        let place = "(topic orders, partition 2, offset 17), which fails (SQLSTATE 42P01)";
+        assert!(why.starts_with("1100 messages wait behind message 0199f2a4-"), "{why}");
+        assert!(why.ends_with(place) && why.len() < 300, "{why}");
+        let paused = ConsumerStatus { paused_partitions: 1, ..blocked };
+        assert!(paused.not_ready_reason().unwrap().ends_with("from 1 of its 3 partitions"));
+    }
+
+    fn failing(event_type: &str) -> FailingMessage {
+        let header = |name: &str, value: &str| (name.to_owned(), Some(value.as_bytes().to_vec()));
+        let id = header("id", "0199f2a4-7c1e-7cc3-98c4-dc0c0c07398f");
+        let record = StoredRecord {
+            topic: "orders".into(),
+            partition: 2,
+            offset: 17,
+            headers: vec![id, header("event_type", event_type)],
+            ..StoredRecord::default()
+        };
+        let message = Message::read(record, &MessageFormat::new()).unwrap();
+        FailingMessage::new(&message, "SQLSTATE 42P01", 1).before(1_100)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use postrider::inbox::InboxError;
+use postrider::dead_letter::ConsumerFailure;
 use postrider::sandbox::postgres::{Options, Stop};
 use uuid::Uuid;
 
@@ -135,21 +135,81 @@ fn a_statement_that_failed_unseen_commits_neither_marker_nor_offset() {
 }
 
 #[test]
-fn an_effect_that_panics_ends_the_consumer_with_nothing_of_its_batch_done() {
+fn an_effect_that_panics_uses_up_its_attempts_and_the_others_continue() {
     let Some(scene) = Scene::new("panicked") else { return };
     scene.send(&Draft::many(20));
     let effect_rows =
         TestEffects::with(|number, _| if number == 7 { Outcome::Panic } else { Outcome::Succeed });
-    let error = scene.start(effect_rows.clone()).end();
-    assert!(matches!(error, InboxError::Panicked));
-    assert!(!format!("{error} {error:?} {:?}", error.hint()).contains("4711"));
-    // What came in an earlier batch is done; what came with the panic is not, nor its offset.
-    let (done, _) = scene.effect_rows();
-    assert_eq!((effect_rows.attempts(7), scene.markers()), (1, done));
-    assert!(done < 20 && scene.letters().is_empty());
-    let next = scene.start(TestEffects::plain());
+    let mut spec = scene.spec();
+    // A panic is no error that may pass by itself.
+    spec.give_up_after = Duration::from_hours(1);
+    let running = Running::start(spec, effect_rows.clone());
+    scene.await_effects(19);
+    running.await_counters("the dead letter", |now| now.dead_letters == 1);
+    // The consumer goes on with what comes later.
+    scene.send(&Draft::many(40).split_off(20));
+    scene.await_effects(39);
+    let end = running.stop();
+    assert_eq!((end.processed, scene.markers()), (39, 39));
+    let letters = scene.letters();
+    let [letter] = letters.as_slice() else { panic!("{letters:?}") };
+    let attempts = letter.failure().unwrap().attempts;
+    assert_eq!((letter.code.as_str(), attempts), ("attempts_used_up", 5));
+    assert_eq!(letter.reason, "the effects panicked");
+}
+
+/// The row that message 7 refers to.
+const CHILD: Outcome = Outcome::Run("INSERT INTO children VALUES (1)");
+
+fn with_parents(stem: &str) -> Option<Scene> {
+    let scene = Scene::new(stem)?;
+    scene.database.sql().run(
+        "CREATE TABLE parents (id int PRIMARY KEY); \
+         CREATE TABLE children (parent int REFERENCES parents, CHECK (parent < 5))",
+    );
+    scene.send(&Draft::many(20));
+    Some(scene)
+}
+
+#[test]
+fn a_message_that_overtakes_its_parent_row_waits_for_it() {
+    let Some(scene) = with_parents("orphan") else { return };
+    let effects = TestEffects::with(|number, _| if number == 7 { CHILD } else { Outcome::Succeed });
+    let mut spec = scene.spec();
+    spec.give_up_after = Duration::from_hours(1);
+    let running = Running::start(spec, effects.clone());
+    scene.await_effects(19);
+    running.await_counters("more retries than attempts", |now| now.retries > 8);
+    assert!(effects.attempts(7) > 8 && running.now().dead_letters == 0);
+    scene.database.sql().run("INSERT INTO parents VALUES (1)");
     scene.await_effects(20);
-    next.stop();
+    assert_eq!(running.stop().dead_letters, 0);
+}
+
+#[test]
+fn a_parent_row_that_does_not_come_is_waited_for_no_longer_than_it_may_be() {
+    let Some(scene) = with_parents("childless") else { return };
+    let effects = TestEffects::with(|number, _| match number {
+        7 => CHILD,
+        8 => Outcome::Run("INSERT INTO children VALUES (7)"),
+        _ => Outcome::Succeed,
+    });
+    let mut spec = scene.spec();
+    spec.give_up_after = Duration::from_secs(3);
+    let running = Running::start(spec, effects);
+    running.await_counters("the dead letters", |now| now.dead_letters == 2);
+    running.stop();
+    let letters = scene.letters();
+    let failure = |number: i64| {
+        let value = format!("{{\"number\": {number}}}").into_bytes();
+        let letter = letters.iter().find(|letter| letter.value.as_ref() == Some(&value)).unwrap();
+        assert_eq!(letter.code, "attempts_used_up");
+        letter.failure().unwrap().clone()
+    };
+    let (late, wrong) = (failure(7), failure(8));
+    assert_eq!((late.attempts, wrong.attempts), (5, 5));
+    let tried = |failure: &ConsumerFailure| failure.failed_ms - failure.first_failed_ms;
+    assert!(tried(&late) >= 3_000 && tried(&wrong) < tried(&late), "{late:?} {wrong:?}");
 }
 
 #[test]

@@ -63,7 +63,8 @@ fn while_the_brokers_are_away_nothing_waits_in_vain() {
     assert_eq!(running.stop().dead_letters, 0);
 }
 
-/// All the retry queue is taken by messages whose dependency is away.
+/// All the retry queue is taken by messages whose dependency is away, and so the partition of the missing one is
+/// paused. Others are not.
 #[test]
 fn while_no_messages_are_taken_nothing_waits_in_vain() {
     // More than the queue's 16 MiB, and one less is not.
@@ -75,7 +76,7 @@ fn while_no_messages_are_taken_nothing_waits_in_vain() {
     let effects = TestEffects::with(move |number, _| {
         let is_back = match number {
             1 => switches[0].load(Ordering::Relaxed),
-            1_000.. => switches[1].load(Ordering::Relaxed),
+            1_000..20_000 => switches[1].load(Ordering::Relaxed),
             _ => true,
         };
         if is_back { Outcome::Succeed } else { Outcome::Unavailable }
@@ -94,7 +95,10 @@ fn while_no_messages_are_taken_nothing_waits_in_vain() {
     // From here on number 2 is missing.
     is_first_back.store(true, Ordering::Relaxed);
     split.await_handled(0, "1");
-    split.other.send(&[numbered(0, 2)]);
+    running.await_status("paused ones", |status| status.paused_partitions > 0);
+    split.scene.send(&[numbered(0, 2)]);
+    split.other.send(&[numbered(20, 1)]);
+    split.await_handled(20, "1");
     let_pass(gap_wait, "the time after which what is missing is given up");
     let status = running.status();
     assert_eq!((running.now().dead_letters, status.waiting_messages), (0, 19));

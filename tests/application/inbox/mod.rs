@@ -7,6 +7,7 @@
     reason = "all of this crate is a test"
 )]
 
+mod blocked;
 mod cache;
 mod contention;
 mod culprits;

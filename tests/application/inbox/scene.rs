@@ -76,13 +76,14 @@ impl Scene {
         Some(Self { bootstrap: kafka.bootstrap(), topic, name, database })
     }
 
-    /// Waits between attempts are short here.
+    /// Waits between attempts are short here, and what may come later is not waited for.
     pub(crate) fn spec(&self) -> ConsumerSpec {
         let database = self.database.address().unix_url().parse().unwrap();
         let mut spec =
             ConsumerSpec::new(&self.name, [self.topic.as_str()], &self.bootstrap, database);
         spec.backoff =
             Backoff { first: Duration::from_millis(20), max: Duration::from_millis(200) };
+        spec.give_up_after = Duration::ZERO;
         spec
     }
 

@@ -9,6 +9,7 @@
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 
+mod blocked;
 mod bursts;
 mod databases;
 mod dead_letters;

@@ -37,6 +37,8 @@ struct Waiting {
     messages: Vec<Pending>,
     /// Since when the same number has been missing.
     since: Instant,
+    /// The missing one is here and fails, as far as is known: these wait as long as it does.
+    is_behind_retried: bool,
 }
 
 /// Messages of one aggregate that have waited in vain, and the last number that was handled.
@@ -67,7 +69,7 @@ impl ReorderBuffer {
         if self.by_aggregate.is_empty() {
             (self.checked, self.counted) = (now, now);
         }
-        let fresh = || Waiting { last, messages: Vec::new(), since: now };
+        let fresh = || Waiting { last, messages: Vec::new(), since: now, is_behind_retried: false };
         let waiting = self.by_aggregate.entry(aggregate).or_insert_with(fresh);
         waiting.reach(last, now);
         // Where more was believed, a message that is not next would be taken for it without end.
@@ -143,23 +145,24 @@ impl ReorderBuffer {
         there: &BTreeSet<Aggregate>,
         now: Instant,
     ) -> Option<GivenUp> {
-        let (gap_wait, is_over) = (self.spec.gap_wait, self.is_over());
-        for aggregate in there {
-            if let Some(waiting) = self.by_aggregate.get_mut(aggregate) {
+        for (aggregate, waiting) in &mut self.by_aggregate {
+            waiting.is_behind_retried = there.contains(aggregate);
+            if waiting.is_behind_retried {
                 waiting.since = now;
             }
         }
-        let missing =
-            || self.by_aggregate.iter().filter(|(aggregate, _)| !there.contains(*aggregate));
+        let (gap_wait, is_over) = (self.spec.gap_wait, self.is_over());
+        let missing = || self.by_aggregate.iter().filter(|(_, waiting)| !waiting.is_behind_retried);
         let expired = missing().find(|(_, waiting)| waiting.is_expired(gap_wait, now));
         let most = || missing().max_by_key(|(_, it)| it.messages.len()).filter(|_| is_over);
         let aggregate = expired.or_else(most)?.0.clone();
-        let Waiting { mut messages, last, since } = self.by_aggregate.remove(&aggregate)?;
+        let Waiting { mut messages, last, since, .. } = self.by_aggregate.remove(&aggregate)?;
         if self.spec.on_gap == GapPolicy::Pass {
             // Each gap is waited for, and no message follows one that is not handled yet.
             let rest = messages.split_off(length_of_run(&messages));
             if !rest.is_empty() {
-                self.by_aggregate.insert(aggregate, Waiting { last, messages: rest, since });
+                let rest = Waiting { last, messages: rest, since, is_behind_retried: false };
+                self.by_aggregate.insert(aggregate, rest);
             }
         }
         Some(GivenUp { messages, last })
@@ -178,10 +181,20 @@ impl ReorderBuffer {
         });
     }
 
-    /// Whether more wait than may.
+    /// Whether more wait for missing messages than may.
     pub(in crate::inbox) fn is_over(&self) -> bool {
-        let all = self.by_aggregate.values().flat_map(|waiting| &waiting.messages);
-        self.len() > self.spec.buffer_max || all.map(Pending::bytes).sum::<usize>() > BYTES_MAX
+        let missing = self.by_aggregate.values().filter(|waiting| !waiting.is_behind_retried);
+        let (mut count, mut bytes) = (0, 0);
+        for pending in missing.flat_map(|waiting| &waiting.messages) {
+            (count, bytes) = (count + 1, bytes + pending.bytes());
+        }
+        count > self.spec.buffer_max || bytes > BYTES_MAX
+    }
+
+    /// Messages that wait for one that is here and fails.
+    pub(in crate::inbox) fn behind_retried(&self) -> impl Iterator<Item = &Pending> {
+        let behind = self.by_aggregate.values().filter(|waiting| waiting.is_behind_retried);
+        behind.flat_map(|waiting| &waiting.messages)
     }
 }
 
@@ -198,7 +211,7 @@ fn length_of_run(messages: &[Pending]) -> usize {
 impl Waiting {
     fn reach(&mut self, last: Option<i64>, now: Instant) {
         if last > self.last {
-            (self.last, self.since) = (last, now);
+            (self.last, self.since, self.is_behind_retried) = (last, now, false);
         }
     }
 

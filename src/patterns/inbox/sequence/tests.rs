@@ -154,7 +154,10 @@ fn what_is_too_much_is_given_up_of_the_aggregate_that_has_most() {
     }
     assert_eq!(buffer.take_check(now).len(), 2);
     // What they wait for is there, and fails.
-    assert!(buffer.take_given_up(&all, now).is_none() && buffer.is_over());
+    assert!(buffer.is_over());
+    // What waits for messages that are here counts among those that are retried.
+    assert!(buffer.take_given_up(&all, now).is_none() && !buffer.is_over());
+    assert_eq!(buffer.behind_retried().count(), buffer.len());
     let given_up = buffer.take_given_up(&none, now).unwrap();
     assert_eq!(numbers(&given_up.messages), [("b", 3), ("b", 4), ("b", 5)]);
     assert!(buffer.take_given_up(&none, now).is_none() && buffer.len() == 1);
