@@ -1,4 +1,4 @@
-//! A process that ends or is given up: a trip that is booked within a time, or asked for no longer.
+//! A process that ends or is undone: a trip is booked within a time, or else given up and its hotel cancelled.
 //!
 //! ```toml
 //! postrider-patterns = { version = "0.1", features = ["saga"] }
@@ -8,15 +8,15 @@
 //! tokio-postgres = "0.7"
 //! ```
 //!
-//! Input: `DATABASE_URL`, and `start ID`, `booked ID` or `deadlines` as arguments. Output: the saga's status;
-//! `deadlines` runs until it is killed. Invariant: state, history and events are one transaction; whoever is not
-//! booked within two seconds is given up.
+//! Input: `DATABASE_URL`, and `start ID`, `booked ID`, `cancelled ID` or `deadlines` as arguments. Output: the saga's
+//! status; `deadlines` runs until it is killed. Invariant: state, history and events are one transaction; a trip that
+//! is not booked within two seconds is given up, and has not ended before the hotel says that nothing is booked.
 
 use std::io::Write as _;
 use std::time::Duration;
 
 use postrider_patterns::migrations::{Piece, migrate};
-use postrider_patterns::saga::{self, Emitted, Saga, SagaError};
+use postrider_patterns::saga::{self, Cause, Emitted, NewSaga, Saga, SagaError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_postgres::NoTls;
@@ -27,13 +27,20 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Facts that only grow, so that the order in which they come does not matter.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Trip {
+    wanted: bool,
     booked: bool,
     given_up: bool,
+    cancelled: bool,
 }
 
 enum Fact {
+    /// The customer's request.
+    Wanted,
+    /// The hotel's answer to HotelAsked.
     Booked,
     DeadlinePassed,
+    /// The hotel's answer to HotelCancelled: nothing is booked, and nothing will be.
+    Cancelled,
 }
 
 impl Saga for Trip {
@@ -41,33 +48,52 @@ impl Saga for Trip {
     type Event = Fact;
 
     fn apply(&mut self, fact: &Fact) -> Vec<Emitted> {
-        let had_ended = self.has_ended();
+        let emit = |event_type| Emitted::new(event_type, json!({}));
         match fact {
-            Fact::Booked => self.booked = true,
-            Fact::DeadlinePassed if !self.booked => self.given_up = true,
-            Fact::DeadlinePassed => {}
+            Fact::Wanted => {
+                let is_new = !(self.wanted || self.booked || self.given_up);
+                self.wanted = true;
+                if is_new { vec![emit("HotelAsked")] } else { vec![] }
+            }
+            Fact::Booked => {
+                self.booked = true;
+                // Too late: the compensation. The hotel takes it any number of times.
+                if self.given_up { vec![emit("HotelCancelled")] } else { vec![] }
+            }
+            Fact::DeadlinePassed if self.has_ended() => vec![],
+            // Each time that it passes, since the one before may be lost.
+            Fact::DeadlinePassed if self.given_up => vec![emit("HotelCancelled")],
+            Fact::DeadlinePassed => {
+                self.given_up = true;
+                vec![emit("TripGivenUp"), emit("HotelCancelled")]
+            }
+            Fact::Cancelled => {
+                self.cancelled = true;
+                vec![]
+            }
         }
-        let is_given_up = self.given_up && !had_ended;
-        if is_given_up { vec![Emitted::new("TripGivenUp", json!({}))] } else { vec![] }
     }
 
     fn name(fact: &Fact) -> &'static str {
         match fact {
+            Fact::Wanted => "Wanted",
             Fact::Booked => "Booked",
             Fact::DeadlinePassed => "DeadlinePassed",
+            Fact::Cancelled => "Cancelled",
         }
     }
 
     fn status(&self) -> &'static str {
-        match (self.given_up, self.booked) {
-            (true, _) => "GIVEN_UP",
+        match (self.given_up, self.has_ended()) {
+            (true, true) => "GIVEN_UP",
+            (true, false) => "CANCELLING",
             (false, true) => "BOOKED",
             (false, false) => "OPEN",
         }
     }
 
     fn has_ended(&self) -> bool {
-        self.booked || self.given_up
+        if self.given_up { self.cancelled } else { self.booked }
     }
 
     fn deadline_passed() -> Fact {
@@ -83,27 +109,22 @@ async fn main() -> Result<(), AnyError> {
     migrate(&mut client, "public", &[Piece::Outbox, Piece::Saga]).await?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let id = match arguments[..] {
+    let (fact, id) = match arguments[..] {
         ["deadlines"] => loop {
             saga::fire_due::<Trip>(&mut client, TIMEOUT).await?;
             tokio::time::sleep(Duration::from_millis(500)).await;
         },
-        ["start", id] => {
-            let transaction = client.transaction().await?;
-            let asked = Emitted::new("HotelAsked", json!({}));
-            saga::start(&transaction, id, &Trip::default(), &[asked], TIMEOUT).await?;
-            transaction.commit().await?;
-            id
-        }
-        ["booked", id] => {
-            // In a consumer: in the transaction of its marker, with the message's id as the cause.
-            let transaction = client.transaction().await?;
-            saga::advance::<Trip>(&transaction, id, &Fact::Booked, saga::Cause::default()).await?;
-            transaction.commit().await?;
-            id
-        }
-        _ => return Err("usage: saga start ID | booked ID | deadlines".into()),
+        ["start", id] => (Fact::Wanted, id),
+        ["booked", id] => (Fact::Booked, id),
+        ["cancelled", id] => (Fact::Cancelled, id),
+        _ => return Err("usage: saga start ID | booked ID | cancelled ID | deadlines".into()),
     };
+    // In a consumer: in the transaction of its marker, with the message as the cause. An answer that comes before the
+    // request, as from another topic, starts the trip; a request that comes twice changes nothing.
+    let transaction = client.transaction().await?;
+    let new = NewSaga::new(Trip::default(), TIMEOUT);
+    saga::start_or_advance(&transaction, id, new, &fact, Cause::default()).await?;
+    transaction.commit().await?;
     let status = status(&client, id).await?;
     writeln!(std::io::stdout(), "{status}")?;
     Ok(())

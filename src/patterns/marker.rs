@@ -65,6 +65,13 @@ impl MarkError {
             Self::Database(_) => None,
         }
     }
+
+    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
+    pub fn database(&self) -> &tokio_postgres::Error {
+        match self {
+            Self::Missing(error) | Self::Forbidden(error) | Self::Database(error) => error,
+        }
+    }
 }
 
 impl From<tokio_postgres::Error> for MarkError {

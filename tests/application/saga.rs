@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider::outbox_writer::{Event, append};
-use postrider::saga::{self, Cause, Emitted, Saga, SagaError};
+use postrider::saga::{self, Cause, Emitted, NewSaga, Saga, SagaError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -162,4 +162,98 @@ async fn a_failure_event_of_a_handler_that_fails_is_rolled_back_with_it() {
     append(&transaction, &failed()).await.unwrap();
     transaction.commit().await.unwrap();
     assert_eq!(count(&client, events).await, 1);
+}
+
+#[tokio::test]
+async fn a_saga_that_is_started_twice_is_said_to_exist_and_nothing_is_written() {
+    let (_stage, mut client) = Stage::set().await;
+    let transaction = client.transaction().await.unwrap();
+    let begun = || [Emitted::new("Begun", json!({}))];
+    saga::start(&transaction, "a", &Three::default(), &begun(), HOUR).await.unwrap();
+    let error = saga::start(&transaction, "a", &Three { steps: 2 }, &begun(), HOUR).await;
+    let error = error.unwrap_err();
+    assert!(matches!(&error, SagaError::Exists { kind: "three", id } if id == "a"), "{error:?}");
+    assert!(error.hint().is_some() && error.database().is_none());
+    // The transaction goes on.
+    saga::start(&transaction, "b", &Three::default(), &begun(), HOUR).await.unwrap();
+    transaction.commit().await.unwrap();
+    let view = saga::view::<Three>(&client, "a").await.unwrap().unwrap();
+    assert_eq!(view.state, Three { steps: 0 });
+    assert_eq!(count(&client, "SELECT count(*) FROM outbox WHERE event_type = 'Begun'").await, 2);
+}
+
+#[tokio::test]
+async fn whichever_event_comes_first_starts_the_saga_once() {
+    let (stage, client) = Stage::set().await;
+    // At once, from four sessions: one of them starts it, and each of three counts.
+    let mut steps = tokio::task::JoinSet::new();
+    for event in ["x", "y", "z"] {
+        let mut client = stage.connect().await;
+        steps.spawn(async move {
+            let transaction = client.transaction().await.unwrap();
+            let new = NewSaga::new(Three::default(), HOUR);
+            let step = saga::start_or_advance(&transaction, "a", new, &event, Cause::default());
+            let step = step.await.unwrap();
+            transaction.commit().await.unwrap();
+            step
+        });
+    }
+    let steps = steps.join_all().await;
+    assert_eq!(steps.iter().filter(|step| step.started).count(), 1, "{steps:?}");
+    assert_eq!(steps.iter().filter(|step| step.ended).count(), 1, "{steps:?}");
+    let view = saga::view::<Three>(&client, "a").await.unwrap().unwrap();
+    assert_eq!((view.state, view.status.as_str()), (Three { steps: 3 }, "DONE"));
+    let history = saga::history::<Three>(&client, "a").await.unwrap();
+    let statuses: Vec<_> = history.iter().map(|entry| entry.status.as_str()).collect();
+    assert_eq!(statuses, ["COUNTING", "COUNTING", "DONE"]);
+    let open = "SELECT count(*) FROM sagas WHERE deadline IS NOT NULL";
+    assert_eq!(count(&client, open).await, 0);
+}
+
+/// Nothing but its deadline changes it.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Patient(bool);
+
+impl Saga for Patient {
+    const KIND: &'static str = "patient";
+    type Event = &'static str;
+
+    fn apply(&mut self, event: &&'static str) -> Vec<Emitted> {
+        self.0 |= *event == "late";
+        Vec::new()
+    }
+
+    fn name(event: &&'static str) -> &'static str {
+        event
+    }
+
+    fn status(&self) -> &'static str {
+        if self.0 { "OVER" } else { "WAITING" }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0
+    }
+
+    fn deadline_passed() -> &'static str {
+        "late"
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_changes_nothing_starts_a_saga_with_a_deadline_all_the_same() {
+    let (_stage, mut client) = Stage::set().await;
+    for is_first in [true, false] {
+        let transaction = client.transaction().await.unwrap();
+        let new = NewSaga::new(Patient::default(), Duration::ZERO);
+        let step = saga::start_or_advance(&transaction, "a", new, &"noted", Cause::default());
+        let step = step.await.unwrap();
+        transaction.commit().await.unwrap();
+        assert_eq!((step.started, step.changed), (is_first, false));
+    }
+    let history = saga::history::<Patient>(&client, "a").await.unwrap();
+    assert_eq!(history.iter().map(|entry| entry.event.as_str()).collect::<Vec<_>>(), ["noted"]);
+    saga::fire_due::<Patient>(&mut client, HOUR).await.unwrap();
+    let view = saga::view::<Patient>(&client, "a").await.unwrap().unwrap();
+    assert_eq!(view.status, "OVER");
 }

@@ -18,6 +18,7 @@ const BATCH: u32 = 100;
 
 /// Counts of open sagas of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OpenSagas {
     /// Those that have not ended.
     pub open: u64,

@@ -8,13 +8,21 @@ use tokio_postgres::error::SqlState;
 
 use crate::outbox_writer::WriterError;
 
-/// Why a saga did not advance. The caller's transaction has to be rolled back.
+/// Why a saga did not advance. The caller's transaction has to be rolled back, but for [`Exists`](Self::Exists).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SagaError {
     /// The saga does not exist: it was not started here.
     #[error("there is no saga `{kind}` `{id}`")]
     Unknown {
+        /// [`Saga::KIND`](super::Saga::KIND).
+        kind: &'static str,
+        /// The saga's id.
+        id: String,
+    },
+    /// There is a saga with this id already. Nothing was written, and the transaction may go on.
+    #[error("saga `{kind}` `{id}` was started before")]
+    Exists {
         /// [`Saga::KIND`](super::Saga::KIND).
         kind: &'static str,
         /// The saga's id.
@@ -72,7 +80,13 @@ impl SagaError {
                 "run `migrations::migrate` with `Piece::Saga`, or migrations/0003_application.sql; have the schema \
                  in this role's search_path: ALTER ROLE <role> SET search_path = public, <schema>",
             ),
-            Self::Unknown { .. } | Self::Application(_) | Self::Database(_) => None,
+            Self::Exists { .. } => Some(
+                "treat it as done if the same request or message started it; `saga::start_or_advance` does not mind",
+            ),
+            Self::Unknown { .. } => Some(
+                "start it first; where the start may come later than its events, use `saga::start_or_advance`",
+            ),
+            Self::Application(_) | Self::Database(_) => None,
         }
     }
 
@@ -89,12 +103,16 @@ impl SagaError {
         match self {
             Self::Outbox(error) => Some(error.database()),
             Self::Missing(error) | Self::Application(error) | Self::Database(error) => Some(error),
-            Self::Unknown { .. } | Self::State { .. } | Self::Reopened { .. } => None,
+            Self::Unknown { .. }
+            | Self::Exists { .. }
+            | Self::State { .. }
+            | Self::Reopened { .. } => None,
         }
     }
 }
 
-/// A consumer tries it again, and others of its messages meanwhile.
+/// A consumer tries it again, and others of its messages meanwhile; one whose saga is not there yet for
+/// [`give_up_after`](crate::inbox::ConsumerSpec::give_up_after) at least.
 #[cfg(feature = "inbox")]
 impl From<SagaError> for crate::inbox::Failure {
     fn from(error: SagaError) -> Self {

@@ -18,9 +18,9 @@
 //! use serde_json::json;
 //!
 //! #[derive(Debug, Default, Serialize, Deserialize)]
-//! struct Trip { booked: bool, asked: bool, given_up: bool }
+//! struct Trip { booked: bool, asked: bool, given_up: bool, undone: bool }
 //!
-//! enum Fact { Booked, AskDue, DeadlinePassed }
+//! enum Fact { Booked, AskDue, DeadlinePassed, Undone }
 //!
 //! impl Saga for Trip {
 //!     const KIND: &'static str = "trip";
@@ -28,9 +28,19 @@
 //!
 //!     fn apply(&mut self, fact: &Fact) -> Vec<Emitted> {
 //!         match fact {
-//!             Fact::Booked => { self.booked = true; vec![] }
-//!             Fact::AskDue => { self.asked = true; vec![Emitted::new("HotelAsked", json!({}))] }
-//!             Fact::DeadlinePassed => { self.given_up = true; vec![Emitted::new("TripGivenUp", json!({}))] }
+//!             Fact::Booked => self.booked = true,
+//!             Fact::AskDue => self.asked = true,
+//!             Fact::DeadlinePassed if !self.has_ended() => self.given_up = true,
+//!             Fact::DeadlinePassed => {}
+//!             Fact::Undone => self.undone = true,
+//!         }
+//!         match fact {
+//!             Fact::AskDue => vec![Emitted::new("HotelAsked", json!({}))],
+//!             // Whatever is booked, or will have been when this comes, is undone, however late it is told.
+//!             Fact::Booked | Fact::DeadlinePassed if self.given_up => {
+//!                 vec![Emitted::new("HotelCancelled", json!({}))]
+//!             }
+//!             _ => vec![],
 //!         }
 //!     }
 //!     fn name(fact: &Fact) -> &'static str {
@@ -38,10 +48,11 @@
 //!             Fact::Booked => "Booked",
 //!             Fact::AskDue => "AskDue",
 //!             Fact::DeadlinePassed => "DeadlinePassed",
+//!             Fact::Undone => "Undone",
 //!         }
 //!     }
 //!     fn status(&self) -> &'static str { if self.has_ended() { "ENDED" } else { "OPEN" } }
-//!     fn has_ended(&self) -> bool { self.booked || self.given_up }
+//!     fn has_ended(&self) -> bool { if self.given_up { self.undone } else { self.booked } }
 //!     fn deadline_passed() -> Fact { Fact::DeadlinePassed }
 //!     fn timers(&self) -> Vec<Timer> {
 //!         let ask = Timer { name: "ask", after: Duration::from_secs(3_600) };
@@ -74,7 +85,10 @@ pub use operator::{
     CleanedSagas, OperatorAction, SagaDetails, SagaSummary, TimerEntry, act, clean_ended, list,
     show,
 };
-pub use store::{Cause, HistoryEntry, SagaView, Transition, advance, history, start, view};
+pub use store::{
+    Cause, HistoryEntry, NewSaga, SagaView, Transition, advance, history, start, start_or_advance,
+    view,
+};
 
 use std::fmt::Debug;
 use std::future::Future;

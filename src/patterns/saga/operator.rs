@@ -61,6 +61,7 @@ pub struct SagaDetails {
 
 /// What an operator may do to a saga.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OperatorAction {
     /// Applies [`Saga::deadline_passed`] now, whenever the deadline is.
     Advance,

@@ -19,6 +19,7 @@ use crate::traceparent::Traceparent;
 
 /// The effect of an event on a saga.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own that callers ask for")]
 #[non_exhaustive]
 pub struct Transition {
     /// The status before.
@@ -31,6 +32,8 @@ pub struct Transition {
     pub ended: bool,
     /// Whether it has ended, with this event or before.
     pub has_ended: bool,
+    /// Whether the saga was started for this event, by [`start_or_advance`].
+    pub started: bool,
     /// The types of the events that it emitted, in order.
     pub emitted: Vec<&'static str>,
 }
@@ -63,7 +66,8 @@ pub struct HistoryEntry {
 /// Starts a saga in the caller's transaction, emits its first events and sets its timers. Its deadline is
 /// `timeout` from now.
 ///
-/// Fails with a unique violation if a saga with this id exists already.
+/// [`SagaError::Exists`] if there is a saga with this id already: then nothing was written, and the transaction may
+/// go on. Where the start may come twice, or after the first event, use [`start_or_advance`].
 pub async fn start<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -71,12 +75,74 @@ pub async fn start<S: Saga>(
     first: &[Emitted],
     timeout: Duration,
 ) -> Result<(), SagaError> {
+    if !insert(transaction, id, state, timeout).await? {
+        return Err(SagaError::Exists { kind: S::KIND, id: id.to_owned() });
+    }
+    emit::<S>(transaction, id, first, None).await?;
+    let running = running(state);
+    if !running.is_empty() {
+        timers::replace::<S>(transaction, id, &running).await?;
+    }
+    let event = first.first().map_or("", |emitted| emitted.event_type);
+    let entry = NewEntry { event, status: state.status(), cause: None };
+    append_history::<S>(transaction, id, entry).await
+}
+
+/// The state in which a saga starts, and its timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NewSaga<S> {
+    /// Its state before its first event.
+    pub state: S,
+    /// Its deadline is so long after its start.
+    pub timeout: Duration,
+}
+
+impl<S> NewSaga<S> {
+    /// With this state and timeout.
+    pub fn new(state: S, timeout: Duration) -> Self {
+        Self { state, timeout }
+    }
+}
+
+/// Applies an event to a saga, in the caller's transaction, and starts it before that if it does not exist
+/// ([`Transition::started`]). So it does not matter which event comes first, nor whether one comes twice: let
+/// the start be an event like the others, whose [`Saga::apply`] emits the first events.
+///
+/// Two callers that start the same saga wait for each other. Otherwise as [`advance`]. An event that comes after the
+/// saga was deleted ([`clean_ended`](super::clean_ended)) starts it again.
+pub async fn start_or_advance<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    new: NewSaga<S>,
+    event: &S::Event,
+    cause: impl Into<Cause>,
+) -> Result<Transition, SagaError> {
+    let cause = cause.into();
+    let started = insert(transaction, id, &new.state, new.timeout).await?;
+    let loaded = load_locked::<S>(transaction, id).await?;
+    let transition = step(transaction, id, loaded, event, cause.clone()).await?;
+    if started && !transition.changed {
+        // The saga is new, though the event did not change its state.
+        let entry = NewEntry { event: S::name(event), status: transition.to, cause: cause.id };
+        append_history::<S>(transaction, id, entry).await?;
+    }
+    Ok(Transition { started, ..transition })
+}
+
+/// Inserts the saga's row. False: there is one already, perhaps of a transaction that this one has waited for.
+async fn insert<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    state: &S,
+    timeout: Duration,
+) -> Result<bool, SagaError> {
     let status = state.status();
-    transaction
-        .query_typed(
+    let inserted = transaction
+        .query_typed_opt(
             "INSERT INTO sagas (kind, id, state, status, deadline, ended_at) VALUES ($1, $2, $3, $4, \
              CASE WHEN NOT $6 THEN clock_timestamp() + $5 * interval '1 second' END, \
-             CASE WHEN $6 THEN now() END)",
+             CASE WHEN $6 THEN now() END) ON CONFLICT (kind, id) DO NOTHING RETURNING 1",
             &[
                 (&S::KIND, Type::TEXT),
                 (&id, Type::TEXT),
@@ -87,13 +153,7 @@ pub async fn start<S: Saga>(
             ],
         )
         .await?;
-    emit::<S>(transaction, id, first, None).await?;
-    let running = running(state);
-    if !running.is_empty() {
-        timers::replace::<S>(transaction, id, &running).await?;
-    }
-    let event = first.first().map_or("", |emitted| emitted.event_type);
-    append_history::<S>(transaction, id, NewEntry { event, status, cause: None }).await
+    Ok(inserted.is_some())
 }
 
 /// Applies an event to a saga, in the caller's transaction. The saga is locked until that ends, so two
@@ -196,7 +256,8 @@ pub(super) async fn step<S: Saga>(
     let ended = was_open && has_ended;
     if after == before && !ended {
         // A repeat, or too late: nothing to write.
-        return Ok(Transition { from, to, changed: false, ended: false, has_ended, emitted });
+        let (changed, ended, started) = (false, false, false);
+        return Ok(Transition { from, to, changed, ended, has_ended, started, emitted });
     }
     transaction
         .query_typed(
@@ -218,7 +279,7 @@ pub(super) async fn step<S: Saga>(
         let changed = S::status_changed(transaction, id, to).await;
         changed.map_err(SagaError::of_application)?;
     }
-    Ok(Transition { from, to, changed: true, ended, has_ended, emitted })
+    Ok(Transition { from, to, changed: true, ended, has_ended, started: false, emitted })
 }
 
 /// The current state of a saga, if it exists.

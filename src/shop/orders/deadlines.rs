@@ -41,7 +41,7 @@ async fn count_open(pool: &Pool) -> Result<OpenSagas, ShopError> {
 
 /// The metrics. Every process of the service reports the same of the one database.
 pub(super) fn counts(known: OpenOrders) -> impl Iterator<Item = Metric> {
-    known.into_iter().flat_map(|OpenSagas { open, overdue }| {
+    known.into_iter().flat_map(|OpenSagas { open, overdue, .. }| {
         [
             ("shop_sagas_open", "orders that have not ended", open),
             ("shop_sagas_overdue", "of these, those whose deadline has passed", overdue),
