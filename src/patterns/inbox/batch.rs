@@ -298,12 +298,14 @@ impl<E: Effects> BatchProcessor<E> {
                 return Ok(());
             }
         };
-        if head.lacks_witness(self.successes) {
+        // What the probe shows is later than this failure: it counts for the next one.
+        let successes = self.successes;
+        if head.lacks_witness(successes) {
             self.probe(&head, &followers).await;
         }
         let is_poison = matches!(failed.failure, Failure::Poison(_));
         let mut why = describe_failure(&failed.failure);
-        head.fail((failed.cause, why.clone()), self.successes, Instant::now(), &self.spec);
+        head.fail((failed.cause, why.clone()), successes, Instant::now(), &self.spec);
         let code = if is_poison {
             POISON_CODE
         } else if head.attempts >= self.spec.attempts_max {
