@@ -40,5 +40,6 @@ pub mod outbox_writer;
 mod redis_client;
 #[cfg(feature = "saga")]
 pub mod saga;
+mod table_error;
 #[cfg(any(feature = "inbox", feature = "outbox-writer"))]
 pub mod traceparent;

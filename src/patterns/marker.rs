@@ -24,10 +24,11 @@
 
 use std::time::Duration;
 
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
+
+use crate::table_error::TableFault;
 
 /// Whether the message has had its effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,14 +77,11 @@ impl MarkError {
 
 impl From<tokio_postgres::Error> for MarkError {
     fn from(error: tokio_postgres::Error) -> Self {
-        let code = error.code();
-        if code == Some(&SqlState::UNDEFINED_FUNCTION) || code == Some(&SqlState::UNDEFINED_TABLE) {
-            return Self::Missing(error);
+        match TableFault::of(&error) {
+            TableFault::Missing => Self::Missing(error),
+            TableFault::Forbidden => Self::Forbidden(error),
+            _ => Self::Database(error),
         }
-        if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
-            return Self::Forbidden(error);
-        }
-        Self::Database(error)
     }
 }
 

@@ -12,7 +12,8 @@
 //! For an outbox outside of `public`, the relay's `source.tables` names it.
 //!
 //! ```no_run
-//! # async fn start(client: &mut tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
+//! # use postrider_patterns::migrations::MigrateError;
+//! # async fn start(client: &mut tokio_postgres::Client) -> Result<(), MigrateError> {
 //! use postrider_patterns::migrations::{Piece, migrate};
 //!
 //! migrate(client, "public", &[Piece::Outbox, Piece::Inbox]).await?;
@@ -22,6 +23,8 @@
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, IsolationLevel, Transaction};
+
+use crate::table_error::TableFault;
 
 const OUTBOX: &str = include_str!("migrations/0001_outbox.sql");
 const ROW_SIZE: &str = include_str!("migrations/0005_outbox_row_size.sql");
@@ -84,6 +87,57 @@ impl Piece {
     }
 }
 
+/// Why the tables were not made. Nothing was changed, unless the connection ended during COMMIT; [`migrate`] may be
+/// called again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// Another session holds a lock on a table that has to change.
+    #[error("another session has locked a table that the migration changes")]
+    Busy(#[source] Error),
+    /// The role may not create or change what the pieces need.
+    #[error("the role may not create or change the tables of the library")]
+    Forbidden(#[source] Error),
+    /// A statement failed for another reason, or the connection ended.
+    #[error("a statement of the migration failed")]
+    Database(#[source] Error),
+}
+
+impl MigrateError {
+    /// The exact fix, where one is known.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Busy(_) => Some(
+                "end the transactions that use the tables, or wait for their end, and migrate again: \
+                 SELECT pid, usename, query FROM pg_stat_activity WHERE xact_start < now() - interval '5 s'",
+            ),
+            Self::Forbidden(_) => Some(
+                "GRANT CREATE ON SCHEMA <schema> TO <role>; for a new schema or the outbox's publication GRANT \
+                 CREATE ON DATABASE <database> TO <role>; the role must own what an earlier version made: ALTER \
+                 TABLE <table> OWNER TO <role>; ALTER FUNCTION <function> OWNER TO <role>",
+            ),
+            Self::Database(_) => None,
+        }
+    }
+
+    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
+    pub fn database(&self) -> &Error {
+        match self {
+            Self::Busy(error) | Self::Forbidden(error) | Self::Database(error) => error,
+        }
+    }
+}
+
+impl From<Error> for MigrateError {
+    fn from(error: Error) -> Self {
+        match TableFault::of(&error) {
+            TableFault::Busy => Self::Busy(error),
+            TableFault::Forbidden => Self::Forbidden(error),
+            _ => Self::Database(error),
+        }
+    }
+}
+
 /// A section of the migration that has one for each piece, each after a line `-- 1. ..`.
 fn section(number: u8) -> &'static str {
     let starts_at = |number: u8| APPLICATION.find(&format!("\n-- {number}. "));
@@ -102,10 +156,14 @@ fn section(number: u8) -> &'static str {
 /// on the database for a new schema and for the outbox's publication, else on the schema, and must own tables
 /// that an earlier version made.
 ///
-/// Errors: those of Postgres; 55P03 after 5 s if another session holds a lock on a table that has to change.
+/// Errors: [`MigrateError::Busy`] after 5 s if another session holds a lock on a table that has to change.
 /// `CREATE INDEX` keeps writers away until it is done; where a table is large, see
 /// `docs/patterns/cleaning-up.md`.
-pub async fn migrate(client: &mut Client, schema: &str, pieces: &[Piece]) -> Result<(), Error> {
+pub async fn migrate(
+    client: &mut Client,
+    schema: &str,
+    pieces: &[Piece],
+) -> Result<(), MigrateError> {
     // What another process has committed is seen once the lock is there, whatever the session's default.
     let level = IsolationLevel::ReadCommitted;
     let transaction = client.build_transaction().isolation_level(level).start().await?;
@@ -123,7 +181,7 @@ pub async fn migrate(client: &mut Client, schema: &str, pieces: &[Piece]) -> Res
     for piece in pieces {
         create(&transaction, schema, *piece).await?;
     }
-    transaction.commit().await
+    Ok(transaction.commit().await?)
 }
 
 /// Creates a piece in the schema that is first in the `search_path`, unless these statements made it.

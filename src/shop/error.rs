@@ -15,6 +15,7 @@ use super::kafka::KafkaSettingError;
 use postrider_patterns::dead_letter::DeadLetterError;
 use postrider_patterns::idempotency::IdempotencyError;
 use postrider_patterns::inbox::{InboxError, RetentionError, describe};
+use postrider_patterns::migrations::MigrateError;
 use postrider_patterns::outbox_writer::WriterError;
 use postrider_patterns::saga::SagaError;
 use postrider_postgres::control::{AddressError, LoginRefused};
@@ -38,6 +39,9 @@ pub enum ShopError {
     /// The database refuses the login, and retrying would not help.
     #[error("the database refuses the login: {0}")]
     Refused(LoginRefused),
+    /// The tables of the patterns were not made.
+    #[error(transparent)]
+    Migration(#[from] MigrateError),
     /// No session with Postgres.
     #[error("cannot connect to the database")]
     Connect(#[source] tokio_postgres::Error),
@@ -130,6 +134,7 @@ impl ShopError {
             }
             Self::Saga(error) => return error.hint().map(str::to_owned),
             Self::Key(error) => return error.hint().map(str::to_owned),
+            Self::Migration(error) => return error.hint().map(str::to_owned),
             Self::Bind(..) => "choose another with --bind, such as 127.0.0.1:0 for any free port",
             Self::Url(error) => return error.hint(),
             Self::Address(error) => return error.hint(),
@@ -203,12 +208,14 @@ impl ShopError {
             Self::Retention(RetentionError::Brokers(_))
             | Self::Connect(_)
             | Self::Database(_)
+            | Self::Migration(MigrateError::Busy(_) | MigrateError::Database(_))
             | Self::Session(_)
             | Self::Bind(..)
             | Self::Saga(SagaError::Database(_)) => 69,
             Self::NotCleaned(_, error) => error.exit_code(),
             Self::SlotLost { .. } => 70,
             Self::Forbidden(_)
+            | Self::Migration(MigrateError::Forbidden(_))
             | Self::Outbox(WriterError::Forbidden(_))
             | Self::Saga(SagaError::Outbox(WriterError::Forbidden(_)))
             | Self::Key(IdempotencyError::Forbidden(_)) => 77,

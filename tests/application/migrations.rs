@@ -2,7 +2,7 @@
 
 use postrider::sandbox::postgres::{Cluster, Options};
 use postrider::shop::connect;
-use postrider_patterns::migrations::{Piece, migrate};
+use postrider_patterns::migrations::{MigrateError, Piece, migrate};
 
 /// As after an update of the library, when the publication is there already.
 #[tokio::test]
@@ -35,6 +35,19 @@ async fn a_piece_is_made_anew_by_a_role_that_owns_it_and_nothing_else() {
         .await
         .unwrap();
     migrate(&mut client, "b", &[Piece::Outbox]).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_error_of_migrate_names_the_situation_and_the_fix() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let owner = connect(&cluster.unix_url()).await.unwrap();
+    owner.batch_execute("CREATE ROLE app").await.unwrap();
+    let mut client = connect(&cluster.unix_url()).await.unwrap();
+    client.batch_execute("SET ROLE app").await.unwrap();
+    let error = migrate(&mut client, "public", &[Piece::Inbox]).await.unwrap_err();
+    assert!(matches!(error, MigrateError::Forbidden(_)), "{error:?}");
+    assert!(error.hint().unwrap().contains("GRANT CREATE ON SCHEMA"), "{error:?}");
+    assert_eq!(error.database().code().unwrap().code(), "42501");
 }
 
 /// Their snapshots are of the time before they had the lock.

@@ -5,7 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-use postrider_patterns::migrations::{Piece, migrate};
+use postrider_patterns::migrations::{MigrateError, Piece, migrate};
 use postrider_sandbox::postgres::{Cluster, Options};
 use tokio_postgres::{Client, NoTls, Row};
 
@@ -104,7 +104,7 @@ async fn a_claim_without_a_response_that_can_be_sent_is_refused() {
     let mut client = connect(&cluster).await;
     migrate(&mut client, "public", &[Piece::Idempotency]).await.unwrap();
     for (status, headers) in [(201, "{}"), (0, "[]"), (600, "[]")] {
-        let claim = format!("SELECT idempotency_claim('s', 'k', '', {status}, '{headers}', '')");
+        let claim = format!("SELECT idempotency_claim('s', 'k', 'f', {status}, '{headers}', '')");
         let error = client.batch_execute(&claim).await.unwrap_err();
         assert_eq!(error.code().unwrap().code(), "22023", "{error:?}");
     }
@@ -141,7 +141,7 @@ async fn what_is_there_already_is_not_locked_and_needs_no_owner() {
     // What has to change waits for 5 s at most, and everybody behind it.
     client.batch_execute("RESET ROLE; COMMENT ON TABLE outbox_sequences IS NULL").await.unwrap();
     let error = migrate(&mut client, "public", &Piece::ALL).await.unwrap_err();
-    assert_eq!(error.code().unwrap().code(), "55P03", "{error:?}");
+    assert!(matches!(error, MigrateError::Busy(_)), "{error:?}");
     writing.commit().await.unwrap();
     migrate(&mut client, "public", &Piece::ALL).await.unwrap();
     // What somebody dropped is made again, and a comment of one's own stays.

@@ -9,6 +9,8 @@ use std::error::Error;
 
 use tokio_postgres::error::SqlState;
 
+use crate::table_error::TableFault;
+
 /// Why the guard cannot be created, a response cannot be stored, or Postgres did not decide. After an
 /// error of Postgres the transaction is aborted: roll it back.
 #[derive(Debug, thiserror::Error)]
@@ -69,17 +71,12 @@ impl IdempotencyError {
 
     /// Of a statement that names the guard's table and nothing else.
     pub(super) fn of_claim(error: tokio_postgres::Error) -> Self {
-        let code = error.code();
-        if code == Some(&SqlState::UNDEFINED_TABLE) {
-            return Self::Missing(error);
+        match TableFault::of(&error) {
+            TableFault::Missing => Self::Missing(error),
+            TableFault::Forbidden => Self::Forbidden(error),
+            TableFault::Busy => Self::Busy(error),
+            _ => Self::Database(error),
         }
-        if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
-            return Self::Forbidden(error);
-        }
-        if code == Some(&SqlState::LOCK_NOT_AVAILABLE) {
-            return Self::Busy(error);
-        }
-        Self::Database(error)
     }
 
     /// Of the INSERT, whose time goes into waiting for the key.

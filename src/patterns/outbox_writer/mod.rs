@@ -23,10 +23,10 @@ use std::error::Error;
 use bytes::{BufMut as _, BytesMut};
 use serde_json::value::RawValue;
 use tokio_postgres::Transaction;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
+use crate::table_error::TableFault;
 use crate::traceparent::Traceparent;
 
 /// An event of the outbox. It is nothing before it is appended.
@@ -132,6 +132,11 @@ pub enum WriterError {
     /// An event with this id exists already.
     #[error("the outbox already has an event with this id")]
     Repeated(#[source] tokio_postgres::Error),
+    /// The function refuses a value of the event; the source names it.
+    #[error(
+        "an event has an empty aggregate type, aggregate id or event type, or a control character in a type"
+    )]
+    Invalid(#[source] tokio_postgres::Error),
     /// The statement failed for another reason.
     #[error("cannot append the event to the outbox")]
     Database(#[source] tokio_postgres::Error),
@@ -150,7 +155,7 @@ impl WriterError {
                 "GRANT USAGE ON SCHEMA <schema> TO <role>; GRANT INSERT, SELECT ON outbox TO <role>; \
                  GRANT INSERT, SELECT, UPDATE ON outbox_sequences TO <role>",
             ),
-            Self::Repeated(_) | Self::Database(_) => None,
+            Self::Repeated(_) | Self::Invalid(_) | Self::Database(_) => None,
         }
     }
 
@@ -160,6 +165,7 @@ impl WriterError {
             Self::Missing(error)
             | Self::Forbidden(error)
             | Self::Repeated(error)
+            | Self::Invalid(error)
             | Self::Database(error) => error,
         }
     }
@@ -167,20 +173,13 @@ impl WriterError {
 
 impl From<tokio_postgres::Error> for WriterError {
     fn from(error: tokio_postgres::Error) -> Self {
-        let code = error.code();
-        if [SqlState::UNDEFINED_FUNCTION, SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN]
-            .iter()
-            .any(|missing| code == Some(missing))
-        {
-            return Self::Missing(error);
+        match TableFault::of(&error) {
+            TableFault::Missing => Self::Missing(error),
+            TableFault::Forbidden => Self::Forbidden(error),
+            TableFault::Repeated => Self::Repeated(error),
+            TableFault::Invalid => Self::Invalid(error),
+            TableFault::Busy | TableFault::Other => Self::Database(error),
         }
-        if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
-            return Self::Forbidden(error);
-        }
-        if code == Some(&SqlState::UNIQUE_VIOLATION) {
-            return Self::Repeated(error);
-        }
-        Self::Database(error)
     }
 }
 

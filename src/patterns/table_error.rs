@@ -1,0 +1,39 @@
+//! Classifies errors of the library's own statements, for the errors of each pattern.
+//!
+//! Input: an error of Postgres. Output: a [`TableFault`]. Invariant: the statement names tables and functions of
+//! this library only, so a missing one is the library's. No I/O.
+
+/// What an error says about the tables and functions of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TableFault {
+    /// A table, column or function does not exist, or the `search_path` does not lead to it.
+    Missing,
+    /// The role lacks a privilege.
+    Forbidden,
+    /// Another transaction holds a lock for longer than `lock_timeout`.
+    Busy,
+    /// A row with this key exists.
+    Repeated,
+    /// A function of the library refuses a value.
+    Invalid,
+    /// Another situation.
+    Other,
+}
+
+impl TableFault {
+    pub(crate) fn of(error: &tokio_postgres::Error) -> Self {
+        match error.code().map(tokio_postgres::error::SqlState::code) {
+            // undefined_table, undefined_function, undefined_column.
+            Some("42P01" | "42883" | "42703") => Self::Missing,
+            // insufficient_privilege
+            Some("42501") => Self::Forbidden,
+            // lock_not_available
+            Some("55P03") => Self::Busy,
+            // unique_violation
+            Some("23505") => Self::Repeated,
+            // invalid_parameter_value
+            Some("22023") => Self::Invalid,
+            _ => Self::Other,
+        }
+    }
+}
