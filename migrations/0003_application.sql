@@ -36,10 +36,11 @@ CREATE TABLE IF NOT EXISTS outbox_sequences (
     PRIMARY KEY (aggregate_type, aggregate_id)
 );
 
--- Appends one event in the caller's transaction, and says its number. For every language:
+-- Appends one event in the caller's transaction and returns its number. For every language:
 --     SELECT outbox_append('order', '42', 'OrderCreated', '{"total": 990}');
 --     SELECT outbox_append('order', '42', 'OrderCreated', '{"total": 990}', traceparent => '00-4bf9..-01');
--- A payload that is NULL is a tombstone; the JSON value null is not.
+-- A payload that is NULL is an error: a program that lost a value would otherwise delete a key from a compacted
+-- topic. An event without a payload is outbox_tombstone. The JSON value null is a payload like any other.
 --
 -- An earlier version had no traceparent. Beside it the new one would be ambiguous, so it goes in the same
 -- statement: no writer finds neither.
@@ -53,72 +54,166 @@ BEGIN
         payload        jsonb,
         id             uuid DEFAULT gen_random_uuid(),
         traceparent    text DEFAULT NULL
-    ) RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
-        WITH numbered AS (
-            INSERT INTO outbox_sequences AS counter VALUES ($1, $2, 1)
-            ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET last = counter.last + 1
-            RETURNING last
-        )
+    ) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+    #variable_conflict use_column
+    DECLARE
+        number bigint;
+        fault  text := CASE
+            WHEN $1 = '' OR $1 ~ '[[:cntrl:]]' THEN 'aggregate_type is empty or has a control character'
+            WHEN $2 = '' THEN 'aggregate_id is empty'
+            WHEN $3 = '' OR $3 ~ '[[:cntrl:]]' THEN 'event_type is empty or has a control character'
+            WHEN $6 ~ '[^!-~]' THEN 'traceparent has a character other than visible ASCII'
+        END;
+    BEGIN
+        IF fault IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'outbox_append: ' || fault;
+        ELSIF $4 IS NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'null_value_not_allowed',
+                MESSAGE = 'outbox_append: payload is NULL',
+                HINT = 'call outbox_tombstone for an event that deletes its key from a compacted topic';
+        END IF;
+        INSERT INTO outbox_sequences AS counter VALUES ($1, $2, 1)
+        ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET last = counter.last + 1
+        RETURNING last INTO number;
         INSERT INTO outbox
             (id, aggregate_type, aggregate_id, event_type, payload, sequence, traceparent)
-        SELECT $5, $1, $2, $3, $4, last, $6 FROM numbered
-        RETURNING sequence
+        VALUES ($5, $1, $2, $3, $4, number, $6);
+        RETURN number;
+    END
     $$;
 END
 $migration$;
 
--- Appends several events, in the order of the arrays, and says their numbers in that order. The counters
+-- Appends several events, in the order of the arrays, and returns their numbers in that order. The counters
 -- are locked in one order whatever that of the events is, so two callers do not deadlock.
 --     SELECT * FROM outbox_append_all(
 --         ARRAY['order', 'order'], ARRAY['42', '42'], ARRAY['OrderCreated', 'OrderPaid'],
---         ARRAY['{"total": 990}', NULL]::jsonb[], ARRAY[gen_random_uuid(), gen_random_uuid()]);
-CREATE OR REPLACE FUNCTION outbox_append_all(
-    aggregate_types text[],
-    aggregate_ids   text[],
-    event_types     text[],
-    payloads        jsonb[],
-    ids             uuid[],
-    traceparents    text[] DEFAULT NULL
-) RETURNS SETOF bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+--         ARRAY['{"total": 990}', '{}']::jsonb[], ARRAY[gen_random_uuid(), gen_random_uuid()]);
+-- An event for which `tombstones` is true has NULL for its payload; no other event may have it.
+--
+-- An earlier version had no tombstones: it is replaced in the same statement, as above.
+DO $migration$
 BEGIN
-    -- What an array lacks would be NULL: as a payload, a tombstone.
-    IF cardinality($2) IS DISTINCT FROM cardinality($1)
-        OR cardinality($3) IS DISTINCT FROM cardinality($1)
-        OR cardinality($4) IS DISTINCT FROM cardinality($1)
-        OR cardinality($5) IS DISTINCT FROM cardinality($1)
-        OR $6 IS NOT NULL AND cardinality($6) IS DISTINCT FROM cardinality($1)
-    THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'array_subscript_error',
-            MESSAGE = 'the arrays of outbox_append_all have different lengths';
-    END IF;
-    RETURN QUERY
-    WITH events AS (
-        SELECT *, row_number() OVER (PARTITION BY kind, key ORDER BY place) AS number
-        FROM unnest($1, $2, $3, $4, $5, $6) WITH ORDINALITY
-            AS event (kind, key, event_type, payload, id, traceparent, place)
-    ), counts AS (
-        SELECT kind, key, count(*) AS count FROM events GROUP BY kind, key
-    ), counted AS (
-        INSERT INTO outbox_sequences AS counter (aggregate_type, aggregate_id, last)
-        SELECT kind, key, count FROM counts ORDER BY kind, key
-        ON CONFLICT (aggregate_type, aggregate_id)
-            DO UPDATE SET last = counter.last + excluded.last
-        RETURNING aggregate_type, aggregate_id, last
-    ), numbered AS (
-        SELECT events.*, counted.last - counts.count + events.number AS sequence
-        FROM events
-        JOIN counts USING (kind, key)
-        JOIN counted ON counted.aggregate_type = kind AND counted.aggregate_id = key
-    ), appended AS (
-        INSERT INTO outbox
-            (id, aggregate_type, aggregate_id, event_type, payload, sequence, traceparent)
-        SELECT id, kind, key, event_type, payload, sequence, traceparent
-        FROM numbered ORDER BY place
-    )
-    SELECT sequence FROM numbered ORDER BY place;
+    DROP FUNCTION IF EXISTS outbox_append_all(text[], text[], text[], jsonb[], uuid[], text[]);
+    CREATE OR REPLACE FUNCTION outbox_append_all(
+        aggregate_types text[],
+        aggregate_ids   text[],
+        event_types     text[],
+        payloads        jsonb[],
+        ids             uuid[],
+        traceparents    text[] DEFAULT NULL,
+        tombstones      boolean[] DEFAULT NULL
+    ) RETURNS SETOF bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+    DECLARE
+        fault text;
+    BEGIN
+        -- NULL is equal to NULL here: without this, calls without any array would append nothing.
+        IF $1 IS NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'null_value_not_allowed',
+                MESSAGE = 'outbox_append_all: aggregate_types is NULL',
+                HINT = 'pass empty arrays to append no events';
+        -- What an array lacks would be NULL.
+        ELSIF cardinality($2) IS DISTINCT FROM cardinality($1)
+            OR cardinality($3) IS DISTINCT FROM cardinality($1)
+            OR cardinality($4) IS DISTINCT FROM cardinality($1)
+            OR cardinality($5) IS DISTINCT FROM cardinality($1)
+            OR $6 IS NOT NULL AND cardinality($6) IS DISTINCT FROM cardinality($1)
+            OR $7 IS NOT NULL AND cardinality($7) IS DISTINCT FROM cardinality($1)
+        THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'array_subscript_error',
+                MESSAGE = 'outbox_append_all: the arrays have different lengths';
+        END IF;
+        SELECT 'event ' || place || ': ' || what INTO fault
+        FROM unnest($1, $2, $3, $4, $6, $7) WITH ORDINALITY
+                AS event (kind, key, event_type, payload, traceparent, is_tombstone, place),
+            LATERAL (SELECT CASE
+                WHEN kind = '' OR kind ~ '[[:cntrl:]]' THEN 'aggregate_type is empty or has a control character'
+                WHEN key = '' THEN 'aggregate_id is empty'
+                WHEN event_type = '' OR event_type ~ '[[:cntrl:]]' THEN 'event_type is empty or has a control character'
+                WHEN traceparent ~ '[^!-~]' THEN 'traceparent has a character other than visible ASCII'
+                WHEN is_tombstone AND payload IS NOT NULL THEN 'a tombstone has a payload'
+                WHEN is_tombstone IS NOT TRUE AND payload IS NULL THEN 'payload is NULL, and tombstones is not true'
+            END) AS fault (what)
+        WHERE what IS NOT NULL ORDER BY place LIMIT 1;
+        IF fault IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'outbox_append_all: ' || fault;
+        END IF;
+        RETURN QUERY
+        WITH events AS (
+            SELECT *, row_number() OVER (PARTITION BY kind, key ORDER BY place) AS number
+            FROM unnest($1, $2, $3, $4, $5, $6) WITH ORDINALITY
+                AS event (kind, key, event_type, payload, id, traceparent, place)
+        ), counts AS (
+            SELECT kind, key, count(*) AS count FROM events GROUP BY kind, key
+        ), counted AS (
+            INSERT INTO outbox_sequences AS counter (aggregate_type, aggregate_id, last)
+            SELECT kind, key, count FROM counts ORDER BY kind, key
+            ON CONFLICT (aggregate_type, aggregate_id)
+                DO UPDATE SET last = counter.last + excluded.last
+            RETURNING aggregate_type, aggregate_id, last
+        ), numbered AS (
+            SELECT events.*, counted.last - counts.count + events.number AS sequence
+            FROM events
+            JOIN counts USING (kind, key)
+            JOIN counted ON counted.aggregate_type = kind AND counted.aggregate_id = key
+        ), appended AS (
+            INSERT INTO outbox
+                (id, aggregate_type, aggregate_id, event_type, payload, sequence, traceparent)
+            SELECT id, kind, key, event_type, payload, sequence, traceparent
+            FROM numbered ORDER BY place
+        )
+        SELECT sequence FROM numbered ORDER BY place;
+    END
+    $$;
 END
+$migration$;
+
+-- Appends an event without a payload and returns its number. Its record has a null value, which deletes what a
+-- compacted topic has of the key.
+--     SELECT outbox_tombstone('order', '42', 'OrderCreated');
+CREATE OR REPLACE FUNCTION outbox_tombstone(
+    aggregate_type text,
+    aggregate_id   text,
+    event_type     text,
+    id             uuid DEFAULT gen_random_uuid(),
+    traceparent    text DEFAULT NULL
+) RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
+    SELECT outbox_append_all(
+        ARRAY[$1], ARRAY[$2], ARRAY[$3], ARRAY[NULL]::jsonb[], ARRAY[$4], ARRAY[$5], ARRAY[true]
+    )
 $$;
+
+-- The same for aggregates whose ids are integers or UUIDs: the key is the id's text. A literal in quotes is text.
+DO $migration$
+DECLARE
+    id_type text;
+BEGIN
+    FOREACH id_type IN ARRAY ARRAY['bigint', 'uuid'] LOOP
+        EXECUTE format($function$
+            CREATE OR REPLACE FUNCTION outbox_append(
+                aggregate_type text,
+                aggregate_id   %1$s,
+                event_type     text,
+                payload        jsonb,
+                id             uuid DEFAULT gen_random_uuid(),
+                traceparent    text DEFAULT NULL
+            ) RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT
+            AS 'SELECT outbox_append($1, $2::text, $3, $4, $5, $6)';
+            CREATE OR REPLACE FUNCTION outbox_tombstone(
+                aggregate_type text,
+                aggregate_id   %1$s,
+                event_type     text,
+                id             uuid DEFAULT gen_random_uuid(),
+                traceparent    text DEFAULT NULL
+            ) RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT
+            AS 'SELECT outbox_tombstone($1, $2::text, $3, $4, $5)';
+        $function$, id_type);
+    END LOOP;
+END
+$migration$;
 
 -- 2. Requests that have had their effect: the row is written in the same transaction, so it is the
 --    truth, whatever becomes of the cache in front of it.
@@ -324,7 +419,10 @@ BEGIN
     FOR function IN
         SELECT oid FROM pg_proc
         WHERE pronamespace = format('%I', current_schema())::regnamespace
-            AND proname IN ('outbox_append', 'outbox_append_all', 'idempotency_claim', 'inbox_mark')
+            AND proname IN (
+                'outbox_append', 'outbox_append_all', 'outbox_tombstone', 'idempotency_begin', 'idempotency_finish',
+                'idempotency_claim', 'inbox_mark'
+            )
             -- Each piece may be another role's.
             AND pg_has_role(proowner, 'USAGE')
     LOOP

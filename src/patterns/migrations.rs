@@ -43,7 +43,7 @@ const COMMENT: &str = "postrider ";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Piece {
-    /// `outbox` with its publication, `outbox_sequences` and `outbox_append`.
+    /// `outbox` with its publication, `outbox_sequences`, `outbox_append` and `outbox_tombstone`.
     Outbox,
     /// `idempotency_keys` and `idempotency_claim`.
     Idempotency,
@@ -69,7 +69,7 @@ impl Piece {
 
     const fn functions(self) -> &'static [&'static str] {
         match self {
-            Self::Outbox => &["outbox_append", "outbox_append_all"],
+            Self::Outbox => &["outbox_append", "outbox_append_all", "outbox_tombstone"],
             Self::Idempotency => &["idempotency_claim"],
             Self::Inbox => &["inbox_mark"],
             Self::Saga => &[],

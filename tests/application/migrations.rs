@@ -28,8 +28,11 @@ async fn a_piece_is_made_anew_by_a_role_that_owns_it_and_nothing_else() {
         .batch_execute(
             "ALTER SCHEMA b OWNER TO team_b; ALTER TABLE b.outbox OWNER TO team_b;
              ALTER TABLE b.outbox_sequences OWNER TO team_b;
-             ALTER FUNCTION b.outbox_append OWNER TO team_b;
-             ALTER FUNCTION b.outbox_append_all OWNER TO team_b;
+             DO $$ DECLARE function regprocedure; BEGIN
+                 FOR function IN SELECT oid FROM pg_proc WHERE pronamespace = 'b'::regnamespace LOOP
+                     EXECUTE format('ALTER FUNCTION %s OWNER TO team_b', function);
+                 END LOOP;
+             END $$;
              COMMENT ON TABLE b.outbox_sequences IS NULL; SET ROLE team_b",
         )
         .await

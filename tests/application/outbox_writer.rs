@@ -100,11 +100,99 @@ async fn the_sql_functions_serve_every_language() {
     assert_eq!(count(&client, sql).await, 2);
     // Their tables are found from a session that looks elsewhere.
     client.batch_execute("SET search_path TO pg_catalog").await.unwrap();
-    let sql = "SELECT public.outbox_append('order', '42', 'OrderPaid', NULL)";
+    let sql = "SELECT public.outbox_tombstone('order', '42', 'OrderPaid')";
     assert_eq!(count(&client, sql).await, 3);
     let sql = "SELECT public.outbox_append_all(ARRAY['order'], ARRAY['42'], ARRAY['OrderPaid'], \
-               ARRAY[NULL]::jsonb[], ARRAY[gen_random_uuid()])";
+               ARRAY['{}']::jsonb[], ARRAY[gen_random_uuid()])";
     assert_eq!(count(&client, sql).await, 4);
+}
+
+#[tokio::test]
+async fn an_aggregate_id_is_text_an_integer_or_a_uuid() {
+    let (_stage, client) = Stage::set().await;
+    for id in ["'42'", "42", "42::smallint", "42::bigint", "'42'::varchar"] {
+        let append = format!("SELECT outbox_append('order', {id}, 'OrderCreated', '{{}}')");
+        client.query_one(&append, &[]).await.unwrap();
+        let tombstone = format!("SELECT outbox_tombstone('order', {id}, 'OrderCreated')");
+        client.query_one(&tombstone, &[]).await.unwrap();
+    }
+    let sql = "SELECT max(sequence) FROM outbox WHERE aggregate_id = '42'";
+    assert_eq!(count(&client, sql).await, 10, "all of them are one aggregate");
+    let id = uuid::Uuid::now_v7();
+    for id in [format!("'{id}'::uuid"), format!("'{id}'")] {
+        let append = format!("SELECT outbox_append('order', {id}, 'OrderCreated', '{{}}')");
+        client.query_one(&append, &[]).await.unwrap();
+    }
+    let sql = "SELECT outbox_append('order', $1::uuid, 'OrderCreated', '{}')";
+    assert_eq!(client.query_one(sql, &[&id]).await.unwrap().get::<_, i64>(0), 3);
+    // As before there were others: a parameter whose type is left to the server is text.
+    let sql = "SELECT outbox_append('order', $1, 'OrderCreated', '{}')";
+    assert_eq!(client.query_one(sql, &[&id.to_string()]).await.unwrap().get::<_, i64>(0), 4);
+}
+
+/// Each was taken once, and lost an event or deleted one of a compacted topic.
+#[tokio::test]
+async fn what_a_program_lost_is_an_error_and_not_a_tombstone_or_nothing() {
+    let (_stage, client) = Stage::set().await;
+    let all = |types: &str, payloads: &str, rest: &str| {
+        format!(
+            "SELECT outbox_append_all({types}, ARRAY['1', '2'], ARRAY['A', 'B'], {payloads}, \
+                 ARRAY[gen_random_uuid(), gen_random_uuid()]{rest})"
+        )
+    };
+    let types = "ARRAY['order', 'order']";
+    let payloads = "ARRAY['{}', NULL]::jsonb[]";
+    for (call, code, part) in [
+        (
+            "SELECT outbox_append('order', '42', 'Paid', NULL)".to_owned(),
+            "22004",
+            "payload is NULL",
+        ),
+        ("SELECT outbox_append('order', 42, 'Paid', NULL)".to_owned(), "22004", "payload is NULL"),
+        ("SELECT outbox_append_all(NULL, NULL, NULL, NULL, NULL)".to_owned(), "22004", "NULL"),
+        (all("NULL", payloads, ""), "22004", "NULL"),
+        (all(types, "NULL", ""), "2202E", "lengths"),
+        (all(types, payloads, ""), "22023", "event 2: payload is NULL"),
+        (all(types, payloads, ", NULL, ARRAY[true, true]"), "22023", "event 1: a tombstone"),
+        (all(types, payloads, ", NULL, ARRAY[true]"), "2202E", "lengths"),
+    ] {
+        let error = client.query(&call, &[]).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), code, "{call}");
+        let message = error.as_db_error().unwrap().message();
+        assert!(message.contains(part), "{call}: {message}");
+    }
+    assert_eq!(count(&client, "SELECT count(*) FROM outbox").await, 0);
+    let none = "SELECT count(*) FROM outbox_append_all('{}', '{}', '{}', '{}', '{}')";
+    assert_eq!(count(&client, none).await, 0, "no events are no mistake");
+    let both = all(types, payloads, ", NULL, ARRAY[NULL, true]");
+    assert_eq!(client.query(&both, &[]).await.unwrap().len(), 2);
+    assert_eq!(count(&client, "SELECT count(*) FROM outbox WHERE payload IS NULL").await, 1);
+}
+
+#[tokio::test]
+async fn values_that_no_consumer_could_use_are_refused() {
+    let (_stage, mut client) = Stage::set().await;
+    for (arguments, part) in [
+        ("'', '42', 'Paid', '{}'", "aggregate_type"),
+        (r"E'or\nder', '42', 'Paid', '{}'", "aggregate_type"),
+        ("'order', '', 'Paid', '{}'", "aggregate_id"),
+        ("'order', '42', '', '{}'", "event_type"),
+        (r"'order', '42', E'Paid\t', '{}'", "event_type"),
+        (r"'order', '42', 'Paid', '{}', traceparent => E'00-1\r\nx: y'", "traceparent"),
+    ] {
+        let call = format!("SELECT outbox_append({arguments})");
+        let error = client.query(&call, &[]).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "22023", "{call}");
+        assert!(error.as_db_error().unwrap().message().contains(part), "{call}: {error:?}");
+    }
+    let empty = Event::new("account", "", "AccountDebited", json!({}));
+    let transaction = client.transaction().await.unwrap();
+    let error = append_all(&transaction, &[event("7"), empty.clone()]).await.unwrap_err();
+    assert!(matches!(error, WriterError::Invalid(_)), "{error:?}");
+    transaction.rollback().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let error = append(&transaction, &empty).await.unwrap_err();
+    assert!(matches!(error, WriterError::Invalid(_)), "{error:?}");
 }
 
 #[tokio::test]
@@ -113,11 +201,15 @@ async fn a_database_of_an_earlier_version_is_brought_up_to_date() {
     // As it was before events had traces.
     client
         .batch_execute(
-            "DROP FUNCTION outbox_append; DROP FUNCTION outbox_append_all;
+            "DROP FUNCTION outbox_append(text, text, text, jsonb, uuid, text); DROP FUNCTION outbox_append_all;
+             DROP FUNCTION outbox_append(text, bigint, text, jsonb, uuid, text);
+             DROP FUNCTION outbox_append(text, uuid, text, jsonb, uuid, text); DROP FUNCTION outbox_tombstone(text, text, text, uuid, text);
              ALTER TABLE outbox DROP COLUMN traceparent;
              CREATE FUNCTION outbox_append(aggregate_type text, aggregate_id text, event_type text,
                  payload jsonb, id uuid DEFAULT gen_random_uuid())
-             RETURNS bigint LANGUAGE sql AS 'SELECT 17::bigint'",
+             RETURNS bigint LANGUAGE sql AS 'SELECT 17::bigint';
+             CREATE FUNCTION outbox_append_all(text[], text[], text[], jsonb[], uuid[], text[] DEFAULT NULL)
+             RETURNS SETOF bigint LANGUAGE sql AS 'SELECT 17::bigint'",
         )
         .await
         .unwrap();
@@ -125,9 +217,12 @@ async fn a_database_of_an_earlier_version_is_brought_up_to_date() {
     assert_eq!(count(&client, sql).await, 17);
     client.batch_execute(include_str!("../../migrations/0003_application.sql")).await.unwrap();
     assert_eq!(count(&client, sql).await, 1, "what was there is not ambiguous");
-    let sql = "SELECT outbox_append('order', '42', 'OrderCreated', NULL, traceparent => '00-1')";
+    let sql = "SELECT outbox_append('order', '42', 'OrderCreated', '[]', traceparent => '00-1')";
     assert_eq!(count(&client, sql).await, 2);
-    let sql = "SELECT count(*) FROM outbox WHERE payload IS NULL AND traceparent = '00-1'";
+    let sql = "SELECT outbox_append_all(ARRAY['order'], ARRAY['42'], ARRAY['OrderCreated'], \
+               ARRAY['{}']::jsonb[], ARRAY[gen_random_uuid()])";
+    assert_eq!(count(&client, sql).await, 3, "neither is this");
+    let sql = "SELECT count(*) FROM outbox WHERE payload = '[]' AND traceparent = '00-1'";
     assert_eq!(count(&client, sql).await, 1);
 }
 
@@ -244,7 +339,8 @@ async fn errors_name_the_situation_and_the_fix() {
     assert!(matches!(error, WriterError::Repeated(_)), "{error:?}");
     transaction.rollback().await.unwrap();
 
-    client.batch_execute("DROP FUNCTION outbox_append").await.unwrap();
+    let drop = "DROP FUNCTION outbox_append(text, text, text, jsonb, uuid, text)";
+    client.batch_execute(drop).await.unwrap();
     let transaction = client.transaction().await.unwrap();
     let error = append(&transaction, &twice).await.unwrap_err();
     assert!(matches!(error, WriterError::Missing(_)), "{error:?}");

@@ -146,7 +146,7 @@ async fn what_is_there_already_is_not_locked_and_needs_no_owner() {
     migrate(&mut client, "public", &Piece::ALL).await.unwrap();
     // What somebody dropped is made again, and a comment of one's own stays.
     client
-        .batch_execute("DROP TABLE consumer_offsets; DROP FUNCTION outbox_append; COMMENT ON TABLE sagas IS 'ours'")
+        .batch_execute("DROP TABLE consumer_offsets; DROP FUNCTION outbox_append_all; COMMENT ON TABLE sagas IS 'ours'")
         .await
         .unwrap();
     migrate(&mut client, "public", &Piece::ALL).await.unwrap();
@@ -211,7 +211,7 @@ async fn functions_find_their_tables_whoever_calls_them() {
              SET ROLE app; \
              CREATE TEMP TABLE outbox (LIKE \"{role}\".outbox); \
              CREATE TEMP TABLE processed_messages (LIKE \"{role}\".processed_messages); \
-             SELECT \"{role}\".outbox_append('a', '1', 'A', NULL); \
+             SELECT \"{role}\".outbox_append('a', '1', 'A', '{{}}'); \
              SELECT \"{role}\".inbox_mark('c', gen_random_uuid())"
         ))
         .await

@@ -197,6 +197,11 @@ impl From<WriterError> for crate::inbox::Failure {
 /// for each other, writers of different ones do not. A transaction that appends to several aggregates
 /// should do so in one order everywhere, or two of them may deadlock.
 pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64, WriterError> {
+    let Some(payload) = &event.payload else {
+        let numbers = append_all(transaction, std::slice::from_ref(event)).await?;
+        let [number] = numbers.as_slice() else { unreachable!("an event has one number") };
+        return Ok(*number);
+    };
     // Types are given, so it is one round trip: nothing is prepared.
     let row = transaction
         .query_typed_one(
@@ -205,7 +210,7 @@ pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64,
                 (&event.aggregate_type, Type::TEXT),
                 (&event.aggregate_id, Type::TEXT),
                 (&event.event_type, Type::TEXT),
-                (&event.payload, Type::JSONB),
+                (payload, Type::JSONB),
                 (&event.id, Type::UUID),
                 (&event.trace(), Type::TEXT),
             ],
@@ -227,9 +232,10 @@ pub async fn append_all(
     let payloads: Vec<_> = events.iter().map(|event| event.payload.as_ref()).collect();
     let ids: Vec<Uuid> = events.iter().map(|event| event.id).collect();
     let traces: Vec<_> = events.iter().map(Event::trace).collect();
+    let tombstones: Vec<bool> = events.iter().map(|event| event.payload.is_none()).collect();
     let rows = transaction
         .query_typed(
-            "SELECT outbox_append_all($1, $2, $3, $4, $5, $6)",
+            "SELECT outbox_append_all($1, $2, $3, $4, $5, $6, $7)",
             &[
                 (&texts(|event| &event.aggregate_type), Type::TEXT_ARRAY),
                 (&texts(|event| &event.aggregate_id), Type::TEXT_ARRAY),
@@ -237,6 +243,7 @@ pub async fn append_all(
                 (&payloads, Type::JSONB_ARRAY),
                 (&ids, Type::UUID_ARRAY),
                 (&traces, Type::TEXT_ARRAY),
+                (&tombstones, Type::BOOL_ARRAY),
             ],
         )
         .await?;
