@@ -243,11 +243,120 @@ BEGIN
 END
 $$;
 
--- Claims a key for the caller's transaction, in every language. `outcome` is
---     won       it is the first: have the effect, and commit;
---     done      the same request has committed before: roll back, and send the stored response;
---     mismatch  the key belongs to another request: roll back, and refuse.
+-- A request, in the order of its use and in every language:
+--     BEGIN;
+--     SELECT * FROM idempotency_begin(scope, key, fingerprint, wait_max => '5 s');
+--     -- `outcome` won: have the effect, then
+--     SELECT idempotency_finish(scope, key, 201, '[["location", "/orders/7"]]', '{"id": 7}');
+--     COMMIT;
+--     -- done: ROLLBACK, and send the stored response. mismatch, a key of another request: ROLLBACK, and refuse.
+--
+-- A call waits while another transaction has the key, without wait_max for as long as the session's lock_timeout
+-- lets it. With wait_max it waits no longer than that (55P03; 0 sets no limit), and the server ends the session if
+-- the transaction is then idle for 30 s: a frozen program keeps its key no longer. A limit of the session's own for
+-- idle transactions stays, and so does a shorter lock_timeout.
+CREATE OR REPLACE FUNCTION idempotency_begin(
+    scope       text,
+    key         text,
+    fingerprint bytea,
+    wait_max    interval DEFAULT NULL,
+    OUT outcome        text,
+    OUT stored_status  integer,
+    OUT stored_headers jsonb,
+    OUT stored_body    text
+) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    stored  idempotency_keys;
+    session text := current_setting('lock_timeout');
+BEGIN
+    IF scope = '' OR key = '' OR fingerprint = '' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'idempotency_begin: scope, key or fingerprint is empty';
+    END IF;
+    IF wait_max IS NOT NULL THEN
+        IF wait_max > '0 s' AND NOT session::interval BETWEEN '1 us' AND wait_max THEN
+            PERFORM set_config('lock_timeout', greatest(1, ceil(extract(epoch FROM wait_max) * 1000)) || 'ms', true);
+        END IF;
+        IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
+            PERFORM set_config('idle_in_transaction_session_timeout', '30s', true);
+        END IF;
+    END IF;
+    -- The row may be deleted between the INSERT that conflicts with it and the SELECT that reads it.
+    FOR attempt IN 1..3 LOOP
+        -- No response has status 0: the row is not one that can be sent until it is finished.
+        INSERT INTO idempotency_keys (scope, key, fingerprint, status, headers, body)
+        VALUES ($1, $2, $3, 0, '[]', '') ON CONFLICT (scope, key) DO NOTHING;
+        IF FOUND THEN
+            outcome := 'won';
+            EXIT;
+        END IF;
+        SELECT * INTO stored FROM idempotency_keys AS it WHERE it.scope = $1 AND it.key = $2;
+        IF FOUND AND stored.fingerprint <> $3 THEN
+            outcome := 'mismatch';
+            EXIT;
+        ELSIF FOUND AND stored.status = 0 THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = 'the key has no response: its transaction was committed without idempotency_finish',
+                HINT = 'call idempotency_begin and idempotency_finish in one transaction; delete the row to free the key';
+        ELSIF FOUND THEN
+            outcome := 'done';
+            stored_status := stored.status;
+            stored_headers := stored.headers;
+            stored_body := convert_from(stored.body, 'UTF8');
+            EXIT;
+        END IF;
+    END LOOP;
+    IF outcome IS NULL THEN
+        RAISE 'rows of idempotency_keys are deleted while they are in use'
+            USING HINT = 'delete only keys older than clients retry: two days';
+    END IF;
+    -- The effect may wait as long as the session lets it.
+    PERFORM set_config('lock_timeout', session, true);
+END
+$$;
+
+-- Stores the response of a request that idempotency_begin has let through, in the same transaction.
+CREATE OR REPLACE FUNCTION idempotency_finish(
+    scope   text,
+    key     text,
+    status  integer,
+    headers jsonb,
+    body    text
+) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
+    IF status BETWEEN 200 AND 599 IS NOT TRUE THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'idempotency_finish: status is not from 200 to 599';
+    ELSIF jsonb_typeof(headers) IS DISTINCT FROM 'array' OR jsonb_path_exists(headers, 'strict $[*] ? (!(
+        @.type() == "array" && @.size() == 2 && @[0].type() == "string" && @[1].type() == "string"
+        && @[0] like_regex "^[-!#$%&''*+.^_`|~0-9A-Za-z]+$" && @[1] like_regex "^[\t -~]*$"))')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'idempotency_finish: headers is not an array of [name, value] that HTTP allows',
+            HINT = 'a value is text of visible ASCII, blanks and tabs; without headers pass []';
+    END IF;
+    UPDATE idempotency_keys AS it SET status = $3, headers = $4, body = convert_to($5, 'UTF8')
+    WHERE it.scope = $1 AND it.key = $2 AND it.status = 0;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'idempotency_finish: idempotency_begin has not won this key in this transaction';
+    END IF;
+END
+$$;
+
+-- Both in one call, for a response that is known before the effect. `outcome` is that of idempotency_begin.
 -- Waits while another transaction has the key. `SELECT * FROM idempotency_claim(..)`.
+--
+-- The body is text or bytea, and comes back as the same. A literal is text, and so is a parameter whose type the
+-- driver leaves to the server. As bytea, a literal is read in the escape format of bytea, which takes a backslash
+-- for the beginning of an escape: "C:\temp" is stored as other bytes.
 CREATE OR REPLACE FUNCTION idempotency_claim(
     scope       text,
     key         text,
@@ -264,10 +373,22 @@ CREATE OR REPLACE FUNCTION idempotency_claim(
 DECLARE
     stored idempotency_keys;
 BEGIN
-    IF status NOT BETWEEN 100 AND 599 OR jsonb_typeof(headers) IS DISTINCT FROM 'array' THEN
+    IF scope = '' OR key = '' OR fingerprint = '' THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'idempotency_claim takes a status from 100 to 599, and headers as an array of [name, value]';
+            MESSAGE = 'idempotency_claim: scope, key or fingerprint is empty';
+    ELSIF status BETWEEN 200 AND 599 IS NOT TRUE THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'idempotency_claim: status is not from 200 to 599';
+    ELSIF jsonb_typeof(headers) IS DISTINCT FROM 'array' OR jsonb_path_exists(headers, 'strict $[*] ? (!(
+        @.type() == "array" && @.size() == 2 && @[0].type() == "string" && @[1].type() == "string"
+        && @[0] like_regex "^[-!#$%&''*+.^_`|~0-9A-Za-z]+$" && @[1] like_regex "^[\t -~]*$"))')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'idempotency_claim: headers is not an array of [name, value] that HTTP allows',
+            HINT = 'a value is text of visible ASCII, blanks and tabs; without headers pass []';
     END IF;
     -- The row may be deleted between the INSERT that conflicts with it and the SELECT that reads it.
     FOR attempt IN 1..3 LOOP
@@ -281,6 +402,11 @@ BEGIN
         IF FOUND AND stored.fingerprint <> $3 THEN
             outcome := 'mismatch';
             RETURN;
+        ELSIF FOUND AND stored.status = 0 THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = 'the key has no response: its transaction was committed without idempotency_finish',
+                HINT = 'call idempotency_begin and idempotency_finish in one transaction; delete the row to free the key';
         ELSIF FOUND THEN
             outcome := 'done';
             stored_status := stored.status;
@@ -292,6 +418,21 @@ BEGIN
     RAISE 'rows of idempotency_keys are deleted while they are in use'
         USING HINT = 'delete only keys older than clients retry: two days';
 END
+$$;
+CREATE OR REPLACE FUNCTION idempotency_claim(
+    scope       text,
+    key         text,
+    fingerprint bytea,
+    status      integer,
+    headers     jsonb,
+    body        text,
+    OUT outcome        text,
+    OUT stored_status  integer,
+    OUT stored_headers jsonb,
+    OUT stored_body    text
+) LANGUAGE sql SET search_path FROM CURRENT AS $$
+    SELECT claim.outcome, claim.stored_status, claim.stored_headers, convert_from(claim.stored_body, 'UTF8')
+    FROM idempotency_claim($1, $2, $3, $4, $5, convert_to($6, 'UTF8')) AS claim
 $$;
 
 -- 3. Messages that have had their effect, for each consumer.

@@ -45,7 +45,7 @@ const COMMENT: &str = "postrider ";
 pub enum Piece {
     /// `outbox` with its publication, `outbox_sequences`, `outbox_append` and `outbox_tombstone`.
     Outbox,
-    /// `idempotency_keys` and `idempotency_claim`.
+    /// `idempotency_keys`, `idempotency_begin`, `idempotency_finish` and `idempotency_claim`.
     Idempotency,
     /// `processed_messages`, `consumer_offsets`, `consumer_sequences` and `inbox_mark`.
     Inbox,
@@ -70,7 +70,7 @@ impl Piece {
     const fn functions(self) -> &'static [&'static str] {
         match self {
             Self::Outbox => &["outbox_append", "outbox_append_all", "outbox_tombstone"],
-            Self::Idempotency => &["idempotency_claim"],
+            Self::Idempotency => &["idempotency_begin", "idempotency_claim", "idempotency_finish"],
             Self::Inbox => &["inbox_mark"],
             Self::Saga => &[],
         }

@@ -46,7 +46,7 @@ async fn of_20_transactions_that_claim_one_key_one_wins_and_the_others_get_its_r
             continue;
         }
         assert_eq!(outcome(&row), "done");
-        assert_eq!((row.get(1), row.get(3)), (Some(201), Some(b"made".to_vec())));
+        assert_eq!((row.get(1), row.get(3)), (Some(201), Some("made")));
         assert_eq!(row.get::<_, String>(2), r#"[["location", "/orders/7"]]"#);
     }
     assert_eq!(won, 1);

@@ -25,6 +25,7 @@ mod lost_answers;
 mod memory;
 mod outages;
 mod published;
+mod sql;
 mod storm;
 mod transitions;
 mod valkey;
