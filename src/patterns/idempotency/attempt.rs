@@ -232,6 +232,7 @@ impl Keyed {
         let Self { guard, request, lease, in_flight } = self;
         let (outcome, response) = match reserve(&transaction, request, guard.lock_timeout).await {
             Ok(Claim::Won) => {
+                in_flight.starts_effect();
                 let response = effect(&transaction).await?;
                 store(&transaction, request, &response).await?;
                 self.commit(transaction).await?;

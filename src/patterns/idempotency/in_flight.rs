@@ -2,7 +2,7 @@
 //! the database.
 //!
 //! Input: a [`Request`]. Output: an [`InFlight`] for the first with its key, until that is dropped; for others
-//! a receiver of the first one's response, which is closed where there is none. Invariant: of the requests
+//! a receiver of the first one's [`Progress`], which is closed where it ends without a response. Invariant: of the requests
 //! with one key at most one waits in the database, so that repeats of a request whose key another process
 //! has locked occupy one session, not all of them.
 
@@ -25,7 +25,18 @@ type Name = (String, String);
 #[derive(Debug)]
 struct First {
     fingerprint: Fingerprint,
-    response: watch::Receiver<Option<StoredResponse>>,
+    progress: watch::Receiver<Progress>,
+}
+
+/// How far the first request with a key is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Postgres has not said yet whether it was executed before.
+    Deciding,
+    /// It is new, and has its effect now.
+    Executing,
+    /// Its response.
+    Done(StoredResponse),
 }
 
 /// Reserves a key until it is dropped.
@@ -33,14 +44,14 @@ struct First {
 pub(super) struct InFlight {
     all: Arc<AllInFlight>,
     name: Name,
-    response: watch::Sender<Option<StoredResponse>>,
+    progress: watch::Sender<Progress>,
 }
 
 /// Who has a key.
 #[derive(Debug)]
 pub(super) enum Holder {
-    /// The same request: this will be its response.
-    Same(watch::Receiver<Option<StoredResponse>>),
+    /// The same request.
+    Same(watch::Receiver<Progress>),
     /// Another request.
     Other,
 }
@@ -52,10 +63,10 @@ impl AllInFlight {
         match self.lock().entry(name.clone()) {
             Entry::Occupied(first) => Err(Holder::of(first.get(), request)),
             Entry::Vacant(free) => {
-                let (response, receiver) = watch::channel(None);
+                let (progress, receiver) = watch::channel(Progress::Deciding);
                 let fingerprint = *request.fingerprint();
-                free.insert(First { fingerprint, response: receiver });
-                Ok(InFlight { all: Arc::clone(self), name, response })
+                free.insert(First { fingerprint, progress: receiver });
+                Ok(InFlight { all: Arc::clone(self), name, progress })
             }
         }
     }
@@ -72,9 +83,14 @@ impl AllInFlight {
 }
 
 impl InFlight {
+    /// Tells those that wait that the request has its effect for the first time.
+    pub(super) fn starts_effect(&self) {
+        self.progress.send_replace(Progress::Executing);
+    }
+
     /// Gives those that wait the response.
     pub(super) fn publish(&self, response: &StoredResponse) {
-        self.response.send_replace(Some(response.clone()));
+        self.progress.send_replace(Progress::Done(response.clone()));
     }
 }
 
@@ -87,7 +103,7 @@ impl Drop for InFlight {
 impl Holder {
     fn of(first: &First, request: &Request) -> Self {
         if request.accepts(&first.fingerprint) {
-            Self::Same(first.response.clone())
+            Self::Same(first.progress.clone())
         } else {
             Self::Other
         }
@@ -128,14 +144,18 @@ mod tests {
         let all = Arc::<AllInFlight>::default();
         let hot = request("a", "hot", "1");
         for response in [Some(StoredResponse::new(201, Vec::new(), "1").unwrap()), None] {
+            let is_done = |progress: &Progress| matches!(progress, Progress::Done(_));
             let reserved = all.enter(&hot).unwrap();
             let Some(Holder::Same(mut waiting)) = all.holder(&hot) else { panic!("it is held") };
+            assert_eq!(*waiting.borrow(), Progress::Deciding);
+            reserved.starts_effect();
+            assert_eq!(*waiting.borrow(), Progress::Executing);
             if let Some(response) = &response {
                 reserved.publish(response);
             }
             drop(reserved);
-            let got = waiting.wait_for(Option::is_some).await.ok().and_then(|it| it.clone());
-            assert_eq!(got, response);
+            let got = waiting.wait_for(is_done).await.ok().map(|progress| progress.clone());
+            assert_eq!(got, response.map(Progress::Done));
         }
     }
 }

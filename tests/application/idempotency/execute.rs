@@ -139,6 +139,25 @@ async fn of_200_requests_that_wait_all_get_the_response_while_redis_is_down() {
     assert_eq!(database.effects().await, 1);
 }
 
+/// The first of them looks the response up in Postgres; the others wait for that, and not for an effect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_200_repeats_of_a_completed_request_all_get_its_response_while_redis_is_down() {
+    let (mut redis, guard) = guarded(&settings());
+    let database = Database::migrated().await;
+    let pool = Pool::of(&database, SESSIONS).await;
+    let Outcome::Executed(response) = place(&guard, &pool, 0, &request("storm")).await else {
+        panic!("it is the first");
+    };
+    redis.kill().unwrap();
+    let other = Guard::connect(&redis.url(), &settings()).unwrap();
+    let (one, two) = tokio::join!(storm(&guard, &pool), storm(&other, &pool));
+    let replay = Outcome::Replayed(response);
+    for outcome in one.iter().chain(&two) {
+        assert_eq!(*outcome, replay);
+    }
+    assert_eq!(database.effects().await, 1);
+}
+
 /// How the work of a request fails.
 #[derive(Debug, Clone, Copy)]
 enum Failure {
