@@ -51,11 +51,18 @@ const SELECT: &str = "\
     SELECT fingerprint, status, headers, body FROM idempotency_keys WHERE scope = $1 AND key = $2";
 
 /// Lets the next statements of the transaction wait for a lock for $1 at most, or for as long as the session
-/// lets them where that is shorter, until [`AS_BEFORE`].
+/// lets them where that is shorter or $1 is NULL, until [`AS_BEFORE`].
+///
+/// Also has the server end the session if the transaction is then idle for 30 s, as long as a lease in Redis lasts by
+/// default, unless the session has a limit of its own. Without any, a process that was frozen in its effect for 51 s
+/// kept its key for all of them.
 const BOUND: &str = "\
     SELECT set_config('postrider.lock_timeout', session, true), set_config('lock_timeout', \
-        CASE WHEN session::interval BETWEEN '1 us' AND claim::interval THEN session ELSE claim END, true) \
-    FROM (SELECT current_setting('lock_timeout'), $1) AS timeouts (session, claim)";
+        CASE WHEN claim IS NULL OR session::interval BETWEEN '1 us' AND claim::interval \
+            THEN session ELSE claim END, true), \
+        set_config('idle_in_transaction_session_timeout', CASE idle WHEN '0' THEN '30s' ELSE idle END, true) \
+    FROM (SELECT current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout'), $1) \
+        AS timeouts (session, idle, claim)";
 const AS_BEFORE: &str =
     "SELECT set_config('lock_timeout', current_setting('postrider.lock_timeout'), true)";
 const UPDATE: &str = "\
@@ -100,17 +107,18 @@ pub async fn claim(
     response: &StoredResponse,
 ) -> Result<Claim, IdempotencyError> {
     let (status, headers) = (status(response), response.headers());
-    insert(transaction, request, (status, headers, response.body()), Duration::ZERO).await
+    insert(transaction, request, (status, headers, response.body()), None).await
 }
 
 /// The same before the response is known: if it is won, `store` must follow in the same transaction. Waits
-/// no longer than `wait_max`, or the session's `lock_timeout` where that is shorter; zero sets no limit.
+/// no longer than `wait_max`, or the session's `lock_timeout` where that is shorter; zero sets no limit. Limits how
+/// long the transaction may be idle.
 pub(super) async fn reserve(
     transaction: &Transaction<'_>,
     request: &Request,
     wait_max: Duration,
 ) -> Result<Claim, IdempotencyError> {
-    insert(transaction, request, (RESERVED, &[], &[]), wait_max).await
+    insert(transaction, request, (RESERVED, &[], &[]), Some(wait_max)).await
 }
 
 /// Gives the row that `reserve` has inserted in this transaction its response. An error where a
@@ -144,7 +152,7 @@ async fn insert(
     transaction: &Transaction<'_>,
     request: &Request,
     (status, headers, body): Parts<'_>,
-    wait_max: Duration,
+    wait_max: Option<Duration>,
 ) -> Result<Claim, IdempotencyError> {
     let fingerprint = request.fingerprint().as_bytes().as_slice();
     for _ in 0..ATTEMPTS {
@@ -159,7 +167,10 @@ async fn insert(
             (&body, Type::BYTEA),
         ];
         let inserting = transaction.execute_typed(INSERT, &values);
-        let inserted = bounded(transaction, inserting, wait_max).await;
+        let inserted = match wait_max {
+            Some(wait_max) => bounded(transaction, inserting, wait_max).await,
+            None => inserting.await,
+        };
         if inserted.map_err(IdempotencyError::of_insert)? == 1 {
             return Ok(Claim::Won);
         }
@@ -179,10 +190,7 @@ async fn bounded(
     statement: impl Future<Output = Result<u64, Error>>,
     wait_max: Duration,
 ) -> Result<u64, Error> {
-    if wait_max.is_zero() {
-        return statement.await;
-    }
-    let wait_max = format!("{}ms", i32::try_from(wait_max.as_millis()).unwrap_or(i32::MAX).max(1));
+    let wait_max = (!wait_max.is_zero()).then(|| format!("{}ms", wait_max.as_millis().max(1)));
     let limit: [Parameter<'_>; 1] = [(&wait_max, Type::TEXT)];
     let (bound, affected, unbound) = tokio::join!(
         biased;

@@ -43,6 +43,9 @@ const WAIT_MAX: Duration = Duration::from_hours(1);
 /// less than clients wait.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What `lock_timeout` can hold.
+const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(2_147_483_647);
+
 /// `begin` waits this much longer than the response timeout, so that Redis is bypassed by then.
 const LATE_NOTED: Duration = Duration::from_millis(2);
 
@@ -165,10 +168,13 @@ impl Guard {
     /// `time_max` at most, before the client is told to retry; 5 s by default, and zero sets no limit. Where
     /// the session's own `lock_timeout` is shorter, it counts. The effect has that of the session.
     ///
+    /// `run` also sets `idle_in_transaction_session_timeout` to 30 s for its transaction, unless the session has a
+    /// limit of its own: a process that is frozen keeps its key no longer.
+    ///
     /// While a request waits it has a session with Postgres, and other requests have not.
     #[must_use]
     pub fn with_lock_timeout(mut self, time_max: Duration) -> Self {
-        self.lock_timeout = time_max;
+        self.lock_timeout = time_max.min(LOCK_TIMEOUT_MAX);
         self
     }
 

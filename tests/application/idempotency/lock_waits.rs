@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use postrider::idempotency::{Attempt, Claim, Guard, Outcome, claim};
+use tokio::sync::oneshot;
 use tokio_postgres::Transaction;
 
-use crate::idempotency::execute::Failed;
+use crate::idempotency::execute::{Failed, record};
 use crate::idempotency::fixture::{Database, request, response};
 
 /// A trigger that says what bounds the waits of the INSERT.
@@ -51,6 +52,76 @@ async fn the_claim_waits_for_the_shorter_limit_and_the_effect_for_the_sessions()
         let seen: String = witness.query_one(seen, &[]).await.unwrap().get(0);
         assert_eq!(seen, claim, "{session}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_transaction_of_an_effect_is_idle_for_30_seconds_at_most_or_as_the_session_says() {
+    const SHOW: &str = "SHOW idle_in_transaction_session_timeout";
+    let database = Database::migrated().await;
+    let guard = Guard::without_redis();
+    let waits_for_ever = guard.clone().with_lock_timeout(Duration::ZERO);
+    for (guard, key, session, effect_has) in [
+        (&guard, "none", "0", "30s"),
+        (&waits_for_ever, "no limit of locks", "0", "30s"),
+        (&guard, "shorter", "7s", "7s"),
+        (&guard, "longer", "5min", "5min"),
+    ] {
+        let mut client = database.client().await;
+        let set = format!("SET idle_in_transaction_session_timeout = '{session}'");
+        client.batch_execute(&set).await.unwrap();
+        let work = |attempt: Attempt| async move {
+            let effect = async |transaction: &Transaction<'_>| {
+                let shown: String = transaction.query_one(SHOW, &[]).await?.get(0);
+                assert_eq!(shown, effect_has, "{key}");
+                Ok::<_, Failed>(response("{}"))
+            };
+            let outcome = attempt.run(&mut client, effect).await;
+            let shown: String = client.query_one(SHOW, &[]).await.unwrap().get(0);
+            assert_eq!(shown, session, "after it");
+            outcome
+        };
+        let outcome = guard.execute(&request(&key.replace(' ', "-")), work).await.unwrap();
+        assert!(matches!(outcome, Outcome::Executed(_)), "{outcome:?}");
+    }
+}
+
+/// Its session has a shorter limit than that of the guard, which this test would wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_owner_loses_its_key_when_its_transaction_has_been_idle_for_too_long() {
+    let database = Database::migrated().await;
+    let (mut frozen, mut other) = (database.client().await, database.client().await);
+    let limit = "SET idle_in_transaction_session_timeout = '500ms'";
+    frozen.batch_execute(limit).await.unwrap();
+    let (thaw, thawed) = oneshot::channel::<()>();
+    let (begun, has_begun) = oneshot::channel::<()>();
+    let owner = tokio::spawn(async move {
+        let work = |attempt: Attempt| async move {
+            let effect = async |transaction: &Transaction<'_>| {
+                record(transaction, attempt.request().unwrap()).await?;
+                begun.send(()).unwrap();
+                thawed.await.unwrap();
+                record(transaction, attempt.request().unwrap()).await?;
+                Ok::<_, Failed>(response("late"))
+            };
+            attempt.run(&mut frozen, effect).await
+        };
+        Guard::without_redis().execute(&request("k"), work).await
+    });
+    has_begun.await.unwrap();
+    let guard = Guard::without_redis().with_lock_timeout(Duration::from_mins(1));
+    let work = |attempt: Attempt| async move {
+        let effect = async |transaction: &Transaction<'_>| {
+            record(transaction, attempt.request().unwrap()).await?;
+            Ok::<_, Failed>(response("{}"))
+        };
+        attempt.run(&mut other, effect).await
+    };
+    let successor = guard.execute(&request("k"), work).await.unwrap();
+    assert_eq!(successor, Outcome::Executed(response("{}")));
+    thaw.send(()).unwrap();
+    let late = owner.await.unwrap();
+    assert!(late.is_err(), "{late:?}");
+    assert_eq!(database.effects().await, 1);
 }
 
 /// The session itself sets no limit.
