@@ -3,8 +3,8 @@
 //! Input: a [`Request`], and the work: code that gets a database session and calls [`Attempt::run`] with the
 //! effect. Output: an [`Outcome`]. Invariant: claim, effect and stored response commit together or not at
 //! all; the work goes on when its caller is dropped (its client has hung up), so that the next attempt finds
-//! its response; before the caller has the outcome of work that failed, the key is free again, unless the
-//! outcome of its COMMIT is not known.
+//! its response; before the caller has the outcome of work that failed, the key is free again, also if the outcome
+//! of its COMMIT is not known: the next attempt's INSERT waits for that transaction, or finds its row.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -235,7 +235,7 @@ impl Keyed {
                 in_flight.starts_effect();
                 let response = effect(&transaction).await?;
                 store(&transaction, request, &response).await?;
-                self.commit(transaction).await?;
+                transaction.commit().await.map_err(after_commit)?;
                 (Outcome::Executed(response.clone()), response)
             }
             Ok(Claim::Done(response)) => (Outcome::Replayed(response.clone()), response),
@@ -251,20 +251,6 @@ impl Keyed {
             tracing::warn!("a request outlasted its lease; its response was not cached");
         }
         Ok(outcome)
-    }
-
-    async fn commit(&self, transaction: Transaction<'_>) -> Result<(), IdempotencyError> {
-        let Some(lease) = &self.lease else {
-            return transaction.commit().await.map_err(after_commit);
-        };
-        // From here on a drop of this future must not free the key: COMMIT may have been sent.
-        lease.leave_to_expire();
-        let committed = transaction.commit().await.map_err(after_commit);
-        if matches!(committed, Err(ref error) if !matches!(error, IdempotencyError::CommitUnknown(_)))
-        {
-            self.guard.release(lease).await;
-        }
-        committed
     }
 }
 

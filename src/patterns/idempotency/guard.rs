@@ -252,8 +252,8 @@ impl Guard {
     }
 
     /// Deletes the key after a failure without effect, so that the client's next attempt need not wait.
-    /// A lease that is dropped does it too, but later than its handler's response.
-    /// Not after a COMMIT whose outcome is unknown.
+    /// A lease that is dropped does it too, but later than its handler's response. After a COMMIT whose outcome is
+    /// unknown as well: the next attempt waits for that transaction in Postgres, or finds its row.
     pub async fn release(&self, lease: &Lease) -> OwnerUpdate {
         let Some(redis) = &self.shared.redis else { return OwnerUpdate::Unsure };
         let released = redis.release(&lease.owned).await;

@@ -3,7 +3,7 @@
 //! Input: what `begin` wrote to Redis. Output: a [`Lease`], which frees its key in the background when it is
 //! dropped, unless its request was completed, released or left to expire; futures that go on in the
 //! background when whoever awaits them is dropped. Invariant: no cancelled future and no panic keeps a key
-//! PENDING, unless the process dies, Redis does not answer, or a COMMIT with an unknown outcome asked for it.
+//! PENDING, unless the process dies, Redis does not answer, or its owner asked for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,14 +37,13 @@ impl Lease {
         Self { owned, shared, is_settled: AtomicBool::new(false) }
     }
 
-    /// From now on a drop does not free the key; it is free when its time to live expires. For the time
-    /// from before a COMMIT until its outcome is known.
+    /// From now on a drop does not free the key; it is free when its time to live expires.
     pub fn leave_to_expire(&self) {
         // It orders nothing else in memory.
         self.is_settled.store(true, Ordering::Relaxed);
     }
 
-    /// As before `leave_to_expire`: of a COMMIT that is known.
+    /// As before `leave_to_expire`.
     pub(super) fn free_when_dropped(&self) {
         self.is_settled.store(false, Ordering::Relaxed);
     }

@@ -26,8 +26,9 @@
 //!
 //! Below are the parts, for flows of another shape: [`Guard::begin`], [`Guard::complete`],
 //! [`Guard::release`], [`Guard::run_renewing`], [`claim`] and [`find_claim`]. Whoever puts them together keeps
-//! to this: complete after the COMMIT, never before; [`Lease::leave_to_expire`] before the COMMIT; release
-//! after any failure before that. A lease that is dropped frees its key.
+//! to this: complete after the COMMIT, never before; release after any failure, also after a COMMIT whose outcome
+//! is not known, since the next attempt's claim waits for that transaction or finds its row. A lease that is
+//! dropped frees its key.
 //!
 //! The mistakes that published versions of this make, each with the test that shows it:
 //! `docs/patterns/idempotency-key.md`.

@@ -227,7 +227,7 @@ async fn fail(
 
 /// The server ends the session at COMMIT: whether it has committed, the guard cannot know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_commit_whose_outcome_is_unknown_the_key_is_kept() {
+async fn after_a_commit_whose_outcome_is_unknown_the_next_attempt_is_decided_by_postgres() {
     let (redis, guard) = guarded(&lasting());
     let database = Database::migrated().await;
     let deferred = "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -246,7 +246,12 @@ async fn after_a_commit_whose_outcome_is_unknown_the_key_is_kept() {
     };
     let failed = guard.execute(&request("k"), work).await.unwrap_err();
     assert!(matches!(failed, Failed::Guard(IdempotencyError::CommitUnknown(_))), "{failed:?}");
-    assert_eq!(command(&redis, "DBSIZE").await, redis::Value::Int(1));
+    assert_eq!(command(&redis, "DBSIZE").await, redis::Value::Int(0), "the key is free");
+    database.client().await.batch_execute("DROP TRIGGER die ON effects").await.unwrap();
+    let pool = Pool::of(&database, 1).await;
+    let next = place(&guard, &pool, 0, &request("k")).await;
+    assert!(matches!(next, Outcome::Executed(_)), "it was rolled back: {next:?}");
+    assert_eq!(database.effects().await, 1);
 }
 
 /// The work goes on, and those that wait get its response.
