@@ -1,7 +1,7 @@
 //! Executes a request once, from the lease to the response, whatever fails on the way.
 //!
-//! Input: a [`Request`], and the work: code that gets a database session and calls [`Attempt::run`] with the
-//! effect. Output: an [`Outcome`]. Invariant: claim, effect and stored response commit together or not at
+//! Input: a [`Request`], and the work: code that gets a database session and calls [`Attempt::run`], or
+//! [`Attempt::run_in`] with a transaction of any driver, with the effect. Output: an [`Outcome`]. Invariant: claim, effect and stored response commit together or not at
 //! all; the work goes on when its caller is dropped (its client has hung up), so that the next attempt finds
 //! its response; before the caller has the outcome of work that failed, the key is free again, also if the outcome
 //! of its COMMIT is not known: the next attempt's INSERT waits for that transaction, or finds its row.
@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
-use tokio_postgres::error::{Severity, SqlState};
+use tokio::sync::{Mutex, MutexGuard};
 use tokio_postgres::{Client, Transaction};
 use tracing::Instrument as _;
 
-use super::claims::{Claim, reserve, store};
+use super::claim_transaction::{ClaimTransaction, Reservation};
 use super::enter::Entry;
 use super::error::IdempotencyError;
 use super::guard::{Guard, OwnerUpdate};
@@ -42,7 +41,7 @@ pub enum Outcome {
     Mismatch,
 }
 
-/// The right to execute a request, for [`Attempt::run`]. A clone is the same attempt.
+/// The right to execute a request, for [`Attempt::run`] or [`Attempt::run_in`]. A clone is the same attempt.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is executed before `run`"]
 pub struct Attempt(Arc<Inner>);
@@ -141,15 +140,37 @@ impl Attempt {
         self.0.keyed.as_ref().map(|keyed| &keyed.request)
     }
 
-    /// Whether [`Attempt::run`] was called.
+    /// Whether [`Attempt::run_in`] was called.
     #[cfg(feature = "idempotency-tower")]
     pub(super) fn was_run(&self) -> bool {
         self.0.was_run.load(Ordering::Relaxed)
     }
 
-    /// Runs the effect in a transaction of `client`, unless the request had it before: claims the key,
-    /// awaits `effect`, stores the response that it returns, commits, and caches the response. Without a
-    /// key it only awaits `effect` and commits.
+    /// Runs the effect in a transaction of `client`, as [`Attempt::run_in`] does. Errors: the effect's own;
+    /// [`IdempotencyError::CommitUnknown`] and the other errors of Postgres.
+    pub async fn run<E: From<IdempotencyError>>(
+        &self,
+        client: &mut Client,
+        effect: impl AsyncFnOnce(&Transaction<'_>) -> Result<StoredResponse, E>,
+    ) -> Result<Outcome, E> {
+        let has_response = self.start()?;
+        let transaction = client.transaction().await.map_err(IdempotencyError::from)?;
+        let has_key = self.0.keyed.is_some();
+        let effect = async |transaction: &mut Transaction<'_>| {
+            let response = effect(transaction).await?;
+            if !has_key {
+                // COMMIT says nothing of a statement that failed and was ignored.
+                let alive = transaction.execute_typed("SELECT", &[]).await;
+                alive.map_err(IdempotencyError::from)?;
+            }
+            Ok(response)
+        };
+        self.run_started(has_response, transaction, effect).await
+    }
+
+    /// Runs the effect in this transaction, unless the request had it before: claims the key, awaits `effect`,
+    /// stores the response that it returns, commits, and caches the response. Without a key it only awaits
+    /// `effect` and commits.
     ///
     /// What `effect` refuses for good, and would refuse again (a business rule), it returns as a
     /// response: it is stored and replayed, and everything the effect wrote is committed with it. An
@@ -161,24 +182,45 @@ impl Attempt {
     /// and skipped.
     ///
     /// A session that waits for another transaction with the same key waits for
-    /// [`Guard::with_lock_timeout`] at most, then the outcome is [`Outcome::Pending`]. Errors: the effect's
-    /// own; [`IdempotencyError::CommitUnknown`] and the other errors of Postgres.
-    pub async fn run<E: From<IdempotencyError>>(
+    /// [`Guard::with_lock_timeout`] at most, then the outcome is [`Outcome::Pending`]. Errors: the effect's own and
+    /// those of the driver.
+    pub async fn run_in<T, E>(
         &self,
-        client: &mut Client,
-        effect: impl AsyncFnOnce(&Transaction<'_>) -> Result<StoredResponse, E>,
-    ) -> Result<Outcome, E> {
+        transaction: T,
+        effect: impl AsyncFnOnce(&mut T) -> Result<StoredResponse, E>,
+    ) -> Result<Outcome, E>
+    where
+        T: ClaimTransaction,
+        E: From<IdempotencyError> + From<T::Error>,
+    {
+        let has_response = self.start()?;
+        self.run_started(has_response, transaction, effect).await
+    }
+
+    /// Of two runs at once, one.
+    fn start(&self) -> Result<MutexGuard<'_, bool>, IdempotencyError> {
         self.0.was_run.store(true, Ordering::Relaxed);
-        let mut has_response = match self.0.has_response.try_lock() {
-            Ok(has_response) if !*has_response => has_response,
-            _ => return Err(IdempotencyError::RunAgain.into()),
-        };
-        let transaction = client.transaction().await.map_err(IdempotencyError::from)?;
+        match self.0.has_response.try_lock() {
+            Ok(has_response) if !*has_response => Ok(has_response),
+            _ => Err(IdempotencyError::RunAgain),
+        }
+    }
+
+    async fn run_started<T, E>(
+        &self,
+        mut has_response: MutexGuard<'_, bool>,
+        mut transaction: T,
+        effect: impl AsyncFnOnce(&mut T) -> Result<StoredResponse, E>,
+    ) -> Result<Outcome, E>
+    where
+        T: ClaimTransaction,
+        E: From<T::Error>,
+    {
         let outcome = if let Some(keyed) = &self.0.keyed {
             keyed.run(transaction, effect).await?
         } else {
-            let response = effect(&transaction).await?;
-            commit_unguarded(transaction).await?;
+            let response = effect(&mut transaction).await?;
+            transaction.commit().await?;
             Outcome::Executed(response)
         };
         *has_response = matches!(outcome, Outcome::Executed(_) | Outcome::Replayed(_));
@@ -224,24 +266,27 @@ impl Attempt {
 }
 
 impl Keyed {
-    async fn run<E: From<IdempotencyError>>(
+    async fn run<T, E>(
         &self,
-        transaction: Transaction<'_>,
-        effect: impl AsyncFnOnce(&Transaction<'_>) -> Result<StoredResponse, E>,
-    ) -> Result<Outcome, E> {
+        mut transaction: T,
+        effect: impl AsyncFnOnce(&mut T) -> Result<StoredResponse, E>,
+    ) -> Result<Outcome, E>
+    where
+        T: ClaimTransaction,
+        E: From<T::Error>,
+    {
         let Self { guard, request, lease, in_flight } = self;
-        let (outcome, response) = match reserve(&transaction, request, guard.lock_timeout).await {
-            Ok(Claim::Won) => {
+        let (outcome, response) = match transaction.reserve(request, guard.lock_timeout).await? {
+            Reservation::Won => {
                 in_flight.starts_effect();
-                let response = effect(&transaction).await?;
-                store(&transaction, request, &response).await?;
-                transaction.commit().await.map_err(after_commit)?;
+                let response = effect(&mut transaction).await?;
+                transaction.store(request, &response).await?;
+                transaction.commit().await?;
                 (Outcome::Executed(response.clone()), response)
             }
-            Ok(Claim::Done(response)) => (Outcome::Replayed(response.clone()), response),
-            Ok(Claim::Mismatch) => return Ok(Outcome::Mismatch),
-            Err(IdempotencyError::Busy(_)) => return Ok(guard.pending()),
-            Err(error) => return Err(error.into()),
+            Reservation::Done(response) => (Outcome::Replayed(response.clone()), response),
+            Reservation::Mismatch => return Ok(Outcome::Mismatch),
+            Reservation::Busy => return Ok(guard.pending()),
         };
         in_flight.publish(&response);
         if let Some(lease) = lease
@@ -252,20 +297,4 @@ impl Keyed {
         }
         Ok(outcome)
     }
-}
-
-/// COMMIT says nothing of a statement that failed and was ignored: the server rolls back, without an error.
-async fn commit_unguarded(transaction: Transaction<'_>) -> Result<(), IdempotencyError> {
-    transaction.execute_typed("SELECT", &[]).await?;
-    transaction.commit().await.map_err(after_commit)
-}
-
-/// An ERROR with which the server answers COMMIT has rolled the transaction back. A FATAL one, or a
-/// connection that ends, says nothing about the transaction: both may come after it was committed.
-fn after_commit(error: tokio_postgres::Error) -> IdempotencyError {
-    let is_rolled_back = error.as_db_error().is_some_and(|answer| {
-        answer.parsed_severity() == Some(Severity::Error)
-            && *answer.code() != SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN
-    });
-    if is_rolled_back { error.into() } else { IdempotencyError::CommitUnknown(error) }
 }

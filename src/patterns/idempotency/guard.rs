@@ -153,7 +153,8 @@ impl Guard {
 
     /// The same guard, whose [`Guard::execute`] lets a request wait for the response of the first with
     /// its key, for `time_max` at most (an hour is the limit), before it is told to retry; so may
-    /// `requests_max` at a time. By default none waits.
+    /// `requests_max` at a time. By default none waits for an effect, only for a moment until Postgres has said
+    /// whether there is one.
     ///
     /// Those that wait for a request of this process are woken by it; the others ask Redis, every 10 ms
     /// at first and every 200 ms later.

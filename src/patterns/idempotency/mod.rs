@@ -22,7 +22,8 @@
 //!
 //! [`Guard::execute`] is the whole flow: it begins, waits or replays, runs the effect and the claim in one
 //! transaction, commits, caches the response, and frees the key after a failure. Its example is an endpoint.
-//! With the feature `idempotency-tower` a layer does it for HTTP services: see `tower`.
+//! With the feature `idempotency-tower` a layer does it for HTTP services: see `tower`. Both serve any driver: the
+//! effect's transaction is a [`ClaimTransaction`], which is implemented here for tokio-postgres.
 //!
 //! Below are the parts, for flows of another shape: [`Guard::begin`], [`Guard::complete`],
 //! [`Guard::release`], [`Guard::run_renewing`], [`claim`] and [`find_claim`]. Whoever puts them together keeps
@@ -37,6 +38,7 @@ mod attempt;
 mod breaker;
 mod cache_entry;
 mod canonical;
+mod claim_transaction;
 mod claims;
 mod connecting;
 mod counts;
@@ -54,6 +56,7 @@ mod settings;
 pub mod tower;
 
 pub use attempt::{Attempt, Outcome};
+pub use claim_transaction::{ClaimTransaction, Reservation};
 pub use claims::{Claim, ExistingClaim, claim, clean_claims, find_claim};
 pub use counts::Counts;
 pub use error::IdempotencyError;

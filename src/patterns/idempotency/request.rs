@@ -167,6 +167,11 @@ impl Request {
         &self.fingerprint
     }
 
+    /// The fingerprint, and the former one if there is any: a key of either is this request's.
+    pub fn fingerprints(&self) -> impl Iterator<Item = &Fingerprint> {
+        [Some(&self.fingerprint), self.former.as_ref()].into_iter().flatten()
+    }
+
     pub(super) fn former_fingerprint(&self) -> Option<&Fingerprint> {
         self.former.as_ref()
     }
@@ -238,6 +243,7 @@ mod tests {
         assert!(request.accepts(&new) && !request.accepts(&former));
         let request = request.with_former_fingerprint(former);
         assert!(request.accepts(&new) && request.accepts(&former) && !request.accepts(&other));
+        assert!(request.fingerprints().eq([&new, &former]));
     }
 
     #[test]

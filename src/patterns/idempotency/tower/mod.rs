@@ -15,6 +15,8 @@
 //!
 //! # An endpoint
 //!
+//! With tokio-postgres; with another driver the handler calls [`Attempt::run_in`].
+//!
 //! ```
 //! use axum::extract::{Extension, State};
 //! use axum::response::Response;
