@@ -239,7 +239,7 @@ fn setting(effective: &Effective) -> Setting {
     let Effective { key, value, origin } = effective;
     let value = match value {
         Shown::Text(text) => text.clone(),
-        Shown::List(_) | Shown::Switch(_) => value.to_string(),
+        Shown::List(_) | Shown::Switch(_) | Shown::Count(_) => value.to_string(),
     };
     Setting { key: key.clone(), value, origin: origin.to_string() }
 }

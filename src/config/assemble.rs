@@ -39,6 +39,7 @@ pub(super) fn assemble(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Config, Vec<ConnectInfoWarning>), Vec<Mistake>> {
     let mut reader = SettingsReader::new(settings, env);
+    reader.variables();
     let config = reader.config().filter(|_| reader.mistakes.is_empty());
     if let Some(config) = &config {
         reader.topics(config);
@@ -85,7 +86,7 @@ impl SettingsReader<'_> {
             }),
             traces: all!(TracesSection {
                 endpoint: self.text("traces.endpoint", traces::endpoint),
-                max_per_second: self.text("traces.max_per_second", checks::count),
+                max_per_second: self.count("traces.max_per_second"),
             }),
             retry: self.retry(),
             shutdown: all!(ShutdownSection { grace: self.duration("shutdown.grace") }),
@@ -218,7 +219,7 @@ impl SettingsReader<'_> {
         let word = self.choice("route.missing_topic", MissingTopicWord::from_word);
         let deadline = self.duration("route.missing_topic_deadline");
         let create = self.items("route.create_topics", checks::create_rule);
-        let create_max = self.text("route.create_topics_max", checks::count);
+        let create_max = self.count("route.create_topics_max");
         let (word, deadline) = (word?, deadline?);
         let letters = rejected? == Rejected::DeadLetter;
         let then = match word {
@@ -229,7 +230,10 @@ impl SettingsReader<'_> {
             MissingTopicWord::Wait => MissingTopic::Wait(Some(deadline)),
             MissingTopicWord::Create => MissingTopic::Create,
         };
-        let ends_in_letters = matches!(then, MissingTopic::Create | MissingTopic::Wait(Some(_)));
+        let is_asked_for =
+            word == MissingTopicWord::DeadLetter && self.is_typed("route.missing_topic");
+        let ends_in_letters =
+            is_asked_for || matches!(then, MissingTopic::Create | MissingTopic::Wait(Some(_)));
         if ends_in_letters && !letters {
             let reason = "rows may end as dead letters, and route.rejected is not \"dead_letter\"";
             let help = "set route.rejected = \"dead_letter\", or let rows wait for ever: \

@@ -144,9 +144,17 @@ pub(super) fn create_rule(text: &str) -> Result<CreateRule, InvalidValue> {
     Ok(rule)
 }
 
-/// How many of something.
-pub(super) fn count(text: &str) -> Result<u64, InvalidValue> {
-    text.parse().map_err(|_| InvalidValue::new(format!("`{text}` is not a number from 0 on")))
+/// Whether a text has a variable of a shell or of Kubernetes in it, `${NAME}` or `$(NAME)`, which nothing replaces.
+pub(super) fn has_variable(text: &str) -> bool {
+    [("${", '}'), ("$(", ')')].into_iter().any(|(opening, closing)| {
+        text.match_indices(opening).any(|(at, _)| {
+            let rest = text.get(at + opening.len()..).unwrap_or("");
+            let name = rest.split_once(closing).map_or("", |(name, _)| name);
+            let is_name = |char: char| char.is_ascii_alphanumeric() || "_.:/-".contains(char);
+            name.starts_with(|char: char| char.is_ascii_alphabetic() || char == '_')
+                && name.chars().all(is_name)
+        })
+    })
 }
 
 /// A name that no other header of the relay has.
@@ -259,9 +267,7 @@ pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, In
     let help = error.hint();
     let (key, reason) = match &error {
         RouteSpecError::Regex { reason } => {
-            // The compiler draws the pattern with a caret; its last line says what is wrong.
-            let last = reason.lines().last().unwrap_or("").trim_start_matches("error: ");
-            ("route.regex", format!("`{regex}` is not a regular expression: {last}"))
+            ("route.regex", format!("`{regex}` is not a regular expression: {reason}"))
         }
         other => ("route.topic", other.to_string()),
     };
@@ -285,11 +291,15 @@ pub(super) fn broker(text: &str) -> Result<String, InvalidValue> {
     let wrong_port = port.is_some_and(|port| {
         port.parse::<u16>().is_ok_and(|p| p == 0) || port.parse::<u16>().is_err()
     });
-    let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ',' | '@');
+    let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ',' | '@' | '$');
     let is_other = protocol.is_some_and(|protocol| !known(protocol));
     if host.is_empty() || wrong_port || address.contains(strange) || is_other {
-        return Err(InvalidValue::new(format!("`{text}` is not a broker's address"))
-            .help("write \"host:port\", such as \"localhost:9092\""));
+        let refusal = InvalidValue::new(format!("`{text}` is not a broker's address"));
+        return Err(if text.contains(',') {
+            refusal.help("put each address in quotes: [\"host1:9092\", \"host2:9092\"]")
+        } else {
+            refusal.help("write \"host:port\", such as \"localhost:9092\"")
+        });
     }
     Ok(text.to_owned())
 }
@@ -298,16 +308,16 @@ pub(super) fn bind(text: &str) -> Result<Option<SocketAddr>, InvalidValue> {
     if text.is_empty() {
         return Ok(None);
     }
-    // `localhost` needs no resolver, and `:8484` is a habit: every address.
-    let host_port = text.rsplit_once(':').and_then(|(host, port)| {
-        let host = match host {
-            "" => Ipv4Addr::UNSPECIFIED,
-            "localhost" => Ipv4Addr::LOCALHOST,
-            _ => return None,
-        };
-        Some(SocketAddr::from((host, port.parse::<u16>().ok()?)))
-    });
-    host_port.or_else(|| text.parse().ok()).map(Some).ok_or_else(|| {
+    if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) {
+        return Err(InvalidValue::new(format!("`{text}` has a port and no address")).help(format!(
+            "write \"127.0.0.1:{port}\" for this machine alone, or \"0.0.0.0:{port}\" for every network: the dashboard \
+             asks nobody for a password"
+        )));
+    }
+    // `localhost` needs no resolver.
+    let local = text.strip_prefix("localhost:").and_then(|port| port.parse::<u16>().ok());
+    let local = local.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    local.or_else(|| text.parse().ok()).map(Some).ok_or_else(|| {
         InvalidValue::new(format!("`{text}` is not an address to listen on"))
             .help("write \"127.0.0.1:8484\", \"0.0.0.0:8484\", or \"\" for none")
     })
@@ -357,7 +367,7 @@ mod tests {
         }
         assert_eq!(bind("").unwrap(), None);
         assert_eq!(bind("localhost:1").unwrap(), Some("127.0.0.1:1".parse().unwrap()));
-        for wrong in ["8484", "localhost", "host:1", "127.0.0.1:x"] {
+        for wrong in ["8484", "localhost", "host:1", "127.0.0.1:x", ":8484", ":"] {
             assert!(bind(wrong).is_err(), "{wrong}");
         }
     }

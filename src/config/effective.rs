@@ -1,6 +1,6 @@
 //! Lists every effective value and where it came from, without secrets, for `postrider config show`.
 //!
-//! Input: the configuration, the merged settings, the environment. Output: one `Effective` per option, in
+//! Input: the configuration and the merged settings. Output: one `Effective` per option, in
 //! the order of the option table, then librdkafka's properties and the routing rules; and `source.connect`,
 //! the servers that the connection string and libpq's variables come to. `Shown` is a value as an operator
 //! would type it.
@@ -15,7 +15,7 @@ use super::model::Config;
 use super::options::{OptionKind, property};
 use super::rule_options::is_rules;
 use super::table::{OPTIONS, option};
-use postrider_postgres::libpq::SslMode;
+use postrider_postgres::libpq::{ConnectInfo, ParameterOrigin, SslMode};
 use postrider_secrets::mask::{MASK, mask_connection_string, mask_text, shown};
 use postrider_service::units::{format_duration, format_size};
 
@@ -40,6 +40,8 @@ pub enum Shown {
     List(Vec<String>),
     /// On or off.
     Switch(bool),
+    /// How many of something.
+    Count(u64),
 }
 
 impl fmt::Display for Shown {
@@ -51,33 +53,14 @@ impl fmt::Display for Shown {
                 write!(f, "[{}]", items.join(", "))
             }
             Self::Switch(on) => write!(f, "{on}"),
+            Self::Count(count) => write!(f, "{count}"),
         }
     }
 }
 
-/// Libpq's variables that decide where and as whom we connect.
-const LIBPQ: [&str; 12] = [
-    "PGSERVICE",
-    "PGSERVICEFILE",
-    "PGHOST",
-    "PGHOSTADDR",
-    "PGPORT",
-    "PGDATABASE",
-    "PGUSER",
-    "PGPASSWORD",
-    "PGPASSFILE",
-    "PGSSLMODE",
-    "PGSSLROOTCERT",
-    "PGSSLCERT",
-];
-
 /// In the order of the table; `source.connect`, what the connection string comes to, after it; then
 /// librdkafka's properties and the rules.
-pub(super) fn list(
-    config: &Config,
-    settings: &BTreeMap<String, Setting>,
-    variables: &[(String, String)],
-) -> Vec<Effective> {
+pub(super) fn list(config: &Config, settings: &BTreeMap<String, Setting>) -> Vec<Effective> {
     let line = |key: &str, setting: &Setting| Effective {
         key: key.to_owned(),
         value: show(key, setting),
@@ -88,7 +71,7 @@ pub(super) fn list(
         let Some(setting) = settings.get(option.key) else { continue };
         lines.push(line(option.key, setting));
         if option.kind == OptionKind::Connection {
-            let origin = libpq(variables).unwrap_or_else(|| setting.origin.clone());
+            let origin = places(&config.source.connect, settings, setting);
             let value = Shown::Text(connection(config));
             lines.push(Effective { key: "source.connect".to_owned(), value, origin });
         }
@@ -118,6 +101,7 @@ fn show(key: &str, setting: &Setting) -> Shown {
         Value::Switch(on) => Shown::Switch(*on),
         Value::Duration(duration) => Shown::Text(format_duration(*duration)),
         Value::Size(bytes) => Shown::Text(format_size(*bytes)),
+        Value::Count(count) => Shown::Count(*count),
     }
 }
 
@@ -145,9 +129,33 @@ const fn sslmode(mode: SslMode) -> &'static str {
     }
 }
 
-fn libpq(variables: &[(String, String)]) -> Option<SettingOrigin> {
-    let is_set =
-        |name: &&str| variables.iter().any(|(set, value)| set == name && !value.is_empty());
-    let names: Vec<&str> = LIBPQ.iter().copied().filter(|name| is_set(name)).collect();
-    (!names.is_empty()).then(|| SettingOrigin::Libpq(names.join(", ")))
+/// Where each part of the connection came from, parts of one place together.
+fn places(
+    connect: &ConnectInfo,
+    settings: &BTreeMap<String, Setting>,
+    url: &Setting,
+) -> SettingOrigin {
+    let asked = |key: &str| {
+        let setting = settings.get(key).filter(|it| it.origin != SettingOrigin::Default)?;
+        Some(format!("{key}, {}", setting.origin))
+    };
+    let place = |origin| match origin {
+        ParameterOrigin::Text => url.origin.to_string(),
+        ParameterOrigin::Service => "the service file".to_owned(),
+        ParameterOrigin::Environment(variable) => format!("env {variable}"),
+        ParameterOrigin::PasswordFile(path) => path.display().to_string(),
+        ParameterOrigin::Asked => asked("source.password_command")
+            .or_else(|| asked("source.login"))
+            .unwrap_or_else(|| "issued at each connect".to_owned()),
+        ParameterOrigin::Default => SettingOrigin::Default.to_string(),
+    };
+    let mut places: Vec<(String, String)> = Vec::new();
+    for (part, origin) in connect.origins() {
+        let place = place(origin);
+        match places.iter_mut().find(|(_, known)| *known == place) {
+            Some((parts, _)) => *parts = format!("{parts}, {part}"),
+            None => places.push((part.to_owned(), place)),
+        }
+    }
+    SettingOrigin::Parts(places)
 }

@@ -6,14 +6,16 @@
 //! itself.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::LazyLock;
 
 use super::FlagValue;
 use super::layer::{Layer, Raw, SettingOrigin};
-use super::mistake::{Mistake, MistakeKind, SourcePosition};
+use super::mistake::{Mistake, MistakeKind, SourcePosition, to_read};
 use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name, property};
 use super::table::{OPTIONS, option};
 use postrider_secrets::mask::MASK;
+use postrider_secrets::{SecretError, read_secret};
 
 /// Reads `POSTRIDER_A__B` and `POSTRIDER_A__B_FILE`. Names without `__` are not settings (a
 /// Kubernetes service called postrider sets `POSTRIDER_PORT` and its kin) unless they are one of
@@ -29,19 +31,13 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
             layer.add(&key, Raw::Loose(value.clone()), SettingOrigin::Env(name.clone()), None);
         } else if let Some(key) = path.strip_suffix("_FILE").and_then(key_of) {
             layer.mistakes.extend(set_twice(name, &key, variables));
-            match std::fs::read_to_string(value) {
+            match contents(value) {
                 Ok(text) => {
-                    let text = text.trim_end_matches(['\r', '\n']).to_owned();
                     layer.add(&key, Raw::Loose(text), SettingOrigin::EnvFile(name.clone()), None);
                 }
-                Err(error) => layer.mistakes.push(Mistake {
-                    kind: MistakeKind::UnreadableFile {
-                        path: path_or_mask(value),
-                        reason: error.to_string(),
-                    },
-                    place: place(),
-                    help: None,
-                }),
+                Err((kind, help)) => {
+                    layer.mistakes.push(Mistake { kind, place: place(), help: Some(help) });
+                }
             }
         } else if path.contains("__") {
             let key = path.to_ascii_lowercase().replace("__", ".");
@@ -56,6 +52,22 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
         }
     }
     layer
+}
+
+/// What stands in a file that holds the value of an option; or why nothing does, and what to do about it.
+pub(super) fn contents(path: &str) -> Result<String, (MistakeKind, String)> {
+    read_secret(Path::new(path)).map_err(|error| {
+        let reason = match error {
+            SecretError::File { reason, .. } => reason,
+            other => other.to_string(),
+        };
+        let found = std::fs::metadata(path);
+        let help = found.err().and_then(|error| to_read(error.kind())).unwrap_or_else(|| {
+            "write the value into it, alone, and make it readable for the user that runs this"
+                .to_owned()
+        });
+        (MistakeKind::UnreadableFile { path: path_or_mask(path), reason }, help)
+    })
 }
 
 /// Neither the value nor the file that another variable names is more right than the other.

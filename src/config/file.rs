@@ -10,14 +10,13 @@ use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
 
-use super::environment::path_or_mask;
+use super::environment::contents;
 use super::layer::{Layer, Raw, SettingOrigin, did_you_mean};
 use super::mistake::{Mistake, MistakeKind, SourceFile, SourcePosition, Span};
 use super::options::{OptionKind, PROPERTIES, property};
 use super::rule_options::{RULES, is_rule};
 use super::streams::{NAME, STREAM, StreamTable, check_name, wrong_name};
 use super::table::{OPTIONS, option};
-use postrider_secrets::{SecretError, read_secret};
 
 /// Reads a file's text. Mistakes are in the layer, all of them unless it is not TOML at all.
 pub(super) fn read(path: &Path, text: &str) -> (Layer, Vec<StreamTable>) {
@@ -29,18 +28,88 @@ pub(super) fn read(path: &Path, text: &str) -> (Layer, Vec<StreamTable>) {
             Walk { file, layer: &mut layer, streams }.section("", table.get_ref());
         }
         Err(error) => {
-            let range = range_of(&error);
-            let place = SourcePosition::File(Span { file, range, is_key: false }.excerpt());
-            let said = error.message().replace('\n', ", ");
-            let repeated = text.get(range_of(&error)).filter(|_| said == "duplicate key");
-            let kind = MistakeKind::Syntax(match repeated {
-                Some(name) => format!("`{}` appears twice", name.trim()),
-                None => said,
-            });
-            layer.mistakes.push(Mistake { kind, place, help: None });
+            layer.mistakes.push(not_toml(file, text, &error));
         }
     }
     (layer, streams)
+}
+
+/// Why a text is not TOML, and what it may be instead.
+fn not_toml(file: Arc<SourceFile>, text: &str, error: &toml::de::Error) -> Mistake {
+    let range = range_of(error);
+    if let Some((what, help)) = other_language(text) {
+        let kind = MistakeKind::Syntax(format!("this is {what}, and the configuration is TOML"));
+        // Its lines are not shown: where a secret is in them is known of TOML alone.
+        let place = SourcePosition::Named(file.path().display().to_string());
+        return Mistake { kind, place, help: Some(help.to_owned()) };
+    }
+    let place = |range| SourcePosition::File(Span { file, range, is_key: false }.excerpt());
+    let said = error.message().replace('\n', ", ");
+    let repeated = text.get(range.clone()).filter(|_| said == "duplicate key");
+    if let Some(name) = repeated {
+        let kind = MistakeKind::Syntax(format!("`{}` appears twice", name.trim()));
+        let help = Some("remove one of the two".to_owned());
+        return Mistake { kind, place: place(range), help };
+    }
+    if let Some(opened) = unclosed_quote(text, range.start) {
+        let kind = MistakeKind::Syntax("a quote is opened here and not closed".to_owned());
+        let help = Some("write a quote before and behind each text: [\"one\", \"two\"]".to_owned());
+        return Mistake { kind, place: place(opened), help };
+    }
+    Mistake { kind: MistakeKind::Syntax(said), place: place(range), help: None }
+}
+
+/// The language that a text is written in, if that is plain, and what to do about it.
+fn other_language(text: &str) -> Option<(&'static str, &'static str)> {
+    const EXAMPLE: &str =
+        "`postrider config example` prints a file to begin with: [section], then name = value";
+    let mut lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let first = lines.next()?;
+    if first.starts_with('{') {
+        let is_connector = text.contains("\"connector.class\"");
+        return Some(if is_connector {
+            ("a connector's JSON", "`postrider import debezium FILE` translates it")
+        } else {
+            ("JSON", EXAMPLE)
+        });
+    }
+    let name = first.split_once(':').filter(|(_, rest)| rest.is_empty() || rest.starts_with(' '));
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && name.chars().all(|char| char.is_ascii_alphanumeric() || "_.-".contains(char))
+    };
+    (first == "---" || name.is_some_and(|(name, _)| is_name(name))).then_some(("YAML", EXAMPLE))
+}
+
+/// The text that lacks its closing quote, in the line of this place.
+fn unclosed_quote(text: &str, at: usize) -> Option<Range<usize>> {
+    let at = at.min(text.len());
+    // Where a line has no end, the parser may point behind it.
+    let before = text.get(..at)?;
+    let start = before.trim_end_matches(['\r', '\n']).rfind('\n').map_or(0, |line| line + 1);
+    let line = text.get(start..)?.lines().next()?;
+    let mut open: Option<(usize, char)> = None;
+    let mut swallowed = None;
+    let mut is_escaped = false;
+    for (place, char) in line.char_indices() {
+        match open {
+            Some((from, quote)) if char == quote && !is_escaped => {
+                let inside = line.get(from + 1..place).unwrap_or("");
+                // It holds what should have stood behind it: `"a, "`.
+                if inside.trim_end().ends_with([',', ']']) {
+                    swallowed = swallowed.or(Some(from));
+                }
+                open = None;
+            }
+            Some((_, quote)) => is_escaped = quote == '"' && char == '\\' && !is_escaped,
+            None if char == '#' => break,
+            None if matches!(char, '"' | '\'') => open = Some((place, char)),
+            None => {}
+        }
+    }
+    let from = open.map(|(from, _)| swallowed.unwrap_or(from))?;
+    Some(start + from..start + line.len())
 }
 
 /// Where a text is not TOML; its beginning where the parser does not say.
@@ -107,7 +176,7 @@ impl Walk<'_> {
             let kind = MistakeKind::Invalid { key: option.to_owned(), reason };
             return refuse(kind, Some("leave one of them out".to_owned()));
         }
-        match read_secret(Path::new(of)) {
+        match contents(of) {
             Ok(text) => {
                 let origin = SettingOrigin::FileContents {
                     path: self.file.path().to_owned(),
@@ -116,14 +185,7 @@ impl Walk<'_> {
                 };
                 self.layer.add(option, Raw::Text(text), origin, Some(place.clone()));
             }
-            Err(error) => {
-                let reason = match error {
-                    SecretError::File { reason, .. } => reason,
-                    other => other.to_string(),
-                };
-                let path = path_or_mask(of);
-                refuse(MistakeKind::UnreadableFile { path, reason }, None);
-            }
+            Err((kind, help)) => refuse(kind, Some(help)),
         }
     }
 

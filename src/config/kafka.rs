@@ -7,8 +7,11 @@ use super::options::{OptionSpec, choice, duration, list, size, text};
 use super::values::{Compression, Delivery};
 use postrider_core::record::Partitioner;
 
-pub(super) const BROKERS: OptionSpec =
-    list("kafka.brokers", "[\"localhost:9092\"]", "The bootstrap brokers, `host:port`.");
+pub(super) const BROKERS: OptionSpec = list(
+    "kafka.brokers",
+    "[\"localhost:9092\"]",
+    "The bootstrap brokers, `host:port`; one text with commas between them will do in a file, too.",
+);
 pub(super) const DELIVERY: OptionSpec = choice(
     "kafka.delivery",
     Delivery::WORDS,

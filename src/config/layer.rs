@@ -7,9 +7,11 @@
 //! layer is an option, a rule's option or below `kafka.properties`, and its value is of that option's kind.
 
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::kafka::BROKERS;
 use super::mistake::{Mistake, MistakeKind, SourcePosition, Span};
 use super::options::{OptionKind, OptionSpec};
 use super::rule_options::{RULE_OPTIONS, RULES, is_rules};
@@ -22,8 +24,8 @@ use postrider_service::units::{format_duration, format_size, parse_size, read_du
 pub enum SettingOrigin {
     /// The option table.
     Default,
-    /// A `PG*` variable, the service file or the password file.
-    Libpq(String),
+    /// Several places: the parts that came from each, and the place.
+    Parts(Vec<(String, String)>),
     /// A configuration file.
     File {
         /// Which.
@@ -54,7 +56,11 @@ impl std::fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::Libpq(name) | Self::Env(name) | Self::EnvFile(name) => write!(f, "env {name}"),
+            Self::Parts(places) => {
+                let named = |(parts, place): &(String, String)| format!("{parts}: {place}");
+                f.write_str(&places.iter().map(named).collect::<Vec<_>>().join("; "))
+            }
+            Self::Env(name) | Self::EnvFile(name) => write!(f, "env {name}"),
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
             Self::FileContents { path, line, of } => {
                 write!(f, "{}:{line}, contents of {}", path.display(), of.display())
@@ -109,6 +115,7 @@ pub(super) enum Value {
     Switch(bool),
     Duration(Duration),
     Size(u64),
+    Count(u64),
 }
 
 /// A value and where it came from.
@@ -131,15 +138,15 @@ impl Setting {
 pub(super) fn place_of(origin: &SettingOrigin, span: Option<&Span>) -> SourcePosition {
     match (span, origin) {
         (Some(span), _) => SourcePosition::File(span.excerpt()),
-        (
-            None,
-            SettingOrigin::Env(name) | SettingOrigin::EnvFile(name) | SettingOrigin::Libpq(name),
-        ) => SourcePosition::Named(format!("environment variable {name}")),
+        (None, SettingOrigin::Env(name) | SettingOrigin::EnvFile(name)) => {
+            SourcePosition::Named(format!("environment variable {name}"))
+        }
         (None, SettingOrigin::Set) => SourcePosition::Named("--set".to_owned()),
         (None, SettingOrigin::Flag(name)) => SourcePosition::Named(name.clone()),
         (
             None,
             SettingOrigin::Default
+            | SettingOrigin::Parts(_)
             | SettingOrigin::File { .. }
             | SettingOrigin::FileContents { .. },
         ) => SourcePosition::Nowhere,
@@ -178,6 +185,29 @@ impl Layer {
     }
 }
 
+/// Parts of the connection that somebody may write as options, and where they belong.
+const IN_URL: [(&[&str], &str); 2] = [
+    (
+        &["password", "passwd", "pass", "pgpassword"],
+        "set PGPASSWORD in the environment, or name a password file in source.url: \
+         url = \"postgresql://USER@HOST:5432/DATABASE?passfile=PATH\"",
+    ),
+    (
+        &[
+            "host",
+            "hostname",
+            "port",
+            "user",
+            "username",
+            "dbname",
+            "database",
+            "sslmode",
+            "sslrootcert",
+        ],
+        "put it into source.url: url = \"postgresql://USER@HOST:5432/DATABASE?sslmode=verify-full\"",
+    ),
+];
+
 /// The nearest existing key, as help.
 pub(super) fn did_you_mean(key: &str) -> String {
     if key.starts_with("stream.") {
@@ -193,6 +223,11 @@ pub(super) fn did_you_mean(key: &str) -> String {
     }
     let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
     let known_section = OPTIONS.iter().any(|option| option.section() == section);
+    if (section == "source" || !known_section)
+        && let Some((_, help)) = IN_URL.iter().find(|(names, _)| names.contains(&name))
+    {
+        return (*help).to_owned();
+    }
     let elsewhere = OPTIONS.iter().find(|option| option.name() == name);
     if let (true, Some(option)) = (!known_section || section.is_empty(), elsewhere) {
         return format!("did you mean `{}`?", option.key);
@@ -237,10 +272,6 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
         let key = key.to_owned();
         (MistakeKind::Invalid { key, reason: refusal.reason }, refusal.help)
     };
-    let number = match &raw {
-        Raw::Number(number) => Some(number.clone()),
-        _ => None,
-    };
     match (option.kind, raw) {
         (OptionKind::Text | OptionKind::Connection, Raw::Text(text) | Raw::Loose(text)) => {
             Ok(Value::Text(text))
@@ -267,46 +298,92 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
             check_range(key, (min..=max).contains(&bytes), shown)?;
             Ok(Value::Size(bytes))
         }
+        (OptionKind::Count(min, max), Raw::Number(text) | Raw::Text(text) | Raw::Loose(text)) => {
+            let count = read_count(key, &text)?;
+            check_range(key, (min..=max).contains(&count), (min.to_string(), max.to_string()))?;
+            Ok(Value::Count(count))
+        }
+        // No address holds a comma, and this is how Kafka's own clients write them.
+        (OptionKind::List, Raw::Text(text)) if key == BROKERS.key => {
+            Ok(loose_list(separated(&text)))
+        }
         (OptionKind::Names, Raw::Text(text)) => Ok(Value::List(vec![Item { text, span: None }])),
         (OptionKind::List | OptionKind::Names, Raw::Loose(text)) => {
             let Some(items) = items(&text) else {
                 let help = "write names with commas, or a TOML list".to_owned();
                 return Err(wrong_type(key, option, "a list that is not TOML", Some(help)));
             };
-            let item = |text| Item { text, span: None };
-            Ok(Value::List(items.into_iter().map(item).collect()))
+            Ok(loose_list(items))
         }
         (OptionKind::List | OptionKind::Names, Raw::List(items)) => read_list(key, option, items),
-        (kind, raw) => {
-            let help = match (kind, number) {
-                (OptionKind::Duration(..), Some(number)) => {
-                    Some(format!("say the unit: \"{number}s\" or \"{number}ms\""))
-                }
-                (OptionKind::Size(..), Some(number)) => {
-                    Some(format!("say the unit: \"{number}B\" or \"{number}MiB\""))
-                }
-                (OptionKind::List, None) => match &raw {
-                    Raw::Text(text) => Some(format!("put it in brackets: [{}]", toml_text(text))),
-                    _ => None,
-                },
-                _ => Some(format!("for example: {} = {}", option.name(), option.default)),
-            };
-            Err(wrong_type(key, option, raw.describe(), help))
-        }
+        (_, raw) => Err(wrong_kind(key, option, &raw)),
     }
 }
 
-/// The items of a list outside of a file: with commas between them, or as a file would have it, which is
-/// how hints and the manual show lists.
+/// A value of another type than its option's, and how to write one.
+fn wrong_kind(key: &str, option: &OptionSpec, raw: &Raw) -> Wrong {
+    let help = match (option.kind, raw) {
+        (OptionKind::Duration(..), Raw::Number(number)) => {
+            Some(format!("say the unit: \"{number}s\" or \"{number}ms\""))
+        }
+        (OptionKind::Size(..), Raw::Number(number)) => {
+            Some(format!("say the unit: \"{number}B\" or \"{number}MiB\""))
+        }
+        (OptionKind::List, Raw::Text(text)) => Some(in_brackets(option, text)),
+        _ => Some(format!("for example: {} = {}", option.name(), option.default)),
+    };
+    wrong_type(key, option, raw.describe(), help)
+}
+
+/// The items of a list outside of a file: names with commas between them, with or without brackets around them, or a
+/// TOML list, which is how hints and the manual show lists.
 fn items(text: &str) -> Option<Vec<String>> {
     let text = text.trim();
-    if !text.starts_with('[') || !text.contains(['"', '\'']) {
-        let items = text.split(',').map(|item| item.trim().to_owned());
-        return Some(items.filter(|item| !item.is_empty()).collect());
+    let is_quoted = text.contains(['"', '\'']);
+    let is_list = text.starts_with('[') && (is_quoted || text.ends_with(']')) && !is_address(text);
+    if is_list && is_quoted {
+        let parsed = toml::de::DeValue::parse(text).ok()?;
+        let items = parsed.get_ref().as_array()?;
+        return items.iter().map(|item| Some(item.get_ref().as_str()?.to_owned())).collect();
     }
-    let parsed = toml::de::DeValue::parse(text).ok()?;
-    let items = parsed.get_ref().as_array()?;
-    items.iter().map(|item| Some(item.get_ref().as_str()?.to_owned())).collect()
+    let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    let items = separated(inner.filter(|_| is_list).unwrap_or(text));
+    let is_nested = |item: &String| is_list && item.starts_with('[') && !is_address(item);
+    (!items.iter().any(is_nested)).then_some(items)
+}
+
+/// What stands between commas.
+fn separated(text: &str) -> Vec<String> {
+    let items = text.split(',').map(|item| item.trim().to_owned());
+    items.filter(|item| !item.is_empty()).collect()
+}
+
+/// Whether a text begins with the address of a broker in brackets: `[::1]:9092`.
+fn is_address(text: &str) -> bool {
+    let host = text.strip_prefix('[').and_then(|text| text.split_once(']'));
+    host.is_some_and(|(host, _)| host.parse::<Ipv6Addr>().is_ok())
+}
+
+fn loose_list(items: Vec<String>) -> Value {
+    Value::List(items.into_iter().map(|text| Item { text, span: None }).collect())
+}
+
+/// How a text is written that was meant for a list: the words of a command, or names with commas between them.
+fn in_brackets(option: &OptionSpec, text: &str) -> String {
+    let items = if option.name().ends_with("command") {
+        text.split_whitespace().map(str::to_owned).collect()
+    } else {
+        separated(text)
+    };
+    let items: Vec<String> = items.iter().map(|item| toml_text(item)).collect();
+    format!("put it in brackets: [{}]", items.join(", "))
+}
+
+fn read_count(key: &str, text: &str) -> Result<u64, Wrong> {
+    text.trim().parse().map_err(|_| {
+        let reason = format!("`{text}` is not a whole number from 0 on");
+        (MistakeKind::Invalid { key: key.to_owned(), reason }, None)
+    })
 }
 
 fn read_list(

@@ -223,7 +223,7 @@ pub fn load_streams(inputs: &Inputs, review: Review<'_>) -> Result<Vec<Loaded>, 
     for (stream, settings) in &settings {
         match one(inputs, settings, review) {
             Ok((config, warnings)) => {
-                let effective = effective::list(&config, settings, &inputs.variables);
+                let effective = effective::list(&config, settings);
                 let (stream, file) = (stream.clone(), path.clone());
                 found.push(Loaded { stream, config, effective, file, warnings });
             }
@@ -272,14 +272,20 @@ fn secrets_of<'a>(settings: impl Iterator<Item = &'a Settings>) -> Vec<String> {
         Value::List(items) => {
             items.iter().flat_map(|item| mask::secret_parts("", &item.text)).collect()
         }
-        Value::Switch(_) | Value::Duration(_) | Value::Size(_) => Vec::new(),
+        Value::Switch(_) | Value::Duration(_) | Value::Size(_) | Value::Count(_) => Vec::new(),
     });
     mask::for_scrubbing(parts.collect())
 }
 
+/// Properties that make the Kafka client log in, and so need others.
+const SASL: [&str; 3] = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"];
+
 fn to_mistake(objection: Objection, settings: &Settings) -> Mistake {
     let Objection { key, reason, help } = objection;
-    let place = settings.get(&key).map_or(SourcePosition::Nowhere, Setting::place);
+    // What is missing has no place; what asks for it has.
+    let asks = SASL.iter().find_map(|name| settings.get(&format!("{PROPERTIES}.{name}")));
+    let asks = asks.filter(|_| key == PROPERTIES || key.starts_with("kafka.properties.sasl."));
+    let place = settings.get(&key).or(asks).map_or(SourcePosition::Nowhere, Setting::place);
     let kind = match options::property(&key) {
         Some(name) => MistakeKind::RefusedProperty { key: name.to_owned(), reason },
         None => MistakeKind::Invalid { key, reason },

@@ -27,6 +27,8 @@ pub enum OptionKind {
     Duration(Duration, Duration),
     /// A size in bytes between these bounds, both included.
     Size(u64, u64),
+    /// A number of something between these bounds, both included.
+    Count(u64, u64),
 }
 
 impl OptionKind {
@@ -41,6 +43,7 @@ impl OptionKind {
             Self::Choice(_) => "one of a few words",
             Self::Duration(..) => "a duration such as \"1s\"",
             Self::Size(..) => "a size such as \"32MiB\"",
+            Self::Count(..) => "a whole number",
         }
     }
 }
@@ -133,6 +136,15 @@ pub(super) const fn size(
     doc: Text,
 ) -> OptionSpec {
     OptionSpec { key, kind: OptionKind::Size(min, max), default, doc }
+}
+
+pub(super) const fn count(
+    key: Text,
+    (min, max): (u64, u64),
+    default: Text,
+    doc: Text,
+) -> OptionSpec {
+    OptionSpec { key, kind: OptionKind::Count(min, max), default, doc }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::checks;
 use super::model::Config;
-use super::options::{OptionSpec, choice, duration, list, text};
+use super::options::{OptionSpec, choice, count, duration, list, text};
 use super::reader::SettingsReader;
 use super::values::{Delivery, MarkWord, SourceMode};
 use postrider_core::route::RuleAction;
@@ -27,16 +27,18 @@ pub(super) const MODE: OptionSpec = choice(
     "Where rows are read from. `stream`: the log, by a replication slot. `poll`: the tables, at least once, for a role \
      without REPLICATION or a server without wal_level=logical; see docs/sources.md.",
 );
-pub(super) const WORKERS: OptionSpec = text(
+pub(super) const WORKERS: OptionSpec = count(
     "source.poll.workers",
-    "\"1\"",
+    (1, BUCKETS as u64),
+    "1",
     "How many batches are under way at a time, each on a thread with a connection and a Kafka client of its own. The \
-     rows of one key are never in two of them, whichever process has them. From 1 to 64.",
+     rows of one key are never in two of them, whichever process has them.",
 );
-pub(super) const BATCH: OptionSpec = text(
+pub(super) const BATCH: OptionSpec = count(
     "source.poll.batch",
-    "\"1000\"",
-    "The maximum number of rows in a batch. They are locked until all of them are confirmed and marked. From 1 to 50000.",
+    (1, BATCH_MAX),
+    "1000",
+    "The maximum number of rows in a batch. They are locked until all of them are confirmed and marked.",
 );
 pub(super) const INTERVAL: OptionSpec = duration(
     "source.poll.interval",
@@ -121,8 +123,8 @@ pub enum PollMark {
 impl SettingsReader<'_> {
     /// `[source.poll]`, whether or not it is used.
     pub(super) fn poll(&mut self) -> Option<PollSection> {
-        let workers = self.text(WORKERS.key, |text| between(text, u64::from(BUCKETS)));
-        let batch = self.text(BATCH.key, |text| between(text, BATCH_MAX));
+        let workers = self.count(WORKERS.key).and_then(|count| u32::try_from(count).ok());
+        let batch = self.count(BATCH.key).and_then(|count| u32::try_from(count).ok());
         let interval = self.duration(INTERVAL.key);
         let notify = self.optional_column(NOTIFY.key);
         let mark = self.mark();
@@ -191,16 +193,10 @@ impl SettingsReader<'_> {
                 "several workers keep the order of the column of `route.key`, and `route.rules.{rule}.key` names another \
                  one"
             );
-            let help = "set source.poll.workers = \"1\", or leave the key of that rule out";
+            let help = "set source.poll.workers = 1, or leave the key of that rule out";
             self.refuse::<()>(WORKERS.key, InvalidValue::new(reason).help(help));
         }
     }
-}
-
-fn between(text: &str, max: u64) -> Result<u32, InvalidValue> {
-    let number = checks::count(text)?;
-    let fits = u32::try_from(number).ok().filter(|_| (1..=max).contains(&number));
-    fits.ok_or_else(|| InvalidValue::new(format!("`{text}` is not between 1 and {max}")))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checks;
-use super::layer::{Item, Setting, Value, place_of};
+use super::layer::{Item, Setting, SettingOrigin, Value, place_of};
 use super::mistake::{Mistake, MistakeKind, SourcePosition};
 use postrider_postgres::libpq::ConnectInfoWarning;
 use postrider_service::units::InvalidValue;
@@ -99,6 +99,12 @@ impl<'a> SettingsReader<'a> {
         (self.mistakes.len() == before).then_some(values)
     }
 
+    /// Whether somebody has set the option: its value is not the default.
+    pub(super) fn is_typed(&self, key: &str) -> bool {
+        let origin = self.settings.get(key).map(|setting| &setting.origin);
+        origin.is_some_and(|origin| *origin != SettingOrigin::Default)
+    }
+
     pub(super) fn duration(&mut self, key: &str) -> Option<Duration> {
         match self.settings.get(key).map(|setting| &setting.value) {
             Some(Value::Duration(duration)) => Some(*duration),
@@ -109,6 +115,13 @@ impl<'a> SettingsReader<'a> {
     pub(super) fn size(&mut self, key: &str) -> Option<u64> {
         match self.settings.get(key).map(|setting| &setting.value) {
             Some(Value::Size(bytes)) => Some(*bytes),
+            _ => self.absent(key),
+        }
+    }
+
+    pub(super) fn count(&mut self, key: &str) -> Option<u64> {
+        match self.settings.get(key).map(|setting| &setting.value) {
+            Some(Value::Count(count)) => Some(*count),
             _ => self.absent(key),
         }
     }

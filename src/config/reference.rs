@@ -80,9 +80,10 @@ pub fn reference_markdown() -> String {
          all.\n\n\
          Precedence: flag, `--set section.name=value`, environment, file, libpq's `PG*` \
          variables, default. In the environment and with `--set` a list is names with commas between \
-         them, or TOML, and `<NAME>_FILE` reads the value from a file; `<NAME>` beside it is refused. In the file, at the top level and in \
+         them, with or without brackets, or TOML; `[]` is an empty list. `<NAME>_FILE` reads the value from a file; `<NAME>` beside it is refused. In the file, at the top level and in \
          a `[[stream]]`, `<name>_file` does the same for any text, such as `url_file` in `[source]`, `client_secret_file` in \
-         `[kafka.oauth]` and `\"sasl.password_file\"` in `[kafka.properties]`. \
+         `[kafka.oauth]` and `\"sasl.password_file\"` in `[kafka.properties]`. An empty file is refused. Nothing replaces \
+         variables such as `${DB_PASSWORD}` in values: in `source.url`, in `[kafka.properties]` and in secrets they are refused. \
          `postrider config show` prints every value in effect and where it came from; `postrider config example` prints a file to begin with.\n\n\
          Durations are whole numbers with a unit: `250ms`, `1s`, `1m30s`, `2h`, `7d`. Sizes likewise: \
          `512KiB`, `32MiB` (powers of two), `1MB` (powers of ten).\n",
@@ -110,7 +111,12 @@ pub fn reference_markdown() -> String {
                 let _ = write!(meaning, " From {} to {}.", format_size(min), format_size(max));
                 "bytes"
             }
-            OptionKind::Text
+            OptionKind::Count(min, max) if max < u64::MAX => {
+                let _ = write!(meaning, " From {min} to {max}.");
+                "-"
+            }
+            OptionKind::Count(..)
+            | OptionKind::Text
             | OptionKind::Connection
             | OptionKind::List
             | OptionKind::Names

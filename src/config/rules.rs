@@ -12,6 +12,7 @@ use super::model::OutboxSection;
 use super::options::OptionSpec;
 use super::reader::SettingsReader;
 use super::rule_options::{RULE_OPTIONS, RULES};
+use postrider_core::outbox::glob;
 use postrider_core::route::{
     DestinationSpec, FieldSpec, PatternSpec, RuleAction, RuleSpec, WHOLE_VALUE,
 };
@@ -42,14 +43,45 @@ pub(super) fn topics<'a>(
     named.collect()
 }
 
+/// Whether each row that the later rule matches is matched by the earlier one. Where nobody can tell: no.
+fn covers(earlier: &RuleSpec, later: &RuleSpec) -> bool {
+    let is_all = match &earlier.pattern {
+        PatternSpec::Glob(glob) => glob.chars().all(|char| char == '*'),
+        PatternSpec::Regex(regex) => [".*", "(.*)", WHOLE_VALUE].contains(&regex.as_str()),
+    };
+    let is_inside = match (&earlier.pattern, &later.pattern) {
+        (PatternSpec::Glob(glob), PatternSpec::Glob(name)) if !name.contains(['*', '?']) => {
+            glob::matches(glob.as_bytes(), name.as_bytes())
+        }
+        (one, other) => one == other,
+    };
+    earlier.column == later.column && (is_all || is_inside)
+}
+
 impl SettingsReader<'_> {
     /// Every rule, in order. `by` is the column of a rule that names none.
     pub(super) fn rules(&mut self, by: &str, outbox: &OutboxSection) -> Option<Vec<RuleSpec>> {
-        let rules: Vec<Option<RuleSpec>> = numbers(self.settings)
+        let numbers = numbers(self.settings);
+        let rules: Vec<(u16, Option<RuleSpec>)> = numbers
             .into_iter()
-            .map(|number| RuleReader { number, reader: self }.read(by, outbox))
+            .map(|number| (number, RuleReader { number, reader: self }.read(by, outbox)))
             .collect();
-        rules.into_iter().collect()
+        for (place, (number, rule)) in rules.iter().enumerate() {
+            let covering = rules.iter().take(place).find(|(_, earlier)| match (earlier, rule) {
+                (Some(earlier), Some(rule)) => covers(earlier, rule),
+                _ => false,
+            });
+            if let Some((earlier, _)) = covering {
+                let reason =
+                    format!("no row reaches this rule: {RULES}.{earlier} matches all of its rows");
+                let help =
+                    "the first rule that matches decides: move this rule before it, or remove it";
+                let mut reader = RuleReader { number: *number, reader: self };
+                let name = if reader.is_given("glob") { "glob" } else { "regex" };
+                reader.refuse::<()>(name, &reason, help);
+            }
+        }
+        rules.into_iter().map(|(_, rule)| rule).collect()
     }
 }
 

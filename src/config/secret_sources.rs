@@ -7,16 +7,29 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::checks;
 use super::layer::{Setting, SettingOrigin, Value};
-use super::options::{PROPERTIES, property};
+use super::options::{PROPERTIES, env_name, property};
 use super::reader::SettingsReader;
 use super::values::{ConnectionString, Property};
 use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
+use postrider_secrets::mask::is_secret_name;
 use postrider_service::units::InvalidValue;
+
+/// The name is not repeated: it may be a piece of a password.
+const NOT_REPLACED: &str =
+    "has a variable in it, as a shell or Kubernetes writes it, and nothing replaces variables here";
 
 impl SettingsReader<'_> {
     /// Understands the connection string, with what it leaves to files and a command.
     pub(super) fn connect(&mut self, url: &ConnectionString) -> Option<ConnectInfo> {
+        if checks::has_variable(url.expose()) {
+            let help = "leave the password out of the URL, and set PGPASSWORD in the environment\n\
+                        or set the whole URL in the environment: POSTRIDER_SOURCE__URL\n\
+                        or name a file that holds the whole URL: url_file = \"PATH\", POSTRIDER_SOURCE__URL_FILE\n\
+                        (of a password that has these characters, % and two digits stand for each: %24 is $)";
+            return self.refuse("source.url", InvalidValue::new(NOT_REPLACED).help(help));
+        }
         match ConnectInfo::resolve(url.expose(), self.env) {
             Ok((mut connect, warnings)) => {
                 self.warnings.extend(warnings);
@@ -33,6 +46,36 @@ impl SettingsReader<'_> {
                 let refusal = InvalidValue { reason: error.to_string(), help: error.hint() };
                 self.refuse("source.url", refusal)
             }
+        }
+    }
+
+    /// Refuses values with a variable in them, which would be sent as they are. A file that holds a secret and nothing
+    /// else may have any text in it.
+    pub(super) fn variables(&mut self) {
+        let settings = self.settings;
+        for (key, setting) in settings {
+            let Value::Text(text) = &setting.value else { continue };
+            let is_file = matches!(
+                setting.origin,
+                SettingOrigin::EnvFile(_) | SettingOrigin::FileContents { .. }
+            );
+            let of_client = property(key);
+            let is_meant = of_client.is_some() || is_secret_name(key);
+            if !is_meant || is_file || !checks::has_variable(text) {
+                continue;
+            }
+            let (variable, name) = match of_client {
+                Some(name) => {
+                    let end = name.to_ascii_uppercase().replace(['.', '-'], "_");
+                    (format!("{}__{end}", env_name(PROPERTIES)), name)
+                }
+                None => (env_name(key), key.rsplit('.').next().unwrap_or(key)),
+            };
+            let help = format!(
+                "set {variable} in the environment\nor name a file that holds the value by {variable}_FILE, or by \
+                 `{name}_file` in the place of `{name}`"
+            );
+            self.refuse::<()>(key, InvalidValue::new(NOT_REPLACED).help(help));
         }
     }
 

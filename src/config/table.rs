@@ -10,7 +10,9 @@ use std::sync::LazyLock;
 use super::control;
 use super::kafka;
 use super::oauth;
-use super::options::{OptionKind, OptionSpec, choice, duration, list, names, size, switch, text};
+use super::options::{
+    OptionKind, OptionSpec, choice, count, duration, list, names, size, switch, text,
+};
 use super::poll;
 use super::rds_login;
 use super::rule_options;
@@ -298,9 +300,10 @@ pub const OPTIONS: &[OptionSpec] = &[
          brokers' defaults apply to what it does not set. A topic that no entry matches is not \
          created.",
     ),
-    text(
+    count(
         "route.create_topics_max",
-        "\"100\"",
+        (0, u64::MAX),
+        "100",
         "The maximum number of topics that a relay creates while it runs.",
     ),
     choice(

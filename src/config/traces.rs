@@ -3,7 +3,7 @@
 //! Input: the text of an option. Output: its value, or why it is none. Invariant: an address holds no password, so
 //! that it can be shown.
 
-use super::options::{OptionSpec, text};
+use super::options::{OptionSpec, count, text};
 use postrider_service::units::InvalidValue;
 
 pub(super) const ENDPOINT: OptionSpec = text(
@@ -14,9 +14,10 @@ pub(super) const ENDPOINT: OptionSpec = text(
      (OTEL_EXPORTER_OTLP_ENDPOINT), or none.",
 );
 
-pub(super) const MAX_PER_SECOND: OptionSpec = text(
+pub(super) const MAX_PER_SECOND: OptionSpec = count(
     "traces.max_per_second",
-    "\"100\"",
+    (0, u64::MAX),
+    "100",
     "How many rows a second get a span at most; the others are counted.",
 );
 

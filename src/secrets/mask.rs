@@ -42,6 +42,9 @@ const SECRET_WORDS: [&str; 24] = [
     "signature",
 ];
 
+/// Names of the path of libpq's password file, which is shown.
+const PATHS: [&str; 2] = ["passfile", "pgpassfile"];
+
 /// How HTTP introduces a credential.
 const SCHEMES: [&str; 2] = ["bearer ", "basic "];
 /// Shorter words after `bearer` and `basic` are no credential.
@@ -55,7 +58,8 @@ pub fn is_secret_name(name: &str) -> bool {
         .map(|char| char.to_ascii_lowercase())
         .collect();
     // librdkafka's `ssl_key` is a key; `ssl.key.location` says where one is.
-    name.eq_ignore_ascii_case("ssl_key") || SECRET_WORDS.iter().any(|word| squeezed.contains(word))
+    let has_word = SECRET_WORDS.iter().any(|word| squeezed.contains(word));
+    name.eq_ignore_ascii_case("ssl_key") || has_word && !PATHS.contains(&squeezed.as_str())
 }
 
 /// The value of a setting of this name, fit to be shown.
@@ -148,7 +152,8 @@ pub fn mask_line(line: &str) -> String {
 /// Quotes, blanks around `=` and escapes make the end of a `key=value` secret hard to tell, so
 /// everything behind the first secret name goes.
 fn mask_after_secret(text: &str) -> String {
-    let lower = text.to_ascii_lowercase();
+    // Of the same length, so that places in it are places in the text.
+    let lower = text.to_ascii_lowercase().replace("passfile", "........");
     match SECRET_WORDS.iter().filter_map(|word| lower.find(word)).min() {
         Some(at) => format!("{}{MASK}", text.get(..at).unwrap_or("")),
         None => text.to_owned(),
@@ -297,7 +302,9 @@ mod tests {
         ] {
             assert!(is_secret_name(name), "{name}");
         }
-        for name in ["sasl.username", "ssl.key.location", "key.converter", "compression.type"] {
+        for name in
+            ["sasl.username", "ssl.key.location", "key.converter", "compression.type", "passfile"]
+        {
             assert!(!is_secret_name(name), "{name}");
         }
     }
@@ -369,6 +376,14 @@ mod tests {
             let shown = mask_connection_string(text);
             assert!(!shown.contains("hunter2") && !shown.contains("ter2"), "{shown}");
         }
+        for text in ["postgres://app@db/shop?passfile=/run/pw", "host=db passfile=/run/pw user=app"]
+        {
+            assert_eq!(mask_connection_string(text), text);
+        }
+        assert_eq!(
+            mask_connection_string("host=db passfile=/run/pw password=hunter2"),
+            "host=db passfile=/run/pw ****"
+        );
         assert_eq!(
             mask_connection_string("postgres://app:pw@db:5432/shop?sslmode=require"),
             "postgres://app:****@db:5432/shop?sslmode=require"

@@ -186,7 +186,11 @@ pub fn read_secret(path: &Path) -> Result<String, SecretError> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(failed(format!("it has more than {FILE_BYTES_MAX} bytes")));
     }
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+    let secret = text.trim_end_matches(['\r', '\n']);
+    if secret.trim().is_empty() {
+        return Err(failed("it is empty".to_owned()));
+    }
+    Ok(secret.to_owned())
 }
 
 #[cfg(test)]

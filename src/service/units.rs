@@ -76,9 +76,17 @@ pub fn read_duration(text: &str) -> Result<Duration, InvalidValue> {
 pub fn parse_size(text: &str) -> Result<u64, InvalidValue> {
     let refused = || {
         let refusal = InvalidValue::new(format!("`{text}` is not a size"));
-        match text.trim().parse::<u64>() {
-            Ok(number) => refusal.help(format!("say the unit: \"{number}B\" or \"{number}MiB\"")),
-            Err(_) => refusal.help("write a whole number and a unit: \"512KiB\", \"32MiB\""),
+        let trimmed = text.trim();
+        let number = trimmed.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+        let letter = trimmed.strip_prefix(number).unwrap_or("").trim().to_ascii_uppercase();
+        match (number.parse::<u64>(), letter.as_str()) {
+            (Ok(number), "") => {
+                refusal.help(format!("say the unit: \"{number}B\" or \"{number}MiB\""))
+            }
+            (Ok(number), "K" | "M" | "G") => refusal.help(format!(
+                "say the whole unit: \"{number}{letter}iB\" (1024) or \"{number}{letter}B\" (1000)"
+            )),
+            _ => refusal.help("write a whole number and a unit: \"512KiB\", \"32MiB\", \"1500MB\""),
         }
     };
     let (number, unit) = leading_number(text.trim()).ok_or_else(refused)?;

@@ -324,9 +324,11 @@ mod tests {
         assert_eq!(file_mode(&file, has_secret).outcome, Outcome::Warn);
         mode(0o600);
         assert_eq!(file_mode(&file, has_secret).outcome, Outcome::Pass);
-        fs::write(&file, "[source]\nurl = \"postgres://app@db/shop\"\n").unwrap();
-        mode(0o644);
-        assert_eq!(file_mode(&file, has_secret).outcome, Outcome::Pass);
+        for url in ["postgres://app@db/shop", "postgres://app@db/shop?passfile=/run/pw"] {
+            fs::write(&file, format!("[source]\nurl = \"{url}\"\n")).unwrap();
+            mode(0o644);
+            assert_eq!(file_mode(&file, has_secret).outcome, Outcome::Pass, "{url}");
+        }
         let elsewhere = "[kafka.oauth]\nclient_secret_file = \"/run/secrets/a\"\n\
                          [kafka.properties]\n\"sasl.password_file\" = \"/run/secrets/b\"\n";
         fs::write(&file, elsewhere).unwrap();

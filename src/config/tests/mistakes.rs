@@ -12,7 +12,7 @@ fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
 
 /// The file, the line it must name, what the caret must stand under, and words of the message or
 /// help.
-const FILES: [(&str, usize, &str, &str); 62] = [
+const FILES: &[(&str, usize, &str, &str)] = &[
     ("[source]\npublicaton = \"x\"", 2, "publicaton", "did you mean `source.publication`?"),
     ("[sorce]\nslot = \"x\"", 1, "sorce", "did you mean [source]?"),
     ("[dead-letters]\ntopic = \"x\"", 1, "dead-letters", "did you mean [dead_letters]?"),
@@ -85,21 +85,205 @@ const FILES: [(&str, usize, &str, &str); 62] = [
     ("[http]\nbind = \"8484\"", 2, "\"8484\"", "127.0.0.1:8484"),
     ("[retry]\ninitial = \"5s\"\nmax = \"1s\"", 3, "\"1s\"", "must not be below"),
     ("[kafka]\nbrokers = [\"a:1\"\ncompression = \"lz4\"", 3, "", "not readable"),
+    ("[kafka]\nbrokers = [\"k1:9092,k2:9092\"]", 2, "\"k1:9092,", "put each address in quotes"),
+    ("[kafka]\nbrokers = \"k1:9092,http://k\"", 2, "\"k1", "`http://k` is not a broker's"),
+    ("[kafka]\nbrokers = \"\"", 2, "\"\"", "write \"host:port\""),
+    ("[kafka]\nbrokers = [\"${BROKER}:9092\"]", 2, "\"$", "write \"host:port\""),
+    (
+        "[source]\npassword_command = \"cat /run/pw\"",
+        2,
+        "****",
+        "put it in brackets: [\"cat\", \"/run/pw\"]",
+    ),
+    ("[source]\ntables = \"a.b, c.d\"", 2, "\"a.b", ": [\"a.b\", \"c.d\"]"),
+    (
+        "[source]\nurl = \"jdbc:postgresql://h/d\"",
+        2,
+        "\"jdbc",
+        "postgresql://HOST:5432/DATABASE?user=USER",
+    ),
+    ("[source]\nurl = \"mysql://h/d\"", 2, "\"mysql", "write postgresql://USER@HOST:5432/DATABASE"),
+    ("[source]\nurl = \"postgres://u:${PW}@h/d\"", 2, "\"", "set PGPASSWORD in the environment"),
+    ("[source]\nurl = \"host=$(DB_HOST)\"", 2, "\"", "url_file = \"PATH\""),
+    (
+        "[kafka.properties]\n\"sasl.password\" = \"${env:PW}\"",
+        2,
+        "\"sasl.password\"",
+        "set POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD in the environment",
+    ),
+    ("[kafka.oauth]\nclient_secret = \"${S}\"", 2, "****", "`client_secret_file` in the place"),
+    ("[source]\npassword = \"x\"", 2, "password", "set PGPASSWORD in the environment, or name a"),
+    (
+        "[source]\nhost = \"db\"",
+        2,
+        "host",
+        "put it into source.url: url = \"postgresql://USER@HOST",
+    ),
+    ("[postgres]\nhost = \"db\"", 1, "postgres", "the sections are"),
+    ("user = \"app\"", 1, "user", "put it into source.url"),
+    ("[source.poll]\nworkers = 65", 2, "65", "between 1 and 64"),
+    ("[source.poll]\nworkers = \"many\"", 2, "\"many\"", "is not a whole number"),
+    ("[source.poll]\nbatch = 1.5", 2, "1.5", "is not a whole number"),
+    ("[source.poll]\nbatch = true", 2, "true", "must be a whole number, not true or false"),
+    ("[http]\nbind = \":8484\"", 2, "\":8484\"", "or \"0.0.0.0:8484\" for every network"),
+    (
+        "[route]\nrejected = \"stop\"\nmissing_topic = \"dead_letter\"",
+        3,
+        "\"dead_letter\"",
+        "rows may end as dead letters",
+    ),
+    ("[kafka]\nmax_in_flight = \"32M\"", 2, "\"32M\"", "\"32MiB\" (1024) or \"32MB\" (1000)"),
+    ("[kafka]\nmax_in_flight = \"1.5GB\"", 2, "\"1.5GB\"", "\"1500MB\""),
+    ("[route]\nregex = \"Order(.*\"", 2, "\"Order", "at character 9"),
+    ("[route]\nregex = \"\\\\d.[a\"", 2, "\"", "at character 6"),
+    ("[route]\nregex = \"\\\\d.x)y\"", 2, "\"", "at character 5"),
+    ("[kafka]\nbrokers = [\"a:1, \"b:2\"]", 2, "\"a:1, ", "is opened here and not closed"),
+    ("[kafka]\nbrokers = [\"a:1\", \"b:2]\nlinger = \"1ms\"", 2, "\"b:2]", "is opened here"),
+    ("[source]\nslot = \"x", 2, "\"x", "is opened here and not closed"),
+    ("[source]\nslot = 'x\nmode = \"poll\"", 2, "'x", "is opened here and not closed"),
+    (
+        "[[route.rules]]\nglob = \"*\"\nkey = \"a\"\n[[route.rules]]\nregex = \"Order.*\"\ndrop = true",
+        5,
+        "\"Order.*\"",
+        "route.rules.0 matches all of its rows",
+    ),
+    (
+        "[[route.rules]]\nglob = \"Order*\"\nkey = \"a\"\n[[route.rules]]\nglob = \"OrderPaid\"\nkey = \"b\"",
+        5,
+        "\"OrderPaid\"",
+        "move this rule before it, or remove it",
+    ),
+    (
+        "[[route.rules]]\nregex = \"(.*)\"\nkey = \"a\"\n[[route.rules]]\nglob = \"b\"\ndrop = true",
+        5,
+        "\"b\"",
+        "no row reaches this rule",
+    ),
 ];
 
 #[test]
-fn each_mistake_in_a_file_is_pointed_at_with_help() {
-    for (text, line, under, words) in FILES {
-        let found = mistakes(&Given { file: Some(text), ..Given::default() });
-        assert_eq!(found.len(), 1, "{text}: {found:?}");
-        let SourcePosition::File(excerpt) = &found[0].place else { panic!("{text}: {found:?}") };
-        assert_eq!(excerpt.line, line, "{text}: {found:?}");
-        let marked: String =
-            excerpt.text.chars().skip(excerpt.column - 1).take(excerpt.width).collect();
-        assert!(marked.starts_with(under), "{text}: marked {marked:?} in {excerpt:?}");
-        let said = format!("{} {}", found[0].kind, found[0].help.as_deref().unwrap_or(""));
-        assert!(said.contains(words), "{text}: {said}");
+fn rules_that_rows_can_reach_are_accepted() {
+    for (earlier, later) in [
+        ("glob = \"OrderPaid\"", "glob = \"Order*\""),
+        ("glob = \"*\"\ncolumn = \"tenant\"", "glob = \"Order*\""),
+        ("glob = \"Order*\"", "glob = \"*Paid\""),
+        ("regex = \"Order.*\"", "regex = \"Ord.*\""),
+    ] {
+        let rule = |pattern: &str| format!("[[route.rules]]\n{pattern}\nkey = \"a\"\n");
+        let file = rule(earlier) + &rule(later);
+        let loaded = Given { file: Some(&file), ..Given::default() }.load();
+        assert!(loaded.is_ok(), "{file}: {loaded:?}");
     }
+}
+
+#[test]
+fn what_is_meant_without_doubt_is_accepted() {
+    let file = "[kafka]\nbrokers = \"k1:9092, k2:9092\"\n[source.poll]\nworkers = 4\nbatch = \"50\"\n\
+                [route]\ncreate_topics_max = 7\n[traces]\nmax_per_second = 0";
+    let loaded = Given { file: Some(file), ..Given::default() }.load().unwrap();
+    let config = loaded.config;
+    assert_eq!(config.kafka.brokers, ["k1:9092", "k2:9092"]);
+    assert_eq!((config.source.poll.workers, config.source.poll.batch), (4, 50));
+    assert_eq!((config.route.missing_topic.create_max, config.traces.max_per_second), (7, 0));
+    // A price tag is no variable, and a file of a secret may hold any text.
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "a${b}c\n").unwrap();
+    let secret = secret.display().to_string();
+    let env = [
+        ("POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD_FILE", secret.as_str()),
+        ("POSTRIDER_SOURCE__URL", "postgres://u:pa$$%7Bx}@h/d"),
+    ];
+    assert!(Given { env: &env, ..Given::default() }.load().is_ok());
+}
+
+#[test]
+fn a_secret_that_is_empty_or_missing_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (empty, missing) = (folder.path().join("empty"), folder.path().join("missing"));
+    std::fs::write(&empty, "\n").unwrap();
+    let (empty, missing) = (empty.display().to_string(), missing.display().to_string());
+    for (path, words) in [(&empty, "it is empty"), (&missing, "check its path")] {
+        let file = format!("[source]\nurl_file = \"{path}\"");
+        let env = [("POSTRIDER_SOURCE__URL_FILE", path.as_str())];
+        for given in [
+            Given { file: Some(&file), ..Given::default() },
+            Given { env: &env, ..Given::default() },
+        ] {
+            let found = mistakes(&given);
+            let said = format!("{} {}", found[0], found[0].help.as_deref().unwrap_or(""));
+            assert!(found.len() == 1 && said.contains(words) && said.contains(path), "{said}");
+            assert!(matches!(found[0].kind, MistakeKind::UnreadableFile { .. }), "{found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_in_another_language_is_told_from_toml() {
+    for (text, words) in [
+        (
+            "source:\n  url: postgres://app:hunter2@db/shop",
+            "this is YAML, and the configuration is TOML",
+        ),
+        ("# by hand\n---\nkafka: {}", "`postrider config example`"),
+        ("{\"source\": {\"url\": \"postgres://app:hunter2@db\"}}", "this is JSON"),
+        (
+            "{\n\"connector.class\": \"x\", \"database.password\": \"hunter2\"}",
+            "`postrider import debezium FILE`",
+        ),
+    ] {
+        let found = mistakes(&Given { file: Some(text), ..Given::default() });
+        let said = format!("{} {}", found[0], found[0].help.as_deref().unwrap_or(""));
+        assert!(said.contains(words) && said.contains("postrider.toml"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn what_a_login_lacks_is_shown_where_the_login_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.toml");
+    std::fs::write(
+        &path,
+        "[kafka.properties]\n\"security.protocol\" = \"SASL_SSL\"\n\"sasl.mechanism\" = \"PLAIN\"",
+    )
+    .unwrap();
+    let inputs = Inputs {
+        file: FileChoice::At(path),
+        variables: vec![("PGUSER".into(), "tester".into())],
+        ..Inputs::default()
+    };
+    let objection = Objection {
+        key: "kafka.properties".into(),
+        reason: "sasl.username is missing".into(),
+        help: None,
+    };
+    let Err(ConfigError::Mistakes(found)) = load(&inputs, &|_| vec![objection.clone()]) else {
+        panic!()
+    };
+    assert!(
+        matches!(&found[0].place, SourcePosition::File(excerpt) if excerpt.line == 3),
+        "{found:?}"
+    );
+}
+
+/// What of the report of a file is not as it must be.
+fn difference(&(text, line, under, words): &(&str, usize, &str, &str)) -> Option<String> {
+    let found = mistakes(&Given { file: Some(text), ..Given::default() });
+    let [Mistake { kind, place: SourcePosition::File(excerpt), help }] = found.as_slice() else {
+        return Some(format!("{text}: {found:?}"));
+    };
+    let marked: String =
+        excerpt.text.chars().skip(excerpt.column - 1).take(excerpt.width).collect();
+    let said = format!("{kind} {}", help.as_deref().unwrap_or(""));
+    let is_right = excerpt.line == line && marked.starts_with(under) && said.contains(words);
+    (!is_right).then(|| format!("{text}: {said}: marked {marked:?} in {excerpt:?}"))
+}
+
+#[test]
+fn each_mistake_in_a_file_is_pointed_at_with_help() {
+    let differences: Vec<String> = FILES.iter().filter_map(difference).collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n\n"));
 }
 
 #[test]
@@ -142,6 +326,7 @@ fn mistakes_outside_of_a_file_name_their_variable_or_flag() {
         ("kafka.properties=x", "no setting"),
         ("kafka.propertiesx=y", "no setting"),
         ("outbox.id=[\"id\", \"event", "a list that is not TOML"),
+        ("route.headers=[[a]]", "a list that is not TOML"),
     ] {
         let found = mistakes(&Given { set: &[set], ..Given::default() });
         let said = format!("{} {}", found[0], found[0].help.as_deref().unwrap_or(""));

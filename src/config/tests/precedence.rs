@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{Rejected, SettingOrigin, Shown};
+use crate::{Rejected, Shown};
 
 fn effective<'a>(loaded: &'a Loaded, key: &str) -> &'a crate::Effective {
     loaded.effective.iter().find(|line| line.key == key).unwrap()
@@ -43,6 +43,34 @@ fn a_list_is_taken_as_a_file_would_have_it_too() {
         let names = ["event_id".to_owned(), "id".to_owned()];
         assert_eq!(effective(&loaded, "outbox.id").value, Shown::List(names.into()), "{text}");
     }
+    let forms: [(&str, &[&str]); 7] = [
+        ("[]", &[]),
+        ("[ ]", &[]),
+        ("", &[]),
+        ("[a]", &["a"]),
+        ("[a, b]", &["a", "b"]),
+        ("[\"a\",]", &["a"]),
+        ("[a*,b", &["[a*", "b"]),
+    ];
+    for (text, expected) in forms {
+        let (set, env) =
+            (format!("route.topics_allowed={text}"), [("POSTRIDER_ROUTE__TOPICS_ALLOWED", text)]);
+        for given in
+            [Given { set: &[&set], ..Given::default() }, Given { env: &env, ..Given::default() }]
+        {
+            let allowed = given.load().unwrap().config.route.topics_allowed;
+            assert_eq!(allowed, expected, "{text}");
+        }
+    }
+    for key in ["route.headers", "messages.prefixes", "source.password_command", "outbox.order_by"]
+    {
+        let set = format!("{key}=[]");
+        let loaded = Given { set: &[&set], ..Given::default() }.load().unwrap();
+        assert_eq!(effective(&loaded, key).value, Shown::List(Vec::new()), "{key}");
+    }
+    let set = ["kafka.brokers=[::1]:9092,[::2]"];
+    let loaded = Given { set: &set, ..Given::default() }.load().unwrap();
+    assert_eq!(loaded.config.kafka.brokers, ["[::1]:9092", "[::2]"], "of an address, too");
     // Of a glob a bracket is a part.
     let set = ["route.topics_allowed=[ab]*"];
     let loaded = Given { set: &set, ..Given::default() }.load().unwrap();
@@ -80,7 +108,25 @@ fn libpqs_variables_fill_what_the_url_leaves_out() {
         "{}",
         line.value
     );
-    assert_eq!(line.origin, SettingOrigin::Libpq("PGHOST, PGPORT, PGUSER".into()));
+    assert_eq!(
+        line.origin.to_string(),
+        "host, dbname: --set; port: env PGPORT; user: env PGUSER; sslmode: default"
+    );
+}
+
+#[test]
+fn each_part_of_the_connection_is_shown_with_its_own_origin() {
+    let file = "[source]\nurl = \"postgres://fileuser@filehost/shop\"";
+    let env = [("PGHOST", "envhost"), ("PGUSER", "envuser"), ("PGPASSWORD", "hunter2")];
+    let loaded = Given { file: Some(file), env: &env, ..Given::default() }.load().unwrap();
+    let line = effective(&loaded, "source.connect");
+    let (parts, password) = (line.origin.to_string(), "; password: env PGPASSWORD");
+    assert!(parts.starts_with("host, user, dbname: ") && parts.contains(":2; "), "{parts}");
+    assert!(parts.ends_with(password) && !parts.contains("PGHOST"), "{parts}");
+    let set = ["source.password_command=print-password"];
+    let loaded = Given { file: Some(file), env: &env, set: &set, ..Given::default() }.load();
+    let line = effective(&loaded.unwrap(), "source.connect").origin.to_string();
+    assert!(line.ends_with("password: source.password_command, --set"), "{line}");
 }
 
 #[test]

@@ -32,21 +32,21 @@ pub struct Matcher {
 impl Matcher {
     /// Compiles, or tells why there is no such expression.
     pub fn compile(pattern: &str) -> Result<Self, RouteSpecError> {
-        let refused =
-            |error: fancy_regex::Error| RouteSpecError::Regex { reason: error.to_string() };
         for flag in ['x', 'U', 'd', 'c'] {
             if has_flag(pattern, flag) {
                 let reason = format!("the flag `{flag}` is not understood");
                 return Err(RouteSpecError::Regex { reason });
             }
         }
-        let pattern = translate(pattern);
-        let compile = |pattern: &str| {
-            let builder = RegexBuilder::new(pattern).backtrack_limit(STEPS_MAX).build();
-            builder.map_err(refused)
+        let translated = Translated::new(pattern);
+        let compile = |text: &str| {
+            let builder = RegexBuilder::new(text).backtrack_limit(STEPS_MAX).build();
+            builder.map_err(|error| RouteSpecError::Regex {
+                reason: translated.reason(pattern, &error),
+            })
         };
-        let search = compile(&pattern)?;
-        let whole = compile(&format!(r"\A(?:{pattern})\z"))?;
+        let search = compile(&translated.text)?;
+        let whole = compile(&format!(r"\A(?:{})\z", translated.text))?;
         Ok(Self { whole, search })
     }
 
@@ -72,14 +72,45 @@ impl Matcher {
     }
 }
 
-/// Java's pattern in the engine's words.
-fn translate(pattern: &str) -> String {
+/// A Java pattern in the engine's words.
+struct Translated {
+    text: String,
+    /// Where each piece begins: in `text`, and in Java's pattern.
+    pieces: Vec<(usize, usize)>,
+}
+
+impl Translated {
+    fn new(pattern: &str) -> Self {
+        let mut pieces = Vec::new();
+        let text = translate(pattern, &mut |at| pieces.push(at));
+        Self { text, pieces }
+    }
+
+    /// What is wrong with the pattern, and at which of its characters.
+    fn reason(&self, pattern: &str, error: &fancy_regex::Error) -> String {
+        let fancy_regex::Error::ParseError(at, problem) = error else {
+            // The compiler draws the pattern with a caret; its last line says what is wrong.
+            let text = error.to_string();
+            return text.lines().last().unwrap_or("").trim_start_matches("error: ").to_owned();
+        };
+        let before = self.pieces.partition_point(|(place, _)| place <= at);
+        let piece = before.checked_sub(1).and_then(|before| self.pieces.get(before));
+        let byte = if *at >= self.text.len() { pattern.len() } else { piece.map_or(0, |it| it.1) };
+        let character = pattern.get(..byte).unwrap_or("").chars().count() + 1;
+        format!("{problem} (at character {character})")
+    }
+}
+
+/// Java's pattern in the engine's words. `begins` is told where each piece of it begins, here and there.
+fn translate(pattern: &str, begins: &mut dyn FnMut((usize, usize))) -> String {
     // With the flag `s` a dot is any character, here as there.
     let is_dot_all = has_flag(pattern, 's');
     let mut out = String::with_capacity(pattern.len());
     let mut characters = pattern.chars();
     let mut classes = 0_usize;
-    while let Some(character) = characters.next() {
+    loop {
+        begins((out.len(), pattern.len() - characters.as_str().len()));
+        let Some(character) = characters.next() else { break };
         match character {
             '\\' => escape(&mut characters, &mut out),
             '.' if classes == 0 && !is_dot_all => {

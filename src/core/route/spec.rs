@@ -231,7 +231,7 @@ pub enum RouteSpecError {
     /// The pattern is not a regular expression that can be run in bounded time.
     #[error("the route's regex does not compile: {reason}")]
     Regex {
-        /// The compiler's words; spans several lines.
+        /// What is wrong, and at which character of the pattern where that is known.
         reason: String,
     },
     /// The topic refers to a group that the pattern lacks.

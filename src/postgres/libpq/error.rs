@@ -26,6 +26,14 @@ pub enum ConnectInfoError {
         /// Counted from 1.
         at: usize,
     },
+    /// A URL of another program.
+    #[error("the connection string is {what}")]
+    ForeignUrl {
+        /// Whose, and what is not understood.
+        what: &'static str,
+        /// How to write it.
+        help: &'static str,
+    },
     /// A value out of its range.
     #[error("connection parameter `{parameter}` must be {expected}")]
     InvalidValue {
@@ -115,6 +123,7 @@ impl ConnectInfoError {
                  write host=.. user=.. dbname=.. or postgres://user@host:5432/database"
                     .to_owned(),
             ),
+            Self::ForeignUrl { help, .. } => Some((*help).to_owned()),
             Self::ListLength { parameter, .. } => {
                 Some(format!("give one `{parameter}` for all hosts, or one for each"))
             }

@@ -11,11 +11,13 @@ mod files;
 #[macro_use]
 mod options;
 mod auth;
+mod origin;
 mod parameters;
 mod resolve;
 mod secret;
 mod url;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -27,6 +29,7 @@ pub use options::{
     ChannelBinding, ClientCertificate, Keepalives, LoadBalanceHosts, RootCertificate, SslMode,
     SslNegotiation, TargetSessionAttrs, TlsSettings, TlsVersion,
 };
+pub use origin::ParameterOrigin;
 pub use secret::PasswordIssuer;
 
 pub use postrider_secrets::{Password, PasswordCommand, SecretError, read_secret};
@@ -61,6 +64,8 @@ pub struct ConnectInfo {
     pub keepalives: Keepalives,
     /// Where user and passwords came from.
     secrets: secret::SecretSource,
+    /// Where each parameter that somebody gave came from.
+    origins: BTreeMap<&'static str, ParameterOrigin>,
 }
 
 /// One server to try.

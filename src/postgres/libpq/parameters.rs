@@ -7,8 +7,10 @@
 //! Variables".
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 
+use super::ParameterOrigin;
 use super::error::ConnectInfoError;
 use postrider_secrets::mask::mask_text;
 
@@ -96,7 +98,11 @@ const RESEMBLANCE_MIN: f64 = 0.85;
 
 /// Values by parameter name. `Debug` shows the names only.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(super) struct Settings(BTreeMap<&'static str, String>);
+pub(super) struct Settings {
+    values: BTreeMap<&'static str, String>,
+    /// Of those that were filled in; the others are typed in the connection string.
+    filled: BTreeMap<&'static str, ParameterOrigin>,
+}
 
 impl Settings {
     /// Takes a value typed by name; a later one replaces it, as in libpq.
@@ -107,7 +113,7 @@ impl Settings {
         };
         match treatment {
             Used => {
-                self.0.insert(known, value);
+                self.values.insert(known, value);
             }
             Ignored => {}
             Refused(_) if value.is_empty() => {}
@@ -118,11 +124,22 @@ impl Settings {
         Ok(())
     }
 
-    /// Fills what is missing from `weaker`.
-    pub(super) fn fill(&mut self, weaker: Self) {
-        for (name, value) in weaker.0 {
-            self.0.entry(name).or_insert(value);
+    /// Fills what is missing from `weaker`; `origin` is told the parameter's variable.
+    pub(super) fn fill(&mut self, weaker: Self, origin: fn(&'static str) -> ParameterOrigin) {
+        for (name, value) in weaker.values {
+            if let Entry::Vacant(vacant) = self.values.entry(name) {
+                vacant.insert(value);
+                let known = PARAMETERS.iter().find(|(known, ..)| *known == name);
+                self.filled.insert(name, origin(known.map_or("", |(_, variable, _)| variable)));
+            }
         }
+    }
+
+    /// Where each parameter that has a value came from.
+    pub(super) fn origins(&self) -> BTreeMap<&'static str, ParameterOrigin> {
+        let given = self.values.iter().filter(|(_, value)| !value.is_empty());
+        let origin = |name| self.filled.get(name).cloned().unwrap_or(ParameterOrigin::Text);
+        given.map(|(name, _)| (*name, origin(name))).collect()
     }
 
     /// What the environment says.
@@ -140,18 +157,18 @@ impl Settings {
 
     /// Refuses what [`check_shown`] does.
     pub(super) fn check_shown(&self) -> Result<(), ConnectInfoError> {
-        self.0.iter().try_for_each(|(parameter, value)| check_shown(parameter, value))
+        self.values.iter().try_for_each(|(parameter, value)| check_shown(parameter, value))
     }
 
     /// The value of a parameter, unless it is missing or empty.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.values.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 }
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.keys()).finish()
+        f.debug_list().entries(self.values.keys()).finish()
     }
 }
 

@@ -17,8 +17,8 @@ use super::parameters::{Settings, check_shown, resembling};
 use super::secret::{ConnectionText, NamedBy, SecretSource};
 use super::{
     ChannelBinding, ClientCertificate, ConnectInfo, Endpoint, HostAddress, Keepalives,
-    LoadBalanceHosts, Password, RequireAuth, RootCertificate, SslMode, SslNegotiation,
-    TargetSessionAttrs, TlsSettings, TlsVersion, dsn, url,
+    LoadBalanceHosts, ParameterOrigin, Password, RequireAuth, RootCertificate, SslMode,
+    SslNegotiation, TargetSessionAttrs, TlsSettings, TlsVersion, dsn, url,
 };
 
 /// A dead address must not hold up the other hosts, nor a restart; ten seconds is several times a
@@ -92,12 +92,14 @@ pub(super) fn resolve(
                 NamedBy::PasswordFile(password_file(&settings, home.as_deref()))
             }),
         },
+        origins: settings.origins(),
     };
     Ok((info, warnings))
 }
 
 /// String, then service file, then environment; and which of them names the password.
 fn gather(text: &str, env: Env<'_>) -> Result<(Settings, Option<NamedBy>), ConnectInfoError> {
+    url::check_scheme(text)?;
     let mut settings = match url::strip_scheme(text) {
         Some(rest) => url::parse(rest, text.len() - rest.len())?,
         None => dsn::parse(text)?,
@@ -119,12 +121,12 @@ fn gather(text: &str, env: Env<'_>) -> Result<(Settings, Option<NamedBy>), Conne
         if named_by.is_none() && service.get("password").is_some() {
             named_by = Some(NamedBy::Service);
         }
-        settings.fill(service);
+        settings.fill(service, |_| ParameterOrigin::Service);
     }
     if named_by.is_none() && environment.get("password").is_some() {
         named_by = Some(NamedBy::Environment);
     }
-    settings.fill(environment);
+    settings.fill(environment, ParameterOrigin::Environment);
     settings.check_shown()?;
     Ok((settings, named_by))
 }

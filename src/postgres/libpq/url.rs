@@ -14,6 +14,28 @@ pub(super) fn strip_scheme(text: &str) -> Option<&str> {
     SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme))
 }
 
+/// Refuses the URL of another program.
+pub(super) fn check_scheme(text: &str) -> Result<(), ConnectInfoError> {
+    if text.to_ascii_lowercase().starts_with("jdbc:") {
+        return Err(ConnectInfoError::ForeignUrl {
+            what: "a URL of Java's JDBC, which begins with `jdbc:`",
+            help: "remove `jdbc:` from its beginning, and the parameters of Java's driver from its end: \
+                   postgresql://HOST:5432/DATABASE?user=USER",
+        });
+    }
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    if scheme.is_some_and(|scheme| {
+        !scheme.contains(['=', '\'']) && !scheme.contains(char::is_whitespace)
+    }) && strip_scheme(text).is_none()
+    {
+        return Err(ConnectInfoError::ForeignUrl {
+            what: "a URL that does not begin with postgresql:// or postgres://",
+            help: "write postgresql://USER@HOST:5432/DATABASE",
+        });
+    }
+    Ok(())
+}
+
 /// Parses what follows the scheme; `offset` is the scheme's length in characters.
 pub(super) fn parse(rest: &str, offset: usize) -> Result<Settings, ConnectInfoError> {
     let mut settings = Settings::default();

@@ -1,0 +1,77 @@
+//! Names the place that each part of a connection came from: the string, a file, a variable or a default.
+//!
+//! Input: a [`ConnectInfo`], which remembers the source of each parameter. Output: its parts in the order in which people
+//! name them, for lists of settings. Invariant: no value is in it, and so no password.
+
+use std::path::PathBuf;
+
+use super::ConnectInfo;
+use super::secret::NamedBy;
+
+/// Place that a part of a connection came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParameterOrigin {
+    /// The connection string.
+    Text,
+    /// The service file.
+    Service,
+    /// This environment variable.
+    Environment(&'static str),
+    /// The password file.
+    PasswordFile(PathBuf),
+    /// A command, or a service that issues passwords.
+    Asked,
+    /// Nobody said it.
+    Default,
+}
+
+/// Parts that decide which server is reached, as whom, and how safely.
+const PARTS: [&str; 5] = ["host", "port", "user", "dbname", "sslmode"];
+
+impl ConnectInfo {
+    /// Where each part came from. The password is the last of them, if there is one.
+    pub fn origins(&self) -> Vec<(&'static str, ParameterOrigin)> {
+        let of = |name: &str| self.origins.get(name).cloned().unwrap_or(ParameterOrigin::Default);
+        let part = |name: &'static str| match (name, self.origins.contains_key(name)) {
+            ("host", false) => (name, of("hostaddr")),
+            _ => (name, of(name)),
+        };
+        let has_password = self.endpoints.iter().any(|endpoint| endpoint.password.is_some());
+        let password = match (&self.secrets.asked, &self.secrets.named_by) {
+            (Some(_), _) => Some(ParameterOrigin::Asked),
+            (None, NamedBy::PasswordFile(path)) if has_password => {
+                path.clone().map(ParameterOrigin::PasswordFile)
+            }
+            (None, _) if has_password => Some(of("password")),
+            (None, _) => None,
+        };
+        PARTS.into_iter().map(part).chain(password.map(|origin| ("password", origin))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_has_the_place_that_it_came_from() {
+        let env = |name: &str| match name {
+            "PGHOST" | "PGUSER" => Some("other".to_owned()),
+            "PGPASSWORD" => Some("hunter2".to_owned()),
+            "PGSSLMODE" => Some("require".to_owned()),
+            _ => None,
+        };
+        let (info, _) = ConnectInfo::resolve("postgres://app@db/", &env).unwrap();
+        let expected = [
+            ("host", ParameterOrigin::Text),
+            ("port", ParameterOrigin::Default),
+            ("user", ParameterOrigin::Text),
+            ("dbname", ParameterOrigin::Default),
+            ("sslmode", ParameterOrigin::Environment("PGSSLMODE")),
+            ("password", ParameterOrigin::Environment("PGPASSWORD")),
+        ];
+        assert_eq!(info.origins(), expected);
+        let (info, _) = ConnectInfo::resolve("user=a passfile=/no/such", &|_| None).unwrap();
+        assert!(!info.origins().iter().any(|(part, _)| *part == "password"));
+    }
+}
