@@ -34,6 +34,11 @@ impl<'a> EachStream<'a> {
         Ok(Self { context, streams: context.load_streams_with(flags)? })
     }
 
+    /// One that was read elsewhere.
+    pub(super) fn of(context: &'a Context, loaded: Loaded) -> Self {
+        Self { context, streams: vec![loaded] }
+    }
+
     /// The same with the log left alone.
     pub(super) fn read(context: &'a Context) -> Result<Self, CommandFailure> {
         Ok(Self { context, streams: context.read_streams()? })

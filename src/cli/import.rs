@@ -3,7 +3,7 @@
 //!
 //! Input: a Debezium file, or `-` for stdin. Output: TOML on stdout or in a file of mode 0600, and on
 //! stderr a report about every option. Invariant: a secret is written to such a file only, never to stdout;
-//! stdout has no TOML if an option is refused; a file is replaced only with `--force`, and as a whole.
+//! stdout has no TOML if an option is refused, unless `--partial` asks for the rest; a file is replaced only with `--force`, and as a whole.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -17,7 +17,9 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, load, to_read};
-use postrider_debezium::{ImportError, ImportOutcome, Imported, OptionFinding, import};
+use postrider_debezium::{
+    ImportError, ImportOutcome, Imported, OptionFinding, import, import_partially,
+};
 use postrider_relay::review;
 
 /// The programs there are to come from.
@@ -30,7 +32,7 @@ pub enum ImportCommand {
     Debezium(DebeziumArgs),
 }
 
-/// `import debezium FILE [--write FILE [--force]]`
+/// `import debezium FILE [--write FILE [--force]] [--partial]`
 #[derive(Debug, Args)]
 pub struct DebeziumArgs {
     /// The connector's JSON, or Debezium Server's properties; - for stdin
@@ -43,12 +45,17 @@ pub struct DebeziumArgs {
     /// Replace the file of --write if it exists
     #[arg(long, requires = "write")]
     pub force: bool,
+    /// Write what can be translated although options are refused: the TOML names them at its beginning, and records may
+    /// differ without them
+    #[arg(long)]
+    pub partial: bool,
 }
 
 /// Runs it.
 pub(crate) fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
     let ImportCommand::Debezium(args) = command;
-    let imported = match import(&read(&args.file)?) {
+    let translate = if args.partial { import_partially } else { import };
+    let imported = match translate(&read(&args.file)?) {
         Ok(imported) => imported,
         Err(error) => {
             if let (false, ImportError::Refused { report }) = (context.json(), &error) {
@@ -66,7 +73,8 @@ pub(crate) fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode
         )?;
         return Ok(ExitCode::Ok);
     }
-    tell(&(account(&args.file, &imported.report) + &refused_options(&imported)));
+    let left_out = left_out(&imported.report);
+    tell(&(account(&args.file, &imported.report) + &left_out + &refused_options(&imported)));
     if args.write.is_none() {
         context.print(&imported.toml_without_secrets)?;
     }
@@ -152,6 +160,19 @@ fn account(path: &Path, report: &[OptionFinding]) -> String {
         for finding in of(*outcome) {
             line(&mut out, finding);
         }
+    }
+    out
+}
+
+/// What `--partial` leaves out.
+fn left_out(report: &[OptionFinding]) -> String {
+    let refused = report.iter().filter(|finding| finding.outcome == ImportOutcome::Refused);
+    let mut out = String::new();
+    for finding in refused {
+        if out.is_empty() {
+            out.push_str("\nleft out, by hand before it runs:\n");
+        }
+        line(&mut out, finding);
     }
     out
 }

@@ -11,6 +11,7 @@ mod polling;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -23,6 +24,7 @@ use super::context::Context;
 use super::each_stream::EachStream;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::import::load_imported;
 use super::route;
 use postrider_config::{
     Config, ConfigError, Delivery, FlagValue, Loaded, Mistake, MistakeKind, Rejected, SourceMode,
@@ -37,7 +39,7 @@ use postrider_postgres::control::{
 use postrider_relay::kafka_spec;
 use postrider_relay::{Plan, begin_stream};
 
-/// `setup [--print] [--table SCHEMA.NAME] [--from-now] [--no-slot] [--topics[=NAME,..]]`
+/// `setup [--print] [--table SCHEMA.NAME] [--from-now] [--no-slot] [--debezium FILE] [--topics[=NAME,..]]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The role that runs it needs rights only for what is missing: CREATE on the schema for the table,
@@ -47,6 +49,7 @@ Of several streams each is set up, also if that of another one fails; --only nam
 Examples:
   postrider setup --topics=OrderPlaced,OrderPaid
   postrider setup --table shop.outbox
+  postrider setup --debezium connector.json   and then:  postrider run --debezium connector.json
   postrider setup --existing send              and then:  postrider backfill --execute
   PGUSER=owner postrider setup --no-slot      and then, as the relay's role:  postrider setup
   postrider setup --partition day             days can be dropped: postrider prune
@@ -64,6 +67,9 @@ pub struct SetupArgs {
     /// Leave the slot to another role
     #[arg(long)]
     pub no_slot: bool,
+    /// Set up what this Debezium file is imported to, in the place of a configuration file
+    #[arg(long, value_name = "FILE")]
+    pub debezium: Option<PathBuf>,
     /// What becomes of rows that are there already: `skip` is --from-now; `send` leaves the slot to `postrider
     /// backfill`, which delivers them first
     #[arg(long, value_name = "ROWS", conflicts_with_all = ["from_now", "no_slot"])]
@@ -114,7 +120,10 @@ pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Comma
     let existing_tables = !args.table.is_empty();
     let tables = FlagValue { key: "source.tables", value: args.table.join(","), flag: "--table" };
     let flags = existing_tables.then_some(tables).into_iter().collect();
-    let streams = EachStream::load(context, flags)?;
+    let streams = match &args.debezium {
+        Some(file) => EachStream::of(context, load_imported(file, context, flags)?),
+        None => EachStream::load(context, flags)?,
+    };
     // What is printed is for `psql`, which is in one database.
     if args.print && streams.are_several() && !context.json() {
         let names = streams.all().iter().filter_map(|one| one.stream.clone()).collect();

@@ -18,10 +18,14 @@ pub(super) struct Chain {
     pub(super) router: Option<String>,
     /// Of the decoder, where there is one.
     pub(super) decoder: Option<String>,
+    /// Those that unwrap change events before the router sees them, each with its class: fatal, unless a predicate keeps
+    /// the outbox's rows from them.
+    unwraps: Vec<(String, Taken)>,
 }
 
 const ROUTER: &str = "EventRouter";
 const DECODER: &str = "DecodeLogicalDecodingMessageContent";
+const UNWRAP: &str = "ExtractNewRecordState";
 const ADD_ROUTER: &str = "Postrider routes as `io.debezium.transforms.outbox.EventRouter` does: set \
                           `transforms` to outbox and `transforms.outbox.type` to that";
 
@@ -78,6 +82,11 @@ fn member(draft: &mut Draft, chain: &mut Chain, alias: &str) {
             draft.mapped(class, "messages.prefixes");
             return;
         }
+        UNWRAP if chain.router.is_none() => {
+            chain.unwraps.push((prefix, class));
+            return;
+        }
+        UNWRAP => return unwrapped_behind(draft, &prefix, class),
         ROUTER | DECODER => {
             let note = "stands behind the outbox router, where it has nothing to do";
             draft.refuse(class, note, "remove it from `transforms`");
@@ -101,10 +110,6 @@ fn advice(short: &str) -> &'static str {
             "say the topic in the router's `route.topic.regex` and `route.topic.replacement`, or \
              remove it here and add [[route.rules]] afterwards"
         }
-        "ExtractNewRecordState" => {
-            "the outbox router needs the whole change event, so that the two do not go together; \
-             remove it from `transforms`"
-        }
         "MongoEventRouter" => "Postrider reads PostgreSQL only",
         "Filter" => "remove it here, and leave the rows out by [[route.rules]] with `drop`",
         "InsertHeader" | "HeaderFrom" | "HeaderToValue" | "DropHeaders" | "CopyHeader" => {
@@ -126,12 +131,79 @@ fn advice(short: &str) -> &'static str {
     }
 }
 
+/// Deals with `ExtractNewRecordState` behind the router. What the router emits is no change event, so that it passes as it
+/// is, whatever the predicate says, unless something is to be added to it.
+fn unwrapped_behind(draft: &mut Draft, prefix: &str, class: Taken) {
+    const UNCHANGED: &str = "what the router emits is no change event, and passes unchanged";
+    let of =
+        |draft: &Draft, name: &str| draft.peek(&format!("{prefix}{name}")).unwrap_or("").to_owned();
+    let keeps_tombstones = of(draft, "drop.tombstones").eq_ignore_ascii_case("false")
+        || ["tombstone", "rewrite-with-tombstone"]
+            .contains(&of(draft, "delete.tombstone.handling.mode").as_str());
+    if keeps_tombstones {
+        draft.not_needed(class, UNCHANGED);
+    } else {
+        let note = format!(
+            "{UNCHANGED}; but it may drop rows without a payload, which Postrider sends as tombstones"
+        );
+        draft.changed(class, &note, Some("if consumers must not see them, do not write such rows"));
+    }
+    for part in draft.take_all(prefix) {
+        let option = part.name().rsplit(prefix).next().unwrap_or("").to_owned();
+        let adds = ["add.headers", "add.fields", "add.source.fields", "operation.header"];
+        let is_off = part.text().is_empty() || part.text().eq_ignore_ascii_case("false");
+        if adds.contains(&option.as_str()) && !is_off {
+            let help = "columns become headers and members by the router's \
+                        `table.fields.additional.placement`; remove it";
+            draft.refuse(part.known(), "adds to records, which Postrider does not", help);
+        } else {
+            draft.not_needed(part.known(), UNCHANGED);
+        }
+    }
+}
+
+/// Deals with those before the router, which needs the whole change event.
+fn unwrapped_before(draft: &mut Draft, unwraps: Vec<(String, Taken)>, topics: &[String]) {
+    for (prefix, class) in unwraps {
+        let predicate = draft.peek(&format!("{prefix}predicate")).unwrap_or("").to_owned();
+        let negated = draft
+            .peek(&format!("{prefix}negate"))
+            .is_some_and(|it| it.eq_ignore_ascii_case("true"));
+        let verdicts = holds(draft, &predicate, negated, topics);
+        let passes_by =
+            !predicate.is_empty() && verdicts.is_some_and(|found| !found.contains(&true));
+        if passes_by {
+            draft.not_needed(class, "its predicate keeps the outbox's rows from it");
+        } else {
+            let help = "move it behind the outbox router in `transforms`, or give it a predicate that holds for no \
+                        outbox table";
+            draft.refuse(
+                class,
+                "stands before the outbox router, which needs the whole change event",
+                help,
+            );
+        }
+        for part in draft.take_all(&prefix) {
+            if passes_by {
+                draft.not_needed(
+                    part.known(),
+                    "goes with a transformation that the outbox's rows do not meet",
+                );
+            } else {
+                let note = "belongs to a transformation that is refused";
+                draft.refuse(part.known(), note, "remove it with the rest, or move it");
+            }
+        }
+    }
+}
+
 /// Deals with the predicates, when it is known which tables there are.
-pub(super) fn predicates(draft: &mut Draft, chain: &Chain, tables: &[TableName]) {
+pub(super) fn predicates(draft: &mut Draft, chain: &mut Chain, tables: &[TableName]) {
     let topic_prefix = draft.peek("topic.prefix").unwrap_or("debezium").to_owned();
+    let topic = |table: &TableName| format!("{topic_prefix}.{}.{}", table.schema, table.name);
+    let topics: Vec<String> = tables.iter().map(topic).collect();
+    unwrapped_before(draft, std::mem::take(&mut chain.unwraps), &topics);
     if let Some(prefix) = &chain.router {
-        let topic = |table: &TableName| format!("{topic_prefix}.{}.{}", table.schema, table.name);
-        let topics: Vec<String> = tables.iter().map(topic).collect();
         let verdicts = predicate(draft, prefix, &topics);
         restrict(draft, tables, &verdicts);
     }
@@ -140,7 +212,7 @@ pub(super) fn predicates(draft: &mut Draft, chain: &Chain, tables: &[TableName])
     }
     let list = draft.take("predicates");
     for part in list.into_iter().chain(draft.take_all("predicates.")) {
-        draft.not_needed(part, "goes with the transformations that name it");
+        draft.not_needed(part.known(), "goes with the transformations that name it");
     }
 }
 
@@ -167,7 +239,7 @@ fn predicate(draft: &mut Draft, prefix: &str, topics: &[String]) -> Vec<bool> {
     let negated = negate.as_ref().is_some_and(|negate| negate.text().eq_ignore_ascii_case("true"));
     let mut verdicts = vec![true; topics.len()];
     if let Some(predicate) = draft.take(&format!("{prefix}predicate")) {
-        match holds(draft, &predicate, negated, topics) {
+        match holds(draft, predicate.text(), negated, topics) {
             Some(found) if found.contains(&true) || topics.is_empty() => {
                 verdicts = found;
                 draft.not_needed(predicate, "holds for every row of the outbox tables");
@@ -188,8 +260,8 @@ fn predicate(draft: &mut Draft, prefix: &str, topics: &[String]) -> Vec<bool> {
 }
 
 /// For each topic whether the predicate holds for its records; `None` if nobody can tell.
-fn holds(draft: &Draft, predicate: &Taken, negated: bool, topics: &[String]) -> Option<Vec<bool>> {
-    let part = |name: &str| draft.peek(&format!("predicates.{}.{name}", predicate.text()));
+fn holds(draft: &Draft, predicate: &str, negated: bool, topics: &[String]) -> Option<Vec<bool>> {
+    let part = |name: &str| draft.peek(&format!("predicates.{predicate}.{name}"));
     match (part("type").map_or("", simple_class), negated) {
         ("TopicNameMatches", _) => {
             let matcher = Matcher::compile(part("pattern").unwrap_or("")).ok()?;

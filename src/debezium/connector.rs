@@ -102,8 +102,18 @@ fn tables(draft: &mut Draft, chain: &Chain) -> Vec<TableName> {
                 true
             }
         });
+        let others = technical(draft, &mut names);
         let shown: Vec<String> = names.iter().map(ToString::to_string).collect();
-        draft.map(taken, setting, list(shown.iter().map(String::as_str)));
+        draft.set_from(setting, list(shown.iter().map(String::as_str)), "", &[&taken]);
+        if others.is_empty() {
+            draft.mapped(taken, setting);
+        } else {
+            let note = format!(
+                "{}: not read, since Debezium's own signals or heartbeats are written there",
+                others.join(", ")
+            );
+            draft.changed(taken, &note, Some("if rows of it are events, add it to source.tables"));
+        }
         return names;
     }
     if chain.decoder.is_some() {
@@ -119,6 +129,28 @@ fn tables(draft: &mut Draft, chain: &Chain) -> Vec<TableName> {
     let note = format!("is not there: {table} is assumed");
     draft.assume("table.include.list", &note, Some("set source.tables to the outbox tables"));
     vec![table]
+}
+
+/// Takes the tables out that Debezium itself writes or reads: for signals, and for heartbeats.
+fn technical(draft: &Draft, names: &mut Vec<TableName>) -> Vec<String> {
+    let signals = draft.peek("signal.data.collection").unwrap_or("");
+    let heartbeat = draft.peek("heartbeat.action.query").unwrap_or("");
+    let is_in = |text: &str, name: &str| {
+        let is_part = |char: char| char.is_alphanumeric() || "_$.".contains(char);
+        text.split(|char| !is_part(char)).any(|word| word == name)
+    };
+    let is_technical = |table: &TableName| {
+        let name = format!("{}.{}", table.schema, table.name);
+        signals == name || signals.ends_with(&format!(".{name}")) || is_in(heartbeat, &name)
+    };
+    // Of a single table nobody means that nothing is read.
+    if names.iter().all(is_technical) {
+        return Vec::new();
+    }
+    let (others, outboxes) = std::mem::take(names).into_iter().partition(is_technical);
+    *names = outboxes;
+    let others: Vec<TableName> = others;
+    others.iter().map(ToString::to_string).collect()
 }
 
 /// The table a pattern means, if it means exactly one.
@@ -195,7 +227,7 @@ pub(super) fn messages(draft: &mut Draft, chain: &Chain) {
 }
 
 /// A name, or a name before `.*`, as a glob.
-fn glob(pattern: &str) -> Option<String> {
+pub(super) fn glob(pattern: &str) -> Option<String> {
     if pattern == ".*" {
         return Some("*".to_owned());
     }

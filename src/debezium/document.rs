@@ -15,6 +15,12 @@ const HEAD: &str = "\
 # Each setting says which option it was; `postrider config example` explains all there are.
 ";
 
+/// What the text begins with if options are left out.
+const INCOMPLETE: &str = "\
+#
+# INCOMPLETE: these options are not translated, and records may differ without them.
+";
+
 /// Where names say whether a value is secret: a password of the source is in its URL.
 const KAFKA: &str = "kafka.";
 
@@ -39,6 +45,15 @@ fn write(draft: &Draft, value: &dyn Fn(&Draft, &DraftSetting) -> Option<String>)
     let mut settings: Vec<&DraftSetting> = draft.settings().iter().collect();
     settings.sort_by_cached_key(|setting| place(&setting.key));
     let mut out = HEAD.to_owned();
+    if draft.refused().next().is_some() {
+        out.push_str(INCOMPLETE);
+    }
+    for finding in draft.refused() {
+        let text = draft.without_secrets(&format!("{}: {}", finding.option, finding.note));
+        for (index, line) in wrap(&plain(&text), WIDTH - 2).iter().enumerate() {
+            let _ = writeln!(out, "# {} {line}", if index == 0 { "-" } else { " " });
+        }
+    }
     let mut current = "";
     for setting in settings {
         let (section, name) = split(&setting.key);
@@ -59,7 +74,8 @@ fn write(draft: &Draft, value: &dyn Fn(&Draft, &DraftSetting) -> Option<String>)
             }
         }
         if let Some(value) = value {
-            let _ = writeln!(out, "{name} = {value}");
+            let hash = if setting.is_required { "# " } else { "" };
+            let _ = writeln!(out, "{hash}{name} = {value}");
         }
     }
     out

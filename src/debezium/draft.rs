@@ -86,6 +86,8 @@ pub(super) struct DraftSetting {
     pub(super) without_secrets: Option<String>,
     /// Where it comes from and what to know about it.
     pub(super) comment: String,
+    /// Whether it must be written by hand: its value shows how, in a comment.
+    pub(super) is_required: bool,
     /// The options it was made of, for mistakes.
     options: Vec<usize>,
 }
@@ -219,8 +221,38 @@ impl Draft {
 
     fn put(&mut self, key: &str, value: String, comment: String, options: Vec<usize>) {
         self.settings.retain(|setting| setting.key != key);
-        let (key, without_secrets) = (key.to_owned(), None);
-        self.settings.push(DraftSetting { key, value, without_secrets, comment, options });
+        let (key, without_secrets, is_required) = (key.to_owned(), None, false);
+        let setting = DraftSetting { key, value, without_secrets, comment, is_required, options };
+        self.settings.push(setting);
+    }
+
+    /// Leaves a setting to the person who reads the text: a line of it that is a comment.
+    pub(super) fn require(&mut self, key: &str, comment: &str) {
+        self.put(key, list(["host:9092"]), comment.to_owned(), Vec::new());
+        if let Some(setting) = self.settings.last_mut() {
+            setting.is_required = true;
+        }
+    }
+
+    /// Takes out the settings of options that are refused. Whether there were any.
+    pub(super) fn leave_out_refused(&mut self) -> bool {
+        let refused =
+            |(_, finding): &&(usize, OptionFinding)| finding.outcome == ImportOutcome::Refused;
+        let of = |(order, finding): &(usize, OptionFinding)| (*order, finding.option.clone());
+        let refused: Vec<(usize, String)> = self.findings.iter().filter(refused).map(of).collect();
+        let before = self.settings.len();
+        self.settings.retain(|setting| {
+            !refused
+                .iter()
+                .any(|(order, option)| setting.options.contains(order) || *option == setting.key)
+        });
+        self.settings.len() < before
+    }
+
+    /// The options that are refused, each with the reason.
+    pub(super) fn refused(&self) -> impl Iterator<Item = &OptionFinding> {
+        let findings = self.findings.iter().map(|(_, finding)| finding);
+        findings.filter(|finding| finding.outcome == ImportOutcome::Refused)
     }
 
     /// What of a setting is fit to be printed.

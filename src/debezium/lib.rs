@@ -3,8 +3,9 @@
 //! Input: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server (properties),
 //! or of the outbox router's options alone. Output: [`Imported`], commented TOML and an [`OptionFinding`]
 //! for each option, or [`ImportError`]. Invariant: an option is in exactly one finding; the TOML is a valid
-//! configuration; nothing is imported if any option is refused, since consumers could see other records; no
-//! finding shows a secret, nor does the text without secrets.
+//! configuration; [`import`] imports nothing if any option is refused, since consumers could see other records, and
+//! [`import_partially`] leaves such options out and says so in the text; no finding shows a secret, nor does the text
+//! without secrets.
 //!
 //! Names and meanings of the options: Debezium's documentation, "Outbox Event Router" and "Debezium
 //! connector for PostgreSQL" (3.7); Kafka's, "Connect" and "Producer Configs" (4.x).
@@ -45,6 +46,7 @@ mod sasl;
 mod tests;
 mod tls;
 mod tokens;
+mod topic_creation;
 
 use std::fmt;
 
@@ -96,7 +98,7 @@ pub enum ImportOutcome {
     Changed,
     /// Nothing is lost without it.
     NotNeeded,
-    /// It stands for something that cannot be done: nothing is imported.
+    /// It stands for something that cannot be done: nothing is imported, or all but this.
     Refused,
 }
 
@@ -166,23 +168,43 @@ impl fmt::Display for RefusedOptions<'_> {
 /// Translates. Pure: no file, environment or server is looked at, and placeholders such as
 /// `${env:PASSWORD}` are left alone.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
+    let draft = translate(text)?;
+    let imported = written(draft);
+    if imported.report.iter().any(|finding| finding.outcome == ImportOutcome::Refused) {
+        return Err(ImportError::Refused { report: imported.report });
+    }
+    Ok(imported)
+}
+
+/// Translates all but the options that are refused. A comment at the beginning of the text names each of them.
+pub fn import_partially(text: &str) -> Result<Imported, ImportError> {
+    let mut draft = translate(text)?;
+    // A setting that is left out may be what another one needs.
+    while draft.leave_out_refused() {
+        check::loads(&mut draft);
+    }
+    Ok(written(draft))
+}
+
+fn translate(text: &str) -> Result<Draft, ImportError> {
     let mut draft = Draft::new(options_file::read(text)?);
-    let chain = chain::find(&mut draft);
+    let mut chain = chain::find(&mut draft);
     let tables = connector::source(&mut draft, &chain);
-    chain::predicates(&mut draft, &chain, &tables);
+    chain::predicates(&mut draft, &mut chain, &tables);
     connection::map(&mut draft);
     connector::messages(&mut draft, &chain);
     router::map(&mut draft, &chain);
     converters::map(&mut draft);
     producer::map(&mut draft);
+    topic_creation::map(&mut draft);
     connector::rest(&mut draft);
     other_options::settle(&mut draft);
     check::loads(&mut draft);
+    Ok(draft)
+}
+
+fn written(draft: Draft) -> Imported {
     let toml = document::render(&draft);
     let toml_without_secrets = document::render_without_secrets(&draft);
-    let report = draft.into_report();
-    if report.iter().any(|finding| finding.outcome == ImportOutcome::Refused) {
-        return Err(ImportError::Refused { report });
-    }
-    Ok(Imported { toml, toml_without_secrets, report })
+    Imported { toml, toml_without_secrets, report: draft.into_report() }
 }

@@ -36,8 +36,6 @@ const METRICS: &str = "metrics are served over HTTP, without tags";
 const TYPES: &str = "columns of this type in keys, headers and envelopes are written as by default";
 const ROWS_ONLY: &str =
     "only the outbox tables are read, and of them only the columns that are named";
-const TOPICS: &str = "Postrider creates no topics: new ones need auto.create.topics.enable on the \
-                      brokers, or to be made first";
 const WORKER: &str = "belongs to the Connect worker";
 const ENGINE: &str = "belongs to Debezium's engine";
 const SERVER: &str = "belongs to Debezium Server";
@@ -56,14 +54,13 @@ const KNOWN: &[KnownOption] = &[
     ("errors.retry.*", NotNeeded, RETRIES),
     ("errors.tolerance", NotNeeded, "rows that cannot be delivered become dead letters"),
     ("errors.log.*", NotNeeded, "dead letters say why, and are counted"),
-    ("topic.creation.*", Changed, TOPICS),
     ("exactly.once.support", Unless(&["requested"]), "delivery is at least once unless required"),
     ("transaction.boundary*", NotNeeded, "goes with exactly.once.support"),
     ("offsets.storage.topic", NotNeeded, OFFSETS),
     ("offset.mismatch.strategy", NotNeeded, OFFSETS),
     ("offset.*", NotNeeded, OFFSETS),
     ("consumer.*", NotNeeded, "Postrider consumes nothing"),
-    ("admin.*", NotNeeded, "Postrider creates no topics"),
+    ("admin.*", NotNeeded, "topics are created by the relay's own client"),
     ("config.*", NotNeeded, WORKER),
     ("status.storage.*", NotNeeded, WORKER),
     ("group.id", NotNeeded, WORKER),
@@ -209,7 +206,7 @@ pub(super) fn settle(draft: &mut Draft) {
     for (key, again, taken) in draft.take_rest() {
         match lookup(&key) {
             Some((pattern, fate, note)) => {
-                let taken = if pattern.ends_with('*') { taken } else { taken.known() };
+                let taken = if is_foreign(pattern) { taken } else { taken.known() };
                 apply(draft, taken, *fate, note);
             }
             None if again => {
@@ -218,6 +215,26 @@ pub(super) fn settle(draft: &mut Draft) {
             None => unknown(draft, taken, &key),
         }
     }
+}
+
+/// Families in which anything may stand, also a secret whose name does not say so: of other programs, and of classes that
+/// others wrote. Their values are not shown. All else is documented, and shown unless its name or its form is a secret's.
+const FOREIGN: [&str; 11] = [
+    "column.mask.*",
+    "config.*",
+    "consumer.*",
+    "admin.*",
+    "internal.*",
+    "transforms.*",
+    "driver.*",
+    "sink.kafka.*",
+    "sink.*",
+    "engine.*",
+    "unread.*",
+];
+
+fn is_foreign(pattern: &str) -> bool {
+    FOREIGN.contains(&pattern)
 }
 
 /// Debezium Server writes to many things, of which Postrider knows one.

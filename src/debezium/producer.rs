@@ -4,7 +4,7 @@
 //! Output: `[kafka]`. Invariant: no option weakens what the guarantees depend on; the largest record size
 //! is the Java producer's, so that nothing is rejected here that Debezium sent.
 
-use super::draft::{Draft, PRODUCER, Taken, list, text};
+use super::draft::{Draft, PRODUCER, Taken, is_placeholder, list, text};
 use super::options_file::Flavour;
 use super::{names, tls};
 
@@ -26,10 +26,15 @@ pub(super) fn map(draft: &mut Draft) {
     rest(draft);
 }
 
+/// What stands in the place of brokers that the file does not name.
+const REQUIRED: &str = "REQUIRED: the brokers, which the Connect worker knows; without this line, and without \
+                        POSTRIDER_KAFKA__BROKERS, it is localhost:9092";
+
 fn brokers(draft: &mut Draft) {
     let help = "set kafka.brokers, or POSTRIDER_KAFKA__BROKERS=host:9092,host:9092";
     match draft.take_producers("bootstrap.servers") {
         Some(taken) if taken.is_placeholder(draft.flavour) => {
+            draft.require("kafka.brokers", REQUIRED);
             draft.changed(taken, "is a placeholder, which is not resolved: left out", Some(help));
         }
         Some(taken) => {
@@ -42,11 +47,29 @@ fn brokers(draft: &mut Draft) {
             draft.assume(option, "is not there: localhost:9092 is assumed", Some(help));
         }
         None => {
-            let note = "is not there: the Connect worker knows the brokers";
-            draft.assume("bootstrap.servers", note, Some(help));
+            let known = draft.peek("signal.kafka.bootstrap.servers").unwrap_or("").to_owned();
+            let known = if is_placeholder(&known, draft.flavour) { "" } else { &known };
+            let brokers: Vec<&str> =
+                known.split(',').map(str::trim).filter(|it| !it.is_empty()).collect();
+            if brokers.is_empty() {
+                draft.require("kafka.brokers", REQUIRED);
+                let note = "is not there: the Connect worker knows the brokers";
+                draft.assume("bootstrap.servers", note, Some(help));
+            } else {
+                let comment =
+                    "signal.kafka.bootstrap.servers: check that records go to these brokers too";
+                draft.set("kafka.brokers", list(brokers), comment);
+                let note =
+                    "is not there: the brokers of signal.kafka.bootstrap.servers are assumed";
+                draft.assume("bootstrap.servers", note, Some(help));
+            }
         }
     }
 }
+
+/// What exactly once needs before the first run: a slot of Debezium's has no progress in Kafka.
+const ADOPT: &str = "before the first run, with Debezium stopped: `postrider adopt --execute`; without it the relay \
+                     refuses a slot that it did not create";
 
 fn acks(draft: &mut Draft) {
     if let Some(taken) = draft.take_producers("acks") {
@@ -63,7 +86,8 @@ fn acks(draft: &mut Draft) {
     if draft.peek("exactly.once.support") == Some("required")
         && let Some(taken) = draft.take("exactly.once.support")
     {
-        draft.map(taken, "kafka.delivery", text("exactly_once"));
+        draft.set_from("kafka.delivery", text("exactly_once"), ADOPT, &[&taken]);
+        draft.mapped_with(taken, "kafka.delivery", ADOPT);
     }
 }
 
@@ -171,9 +195,16 @@ fn rest(draft: &mut Draft) {
     if let Some(taken) = draft.take_producers("interceptor.classes") {
         draft.changed(taken, "Java classes are not loaded: records are sent without them", None);
     }
+    let is_exact = draft.setting("kafka.delivery") == Some(&text("exactly_once"));
     if let Some(taken) = draft.take_producers("transactional.id") {
-        let note = "delivery is at least once: consumers may see repeats after a crash";
-        draft.changed(taken, note, Some("they recognise repeats by the `id` header"));
+        if is_exact {
+            let note =
+                "the relay names its transactions after the server, the database and the slot";
+            draft.not_needed(taken, note);
+        } else {
+            let note = "delivery is at least once: consumers may see repeats after a crash";
+            draft.changed(taken, note, Some("they recognise repeats by the `id` header"));
+        }
     }
     for taken in draft.take_all(PRODUCER) {
         let known = SEEN_TO.iter().find(|(option, _)| ends_with(taken.name(), option));

@@ -176,6 +176,18 @@ fn properties_a_guarantee_rests_on_are_refused_where_they_stand() {
 #[cfg(not(any(feature = "kafka-tls", feature = "kafka-tls-vendored")))]
 /// A misspelt level is the name of a part to whoever reads it, and would leave nothing of the log.
 #[test]
+fn a_login_without_its_user_name_is_shown_where_it_is_asked_for() {
+    let config = "[kafka.properties]\n\"security.protocol\" = \"SASL_PLAINTEXT\"\n\
+                  \"sasl.mechanism\" = \"PLAIN\"\n";
+    let output = in_folder(config, &["config", "show"], &[]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{said}");
+    for words in ["sasl.username", "postrider.toml:3:1", "help: "] {
+        assert!(said.contains(words), "{words} in {said}");
+    }
+}
+
+#[test]
 fn a_misspelt_rust_log_is_told_and_silences_nothing() {
     const NOWHERE: &str = "[source]\nurl = \"postgres://relay@127.0.0.1:1/shop\"\n";
     let logged = |filter: &str| text(&in_folder(NOWHERE, &["lag"], &[("RUST_LOG", filter)]).stderr);

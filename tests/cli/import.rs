@@ -33,7 +33,7 @@ fn the_toml_is_on_stdout_and_the_account_on_stderr() {
     assert!(full.contains(":hunter2@"), "{full}");
     assert_eq!(toml, full.replace(":hunter2@", "@"));
     for words in [
-        "17 mapped, 4 changed meaning",
+        "19 mapped, 2 changed meaning",
         "\nmapped:\n  slot.name = shop_outbox -> source.slot\n",
         "\nchanged meaning:\n",
         "\nnot needed:\n  name = shop-outbox-connector: ",
@@ -168,6 +168,42 @@ fn two_configurations_at_once_are_a_usage_error() {
         let output = run(folder.path(), arguments, &fixture("predicate.json"));
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
+}
+
+#[test]
+fn a_partial_import_writes_the_rest_and_names_what_it_leaves_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["import", "debezium", "--partial"];
+    let output = run(folder.path(), &arguments, &fixture("changes-and-outbox.json"));
+    let (toml, account) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{account}");
+    assert!(
+        toml.contains("INCOMPLETE") && toml.contains("\n# - transforms.rename.type: "),
+        "{toml}"
+    );
+    assert!(toml.contains("slot = \"debezium\""), "{toml}");
+    let (_, left_out) = account.split_once("\nleft out, by hand before it runs:\n").unwrap();
+    for option in ["transforms.unwrap.type", "transforms.rename.type", "column.mask.hash.SHA-256"] {
+        assert!(left_out.contains(option), "{option} in {account}");
+    }
+    assert!(!format!("{toml}{account}").contains("hunter2"));
+    std::fs::write(folder.path().join("postrider.toml"), &toml).unwrap();
+    let shown = postrider(folder.path()).args(["config", "show"]).output().unwrap();
+    assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
+}
+
+#[test]
+fn setup_takes_the_file_that_run_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["setup", "--print", "--debezium"];
+    let output = run(folder.path(), &arguments, &fixture("json-payloads.json"));
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(said.contains("shop_outbox") && !said.contains("hunter2"), "{said}");
+    std::fs::write(folder.path().join("own.toml"), "").unwrap();
+    let both = ["--config", "own.toml", "setup", "--print", "--debezium"];
+    let output = run(folder.path(), &both, &fixture("json-payloads.json"));
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
 #[test]

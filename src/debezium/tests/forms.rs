@@ -127,6 +127,152 @@ fn transformations_are_understood_or_refused() {
 }
 
 #[test]
+fn unwrapping_is_taken_where_the_outboxs_rows_pass_unchanged() {
+    let tables = "topic.prefix=shop\ntable.include.list=public.outbox\n";
+    let matches =
+        "predicates.p.type=TopicNameMatches\npredicates.p.pattern=shop\\\\.public\\\\.outbox\n";
+    let unwrap = "transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState\n";
+    let (behind, before) = ("transforms=outbox,unwrap\n", "transforms=unwrap,outbox\n");
+    let class = |lines: &str| {
+        let text = format!("{CHAIN}{tables}{matches}{unwrap}{lines}");
+        let report = match import(&text) {
+            Ok(Imported { report, .. }) | Err(ImportError::Refused { report }) => report,
+            Err(error) => panic!("{text}: {error}"),
+        };
+        let of = |finding: &&OptionFinding| finding.option == "transforms.unwrap.type";
+        let outcome = report.iter().find(of).unwrap().outcome;
+        let refused = report.iter().any(|finding| finding.outcome == ImportOutcome::Refused);
+        (outcome, refused)
+    };
+    let negated = "transforms.unwrap.predicate=p\ntransforms.unwrap.negate=true\n";
+    let asked = "transforms.unwrap.predicate=p\n";
+    let kept = "transforms.unwrap.drop.tombstones=false\n";
+    let (fine, differs) = (ImportOutcome::NotNeeded, ImportOutcome::Changed);
+    for (lines, outcome) in [
+        (format!("{behind}{kept}"), fine),
+        (format!("{behind}transforms.unwrap.delete.tombstone.handling.mode=tombstone"), fine),
+        (behind.to_owned(), differs),
+        (format!("{behind}{kept}{negated}"), fine),
+        (format!("{behind}{kept}{asked}"), fine),
+        (format!("{behind}{kept}transforms.unwrap.add.headers="), fine),
+        (format!("{before}{negated}"), fine),
+    ] {
+        assert_eq!(class(&lines), (outcome, false), "{lines}");
+    }
+    for lines in [
+        before.to_owned(),
+        format!("{before}{asked}"),
+        format!("{before}transforms.unwrap.predicate=nobody"),
+    ] {
+        assert_eq!(class(&lines), (ImportOutcome::Refused, true), "{lines}");
+    }
+    for option in ["add.headers=op", "add.fields=op,lsn", "operation.header=true"] {
+        assert!(class(&format!("{behind}{kept}transforms.unwrap.{option}")).1, "{option}");
+    }
+}
+
+#[test]
+fn topics_are_created_as_the_worker_would_create_them() {
+    for (lines, expected) in [
+        (
+            "default.partitions=6\nCdefault.replication.factor=3",
+            Some("[\"*: partitions=6 replication=3\"]"),
+        ),
+        ("default.partitions=-1\nCdefault.replication.factor=-1", Some("[\"*:\"]")),
+        (
+            "default.partitions=6\nCgroups=a\nCa.include=shop.outbox\nCa.cleanup.policy=compact",
+            Some("[\"shop.outbox: cleanup.policy=compact partitions=6\", \"*: partitions=6\"]"),
+        ),
+        (
+            "default.partitions=6\nCgroups=a\nCa.include=a.*\nCa.exclude=ab",
+            Some("[\"*: partitions=6\"]"),
+        ),
+        ("enable=false\nCdefault.partitions=6", None),
+        ("groups=a\nCa.include=a.*", None),
+    ] {
+        let lines = lines.replace('C', "topic.creation.");
+        let text = format!("{CHAIN}topic.creation.{lines}");
+        let toml = import(&text).unwrap().toml;
+        assert_eq!(setting(&toml, "route.create_topics").as_deref(), expected, "{text}");
+        let missing = setting(&toml, "route.missing_topic");
+        assert_eq!(missing.as_deref(), expected.map(|_| "create"), "{text}");
+    }
+}
+
+#[test]
+fn brokers_that_the_file_does_not_name_are_a_line_to_fill_in() {
+    let line = "\n# brokers = [\"host:9092\"]\n";
+    for (lines, has_line) in [
+        ("", true),
+        ("producer.override.bootstrap.servers=${env:BROKERS}", true),
+        ("producer.override.bootstrap.servers=a:1", false),
+        ("signal.kafka.bootstrap.servers=a:1", false),
+    ] {
+        let toml = import(&format!("{CHAIN}{lines}")).unwrap().toml;
+        assert_eq!(toml.contains(line) && toml.contains("REQUIRED"), has_line, "{toml}");
+        assert_eq!(setting(&toml, "kafka.brokers").is_none(), has_line, "{toml}");
+    }
+}
+
+#[test]
+fn one_report_says_one_guarantee() {
+    let text =
+        format!("{CHAIN}exactly.once.support=required\nproducer.override.transactional.id=x\n");
+    let Imported { toml, report, .. } = import(&text).unwrap();
+    assert_eq!(setting(&toml, "kafka.delivery").as_deref(), Some("exactly_once"));
+    let said = format!("{report:?}");
+    assert!(
+        !said.contains("at least once") && said.contains("postrider adopt --execute"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_refused_is_left_out_of_a_partial_import_and_named_in_it() {
+    let text = format!(
+        "{CHAIN}transforms=outbox,rename\ntransforms.rename.type=a.b.Mine\nslot.name=shop\n\
+         producer.override.compression.type=brotli\nvalue.converter=io.confluent.connect.avro.AvroConverter\n"
+    );
+    assert!(!refused(&text).is_empty());
+    let Imported { toml, report, .. } = import_partially(&text).unwrap();
+    assert_eq!(loaded(&toml).source.slot, "shop");
+    assert_eq!(setting(&toml, "kafka.compression"), None, "{toml}");
+    for option in
+        ["transforms.rename.type", "producer.override.compression.type", "value.converter"]
+    {
+        assert!(toml.contains(&format!("\n# - {option}: ")), "{option} in {toml}");
+        let found = report.iter().find(|finding| finding.option == option).unwrap();
+        assert_eq!(found.outcome, ImportOutcome::Refused, "{option}");
+    }
+    assert_eq!(
+        import_partially("route.by.field=kind").unwrap(),
+        import("route.by.field=kind").unwrap()
+    );
+}
+
+#[test]
+fn values_of_documented_options_are_shown_and_those_of_others_are_not() {
+    let text = format!(
+        "{CHAIN}topic.heartbeat.prefix=beat\npredicates.p.pattern=a.*\noffset.storage.topic=offsets\n\
+         signal.data.collection=public.signals\nsignal.consumer.sasl.password=hunter2\nmade.up=hunter2\n\
+         config.providers.vault.param.id=hunter2\n"
+    );
+    let report = import(&text).unwrap().report;
+    for (option, value) in [
+        ("topic.heartbeat.prefix", "beat"),
+        ("predicates.p.pattern", "a.*"),
+        ("offset.storage.topic", "offsets"),
+        ("signal.data.collection", "public.signals"),
+        ("signal.consumer.sasl.password", "****"),
+        ("made.up", "****"),
+        ("config.providers.vault.param.id", "****"),
+    ] {
+        let found = report.iter().find(|finding| finding.option == option).unwrap();
+        assert_eq!(found.value.as_deref(), Some(value), "{option}");
+    }
+}
+
+#[test]
 fn tables_that_a_predicate_leaves_out_are_not_read() {
     let tables = "topic.prefix=shop\ntable.include.list=public.outbox,public.heartbeat\n";
     let matches = "predicates.p.type=TopicNameMatches\ntransforms.outbox.predicate=p\n";
