@@ -117,8 +117,6 @@ fn prepare(cluster: &Cluster, rights: Rights) {
     let owner = rights.owner();
     sql.run("CREATE ROLE postrider LOGIN REPLICATION; CREATE ROLE owner LOGIN");
     sql.run(&format!("CREATE DATABASE shop OWNER {owner}"));
-    let shop = Sql::connect(&cluster.address().database("shop").login_as(owner, None).unix_url());
-    shop.run("CREATE TABLE orders (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), status text)");
 }
 
 fn follow(cluster: &Cluster, bootstrap: &str, rights: Rights) {
