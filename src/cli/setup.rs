@@ -208,7 +208,7 @@ async fn make(
     let slot = &relay.config.source.slot;
     let object = format!("replication slot `{slot}`");
     if !plan.lacks_slot(&now) {
-        if now.slot.is_some() {
+        if plan.finds_slot(&now) {
             done.made.push(Made::new(object, false));
         }
         return Ok(());

@@ -7,12 +7,9 @@
 use super::check::{Lack, identifier};
 use super::fix::Fix;
 use postrider_core::outbox::TableName;
-use postrider_postgres::control::{ControlError, Inspection, Requirements, WarningAbout};
-
-/// A slot of another name, for one that has the name and is of no use.
-const OTHER_SLOT: &str = "_pgoutput";
-/// As long as a name may be.
-const NAME_MAX: usize = 63;
+use postrider_postgres::control::{
+    ControlError, Inspection, Requirements, WarningAbout, slot_of_database,
+};
 
 /// For a refusal.
 pub(super) fn steps(refusal: &ControlError, inspection: &Inspection, wanted: &Requirements) -> Fix {
@@ -24,7 +21,7 @@ pub(super) fn steps(refusal: &ControlError, inspection: &Inspection, wanted: &Re
             if !others.is_empty() {
                 Fix::config(tables_line(&present(inspection, wanted), others))
             } else if inspection.slot.is_none() {
-                setup()
+                granted_setup(inspection)
             } else {
                 Fix::default()
             }
@@ -37,10 +34,11 @@ pub(super) fn steps(refusal: &ControlError, inspection: &Inspection, wanted: &Re
             Fix::sql(publish).and(config)
         }
         ControlError::PublicationMissing { slot_exists: false, .. }
-        | ControlError::SlotMissing { .. } => setup(),
-        ControlError::SlotForeign { slot, .. } => {
-            let stem: String = slot.chars().take(NAME_MAX - OTHER_SLOT.len()).collect();
-            Fix::config(format!("source.slot = \"{stem}{OTHER_SLOT}\"")).and(setup())
+        | ControlError::SlotMissing { .. } => granted_setup(inspection),
+        ControlError::RoleMayNotReplicate { .. } => Fix::sql(inspection.grants(true).join(" ")),
+        ControlError::SlotForeign { slot, database, .. } => {
+            let other = slot_of_database(slot, database);
+            Fix::config(format!("source.slot = \"{other}\"")).and(setup())
         }
         ControlError::SlotLost { .. } => Fix::postrider("postrider repair --execute"),
         _ => sql,
@@ -73,6 +71,12 @@ pub(super) fn lack(refusal: &ControlError, inspection: &Inspection) -> Option<La
         _ => false,
     };
     is_absent.then_some(Lack::Source)
+}
+
+/// What makes all that is missing, with the rights that the role lacks for it.
+fn granted_setup(inspection: &Inspection) -> Fix {
+    let grants = inspection.grants(true);
+    if grants.is_empty() { setup() } else { Fix::sql(grants.join(" ")).and(setup()) }
 }
 
 fn setup() -> Fix {

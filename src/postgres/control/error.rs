@@ -5,9 +5,9 @@
 //! replication connection, so that one mistake is always reported alike.
 
 use super::hint_text::{
-    INSERT_AGAIN, ONLY_INSERTS, RESEND, UNSUITABLE, after_vanishing, create_publication, is_right,
-    listed, lost, named_besides, of_part, publish_under_root, publish_whole, qualified, unfinished,
-    without_publication, without_two_phase,
+    INSERT_AGAIN, ONLY_INSERTS, OTHER_PUBLICATION, RESEND, UNSUITABLE, after_vanishing,
+    create_publication, is_right, listed, lost, named_besides, of_part, publish_under_root,
+    publish_whole, qualified, slot_of_database, unfinished, without_publication, without_two_phase,
 };
 use super::standby::StandbyError;
 use crate::wal::quote::identifier;
@@ -205,6 +205,8 @@ pub enum ControlError {
         slot: String,
         /// Such as ``its plugin is `wal2json` ``.
         what: String,
+        /// Our database, after which another slot may be named.
+        database: String,
     },
     /// The slot sends transactions as they are prepared, before they commit.
     #[error(
@@ -405,7 +407,7 @@ impl ControlError {
             Self::ColumnsMissing { .. } => COLUMNS_MISSING.to_owned(),
             Self::Standby(error) => error.hint(),
             Self::CreationForbidden { needs, sql, .. } => {
-                format!("it needs {needs}; or as a superuser, or a role that has that: {sql}")
+                format!("it needs {needs}\nor as a superuser, or a role that has that: {sql}")
             }
             Self::NoFreeSlot { .. } => {
                 "raise max_replication_slots and restart; or drop a slot whose reader is gone for \
@@ -446,8 +448,10 @@ impl ControlError {
         Some(match self {
             Self::PublicationMissing { publication, tables, slot, slot_exists, others } => {
                 let name = is_right("source.publication", publication, "publications", others);
-                if *slot_exists {
+                if *slot_exists && others.is_empty() {
                     format!("{name}; {}", without_publication(slot))
+                } else if *slot_exists {
+                    format!("{name}; {OTHER_PUBLICATION}")
                 } else {
                     let create = create_publication(publication, tables);
                     format!("{name}; if it is new: `postrider setup`, which does: {create}")
@@ -499,9 +503,11 @@ impl ControlError {
                 format!("run `postrider setup`, start again, and {REPLACED}")
             }
             Self::TableReplaced { .. } => format!("{RENAMED}, start again, and {REPLACED}"),
-            Self::SlotForeign { .. } => {
-                "set source.slot to another name, or connect to the slot's own database".to_owned()
-            }
+            Self::SlotForeign { slot, database, .. } => format!(
+                "set source.slot to another name: POSTRIDER_SOURCE__SLOT={} (slots of all databases of a server share \
+                 their names); or connect to the slot's own database",
+                slot_of_database(slot, database)
+            ),
             Self::SlotTwoPhase { slot } => without_two_phase(slot),
             Self::SlotLost { slot, reason } => lost(slot, reason),
             _ => return None,

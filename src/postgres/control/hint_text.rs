@@ -30,6 +30,21 @@ pub(super) fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
+/// What is done where the publication is missing, and the database has others: nothing that loses rows.
+pub(super) const OTHER_PUBLICATION: &str = "set source.publication to the one that the slot delivers by; if it was \
+    renamed, that is its new name, or ALTER PUBLICATION .. RENAME TO its former name; neither loses a row; if it was \
+    dropped, leave the slot alone: `postrider verify` tells which rows are not delivered";
+
+/// A slot's name with the database's in it, as slots may be named.
+pub fn slot_of_database(slot: &str, database: &str) -> String {
+    /// Postgres's NAMEDATALEN - 1; all of it is ASCII.
+    const NAME_MAX: usize = 63;
+    let legal = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit();
+    let database = database.to_ascii_lowercase();
+    let end: String = database.chars().map(|char| if legal(char) { char } else { '_' }).collect();
+    format!("{slot}_{end}").chars().take(NAME_MAX).collect()
+}
+
 /// What is done about a slot whose publication was renamed or dropped, and at which cost.
 pub(super) fn without_publication(slot: &str) -> String {
     format!(

@@ -11,6 +11,7 @@ use tokio_postgres::Row;
 
 use super::connect::{Client, sql_error};
 use super::error::ControlError;
+use super::grants::{self, LackingRights};
 use super::slot::{SlotFacts, slot};
 use crate::wal::WalError;
 use postrider_core::lsn::Lsn;
@@ -77,6 +78,8 @@ pub struct Inspection {
     pub slot: Option<SlotFacts>,
     /// What else there is, where something is missing: perhaps its name is mistyped.
     pub others: Others,
+    /// What the role may not create of what is missing.
+    pub lacking: LackingRights,
 }
 
 /// Names that may be meant by one that does not exist.
@@ -236,15 +239,33 @@ pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspectio
     }
     let mut others = Others::default();
     if publication.is_none() {
-        const SQL: &str = "SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 20";
-        others.publications = names(client, SQL).await?;
+        others.publications = publications(client, wanted).await?;
     }
     if slot.is_none() {
         const SQL: &str = "SELECT slot_name::text FROM pg_catalog.pg_replication_slots \
             WHERE database = current_database() AND plugin = 'pgoutput' ORDER BY 1 LIMIT 20";
         others.slots = names(client, SQL).await?;
     }
-    Ok(Inspection { server, tables, publication, slot, others })
+    let schemas = wanted.schemas_of_missing(&tables);
+    let lacking = if schemas.is_empty() && publication.is_some() {
+        LackingRights::default()
+    } else {
+        grants::lacking(client, &schemas, publication.is_some()).await?
+    };
+    Ok(Inspection { server, tables, publication, slot, others, lacking })
+}
+
+/// Names of publications, those with one of our tables first.
+async fn publications(client: &Client, wanted: &Requirements) -> Result<Vec<String>, ControlError> {
+    const SQL: &str = "\
+        SELECT p.pubname::text FROM pg_catalog.pg_publication p \
+        ORDER BY NOT EXISTS (SELECT FROM pg_catalog.pg_publication_tables t \
+            WHERE t.pubname = p.pubname AND t.schemaname::text = ANY ($1::text[]) \
+            AND t.tablename::text = ANY ($2::text[])), 1 LIMIT 20";
+    let (schemas, names): (Vec<_>, Vec<_>) =
+        wanted.tables.iter().map(|table| (&table.schema, &table.name)).unzip();
+    let rows = client.run(DOING, client.sql().query(SQL, &[&schemas, &names])).await?;
+    rows.iter().map(|row| get(row, 0)).collect()
 }
 
 async fn names(client: &Client, sql: &str) -> Result<Vec<String>, ControlError> {

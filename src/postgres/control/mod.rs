@@ -14,6 +14,7 @@ mod encoding;
 mod error;
 mod existing_rows;
 mod failover;
+mod grants;
 mod health;
 mod hint_text;
 mod inspect;
@@ -45,10 +46,12 @@ pub use failover::{
     FailoverAbout, FailoverFacts, FailoverFinding, FailoverFix, failover, failover_of_server,
     waits_for_standby,
 };
+pub use grants::LackingRights;
 pub use health::{
     HealthFacts, IdleSlot, OpenTransaction, ServerLimits, SlotHealth, TableHealth, health,
     limit_waits, table_locks,
 };
+pub use hint_text::slot_of_database;
 pub use inspect::{
     FAILOVER_SLOTS_SINCE, Inspection, NewSlot, Others, PartFacts, PublicationFacts, Published,
     Requirements, ServerFacts, TableFacts, inspect, server,

@@ -13,7 +13,7 @@ use super::inspect::{Inspection, Requirements, ServerFacts, inspect};
 use super::requirements_check::SourceWarning;
 use super::source_identity::Known;
 use super::standby::StandbyError;
-use crate::wal::quote::{identifier, literal};
+use crate::wal::quote::literal;
 use crate::wal::{Class, WalError};
 use postrider_core::lsn::Lsn;
 
@@ -88,7 +88,8 @@ async fn fit(
         return Err(refusal.into());
     }
     if inspection.publication.is_none() {
-        create_missing_publication(client, wanted, &inspection.server).await?;
+        let needs = inspection.needs(OWN_AND_CREATE, true);
+        create_missing_publication(client, wanted, needs).await?;
     }
     if inspection.slot.is_none()
         && let Some(start) = create_missing_slot(client, wanted, &inspection.server).await?
@@ -116,22 +117,21 @@ fn announce(slot: &str, start: Lsn, publication_existed: bool) {
     }
 }
 
+/// What a role needs to create a publication.
+pub(super) const OWN_AND_CREATE: &str = "to own the tables, and CREATE on the database";
+
 /// Creates the publication; one that another relay created meanwhile is as good.
 pub(super) async fn create_missing_publication(
     client: &Client,
     wanted: &Requirements,
-    server: &ServerFacts,
+    needs: String,
 ) -> Result<(), ControlError> {
     let publication = &wanted.publication;
     let sql = create_publication(publication, &wanted.tables);
     let created = client.run("creating the publication", client.sql().batch_execute(&sql)).await;
     forgive_existing(created, || ControlError::CreationForbidden {
         object: format!("publication `{publication}`"),
-        needs: format!(
-            "to own the tables, and CREATE on the database: GRANT CREATE ON DATABASE {} TO {}",
-            identifier(&server.database),
-            identifier(&server.role)
-        ),
+        needs,
         sql,
     })
 }

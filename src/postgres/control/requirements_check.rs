@@ -80,7 +80,7 @@ impl Inspection {
     }
 
     /// The slot, if it is one that this database's changes come by.
-    fn own_slot(&self) -> Option<&SlotFacts> {
+    pub(super) fn own_slot(&self) -> Option<&SlotFacts> {
         let database = Some(self.server.database.as_str());
         self.slot.as_ref().filter(|slot| slot.database.as_deref() == database)
     }
@@ -340,7 +340,10 @@ fn own_name<'a>(table: &TableFacts, column: &'a Wanted) -> Option<&'a String> {
 }
 
 fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlError> {
-    let foreign = |what| Some(ControlError::SlotForeign { slot: name.to_owned(), what });
+    let foreign = |what| {
+        let (slot, database) = (name.to_owned(), database.to_owned());
+        Some(ControlError::SlotForeign { slot, what, database })
+    };
     match slot.plugin.as_deref() {
         None => return foreign("it is a physical slot".to_owned()),
         Some("pgoutput") => {}

@@ -14,6 +14,7 @@ use super::existing_rows::{RowsBefore, rows_before};
 use super::hint_text::{create_publication, qualified};
 use super::inspect::{FAILOVER_SLOTS_SINCE, Inspection, NewSlot, Requirements, inspect};
 use super::outbox_table::{OutboxPartitions, outbox_table};
+use super::preflight::OWN_AND_CREATE;
 use super::preflight::{FAILOVER_ARGUMENT, create_missing_publication, create_missing_slot};
 use super::standby::StandbyError;
 use crate::wal::Class;
@@ -184,6 +185,11 @@ impl SetupPlan {
         Ok(Some(MadeSlot { start, left_behind }))
     }
 
+    /// Whether the slot is there, and is one that this database's changes come by.
+    pub fn finds_slot(&self, now: &Inspection) -> bool {
+        now.own_slot().is_some()
+    }
+
     /// Whether the slot is missing, and is this plan's to make.
     pub const fn lacks_slot(&self, now: &Inspection) -> bool {
         now.slot.is_none() && !self.choices.without_slot
@@ -193,6 +199,10 @@ impl SetupPlan {
     fn unmendable(&self, now: &Inspection) -> Option<ControlError> {
         let mendable = |refusal: &ControlError| match refusal {
             ControlError::TableMissing { .. } => !self.choices.existing_tables,
+            // It is for another role to look at.
+            ControlError::SlotForeign { .. }
+            | ControlError::SlotLost { .. }
+            | ControlError::SlotTwoPhase { .. } => self.choices.without_slot,
             ControlError::SlotMissing { .. }
             | ControlError::PublicationMissing { slot_exists: false, .. }
             | ControlError::PublicationLacksTable { partitioned: false, .. }
@@ -237,7 +247,7 @@ impl SetupPlan {
         let leaves = tables.filter(|(_, facts)| {
             let facts = facts.as_ref();
             // With a slot, a table that is published only now is read from now on.
-            facts.is_some_and(|facts| match now.slot {
+            facts.is_some_and(|facts| match now.own_slot() {
                 None => !self.choices.without_slot,
                 Some(_) => facts.published.is_none(),
             })
@@ -253,10 +263,9 @@ impl SetupPlan {
     ) -> Result<(), ControlError> {
         let sql = outbox_table(table, self.choices.partitions);
         let made = client.run(DOING, client.sql().batch_execute(&sql)).await;
-        let (schema, role) = (identifier(&table.schema), identifier(&now.server.role));
         allowed(made, || ControlError::CreationForbidden {
             object: named(table),
-            needs: format!("CREATE on the schema: GRANT CREATE ON SCHEMA {schema} TO {role}"),
+            needs: now.needs("CREATE on the schema", self.lacks_slot(now)),
             sql:
                 "`postrider setup --no-slot` (or `postrider setup --no-slot --print | psql`), then \
                   this command again"
@@ -273,7 +282,8 @@ impl SetupPlan {
         let Requirements { publication, tables, .. } = &self.wanted;
         let object = format!("publication `{publication}`");
         if now.publication.is_none() {
-            create_missing_publication(client, &self.wanted, &now.server).await?;
+            let needs = now.needs(OWN_AND_CREATE, self.lacks_slot(now));
+            create_missing_publication(client, &self.wanted, needs).await?;
             return Ok(vec![Made::new(object, true)]);
         }
         let facts = tables.iter().zip(&now.tables);
@@ -366,13 +376,14 @@ fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
 fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
     let (name, publication) = (literal(&wanted.slot), literal(&wanted.publication));
     let (tables, count) = (pairs(&wanted.tables), wanted.tables.len());
+    let another = literal(&format!("set source.slot to another name, such as {}_", wanted.slot));
     let mut sql = format!(
         "PREPARE postrider_slot AS SELECT NULL::pg_lsn AS lsn WHERE false;\n\
          DO $$\nDECLARE\n    relation oid;\n    has_rows boolean;\nBEGIN\n    \
          IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {name}\n        \
          AND database IS DISTINCT FROM pg_catalog.current_database())\n    THEN\n        \
          RAISE EXCEPTION 'slot % is not of this database, and slots of a cluster share their names', {name}\n            \
-         USING HINT = 'set source.slot to another name';\n    END IF;\n    \
+         USING HINT = {another} || pg_catalog.current_database();\n    END IF;\n    \
          IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {name}) THEN\n        \
          RETURN;\n    END IF;\n    \
          IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_publication_tables WHERE pubname = {publication}\n        \

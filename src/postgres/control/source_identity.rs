@@ -171,6 +171,7 @@ mod tests {
             publication: Some(publication),
             slot: Some(slot),
             others: super::super::inspect::Others::default(),
+            lacking: super::super::LackingRights::default(),
         }
     }
 

@@ -146,6 +146,33 @@ fn an_owner_makes_the_tables_and_the_relay_its_slot() {
 }
 
 #[test]
+fn a_role_without_rights_is_told_all_of_them_at_once() {
+    for cluster in postgres::versions() {
+        let scene = Scene::new(cluster);
+        let (fresh, database) = (unique("fresh"), scene.database.name());
+        scene.database.create_role(&fresh, "");
+        let creations = [
+            format!("GRANT CREATE ON SCHEMA \"public\" TO \"{fresh}\";"),
+            format!("GRANT CREATE ON DATABASE \"{database}\" TO \"{fresh}\";"),
+        ];
+        let replication = format!("ALTER ROLE \"{fresh}\" REPLICATION;");
+        let without_slot = scene.setup(&fresh, &["--no-slot"], 77);
+        assert!(!without_slot.0.contains("ALTER ROLE"), "{}", without_slot.0);
+        let unescaped = |text: &str| Said(text.replace("\\\"", "\""));
+        let refused = unescaped(&scene.setup(&fresh, &[], 77).0);
+        let doctor = scene.run_as(&fresh).start(&["doctor"]).outcome();
+        let advised = unescaped(&doctor.stdout);
+        for grant in creations.iter().chain([&replication]) {
+            refused.says(&[grant]);
+            advised.says(&[grant]);
+            scene.database.sql().run(grant);
+        }
+        let made = scene.setup(&fresh, &[], 0);
+        made.says(&["created: table", "created: publication", "created: replication slot"]);
+    }
+}
+
+#[test]
 fn the_printed_script_makes_its_slot_while_others_change_tables() {
     for cluster in postgres::versions() {
         let scene = Scene::new(cluster);

@@ -200,12 +200,17 @@ fn what_is_missing_and_may_not_be_created_is_refused() {
 fn a_mistyped_name_is_asked_for_and_loses_nothing() {
     for cluster in postgres::versions() {
         let outbox = Outbox::ready(cluster, "typo");
+        // Of no table of ours, so that it is named last.
+        outbox.run("CREATE PUBLICATION a_other");
         outbox.write();
         let relay = outbox.relay().set("source.publication", "nopub");
         let refusal = refused(&relay, &["run"], 70);
-        refusal.assert("PR-P010", &["`nopub` right? this database has `postrider`"]);
-        let at = |words: &str| refusal.text.find(words).unwrap();
-        assert!(at("this database has") < at("pg_drop_replication_slot"), "{}", refusal.text);
+        let words =
+            "is source.publication = `nopub` right? this database has `postrider`, `a_other`";
+        refusal.assert("PR-P010", &[words, "set source.publication to the one"]);
+        for words in ["pg_drop_replication_slot", "--from-now"] {
+            assert!(!refusal.text.contains(words), "{}", refusal.text);
+        }
         let has = format!("this database has `{}`", outbox.database.name());
         let relay = outbox.relay().set("source.slot", "noslot");
         refused(&relay, &["run"], 78).assert("PR-P039", &["`noslot` right?", &has]);
@@ -239,17 +244,25 @@ fn a_slot_of_another_database_is_refused() {
     here.write();
     let relay = here.relay().set("source.slot", there.database.name());
     let belongs = format!("it belongs to database `{}`", there.database.name());
-    refused(&relay, &["run"], 78).assert("PR-P040", &[&belongs, "the slot's own database"]);
+    let proposal =
+        format!("POSTRIDER_SOURCE__SLOT={}_{}", there.database.name(), here.database.name());
+    let words = [&belongs, &proposal, "the slot's own database"];
+    refused(&relay, &["run"], 78).assert("PR-P040", &words);
     here.assert_delivered_by(&here.relay());
     // Nothing is said of dropping it where the publication is missing as well.
     here.run("DROP PUBLICATION postrider");
-    for arguments in [&["run"][..], &["setup"], &["setup", "--no-slot"]] {
+    for arguments in [&["run"][..], &["setup"]] {
         let outcome = relay.start(arguments).outcome();
         assert_eq!(outcome.status.code(), Some(78), "{:?}", outcome.log);
         let said = outcome.log.join("\n");
         assert!(said.contains("PR-P040") && said.contains(&belongs), "{said}");
         assert!(!said.contains("pg_drop_replication_slot"), "{said}");
     }
+    // Whoever makes no slot need not care whose it is.
+    let outcome = relay.start(&["setup", "--no-slot"]).outcome();
+    assert_eq!(outcome.status.code(), Some(0), "{:?}", outcome.log);
+    let said = outcome.stdout;
+    assert!(said.contains("created: publication") && !said.contains("replication slot"), "{said}");
 }
 
 #[test]

@@ -6,18 +6,33 @@ use super::*;
 #[test]
 fn advice_to_drop_a_slot_says_what_is_lost_and_asks_for_the_name_first() {
     let slot = || "s".to_owned();
-    let missing = ControlError::PublicationMissing {
-        publication: "nopub".to_owned(),
-        tables: Vec::new(),
-        slot: slot(),
-        slot_exists: true,
-        others: vec!["postrider".to_owned()],
+    let hint = |others: &[&str]| {
+        let missing = ControlError::PublicationMissing {
+            publication: "nopub".to_owned(),
+            tables: Vec::new(),
+            slot: slot(),
+            slot_exists: true,
+            others: others.iter().map(ToString::to_string).collect(),
+        };
+        missing.hint().unwrap()
     };
-    let hint = missing.hint().unwrap();
-    let at = |words: &str| hint.find(words).unwrap_or_else(|| panic!("{words}: {hint}"));
-    assert!(at("`nopub` right?") < at("`postrider`"));
-    assert!(at("`postrider`") < at("pg_drop_replication_slot"));
+    let mistyped = hint(&["postrider"]);
+    assert!(
+        mistyped
+            .starts_with("is source.publication = `nopub` right? this database has `postrider`")
+    );
+    assert!(!mistyped.contains("pg_drop_replication_slot"), "{mistyped}");
+    let dropped = hint(&[]);
+    let at = |words: &str| dropped.find(words).unwrap_or_else(|| panic!("{words}: {dropped}"));
+    assert!(at("`nopub` right?") < at("pg_drop_replication_slot"));
     assert!(at("pg_drop_replication_slot") < at("loses every row"));
+    let foreign = ControlError::SlotForeign {
+        slot: "postrider".to_owned(),
+        what: "it belongs to database `shop`".to_owned(),
+        database: "Shop-2".to_owned(),
+    };
+    let hint = foreign.hint().unwrap();
+    assert!(hint.contains("POSTRIDER_SOURCE__SLOT=postrider_shop_2 "), "{hint}");
     let lost = ControlError::SlotLost { slot: slot(), reason: String::new() }.hint().unwrap();
     assert!(lost.contains("re-send") && lost.contains("setup --from-now"), "{lost}");
     let gone = ControlError::SlotMissing { slot: slot(), others: Vec::new() }.hint().unwrap();

@@ -127,7 +127,7 @@ async fn refuse(client: &Client, name: &str) -> Result<(), PruneError> {
         _ => None,
     };
     if let Some(what) = what {
-        return Err(ControlError::SlotForeign { slot: slot(), what }.into());
+        return Err(ControlError::SlotForeign { slot: slot(), what, database }.into());
     }
     if let Some(unfinished) = unfinished {
         return Err(unfinished.into());

@@ -75,6 +75,7 @@ fn good() -> Inspection {
             waits_for: None,
         }),
         others: Others::default(),
+        lacking: super::super::LackingRights::default(),
     }
 }
 
