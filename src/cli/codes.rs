@@ -43,7 +43,7 @@ macro_rules! codes {
 codes! {
     C001 C002 C003 C004 C005 C006 C007 C008 C009 C010 C011 C012
     P001 P002 P003 P004 P005 P006 P007 P008 P009 P010 P011 P012 P013 P014 P015 P016
-    P018 P020 P021 P022 P023 P030 P031 P032 P033 P034 P035 P036 P037 P038 P039 P040
+    P018 P020 P021 P022 P023 P024 P030 P031 P032 P033 P034 P035 P036 P037 P038 P039 P040
     P041 P042 P043 P044 P045 P046 P047 P048 P049 P050 P051 P052 P053 P054 P055 P056
     P057 P058 P059 P060 P061 P062 P063 P064 P065 P066 P067 P068 P070 P071 P072 P073
     P074 P075 P076 P077 P078 P079 P080 P081 P082 P083 P084 P085 P086 P087 P088 P089
@@ -130,6 +130,7 @@ pub(super) fn wal(error: &WalError) -> ErrorCode {
         WalError::Malformed(_) => ErrorCode::NOT_PGOUTPUT,
         WalError::Poll(error) => poll(error),
         WalError::CatchUp(_) => ErrorCode::P130,
+        WalError::Pooler { .. } => ErrorCode::P024,
         WalError::Server(_) => match error.class() {
             Class::Transient => ErrorCode::P020,
             Class::Held => ErrorCode::SLOT_HELD,

@@ -56,9 +56,13 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
     const OTHERS: &str = "server, publication, tables and slot were not looked at";
     let deadline = Deadline(Instant::now());
     let connect = &plan.config.source.connect;
+    let is_polled = plan.config.source.mode == SourceMode::Poll;
     let opened = timeout(deadline.left(), async {
         let client = control::connect(connect).await?;
         control::limit_waits(&client).await?;
+        if is_polled {
+            client.keeps_its_process().await?;
+        }
         Ok::<_, ControlError>(client)
     });
     let client = match opened.await {
@@ -79,7 +83,6 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
     };
     let whom = format!("`{}` is let into database `{}`", connect.user, connect.database);
     let mut checks = vec![Check::pass("postgres.reachable", whom)];
-    let is_polled = plan.config.source.mode == SourceMode::Poll;
     checks.push(locks(plan, &client, &deadline).await);
     let mut slot = None;
     match timeout(deadline.left(), inspected(plan, &client)).await {

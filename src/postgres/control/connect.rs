@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
+use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::config::{self, SslMode as TokioSslMode};
 use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -58,6 +59,31 @@ impl Client {
     /// list of hosts the host, of a name with several addresses the address.
     pub fn server(&self) -> &ConnectInfo {
         &self.server
+    }
+
+    /// Refuses a pooler that gives the server process of this session, which is idle, to another one: settings, locks and
+    /// notifications of a session would be lost. Poolers give away first what was used last, so that one that few use is
+    /// found at once.
+    pub async fn keeps_its_process(&self) -> Result<(), ControlError> {
+        let other = connect(&self.server).await?;
+        let pid = other.process().await?;
+        if self.process().await? != pid {
+            return Ok(());
+        }
+        let found = format!("two sessions have server process {pid}");
+        let source = WalError::of_shared_process(found);
+        Err(ControlError::Connection { doing: "connecting", source })
+    }
+
+    /// The server process, as it numbers itself.
+    async fn process(&self) -> Result<String, ControlError> {
+        let asked = self.sql.simple_query("SELECT pg_catalog.pg_backend_pid()");
+        let rows = self.run("asking for the server process", asked).await?;
+        let pid = rows.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        Ok(pid.unwrap_or_default().to_owned())
     }
 
     /// Resolves when the session ends. The shutdown canary: a server that is stopped in `fast` mode
@@ -333,13 +359,13 @@ fn is_broken_off(error: &(dyn std::error::Error + 'static)) -> bool {
 /// A statement's error in the words of the replication connection.
 pub(super) fn sql_error(error: &tokio_postgres::Error) -> WalError {
     if let Some(server) = error.as_db_error() {
-        return WalError::Server(Box::new(ServerMessage {
+        return WalError::of_server(ServerMessage {
             severity: server.severity().to_owned(),
             code: server.code().code().to_owned(),
             message: server.message().to_owned(),
             hint: server.hint().unwrap_or_default().to_owned(),
             routine: server.routine().unwrap_or_default().to_owned(),
-        }));
+        });
     }
     if error.is_closed() {
         return WalError::Closed;

@@ -35,10 +35,12 @@ pub const FRAME_BYTES_MAX: usize = 64 << 20;
 /// is as good as gone.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a session relies on: the text of every value is then independent of the server's configuration,
-/// and the server's warnings reach us. Startup parameters win over `options` in the connection string and
-/// over the defaults of role and database.
-const CANONICAL_TEXT: [(&str, &str); 9] = [
+/// What a session relies on: the text of every value is then independent of the server's configuration, the server's
+/// warnings reach us, and no limit ends it. The stream of a transaction is a transaction to the server: a limit on its
+/// time would end every session before it is over. They are set once the session stands, over `options` in the
+/// connection string and the defaults of role and database: poolers refuse a login that names them, and servers one
+/// that names a limit of a later version.
+const CANONICAL: [(&str, &str); 11] = [
     ("TimeZone", "UTC"),
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),
@@ -49,14 +51,9 @@ const CANONICAL_TEXT: [(&str, &str); 9] = [
     ("statement_timeout", "0"),
     ("lock_timeout", "0"),
     ("idle_in_transaction_session_timeout", "0"),
+    ("idle_session_timeout", "0"),
+    ("transaction_timeout", "0"),
 ];
-
-/// The limits that not every supported version knows, which a server would refuse a login for. The stream of a
-/// transaction is a transaction to the server: a limit on its time would end every session before it is over.
-const NO_LIMITS: &str = "\
-    SELECT pg_catalog.set_config(own.name, '0', false) \
-    FROM (VALUES ('idle_session_timeout'), ('transaction_timeout')) AS own (name) \
-    WHERE pg_catalog.current_setting(own.name, true) IS NOT NULL";
 
 /// In which encoding a stream comes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -172,7 +169,7 @@ impl Connection<Wire> {
             let binding = wire.binding();
             let login = Access { info, endpoint, binding, deadline };
             let mut connection = Self::log_in(wire, login, params)?;
-            connection.simple_query(NO_LIMITS)?;
+            connection.set_for_session(&CANONICAL)?;
             connection.check_session_attributes(wanted)?;
             Ok(connection)
         })
@@ -206,7 +203,7 @@ impl<T: Transport> Connection<T> {
     ) -> Result<Self, WalError> {
         let mut session = MessageChannel::new(transport);
         let Access { info, endpoint, binding, deadline } = access;
-        let mut parameters = CANONICAL_TEXT.to_vec();
+        let mut parameters = Vec::new();
         parameters.extend(params.replicates.then_some(("replication", "database")));
         if params.encoding != StreamEncoding::Unknown {
             parameters.push(("client_encoding", "UTF8"));

@@ -176,6 +176,14 @@ pub enum WalError {
     /// The server reported an error.
     #[error("Postgres: {0}")]
     Server(Box<ServerMessage>),
+    /// What answers is a pooler, and this session cannot pass it.
+    #[error("a connection pooler such as PgBouncer stands before Postgres: {found}")]
+    Pooler {
+        /// How that was seen.
+        found: String,
+        /// What does not pass.
+        kept_out: KeptOut,
+    },
     /// The publication did not exist when a row of the slot was written. PostgreSQL ends the stream
     /// there, up to 17 at least; 18 only warns and skips the row.
     #[error(
@@ -247,7 +255,57 @@ pub enum WalError {
     CatchUp(#[from] super::catch_up::CatchUpError),
 }
 
+/// What a pooler does not let pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeptOut {
+    /// A replication connection.
+    Replication,
+    /// A parameter of the login, such as `options`.
+    Parameter,
+    /// A session: each transaction has a server process of its own.
+    Session,
+}
+
+impl KeptOut {
+    const fn hint(self) -> &'static str {
+        match self {
+            Self::Replication => {
+                "set host and port in source.url to those of Postgres itself, since a replication connection cannot pass \
+                 a pooler; or set source.mode = \"poll\", which can, in session mode"
+            }
+            Self::Parameter => {
+                "leave `options` out of source.url and PGOPTIONS; or add the parameter to ignore_startup_parameters of \
+                 the pooler; or set host and port in source.url to those of Postgres itself"
+            }
+            Self::Session => {
+                "set pool_mode = session for this database or role at the pooler; or set host and port in source.url to \
+                 those of Postgres itself"
+            }
+        }
+    }
+}
+
 impl WalError {
+    /// The server's own words, or those of a pooler, by which it is known.
+    pub(crate) fn of_server(message: ServerMessage) -> Self {
+        let kept_out = match message.code.as_str() {
+            // PgBouncer's words, which it has in English alone.
+            "08P01" if message.message.starts_with("unsupported startup parameter") => {
+                let replicates = message.message.ends_with("replication");
+                if replicates { KeptOut::Replication } else { KeptOut::Parameter }
+            }
+            // A statement that this session has prepared is unknown, or one of another session is not.
+            "26000" | "42P05" => KeptOut::Session,
+            _ => return Self::Server(Box::new(message)),
+        };
+        Self::Pooler { found: message.to_string(), kept_out }
+    }
+
+    /// Two sessions, or two transactions of one, that should not have the same server process, or should.
+    pub(crate) fn of_shared_process(found: String) -> Self {
+        Self::Pooler { found, kept_out: KeptOut::Session }
+    }
+
     /// The exchange failed on our side.
     pub(crate) fn authentication(endpoint: &Endpoint, reason: String) -> Self {
         let hint = "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS as well";
@@ -292,6 +350,7 @@ impl WalError {
             Self::TlsNotOffered { .. }
             | Self::TlsHandshake { .. }
             | Self::TlsFiles(_)
+            | Self::Pooler { .. }
             | Self::RowTooLarge { .. }
             | Self::QueryUntranslatable
             | Self::OrderColumnMissing { .. } => Class::Configuration,
@@ -347,6 +406,7 @@ impl WalError {
                 "the relay tries again by itself; if it repeats, check the server's log and the \
                  network between; nothing is lost, the slot keeps every row"
             }
+            Self::Pooler { kept_out, .. } => kept_out.hint(),
             Self::SlotHeld { .. } => "nothing to do while another relay is at work",
             Self::Silent { .. } => {
                 "check the network between the relay and the server, and that the server is not \

@@ -184,7 +184,7 @@ impl Login<'_> {
         match session.next(self.deadline, DOING)? {
             Incoming::Message(Message::ErrorResponse(body)) => {
                 let message = session.server_message(body.fields()).of_login(self.info);
-                Err(WalError::Server(Box::new(message)))
+                Err(WalError::of_server(message))
             }
             Incoming::Message(message) => Ok(message),
             Incoming::CopyBoth => Err(WalError::Protocol("streaming before it was asked for")),

@@ -140,6 +140,7 @@ fn prepare(
 async fn find(plan: &Plan) -> Result<Found, RelayError> {
     let wanted = plan.requirements()?;
     let client = control::connect(&plan.config.source.connect).await?;
+    client.keeps_its_process().await?;
     let inspection = control::inspect(&client, &wanted).await?;
     if let Some(refusal) = refusal(&inspection, &wanted) {
         return Err(refusal.into());

@@ -5,6 +5,7 @@ mod ends;
 mod marks;
 mod order;
 mod page;
+mod pooler;
 mod refused;
 mod shapes;
 mod stands;

@@ -30,6 +30,7 @@ pub mod kafka;
 mod kafka_settings;
 pub mod oracle;
 pub mod otlp;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod promtool;
 pub mod register;

@@ -36,8 +36,11 @@ fn a_trusted_role_gets_in_whatever_the_split() {
         assert_eq!(connection.backend_pid(), 9);
         assert_eq!(connection.parameter("server_version"), Some("15.18"));
         let written = String::from_utf8_lossy(&connection.session.transport.written).into_owned();
-        for part in ["user\0alice\0", "replication\0database\0", "TimeZone\0UTC\0"] {
+        for part in ["user\0alice\0", "replication\0database\0", "client_encoding\0UTF8\0"] {
             assert!(written.contains(part), "{part}");
+        }
+        for (name, _) in CANONICAL {
+            assert!(!written.contains(name), "a pooler refuses a login with {name}");
         }
         assert!(!written.contains("hunter22"));
     }

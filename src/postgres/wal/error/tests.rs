@@ -114,3 +114,27 @@ fn a_login_that_nobody_answers_names_host_and_port() {
     assert_eq!(error.to_string(), "Postgres at db:9092 did not answer in time while logging in");
     assert!(error.hint().unwrap().contains("may not be Postgres") && error.class().is_transient());
 }
+
+#[test]
+fn a_pooler_is_known_by_its_words_and_by_statements_that_are_lost() {
+    let of = |code: &str, message: &str| {
+        let (code, message) = (code.to_owned(), message.to_owned());
+        WalError::of_server(ServerMessage { code, message, ..ServerMessage::default() })
+    };
+    for (code, message, fix) in [
+        ("08P01", "unsupported startup parameter: replication", "source.mode = \"poll\""),
+        ("08P01", "unsupported startup parameter: options", "ignore_startup_parameters"),
+        ("42P05", "prepared statement \"s0\" already exists", "pool_mode = session"),
+        ("26000", "prepared statement \"s1\" does not exist", "pool_mode = session"),
+    ] {
+        let error = of(code, message);
+        assert_eq!(error.class(), Class::Configuration, "{error}");
+        let said = format!("{error}; {}", error.hint().unwrap());
+        for part in ["PgBouncer", message, fix, "Postgres itself"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    // PgBouncer says this of whatever passes, too.
+    let other = of("08P01", "server login failed: wait");
+    assert!(other.class().is_transient(), "{other}");
+}

@@ -97,6 +97,8 @@ pub struct PollStream<T = Wire> {
     /// The table of the batch, and how its poll goes.
     table: usize,
     polled: Polled,
+    /// The server process that serves the session.
+    process: Option<u64>,
     /// Of the rows that were consumed.
     places: Vec<Place>,
     /// The next row, if it is larger than a message may be.
@@ -150,6 +152,7 @@ impl<T: Transport> PollStream<T> {
             state: State::Idle,
             table: 0,
             polled: Polled::default(),
+            process: None,
             places: Vec::new(),
             large: None,
             step: Step::Between,
@@ -368,9 +371,13 @@ impl<T: Transport> PollStream<T> {
             }
             match (head.tag, self.state) {
                 (b'D', State::Asked(1)) => {
-                    self.polled.parts.1 =
-                        u32::try_from(batch::count(channel.buffer.body(head), 1)?)
-                            .unwrap_or(u32::MAX);
+                    let body = channel.buffer.body(head);
+                    let (parts, process) = (batch::count(body, 1)?, batch::count(body, 2)?);
+                    self.polled.parts.1 = u32::try_from(parts).unwrap_or(u32::MAX);
+                    if *self.process.get_or_insert(process) != process {
+                        let found = "two transactions of one session had two server processes";
+                        return Err(WalError::of_shared_process(found.to_owned()));
+                    }
                 }
                 (b'D', State::Asked(2)) => {
                     let is_free = batch::about(channel.buffer.body(head))?.place.is_some();

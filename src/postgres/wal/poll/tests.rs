@@ -42,7 +42,7 @@ fn data_row(values: &[Option<&str>]) -> Vec<u8> {
 /// The answer to a poll: so many parts are locked, and rows of these numbers are free, or held back.
 fn batch(parts: u32, rows: &[(u32, bool)]) -> Vec<u8> {
     let mut wire = [message(b'C', b"BEGIN\0"), message(b'T', b"\0\0")].concat();
-    wire.extend(data_row(&[Some("{}"), Some(&parts.to_string())]));
+    wire.extend(data_row(&[Some("{}"), Some(&parts.to_string()), Some("4711")]));
     wire.extend([message(b'C', b"SELECT 1\0"), message(b'T', b"\0\0")].concat());
     for (number, is_free) in rows {
         let (place, id) = (format!("(0,{number})"), number.to_string());
@@ -214,6 +214,20 @@ fn a_table_that_is_altered_ends_the_session_for_the_next_one_to_describe_it() {
 }
 
 #[test]
+fn a_session_that_is_served_by_another_process_has_a_pooler_before_it() {
+    let moved: Vec<u8> = batch(64, &[]);
+    let at = moved.windows(4).position(|bytes| bytes == b"4711").unwrap();
+    let moved = [&moved[..at], b"4712", &moved[at + 4..]].concat();
+    let wire = vec![batch(64, &[(1, true)]), marked(1, 0), moved];
+    let mut stream = stream(wire, 4096, false);
+    drain(&mut stream).unwrap();
+    stream.settle(Lsn::new(7)).unwrap();
+    let error = drain(&mut stream).unwrap_err();
+    assert!(!error.class().is_transient() && error.to_string().contains("pooler"), "{error}");
+    assert!(error.hint().unwrap().contains("pool_mode = session"));
+}
+
+#[test]
 fn g7_what_is_no_answer_to_a_poll_is_an_error() {
     let short = [message(b'C', b"BEGIN\0"), message(b'Z', b"T")].concat();
     let other = message(b'H', &[0, 0, 0]);
@@ -226,7 +240,7 @@ fn g7_what_is_no_answer_to_a_poll_is_an_error() {
 fn g4_a_row_that_is_too_large_passes_as_an_excerpt_between_the_others() {
     let large = "x".repeat(BASE_BYTES + 10);
     let mut wire = [message(b'C', b"BEGIN\0"), message(b'T', b"\0\0")].concat();
-    wire.extend(data_row(&[Some("{}"), Some("64")]));
+    wire.extend(data_row(&[Some("{}"), Some("64"), Some("4711")]));
     wire.extend([message(b'C', b"SELECT 1\0"), message(b'T', b"\0\0")].concat());
     for (number, (place, id)) in
         [("(0,1)", "1"), ("(0,2)", &large), ("", &large), ("(0,4)", "4")].iter().enumerate()
