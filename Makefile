@@ -113,6 +113,7 @@ nightly: ## what takes hours: disasters in both modes, 10,000 random workloads, 
 	@$(MAKE) crash MODE=exactly_once CYCLES=500
 	@$(MAKE) crash MODE=poll CYCLES=500
 	@$(MAKE) decoding ROUNDS=10000
+	@LOCKED_ROWS=70000 $(CARGO) test --locked --quiet --features failpoints,mutants --test relay -- g2_rows_of_other_keys
 	@$(MAKE) failover
 	@$(MAKE) identity FULL=1
 	@$(MAKE) streams

@@ -3,12 +3,13 @@
 //! Output: frames in order, bytes and positions read so far, and, of tables, the place from which a later session
 //! goes on. Invariant: `peek` shows the same frame until `consume`; nothing but `fill` waits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
 use postrider_core::progress::RowCursor;
-use postrider_postgres::wal::{Frame, WalError};
+use postrider_postgres::wal::{Frame, LockedRows, WalError};
 
 /// See the module's documentation.
 pub(super) trait FrameSource {
@@ -63,6 +64,11 @@ pub(super) trait FrameSource {
 
     /// Bytes read and not consumed.
     fn buffered(&self) -> usize;
+
+    /// Rows that have waited for a lock for long.
+    fn locked_rows(&self) -> Option<Arc<LockedRows>> {
+        None
+    }
 
     /// The row behind which this mark lies, where that is a place in a table. The mark is one that the session
     /// reaches now, or the end of a transaction before it.

@@ -7,6 +7,7 @@
 //! of confirmed transactions.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
@@ -22,6 +23,7 @@ use postrider_core::route::RejectionCode;
 use postrider_core::session::{Draining, Oldest, Session, StallDetector, Stalled};
 use postrider_kafka::failpoint;
 use postrider_kafka::{SinkError, TopicBook};
+use postrider_postgres::wal::LockedRows;
 
 /// How often a snapshot is published: fine enough for a chart, rare enough to cost nothing.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
@@ -96,6 +98,7 @@ impl Reporter {
             self.oldest = Oldest::default();
             self.telemetry.keep_oldest(self.oldest);
         }
+        self.current.locked_rows = None;
         self.current.holds_slot = matches!(state, RelayState::Streaming | RelayState::Draining);
         if !self.current.holds_slot {
             self.current.in_flight_records = 0;
@@ -180,6 +183,7 @@ impl Reporter {
         self.current.unavailable = unavailable(&self.topics);
         self.gather(pipeline, source);
         self.current.unconfirmed_for = self.stall.unconfirmed_for();
+        self.warn_of_locks(source.locked_rows());
         self.publish();
         self.warn_of_stall(now);
         self.write_lines(pipeline, now);
@@ -226,6 +230,24 @@ impl Reporter {
                 "the Kafka brokers confirm nothing"
             );
         }
+    }
+
+    /// Says once that rows wait for a lock, again if somebody else has it, and once that they do not any more.
+    fn warn_of_locks(&mut self, locked: Option<Arc<LockedRows>>) {
+        let holder = |locked: &Option<Arc<LockedRows>>| {
+            let locked = locked.as_ref()?;
+            Some((locked.table.clone(), locked.holder.as_ref().map(|it| it.end_sql.clone())))
+        };
+        if holder(&locked) != holder(&self.current.locked_rows) {
+            match &locked {
+                Some(locked) => {
+                    let help = locked.help();
+                    tracing::warn!(help, "{locked}; rows of other keys are delivered");
+                }
+                None => tracing::info!("no row waits for a lock any more"),
+            }
+        }
+        self.current.locked_rows = locked;
     }
 
     /// The session is over; its counts become part of the totals.

@@ -34,8 +34,8 @@ pub(crate) use error::STANDBY_REACHED;
 pub use error::{Class, KeptOut, ServerMessage, WalError};
 pub use history::TimelineHistory;
 pub use poll::{
-    BUCKETS, PollError, PollMark, PollOptions, PollPositions, PollRequest, PollStream, PollTable,
-    prepare_session,
+    BUCKETS, LockHolder, LockedRows, PollError, PollMark, PollOptions, PollPositions, PollRequest,
+    PollStream, PollTable, prepare_session,
 };
 pub use postrider_core::frame::Frame;
 pub use quote::{identifier, literal};

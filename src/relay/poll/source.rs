@@ -3,11 +3,12 @@
 //! Input: a [`PollStream`]. Output: frames, and how far rows are marked, for the worker's next session. Invariant: that
 //! is raised once the database has committed the marks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::frame_source::FrameSource;
 use postrider_core::lsn::Lsn;
-use postrider_postgres::wal::{Frame, PollStream, WalError};
+use postrider_postgres::wal::{Frame, LockedRows, PollStream, WalError};
 
 /// See the module's documentation.
 pub(super) struct PollSource<'a> {
@@ -42,6 +43,10 @@ impl FrameSource for PollSource<'_> {
 
     fn finish(mut self, _limit: Duration) -> Result<(), WalError> {
         self.conclude()
+    }
+
+    fn locked_rows(&self) -> Option<Arc<LockedRows>> {
+        self.rows.locked_rows()
     }
 
     fn received(&self) -> Lsn {

@@ -110,12 +110,14 @@ pub fn readiness(view: &View, role: Role) -> Health {
 fn slot(view: &View) -> Check {
     let is_held = view.snapshot.holds_slot;
     let waits = view.slot.and_then(|slot| slot.waits).filter(|_| is_held);
-    let detail = match waits {
-        Some(wait) => format!("held, and {}; {}", wait.what(), wait.help()),
-        None if is_held => "held".to_owned(),
-        None => "not held".to_owned(),
+    let locked = view.snapshot.locked_rows.as_ref().filter(|_| is_held);
+    let detail = match (waits, locked) {
+        (Some(wait), _) => format!("held, and {}; {}", wait.what(), wait.help()),
+        (None, Some(locked)) => format!("held, and {locked}; {}", locked.help()),
+        (None, None) if is_held => "held".to_owned(),
+        (None, None) => "not held".to_owned(),
     };
-    Check { name: "slot", ok: is_held && waits.is_none(), detail }
+    Check { name: "slot", ok: is_held && waits.is_none() && locked.is_none(), detail }
 }
 
 /// The relay does as it was told, and would not be restarted for it; it does not deliver.
@@ -205,6 +207,7 @@ mod tests {
     use super::*;
     use crate::telemetry::Snapshot;
     use postrider_kafka::Traces;
+    use postrider_postgres::wal::{LockHolder, LockedRows};
     use std::sync::Arc;
     use std::time::Instant;
 
@@ -306,6 +309,16 @@ mod tests {
             !frozen.ok && detail(&frozen, "kafka").contains("nothing of the oldest transaction")
         );
         assert!(with(|snapshot| snapshot.unconfirmed_for = STALL / 2).ok);
+    }
+
+    #[test]
+    fn a_lock_that_polled_rows_wait_for_is_named() {
+        let (table, end_sql) = ("public.outbox".to_owned(), "SELECT 1;".to_owned());
+        let holder = LockHolder { name: "process 7".to_owned(), seconds: None, end_sql };
+        let locked = LockedRows { table, rows: 3, seconds: 12, holder: Some(holder) };
+        let health = with(|snapshot| snapshot.locked_rows = Some(Arc::new(locked)));
+        let detail = detail(&health, "slot");
+        assert!(!health.ok && detail.contains("process 7; SELECT 1;"), "{detail}");
     }
 
     #[test]

@@ -37,6 +37,7 @@ fn both(one: Snapshot, other: Snapshot) -> Snapshot {
         transactions_settled: one.transactions_settled + other.transactions_settled,
         in_flight_records: one.in_flight_records + other.in_flight_records,
         in_flight_bytes: one.in_flight_bytes + other.in_flight_bytes,
+        locked_rows: one.locked_rows.or(other.locked_rows),
         back_pressure: one.back_pressure + other.back_pressure,
         commit_to_confirm: one.commit_to_confirm.and(&other.commit_to_confirm),
         exemplars: one.exemplars.and(&other.exemplars),

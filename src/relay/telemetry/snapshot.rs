@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::histogram::{Exemplars, Histogram};
+use postrider_postgres::wal::LockedRows;
 
 /// What the relay is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -179,6 +180,8 @@ pub struct Snapshot {
     pub in_flight_records: u64,
     /// Their bytes.
     pub in_flight_bytes: u64,
+    /// Rows that are polled, and have waited for a lock for long.
+    pub locked_rows: Option<Arc<LockedRows>>,
     /// How long reading was paused because the budget was used up.
     pub back_pressure: Duration,
     /// From the commit in Postgres to the broker's confirmation, per transaction.

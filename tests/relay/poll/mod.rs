@@ -2,6 +2,7 @@
 
 mod delivered;
 mod ends;
+mod locked;
 mod marks;
 mod order;
 mod page;

@@ -4,8 +4,9 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
-use super::{Connection, StreamEncoding};
+use super::{Connection, StreamEncoding, TextRow};
 use crate::wal::error::WalError;
 use crate::wal::message_channel::MessageChannel;
 use crate::wal::transport::Transport;
@@ -22,6 +23,16 @@ impl<T: Transport> Connection<T> {
         };
         self.speak(Some(charset))?;
         self.send_query(&command).map(|_| ())
+    }
+
+    /// Runs a query in the encoding of the stream. Text of its answer that is not ASCII may be spoiled.
+    pub(in crate::wal) fn query_in_own_encoding(
+        &mut self,
+        sql: &str,
+    ) -> Result<Vec<TextRow>, WalError> {
+        self.send_in_own_encoding(sql)?;
+        let deadline = Instant::now().checked_add(self.params.reply_timeout);
+        self.answer(deadline)
     }
 
     /// Text in the encoding of the stream; what that lacks is left as UTF-8, which it then does not show either.

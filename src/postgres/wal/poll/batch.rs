@@ -17,8 +17,19 @@ const ABOUT: usize = 3;
 pub(super) struct About {
     /// `None`: it is held back.
     pub(super) place: Option<Place>,
-    /// In microseconds since 1970, if the row says when it was written.
+    /// In microseconds since 1970, if the row says when it was written. Of one that is held back, the number of rows
+    /// that it stands for.
     pub(super) made_us: Option<i64>,
+}
+
+impl About {
+    /// How many rows are held back, of which this one tells.
+    pub(super) fn held_back(self) -> u32 {
+        match (self.place, self.made_us) {
+            (Some(_), _) => 0,
+            (None, rows) => u32::try_from(rows.unwrap_or(1)).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 /// Where a row lies: table or partition, block, number.
@@ -80,6 +91,25 @@ pub(super) fn about_of_beginning(body: &[u8]) -> Result<(About, usize), WalError
     let place = place.map(|text| tid(part, text)).transpose()?;
     let about = About { place, made_us: made.map(number).transpose()? };
     Ok((about, body.len() - columns.0.len()))
+}
+
+/// What a RowDescription says of the columns that are read: the type of each. Statements that take rows differ in the
+/// rest.
+pub(super) fn types(said: &[u8]) -> Vec<u8> {
+    /// Table, number, type, length, modifier, format.
+    const ABOUT_COLUMN: usize = 18;
+    let Some((count, mut rest)) = said.split_first_chunk::<2>() else { return said.to_vec() };
+    let mut types = count.to_vec();
+    for number in 0..usize::from(u16::from_be_bytes(*count)) {
+        let name = rest.iter().position(|byte| *byte == 0);
+        let column = name.and_then(|end| rest.get(end + 1..)?.split_at_checked(ABOUT_COLUMN));
+        let Some((column, others)) = column else { return said.to_vec() };
+        if number >= ABOUT {
+            types.extend(column.iter().skip(6).take(10));
+        }
+        rest = others;
+    }
+    types
 }
 
 /// A number in a column of a row that has nothing else.
@@ -195,8 +225,27 @@ mod tests {
         let body = row(&[Some("(7,12)"), Some("16500"), Some("1700000000000001"), Some("x")]);
         let place = Some(Place { part: 16_500, block: 7, item: 12 });
         assert_eq!(about(&body).unwrap(), About { place, made_us: Some(1_700_000_000_000_001) });
-        let held_back = row(&[None, Some("16500"), None, None]);
-        assert_eq!(about(&held_back).unwrap(), About { place: None, made_us: None });
+        for (rows, stands_for) in [(None, 1), (Some("1"), 1), (Some("70000"), 70_000)] {
+            let held_back = about(&row(&[None, Some("16500"), rows, None])).unwrap();
+            assert_eq!((held_back.place, held_back.held_back()), (None, stands_for));
+        }
+    }
+
+    #[test]
+    fn the_types_of_columns_are_the_same_whatever_a_statement_calls_them() {
+        let said = |stem: &str, type_oid: u32| {
+            let mut said = vec![0, 4];
+            for number in 0..4_u8 {
+                said.extend(format!("{stem}{number}\0").bytes());
+                said.extend([number; 6]);
+                said.extend(type_oid.to_be_bytes());
+                said.extend([0; 8]);
+            }
+            types(&said)
+        };
+        assert_eq!(said("a", 25), said("column", 25));
+        assert!(said("a", 25) != said("a", 20));
+        assert!(types(b"\0\0") != types(b"\0\x01"));
     }
 
     #[test]

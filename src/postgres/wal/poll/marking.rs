@@ -60,7 +60,9 @@ impl<T: Transport> PollStream<T> {
         self.next = Lsn::new(self.first.get() + POSITIONS * rows as u64);
         (self.first, self.keepalive, self.state) = (self.next, Some(self.next), State::Idle);
         self.places.clear();
-        self.schedule.delivered(self.polled, Instant::now());
+        let now = Instant::now();
+        self.locks.found(self.table, self.polled.held_back, now);
+        self.schedule.delivered(self.table, self.polled, now);
         Ok(())
     }
 

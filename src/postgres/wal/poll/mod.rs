@@ -14,13 +14,16 @@
 mod batch;
 mod error;
 mod large;
+mod locks;
 mod marking;
+mod past_locked;
 mod request;
 mod schedule;
 mod session;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres_protocol::message::backend::Message;
@@ -33,13 +36,15 @@ use super::table::describe_table;
 use super::transport::{Transport, Wire};
 use batch::Place;
 use large::LargeRow;
+use locks::LockWatch;
 use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::encode;
 use postrider_core::pgoutput::{Begin, Commit, PgTime};
-use schedule::{Polled, Schedule};
+use schedule::{Polled, Round, Schedule};
 
 pub use error::PollError;
+pub use locks::{LockHolder, LockedRows};
 pub use request::{BUCKETS, PollMark, PollRequest, PollTable};
 pub use schedule::{PollOptions, PollPositions};
 pub use session::prepare_session;
@@ -94,9 +99,11 @@ pub struct PollStream<T = Wire> {
     columns: Vec<Option<Vec<u8>>>,
     schedule: Schedule,
     state: State,
-    /// The table of the batch, and how its poll goes.
+    /// The table of the batch, how its poll goes, and when it began.
     table: usize,
     polled: Polled,
+    polled_at: Instant,
+    locks: LockWatch,
     /// The server process that serves the session.
     process: Option<u64>,
     /// Of the rows that were consumed.
@@ -147,11 +154,13 @@ impl<T: Transport> PollStream<T> {
             columns: vec![None; tables.len()],
             end: options.once.then_some(at.end),
             schedule: Schedule::new(options, tables.len(), now),
+            locks: LockWatch::of(tables.len()),
             tables,
             connection,
             state: State::Idle,
             table: 0,
             polled: Polled::default(),
+            polled_at: now,
             process: None,
             places: Vec::new(),
             large: None,
@@ -191,6 +200,9 @@ impl<T: Transport> PollStream<T> {
             if std::mem::take(&mut self.connection.channel().is_notified) {
                 self.schedule.notified(now);
             }
+            if self.locks.is_due(now) {
+                self.look_for_locks(now)?;
+            }
             let pause = self.schedule.pause(now);
             if pause.is_zero() {
                 self.poll()?;
@@ -217,10 +229,12 @@ impl<T: Transport> PollStream<T> {
     }
 
     fn poll(&mut self) -> Result<(), WalError> {
-        let (table, parts, window) = self.schedule.next();
+        let (table, parts, reach) = self.schedule.next();
         let Some(polled) = self.tables.get(table) else { unreachable!("table {table} is polled") };
-        let sql = polled.take(parts, window);
-        self.polled = Polled { parts: (polled.parts(parts.1), 0), window, ..Polled::default() };
+        let sql = polled.take(parts, reach);
+        let (parts, has_keys) = ((polled.parts(parts.1), 0), polled.has_keys());
+        self.polled = Polled { parts, reach, has_keys, ..Polled::default() };
+        self.polled_at = Instant::now();
         self.ask(&sql)?;
         (self.table, self.state, self.first) = (table, State::Asked(0), self.next);
         Ok(())
@@ -380,18 +394,19 @@ impl<T: Transport> PollStream<T> {
                     }
                 }
                 (b'D', State::Asked(2)) => {
-                    let is_free = batch::about(channel.buffer.body(head))?.place.is_some();
-                    if is_free {
+                    let about = batch::about(channel.buffer.body(head))?;
+                    if about.place.is_some() {
                         // It is counted with its place.
                         return Ok(Some(head));
                     }
-                    self.polled.held_back += 1;
+                    let held_back = self.polled.held_back.saturating_add(about.held_back());
+                    self.polled.held_back = held_back;
                 }
                 (b'T', State::Asked(2)) => {
-                    let said = channel.buffer.body(head);
+                    let said = batch::types(channel.buffer.body(head));
                     let known = self.columns.get_mut(self.table);
                     let Some(known) = known else { unreachable!("a batch is of a table") };
-                    if known.get_or_insert_with(|| said.to_vec()) != said {
+                    if *known.get_or_insert_with(|| said.clone()) != said {
                         // The next session describes it anew.
                         return Err(WalError::Protocol(
                             "a table that was altered between two batches",
@@ -423,7 +438,8 @@ impl<T: Transport> PollStream<T> {
         self.unanswered = self.unanswered.saturating_sub(1);
         match self.state {
             State::Asked(3) => {
-                self.polled.seen = self.rows() + self.polled.held_back;
+                self.polled.taken = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+                self.polled.took = self.polled_at.elapsed();
                 self.state = State::Open;
                 if self.places.is_empty() {
                     self.state = State::Closing;
@@ -435,19 +451,19 @@ impl<T: Transport> PollStream<T> {
             State::Closing if self.unanswered > 0 => {}
             State::Closing => {
                 self.state = State::Idle;
-                let is_over = self.schedule.found_nothing(self.polled, Instant::now());
-                let reached =
-                    if is_over { self.end.take().unwrap_or(self.owed) } else { Lsn::ZERO };
-                // What is owed was marked by somebody else, or somebody else has it.
-                self.keepalive = Some(reached.max(self.owed)).filter(|end| *end > self.next);
+                let now = Instant::now();
+                self.locks.found(self.table, self.polled.held_back, now);
+                let reached = match self.schedule.found_nothing(self.table, self.polled, now) {
+                    Round::Open => Lsn::ZERO,
+                    // What is owed was marked by somebody else, or somebody else has it.
+                    Round::Over { waits: true } => self.owed,
+                    Round::Over { waits: false } => self.end.take().unwrap_or(self.owed),
+                };
+                self.keepalive = Some(reached).filter(|end| *end > self.next);
             }
             State::Idle | State::Open => {}
         }
         Ok(())
-    }
-
-    fn rows(&self) -> u32 {
-        u32::try_from(self.places.len()).unwrap_or(u32::MAX)
     }
 
     /// What the server says against a statement.
@@ -466,6 +482,11 @@ impl<T: Transport> PollStream<T> {
             Ok(error) => error.into(),
             Err(server) => WalError::Server(Box::new(server)),
         })
+    }
+
+    /// Rows that have waited for a lock for long, and who has it.
+    pub fn locked_rows(&self) -> Option<Arc<LockedRows>> {
+        self.locks.worst()
     }
 
     /// Rows up to here are marked.

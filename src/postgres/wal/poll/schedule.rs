@@ -1,8 +1,9 @@
-//! When the next poll is due, of which table, and for which parts of the keys.
+//! When the next poll is due, of which table, for which parts of the keys, and how far it looks.
 //!
-//! Input: how polls ended, notifications, the time. Output: whether to poll now, and until when to wait. Invariant: an
-//! idle worker polls once in an interval, unless it is notified; one that found rows locked, or parts of the keys,
-//! looks again sooner, and less and less often. The caller reads the clock.
+//! Input: how polls ended, notifications, the time. Output: whether to poll now, and until when to wait. Invariant: what
+//! is known of one table says nothing of another; an idle table is polled once in an interval, unless there is a
+//! notification; one in which rows are locked, or parts of the keys, is looked at again sooner, and less and less often;
+//! a look that locked rows fill is repeated at once, twice as far. The caller reads the clock.
 
 use std::time::{Duration, Instant};
 
@@ -40,17 +41,28 @@ pub struct PollPositions {
     pub end: Lsn,
 }
 
+/// How many rows a poll takes, and among how many that wait it looks for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Reach {
+    pub(super) rows: u32,
+    /// At least as many as `rows`.
+    pub(super) window: u32,
+}
+
 /// How a poll of one table ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Polled {
     /// Parts of the keys that were asked for, and locked.
     pub(super) parts: (u32, u32),
-    /// Rows that wait, as many as were asked for at most.
-    pub(super) seen: u32,
-    /// Of these, locked by others or held back by such.
+    pub(super) reach: Reach,
+    /// Rows that were taken.
+    pub(super) taken: u32,
+    /// Rows before the end of what was looked at that others have locked, or that wait behind such rows.
     pub(super) held_back: u32,
-    /// As many were asked for.
-    pub(super) window: u32,
+    /// A longer look may find rows of other keys.
+    pub(super) has_keys: bool,
+    /// From the question to the end of its answer.
+    pub(super) took: Duration,
 }
 
 impl Polled {
@@ -58,122 +70,162 @@ impl Polled {
     const fn is_hindered(self) -> bool {
         self.held_back > 0 || self.parts.1 < self.parts.0
     }
+
+    /// Whether more rows may wait than were looked at.
+    const fn is_full(self) -> bool {
+        self.taken >= self.reach.rows || self.is_cut_short()
+    }
+
+    /// Whether rows that are held back took the place of others, which a longer look would find.
+    const fn is_cut_short(self) -> bool {
+        let seen = self.taken.saturating_add(self.held_back);
+        self.has_keys && self.taken < self.reach.rows && seen >= self.reach.window
+    }
+}
+
+/// What is known once a poll has found no row to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Round {
+    /// Some table is still to be looked at.
+    Open,
+    /// No table has a row to take. `waits`: one has rows that are held back.
+    Over { waits: bool },
+}
+
+/// What is known of one table.
+#[derive(Debug, Clone, Copy)]
+struct TableTurn {
+    due: Instant,
+    /// A notification does not bring the next poll forward to before this.
+    rested: Instant,
+    retry: Duration,
+    /// Among so many rows the next poll looks, if that is more than it takes.
+    window: u32,
+    /// All parts are asked for, not those of this worker alone.
+    asks_all: bool,
+    /// Since a row of any table was taken, this one had none to take; whether it has rows that are held back.
+    waits: Option<bool>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Schedule {
     options: PollOptions,
-    tables: usize,
-    /// The table that is polled next.
-    table: usize,
-    /// Tables in which no row was found since one was.
-    empty: usize,
-    /// All parts are asked for, not those of this worker alone.
-    asks_all: bool,
-    /// One of these tables was kept from us in part.
-    is_hindered: bool,
-    /// Rows were skipped by the last poll of that table: so many more are asked for.
-    held_back: u32,
-    due: Instant,
-    retry: Duration,
+    tables: Vec<TableTurn>,
 }
 
 impl Schedule {
     /// Polls at once.
     pub(super) fn new(options: PollOptions, tables: usize, now: Instant) -> Self {
-        Self {
-            options,
-            tables,
-            table: 0,
-            empty: 0,
-            asks_all: false,
-            is_hindered: false,
-            held_back: 0,
+        let turn = TableTurn {
             due: now,
+            rested: now,
             retry: RETRY_FIRST,
-        }
+            window: 0,
+            asks_all: false,
+            waits: None,
+        };
+        Self { options, tables: vec![turn; tables] }
     }
 
     /// How long until a poll is due.
     pub(super) fn pause(&self, now: Instant) -> Duration {
-        self.due.saturating_duration_since(now)
+        let due = self.tables.iter().map(|table| table.due).min();
+        due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now))
     }
 
     /// Somebody says that there are rows.
     pub(super) fn notified(&mut self, now: Instant) {
-        if self.due > now {
-            (self.due, self.empty, self.asks_all) = (now, 0, false);
+        for table in self.tables.iter_mut().filter(|table| table.due > now) {
+            (table.due, table.asks_all) = (now.max(table.rested), false);
+            table.waits = None;
         }
     }
 
-    /// The table to poll now, which parts of the keys to ask for, and how many rows.
-    pub(super) fn next(&self) -> (usize, (u32, u32), u32) {
+    /// The table to poll now, which parts of the keys to ask for, and how far to look.
+    pub(super) fn next(&self) -> (usize, (u32, u32), Reach) {
         let (worker, workers) = self.options.worker;
         let first = worker * BUCKETS / workers;
         let share = ((worker + 1) * BUCKETS / workers - first).max(1);
-        let batch = if self.options.is_first { 1 } else { self.options.batch };
-        let parts = if self.asks_all { (first, BUCKETS) } else { (first, share) };
-        (self.table, parts, batch.saturating_add(self.held_back))
+        let Some((number, table)) =
+            self.tables.iter().enumerate().min_by_key(|(_, table)| table.due)
+        else {
+            unreachable!("there is a table to poll")
+        };
+        let parts = if table.asks_all { (first, BUCKETS) } else { (first, share) };
+        let rows = if self.options.is_first { 1 } else { self.options.batch };
+        (number, parts, Reach { rows, window: table.window.max(rows) })
     }
 
     /// A batch was marked: the next poll is due at once where there may be more, else when there is a notification.
-    pub(super) fn delivered(&mut self, polled: Polled, now: Instant) {
+    pub(super) fn delivered(&mut self, table: usize, polled: Polled, now: Instant) {
         self.options.is_first = false;
-        (self.empty, self.asks_all, self.retry) = (0, false, RETRY_FIRST);
-        self.remember(polled);
-        let is_full = polled.seen >= polled.window;
-        let is_told = self.options.notify.is_some() && self.tables == 1 && !self.options.once;
-        self.turn();
-        if is_told && !is_full && !polled.is_hindered() {
-            self.rest(now);
+        for other in &mut self.tables {
+            // A run that ends when no row waits looks once more at those that had none.
+            if other.waits.take() == Some(false) && self.options.once {
+                other.due = now;
+            }
+        }
+        let is_told = self.options.notify.is_some() && !self.options.once;
+        let interval = self.options.interval;
+        let turn = self.after(table, polled);
+        (turn.due, turn.retry, turn.asks_all) = (now, RETRY_FIRST, false);
+        if is_told && !polled.is_full() && !polled.is_hindered() {
+            turn.rest(now, interval);
+        }
+    }
+
+    /// No row was to be had.
+    pub(super) fn found_nothing(&mut self, table: usize, polled: Polled, now: Instant) -> Round {
+        let PollOptions { once, worker: (_, workers), interval, .. } = self.options;
+        let turn = self.after(table, polled);
+        if polled.is_cut_short() {
+            turn.due = now;
+            return Round::Open;
+        }
+        if once && !turn.asks_all && workers > 1 {
+            (turn.asks_all, turn.due) = (true, now);
+            return Round::Open;
+        }
+        turn.waits = Some(polled.held_back > 0);
+        if polled.is_hindered() {
+            // A look that passes many rows takes half of the time at most.
+            turn.due = now + turn.retry.max(polled.took);
+            turn.retry = (turn.retry * 2).min(interval);
+            turn.asks_all = once;
         } else {
-            self.due = now;
+            turn.retry = RETRY_FIRST;
+            turn.rest(now, interval);
         }
+        if polled.held_back > 0 {
+            turn.rested = now + polled.took;
+        }
+        let known: Option<Vec<bool>> = self.tables.iter().map(|table| table.waits).collect();
+        known.map_or(Round::Open, |known| Round::Over { waits: known.contains(&true) })
     }
 
-    /// No row was to be had. Whether that holds of all tables and parts that others do not have.
-    pub(super) fn found_nothing(&mut self, polled: Polled, now: Instant) -> bool {
-        self.remember(polled);
-        self.is_hindered |= polled.is_hindered();
-        self.empty += 1;
-        self.turn();
-        if self.empty < self.tables {
-            self.due = now;
-            return false;
+    /// A poll of this table has ended: the next one passes the rows that are held back, and looks twice as far where
+    /// they hid all others.
+    fn after(&mut self, table: usize, polled: Polled) -> &mut TableTurn {
+        let Some(turn) = self.tables.get_mut(table) else {
+            unreachable!("table {table} was polled")
+        };
+        turn.window = match polled.held_back {
+            0 => 0,
+            _ if !polled.has_keys => 0,
+            held_back => self.options.batch.saturating_add(held_back),
+        };
+        if polled.is_cut_short() {
+            turn.window = turn.window.max(polled.reach.window.saturating_mul(2));
         }
-        let (waits, is_all) = (self.held_back > 0, self.asks_all || self.options.worker.1 == 1);
-        if self.options.once && !is_all {
-            (self.asks_all, self.empty, self.due) = (true, 0, now);
-            return false;
-        }
-        if std::mem::take(&mut self.is_hindered) {
-            self.due = now + self.retry;
-            self.retry = (self.retry * 2).min(self.options.interval);
-            (self.empty, self.asks_all) = (0, self.options.once);
-        } else {
-            self.retry = RETRY_FIRST;
-            self.rest(now);
-        }
-        !waits
+        turn
     }
+}
 
-    fn remember(&mut self, polled: Polled) {
-        // So many as are in the way now, lest they hide all others.
-        let most = self.options.batch.saturating_mul(64);
-        self.held_back = polled.held_back.min(most);
-    }
-
-    fn turn(&mut self) {
-        self.table = (self.table + 1) % self.tables;
-        if self.tables > 1 {
-            self.held_back = 0;
-        }
-    }
-
+impl TableTurn {
     /// Nothing to do until the interval is over; then for all parts, lest some are nobody's.
-    fn rest(&mut self, now: Instant) {
-        (self.due, self.empty, self.asks_all) = (now + self.options.interval, 0, true);
+    fn rest(&mut self, now: Instant, interval: Duration) {
+        (self.due, self.asks_all) = (now + interval, true);
     }
 }
 
@@ -190,9 +242,12 @@ mod tests {
         Schedule::new(options, 1, now)
     }
 
-    fn polled(parts: (u32, u32), seen: u32, held_back: u32) -> Polled {
-        Polled { parts, seen, held_back, window: 100 }
+    fn polled(parts: (u32, u32), taken: u32, held_back: u32) -> Polled {
+        let reach = Reach { rows: 100, window: 100 };
+        Polled { parts, reach, taken, held_back, has_keys: true, took: Duration::ZERO }
     }
+
+    const OVER: Round = Round::Over { waits: false };
 
     #[test]
     fn the_workers_of_a_process_share_the_parts_of_the_keys() {
@@ -212,14 +267,14 @@ mod tests {
         let now = Instant::now();
         let mut schedule = schedule((1, 4), true, false, now);
         assert!(schedule.pause(now).is_zero());
-        assert!(schedule.found_nothing(polled((16, 16), 0, 0), now));
+        assert_eq!(schedule.found_nothing(0, polled((16, 16), 0, 0), now), OVER);
         assert_eq!((schedule.pause(now), schedule.next().1), (SECOND, (16, BUCKETS)));
         schedule.notified(now);
         assert_eq!((schedule.pause(now), schedule.next().1), (Duration::ZERO, (16, 16)));
-        schedule.delivered(polled((16, 16), 7, 0), now);
+        schedule.delivered(0, polled((16, 16), 7, 0), now);
         assert_eq!(schedule.pause(now), SECOND, "whoever commits more says so");
         schedule.notified(now);
-        schedule.delivered(polled((16, 16), 100, 0), now);
+        schedule.delivered(0, polled((16, 16), 100, 0), now);
         assert!(schedule.pause(now).is_zero(), "a batch that is full is not the last one");
     }
 
@@ -227,9 +282,9 @@ mod tests {
     fn without_notifications_it_polls_until_it_finds_nothing() {
         let now = Instant::now();
         let mut schedule = schedule((0, 1), false, false, now);
-        schedule.delivered(polled((64, 64), 1, 0), now);
+        schedule.delivered(0, polled((64, 64), 1, 0), now);
         assert!(schedule.pause(now).is_zero());
-        assert!(schedule.found_nothing(polled((64, 64), 0, 0), now));
+        assert_eq!(schedule.found_nothing(0, polled((64, 64), 0, 0), now), OVER);
         assert_eq!(schedule.pause(now), SECOND);
     }
 
@@ -239,20 +294,101 @@ mod tests {
         let mut schedule = schedule((0, 2), true, false, now);
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            schedule.found_nothing(polled((32, 3), 0, 0), now);
+            schedule.found_nothing(0, polled((32, 3), 0, 0), now);
             pauses.push(schedule.pause(now).as_millis());
         }
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
-        assert!(!schedule.found_nothing(polled((32, 32), 100, 100), now), "rows wait");
-        assert_eq!(schedule.next().2, 200, "those that are locked do not hide the others");
+    }
+
+    /// Looks at a table in which so many rows are held back before the first one that is free, until that is taken.
+    fn looks(schedule: &mut Schedule, blocked: u32, now: Instant) -> Vec<u32> {
+        let mut windows = Vec::new();
+        loop {
+            let (table, (_, share), reach) = schedule.next();
+            windows.push(reach.window);
+            let found = Polled { parts: (share, share), reach, ..polled((0, 0), 0, blocked) };
+            if reach.window > blocked {
+                schedule.delivered(table, Polled { taken: 1, ..found }, now);
+                return windows;
+            }
+            let cut_short = Polled { held_back: reach.window, ..found };
+            assert_eq!(schedule.found_nothing(table, cut_short, now), Round::Open);
+            assert!(schedule.pause(now).is_zero(), "the rest is looked at without a pause");
+        }
+    }
+
+    #[test]
+    fn a_look_past_locked_rows_is_doubled_and_not_forgotten() {
+        let now = Instant::now();
+        let mut schedule = schedule((0, 1), true, false, now);
+        schedule.options.is_first = true;
+        let windows = looks(&mut schedule, 70_000, now);
+        assert_eq!(windows.len(), 12, "{windows:?}");
+        let (_, _, reach) = schedule.next();
+        assert_eq!(reach, Reach { rows: 100, window: 70_100 });
+        let free = Polled { reach, ..polled((64, 64), 5, 0) };
+        schedule.delivered(0, free, now);
+        assert_eq!(schedule.next().2, Reach { rows: 100, window: 100 }, "once they are free");
+    }
+
+    #[test]
+    fn each_table_has_a_window_and_a_pause_of_its_own() {
+        let now = Instant::now();
+        let options = schedule((0, 1), false, false, now).options;
+        let mut schedule = Schedule::new(options, 2, now);
+        assert_eq!(looks(&mut schedule, 150, now), [100, 200]);
+        schedule.found_nothing(1, polled((64, 64), 0, 0), now);
+        let (table, _, reach) = schedule.next();
+        assert_eq!((table, reach.window), (0, 250));
+        schedule.found_nothing(0, Polled { reach, ..polled((64, 64), 0, 150) }, now);
+        assert_eq!(
+            schedule.pause(now),
+            RETRY_FIRST,
+            "the other one is not due before the interval"
+        );
+    }
+
+    #[test]
+    fn a_run_that_ends_remembers_every_table_that_has_a_row() {
+        let now = Instant::now();
+        let options = schedule((0, 1), false, true, now).options;
+        let mut schedule = Schedule::new(options, 2, now);
+        let locked = polled((64, 64), 0, 1);
+        let empty = polled((64, 64), 0, 0);
+        assert_eq!(schedule.found_nothing(0, locked, now), Round::Open);
+        assert_eq!(schedule.found_nothing(1, empty, now), Round::Over { waits: true });
+        schedule.delivered(0, polled((64, 64), 1, 0), now);
+        assert!(schedule.pause(now).is_zero(), "both are looked at once more");
+        assert_eq!(schedule.found_nothing(1, empty, now), Round::Open);
+        assert_eq!(schedule.found_nothing(0, empty, now), OVER);
+    }
+
+    #[test]
+    fn rows_without_keys_are_not_looked_past() {
+        let now = Instant::now();
+        let mut schedule = schedule((0, 1), true, false, now);
+        let all = Polled { has_keys: false, ..polled((1, 1), 0, 100) };
+        assert_eq!(schedule.found_nothing(0, all, now), Round::Over { waits: true });
+        assert_eq!((schedule.pause(now), schedule.next().2.window), (RETRY_FIRST, 100));
+    }
+
+    #[test]
+    fn a_long_look_takes_half_of_the_time_at_most() {
+        let now = Instant::now();
+        let mut schedule = schedule((0, 1), true, false, now);
+        let long = Polled { took: 10 * SECOND, ..polled((64, 64), 0, 50) };
+        schedule.found_nothing(0, long, now);
+        assert_eq!(schedule.pause(now), 10 * SECOND);
+        schedule.notified(now);
+        assert_eq!(schedule.pause(now), 10 * SECOND, "whoever notifies");
     }
 
     #[test]
     fn who_is_to_end_asks_for_all_parts_first() {
         let now = Instant::now();
         let mut schedule = schedule((0, 4), true, true, now);
-        assert!(!schedule.found_nothing(polled((16, 16), 0, 0), now));
+        assert_eq!(schedule.found_nothing(0, polled((16, 16), 0, 0), now), Round::Open);
         assert_eq!((schedule.pause(now), schedule.next().1), (Duration::ZERO, (0, BUCKETS)));
-        assert!(schedule.found_nothing(polled((64, 64), 0, 0), now));
+        assert_eq!(schedule.found_nothing(0, polled((64, 64), 0, 0), now), OVER);
     }
 }

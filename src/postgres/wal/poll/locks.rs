@@ -1,0 +1,220 @@
+//! Rows that have waited for a lock for long, and who has it.
+//!
+//! Input: how many rows each poll found held back; what the server says of locks. Output: [`LockedRows`], for readiness
+//! and the log. Invariant: a lock that is soon released costs no question; the question is asked between two batches,
+//! and its failure ends no session; what the role may not see is left out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::PollStream;
+use super::request::PollTable;
+use crate::wal::connection::TextRow;
+use crate::wal::{Transport, WalError};
+
+/// A transaction that locks a row of an outbox is over within milliseconds; one of so long has been forgotten, or stands
+/// still.
+const LONG: Duration = Duration::from_secs(10);
+/// Rows among which the one that is locked is looked for: it is one of the first that wait. Reading as many takes 60 ms
+/// (PostgreSQL 15, all in memory).
+const LOOKED_AT: u32 = 100_000;
+
+/// Who has a lock, as far as the role may see that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockHolder {
+    /// A server process with its application, role and state, or a prepared transaction.
+    pub name: String,
+    /// Since when its transaction is open.
+    pub seconds: Option<u64>,
+    /// The statement that ends it.
+    pub end_sql: String,
+}
+
+/// Rows that wait because somebody has locked them, or rows of their keys before them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockedRows {
+    /// The table.
+    pub table: String,
+    /// How many wait. The first polls after a start may have seen only some of them.
+    pub rows: u32,
+    /// For how long.
+    pub seconds: u64,
+    /// `None`: the server does not say who it is.
+    pub holder: Option<LockHolder>,
+}
+
+impl fmt::Display for LockedRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { table, rows, seconds, holder } = self;
+        write!(f, "{rows} rows of table {table} have waited {seconds} s for a row lock")?;
+        match holder {
+            None => f.write_str(", and the server does not say who holds it"),
+            Some(LockHolder { name, seconds: None, .. }) => write!(f, " of {name}"),
+            Some(LockHolder { name, seconds: Some(open), .. }) => {
+                write!(f, " of {name}, whose transaction has been open for {open} s")
+            }
+        }
+    }
+}
+
+impl LockedRows {
+    /// What ends it.
+    pub fn help(&self) -> String {
+        let unknown = "SELECT pid, application_name, state, xact_start FROM pg_stat_activity WHERE xact_start IS NOT \
+                       NULL ORDER BY xact_start; SELECT gid, prepared FROM pg_prepared_xacts;";
+        self.holder.as_ref().map_or_else(|| unknown.to_owned(), |holder| holder.end_sql.clone())
+    }
+}
+
+/// Since when rows of one table are held back.
+#[derive(Debug)]
+struct Held {
+    since: Instant,
+    rows: u32,
+    looked: Option<Instant>,
+    told: Option<Arc<LockedRows>>,
+}
+
+/// The same of each table.
+#[derive(Debug)]
+pub(super) struct LockWatch(Vec<Option<Held>>);
+
+impl LockWatch {
+    pub(super) fn of(tables: usize) -> Self {
+        Self(std::iter::repeat_with(|| None).take(tables).collect())
+    }
+
+    /// A poll of this table found so many rows held back.
+    pub(super) fn found(&mut self, table: usize, rows: u32, now: Instant) {
+        let Some(held) = self.0.get_mut(table) else { unreachable!("table {table} was polled") };
+        if rows == 0 {
+            *held = None;
+            return;
+        }
+        let fresh = Held { since: now, rows, looked: None, told: None };
+        held.get_or_insert(fresh).rows = rows;
+    }
+
+    /// Whether the server is to be asked now.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due(now).is_some()
+    }
+
+    fn due(&self, now: Instant) -> Option<usize> {
+        self.0.iter().position(|held| {
+            held.as_ref()
+                .is_some_and(|held| now.duration_since(held.looked.unwrap_or(held.since)) >= LONG)
+        })
+    }
+
+    /// Those that have waited for longest.
+    pub(super) fn worst(&self) -> Option<Arc<LockedRows>> {
+        let told = self.0.iter().flatten().filter_map(|held| held.told.as_ref());
+        told.max_by_key(|told| told.seconds).cloned()
+    }
+}
+
+impl<T: Transport> PollStream<T> {
+    /// Asks the server who has locked rows of a table that has waited for long.
+    pub(super) fn look_for_locks(&mut self, now: Instant) -> Result<(), WalError> {
+        let Some(number) = self.locks.due(now) else { return Ok(()) };
+        let Some(table) = self.tables.get(number) else { unreachable!("a table is polled") };
+        let (name, sql) = (table.table.to_string(), table.holder());
+        let holder = match self.connection.query_in_own_encoding(&sql) {
+            Ok(rows) => rows.into_iter().next().and_then(holder),
+            Err(WalError::Server(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let Some(Some(held)) = self.locks.0.get_mut(number) else { return Ok(()) };
+        let seconds = now.duration_since(held.since).as_secs();
+        held.looked = Some(now);
+        held.told = Some(Arc::new(LockedRows { table: name, rows: held.rows, seconds, holder }));
+        Ok(())
+    }
+}
+
+fn holder(row: TextRow) -> Option<LockHolder> {
+    let [Some(name), seconds, Some(end_sql)] = <[Option<String>; 3]>::try_from(row).ok()? else {
+        return None;
+    };
+    let seconds = seconds.and_then(|text| text.parse().ok());
+    Some(LockHolder { name, seconds, end_sql })
+}
+
+impl PollTable {
+    /// Asks who has locked rows that wait: the transaction whose number a row carries, or else, where several have
+    /// locked it, the oldest one that may have locked rows of the table. Other relays are none of them.
+    fn holder(&self) -> String {
+        let Self { rows, pending, order, table_oid, .. } = self;
+        let class = self.lock_class().cast_unsigned();
+        format!(
+            "WITH waiting AS MATERIALIZED (\
+                 SELECT DISTINCT r.xmax FROM (\
+                     SELECT t.xmax FROM {rows} AS t WHERE {pending} ORDER BY {order} LIMIT {LOOKED_AT}) AS r), \
+             granted AS MATERIALIZED (SELECT * FROM pg_catalog.pg_locks AS l WHERE l.granted), \
+             number AS (\
+                 SELECT l.virtualtransaction, l.transactionid FROM granted AS l \
+                 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock'), \
+             holder AS (\
+                 SELECT l.pid, l.virtualtransaction, 0 AS rank FROM granted AS l \
+                 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' \
+                     AND l.transactionid IN (SELECT w.xmax FROM waiting AS w) \
+                 UNION ALL \
+                 SELECT l.pid, l.virtualtransaction, 1 FROM granted AS l \
+                 WHERE l.locktype = 'relation' AND l.mode IN ('RowShareLock', 'RowExclusiveLock') \
+                     AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d \
+                         WHERE d.datname = pg_catalog.current_database()) \
+                     AND (l.relation = {table_oid} OR l.relation IN (\
+                         SELECT part.relid FROM pg_catalog.pg_partition_tree({table_oid}) AS part))) \
+             SELECT CASE WHEN h.pid IS NULL THEN pg_catalog.concat_ws(', ', \
+                     pg_catalog.format('prepared transaction `%s`', p.gid), 'role ' || p.owner) \
+                 ELSE pg_catalog.concat_ws(', ', 'process ' || h.pid, 'application ' || nullif(a.application_name, ''), \
+                     'role ' || a.usename, a.state) END, \
+                 extract(epoch FROM pg_catalog.clock_timestamp() - coalesce(a.xact_start, p.prepared))::bigint, \
+                 CASE WHEN h.pid IS NULL THEN pg_catalog.format('ROLLBACK PREPARED %L;', p.gid) \
+                 ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', h.pid) END \
+             FROM holder AS h LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = h.pid \
+             LEFT JOIN pg_catalog.pg_prepared_xacts AS p ON h.pid IS NULL AND p.transaction IN (\
+                 SELECT x.transactionid FROM number AS x WHERE x.virtualtransaction = h.virtualtransaction) \
+             WHERE h.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() AND (h.pid IS NOT NULL OR p.gid IS NOT NULL) \
+                 AND NOT EXISTS (SELECT FROM granted AS o WHERE o.locktype = 'advisory' AND o.classid = {class} \
+                     AND o.virtualtransaction = h.virtualtransaction) \
+             ORDER BY h.rank, coalesce(a.xact_start, p.prepared) NULLS LAST LIMIT 1"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_soon_released_costs_no_question() {
+        let now = Instant::now();
+        let mut watch = LockWatch::of(2);
+        watch.found(0, 3, now);
+        watch.found(1, 0, now);
+        assert!(!watch.is_due(now + LONG / 2));
+        watch.found(0, 5, now + LONG / 2);
+        assert!(watch.is_due(now + LONG), "it is the same wait");
+        watch.found(0, 0, now + LONG);
+        watch.found(0, 1, now + LONG);
+        assert!(!watch.is_due(now + LONG), "a new one");
+    }
+
+    #[test]
+    fn the_holder_is_named_with_the_statement_that_ends_it() {
+        let text = |text: &str| Some(text.to_owned());
+        let row = vec![text("process 7, application psql"), text("96"), text("SELECT 1;")];
+        let holder = holder(row);
+        let table = "public.outbox".to_owned();
+        let locked = LockedRows { table, rows: 3, seconds: 12, holder };
+        let said = "3 rows of table public.outbox have waited 12 s for a row lock of process 7, application psql, whose \
+                    transaction has been open for 96 s";
+        assert_eq!((locked.to_string().as_str(), locked.help().as_str()), (said, "SELECT 1;"));
+        let unknown = LockedRows { holder: super::holder(vec![None, None, None]), ..locked };
+        assert!(unknown.to_string().ends_with("does not say who holds it"), "{unknown}");
+        assert!(unknown.help().contains("pg_stat_activity"));
+    }
+}
