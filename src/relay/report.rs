@@ -234,17 +234,15 @@ impl Reporter {
 
     /// Says once that rows wait for a lock, again if somebody else has it, and once that they do not any more.
     fn warn_of_locks(&mut self, locked: Option<Arc<LockedRows>>) {
-        let holder = |locked: &Option<Arc<LockedRows>>| {
-            let locked = locked.as_ref()?;
-            Some((locked.table.clone(), locked.holder.as_ref().map(|it| it.end_sql.clone())))
+        let of = |locked: &LockedRows| {
+            (locked.table.clone(), locked.holder.as_ref().map(|holder| holder.end_sql.clone()))
         };
-        if holder(&locked) != holder(&self.current.locked_rows) {
-            match &locked {
-                Some(locked) => {
-                    let help = locked.help();
-                    tracing::warn!(help, "{locked}; rows of other keys are delivered");
-                }
-                None => tracing::info!("no row waits for a lock any more"),
+        if locked.as_deref().map(of) != self.current.locked_rows.as_deref().map(of) {
+            if let Some(locked) = &locked {
+                let help = locked.help();
+                tracing::warn!(help, "{locked}; rows of other keys are delivered");
+            } else {
+                tracing::info!("no row waits for a lock any more");
             }
         }
         self.current.locked_rows = locked;
