@@ -1,15 +1,16 @@
 //! Reads from its topic the newest progress record of a stream: how far an earlier session delivered.
 //!
 //! Input: a topic of one partition, and a key. Output: the newest [`Progress`] of that key in a committed
-//! transaction, or none. Invariant: everything that was written before the call is considered. A
-//! read_committed consumer stops at the first open transaction, so the end offset of *all* records is read
-//! first, and the reader waits until committed records reach as far. Reading begins at the tail, where the
-//! newest record of a live stream is.
+//! transaction, or none. Invariant: everything that was written before the call is considered, and what is written
+//! meanwhile holds nothing up: a live stream adds to the topic faster than it is read. A read_committed consumer stops
+//! at the first open transaction, so the end offset of *all* records is read first, and the reader waits until
+//! committed records reach as far. Reading begins at the tail, where the newest record of a live stream is.
 
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::BorrowedMessage;
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
@@ -35,6 +36,13 @@ const MISSING_FOR: Duration = Duration::from_secs(1);
 /// Records looked at first: a second of a busy stream writes twice as many, two in each transaction
 /// and the marker of its end.
 const TAIL: i64 = 100;
+
+/// What was read until a reading ended.
+struct Reading {
+    newest: Option<Progress>,
+    /// Whether it ended behind everything that was to be read.
+    is_whole: bool,
+}
 
 /// Connected, not yet read.
 pub(super) struct ProgressReader {
@@ -89,17 +97,38 @@ impl ProgressReader {
     pub(super) fn newest(&mut self, key: &str) -> Result<Option<Progress>, SinkError> {
         self.begun = Instant::now();
         let Some((low, end)) = self.bounds(&self.everything)? else { return Ok(None) };
+        self.await_commits(end)?;
+        let newest = self.newest_before(low, end, key)?;
+        if newest.is_some() {
+            return Ok(newest);
+        }
+        // The log cleaner may have removed it for the sake of one that has been written since.
+        match self.bounds(&self.everything)? {
+            Some((_, now)) if now > end => {
+                self.await_commits(now)?;
+                self.settled_between(end, now, key)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Waits until every transaction that has written before this offset has ended.
+    fn await_commits(&self, end: i64) -> Result<(), SinkError> {
         while self.bounds(&self.committed)?.is_none_or(|(_, committed)| committed < end) {
             self.in_time("a transaction of an earlier relay, or of another writer, is open in it")?;
             std::thread::sleep(Duration::from_millis(5));
         }
+        Ok(())
+    }
+
+    fn newest_before(&self, low: i64, end: i64, key: &str) -> Result<Option<Progress>, SinkError> {
         let mut tail = TAIL;
         loop {
             let start = low.max(end.saturating_sub(tail));
             if start >= end {
                 return Ok(None);
             }
-            let newest = self.settled_from(start, key)?;
+            let newest = self.settled_between(start, end, key)?;
             if newest.is_some() || start == low {
                 return Ok(newest);
             }
@@ -107,19 +136,26 @@ impl ProgressReader {
         }
     }
 
-    /// The same from this offset on, read until two readings agree: a leader that has just become
-    /// one may end a fetch too early, but not tell its end before it knows it (KIP-207).
-    fn settled_from(&self, start: i64, key: &str) -> Result<Option<Progress>, SinkError> {
-        let mut before = self.newest_from(start, key)?;
-        loop {
+    /// The newest of what lies between these offsets. A reading that ends before it has seen the last of them is repeated
+    /// until two agree: a leader that has just become one may end a fetch too early, but not tell its end before it
+    /// knows it (KIP-207).
+    fn settled_between(
+        &self,
+        start: i64,
+        end: i64,
+        key: &str,
+    ) -> Result<Option<Progress>, SinkError> {
+        let mut before = self.newest_between(start, end, key)?;
+        while !before.is_whole {
             self.bounds(&self.committed)?;
-            let newest = self.newest_from(start, key)?;
-            if newest == before {
-                return Ok(newest);
+            let again = self.newest_between(start, end, key)?;
+            if again.newest == before.newest {
+                break;
             }
-            before = newest;
-            self.in_time("it is still growing")?;
+            before = again;
+            self.in_time("two readings of it differ")?;
         }
+        Ok(before.newest)
     }
 
     /// First offset, and the one after the last that this reader may see; `None`: no such topic.
@@ -161,27 +197,32 @@ impl ProgressReader {
         error == Some(Code::UnknownTopicOrPartition)
     }
 
-    fn newest_from(&self, start: i64, key: &str) -> Result<Option<Progress>, SinkError> {
+    /// One reading. What was written behind `end` since is left unread.
+    fn newest_between(&self, start: i64, end: i64, key: &str) -> Result<Reading, SinkError> {
         self.go_to(start).map_err(|error| unread(&self.topic, &error))?;
         let mut newest = None;
         loop {
             match self.committed.poll(SLICE).transpose() {
-                Err(KafkaError::PartitionEOF(_)) => return Ok(newest),
+                Err(KafkaError::PartitionEOF(_)) => return Ok(Reading { newest, is_whole: false }),
                 Err(error) => self.tolerate(&error)?,
-                Ok(Some(record)) if record.key() == Some(key.as_bytes()) => {
-                    let value = record.payload().unwrap_or_default();
-                    let progress = Progress::decode(value).map_err(|reason| ProgressSyntax {
-                        topic: self.topic.clone(),
-                        offset: record.offset(),
-                        reason,
-                    })?;
-                    newest = Some(progress);
+                Ok(Some(record)) => {
+                    if record.key() == Some(key.as_bytes()) {
+                        newest = Some(self.decode(&record)?);
+                    }
+                    if record.offset() >= end - 1 {
+                        return Ok(Reading { newest, is_whole: true });
+                    }
                 }
-                // Nothing yet, or of another stream.
-                Ok(_) => {}
+                Ok(None) => {}
             }
             self.in_time("the brokers are too slow")?;
         }
+    }
+
+    fn decode(&self, record: &BorrowedMessage<'_>) -> Result<Progress, ProgressSyntax> {
+        let (topic, offset) = (self.topic.clone(), record.offset());
+        Progress::decode(record.payload().unwrap_or_default())
+            .map_err(|reason| ProgressSyntax { topic, offset, reason })
     }
 
     /// Reads on from this offset. A second assignment of the partition would take a tenth of a second: the library's thread

@@ -1,14 +1,18 @@
 //! Topics as real brokers keep them: what is found, what is created, and what is refused.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use postrider::kafka::{
     Grade, KafkaSpec, Lineage, Progress, Purpose, Reader, ReaderError, ReaderSpec, SinkError,
     TopicsError, ensure_progress_topic, newest_progress, survey, write_progress,
 };
+use postrider::lsn::Lsn;
 use postrider::pipeline::Mark;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use crate::stage::Stage;
 use support::broker::Broker;
@@ -129,6 +133,55 @@ fn g6_progress_that_has_no_leader_is_not_taken_for_none() {
     assert!(matches!(error, SinkError::ProgressUnread { .. }), "{error}");
     mock.partition_leader("progress", 0, Some(1)).unwrap();
     assert_eq!(newest_progress(&spec, "key"), Ok(None));
+}
+
+/// A relay that delivers exactly once adds two records in each transaction, and others share the topic.
+#[test]
+fn progress_is_read_while_others_write_without_a_pause() {
+    let Some(kafka) = kafka::shared() else { return };
+    let spec = spec(&kafka.bootstrap(), &unique("progress-busy"));
+    ensure_progress_topic(&spec).unwrap();
+    let progress = |slot: &str, end: u64| Progress {
+        lineage: Lineage { slot: slot.to_owned(), ..Lineage::default() },
+        mark: Mark::at(Lsn::new(end)),
+        backfill: None,
+    };
+    let (quiet, busy) = (progress("quiet", 7), progress("busy", 1));
+    let absent = progress("absent", 0).lineage.key();
+    write_progress(&spec, &quiet).unwrap();
+    write_progress(&spec, &busy).unwrap();
+    let written = AtomicU64::new(1);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let producer: BaseProducer = topic::client(&kafka.bootstrap()).create().unwrap();
+            for end in 2.. {
+                if is_done.load(Ordering::Relaxed) {
+                    break;
+                }
+                let record = progress("busy", end).record(&spec.progress_topic);
+                let record = record.as_record();
+                let (key, value) = (record.key.unwrap(), record.value.unwrap());
+                let sent = BaseRecord::to(&spec.progress_topic).key(key).payload(value);
+                producer.send(sent).unwrap();
+                producer.flush(Duration::from_secs(30)).unwrap();
+                written.store(end, Ordering::Relaxed);
+            }
+        });
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..10 {
+                let before = written.load(Ordering::Relaxed);
+                let found = newest_progress(&spec, &busy.lineage.key()).unwrap().unwrap();
+                assert!(found.mark.end.get() >= before, "{found:?}, after {before}");
+                let found = newest_progress(&spec, &quiet.lineage.key());
+                assert_eq!(found, Ok(Some(quiet.clone())));
+                assert_eq!(newest_progress(&spec, &absent), Ok(None));
+            }
+        }));
+        is_done.store(true, Ordering::Relaxed);
+        read.unwrap_or_else(|panic| resume_unwind(panic));
+    });
+    assert!(written.into_inner() > 100);
 }
 
 /// Settings of three brokers in three racks, of which a consumer reads from the one in its own.
