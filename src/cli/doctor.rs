@@ -33,18 +33,18 @@ use super::context::Context;
 use super::each_stream::EachStream;
 use super::exit::ExitCode;
 use super::failure::{CommandFailure, printable};
-use super::prune;
+use super::prune::beginning;
 use super::status::relay::{RelayFacts, Silence, relay_facts};
+use super::stream_position::{SlotPlace, StreamPosition, progress_of};
 use apply::FixPlan;
 use check::{Check, Outcome};
 pub(super) use config::too_large_together;
 use kafka::FromSource;
 use postgres::FromPostgres;
 use postrider_config::{Config, Delivery, Loaded, SourceMode};
-use postrider_core::gate::GateError;
+use postrider_core::gate::{GateError, Warning, unfinished};
 use postrider_core::pipeline::Mark;
-use postrider_kafka::{KafkaSpec, Lineage, newest_progress};
-use postrider_postgres::control::prune::PruneError;
+use postrider_kafka::{KafkaSpec, Lineage};
 use postrider_postgres::control::{self, Client};
 use postrider_relay::{Plan, RelayError, kafka_spec};
 use report::Report;
@@ -249,7 +249,11 @@ fn of_servers(
     });
     if let Some(client) = &postgres.client {
         let kafka_answers = matches!(reached, Some(Ok(())));
-        checks.extend(position(&plan, &runtime, client, kafka_answers));
+        let found = position(&plan, &runtime, client, kafka_answers);
+        checks.extend(found.checks);
+        if let Some(why) = found.no_beginning {
+            pruning::beginning_unknown(&mut checks, &config.source.slot, why);
+        }
     }
     let transactional_id = transactional_id(&plan, &runtime, postgres.client.as_ref());
     runtime.shutdown_background();
@@ -290,41 +294,87 @@ fn transactional_id(
     Ok(lineage.transactional_id())
 }
 
-/// Whether a run would go on where the slot is, by the progress that is kept in Kafka.
+/// What is found where the slot is.
+struct Position {
+    checks: Vec<Check>,
+    /// Why `prune` would not know since when every row was delivered.
+    no_beginning: Option<&'static str>,
+}
+
+impl From<Check> for Position {
+    fn from(check: Check) -> Self {
+        Self { checks: vec![check], no_beginning: None }
+    }
+}
+
+/// Whether a run would go on where the slot is, by the gate that it passes.
 fn position(
     plan: &Plan,
     runtime: &tokio::runtime::Runtime,
     client: &Client,
     kafka_answers: bool,
-) -> Vec<Check> {
+) -> Position {
     const ID: &str = "progress.position";
     if !plan.keeps_progress() {
-        return vec![Check::pass(ID, "the slot alone says where delivery goes on")];
+        let checks = vec![Check::pass(ID, "the slot alone says where delivery goes on")];
+        return Position { checks, no_beginning: Some(beginning::UNKEPT) };
     }
     if !kafka_answers {
-        return vec![Check::unknown(ID, "the brokers were not reached, which keep the progress")];
+        return Check::unknown(ID, "the brokers were not reached, which keep the progress").into();
     }
-    let slot = control::prune::slot_position(client, &plan.config.source.slot);
-    let position = match runtime.block_on(async { timeout(LIMIT, slot).await }) {
+    let name = plan.config.source.slot.as_str();
+    let slot = control::sample(client, name);
+    let place = match runtime.block_on(async { timeout(LIMIT, slot).await }) {
         Err(_) => {
-            return vec![Check::unknown(ID, format!("no answer within {} s", LIMIT.as_secs()))];
+            return Check::unknown(ID, format!("no answer within {} s", LIMIT.as_secs())).into();
         }
-        Ok(Err(PruneError::SlotMissing { .. })) => {
-            return vec![without_slot(plan, runtime, client)];
+        Ok(Ok(None)) => return without_slot(plan, runtime, client).into(),
+        Ok(Err(error)) => return Check::unknown(ID, error.to_string()).into(),
+        Ok(Ok(Some(slot))) if slot.wal_status == "lost" => {
+            return Check::unknown(ID, "the slot is lost").into();
         }
-        Ok(Err(error)) => return vec![Check::unknown(ID, error.to_string())],
-        Ok(Ok(position)) => position,
+        Ok(Ok(Some(slot))) => SlotPlace {
+            slot: name.to_owned(),
+            confirmed: slot.confirmed_flush,
+            next_xid: slot.next_xid,
+        },
     };
-    match prune::beginning_of(plan, runtime, client, &position) {
-        Ok(Ok(_)) => vec![Check::pass(ID, "slot and progress in Kafka agree")],
-        Ok(Err(why)) => vec![Check::pass(ID, format!("nothing speaks against the slot ({why})"))],
-        // Somebody did not answer: nothing is known.
+    match judged(place, plan, runtime, client) {
+        Ok(found) => found,
+        // Somebody did not answer, or is not where it will be: nothing is known.
         Err(failure) if failure.exit == ExitCode::Unavailable => {
             let why = failure.findings.into_iter().next().map_or_else(String::new, |one| one.what);
-            vec![Check::unknown(ID, why)]
+            Check::unknown(ID, why).into()
         }
-        Err(failure) => Check::failed(ID, failure).collect(),
+        Err(failure) => {
+            Position { checks: Check::failed(ID, failure).collect(), no_beginning: None }
+        }
     }
+}
+
+/// What the gate says of a slot that is there.
+fn judged(
+    place: SlotPlace,
+    plan: &Plan,
+    runtime: &tokio::runtime::Runtime,
+    client: &Client,
+) -> Result<Position, CommandFailure> {
+    const ID: &str = "progress.position";
+    let stream = StreamPosition::after(place, plan, runtime, client)?;
+    let exactly_once = plan.config.kafka.delivery == Delivery::ExactlyOnce;
+    let warnings = stream.judge(exactly_once).map_err(RelayError::from)?.warnings;
+    // What `prune` refuses besides is told by a warning.
+    let no_beginning = beginning::named_by(&stream).ok().and_then(Result::err);
+    let checks = if stream.progress.is_none() {
+        let finding = "Kafka has no progress of the slot: delivery begins where the slot is";
+        vec![Check::pass(ID, finding)]
+    } else if warnings.is_empty() {
+        vec![Check::pass(ID, "slot and progress in Kafka agree")]
+    } else {
+        let warn = |warning: Warning| Check::warn(ID, warning.to_string(), warning.hint());
+        warnings.into_iter().map(warn).collect()
+    };
+    Ok(Position { checks, no_beginning })
 }
 
 /// A slot that is gone, though rows of it were delivered, is to be repaired and not only made anew.
@@ -334,23 +384,33 @@ fn without_slot(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client)
     let Ok(server) = runtime.block_on(control::server(client)) else {
         return Check::unknown(ID, "the server does not say who it is");
     };
-    let Some((system, _)) = server.system else {
-        return Check::unknown(ID, "the role may not ask for the cluster's identifier");
-    };
-    let stream =
-        Lineage { system, database: server.database, slot: slot.clone(), ..Lineage::default() };
-    match newest_progress(&plan.kafka, &stream.key()) {
+    let found = match progress_of(plan, &server, &slot) {
+        Err(failure) => {
+            let why = failure.findings.into_iter().next().map_or_else(String::new, |one| one.what);
+            return Check::unknown(ID, why);
+        }
         Ok(None) => {
-            Check::unknown(ID, "there is no slot to look at, and no progress of one in Kafka")
+            return Check::unknown(
+                ID,
+                "there is no slot to look at, and no progress of one in Kafka",
+            );
         }
-        Ok(Some(found)) if found.mark == Mark::default() => {
-            Check::unknown(ID, "there is no slot to look at, and nothing was delivered of one")
+        Ok(Some(found)) => found,
+    };
+    let gone = match unfinished(&found) {
+        Some(error) => error,
+        None if found.mark == Mark::default() => {
+            return Check::unknown(
+                ID,
+                "there is no slot to look at, and nothing was delivered of one",
+            );
         }
-        Ok(Some(found)) => {
-            let gone = RelayError::from(GateError::SlotGone { slot, delivered: found.mark.end });
-            let mut failed = Check::failed(ID, gone);
-            failed.next().unwrap_or_else(|| unreachable!("an error has a finding"))
-        }
-        Err(error) => Check::unknown(ID, error.to_string()),
+        None => GateError::SlotGone { slot: slot.clone(), delivered: found.mark.end },
+    };
+    // The progress may be of a slot that was made since the first look.
+    if !matches!(runtime.block_on(control::slot(client, &slot)), Ok(None)) {
+        return Check::unknown(ID, "the slot is being made at this moment");
     }
+    let mut failed = Check::failed(ID, RelayError::from(gone));
+    failed.next().unwrap_or_else(|| unreachable!("an error has a finding"))
 }

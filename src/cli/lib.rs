@@ -44,6 +44,7 @@ mod route;
 mod run;
 mod setup;
 mod status;
+mod stream_position;
 mod tail;
 #[cfg(feature = "top")]
 mod top;

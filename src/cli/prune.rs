@@ -6,8 +6,7 @@
 //! passed is settled before the first row goes, so that nothing that becomes of a slot meanwhile adds to it.
 
 mod ahead;
-mod beginning;
-pub(super) use beginning::known as beginning_of;
+pub(super) mod beginning;
 mod report;
 
 use std::time::Duration;

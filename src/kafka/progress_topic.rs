@@ -221,8 +221,11 @@ impl ProgressReader {
 
     fn decode(&self, record: &BorrowedMessage<'_>) -> Result<Progress, ProgressSyntax> {
         let (topic, offset) = (self.topic.clone(), record.offset());
-        Progress::decode(record.payload().unwrap_or_default())
-            .map_err(|reason| ProgressSyntax { topic, offset, reason })
+        Progress::decode(record.payload().unwrap_or_default()).map_err(|reason| ProgressSyntax {
+            topic,
+            offset,
+            reason,
+        })
     }
 
     /// Reads on from this offset. A second assignment of the partition would take a tenth of a second: the library's thread

@@ -116,7 +116,8 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
 
 /// Whether a check is about replication.
 fn of_stream(id: &str) -> bool {
-    const OTHERS: [&str; 7] = [
+    const OTHERS: [&str; 8] = [
+        "table.prune",
         "postgres.wal_level",
         "postgres.messages",
         "postgres.role",

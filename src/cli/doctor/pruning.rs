@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
-use super::check::{Check, Lack, identifier};
+use super::check::{Check, Lack, Outcome, identifier};
 use super::fix::Fix;
 use crate::failure::CommandFailure;
+use crate::prune::beginning::UNKEPT;
 use postrider_core::outbox::TableName;
 use postrider_postgres::control::prune::{
     Added, Day, PruneColumns, PruneError, PruneTable, add_day, leaves, missing_days,
@@ -53,6 +54,15 @@ pub(super) async fn checks(plan: &Plan, client: &Client) -> Vec<Check> {
     checks
 }
 
+/// Puts in the place of what passed that `prune` cannot tell which rows were delivered.
+pub(super) fn beginning_unknown(checks: &mut [Check], slot: &str, why: &'static str) {
+    for check in checks.iter_mut().filter(|check| check.id == PRUNE) {
+        if check.outcome == Outcome::Pass {
+            *check = refused(PruneError::BeginningUnknown { slot: slot.to_owned(), why });
+        }
+    }
+}
+
 async fn indexed(client: &Client, table: &PruneTable) -> Result<(), PruneError> {
     for leaf in leaves(client, table).await? {
         leaf.indexed(client).await?;
@@ -73,6 +83,9 @@ fn refused(error: PruneError) -> Check {
             Fix::sql(format!("ALTER ROLE {} BYPASSRLS;", identifier(role)))
         }
         PruneError::IndexMissing { .. } => Fix::sql(error.hint().unwrap_or_default()),
+        PruneError::BeginningUnknown { why: UNKEPT, .. } => {
+            Fix::config("progress.at_least_once = true")
+        }
         _ => Fix::default(),
     };
     let failure = CommandFailure::from(error);

@@ -33,11 +33,13 @@ pub type TimelineHistory = Vec<(u32, Lsn)>;
 pub struct Facts {
     /// Which stream it is.
     pub lineage: Lineage,
-    /// End of the server's log.
+    /// End of the server's log, read after the progress: one that was read before it may be behind it though nothing
+    /// is wrong.
     pub server: Lsn,
     /// What its timeline descends from.
     pub history: TimelineHistory,
-    /// Everything before it is acknowledged: Postgres never sends it again.
+    /// Everything before it is acknowledged: Postgres never sends it again. Read before the progress, unless the slot
+    /// is held: a live relay moves both.
     pub confirmed: Lsn,
     /// Whether this process has created the slot.
     pub created: bool,

@@ -19,6 +19,7 @@ mod health;
 mod hint_text;
 mod inspect;
 mod left_copies;
+mod log_end;
 mod newest_rows;
 mod outbox_table;
 mod peek;
@@ -57,6 +58,7 @@ pub use inspect::{
     Requirements, ServerFacts, TableFacts, inspect, server,
 };
 pub use left_copies::{LeftCopy, end_left_copies, left_copies};
+pub use log_end::{LogEnd, log_end};
 pub use newest_rows::{NewestRows, newest_rows};
 pub use outbox_table::{DAYS_AHEAD, OutboxPartitions};
 pub use peek::{PeekRequest, PeekedMessage, peek};

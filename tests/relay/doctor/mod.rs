@@ -47,6 +47,21 @@ impl Report {
         self.find(id)["status"].as_str().unwrap()
     }
 
+    /// What was found.
+    pub(crate) fn finding(&self, id: &str) -> &str {
+        self.find(id)["finding"].as_str().unwrap()
+    }
+
+    /// The code of the error that `run` would end with.
+    pub(crate) fn code(&self, id: &str) -> &str {
+        self.find(id)["code"].as_str().unwrap_or_default()
+    }
+
+    /// How the command ended.
+    pub(crate) const fn exit(&self) -> Option<i32> {
+        self.exit
+    }
+
     /// The same of a check that may not be there.
     pub(crate) fn status_or_none(&self, id: &str) -> Option<&str> {
         let found = self.checks.iter().find(|check| check["id"] == id)?;

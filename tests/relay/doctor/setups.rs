@@ -107,7 +107,10 @@ const SETUPS: &[Setup] = &[
         );
     }),
     broken("table.prune", "warn", |world| {
+        world.stage.insert("A", 1);
+        world.relay.clone().set("progress.at_least_once", "true").run_once();
         relay_as_role(world, "REPLICATION");
+        world.relay = world.relay.clone().set("progress.at_least_once", "true");
         sql(world, "GRANT SELECT ON outbox TO PUBLIC");
     }),
     broken("postgres.role", "fail", |world| relay_as_role(world, "")),

@@ -4,6 +4,8 @@
 use postrider::sandbox::postgres::Options;
 
 use super::scene::{Pruned, Scene, prune};
+use crate::doctor::Report;
+use crate::tables::Writer;
 use support::relay::{Relay, Running};
 use support::{kafka, wait::wait_until};
 
@@ -60,6 +62,27 @@ impl Case {
         let slot = self.scene.stage.slot();
         self.scene.sql().run(&format!("SELECT pg_drop_replication_slot('{slot}')"));
         self.scene.stage.create_slot();
+    }
+}
+
+/// The slot, the progress and the log all move meanwhile.
+#[test]
+fn prune_and_doctor_find_nothing_wrong_beside_a_relay_that_delivers() {
+    for delivery in ["exactly_once", "at_least_once"] {
+        let Some(case) = Case::set_up(delivery) else { return };
+        let mut running = case.relay.run();
+        running.wait_for_log("\"streaming\"");
+        case.scene.insert("first", 10, "2 days");
+        case.pass(&running);
+        let writer = Writer::start(&case.scene.stage, "A");
+        for _ in 0..6 {
+            assert_eq!(case.prune(&PLAN).counts().0, 10);
+            let report = Report::asked(&case.relay, &["--only", "progress.position"]);
+            let finding = report.finding("progress.position");
+            assert_eq!(report.status("progress.position"), "pass", "{finding}");
+        }
+        writer.stop();
+        running.stop();
     }
 }
 

@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 use postrider::sandbox::postgres::{Cluster, Options};
 
 use super::attempt::{Refusal, refused};
+use crate::doctor::Report;
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::kafka::Kafka;
 use support::relay::Relay;
 use support::{kafka, postgres, topic};
 
+/// The check that asks what the gate would say.
+const POSITION: &str = "progress.position";
 /// Told where the publication is older than the slot.
 const CREATED: &str = "created slot";
 
@@ -38,8 +41,23 @@ impl Case {
         Self { stage, relay: relay.creates_slot() }
     }
 
+    /// What `run` refuses, in the words of `doctor` too.
     fn refused(&self) -> Refusal {
+        let refusal = self.refused_by_the_log();
+        let report = self.doctor();
+        assert_eq!((report.status(POSITION), report.exit()), ("fail", Some(1)), "{}", refusal.text);
+        assert_eq!(report.code(POSITION), refusal.code);
+        assert!(refusal.text.starts_with(report.finding(POSITION)), "{}", report.finding(POSITION));
+        refusal
+    }
+
+    /// What only a session finds that reads the log.
+    fn refused_by_the_log(&self) -> Refusal {
         refused(&self.relay, &["run"], 70)
+    }
+
+    fn doctor(&self) -> Report {
+        Report::asked(&self.relay, &["--only", POSITION])
     }
 
     /// Adopts the slot's position; what was printed.
@@ -264,7 +282,7 @@ fn g1_a_restored_copy_that_has_grown_past_what_was_delivered_is_refused() {
         let before = case.stage.acknowledged();
         for _ in 0..2 {
             let words = ["the commit of transaction", "another copy", "postrider adopt --execute"];
-            case.refused().assert("PR-P061", &words);
+            case.refused_by_the_log().assert("PR-P061", &words);
             assert_eq!(case.stage.acknowledged(), before, "nothing is acknowledged");
             assert_eq!(case.stage.records().len(), 10_010, "nothing is sent");
         }
@@ -342,6 +360,9 @@ fn g1_a_publication_altered_while_the_relay_was_down_is_told() {
         case.stage.sql().run("ALTER PUBLICATION postrider SET (publish = 'insert')");
         case.stage.insert("A", 10);
         let told = "publication `postrider` was altered since the session began that delivered";
+        let report = case.doctor();
+        assert_eq!(report.status(POSITION), "warn");
+        assert!(report.finding(POSITION).starts_with(told), "{}", report.finding(POSITION));
         case.relay.clone().expect_log(told).run_once();
         assert_eq!(case.stage.records().len(), 20, "three were passed over");
         // The progress is of the publication as it is now.
@@ -416,6 +437,7 @@ fn g6_a_failover_repeats_nothing() {
     let mut cluster = postgres::start(&Options::default());
     let Some(case) = Case::delivered(&cluster, "promoted") else { return };
     postgres::promote(&mut cluster);
+    assert_eq!(case.doctor().status(POSITION), "pass", "its timeline descends from the one before");
     case.assert_goes_on();
     case.assert_goes_on();
 }

@@ -1,6 +1,5 @@
 //! Topics as real brokers keep them: what is found, what is created, and what is refused.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -135,6 +134,14 @@ fn g6_progress_that_has_no_leader_is_not_taken_for_none() {
     assert_eq!(newest_progress(&spec, "key"), Ok(None));
 }
 
+struct Raise<'a>(&'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A relay that delivers exactly once adds two records in each transaction, and others share the topic.
 #[test]
 fn progress_is_read_while_others_write_without_a_pause() {
@@ -168,18 +175,16 @@ fn progress_is_read_while_others_write_without_a_pause() {
                 written.store(end, Ordering::Relaxed);
             }
         });
-        let read = catch_unwind(AssertUnwindSafe(|| {
-            for _ in 0..10 {
-                let before = written.load(Ordering::Relaxed);
-                let found = newest_progress(&spec, &busy.lineage.key()).unwrap().unwrap();
-                assert!(found.mark.end.get() >= before, "{found:?}, after {before}");
-                let found = newest_progress(&spec, &quiet.lineage.key());
-                assert_eq!(found, Ok(Some(quiet.clone())));
-                assert_eq!(newest_progress(&spec, &absent), Ok(None));
-            }
-        }));
-        is_done.store(true, Ordering::Relaxed);
-        read.unwrap_or_else(|panic| resume_unwind(panic));
+        // Also if an assertion fails: the scope waits for the writer.
+        let _ended = Raise(&is_done);
+        for _ in 0..10 {
+            let before = written.load(Ordering::Relaxed);
+            let found = newest_progress(&spec, &busy.lineage.key()).unwrap().unwrap();
+            assert!(found.mark.end.get() >= before, "{found:?}, after {before}");
+            let found = newest_progress(&spec, &quiet.lineage.key());
+            assert_eq!(found, Ok(Some(quiet.clone())));
+            assert_eq!(newest_progress(&spec, &absent), Ok(None));
+        }
     });
     assert!(written.into_inner() > 100);
 }

@@ -20,7 +20,6 @@ use crate::control::connect::Client;
 use crate::control::error::ControlError;
 use crate::control::inspect::{get, known};
 use crate::control::slot::slot;
-use crate::wal::WalError;
 use postrider_core::lsn::Lsn;
 
 const DOING: &str = "looking at the replication slot";
@@ -47,10 +46,6 @@ pub struct SlotPosition {
     pub before: u64,
     /// No transaction of this number or a later one has committed.
     pub next_xid: u64,
-    /// Where the server's log ends.
-    pub current: Lsn,
-    /// The server's timeline.
-    pub timeline: u32,
 }
 
 /// Where the slot is. Refuses one that is not there, is lost, or is not a relay's in this database.
@@ -58,8 +53,6 @@ pub async fn slot_position(client: &Client, name: &str) -> Result<SlotPosition, 
     const SQL: &str = "\
         SELECT s.confirmed_flush_lsn::text, s.catalog_xmin::text::bigint, \
             pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()), \
-            pg_catalog.pg_current_wal_flush_lsn()::text, \
-            ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint, \
             to_jsonb(s)->>'wal_status' \
         FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1::text";
     refuse(client, name).await?;
@@ -72,7 +65,7 @@ fn read(name: &str, row: &Row) -> Result<SlotPosition, PruneError> {
     let catalog_xmin: Option<i64> = get(row, 1)?;
     let lost =
         || ControlError::SlotLost { slot: name.to_owned(), reason: "wal_removed".to_owned() };
-    let status: Option<String> = get(row, 5)?;
+    let status: Option<String> = get(row, 3)?;
     if status.as_deref() == Some("lost") {
         return Err(lost().into());
     }
@@ -80,18 +73,11 @@ fn read(name: &str, row: &Row) -> Result<SlotPosition, PruneError> {
     let confirmed = known(row, 0)?;
     let catalog_xmin = catalog_xmin.and_then(|xmin| u32::try_from(xmin).ok()).ok_or_else(lost)?;
     let next_xid = get::<i64>(row, 2)?.cast_unsigned();
-    let timeline = u32::try_from(get::<i64>(row, 4)?);
-    let timeline = timeline.map_err(|_| ControlError::Connection {
-        doing: DOING,
-        source: WalError::Protocol("a timeline that is none"),
-    })?;
     Ok(SlotPosition {
         slot: name.to_owned(),
         confirmed,
         before: in_64_bits(catalog_xmin, next_xid),
         next_xid,
-        current: known(row, 3)?,
-        timeline,
     })
 }
 
