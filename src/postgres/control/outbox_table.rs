@@ -4,7 +4,7 @@
 //! table that exists. Pure.
 
 use super::hint_text::qualified;
-use crate::wal::quote::literal;
+use crate::wal::quote::{identifier, literal};
 use postrider_core::outbox::TableName;
 
 /// The migration, which also creates the publication under its default name.
@@ -43,8 +43,11 @@ pub(super) fn outbox_table(table: &TableName, partitions: OutboxPartitions) -> S
     let name = qualified(table);
     let sql = replaced(text, "IF NOT EXISTS outbox (", &format!("{name} ("));
     let sql = match partitions {
-        OutboxPartitions::None => sql,
-        OutboxPartitions::Day => partitioned(sql) + &first_partitions(table),
+        OutboxPartitions::None => sql + &index_by_age(table, &name),
+        OutboxPartitions::Day => {
+            let default = default_partition(table);
+            partitioned(sql) + &first_partitions(table) + &index_by_age(table, &qualified(&default))
+        }
     };
     let (schema, relation) = (literal(&table.schema), literal(&table.name));
     format!(
@@ -63,10 +66,21 @@ fn partitioned(sql: String) -> String {
     format!("{table}\n) PARTITION BY RANGE (created_at);\n")
 }
 
+/// The index by which rows are deleted, oldest first, on this table or partition: the one of the migrations. A
+/// partition of a day is dropped whole, and needs none.
+fn index_by_age(table: &TableName, on: &str) -> String {
+    let name = identifier(&partition_name(&table.name, "by_age"));
+    format!("CREATE INDEX IF NOT EXISTS {name} ON {on} (created_at, id);\n")
+}
+
+fn default_partition(table: &TableName) -> TableName {
+    TableName::new(&table.schema, partition_name(&table.name, "default"))
+}
+
 /// The default partition takes what no other one does, so that no insert fails.
 fn first_partitions(table: &TableName) -> String {
     let parent = qualified(table);
-    let default = qualified(&TableName::new(&table.schema, partition_name(&table.name, "default")));
+    let default = qualified(&default_partition(table));
     let (schema, stem) = (literal(&table.schema), literal(&partition_name(&table.name, "")));
     format!(
         "CREATE TABLE {default} PARTITION OF {parent} DEFAULT;\n\
@@ -115,6 +129,9 @@ mod tests {
             let at = format!("    {column}");
             assert!(plain.contains(&at) && by_day.contains(&at), "{by_day}");
         }
+        let index = "CREATE INDEX IF NOT EXISTS \"it's 100%_by_age\" ON \"Sales\".\"it's 100%";
+        assert!(plain.contains(&format!("{index}\" (created_at, id);")), "{plain}");
+        assert!(by_day.contains(&format!("{index}_default\" (created_at, id);")), "{by_day}");
         for words in [
             "PRIMARY KEY (id, created_at),",
             "\n) PARTITION BY RANGE (created_at);",

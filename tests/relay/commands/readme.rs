@@ -89,8 +89,13 @@ fn script(rights: Rights) -> String {
     let install = block(&blocks, "sh", "cargo install");
     assert!(install.contains("--locked") && install.contains("--path ."), "{install}");
     let export = block(&blocks, "sh", "export PGHOST");
-    for variable in ["PGHOST=", "PGUSER=postrider", "PGDATABASE=shop", "POSTRIDER_KAFKA__BROKERS="]
-    {
+    for variable in [
+        "PGHOST=",
+        "PGUSER=postrider",
+        "PGDATABASE=shop",
+        "POSTRIDER_KAFKA__BROKERS=",
+        "POSTRIDER_PROGRESS__AT_LEAST_ONCE=true",
+    ] {
         assert!(export.contains(variable), "{export}");
     }
     let setup = match rights {
@@ -138,6 +143,7 @@ fn follow(cluster: &Cluster, bootstrap: &str, rights: Rights) {
         .env("PGUSER", "postrider")
         .env("PGDATABASE", "shop")
         .env("POSTRIDER_KAFKA__BROKERS", bootstrap)
+        .env("POSTRIDER_PROGRESS__AT_LEAST_ONCE", "true")
         .env("POSTRIDER_HTTP__BIND", "127.0.0.1:0")
         .current_dir(folder.path())
         .stdin(Stdio::null())

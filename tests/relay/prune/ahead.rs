@@ -83,6 +83,27 @@ fn a_table_that_is_not_partitioned_has_no_days() {
     scene.prune(&["--ahead", "3"]).assert_refused(78, &["PR-P098", "setup --partition day"]);
 }
 
+/// It is the one of the migrations, which make no second.
+#[test]
+fn a_table_that_setup_makes_has_the_index_that_a_large_one_needs() {
+    let scene = Scene::without_slot(&Options::default(), NO_BROKERS);
+    let sql = scene.sql();
+    sql.run("DROP TABLE outbox; DROP PUBLICATION postrider");
+    let made = scene.relay().unprepared().start(&["setup"]).outcome();
+    assert!(made.status.success(), "{:?}", made.log);
+    sql.run(include_str!("../../../migrations/0006_outbox_by_age.sql"));
+    let indexes = "SELECT string_agg(pg_get_indexdef(indexrelid), ';') FROM pg_index \
+        WHERE indrelid = 'outbox'::regclass AND NOT indisprimary";
+    let wanted = "CREATE INDEX outbox_by_age ON public.outbox USING btree (created_at, id)";
+    assert_eq!(sql.value(indexes), wanted);
+    // An older table gets it from the migration.
+    sql.run("DROP INDEX outbox_by_age");
+    for _ in 0..2 {
+        sql.run(include_str!("../../../migrations/0006_outbox_by_age.sql"));
+    }
+    assert_eq!(sql.value(indexes), wanted);
+}
+
 #[test]
 fn what_setup_partitions_is_delivered_pruned_and_has_days_ahead() {
     let scene = Scene::without_slot(&Options::default(), NO_BROKERS);
@@ -97,6 +118,9 @@ fn what_setup_partitions_is_delivered_pruned_and_has_days_ahead() {
     setup(&[]);
     assert_eq!(count_of_partitions(&scene), "9", "today, seven days, the default one");
     assert!(!setup(&[]).contains("created:"), "once is enough");
+    let index =
+        "SELECT indrelid::regclass FROM pg_index WHERE indexrelid = 'outbox_by_age'::regclass";
+    assert_eq!(scene.sql().value(index), "outbox_default", "other partitions are dropped whole");
     let done = scene.prune(&["--ahead", "9", "--execute"]);
     assert_eq!(days(&done), ["created"; 2]);
     scene.insert("old", 3, "3 days");
