@@ -105,7 +105,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     let telemetry = Telemetry::showing(version::build_info(&config.source.slot), settings);
     let options = options(args, &config);
     let manager = Systemd::of_environment(config.shutdown.grace);
-    let mut plan = Plan::of(config);
+    let mut plan = Plan { stream: loaded.stream.clone(), ..Plan::of(config) };
     let export = if args.dry_run { None } else { trace(&mut plan, &telemetry) };
     let is_endless = !args.once && !args.dry_run;
     plan.kafka.tap = tap.clone().filter(|_| bind.is_some()).unwrap_or_default();

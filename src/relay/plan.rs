@@ -8,14 +8,15 @@
 use std::time::Duration;
 
 use crate::specs::kafka_spec;
-use postrider_config::{Config, Create, Delivery};
+use postrider_config::{Config, Create, Delivery, SourceMode};
 use postrider_core::gate::Facts;
 use postrider_core::outbox::{Outbox, TableName};
 use postrider_core::pipeline::Pipeline;
+use postrider_core::record::LetterSource;
 use postrider_core::route::{RouteSpec, RouteSpecError, Router, RowOrigin};
 use postrider_kafka::{KafkaSpec, Lineage, TopicBook};
 use postrider_postgres::control::{
-    self, Client, ControlError, Inspection, NewSlot, Requirements, TableFacts,
+    self, Client, ControlError, Inspection, NewSlot, Requirements, ServerFacts, TableFacts,
 };
 use postrider_postgres::wal::SessionParams;
 
@@ -37,6 +38,8 @@ pub struct Plan {
     pub origin: RowOrigin,
     /// Every record goes to this topic, whatever the route says.
     pub topic: Option<String>,
+    /// The stream's name, of several in one configuration.
+    pub stream: Option<String>,
 }
 
 impl Plan {
@@ -72,6 +75,7 @@ impl Plan {
             oids: Vec::new(),
             origin: RowOrigin::Log,
             topic: None,
+            stream: None,
         }
     }
 
@@ -86,6 +90,17 @@ impl Plan {
     pub(super) fn routed_by(&self, config: &Config) -> Self {
         let Config { outbox, route, format, .. } = config.clone();
         Self { config: Config { outbox, route, format, ..self.config.clone() }, ..self.clone() }
+    }
+
+    /// What dead letters say of the stream, in this database.
+    pub fn letter_source(&self, server: &ServerFacts) -> LetterSource {
+        let source = &self.config.source;
+        LetterSource {
+            system: server.system.as_ref().map(|(system, _)| system.clone()),
+            database: Some(server.database.clone()),
+            slot: (source.mode == SourceMode::Stream).then(|| source.slot.clone()),
+            stream: self.stream.clone(),
+        }
     }
 
     /// A fresh pipeline for a session.

@@ -27,6 +27,7 @@ use crate::timelines::{self, Timelines};
 use postrider_core::gate::{Facts, Resume, Warning, begins, judge, other_log, unbroken};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Pipeline, Suspects, Translator};
+use postrider_core::record::LetterSource;
 use postrider_core::session::{End, Limits, Owed, Session};
 use postrider_core::supervisor::SessionMode;
 use postrider_core::time;
@@ -86,6 +87,9 @@ impl HotStart {
         let is_local = connection.is_local();
         let mut facts = self.facts;
         identify(&mut connection, &mut facts)?;
+        let system = Some(facts.lineage.system.clone());
+        let source_name = self.plan.letter_source(&self.inspection.server);
+        pipeline.name_source(&LetterSource { system, ..source_name });
         let process = connection.server_process()?;
         let mut stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)

@@ -89,6 +89,7 @@ fn json_lines(letters: &[DeadLetter]) -> Result<String, CommandFailure> {
     let mut lines = String::new();
     for letter in letters {
         let PartitionOffset { partition, offset } = letter.at;
+        let source = letter.source().cloned().unwrap_or_default();
         let line = json!({
             "partition": partition,
             "offset": offset,
@@ -97,6 +98,10 @@ fn json_lines(letters: &[DeadLetter]) -> Result<String, CommandFailure> {
             "reason": letter.reason,
             "table": letter.table(),
             "lsn": letter.lsn(),
+            "system": source.system,
+            "database": source.database,
+            "slot": source.slot,
+            "stream": source.stream,
             "topic": letter.topic,
             "id": DisplayBytes(letter.id()),
             "key": DisplayBytes(letter.key.as_deref()),

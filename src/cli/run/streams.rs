@@ -143,8 +143,9 @@ impl Stream {
         let settings = loaded.effective.iter().map(setting).collect();
         let telemetry = Telemetry::showing(version::build_info(&config.source.slot), settings);
         let options = options(args, &config);
+        let plan = Plan { stream: loaded.stream.clone(), ..Plan::of(config) };
         let handle = StreamHandle { name, telemetry, stop: stop.of_stream() };
-        Self { handle, plan: Plan::of(config), options, state: State::Runs }
+        Self { handle, plan, options, state: State::Runs }
     }
 
     /// The pause after a failure. Whoever shortens `retry.max` wants to see a repair sooner.
@@ -204,7 +205,8 @@ impl Stream {
         };
         if let Some(config) = config {
             let traces = self.plan.kafka.traces.clone();
-            self.plan = Plan::of(config.as_ref().clone());
+            let stream = self.plan.stream.take();
+            self.plan = Plan { stream, ..Plan::of(config.as_ref().clone()) };
             self.plan.kafka.traces = traces;
         }
         true

@@ -68,6 +68,8 @@ struct SameId {
     /// Of those that were sent again, the ones in another topic than the row's: they tell nothing of its own.
     elsewhere: u64,
     letters: u64,
+    /// Of those the ones that may be of another stream, as they do not say.
+    strange: u64,
     /// All records may be newer than what was seen of the table.
     all_newer: bool,
     /// The first one of a topic.
@@ -90,6 +92,7 @@ impl SameId {
             again: 0,
             elsewhere: 0,
             letters: 0,
+            strange: 0,
             all_newer: true,
             first: None,
             repeat: None,
@@ -111,6 +114,7 @@ impl SameId {
                     self.repeat.get_or_insert(*entry);
                 }
                 self.letters += 1;
+                self.strange += u64::from(entry.rank == 0);
             }
             Kind::Record => self.take_record(entry),
         }
@@ -166,7 +170,7 @@ impl SameId {
         })
     }
 
-    fn judge(self, terms: &Terms, verdict: &mut Verdict) {
+    fn judge(mut self, terms: &Terms, verdict: &mut Verdict) {
         if self.rows > 1 {
             verdict.find(Fault::NotUnique, || Finding::of_id(self.id));
             return;
@@ -178,9 +182,11 @@ impl SameId {
                 verdict.newer += arrived;
                 return;
             }
+            // A row that is not there says nothing of letters that may be of another stream.
+            self.letters -= self.strange;
             self.count_repeats(verdict);
             verdict.without_row += 1;
-            if terms.all_rows_kept {
+            if terms.all_rows_kept && arrived > self.strange {
                 verdict.find(Fault::Phantom, || Finding::at(self.id, self.first));
             }
             return;

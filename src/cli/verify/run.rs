@@ -62,7 +62,7 @@ impl Run<'_> {
             numbers.of(topic);
         }
         let looks = self.looks(&window);
-        let horizon = tables.horizon;
+        let (horizon, own_letters) = (tables.horizon, tables.letter_source());
         let mut progress = ProgressLine::new();
         let read = {
             let (side, goes_on) = ((&looks, &window), &mut self.telling(&mut progress, "rows"));
@@ -72,7 +72,7 @@ impl Run<'_> {
         let since_ms = window.since_ms.map(|ms| (ms - CLOCKS_APART_MS).max(0));
         let from = (horizon, since_ms, self.config.outbox.timestamp.is_none());
         let topic = &self.config.dead_letters.topic;
-        let topics = Topics::new(&kafka, looks.content, topic, from);
+        let topics = Topics::new(&kafka, looks.content, (topic, own_letters), from);
         let mut sides = Sides { entries, numbers, topics, letters, folder, read, order_bytes: 0 };
         let Some(verdict) = self.compare(&mut sides, &mut progress)? else { return Ok(None) };
         progress.clear();

@@ -16,6 +16,7 @@ use postrider_config::{Config, Rejected, SourceMode};
 use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Translator;
+use postrider_core::record::LetterSource;
 use postrider_kafka::{KafkaSpec, Lineage, newest_progress};
 use postrider_postgres::control::{self, ControlError, Inspection, Requirements};
 use postrider_postgres::libpq::ConnectInfo;
@@ -120,6 +121,11 @@ impl Tables {
         let server = client.server().clone();
         let has_backfill = has_backfill(&plan, &inspection);
         Ok(Self { plan, inspection, wanted, params, connection, server, horizon, has_backfill })
+    }
+
+    /// What the stream's own dead letters say.
+    pub(super) fn letter_source(&self) -> LetterSource {
+        self.plan.letter_source(&self.inspection.server)
     }
 
     /// A time as the server reads it, in milliseconds since the Unix epoch; `None` of text that is none.

@@ -44,6 +44,7 @@ use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::outbox::{Outbox, Position};
 use crate::pgoutput::{Message, decode};
+use crate::record::LetterSource;
 use crate::route::{NO_TIMESTAMP, Router, untimed};
 use crate::sink::{CommitPlace, SendError, Sink};
 
@@ -116,6 +117,11 @@ impl Pipeline {
             left_out: None,
             traces: TraceSampler::default(),
         }
+    }
+
+    /// Has dead letters say which stream they are of.
+    pub fn name_source(&mut self, source: &LetterSource) {
+        self.router.name_source(source);
     }
 
     /// Leaves out the rows before this mark, for an earlier session has stored them, once `check` has

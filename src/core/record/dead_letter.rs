@@ -13,6 +13,7 @@ use super::headers::{
     ERROR_HEADER, FAILED_HEADER, FIRST_FAILED_HEADER, LSN_HEADER, OFFSET_HEADER, PARTITION_HEADER,
     RETRIED_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOO_LARGE_CODE, TOPIC_HEADER,
 };
+use super::letter_source::LetterSource;
 use super::stored::first;
 use super::{Header, PartitionOffset, StoredRecord, text};
 
@@ -61,6 +62,8 @@ pub enum DeadLetterOrigin {
         table: Option<String>,
         /// The row's position in the log.
         lsn: Option<String>,
+        /// Its stream; of one that an earlier version wrote nothing is known.
+        source: LetterSource,
         /// The time of the row's own choice, in milliseconds since the Unix epoch.
         timestamp_ms: Option<i64>,
         /// The commit's time, of a dead letter that has none.
@@ -111,9 +114,11 @@ impl DeadLetter {
             (Some(topic), DeadLetterOrigin::Consumer { at, failure }, take(CUT_HEADER).is_some())
         } else {
             let (table, lsn, topic) = (take(TABLE_HEADER), take(LSN_HEADER), take(TOPIC_HEADER));
+            let source = LetterSource::take(&mut take);
             let timestamp_ms = take(TIMESTAMP_HEADER).and_then(|ms| ms.parse().ok());
             let commit_timestamp_ms = take(COMMIT_TIMESTAMP_HEADER).and_then(|ms| ms.parse().ok());
-            let origin = DeadLetterOrigin::Relay { table, lsn, timestamp_ms, commit_timestamp_ms };
+            let origin =
+                DeadLetterOrigin::Relay { table, lsn, source, timestamp_ms, commit_timestamp_ms };
             (topic, origin, code == TOO_LARGE_CODE)
         };
         let (value_bytes, headers) = (value.as_ref().map(Vec::len), headers.collect());
@@ -157,6 +162,14 @@ impl DeadLetter {
     pub fn lsn(&self) -> Option<&str> {
         match &self.origin {
             DeadLetterOrigin::Relay { lsn, .. } => lsn.as_deref(),
+            DeadLetterOrigin::Consumer { .. } => None,
+        }
+    }
+
+    /// The row's stream, where the relay names it.
+    pub const fn source(&self) -> Option<&LetterSource> {
+        match &self.origin {
+            DeadLetterOrigin::Relay { source, .. } => Some(source),
             DeadLetterOrigin::Consumer { .. } => None,
         }
     }
@@ -336,6 +349,13 @@ mod tests {
             (letter.table(), letter.topic.as_deref()),
             (Some("public.outbox"), Some("bad/topic"))
         );
+        assert_eq!((letter.id(), &letter.headers), (Some(&b"7"[..]), &own()));
+        assert_eq!(letter.source(), Some(&LetterSource::default()), "an earlier version's");
+        let (database, slot) = (Some("shop".to_owned()), Some("s".to_owned()));
+        let source = LetterSource { database, slot, ..LetterSource::default() };
+        let times = vec![text(TIMESTAMP_HEADER, "9"), text(COMMIT_TIMESTAMP_HEADER, "8")];
+        let letter = read(&[relays(), source.headers(), times, own()], None);
+        assert_eq!((letter.source(), letter.timestamp_again(99)), (Some(&source), 9));
         assert_eq!((letter.id(), &letter.headers), (Some(&b"7"[..]), &own()));
         // What the brokers refused names no table; what no_route rejected no topic.
         let bare = read(&[relays()[..2].to_vec(), own()[..1].to_vec()], None);

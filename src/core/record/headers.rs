@@ -18,6 +18,14 @@ pub const LSN_HEADER: &str = "postrider-lsn";
 pub const ORIGIN_HEADER: &str = "postrider-origin";
 /// The topic that a row was meant for, or that a consumer received the record from.
 pub const TOPIC_HEADER: &str = "postrider-topic";
+/// Of the relay's dead letters: the system identifier of the cluster that the row is of.
+pub const SYSTEM_HEADER: &str = "postrider-system";
+/// Of the relay's dead letters: the row's database.
+pub const DATABASE_HEADER: &str = "postrider-database";
+/// Of the relay's dead letters: the slot of its stream. Rows that are polled have none.
+pub const SLOT_HEADER: &str = "postrider-slot";
+/// Of the relay's dead letters: the name of the stream, of a relay with several.
+pub const STREAM_HEADER: &str = "postrider-stream";
 /// The time that the row's record would have had, in milliseconds since the Unix epoch, where that
 /// is not the commit's. A dead letter itself is of the commit's time: brokers refuse times to come,
 /// and retention removes what is old.
@@ -27,12 +35,16 @@ pub const TIMESTAMP_HEADER: &str = "postrider-timestamp";
 pub const COMMIT_TIMESTAMP_HEADER: &str = "postrider-commit-timestamp";
 /// What stands before the row's own headers in the relay's dead letters, in this order; of the middle
 /// ones some may be missing.
-pub const EXPLANATION_HEADERS: [&str; 7] = [
+pub const EXPLANATION_HEADERS: [&str; 11] = [
     ERROR_CODE_HEADER,
     ERROR_HEADER,
     TABLE_HEADER,
     LSN_HEADER,
     TOPIC_HEADER,
+    SYSTEM_HEADER,
+    DATABASE_HEADER,
+    SLOT_HEADER,
+    STREAM_HEADER,
     TIMESTAMP_HEADER,
     COMMIT_TIMESTAMP_HEADER,
 ];

@@ -10,6 +10,7 @@ mod consumer;
 mod dead_letter;
 mod filter;
 mod headers;
+mod letter_source;
 mod partitioner;
 mod stored;
 
@@ -17,11 +18,12 @@ pub use consumer::{ConsumerFailure, Truncation};
 pub use dead_letter::{DeadLetter, DeadLetterOrigin, Note, receipt_of, retried};
 pub use filter::{Filter, Target};
 pub use headers::{
-    ATTEMPTS_HEADER, COMMIT_TIMESTAMP_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER,
-    ERROR_HEADER, EXPLANATION_HEADERS, FAILED_HEADER, FIRST_FAILED_HEADER, LSN_HEADER,
-    OFFSET_HEADER, ORIGIN_HEADER, PARTITION_HEADER, RETRIED_HEADER, TABLE_HEADER, TIMESTAMP_HEADER,
-    TOO_LARGE_CODE, TOPIC_HEADER,
+    ATTEMPTS_HEADER, COMMIT_TIMESTAMP_HEADER, CONSUMER_HEADER, CUT_HEADER, DATABASE_HEADER,
+    ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, FAILED_HEADER, FIRST_FAILED_HEADER,
+    LSN_HEADER, OFFSET_HEADER, ORIGIN_HEADER, PARTITION_HEADER, RETRIED_HEADER, SLOT_HEADER,
+    STREAM_HEADER, SYSTEM_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOO_LARGE_CODE, TOPIC_HEADER,
 };
+pub use letter_source::{Kinship, LetterSource};
 pub use partitioner::Partitioner;
 pub use stored::{Header, PartitionOffset, StoredRecord};
 

@@ -66,6 +66,7 @@ impl Router {
             max_record_bytes: spec.max_record_bytes,
             lsn_header: spec.lsn_header,
             origin: spec.origin,
+            letter_source: Vec::new(),
             timestamp,
             cloud_event,
             found: super::router::Found::default(),

@@ -20,7 +20,7 @@ use crate::outbox::{Format, OutboxRow, Value, type_oid};
 use crate::pgoutput::{Digest, Excerpt};
 use crate::record::{
     COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, Header,
-    LSN_HEADER, Note, ORIGIN_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
+    LSN_HEADER, LetterSource, Note, ORIGIN_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
 };
 
 /// Of a record that is too large only parts of up to this many bytes are kept, besides size and
@@ -36,6 +36,11 @@ const CUTS_TOLD_MAX: usize = 16;
 const EXPLANATION_BYTES_MAX: usize = 1000;
 
 impl Router {
+    /// Has dead letters say which stream they are of.
+    pub fn name_source(&mut self, source: &LetterSource) {
+        self.letter_source = source.headers();
+    }
+
     /// The dead letter of a row that was rejected. What cannot be read is in it as it came over
     /// the wire. Of what the brokers refused as too large, or would, a note takes the body's place.
     pub fn dead_letter(
@@ -73,6 +78,7 @@ impl Router {
         if let Some(intended) = intended {
             headers.push(header(TOPIC_HEADER, cut(&intended)));
         }
+        headers.extend(self.letter_source.iter().cloned());
         let commit_ms = row.position().commit_time.unix_ms();
         let own_ms = self.timestamp_ms(row, &mut Vec::new()).ok().filter(|ms| *ms != commit_ms);
         if let Some(own_ms) = own_ms {
@@ -165,6 +171,7 @@ impl Router {
         let is_lsn = |header: &&Header| header.0 == LSN_HEADER;
         headers.extend(refused.headers.iter().rfind(is_lsn).cloned());
         headers.push(header(TOPIC_HEADER, cut(&refused.topic)));
+        headers.extend(self.letter_source.iter().cloned());
         if refused.timestamp_ms != commit_ms {
             headers.push(header(TIMESTAMP_HEADER, refused.timestamp_ms.to_string().into_bytes()));
         }

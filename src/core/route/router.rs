@@ -18,7 +18,7 @@ use super::spec::RowOrigin;
 use super::trace;
 use super::value::Encoder;
 use crate::outbox::{Format, OutboxRow, Position, Value, type_oid};
-use crate::record::{LSN_HEADER, ORIGIN_HEADER};
+use crate::record::{Header, LSN_HEADER, ORIGIN_HEADER};
 
 /// A column sent as header.
 #[derive(Debug, Clone)]
@@ -57,6 +57,8 @@ pub struct Router {
     pub(super) max_record_bytes: usize,
     pub(super) lsn_header: bool,
     pub(super) origin: RowOrigin,
+    /// What dead letters say of the stream.
+    pub(super) letter_source: Vec<Header>,
     pub(super) timestamp: Option<(SourceColumn, EpochUnit)>,
     /// The columns of type and subject, where CloudEvents are sent.
     pub(super) cloud_event: Option<(SourceColumn, SourceColumn)>,

@@ -8,6 +8,7 @@ use crate::outbox::fixture::{POSITION, TABLE, describe, insert, spec};
 use crate::outbox::type_oid::{BYTEA, INT4, INT8, JSONB, TEXT, TIMESTAMP, TIMESTAMPTZ, UUID};
 use crate::outbox::{Outbox, OutboxRow};
 use crate::pgoutput::Column::{self, Binary, Null, Text};
+use crate::record::{DeadLetter, StoredRecord};
 
 mod large;
 
@@ -267,6 +268,34 @@ fn g4_a_dead_letter_carries_the_row_and_the_reason() {
     let unrouted = with(3, Null).dead_letter();
     assert_eq!(header(&unrouted, "postrider-topic"), [None; 0]);
     assert_eq!(header(&with(0, Null).dead_letter(), "id"), [None]);
+}
+
+#[test]
+fn a_dead_letter_names_its_stream_before_the_rows_own_headers() {
+    let [system, database, slot, stream] =
+        ["7", "shop", "postrider", "a"].map(|it| Some(it.to_owned()));
+    let source = LetterSource { system, database, slot, stream };
+    let letter = with(3, Text(b"a/b")).run(|router, row| {
+        router.name_source(&source);
+        let rejection = router.route(row).expect_err("rejected");
+        router.dead_letter(row, &rejection, "dead")
+    });
+    let letter = untimed(letter, COMMIT_MS);
+    assert_eq!(
+        names(&letter)[4..11],
+        [
+            "postrider-topic",
+            "postrider-system",
+            "postrider-database",
+            "postrider-slot",
+            "postrider-stream",
+            "postrider-commit-timestamp",
+            "id",
+        ]
+    );
+    let record = StoredRecord { headers: letter.headers, ..StoredRecord::default() };
+    let read = DeadLetter::read(record).expect("a dead letter");
+    assert_eq!((read.source(), read.id()), (Some(&source), Some(ID)));
 }
 
 #[test]

@@ -150,7 +150,7 @@ pub struct Entry {
     /// Of a record: a hash of its key.
     pub key: u64,
     /// Of a record its position: LSN, then index. Of a row its number in the column of the order; without such a
-    /// column a hash of its record's key.
+    /// column a hash of its record's key. Of a dead letter 1 if it says that it is of this stream, 0 if it may be of another.
     pub rank: u64,
     /// Of a row or a dead letter `table_mark` of its table; 0 if it names none.
     pub index: u32,

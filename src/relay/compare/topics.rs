@@ -13,7 +13,7 @@ use super::entry::{Entry, IdToken, Kind, flag, hash_of, table_mark};
 use super::error::CompareError;
 use super::sorter::Sorter;
 use postrider_core::record::{
-    DeadLetter, DeadLetterOrigin, LSN_HEADER, ORIGIN_HEADER, RETRIED_HEADER,
+    DeadLetter, DeadLetterOrigin, Kinship, LSN_HEADER, LetterSource, ORIGIN_HEADER, RETRIED_HEADER,
 };
 use postrider_core::route::RowOrigin;
 use postrider_kafka::{
@@ -111,6 +111,8 @@ pub struct Topics {
     kafka: KafkaSpec,
     content: Content,
     dead_letters: String,
+    /// Whose dead letters count.
+    source: LetterSource,
     horizon: Horizon,
     /// The first record wanted; `None`: all.
     since_ms: Option<i64>,
@@ -130,12 +132,12 @@ pub struct Topics {
 }
 
 impl Topics {
-    /// Of these brokers. Records of before `since_ms` are left out, where `commit_times` says that their times are
+    /// Of these brokers; dead letters are those of `source` in this topic. Records of before `since_ms` are left out, where `commit_times` says that their times are
     /// those of the commits.
     pub fn new(
         kafka: &KafkaSpec,
         content: Content,
-        dead_letters: &str,
+        (dead_letters, source): (&str, LetterSource),
         (horizon, since_ms, commit_times): (Horizon, Option<i64>, bool),
     ) -> Self {
         let since_ms = since_ms.filter(|_| commit_times);
@@ -148,6 +150,7 @@ impl Topics {
             kafka,
             content,
             dead_letters: dead_letters.to_owned(),
+            source,
             horizon,
             since_ms,
             next: BTreeMap::new(),
@@ -349,14 +352,20 @@ impl Topics {
         Some(Entry { id, kind, topic, partition, place: offset, content, key, rank, index, flags })
     }
 
-    /// A receipt is none, and a consumer's is not about a row.
+    /// A receipt is none, a consumer's is not about a row, and one of another stream not about a row of ours.
     fn dead_letter(&mut self, record: &Received<'_>, topic: u32, offset: u64) -> Option<Entry> {
         let letter = DeadLetter::read(record.to_stored())?;
         // What could not be sent once more may have been delivered, or not.
         if letter.header(ORIGIN_HEADER).is_some_and(|origin| is_replay(origin.as_bytes())) {
             return None;
         }
-        let DeadLetterOrigin::Relay { lsn, table, .. } = &letter.origin else { return None };
+        let DeadLetterOrigin::Relay { lsn, table, source, .. } = &letter.origin else {
+            return None;
+        };
+        let kinship = self.source.kinship(source);
+        if kinship == Kinship::Foreign {
+            return None;
+        }
         let Some(id) = letter.id().map(IdToken::of) else {
             self.without_id += 1;
             return None;
@@ -370,7 +379,7 @@ impl Topics {
             place: offset,
             content: 0,
             key: 0,
-            rank: 0,
+            rank: u64::from(kinship == Kinship::Own),
             index: table.as_deref().map_or(0, table_mark),
             flags: self.newer(place, record.timestamp_ms()),
         })

@@ -17,6 +17,7 @@ use postrider_config::{Config, PollMark as MarkSection};
 use postrider_core::outbox::TableName;
 use postrider_core::pipeline::{Mark, Suspects};
 use postrider_core::progress::Lineage;
+use postrider_core::record::LetterSource;
 use postrider_core::route::{RuleAction, ValueFormat};
 use postrider_core::session::{End, Limits, Session};
 use postrider_core::supervisor::SessionStart;
@@ -44,6 +45,7 @@ struct Found {
     plan: Plan,
     params: SessionParams,
     requests: Vec<PollRequest>,
+    letter_source: LetterSource,
 }
 
 impl Worker {
@@ -70,6 +72,7 @@ impl Worker {
         let tables = prepare(&plan.config, found.requests, &mut connection)?;
         let mut sink = open_sink(&plan.kafka, &Lineage::default(), sessions.clock.instant())?;
         let mut pipeline = plan.pipeline()?;
+        pipeline.name_source(&found.letter_source);
         let at = self.positions(begun.owed);
         pipeline.resume_at(Mark::at(at.first), None);
         let is_clean = begun.suspects == Suspects::default();
@@ -104,7 +107,7 @@ impl Worker {
 
 /// Looks at the database as a session does that begins with this plan, and takes no row.
 pub(crate) async fn rehearse(plan: &Plan) -> Result<(), RelayError> {
-    let Found { plan, params, requests } = find(plan).await?;
+    let Found { plan, params, requests, .. } = find(plan).await?;
     run_blocking(move || {
         let mut connection = Connection::open(&plan.config.source.connect, &params)?;
         prepare_session(&mut connection, None)?;
@@ -154,7 +157,8 @@ async fn find(plan: &Plan) -> Result<Found, RelayError> {
     let params = SessionParams { replicates: false, ..params };
     let mut plan = plan.found(&inspection, &wanted);
     plan.config.source.connect = client.server().clone();
-    Ok(Found { plan, params, requests })
+    let letter_source = plan.letter_source(&inspection.server);
+    Ok(Found { plan, params, requests, letter_source })
 }
 
 fn refusal(inspection: &Inspection, wanted: &Requirements) -> Option<ControlError> {

@@ -143,6 +143,7 @@ impl TableRun {
         let selected = self.select(&found, remaining, &scans, heartbeat)?;
         let Some((remaining, selection)) = selected else { return Ok(End::Drained) };
         let mut pipeline = plan.pipeline()?;
+        pipeline.name_source(&plan.letter_source(&found.inspection.server));
         pipeline.resume_at(mark, None);
         pipeline.begin_within();
         pipeline.set_suspects(begun.suspects.clone());

@@ -3,8 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{Verified, found, named, verify};
+use crate::stage::Stage;
 use support::broker::Broker;
-use support::topic::Stored;
+use support::postgres;
+use support::topic::{self, Stored};
 use support::wait::wait_until;
 
 fn id(record: &Stored) -> String {
@@ -132,6 +134,51 @@ fn a_dead_letter_is_no_loss_and_a_row_that_changed_is_told() {
     assert!(retried.outcome().status.success());
     let (_, json) = verified.verify("");
     assert_eq!(found(&json), [("different", 1), ("without_row", 1), ("sent_again", 1)], "{json}");
+}
+
+/// Streams of several databases share the topic for dead letters by default.
+#[test]
+fn dead_letters_of_another_stream_are_no_finding() {
+    let verified = Verified::new("verify_shared");
+    let bootstrap = verified.broker.bootstrap();
+    let letters = verified.stage.topic("dead-letters");
+    let other = Stage::new(postgres::installed(), &bootstrap, "verify_other");
+    other.sql().run(
+        "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey; \
+         INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload) \
+         SELECT '00000000-0000-0000-0000-00000000000a', 't', 'a', 'bad/topic', '1' FROM generate_series(1, 2)",
+    );
+    let relay = other.relay().set("dead_letters.topic", &letters);
+    relay.expect_log("became a dead letter").run_once();
+    let written = topic::read(&bootstrap, &[letters]);
+    assert_eq!(written.len(), 2);
+    let system = other.sql().value("SELECT system_identifier FROM pg_control_system()");
+    for letter in &written {
+        let named =
+            ["postrider-system", "postrider-database", "postrider-slot", "postrider-stream"];
+        let named = named.map(|name| letter.header(name));
+        assert_eq!(named, [Some(system.as_str()), Some(other.slot()), Some(other.slot()), None]);
+    }
+    verified.deliver(30);
+    verified.pass();
+    let relay = verified.relay.clone().set("kafka.delivery", "exactly_once");
+    let (status, json) = verify(&relay, "--all-rows-kept");
+    assert_eq!((status, found(&json)), (0, Vec::new()), "{json}");
+    // An earlier version did not say where they are from.
+    let older: Vec<Stored> = written.iter().map(without_source).collect();
+    let of_older =
+        verified.copied(&older).set("route.topic", &verified.stage.topic("${routedByValue}"));
+    let relay = of_older.set("dead_letters.topic", &verified.stage.topic("copy.dead-letters"));
+    let relay = relay.set("kafka.delivery", "exactly_once");
+    let (status, json) = verify(&relay, "--all-rows-kept");
+    assert_eq!((status, found(&json)), (0, vec![("without_row", 1)]), "{json}");
+}
+
+fn without_source(letter: &Stored) -> Stored {
+    let mut letter = letter.clone();
+    let source = ["postrider-system", "postrider-database", "postrider-slot"];
+    letter.headers.retain(|(name, _)| !source.contains(&name.as_str()));
+    letter
 }
 
 #[test]

@@ -68,8 +68,11 @@ fn naive(entries: &[Entry], terms: &Terms) -> Verdict {
                     found.newer += all.len() as u64;
                 } else {
                     found.without_row += 1;
-                    found.duplicated += repeats as u64;
-                    found.phantom += u64::from(terms.all_rows_kept);
+                    let own = letters.iter().filter(|letter| letter.rank > 0).count();
+                    found.duplicated +=
+                        (plain.len().saturating_sub(1) + own.saturating_sub(1)) as u64;
+                    let is_ours = plain.len() + again.len() + own > 0;
+                    found.phantom += u64::from(terms.all_rows_kept && is_ours);
                 }
             }
             [row] => {
@@ -237,6 +240,15 @@ fn each_finding_is_named_with_its_place() {
     let wanted = [(1, None), (2, Some(11)), (3, Some(13)), (9, Some(16)), (5, Some(14)), (6, None)];
     assert_eq!(Fault::ALL.map(place), wanted);
     assert!(Fault::ALL.iter().all(|fault| found.number(*fault) == 1));
+}
+
+#[test]
+fn letters_that_may_be_of_another_stream_are_no_finding_where_there_is_no_row() {
+    let letter = |place, rank| Entry { place, rank, topic: LETTERS, ..entry(Kind::DeadLetter, 1) };
+    let strange = verdict(&[letter(1, 0), letter(2, 0)], &terms());
+    assert_eq!((strange.without_row, strange.duplicated, strange.phantom), (1, 0, 0));
+    let own = verdict(&[letter(1, 1), letter(2, 1), letter(3, 0)], &terms());
+    assert_eq!((own.without_row, own.duplicated, own.phantom), (1, 1, 1));
 }
 
 #[test]

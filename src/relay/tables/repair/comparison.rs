@@ -25,6 +25,7 @@ use postrider_config::Rejected;
 use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::progress::UnknownRows;
+use postrider_core::record::LetterSource;
 use postrider_postgres::wal::{
     Connection, Positions, RowNumbers, RowNumbersWriter, SessionParams, TableScan, TableStream,
 };
@@ -71,6 +72,8 @@ pub struct RepairCounts {
 /// What is compared, and how.
 pub(super) struct Sides<'a> {
     pub(super) plan: &'a Plan,
+    /// Whose dead letters count.
+    pub(super) letter_source: LetterSource,
     pub(super) params: &'a SessionParams,
     /// For temporary files.
     pub(super) folder: &'a Path,
@@ -159,6 +162,7 @@ impl Sides<'_> {
         let since_ms = self.since_ms.map(|ms| (ms - CLOCKS_APART_MS).max(0));
         let from = (NO_HORIZON, since_ms, config.outbox.timestamp.is_none());
         let letters = &config.dead_letters.topic;
+        let letters = (letters.as_str(), self.letter_source.clone());
         let mut topics = Topics::new(&self.plan.kafka, Content::of(config), letters, from);
         let deadline = Instant::now() + OPEN_LIMIT;
         loop {

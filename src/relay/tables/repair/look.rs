@@ -64,6 +64,7 @@ pub(super) fn look(
         scans.push(request.prepare(&mut connection)?);
     }
     let sides = Sides {
+        letter_source: found.plan.letter_source(&found.inspection.server),
         plan: &found.plan,
         params: &found.params,
         folder: &job.folder,

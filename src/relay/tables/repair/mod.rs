@@ -166,6 +166,7 @@ impl TableRun {
         let scope = begun.repair.clone().unwrap_or_default();
         let at_least_once = found.plan.config.kafka.delivery == Delivery::AtLeastOnce;
         let sides = Sides {
+            letter_source: found.plan.letter_source(&found.inspection.server),
             plan: &found.plan,
             params: &found.params,
             folder: &job.folder,

@@ -1,0 +1,110 @@
+//! Which stream a dead letter of the relay's is of: streams of several databases may share a dead-letter topic.
+//!
+//! Input: what the relay knows of its source; the headers of a dead letter. Output: a [`LetterSource`], and whether a dead
+//! letter is of another one ([`Kinship`]). Invariant: what says nothing of its source is never taken for another's.
+
+use super::headers::{DATABASE_HEADER, SLOT_HEADER, STREAM_HEADER, SYSTEM_HEADER};
+use super::{Header, text};
+
+/// See the module. What is `None` is not known, or there is none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LetterSource {
+    /// The cluster's system identifier.
+    pub system: Option<String>,
+    /// The database.
+    pub database: Option<String>,
+    /// The slot.
+    pub slot: Option<String>,
+    /// The stream's name in the configuration.
+    pub stream: Option<String>,
+}
+
+/// How a dead letter is related to a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kinship {
+    /// It is of this stream.
+    Own,
+    /// It may be: it says nothing, or another system has a database and a slot of these names, as the same server has
+    /// after an upgrade.
+    Unknown,
+    /// It is of another stream.
+    Foreign,
+}
+
+impl LetterSource {
+    /// As headers, in their order.
+    pub(crate) fn headers(&self) -> Vec<Header> {
+        let Self { system, database, slot, stream } = self;
+        let named = [
+            (SYSTEM_HEADER, system),
+            (DATABASE_HEADER, database),
+            (SLOT_HEADER, slot),
+            (STREAM_HEADER, stream),
+        ];
+        let known = named.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        known.map(|(name, value)| text(name, value.as_str())).collect()
+    }
+
+    /// Takes them from a dead letter, in their order.
+    pub(super) fn take(mut take: impl FnMut(&str) -> Option<String>) -> Self {
+        Self {
+            system: take(SYSTEM_HEADER),
+            database: take(DATABASE_HEADER),
+            slot: take(SLOT_HEADER),
+            stream: take(STREAM_HEADER),
+        }
+    }
+
+    /// How a dead letter of `letter` is related to this stream. A stream may be given another name.
+    pub fn kinship(&self, letter: &Self) -> Kinship {
+        let differs = |own: &Option<String>, other: &Option<String>| {
+            own.as_ref().zip(other.as_ref()).is_some_and(|(own, other)| own != other)
+        };
+        if differs(&self.database, &letter.database) || differs(&self.slot, &letter.slot) {
+            return Kinship::Foreign;
+        }
+        if letter.database.is_none() || differs(&self.system, &letter.system) {
+            return Kinship::Unknown;
+        }
+        Kinship::Own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(system: &str, database: &str, slot: &str) -> LetterSource {
+        let [system, database, slot] = [system, database, slot].map(|it| Some(it.to_owned()));
+        LetterSource { system, database, slot, stream: None }
+    }
+
+    #[test]
+    fn a_letter_of_another_database_or_slot_is_foreign_and_one_without_a_source_is_not() {
+        let own = source("7", "shop", "postrider");
+        for (letter, kinship) in [
+            (source("7", "shop", "postrider"), Kinship::Own),
+            (LetterSource { stream: Some("a".to_owned()), ..own.clone() }, Kinship::Own),
+            (LetterSource { system: None, ..own.clone() }, Kinship::Own),
+            (source("8", "shop", "postrider"), Kinship::Unknown),
+            (LetterSource::default(), Kinship::Unknown),
+            (source("7", "other", "postrider"), Kinship::Foreign),
+            (source("7", "shop", "audit"), Kinship::Foreign),
+        ] {
+            assert_eq!(own.kinship(&letter), kinship, "{letter:?}");
+        }
+    }
+
+    #[test]
+    fn headers_are_read_as_they_were_written() {
+        let whole = LetterSource { stream: Some("a".to_owned()), ..source("7", "shop", "s") };
+        for source in [whole, LetterSource::default(), source("7", "é", "s")] {
+            let mut headers = source.headers().into_iter().peekable();
+            let read = LetterSource::take(|wanted| {
+                let (_, value) = headers.next_if(|(name, _)| name == wanted)?;
+                String::from_utf8(value?).ok()
+            });
+            assert_eq!(read, source);
+        }
+    }
+}
