@@ -11,12 +11,14 @@ use clap::Args;
 use serde_json::json;
 use tokio::sync::watch;
 
+use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::needs_slot;
 use super::run::listen_for_signals;
 use super::version;
+use postrider_config::Loaded;
 use postrider_relay::telemetry::Telemetry;
 use postrider_relay::{
     JobPreview, Plan, StopSignal, Summary, TableJob, TableRows, deliver_tables, preview,
@@ -52,9 +54,9 @@ pub struct BackfillArgs {
 
 /// Runs it.
 pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let config = context.load(Vec::new())?.config;
+    let Loaded { config, stream, .. } = context.load(Vec::new())?;
     needs_slot(&config, "postrider backfill")?;
-    let plan = Plan::of(config);
+    let plan = Plan { stream, ..Plan::of(config) };
     let rows = TableRows::Backfill { restart: args.restart };
     let job = TableJob { rows, rate: args.rate };
     let runtime = super::runtime()?;
@@ -73,8 +75,25 @@ pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, Co
     } else {
         context.print(&text(&summary))?;
     }
-    // What was interrupted has not ended.
-    Ok(if summary.caught_up { ExitCode::Ok } else { ExitCode::Unavailable })
+    exit_of(&summary)
+}
+
+/// How a job ends. What was interrupted has not ended, and one of which no row arrived was no success.
+pub(super) fn exit_of(summary: &Summary) -> Result<ExitCode, CommandFailure> {
+    let Summary { caught_up, confirmed, dead_letters, .. } = *summary;
+    if !caught_up {
+        return Ok(ExitCode::Unavailable);
+    }
+    // The dead letters are among the records that were confirmed.
+    if dead_letters > 0 && confirmed <= dead_letters {
+        let what = format!("every row became a dead letter ({dead_letters})");
+        let failure = CommandFailure::new(ExitCode::CheckFailed, ErrorCode::ALL_REJECTED, what);
+        return Err(failure.help(
+            "postrider dead-letters list, which has the reasons; without them, the rows are sent by: postrider \
+             dead-letters retry --execute",
+        ));
+    }
+    Ok(ExitCode::Ok)
 }
 
 /// Delivers a job's rows, so many where they were counted; the first signal ends it in good order, the second at once.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::backfill::deliver;
+use super::backfill::{deliver, exit_of};
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
@@ -20,6 +20,7 @@ use super::needs_slot;
 use super::replay::moment;
 use super::run::listen_for_signals;
 use crate::verify::VerifyError;
+use postrider_config::Loaded;
 use postrider_core::progress::{Moment, RepairScope, UnknownRows};
 use postrider_relay::{
     Plan, RepairCounts, RepairJob, RepairPreview, RepairSlot, StopSignal, Summary, TableJob,
@@ -92,9 +93,9 @@ impl RepairArgs {
 
 /// Runs it.
 pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let config = context.load(Vec::new())?.config;
+    let Loaded { config, stream, .. } = context.load(Vec::new())?;
     needs_slot(&config, "postrider repair")?;
-    let plan = Plan::of(config);
+    let plan = Plan { stream, ..Plan::of(config) };
     let (job, runtime) = (args.job(), super::runtime()?);
     if !args.execute {
         let stop = StopSignal::default();
@@ -119,8 +120,7 @@ pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<ExitCode, Comm
     } else {
         context.print(&text(&summary))?;
     }
-    // What was interrupted has not ended.
-    Ok(if summary.caught_up { ExitCode::Ok } else { ExitCode::Unavailable })
+    exit_of(&summary)
 }
 
 fn text(summary: &Summary) -> String {

@@ -9,12 +9,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{ArgGroup, Args};
 use serde_json::json;
 
-use super::backfill::deliver;
+use super::backfill::{deliver, exit_of};
 use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use postrider_config::Loaded;
+use postrider_core::pipeline::MissingTopic;
 use postrider_core::route::{check_topic, rfc3339};
+use postrider_kafka::{SinkError, lacks_topic};
 use postrider_postgres::wal::WalError;
 use postrider_relay::{Plan, RelayError, RowFilter, TableJob, TablePreview, TableRows, preview};
 use postrider_service::units::parse_duration;
@@ -94,7 +97,8 @@ pub(super) fn moment(text: &str) -> String {
 
 /// Runs it.
 pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let plan = Plan { topic: args.to.clone(), ..Plan::of(context.load(Vec::new())?.config) };
+    let Loaded { config, stream, .. } = context.load(Vec::new())?;
+    let plan = Plan { topic: args.to.clone(), stream, ..Plan::of(config) };
     let job = TableJob { rows: TableRows::Replay(args.filter()), rate: args.rate };
     let runtime = super::runtime()?;
     // What Postgres cannot read is refused before anything is sent.
@@ -102,6 +106,9 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
     if !args.execute {
         print_plan(&found.tables, context)?;
         return Ok(ExitCode::Ok);
+    }
+    if let Some(topic) = &args.to {
+        refuse_absent(&plan, topic)?;
     }
     let summary = deliver(&runtime, plan, job, Some(found.rows()));
     runtime.shutdown_background();
@@ -115,7 +122,16 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
             summary.confirmed, summary.dead_letters, summary.skipped
         ))?;
     }
-    Ok(if summary.caught_up { ExitCode::Ok } else { ExitCode::Unavailable })
+    exit_of(&summary)
+}
+
+/// Rows would become dead letters, one after the other, of rows that have been delivered long ago.
+fn refuse_absent(plan: &Plan, topic: &str) -> Result<(), CommandFailure> {
+    let is_created = plan.config.route.missing_topic.then == MissingTopic::Create;
+    if !is_created && lacks_topic(&plan.kafka, topic)? {
+        return Err(SinkError::UnknownTopic { topic: topic.to_owned() }.into());
+    }
+    Ok(())
 }
 
 /// Text that is no value of its column (class 22, data exception) is a mistake of the command line.

@@ -112,8 +112,8 @@ pub use topic_book::{TopicBook, Unavailable, UnavailableTopic};
 pub use topics::{
     AdvertisedBroker, ClusterFacts, Grade, LaggingPartition, MadeTopics, PartitionBounds, Purpose,
     TopicBounds, TopicFinding, TopicState, TopicsError, WantedTopic, cluster_facts, create_missing,
-    ensure_progress_topic, learn_topic_settings, look_for_absent, look_for_gone, make_topics,
-    survey, topic_bounds, topic_names, topic_states,
+    ensure_progress_topic, lacks_topic, learn_topic_settings, look_for_absent, look_for_gone,
+    make_topics, survey, topic_bounds, topic_names, topic_states,
 };
 pub use traces::{SpanResult, TracedRow, Traces};
 pub use transactional::ExactlyOnce;

@@ -22,8 +22,8 @@ pub enum DeadLettersError {
         /// Where they are.
         places: Vec<PartitionOffset>,
     },
-    /// Some of those that were named cannot be sent again.
-    #[error("{count} of the dead letters that were named cannot be sent again")]
+    /// Some of those that were named cannot be sent again, or none of all.
+    #[error("{count} dead letters cannot be sent again")]
     Hindered {
         /// How many.
         count: usize,

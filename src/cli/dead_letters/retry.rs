@@ -80,7 +80,8 @@ pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Comma
     let (sent, outcome) = execute(&source, &plan, args.rate)?;
     print(&plan, Some(sent), context)?;
     outcome?;
-    if !args.targets.is_empty() && !plan.hindered.is_empty() {
+    let is_success = args.targets.is_empty() && !plan.jobs.is_empty();
+    if !is_success && !plan.hindered.is_empty() {
         return Err(DeadLettersError::Hindered { count: plan.hindered.len() }.into());
     }
     Ok(ExitCode::Ok)

@@ -185,6 +185,18 @@ pub(super) fn is_hidden_or_there(kafka: &KafkaSpec, topic: &str) -> Result<bool,
     })
 }
 
+/// Whether a topic does not exist, and would not be created for a record. Of brokers that cannot be asked it is not known
+/// to be so.
+pub fn lacks_topic(kafka: &KafkaSpec, topic: &str) -> Result<bool, TopicsError> {
+    let mut inquiry = Inquiry::open(kafka)?;
+    match inquiry.look(topic) {
+        Err(TopicsError::Unsupported) => Ok(false),
+        found => {
+            Ok(matches!(found?, TopicMetadata::Missing) && inquiry.creates_topics()? != Some(true))
+        }
+    }
+}
+
 /// Every topic that the brokers show us.
 pub fn topic_names(kafka: &KafkaSpec) -> Result<BTreeSet<String>, TopicsError> {
     Inquiry::open(kafka)?.all()

@@ -1,6 +1,6 @@
 //! Rows that are sent once more.
 
-use super::{insert_in_time, json};
+use super::{OTHERS_WRITE, empty_stage, insert_in_time, json};
 use crate::stage::Stage;
 use support::{kafka, postgres, topic};
 
@@ -62,6 +62,43 @@ fn what_is_sent_again_is_what_sql_counts_and_is_marked() {
     assert_eq!(stage.slot_value("confirmed_flush_lsn"), before, "the slot is where it was");
     relay.run_once();
     assert_eq!(stage.records().len(), sent + 55 + 55);
+}
+
+#[test]
+fn a_topic_that_does_not_exist_is_refused_before_the_first_row() {
+    let Some(kafka) = kafka::strict() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "replay_nowhere");
+    for name in ["A", "dead-letters"] {
+        topic::create(&kafka.bootstrap(), &stage.topic(name), 1, &[]);
+    }
+    stage.insert("A", 5);
+    let (relay, nowhere) = (stage.relay(), stage.topic("nowhere"));
+    let refused = relay.start(&["replay", "--all", "--to", &nowhere, "--execute"]).outcome();
+    let said = refused.log.join("\n");
+    assert_eq!(refused.status.code(), Some(69), "{said}");
+    assert!(said.contains("PR-K005") && said.contains(&nowhere), "{said}");
+    assert!(said.contains("kafka-topics.sh"), "{said}");
+    assert_eq!(stage.records(), [], "no row became a dead letter");
+}
+
+/// Each row is of a topic that is none.
+#[test]
+fn a_job_whose_rows_all_became_dead_letters_is_no_success() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = empty_stage(&kafka.bootstrap(), "replay_in_vain");
+    stage.insert("not a topic", 5);
+    let relay = stage.relay().allow_log("became a dead letter").allow_log(OTHERS_WRITE);
+    for command in [&["backfill", "--execute"][..], &["replay", "--all", "--execute"]] {
+        let outcome = relay.start(command).outcome();
+        let said = outcome.log.join("\n");
+        assert_eq!(outcome.status.code(), Some(1), "{command:?}: {said}");
+        assert!(said.contains("PR-D012") && said.contains("dead-letters list"), "{said}");
+        assert!(outcome.stdout.contains("5 dead letters"), "{}", outcome.stdout);
+    }
+    // One that arrives is a success.
+    stage.insert("A", 1);
+    let done = json(&relay, &["replay", "--all", "--execute"]);
+    assert_eq!(done["summary"]["dead_letters"], 5, "{done}");
 }
 
 #[test]
