@@ -23,7 +23,7 @@ pub enum DeadLettersError {
         places: Vec<PartitionOffset>,
     },
     /// Some of those that were named cannot be sent again, or none of all.
-    #[error("{count} dead letters cannot be sent again")]
+    #[error("{count} of the dead letters that were asked for cannot be sent again")]
     Hindered {
         /// How many.
         count: usize,

@@ -239,12 +239,13 @@ fn a_plan_sends_nothing_and_says_what_cannot_be_sent() {
     assert_eq!(plan["cannot"].as_array().unwrap().len(), 3);
     assert_eq!(letters.everything(), before);
 
-    // What was asked for by name and cannot be done is an error; the rest is not.
+    // What was asked for by name and cannot be done is an error, and so is a retry of which nothing can be done.
     let large = letters.place("too_large");
     let outcome = letters.run(&format!("retry {large} --execute"));
-    assert_refused(&outcome, 1, "PR-D003", &["1 of the dead letters that were named"]);
+    assert_refused(&outcome, 1, "PR-D003", &["1 of the dead letters that were asked for"]);
     assert_eq!(letters.everything(), before);
-    assert_eq!(letters.run("retry --code too_large --execute").status.code(), Some(0));
+    let outcome = letters.run("retry --code too_large --execute");
+    assert_refused(&outcome, 1, "PR-D003", &["1 of the dead letters that were asked for"]);
     assert_eq!(letters.everything(), before);
     let absent = letters.run("retry 0:9999 nobody --execute");
     assert_refused(&absent, 1, "PR-D001", &["at 0:9999", "with id `nobody`"]);

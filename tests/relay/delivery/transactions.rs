@@ -257,7 +257,10 @@ fn line(record: &Stored, prefix: &str) -> Value {
     };
     let header = |(name, value): &(String, Option<Vec<u8>>)| match (name.as_str(), text(value)) {
         (POSITION, _) => None,
-        ("postrider-error", Value::String(_)) => Some(json!([name, "*"])),
+        (
+            "postrider-error" | "postrider-system" | "postrider-database" | "postrider-slot",
+            Value::String(_),
+        ) => Some(json!([name, "*"])),
         ("postrider-topic", Value::String(topic)) => {
             Some(json!([name, topic.strip_prefix(prefix).unwrap_or(&topic)]))
         }
