@@ -120,6 +120,16 @@ impl Plan {
         Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.kafka.unconfirmed))
     }
 
+    /// The same, whose dead letters say that they are of this stream.
+    pub fn pipeline_of(&self, stream: &Lineage) -> Result<Pipeline, RouteSpecError> {
+        let Lineage { system, database, slot, .. } = stream;
+        let [system, database, slot] = [system, database, slot].map(|name| Some(name.clone()));
+        let stream = self.stream.clone();
+        let mut pipeline = self.pipeline()?;
+        pipeline.name_source(&LetterSource { system, database, slot, stream });
+        Ok(pipeline)
+    }
+
     /// Which stream it is, but for what only the replication connection knows: system and timeline. Of
     /// a source that nothing was refused of: a lineage without its publication, or without a table,
     /// would never notice that another one takes its name.

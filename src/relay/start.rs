@@ -27,7 +27,6 @@ use crate::timelines::{self, Timelines};
 use postrider_core::gate::{Facts, Resume, Warning, begins, judge, other_log, unbroken};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Pipeline, Suspects, Translator};
-use postrider_core::record::LetterSource;
 use postrider_core::session::{End, Limits, Owed, Session};
 use postrider_core::supervisor::SessionMode;
 use postrider_core::time;
@@ -82,14 +81,11 @@ impl HotStart {
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
         let source = &self.plan.config.source;
-        let mut pipeline = self.plan.pipeline()?;
         let mut connection = Connection::open(&source.connect, &self.params)?;
         let is_local = connection.is_local();
         let mut facts = self.facts;
         identify(&mut connection, &mut facts)?;
-        let system = Some(facts.lineage.system.clone());
-        let source_name = self.plan.letter_source(&self.inspection.server);
-        pipeline.name_source(&LetterSource { system, ..source_name });
+        let mut pipeline = self.plan.pipeline_of(&facts.lineage)?;
         let process = connection.server_process()?;
         let mut stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
