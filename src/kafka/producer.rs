@@ -406,6 +406,10 @@ impl KafkaSink for Producer {
     fn is_connected(&self) -> bool {
         Self::is_connected(self)
     }
+
+    fn outage_reason(&self) -> Option<String> {
+        self.inner.client().context().events().outage_reason().map(str::to_owned)
+    }
 }
 
 fn headers(record: &Record<'_>) -> Option<OwnedHeaders> {

@@ -314,6 +314,11 @@ mod tests {
             reason: "why".to_owned(),
         };
         for codec in ["lz4", "snappy", "zstd"] {
+    /// Why no broker answers, as far as that is known.
+    fn outage_reason(&self) -> Option<String> {
+        None
+    }
+
             assert_eq!(refused(codec).next_codec(), Some("gzip"), "{codec}");
         }
         assert_eq!(refused("gzip").next_codec(), Some("none"));

@@ -154,6 +154,10 @@ impl KafkaSink for ExactlyOnce {
         self.machine.client().producer.is_connected()
     }
 
+    fn outage_reason(&self) -> Option<String> {
+        self.machine.client().producer.outage_reason()
+    }
+
     fn found(&self) -> Option<&Progress> {
         self.found.as_ref()
     }

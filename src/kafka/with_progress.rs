@@ -155,6 +155,10 @@ impl KafkaSink for AtLeastOnceWithProgress {
         self.producer.is_connected()
     }
 
+    fn outage_reason(&self) -> Option<String> {
+        self.producer.outage_reason()
+    }
+
     fn found(&self) -> Option<&Progress> {
         self.found.as_ref()
     }

@@ -128,6 +128,9 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             }
             let connected = self.sink.is_connected();
             reporter.tick(self.session.pipeline_mut(), &self.source, connected)?;
+            if let Some(lasted) = reporter.take_outage() {
+                reporter.tell_outage(lasted, self.sink.outage_reason());
+            }
             if let Some(end) = self.session.ended(now, &self.sink)? {
                 return Ok(end);
             }

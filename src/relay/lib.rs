@@ -39,6 +39,7 @@ mod hot;
 mod log_source;
 mod login_retry;
 mod plan;
+mod outage;
 mod poll;
 mod publication_changes;
 mod report;

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::frame_source::FrameSource;
+use crate::outage::Outage;
 use crate::telemetry::{
-    Count, RESTART_REASONS, RelayState, SKIPPED, STALL, STALL_HELP, Snapshot, Telemetry,
-    TopicCount, UnavailableTopic, UnavailableTopics, unix_us,
+    Count, RESTART_REASONS, RelayState, SILENCE_HELP, SKIPPED, STALL, STALL_HELP, Snapshot,
+    Telemetry, TopicCount, UnavailableTopic, UnavailableTopics, unix_us,
 };
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
@@ -49,6 +50,9 @@ pub(super) struct Reporter {
     past: Snapshot,
     last_publish: Option<Instant>,
     last_line: (Instant, u64),
+    outage: Outage,
+    /// How long an outage has lasted that is to be told now.
+    outage_due: Option<Duration>,
     streaming_since: Option<Instant>,
     last_session: Duration,
     caught_up: bool,
@@ -78,6 +82,8 @@ impl Reporter {
             past: Snapshot::default(),
             last_publish: None,
             last_line: (Instant::now(), 0),
+            outage: Outage::default(),
+            outage_due: None,
             streaming_since: None,
             last_session: Duration::ZERO,
             caught_up: false,
@@ -354,12 +360,48 @@ impl Reporter {
             tracing::info!(records, took_ms, %settled, "caught up");
         }
         let (last, before) = self.last_line;
-        if now.duration_since(last) >= PROGRESS_EVERY && records != before {
+        let Snapshot { broker_connected, unconfirmed_for, .. } = self.current;
+        self.outage_due = self.outage.look(now, broker_connected, unconfirmed_for);
+        // Records that were only handed to the Kafka client are no progress.
+        let advances = broker_connected && unconfirmed_for < STALL;
+        if now.duration_since(last) >= PROGRESS_EVERY && records != before && advances {
             let in_flight = self.current.in_flight_records;
             let p99_us = self.current.commit_to_confirm.quantile_us(990).unwrap_or(0);
             tracing::info!(records, in_flight, p99_us, settled = %pipeline.settled(), "progress");
             self.last_line = (now, records);
         }
+    }
+
+    /// How long an outage has lasted, when a line about it is due.
+    pub(super) const fn take_outage(&mut self) -> Option<Duration> {
+        self.outage_due.take()
+    }
+
+    /// Says that nothing is confirmed, for how long and why. `reason`: why no broker answers.
+    pub(super) fn tell_outage(&self, lasted: Duration, reason: Option<String>) {
+        let Snapshot { broker_connected, in_flight_records, unavailable, .. } = &self.current;
+        let (cause, help) = match (broker_connected, unavailable.awaited()) {
+            (false, _) => {
+                let reason = reason.unwrap_or_else(|| "no answer yet".to_owned());
+                (format!("no broker answers: {reason}"), SILENCE_HELP)
+            }
+            (true, Some(topic)) => {
+                (format!("topic `{}` is {}", topic.topic, topic.reason), topic.help.as_str())
+            }
+            (true, None) => ("the brokers answer and confirm nothing".to_owned(), STALL_HELP),
+        };
+        let view = self.telemetry.view();
+        let waiting_wal_bytes = view.slot.map(|slot| slot.lag_bytes);
+        let (seconds, oldest_s) = (lasted.as_secs(), view.oldest_unacknowledged_age.as_secs());
+        tracing::warn!(
+            seconds,
+            cause,
+            waiting_records = in_flight_records,
+            waiting_wal_bytes,
+            oldest_s,
+            help,
+            "still nothing is confirmed by Kafka"
+        );
     }
 
     fn warn_of_updates(&mut self, (updates, policy): (u64, UpdatePolicy)) {

@@ -20,6 +20,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+pub(crate) use health::SILENCE_HELP;
 pub use health::{Check, Health, Role, STALL, STALL_HELP, liveness, readiness};
 pub use histogram::{BOUNDS_US, Exemplar, Exemplars, Histogram};
 pub use http::{HttpError, Listener, serve, serve_streams};
