@@ -14,7 +14,6 @@ mod fix;
 pub(super) mod kafka;
 mod partitioner;
 mod postgres;
-mod presented;
 mod pruning;
 mod relay;
 mod report;

@@ -97,6 +97,7 @@ impl From<SinkError> for CommandFailure {
         let exit = match error {
             SinkError::Settings(error) => return error.into(),
             SinkError::Tls(_)
+            | SinkError::CertificateInvalid { .. }
             | SinkError::NoLogin(_)
             | SinkError::NoIdempotence(_)
             | SinkError::NoTransactions { .. } => ExitCode::Config,

@@ -207,7 +207,7 @@ impl Deliveries {
         if events.ever_let_in() {
             self.topics.let_in();
         } else if let Some(error) = events.authentication_error() {
-            return Err(self.topics.authentication_error(error.clone()));
+            return Err(error.clone());
         }
         if let Some(AddPartitionError { topic, reason, denied }) =
             events.add_partition_error().cloned()

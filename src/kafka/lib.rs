@@ -106,7 +106,7 @@ pub use reader::to_stored_record;
 pub use reader::{Isolation, Reader, ReaderError, ReaderEvent, ReaderSpec, Received};
 pub use secrets::KafkaSecrets;
 pub use settings::{KafkaSpec, SettingsError};
-pub use sink::{KafkaSink, SendError, SinkError};
+pub use sink::{KafkaSink, SendError, SinkError, renew_certificate};
 pub use start_offset::{StartOffset, StartOffsetSyntax};
 pub use topic_book::{TopicBook, Unavailable, UnavailableTopic};
 pub use topics::{

@@ -18,7 +18,6 @@ use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use super::SinkError;
 use super::consumer_events::{ConsumerEvents, NoConsumer, serve};
 use super::settings::KafkaSpec;
-use super::topic_book::TopicBook;
 use super::unawaited::Unawaited;
 use postrider_core::progress::{Progress, ProgressSyntax};
 
@@ -49,8 +48,6 @@ pub(super) struct ProgressReader {
     committed: Unawaited<BaseConsumer<ConsumerEvents>>,
     everything: Unawaited<BaseConsumer<ConsumerEvents>>,
     topic: String,
-    /// What the process knows of the brokers.
-    book: TopicBook,
     begun: Instant,
 }
 
@@ -88,7 +85,6 @@ impl ProgressReader {
             committed: committed.into(),
             everything: everything.into(),
             topic: topic.to_owned(),
-            book: spec.topics.clone(),
             begun: Instant::now(),
         })
     }
@@ -247,7 +243,7 @@ impl ProgressReader {
             return Err(unread(&self.topic, error));
         }
         // Nothing is assigned to this one.
-        serve(&self.everything).map_err(|refusal| self.book.authentication_error(refusal))?;
+        serve(&self.everything)?;
         match self.everything.context().outage_reason() {
             Some(reason) => self.in_time(&format!("cannot reach Kafka: {reason}")),
             None => self.in_time(&error.to_string()),

@@ -47,14 +47,6 @@ const CERTIFICATE_FILES: [&str; 3] =
 const CERTIFICATE_TEXTS: [&str; 2] = ["ssl.certificate.pem", "ssl.key.pem"];
 
 impl KafkaSpec {
-    /// Whether what TLS needs is read from files, which somebody may be replacing.
-    pub fn has_tls_files(&self) -> bool {
-        let authorities = "ssl.ca.location";
-        self.has_certificate_files()
-            || self.properties.contains_key(authorities)
-            || self.secrets.files.contains_key(authorities)
-    }
-
     /// Whether a client certificate that is refused may be right at the next look.
     pub(super) fn has_certificate_files(&self) -> bool {
         let files = &self.secrets.files;

@@ -90,6 +90,16 @@ pub enum SinkError {
     /// The TLS handshake failed, before any broker ever accepted us.
     #[error("no secure connection to the brokers: {0}")]
     Tls(String),
+    /// A broker's certificate is not valid now.
+    #[error("no secure connection to the brokers: the certificate `{subject}` of {broker} {fault}")]
+    CertificateInvalid {
+        /// The broker.
+        broker: String,
+        /// Whose certificate it is.
+        subject: String,
+        /// Since when, or until when.
+        fault: String,
+    },
     /// A setting cannot be used.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -142,6 +152,15 @@ const CERTIFICATE_HELP: &str = "the brokers refuse the client certificate: repla
                                 are read again by each session, and see that ssl.truststore of the brokers' \
                                 listener has its authority";
 
+/// How to renew a broker's certificate.
+pub fn renew_certificate(broker: &str) -> String {
+    format!(
+        "at broker {broker}, put a renewed certificate and its key in the place of ssl.keystore.location of that \
+         listener; then restart the broker, one after the other: kafka-server-stop.sh; kafka-server-start.sh \
+         server.properties"
+    )
+}
+
 impl SinkError {
     /// Why a login failed, by the client library's reason.
     pub(super) fn of_login(reason: String) -> Self {
@@ -164,6 +183,7 @@ impl SinkError {
             Self::Authentication(_)
                 | Self::NoLogin(_)
                 | Self::Tls(_)
+                | Self::CertificateInvalid { .. }
                 | Self::Settings(_)
                 | Self::NoTransactions { .. }
                 | Self::NoIdempotence(_)
@@ -171,9 +191,25 @@ impl SinkError {
         )
     }
 
-    /// Whether files of certificates and keys may be at fault: no client can be made of them.
-    pub const fn may_be_of_tls_files(&self) -> bool {
-        matches!(self, Self::Settings(SettingsError::Client(_)))
+    /// Whether the brokers did not let the relay in, or the files and secrets that it would have shown them cannot be
+    /// used now.
+    pub const fn is_refused_at_connect(&self) -> bool {
+        match self {
+            Self::Authentication(_)
+            | Self::NoLogin(_)
+            | Self::Tls(_)
+            | Self::CertificateInvalid { .. } => true,
+            Self::Settings(error) => {
+                error.is_of_login() || matches!(error, SettingsError::Client(_))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the client library could not verify the certificate of a broker; it does not say why.
+    pub fn is_certificate_unverified(&self) -> bool {
+        matches!(self, Self::Tls(reason) if reason.contains("certificate verify failed")
+            || reason.contains("certificate could not be verified"))
     }
 
     /// The codec to try next, where this one is refused: gzip is the oldest, and the only one that Azure Event Hubs
@@ -218,10 +254,11 @@ impl SinkError {
                  message.timestamp.after.max.ms of the topic, and outbox.timestamp, then \
                  `postrider dead-letters retry`"
             ),
-            Self::LoginRevoked(why) if is_certificate_refused(why) => CERTIFICATE_HELP.into(),
+            Self::LoginRevoked(why) | Self::Tls(why) if is_certificate_refused(why) => CERTIFICATE_HELP.into(),
             Self::Authentication(_) | Self::LoginRevoked(_) => LOGIN_HELP.into(),
             Self::NoLogin(_) => NO_LOGIN_HELP.into(),
             Self::Tls(_) => TLS_HELP.into(),
+            Self::CertificateInvalid { broker, .. } => renew_certificate(broker),
             Self::Settings(error) => return error.hint(),
             Self::CodecRefused { .. } => CODEC_HELP.into(),
             Self::NoIdempotence(_) => IDEMPOTENCE_HELP.into(),
@@ -277,6 +314,11 @@ pub trait KafkaSink: Sink<Error = SinkError> {
     /// Whether at least one broker is known to answer.
     fn is_connected(&self) -> bool;
 
+    /// Why no broker answers, as far as that is known.
+    fn outage_reason(&self) -> Option<String> {
+        None
+    }
+
     /// The rows of a backfill are sent, which has come so far.
     fn begin_backfill(&mut self, _backfill: BackfillProgress) {}
 
@@ -314,11 +356,6 @@ mod tests {
             reason: "why".to_owned(),
         };
         for codec in ["lz4", "snappy", "zstd"] {
-    /// Why no broker answers, as far as that is known.
-    fn outage_reason(&self) -> Option<String> {
-        None
-    }
-
             assert_eq!(refused(codec).next_codec(), Some("gzip"), "{codec}");
         }
         assert_eq!(refused("gzip").next_codec(), Some("none"));

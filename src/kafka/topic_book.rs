@@ -9,11 +9,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::SinkError;
 use super::settings::KafkaSpec;
 use super::topics::create_one;
 use postrider_core::pipeline::{
@@ -44,15 +43,9 @@ struct Book {
     any_gone: AtomicBool,
     /// Whether any topic was denied, so that a stored record may be news.
     any_denied: AtomicBool,
-    /// Whether some broker has let us in.
+    /// Whether some broker has let in a client.
     let_in: AtomicBool,
-    /// How often we were not let in since.
-    refused: AtomicU32,
 }
-
-/// Sessions in a row, of those that follow one that was let in, that must meet a refused login before it
-/// is believed: a broker's restart can end some of them in the middle of it.
-const REFUSALS_MAX: u32 = 10;
 
 impl PartialEq for TopicBook {
     fn eq(&self, other: &Self) -> bool {
@@ -108,7 +101,6 @@ impl TopicBook {
             any_gone: AtomicBool::new(false),
             any_denied: AtomicBool::new(false),
             let_in: AtomicBool::new(false),
-            refused: AtomicU32::new(0),
         })))
     }
 
@@ -276,26 +268,12 @@ impl TopicBook {
     pub(super) fn let_in(&self) {
         if let Some(book) = &self.0 {
             book.let_in.store(true, Ordering::Relaxed);
-            book.refused.store(0, Ordering::Relaxed);
         }
     }
 
-    /// No broker has let this client in: what it means for the process.
-    pub(super) fn authentication_error(&self, error: SinkError) -> SinkError {
-        let Some(book) = self.0.as_ref().filter(|book| book.let_in.load(Ordering::Relaxed)) else {
-            return error;
-        };
-        let refused = book.refused.fetch_add(1, Ordering::Relaxed) + 1;
-        match error {
-            SinkError::Authentication(reason)
-            | SinkError::NoLogin(reason)
-            | SinkError::Tls(reason)
-                if refused < REFUSALS_MAX =>
-            {
-                SinkError::LoginRevoked(reason)
-            }
-            error => error,
-        }
+    /// Whether a broker has let in any client that shares this book.
+    pub fn was_let_in(&self) -> bool {
+        self.0.as_ref().is_some_and(|book| book.let_in.load(Ordering::Relaxed))
     }
 
     /// Whether the brokers create topics that are asked for, if that is known.

@@ -15,6 +15,7 @@
 //! # Ok::<(), postrider_postgres::libpq::ConnectInfoError>(())
 //! ```
 
+pub mod certificate;
 pub mod control;
 pub mod libpq;
 pub mod wal;

@@ -405,6 +405,7 @@ const fn class_of_sink(error: &SinkError) -> Class {
         SinkError::Authentication(_) => Class::Permission,
         SinkError::Settings(_)
         | SinkError::Tls(_)
+        | SinkError::CertificateInvalid { .. }
         | SinkError::NoLogin(_)
         | SinkError::NoIdempotence(_)
         | SinkError::NoTransactions { .. } => Class::Configuration,

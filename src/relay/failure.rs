@@ -4,21 +4,20 @@
 //! Input: the error and the plan. Output: a [`SessionFailure`]. No I/O.
 
 use crate::error::RelayError;
-use crate::login_retry::{are_files_replaced, can_change};
+use crate::login_retry::{barred_by, can_change};
 use crate::plan::Plan;
 use postrider_core::supervisor::{RefusedBatch, SessionFailure, SinkFault};
 use postrider_kafka::SinkError;
 use postrider_postgres::wal::{Class, WalError};
 
 /// See the module.
-pub(super) fn failure<'a>(
-    error: &'a RelayError,
-    plan: &Plan,
-    has_streamed: bool,
-) -> SessionFailure<'a> {
+pub(super) fn failure<'a>(error: &'a RelayError, plan: &Plan) -> SessionFailure<'a> {
     match error {
-        _ if error.is_final() && can_change(error, plan) => SessionFailure::Login,
-        _ if has_streamed && are_files_replaced(error, plan) => SessionFailure::Login,
+        _ if error.is_final()
+            && let Some(by) = barred_by(error) =>
+        {
+            SessionFailure::Barred { by, secret_can_change: can_change(error, plan) }
+        }
         _ if error.is_final() => SessionFailure::Final,
         _ if error.class() == Class::Held => SessionFailure::Held,
         RelayError::Refused {

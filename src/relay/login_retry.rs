@@ -1,16 +1,35 @@
-//! Decides whether a refused login may succeed later, because the password is being changed.
+//! Recognises a connection that was refused, and whether another secret may pass.
 //!
-//! Input: the error that ended a session, and where the login's secret comes from. Output: whether to log
-//! in again. Invariant: only logins are retried, and only if the secret comes from a source that can
-//! change, such as a file or a command; with a secret in the configuration itself, the relay ends at once.
-//! See docs/decisions/0018.
+//! Input: the error that ended a session, and where the login's secret comes from. Output: which peer refused the relay,
+//! and whether the secret can change, as one from a file or a command can. Invariant: what a server says of the
+//! source after the login (slot, publication, tables, rights to them) is not a refusal: it may mean lost rows. See
+//! docs/decisions/0018.
 
 use crate::error::RelayError;
 use crate::plan::Plan;
+use postrider_core::supervisor::Peer;
 use postrider_kafka::SinkError;
 use postrider_postgres::control::ControlError;
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::WalError;
+
+/// Who did not let the relay in, if that is why the session ended. Rights to replicate are asked for over SQL, before
+/// the server would refuse the stream's connection for want of them.
+pub(super) fn barred_by(error: &RelayError) -> Option<Peer> {
+    let by_sink = |is_refused: bool| is_refused.then_some(Peer::Sink);
+    match error {
+        RelayError::Wal(error)
+        | RelayError::Control(ControlError::Connection { source: error, .. }) => {
+            error.is_refused_at_connect().then_some(Peer::Source)
+        }
+        RelayError::Control(ControlError::RoleMayNotReplicate { .. }) => Some(Peer::Source),
+        RelayError::Sink(error) | RelayError::DeadLetters(error) => {
+            by_sink(error.is_refused_at_connect())
+        }
+        RelayError::Topics(error) => by_sink(error.is_refused_at_connect()),
+        _ => None,
+    }
+}
 
 /// Whether it is a login that the next secret may pass.
 pub(super) fn can_change(error: &RelayError, plan: &Plan) -> bool {
@@ -25,17 +44,6 @@ pub(super) fn can_change(error: &RelayError, plan: &Plan) -> bool {
             error.is_of_login() && plan.kafka.secrets.can_change()
         }
         RelayError::Topics(error) => error.is_login_refused() && plan.kafka.secrets.can_change(),
-        _ => false,
-    }
-}
-
-/// Whether files of a client that could be made before may be half replaced: a certificate whose key comes a moment
-/// later. What a handshake refuses is an end as at a first start.
-pub(super) fn are_files_replaced(error: &RelayError, plan: &Plan) -> bool {
-    match error {
-        RelayError::Sink(error) | RelayError::DeadLetters(error) => {
-            error.may_be_of_tls_files() && plan.kafka.has_tls_files()
-        }
         _ => false,
     }
 }
@@ -77,5 +85,27 @@ mod tests {
             let found = [&typed, &asked, &filed].map(|connect| another_may_help(&error, connect));
             assert_eq!(found, expected, "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_refusal_at_connect_is_told_from_a_state_of_the_source() {
+        let server = |severity: &str, code: &str| {
+            let (severity, code) = (severity.to_owned(), code.to_owned());
+            let message = ServerMessage { severity, code, ..ServerMessage::default() };
+            RelayError::from(WalError::Server(Box::new(message)))
+        };
+        // pg_hba.conf, a database that is renamed, CONNECT or REPLICATION that is taken.
+        for code in ["28000", "28P01", "3D000", "42501"] {
+            assert_eq!(barred_by(&server("FATAL", code)), Some(Peer::Source), "{code}");
+        }
+        // A right to look at a table, a slot without its WAL.
+        for code in ["42501", "55000", "42704"] {
+            assert_eq!(barred_by(&server("ERROR", code)), None, "{code}");
+        }
+        let slot = "s".to_owned();
+        let gone = ControlError::SlotVanished { slot, delivered: None };
+        assert_eq!(barred_by(&gone.into()), None);
+        assert_eq!(barred_by(&SinkError::Tls("expired".into()).into()), Some(Peer::Sink));
+        assert_eq!(barred_by(&SinkError::NoIdempotence("no".into()).into()), None);
     }
 }

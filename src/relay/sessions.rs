@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use crate::blocking::run_blocking;
+use crate::certificates::name_expired;
 use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::failure::failure;
 use crate::frame_source::FrameSource;
 use crate::hot::Hot;
+use crate::login_retry::can_change;
 use crate::plan::Plan;
 use crate::report::Reporter;
 use crate::session_mode::settings;
@@ -140,11 +142,15 @@ impl Sessions {
         &mut self,
         ended: Result<End, RelayError>,
     ) -> Result<Option<RelayError>, RelayError> {
+        let ended = match ended {
+            Err(error) => Err(name_expired(error, &self.plan).await),
+            ended => ended,
+        };
         let left = self.left();
         let (now, request) = (self.clock.instant(), self.stop.most_urgent());
         let result = match &ended {
             Ok(end) => Ok(*end),
-            Err(error) => Err(failure(error, &self.plan, left.has_streamed)),
+            Err(error) => Err(failure(error, &self.plan)),
         };
         let (verdict, learned) = self.supervisor.ended(now, request, left, result);
         let Err(error) = ended else {
@@ -174,11 +180,13 @@ impl Sessions {
             AfterSession::SlotHeld => return Err(self.slot_held()),
             AfterSession::Standby => return Ok(Some(error)),
             AfterSession::Retry { failures } if error.is_final() => {
-                tracing::warn!(
-                    failures,
-                    help,
-                    "{error}; reading the secret again and trying again"
-                );
+                let give_up_after_s = self.plan.config.retry.login_give_up_after.as_secs();
+                let again = if can_change(&error, &self.plan) {
+                    "reading the secret again and trying again"
+                } else {
+                    "trying again"
+                };
+                tracing::warn!(failures, give_up_after_s, help, "{error}; {again}");
                 self.count_restart("login_refused");
             }
             AfterSession::Retry { failures } => {
@@ -206,8 +214,10 @@ impl Sessions {
     /// What the session that has just ended leaves.
     fn left(&mut self) -> Left {
         let totals = self.totals();
+        let sink_let_in = self.plan.kafka.topics.was_let_in();
         let reporter = self.reporter.as_mut();
         Left {
+            sink_let_in,
             owed: self.owed.take().unwrap_or(self.supervisor.owed()),
             settled: Lsn::new(totals.settled_lsn),
             received: Lsn::new(totals.received_lsn),

@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::blocking::of_stream;
 use crate::bootstrap::Bootstrap;
 use crate::catch_up::CatchUpChoice;
+use crate::certificates::CertificateMonitor;
 use crate::error::RelayError;
 use crate::failover_remarks;
 use crate::plan::{Plan, PreparedSession};
@@ -79,6 +80,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
     open_sink: impl OpenSink<S>,
 ) -> Result<Summary, RelayError> {
     let topic_monitor = TopicMonitor::of(&plan, telemetry.clone());
+    let certificates = CertificateMonitor::of(&plan, &options, telemetry.clone());
     let mut relay = Relay {
         sessions: Sessions::new(plan, options, stop.clone(), telemetry),
         known: None,
@@ -90,7 +92,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
         holder: Holder::default(),
     };
     let sends = relay.sessions.options.acknowledge;
-    let work = relay.supervise(open_sink);
+    let work = certificates.beside(relay.supervise(open_sink));
     // A dry run sends nothing to any topic.
     let result = if sends { topic_monitor.beside(&stop, work).await } else { work.await };
     let sessions = &mut relay.sessions;

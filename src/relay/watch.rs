@@ -16,7 +16,7 @@ use crate::error::RelayError;
 use crate::publication_changes::PublicationChanges;
 use crate::standby_replay::StandbyReplay;
 use crate::stop::StopSignal;
-use crate::telemetry::{SlotMetrics, SlotWait, Telemetry};
+use crate::telemetry::{SlotMetrics, SlotWait, Telemetry, unix_us};
 use postrider_config::Config;
 use postrider_core::gate::Warning;
 use postrider_core::session::ControlRequest;
@@ -77,6 +77,7 @@ pub(super) fn publish(
         lag_bytes: sample.lag_bytes(),
         retained_bytes: sample.retained_bytes(),
         safe_bytes: sample.safe_wal_bytes,
+        clock_skew_us: sample.server_now_us - unix_us(),
     }));
 }
 

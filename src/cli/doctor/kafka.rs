@@ -7,17 +7,19 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
-use super::certificates::{self, configured, is_encrypted};
+use super::certificates;
 use super::check::{Check, Lack, Outcome};
 use super::fix::{Fix, Place, StepKind};
 use super::partitioner;
-use super::presented::Address;
 use super::topics_now::{self, user_of};
 use crate::failure::CommandFailure;
 use postrider_config::{Config, Delivery};
 use postrider_kafka::{
     AdvertisedBroker, ClusterFacts, Grade, IdRights, KafkaSpec, Purpose, TopicFinding, TopicState,
     TopicsError, WantedTopic, cluster_facts, survey, topic_names, transactional_id_rights,
+};
+use postrider_relay::certificates::{
+    Address, configured_brokers, is_kafka_encrypted, name_invalid,
 };
 
 /// How long an advertised address may take to accept a connection.
@@ -93,10 +95,14 @@ fn seen(
 /// The brokers do not answer, or do not let us in.
 pub(super) fn out_of_reach(kafka: &KafkaSpec, error: TopicsError) -> Vec<Check> {
     const OTHERS: &str = "the brokers and their topics were not looked at";
+    let error = match error {
+        TopicsError::NoEntry(error) => TopicsError::NoEntry(name_invalid(error, &kafka.brokers)),
+        error => error,
+    };
     let others = Check::unknown("kafka.others", OTHERS);
     let mut checks: Vec<_> = Check::failed("kafka.reachable", error).chain([others]).collect();
     // A certificate may be why.
-    checks.extend(certificates::of_kafka(kafka, &configured(&kafka.brokers)));
+    checks.extend(certificates::of_kafka(kafka, &configured_brokers(&kafka.brokers)));
     checks
 }
 
@@ -140,7 +146,7 @@ fn unreachable_from_here(broker: &AdvertisedBroker) -> Option<String> {
 
 fn encrypted(kafka: &KafkaSpec, brokers: &[AdvertisedBroker]) -> Check {
     const ID: &str = "kafka.tls";
-    if is_encrypted(kafka) {
+    if is_kafka_encrypted(kafka) {
         return Check::pass(ID, "connections to the brokers are encrypted");
     }
     let is_local = |broker: &AdvertisedBroker| {

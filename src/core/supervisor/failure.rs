@@ -26,10 +26,24 @@ pub enum SessionFailure<'a> {
     Sink(SinkFault),
     /// The brokers refused records, and with them a batch.
     Refused(RefusedBatch<'a>),
-    /// A login was refused that another secret may pass.
-    Login,
+    /// A peer did not let the relay in. That says nothing of the source and of what is stored.
+    Barred {
+        /// Who.
+        by: Peer,
+        /// Whether the next attempt reads the secret again, and so may present another one.
+        secret_can_change: bool,
+    },
     /// Only a human can help, or no time is left.
     Final,
+}
+
+/// Whom a relay connects to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// Where rows come from.
+    Source,
+    /// Where records go.
+    Sink,
 }
 
 /// What the end of a producer means for the next one.
@@ -94,4 +108,6 @@ pub struct Left {
     pub useful: Duration,
     /// Whether it, or one before it, streamed.
     pub has_streamed: bool,
+    /// Whether the sink let it in, or one before it.
+    pub sink_let_in: bool,
 }

@@ -1,7 +1,7 @@
-//! Decides whether a refused login is tried again, since the password may be about to change.
+//! Decides whether a refused connection is tried again: a password, a certificate or pg_hba.conf may be about to change.
 //!
-//! Input: when a login was refused, and the configured limits. Output: whether to try again. Invariant:
-//! retries end once logins were refused for `retry.login_give_up_after` without a break. See
+//! Input: when a connection was refused, and the configured limits. Output: whether to try again. Invariant:
+//! retries end once connections were refused for `retry.login_give_up_after` without a break. See
 //! docs/decisions/0018.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::time::Instant;
 /// was let in.
 const TOGETHER: Duration = Duration::from_mins(2);
 
-/// How long logins have been refused without a break.
+/// How long connections have been refused without a break.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LoginRetry {
     refused: Option<(Instant, Instant)>,

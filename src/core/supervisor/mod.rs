@@ -10,6 +10,8 @@
 //! * a transient failure causes a pause that grows until a session has done useful work; a definite one
 //!   ends the relay;
 //! * sessions that end at the same message of the log, since it cannot be read, end the relay after a few: no pause helps;
+//! * a relay that was let in before is not ended by a refusal at connect until refusals have lasted for the
+//!   limit; a first start is, unless another secret may help;
 //! * a session that would end like the last one because of a refused record is not started again unchanged:
 //!   records are sent alone, or in smaller batches, until the one at fault is found (G4);
 //! * a slot that another process holds is waited for, if so configured.
@@ -47,7 +49,7 @@ use mode::RepeatedFailures;
 use refusals::Refusals;
 use unreadable::{SESSIONS_MAX, UnreadableMessage};
 
-pub use failure::{Left, RefusalConsequence, RefusedBatch, SessionFailure, SinkFault};
+pub use failure::{Left, Peer, RefusalConsequence, RefusedBatch, SessionFailure, SinkFault};
 pub use mode::{ModeKind, SessionMode};
 
 /// How soon a pause notices a request to stop.
@@ -68,7 +70,7 @@ pub struct SupervisorPolicy {
     pub backoff: Backoff,
     /// Time without progress after which the relay gives up; zero: never.
     pub give_up_after: Duration,
-    /// The same for logins that are refused while a password is being changed; zero: at once.
+    /// Time for which connections that are refused are tried again; zero: the first refusal ends the relay.
     pub login_give_up_after: Duration,
     /// How long what was sent may take to be confirmed, from the first request to stop.
     pub grace: Duration,
@@ -188,6 +190,10 @@ pub struct Supervisor {
     /// It was told to stop between two sessions, and goes on for what is owed.
     settling: bool,
     has_streamed: bool,
+    /// It has streamed, or seen another relay stream: the source's refusals are not for a mistake in its configuration.
+    source_let_in: bool,
+    /// The same of the sink.
+    sink_let_in: bool,
     /// What `--once` has to reach; fixed when the relay first reaches Postgres.
     target: Option<Lsn>,
     /// The way of sending that holds up to a position, if it is not the usual one.
@@ -198,7 +204,7 @@ pub struct Supervisor {
     refusals: Refusals,
     /// How long the server may be silent.
     escalation: TimeoutEscalation,
-    /// How long logins have been refused.
+    /// How long connections have been refused.
     login_retry: LoginRetry,
     /// The message of the log that ended the last session that could not read on.
     unreadable: UnreadableMessage,
@@ -218,6 +224,8 @@ impl Supervisor {
             was_told: false,
             settling: false,
             has_streamed: false,
+            source_let_in: false,
+            sink_let_in: false,
             target: None,
             mode: None,
             narrowing: RepeatedFailures::default(),
@@ -287,6 +295,8 @@ impl Supervisor {
     ) -> (AfterSession, Option<RefusalConsequence>) {
         (self.owed, self.was_told) = (left.owed, request >= ControlRequest::Drain);
         self.has_streamed |= left.has_streamed;
+        self.source_let_in |= left.has_streamed || matches!(result, Err(SessionFailure::Held));
+        self.sink_let_in |= left.sink_let_in;
         self.forgive(now, left);
         let verdict = match result {
             Ok(end) => self.ended_well(end, request),
@@ -348,9 +358,15 @@ impl Supervisor {
                 self.waiting = Waiting::Standby;
                 return AfterSession::Standby;
             }
-            SessionFailure::Login => {
+            SessionFailure::Barred { by, secret_can_change } => {
                 let (limit, pause_max) = (self.policy.login_give_up_after, self.policy.backoff.max);
-                if !self.login_retry.refused(now, limit, pause_max) {
+                let was_let_in = match by {
+                    Peer::Source => self.source_let_in,
+                    Peer::Sink => self.sink_let_in,
+                };
+                if !(was_let_in || secret_can_change)
+                    || !self.login_retry.refused(now, limit, pause_max)
+                {
                     return AfterSession::Final;
                 }
                 return self.pause();

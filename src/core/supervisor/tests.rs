@@ -14,6 +14,11 @@ const RUN: Requested = Requested {
 };
 const DRAIN: Requested = Requested { request: ControlRequest::Drain, ..RUN };
 const START: Instant = Instant::START;
+/// A refusal that another secret may pass, and one that only somebody else can end.
+const SECRET: SessionFailure<'static> =
+    SessionFailure::Barred { by: Peer::Source, secret_can_change: true };
+const BARRED: SessionFailure<'static> =
+    SessionFailure::Barred { by: Peer::Source, secret_can_change: false };
 
 fn policy() -> SupervisorPolicy {
     SupervisorPolicy {
@@ -105,7 +110,7 @@ fn pauses_do_not_grow_where_sessions_get_further() {
         fails(&mut supervisor, now, SessionFailure::Transient, left);
         let pause = paused(&mut supervisor, now);
         assert!(pause <= SECOND + PAUSE_TICK, "{pause:?}");
-        let refused = fails(&mut supervisor, now, SessionFailure::Login, at(settled));
+        let refused = fails(&mut supervisor, now, SECRET, at(settled));
         assert!(matches!(refused, AfterSession::Retry { .. }), "{refused:?}");
         now += paused(&mut supervisor, now);
     }
@@ -208,18 +213,49 @@ fn logins_are_tried_again_for_a_while_and_other_ends_are_for_good() {
     let mut supervisor = supervisor();
     for failures in 0..2 {
         let now = START + 30 * SECOND * failures;
-        let verdict = fails(&mut supervisor, now, SessionFailure::Login, Left::default());
+        let verdict = fails(&mut supervisor, now, SECRET, Left::default());
         assert_eq!(verdict, AfterSession::Retry { failures });
     }
     let now = START + 60 * SECOND;
-    assert_eq!(
-        fails(&mut supervisor, now, SessionFailure::Login, Left::default()),
-        AfterSession::Final
-    );
+    assert_eq!(fails(&mut supervisor, now, SECRET, Left::default()), AfterSession::Final);
     assert_eq!(
         fails(&mut supervisor, START, SessionFailure::Final, Left::default()),
         AfterSession::Final
     );
+}
+
+#[test]
+fn a_refusal_at_connect_ends_a_first_start_and_is_waited_out_later() {
+    let mut first = supervisor();
+    assert_eq!(fails(&mut first, START, BARRED, Left::default()), AfterSession::Final);
+
+    let streamed = Left { has_streamed: true, ..at(1) };
+    let mut relay = supervisor();
+    for failures in 0..2 {
+        let now = START + 30 * SECOND * failures;
+        let verdict = fails(&mut relay, now, BARRED, streamed);
+        assert_eq!(verdict, AfterSession::Retry { failures });
+    }
+    assert_eq!(fails(&mut relay, START + 60 * SECOND, BARRED, streamed), AfterSession::Final);
+    assert_eq!(fails(&mut relay, START, SessionFailure::Final, streamed), AfterSession::Final);
+
+    let mut standby = supervisor();
+    fails(&mut standby, START, SessionFailure::Held, Left::default());
+    standby.slot_is_free(START);
+    let verdict = fails(&mut standby, START, BARRED, Left::default());
+    assert_eq!(verdict, AfterSession::Retry { failures: 0 }, "it was let in");
+
+    let by_sink = SessionFailure::Barred { by: Peer::Sink, secret_can_change: false };
+    let mut misconfigured = supervisor();
+    let verdict = fails(&mut misconfigured, START, by_sink, streamed);
+    assert_eq!(verdict, AfterSession::Final, "the sink never let it in");
+    let taken = Left { sink_let_in: true, ..streamed };
+    let verdict = fails(&mut supervisor(), START, by_sink, taken);
+    assert_eq!(verdict, AfterSession::Retry { failures: 0 });
+
+    let at_once = SupervisorPolicy { login_give_up_after: Duration::ZERO, ..policy() };
+    let mut impatient = Supervisor::new(at_once, 7, START);
+    assert_eq!(fails(&mut impatient, START, BARRED, streamed), AfterSession::Final);
 }
 
 #[test]

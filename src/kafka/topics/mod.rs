@@ -120,6 +120,17 @@ impl TopicsError {
         }
     }
 
+    /// Whether the brokers did not let the relay in, or do not authorise it.
+    pub const fn is_refused_at_connect(&self) -> bool {
+        match self {
+            Self::NoEntry(error) => error.is_refused_at_connect(),
+            Self::Settings(error) => {
+                error.is_of_login() || matches!(error, SettingsError::Client(_))
+            }
+            _ => self.is_permission(),
+        }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {

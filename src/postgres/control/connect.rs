@@ -343,7 +343,7 @@ fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &End
         if is_broken_off(error) {
             return WalError::Io(format!("TLS handshake with {endpoint}: {source}"));
         }
-        return WalError::TlsHandshake { endpoint, reason: source };
+        return WalError::of_handshake(&endpoint, error, source);
     }
     sql_error(error)
 }
@@ -360,7 +360,9 @@ fn is_broken_off(error: &(dyn std::error::Error + 'static)) -> bool {
 pub(super) fn sql_error(error: &tokio_postgres::Error) -> WalError {
     if let Some(server) = error.as_db_error() {
         return WalError::of_server(ServerMessage {
-            severity: server.severity().to_owned(),
+            severity: server
+                .parsed_severity()
+                .map_or_else(|| server.severity().to_owned(), |severity| severity.to_string()),
             code: server.code().code().to_owned(),
             message: server.message().to_owned(),
             hint: server.hint().unwrap_or_default().to_owned(),

@@ -32,6 +32,8 @@ pub struct SlotSample {
     pub server_started_us: i64,
     /// No transaction of this number or a later one, in 64 bits, has committed.
     pub next_xid: u64,
+    /// The server's clock, in microseconds since the Unix epoch.
+    pub server_now_us: i64,
 }
 
 impl SlotSample {
@@ -61,7 +63,8 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
             coalesce(to_jsonb(s)->>'wal_status', ''), (to_jsonb(s)->>'safe_wal_size')::bigint, \
             s.active_pid, \
             (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint, \
-            pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()) \
+            pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()), \
+            (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint \
         FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1::text";
     let row = client.run(DOING, client.sql().query_opt(SQL, &[&slot])).await?;
     let Some(row) = row else { return Ok(None) };
@@ -82,6 +85,7 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
         active_pid,
         server_started_us: get(&row, 6)?,
         next_xid: get::<i64>(&row, 7)?.cast_unsigned(),
+        server_now_us: get(&row, 8)?,
     }))
 }
 

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use crate::certificate::{CertificateRefusal, Fault};
 use crate::libpq::{AuthMethod, ConnectInfo, Endpoint, RequireAuth};
 use postrider_core::pgoutput::DecodeError;
 
@@ -129,6 +130,16 @@ pub enum WalError {
         endpoint: String,
         /// The TLS library's reason.
         reason: String,
+    },
+    /// The server's certificate is not valid now.
+    #[error("cannot establish TLS: the certificate `{subject}` of {endpoint} {fault}")]
+    CertificateInvalid {
+        /// The server.
+        endpoint: String,
+        /// Whose certificate it is.
+        subject: String,
+        /// Since when, or until when.
+        fault: Fault,
     },
     /// Certificates or keys of ours that cannot be used.
     #[error("{0}")]
@@ -306,6 +317,21 @@ impl WalError {
         Self::Pooler { found, kept_out: KeptOut::Session }
     }
 
+    /// The TLS handshake failed by this error.
+    pub(crate) fn of_handshake(
+        endpoint: &str,
+        error: &(dyn std::error::Error + 'static),
+        reason: String,
+    ) -> Self {
+        let endpoint = endpoint.to_owned();
+        match CertificateRefusal::in_error(error) {
+            Some(CertificateRefusal { subject, fault }) => {
+                Self::CertificateInvalid { endpoint, subject: subject.clone(), fault: *fault }
+            }
+            None => Self::TlsHandshake { endpoint, reason },
+        }
+    }
+
     /// The exchange failed on our side.
     pub(crate) fn authentication(endpoint: &Endpoint, reason: String) -> Self {
         let hint = "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS as well";
@@ -349,6 +375,7 @@ impl WalError {
             | Self::Io(_) => Class::Transient,
             Self::TlsNotOffered { .. }
             | Self::TlsHandshake { .. }
+            | Self::CertificateInvalid { .. }
             | Self::TlsFiles(_)
             | Self::Pooler { .. }
             | Self::RowTooLarge { .. }
@@ -377,6 +404,22 @@ impl WalError {
         match self {
             Self::PasswordMissing { .. } | Self::Secret(_) => true,
             Self::Server(message) => ["28P01", "28000"].contains(&message.code.as_str()),
+            _ => false,
+        }
+    }
+
+    /// Whether the server did not let the relay in, for a reason that need not last: of the source nothing was learned.
+    /// After a login the server ends no connection (`FATAL`) by an error that needs a person.
+    pub fn is_refused_at_connect(&self) -> bool {
+        match self {
+            Self::TlsNotOffered { .. }
+            | Self::TlsHandshake { .. }
+            | Self::CertificateInvalid { .. }
+            | Self::TlsFiles(_)
+            | Self::PasswordMissing { .. }
+            | Self::Secret(_)
+            | Self::Authentication { .. } => true,
+            Self::Server(message) => message.severity == "FATAL" && !self.class().is_transient(),
             _ => false,
         }
     }
@@ -419,6 +462,11 @@ impl WalError {
             Self::TlsHandshake { .. } => {
                 "sslrootcert must hold the authority that signed the server's certificate; with \
                  verify-full the certificate must be issued for the host as written"
+            }
+            Self::CertificateInvalid { fault: Fault::Expired { .. }, .. } => RENEW,
+            Self::CertificateInvalid { fault: Fault::NotYetValid { .. }, .. } => {
+                "compare the clocks of both machines; if they are right, put a certificate that is valid now in the \
+                 place of ssl_cert_file and ssl_key_file on the server, and run: SELECT pg_reload_conf();"
             }
             Self::TlsFiles(error) => return error.hint(),
             Self::Secret(error) => return error.hint(),
@@ -481,6 +529,10 @@ fn class_of(message: &ServerMessage) -> Class {
         code => Class::of_sqlstate(code),
     }
 }
+
+/// What to do about a server's certificate that has expired.
+pub const RENEW: &str = "on the server, put a renewed certificate and its key in the place of ssl_cert_file and ssl_key_file; \
+                     then: SELECT pg_reload_conf();";
 
 const UNSENDABLE: &str = "a row's text has 1 GiB or more, which Postgres cannot send; nothing is \
                           lost, but nothing after it is delivered: see `A row that Postgres \

@@ -31,7 +31,7 @@ pub use connection::{
     StreamEncoding, SystemIdentity, TextRow,
 };
 pub(crate) use error::STANDBY_REACHED;
-pub use error::{Class, KeptOut, ServerMessage, WalError};
+pub use error::{Class, KeptOut, RENEW, ServerMessage, WalError};
 pub use history::TimelineHistory;
 pub use poll::{
     BUCKETS, LockHolder, LockedRows, PollError, PollMark, PollOptions, PollPositions, PollRequest,

@@ -186,10 +186,11 @@ impl Wire {
         endpoint: &Endpoint,
         deadline: Option<Instant>,
     ) -> Result<Self, WalError> {
-        let failed =
-            |reason: String| WalError::TlsHandshake { endpoint: endpoint.to_string(), reason };
+        let failed = |error: &rustls::Error| {
+            WalError::of_handshake(&endpoint.to_string(), error, error.to_string())
+        };
         let mut session = ClientConnection::new(config, tls::server_name(endpoint))
-            .map_err(|error| failed(error.to_string()))?;
+            .map_err(|error| failed(&error))?;
         let mut socket = self.socket;
         while session.is_handshaking() {
             let limit = super::message_channel::remaining(deadline, "setting up TLS")?;
@@ -213,7 +214,7 @@ impl Wire {
             if let Err(error) = session.process_new_packets() {
                 // The server learns why; it may be gone already.
                 let _ = session.write_tls(&mut socket);
-                return Err(failed(error.to_string()));
+                return Err(failed(&error));
             }
         }
         Ok(Self { socket, tls: Some(Box::new(session)) })

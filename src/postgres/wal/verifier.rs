@@ -21,6 +21,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::signature_algorithm::SignatureAlgorithm;
 
+use crate::certificate::CertificateRefusal;
+
 /// What is checked of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CertificateCheck {
@@ -61,6 +63,30 @@ impl LibpqVerifier {
         Ok(Self { check, web, roots, algorithms })
     }
 
+    /// Whether the chain leads to an authority, and whether the certificate may speak for the name.
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        (server_name, ocsp_response): (&ServerName<'_>, &[u8]),
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if self.roots.iter().any(|root| root.as_ref() == end_entity.as_ref()) {
+            check_validity(end_entity, now)?;
+            return self.check_name(end_entity, server_name);
+        }
+        let Some(web) = &self.web else {
+            return Err(CertificateError::UnknownIssuer.into());
+        };
+        match web.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+            // The name is checked last, so the chain was found good.
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => self.check_name(end_entity, server_name),
+            other => other,
+        }
+    }
+
     /// Whether the certificate may speak for the name.
     fn check_name(
         &self,
@@ -90,20 +116,12 @@ impl ServerCertVerifier for LibpqVerifier {
         if self.check == CertificateCheck::Nothing {
             return Ok(ServerCertVerified::assertion());
         }
-        if self.roots.iter().any(|root| root.as_ref() == end_entity.as_ref()) {
-            check_validity(end_entity, now)?;
-            return self.check_name(end_entity, server_name);
-        }
-        let Some(web) = &self.web else {
-            return Err(CertificateError::UnknownIssuer.into());
-        };
-        match web.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // The name is checked last, so the chain was found good.
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => self.check_name(end_entity, server_name),
-            other => other,
-        }
+        let verified = self.verify(end_entity, intermediates, (server_name, ocsp_response), now);
+        verified.map_err(|error| {
+            let chain = std::iter::once(end_entity).chain(intermediates).cloned();
+            let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+            CertificateRefusal::name(error, &chain.collect::<Vec<_>>(), now_s)
+        })
     }
 
     fn verify_tls12_signature(

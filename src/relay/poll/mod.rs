@@ -14,6 +14,7 @@ use std::time::Instant;
 use tokio::task::JoinSet;
 
 use crate::blocking::run_blocking;
+use crate::certificates::CertificateMonitor;
 use crate::error::RelayError;
 use crate::plan::Plan;
 use crate::sessions::Sessions;
@@ -55,6 +56,7 @@ pub(super) async fn run<S: KafkaSink + Send + 'static>(
     // A batch that is not marked is locked.
     let stop = stop.ending_for_pause();
     let topic_monitor = TopicMonitor::of(&plan, telemetry.clone());
+    let certificates = CertificateMonitor::of(&plan, &options, telemetry.clone());
     let mut running = JoinSet::new();
     for (number, telemetry) in (0..workers).zip(telemetry.parts(workers)) {
         let mut worker = Worker { number: (number, workers), marked: FIRST };
@@ -68,7 +70,8 @@ pub(super) async fn run<S: KafkaSink + Send + 'static>(
             sessions.run_to_end(|sessions| worker.session(sessions, &open_sink))
         }));
     }
-    let caught_up = topic_monitor.beside(&stop, all(running, &stop)).await?;
+    let work = certificates.beside(all(running, &stop));
+    let caught_up = topic_monitor.beside(&stop, work).await?;
     let view = telemetry.view();
     let seconds = started.elapsed().as_secs_f64();
     Ok(Summary { caught_up, seconds, streaming_seconds: seconds, ..Summary::of(&view.snapshot) })

@@ -230,6 +230,7 @@ mod tests {
             snapshot: Arc::new(snapshot),
             slot: None,
             slot_columns: None,
+            certificates: Arc::default(),
             oldest_unacknowledged_age: Duration::ZERO,
             tick_age: Duration::ZERO,
             uptime: Duration::ZERO,

@@ -53,6 +53,7 @@ impl Metrics for RelayMetrics {
         page.begin_names("postrider_");
         about_itself(page, view, build)?;
         position(page, view, &build.slot)?;
+        surroundings(page, view)?;
         records(page, &view.snapshot)?;
         received(page, &view.snapshot)?;
         flow(page, view)?;
@@ -119,6 +120,24 @@ fn position(page: &mut Page<'_>, view: &View, slot: &str) -> fmt::Result {
     of_slot("slot_retained_wal_bytes", "WAL kept on disk for the slot.", Some(retained_bytes))?;
     let help = "WAL that may be written before the slot is invalidated.";
     of_slot("slot_safe_wal_bytes", help, safe_bytes)
+}
+
+/// What is not the relay's own, and spoils its work or its figures.
+fn surroundings(page: &mut Page<'_>, view: &View) -> fmt::Result {
+    if let Some(slot) = view.slot {
+        let help = "The server's clock minus the relay's. Latencies are wrong by that.";
+        page.single("clock_skew_seconds", help, seconds_of_signed(slot.clock_skew_us))?;
+    }
+    if view.certificates.is_empty() {
+        return Ok(());
+    }
+    let help = "Unix time at which a certificate of the relay's connections expires.";
+    let mut family = page.family("certificate_not_after_timestamp_seconds", help)?;
+    for one in view.certificates.iter() {
+        let until_s = u64::try_from(one.until_s).unwrap_or(0);
+        family.sample(&[("peer", one.peer), ("owner", one.owner)], until_s)?;
+    }
+    Ok(())
 }
 
 fn records(page: &mut Page<'_>, snapshot: &Snapshot) -> fmt::Result {
@@ -271,6 +290,11 @@ fn bounded(topics: &[TopicCount]) -> Vec<(&str, TopicCount)> {
 #[expect(clippy::cast_precision_loss, reason = "exact up to 285 years")]
 fn seconds(microseconds: u64) -> f64 {
     microseconds as f64 / 1e6
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact up to 285 years")]
+fn seconds_of_signed(microseconds: i64) -> Number {
+    Number::Real(microseconds as f64 / 1e6)
 }
 
 #[cfg(test)]

@@ -28,8 +28,8 @@ pub(crate) use operated::time_text;
 pub use operated::{Operated, ReloadOutcome};
 pub(crate) use snapshot::RESTART_REASONS;
 pub use snapshot::{
-    Count, RelayState, SKIPPED, SlotMetrics, SlotWait, Snapshot, TopicCount, UnavailableTopic,
-    UnavailableTopics,
+    CertificateEnd, Count, RelayState, SKIPPED, SlotMetrics, SlotWait, Snapshot, TopicCount,
+    UnavailableTopic, UnavailableTopics,
 };
 pub use traces::{InvalidVariable, TraceExport, TraceSettings};
 
@@ -110,6 +110,8 @@ struct Latest {
     slot: Option<(SlotMetrics, Instant)>,
     /// As Postgres shows it, by column.
     slot_columns: Option<Arc<[(String, String)]>>,
+    /// As last seen.
+    certificates: Arc<[CertificateEnd]>,
     /// When the hot thread last came by.
     tick: Instant,
     /// Counts of spans.
@@ -131,6 +133,8 @@ pub struct View {
     pub slot: Option<SlotMetrics>,
     /// The slot as Postgres shows it, by column; taken with the sample.
     pub slot_columns: Option<Arc<[(String, String)]>>,
+    /// When the certificates of the relay's connections expire, as far as they were seen.
+    pub certificates: Arc<[CertificateEnd]>,
     /// Age of the oldest transaction that is not wholly confirmed; zero when there is none. It grows
     /// between two snapshots, too.
     pub oldest_unacknowledged_age: Duration,
@@ -159,7 +163,17 @@ impl Telemetry {
         let traces = Traces::default();
         let (slot, slot_columns, tick) = (None, None, started);
         let (next_run, oldest) = (None, Oldest::default());
-        let latest = Latest { snapshot, slot, slot_columns, tick, traces, parts, next_run, oldest };
+        let latest = Latest {
+            snapshot,
+            slot,
+            slot_columns,
+            certificates: Arc::default(),
+            tick,
+            traces,
+            parts,
+            next_run,
+            oldest,
+        };
         let kept = operated::Kept::showing(settings);
         let inner = Arc::new(Inner { build, kept, started, latest: Mutex::new(latest) });
         Self { inner, part: None }
@@ -230,6 +244,17 @@ impl Telemetry {
         self.latest().slot_columns = Some(columns.into());
     }
 
+    /// Replaces what was known of these certificates; the others stay as they were last seen.
+    pub(crate) fn publish_certificates(&self, seen: Vec<CertificateEnd>) {
+        let mut latest = self.latest();
+        let is_seen = |known: &CertificateEnd| {
+            seen.iter().any(|one| (one.peer, one.owner) == (known.peer, known.owner))
+        };
+        let kept: Vec<_> =
+            latest.certificates.iter().filter(|known| !is_seen(known)).cloned().collect();
+        latest.certificates = seen.into_iter().chain(kept).collect();
+    }
+
     /// What an observer sees now.
     pub fn view(&self) -> View {
         let latest = self.latest().clone();
@@ -244,6 +269,7 @@ impl Telemetry {
             snapshot: latest.snapshot,
             slot_columns: latest.slot_columns.filter(|_| slot.is_some()),
             slot: slot.map(|(slot, _)| slot),
+            certificates: latest.certificates,
             tick_age: tick.elapsed(),
             traces: latest.traces,
             next_run: latest.next_run,

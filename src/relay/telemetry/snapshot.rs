@@ -136,6 +136,17 @@ pub(crate) const RESTART_REASONS: [&str; 10] = [
     "other",
 ];
 
+/// A certificate of one of the relay's connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateEnd {
+    /// `postgres` or `kafka`: the other end of the connection.
+    pub peer: &'static str,
+    /// `server` or `relay`: the one that presents it.
+    pub owner: &'static str,
+    /// The last second in which it is valid, since the Unix epoch.
+    pub until_s: i64,
+}
+
 /// One label value and its count.
 pub type Count = (&'static str, u64);
 
@@ -214,6 +225,8 @@ pub struct SlotMetrics {
     pub retained_bytes: u64,
     /// Bytes until `max_slot_wal_keep_size` invalidates the slot; `None` is unlimited.
     pub safe_bytes: Option<u64>,
+    /// The server's clock minus ours, in microseconds.
+    pub clock_skew_us: i64,
     /// Why Postgres sends nothing, if it is known that it does not.
     pub waits: Option<SlotWait>,
 }

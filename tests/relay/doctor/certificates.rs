@@ -31,6 +31,17 @@ fn hold(world: &mut World<'_>, id: &str, status: &str, words: &str) {
     wait_until("the check to pass", || told(world, id).all_pass(id));
 }
 
+/// The first fix that is printed is the right one.
+fn names_the_renewal(report: &Report, id: &str, subject: &str, fix: &str) {
+    let text = report.find(id).to_string();
+    for words in [subject, "expired on 2", "(UTC)", fix] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    for wrong in ["sslrootcert", "ssl.ca.location"] {
+        assert!(!text.contains(wrong), "{text}");
+    }
+}
+
 /// A file that others may not read.
 fn file(world: &World<'_>, name: &str, text: &str) -> String {
     let path = world.folder.path().join(name);
@@ -65,7 +76,7 @@ fn a_postgres_certificate_that_ends_is_told_and_renewed() {
     });
     world.placeholders.push(("CERTIFICATE_FILE", certificate.clone()));
     world.placeholders.push(("KEY_FILE", key.clone()));
-    hold(&mut world, "postgres.certificate", "warn", "certificate `CN=db.example` ends on 2");
+    hold(&mut world, "postgres.certificate", "warn", "certificate `CN=db.example` expires on 2");
 
     // One that has expired, before a relay that looks at it.
     let root = file(&world, "root.crt", &authority.pem());
@@ -82,7 +93,8 @@ fn a_postgres_certificate_that_ends_is_told_and_renewed() {
     });
     let report = told(&world, "postgres");
     assert_eq!(report.status("postgres.reachable"), "fail", "{:?}", report.wrong());
-    hold(&mut world, "postgres.certificate", "fail", "has expired on 2");
+    names_the_renewal(&report, "postgres.reachable", "CN=db.example", "pg_reload_conf");
+    hold(&mut world, "postgres.certificate", "fail", "expired on 2");
     assert!(told(&world, "postgres.reachable").all_pass("postgres.reachable"));
 }
 
@@ -93,7 +105,7 @@ fn a_certificate_of_ours_for_postgres_that_ends_is_told_and_renewed() {
     let mut world = World::new(stage);
     renew(&mut world, &authority, "relay");
     for (days, status, words) in
-        [(3, "warn", "`CN=relay` ends on 2"), (-1, "fail", "has expired on 2")]
+        [(3, "warn", "`CN=relay` expires on 2"), (-1, "fail", "expired on 2")]
     {
         let (certificate, key) = issue_for_days(&authority, "relay", &[], days);
         let certificate = file(&world, "ours.crt", &certificate);
@@ -129,7 +141,7 @@ fn a_brokers_certificate_that_ends_is_told_and_renewed() {
     world.placeholders.push(("DIRECTORY", String::new()));
     let root = file(&world, "root.crt", &authority.pem());
     world.relay = encrypted(&world, &root);
-    hold(&mut world, "kafka.certificate", "warn", "certificate `CN=kafka.example` ends on 2");
+    hold(&mut world, "kafka.certificate", "warn", "certificate `CN=kafka.example` expires on 2");
 
     // One that has expired: nobody gets in, and this says why.
     let (certificate, key) = issue_for_days(&authority, "kafka.example", &NAMES, -1);
@@ -139,7 +151,8 @@ fn a_brokers_certificate_that_ends_is_told_and_renewed() {
     kafka.start_broker(0);
     let report = told(&world, "kafka");
     assert_eq!(report.status("kafka.reachable"), "fail", "{:?}", report.wrong());
-    hold(&mut world, "kafka.certificate", "fail", "has expired on 2");
+    names_the_renewal(&report, "kafka.reachable", "CN=kafka.example", "ssl.keystore.location");
+    hold(&mut world, "kafka.certificate", "fail", "expired on 2");
     assert!(told(&world, "kafka.reachable").all_pass("kafka.reachable"));
 
     // Ours for it.
@@ -148,5 +161,5 @@ fn a_brokers_certificate_that_ends_is_told_and_renewed() {
     let key = file(&world, "ours.key", &key);
     let relay = world.relay.clone().property("ssl.certificate.location", &certificate);
     world.relay = relay.property("ssl.key.location", &key);
-    hold(&mut world, "kafka.client_certificate", "warn", "`CN=relay` ends on 2");
+    hold(&mut world, "kafka.client_certificate", "warn", "`CN=relay` expires on 2");
 }

@@ -64,6 +64,31 @@ fn g1_g3_an_outage_of_kafka_stalls_and_loses_nothing() {
     verdict.assert_exactly_once();
 }
 
+/// What is only handed to the Kafka client is no progress.
+#[test]
+fn an_outage_is_told_every_minute_in_the_place_of_progress() {
+    let Some(mut kafka) = kafka::start(&kafka::Options::default()) else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "told_outage");
+    let relay = stage.relay().set("route.missing_topic", "wait").allow_log("its rows wait");
+    let relay = relay.expect_log("cannot reach Kafka").expect_log("still nothing is confirmed");
+    let mut running = relay.allow_log("confirm nothing").run();
+    stage.insert("A", 10);
+    stage.wait_for_records(10);
+    stage.wait_acknowledged(stage.log_end());
+    kafka.kill_broker(0);
+    stage.insert("A", 100);
+    let told = running.wait_for_log("still nothing is confirmed by Kafka");
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(told["seconds"].as_u64() >= Some(60), "{told}");
+    assert!(told["cause"].as_str().unwrap().starts_with("no broker answers: "), "{told}");
+    assert!(told["waiting_records"].as_u64() > Some(0), "{told}");
+    assert!(told["help"].as_str().unwrap().contains("kafka.brokers"), "{told}");
+    assert!(!running.has_logged("\"progress\""), "it was logged during the outage");
+    kafka.start_broker(0);
+    stage.wait_for_records(110);
+    running.stop();
+}
+
 /// Brokers without enough replicas take the connection and refuse every record.
 #[test]
 fn brokers_that_answer_and_store_nothing_are_given_up() {

@@ -1,5 +1,6 @@
 //! The source: logging in, the stream, the checks before it, and a server that stops, moves or changes.
 
+mod barred;
 mod control;
 mod direct;
 #[cfg(feature = "faults")]

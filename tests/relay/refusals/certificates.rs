@@ -8,7 +8,7 @@ use super::outbox::Outbox;
 use support::kafka::{self, ALLOWED_USER, Kafka, PASSWORD};
 use support::postgres;
 use support::relay::Relay;
-use support::secured::{authority, issue};
+use support::secured::{authority, issue, issue_for_days};
 use support::topic;
 use support::wait::wait_until;
 
@@ -127,6 +127,64 @@ fn a_certificate_whose_key_comes_a_moment_later_is_waited_for() {
     std::fs::write(site.file("client.key"), key).unwrap();
     outbox.write();
     site.wait_for(&outbox);
+    assert!(!running.has_ended());
+    running.stop();
+}
+
+/// The broker's certificate expires under a relay that runs, and is renewed later. Sessions that begin meanwhile are
+/// refused at the handshake.
+#[test]
+fn a_brokers_certificate_that_expires_is_named_and_waited_for() {
+    let of_brokers = authority("authority of the brokers");
+    let tls = Some(issue(&of_brokers, "broker", &["localhost"]));
+    let options = kafka::Options { tls, ..kafka::Options::default() };
+    let Some(mut kafka) = kafka::start(&options) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root.crt");
+    std::fs::write(&root, of_brokers.pem()).unwrap();
+    let outbox = Outbox::ready(postgres::installed(), "broker_expires");
+    let relay = outbox
+        .relay_to(&outbox.database.address(), &kafka.tls_bootstrap())
+        .log_in(&kafka.tls_bootstrap(), ALLOWED_USER, PASSWORD)
+        .property("security.protocol", "SASL_SSL")
+        .property("sasl.mechanism", "SCRAM-SHA-512")
+        .property("ssl.ca.location", &root.display().to_string())
+        .set("retry.max", "500ms")
+        .allow_log("");
+    let mut running = relay.run();
+    outbox.write();
+    let arrive = |kafka: &Kafka| {
+        wait_until("the rows arrive", || {
+            topic::read(&kafka.bootstrap(), &[outbox.topic()]).len() >= outbox.written()
+        });
+    };
+    arrive(&kafka);
+    let present = |kafka: &mut Kafka, (certificate, key): (String, String)| {
+        std::fs::write(kafka.keystore(0), format!("{key}{certificate}")).unwrap();
+        kafka.kill_broker(0);
+        kafka.start_broker(0);
+    };
+    present(&mut kafka, issue_for_days(&of_brokers, "broker", &["localhost"], -1));
+    outbox.run(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots \
+         WHERE slot_name = current_database()",
+    );
+    outbox.write();
+    let refused = running.wait_for_log("no secure connection to the brokers");
+    let words = ["`CN=broker` of localhost:", "expired on 2", "(UTC)", "ssl.keystore.location"];
+    for word in words.iter().chain(&["trying again"]) {
+        assert!(refused.contains(word), "{word}: {refused}");
+    }
+    // A relay that starts now ends at once, and says the same.
+    let outcome = relay.start(&["run"]).outcome();
+    let log = outcome.log.join("\n");
+    assert_eq!(outcome.status.code(), Some(78), "{log}");
+    assert!(
+        words.iter().all(|word| log.contains(word)) && !log.contains("ssl.ca.location"),
+        "{log}"
+    );
+    present(&mut kafka, issue(&of_brokers, "broker", &["localhost"]));
+    arrive(&kafka);
     assert!(!running.has_ended());
     running.stop();
 }

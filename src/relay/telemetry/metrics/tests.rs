@@ -39,8 +39,13 @@ fn full_view() -> View {
             lag_bytes: 5,
             retained_bytes: 6,
             safe_bytes: Some(7),
+            clock_skew_us: -1_500_000,
         }),
         slot_columns: None,
+        certificates: Arc::new([
+            CertificateEnd { peer: "postgres", owner: "server", until_s: 1_900_000_000 },
+            CertificateEnd { peer: "kafka", owner: "relay", until_s: 1_900_086_400 },
+        ]),
         oldest_unacknowledged_age: Duration::ZERO,
         tick_age: Duration::ZERO,
         uptime: Duration::from_secs(3),

@@ -186,7 +186,7 @@ impl World<'_> {
         let pipeline = relay.session.pipeline();
         let (settled, received) = (pipeline.settled(), pipeline.reached().end);
         let owed = relay.session.leaves(&relay.sink);
-        let left = Left { owed, settled, received, useful, has_streamed: true };
+        let left = Left { owed, settled, received, useful, has_streamed: true, sink_let_in: true };
         self.process.left = Left { useful: Duration::ZERO, ..left };
         self.ghosts.push(match relay.sink.delivery {
             Delivery::AtLeastOnce(producer) => Ghost::Idempotent(*producer),

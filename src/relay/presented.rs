@@ -21,7 +21,7 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
 /// How TLS begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Begins {
+pub enum Begins {
     /// With the first byte.
     AtOnce,
     /// With the first byte, and the name of Postgres's protocol.
@@ -32,12 +32,13 @@ pub(super) enum Begins {
 
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Address {
+pub struct Address {
     /// Name or address, which is announced.
-    pub(super) host: String,
+    pub host: String,
     /// Where it is, if that is not asked of the name.
-    pub(super) ip: Option<IpAddr>,
-    pub(super) port: u16,
+    pub ip: Option<IpAddr>,
+    /// Its port.
+    pub port: u16,
 }
 
 /// See the module.

@@ -1,0 +1,256 @@
+//! The certificates in use between the relay, Postgres and the brokers, and the days on which they expire.
+//!
+//! Input: the settings of both sides. Output: the certificate of a server that expires first, errors that name an expired
+//! one, and, while a relay runs, the days for the metrics. Invariant: only certificates that the relay verifies are watched;
+//! a server is sent nothing beyond the beginning of a handshake.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use crate::RunOptions;
+use crate::blocking::run_blocking;
+use crate::error::RelayError;
+use crate::plan::Plan;
+use crate::presented::presented;
+pub use crate::presented::{Address, Begins};
+use crate::telemetry::{CertificateEnd, Telemetry};
+use postrider_kafka::{KafkaSpec, SinkError, TopicsError};
+use postrider_postgres::certificate::{Validity, now_s};
+use postrider_postgres::libpq::{
+    ConnectInfo, HostAddress, RootCertificate, SslMode, SslNegotiation,
+};
+
+/// Kafka's, where an address names none.
+const BROKER_PORT: u16 = 9_092;
+/// Pause between two looks. Alerts go by days; each look is a handshake that the server logs as broken off.
+const EVERY: Duration = Duration::from_hours(1);
+/// The same while a certificate has expired or was not seen: an alert ends soon after the renewal.
+const EVERY_AT_END: Duration = Duration::from_mins(1);
+
+/// Where the servers of a connection string are, and how TLS begins there; none where it is not used.
+pub fn postgres_servers(connect: &ConnectInfo) -> (Vec<Address>, Begins) {
+    let begins = match connect.tls.negotiation {
+        SslNegotiation::Postgres => Begins::AfterRequest,
+        SslNegotiation::Direct => Begins::AtOnceForPostgres,
+    };
+    let endpoints = connect.endpoints.iter().filter(|_| connect.tls.mode != SslMode::Disable);
+    let addresses = endpoints.filter_map(|endpoint| match &endpoint.address {
+        HostAddress::Unix(_) => None,
+        HostAddress::Tcp { host, ip } => {
+            Some(Address { host: host.clone(), ip: *ip, port: endpoint.port })
+        }
+    });
+    (addresses.collect(), begins)
+}
+
+/// Whether the certificate of the Postgres server is verified.
+pub const fn is_postgres_verified(connect: &ConnectInfo) -> bool {
+    match connect.tls.mode {
+        SslMode::VerifyCa | SslMode::VerifyFull => true,
+        SslMode::Require => matches!(connect.tls.root, RootCertificate::File(_)),
+        _ => false,
+    }
+}
+
+/// Whether connections to the brokers are encrypted.
+pub fn is_kafka_encrypted(kafka: &KafkaSpec) -> bool {
+    match kafka.properties.get("security.protocol") {
+        Some(protocol) => protocol.to_ascii_lowercase().ends_with("ssl"),
+        None => kafka.secrets.tokens.is_some(),
+    }
+}
+
+/// Whether the certificates of the brokers are verified.
+pub fn is_kafka_verified(kafka: &KafkaSpec) -> bool {
+    let verification = kafka.properties.get("enable.ssl.certificate.verification");
+    is_kafka_encrypted(kafka) && verification.is_none_or(|value| value != "false")
+}
+
+/// The addresses in `kafka.brokers`.
+pub fn configured_brokers(brokers: &[String]) -> Vec<Address> {
+    let address = |broker: &String| {
+        let split = broker.rsplit_once(':').filter(|(host, _)| !host.ends_with(':'));
+        let (host, port) = split.map_or((broker.as_str(), BROKER_PORT), |(host, port)| {
+            (host, port.parse().unwrap_or(BROKER_PORT))
+        });
+        Address { host: host.trim_matches(['[', ']']).to_owned(), ip: None, port }
+    };
+    brokers.iter().map(address).collect()
+}
+
+/// The one of several servers whose certificate expires first, or why none was seen. All are asked at once.
+pub fn first_to_expire(servers: &[Address], begins: Begins) -> Result<(Address, Validity), String> {
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = servers
+            .iter()
+            .map(|server| (server, scope.spawn(move || presented(server, begins))))
+            .collect();
+        let answer = |(server, asked): (_, std::thread::ScopedJoinHandle<'_, _>)| {
+            (server, asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        };
+        asked.into_iter().map(answer).collect()
+    });
+    let seen = answers.iter().filter_map(|(server, answer)| {
+        let chain = answer.as_ref().ok()?;
+        Some(((*server).clone(), Validity::of(chain)?))
+    });
+    seen.min_by_key(|(_, validity)| validity.until_s).ok_or_else(|| {
+        let why = answers.iter().find_map(|(_, answer)| answer.as_ref().err());
+        why.map_or("its certificate cannot be read", String::as_str).to_owned()
+    })
+}
+
+/// Names the certificate that a broker presents and that is not valid now, where librdkafka only says that it cannot
+/// verify one. Asks the brokers, and so blocks for seconds.
+pub fn name_invalid(error: SinkError, brokers: &[String]) -> SinkError {
+    if !error.is_certificate_unverified() {
+        return error;
+    }
+    let seen = first_to_expire(&configured_brokers(brokers), Begins::AtOnce);
+    let Ok((Address { host, port, .. }, validity)) = seen else { return error };
+    let Some(fault) = validity.fault(now_s()) else { return error };
+    let (broker, fault) = (format!("{host}:{port}"), fault.to_string());
+    SinkError::CertificateInvalid { broker, subject: validity.subject, fault }
+}
+
+/// The same for what ended a session.
+pub(super) async fn name_expired(error: RelayError, plan: &Plan) -> RelayError {
+    let (RelayError::Sink(tls) | RelayError::Topics(TopicsError::NoEntry(tls))) = &error else {
+        return error;
+    };
+    if !tls.is_certificate_unverified() {
+        return error;
+    }
+    let (tls, brokers) = (tls.clone(), plan.kafka.brokers.clone());
+    let named = run_blocking(move || name_invalid(tls, &brokers)).await;
+    named.map_or(error, RelayError::from)
+}
+
+/// Watches the certificates of a relay's connections, for its metrics.
+pub(super) struct CertificateMonitor {
+    connect: ConnectInfo,
+    kafka: KafkaSpec,
+    telemetry: Telemetry,
+    is_wanted: bool,
+}
+
+impl CertificateMonitor {
+    /// For a run that lasts: one that ends by itself has no alerts, and one that sends nothing has no certificate to show.
+    pub(super) fn of(plan: &Plan, options: &RunOptions, telemetry: Telemetry) -> Self {
+        let (connect, kafka) = (plan.config.source.connect.clone(), plan.kafka.clone());
+        Self { connect, kafka, telemetry, is_wanted: options.acknowledge && !options.once }
+    }
+
+    /// Watches while the work is done.
+    pub(super) async fn beside<T>(self, work: impl Future<Output = T>) -> T {
+        tokio::select! {
+            result = work => result,
+            never = self.keep() => match never {},
+        }
+    }
+
+    async fn keep(self) -> std::convert::Infallible {
+        let mut told = Vec::new();
+        while self.is_wanted {
+            let (connect, kafka) = (self.connect.clone(), self.kafka.clone());
+            let Ok(look) = run_blocking(move || Look::at(&connect, &kafka)).await else { continue };
+            for expired in &look.expired {
+                if !told.contains(expired) {
+                    tracing::warn!(help = expired.help, "{}", expired.what);
+                }
+            }
+            let is_well = look.expired.is_empty() && look.unseen == 0;
+            told = look.expired;
+            self.telemetry.publish_certificates(look.ends);
+            tokio::time::sleep(if is_well { EVERY } else { EVERY_AT_END }).await;
+        }
+        std::future::pending().await
+    }
+}
+
+/// What is said of a certificate that is not valid now.
+#[derive(Debug, PartialEq, Eq)]
+struct Expired {
+    what: String,
+    help: String,
+}
+
+/// One look at all certificates.
+#[derive(Debug, Default)]
+struct Look {
+    ends: Vec<CertificateEnd>,
+    expired: Vec<Expired>,
+    /// Servers that showed none.
+    unseen: usize,
+}
+
+impl Look {
+    fn at(connect: &ConnectInfo, kafka: &KafkaSpec) -> Self {
+        let mut look = Self::default();
+        let (servers, begins) = postgres_servers(connect);
+        if is_postgres_verified(connect) && !servers.is_empty() {
+            look.server("postgres", first_to_expire(&servers, begins));
+        }
+        if is_kafka_verified(kafka) {
+            let brokers = configured_brokers(&kafka.brokers);
+            look.server("kafka", first_to_expire(&brokers, Begins::AtOnce));
+        }
+        let ours = connect.tls.client.as_ref().filter(|_| connect.tls.mode != SslMode::Disable);
+        if let Some(ours) = ours {
+            look.own("postgres", &ours.certificate);
+        }
+        let file = kafka.properties.get("ssl.certificate.location");
+        if let Some(file) = file.filter(|_| is_kafka_encrypted(kafka)) {
+            look.own("kafka", Path::new(file));
+        }
+        look
+    }
+
+    fn server(&mut self, peer: &'static str, seen: Result<(Address, Validity), String>) {
+        let Ok((Address { host, port, .. }, validity)) = seen else {
+            self.unseen += 1;
+            return;
+        };
+        self.ends.push(CertificateEnd { peer, owner: "server", until_s: validity.until_s });
+        if let Some(fault) = validity.fault(now_s()) {
+            let (broker, subject) = (format!("{host}:{port}"), validity.subject);
+            let what = format!("the certificate `{subject}` of {broker} {fault}");
+            let help = match peer {
+                "postgres" => postrider_postgres::wal::RENEW.to_owned(),
+                _ => postrider_kafka::renew_certificate(&broker),
+            };
+            self.expired.push(Expired { what, help });
+        }
+    }
+
+    fn own(&mut self, peer: &'static str, file: &Path) {
+        let chain = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<_, _>>);
+        let Some(validity) = chain.ok().and_then(|chain: Vec<_>| Validity::of(&chain)) else {
+            self.unseen += 1;
+            return;
+        };
+        self.ends.push(CertificateEnd { peer, owner: "relay", until_s: validity.until_s });
+        if let Some(fault) = validity.fault(now_s()) {
+            let file = file.display();
+            let what = format!("the relay's certificate `{}` in {file} {fault}", validity.subject);
+            let help = format!("put a renewed certificate and its key in the place of {file}");
+            self.expired.push(Expired { what, help });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_brokers_are_understood_as_the_client_understands_them() {
+        let texts = ["a", "b:9093", "[::1]:9094", "[::1]"].map(str::to_owned);
+        let found = configured_brokers(&texts);
+        let parts: Vec<_> = found.iter().map(|one| (one.host.as_str(), one.port)).collect();
+        assert_eq!(parts, [("a", 9_092), ("b", 9_093), ("::1", 9_094), ("::1", 9_092)]);
+    }
+}
