@@ -82,7 +82,7 @@ const CLOCK: Ban = Ban {
         // How long ago is a time of day.
         "src/cli/replay.rs",
         // The clock of this machine is what is checked.
-        "src/cli/doctor/certificates.rs",
+        "src/postgres/certificate.rs",
         "src/cli/doctor/postgres.rs",
         "src/kafka/deliveries.rs",
         // When a token expires is a time of day.

@@ -464,10 +464,7 @@ impl WalError {
                  verify-full the certificate must be issued for the host as written"
             }
             Self::CertificateInvalid { fault: Fault::Expired { .. }, .. } => RENEW,
-            Self::CertificateInvalid { fault: Fault::NotYetValid { .. }, .. } => {
-                "compare the clocks of both machines; if they are right, put a certificate that is valid now in the \
-                 place of ssl_cert_file and ssl_key_file on the server, and run: SELECT pg_reload_conf();"
-            }
+            Self::CertificateInvalid { .. } => EARLY,
             Self::TlsFiles(error) => return error.hint(),
             Self::Secret(error) => return error.hint(),
             Self::Authentication { hint, .. } => hint,
@@ -533,6 +530,9 @@ fn class_of(message: &ServerMessage) -> Class {
 /// What to do about a server's certificate that has expired.
 pub const RENEW: &str = "on the server, put a renewed certificate and its key in the place of ssl_cert_file and ssl_key_file; \
                      then: SELECT pg_reload_conf();";
+
+const EARLY: &str = "compare the clocks of both machines; if they are right, put a certificate that is valid now in the place of \
+                     ssl_cert_file and ssl_key_file on the server, and run: SELECT pg_reload_conf();";
 
 const UNSENDABLE: &str = "a row's text has 1 GiB or more, which Postgres cannot send; nothing is \
                           lost, but nothing after it is delivered: see `A row that Postgres \
