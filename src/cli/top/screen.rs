@@ -1,8 +1,8 @@
 //! Draws `postrider top`.
 //!
 //! Input: a [`Model`], and what the person chose ([`View`]). Output: a frame. Invariant: a pure function of both; in 80 columns
-//! and 24 lines everything has its place, and on a smaller terminal the lower parts are cut off; each state is said in
-//! words, so that colours add nothing.
+//! and 24 lines everything has its place, and on a smaller terminal the lower parts are cut off; a number is shown whole or
+//! not at all; each state is said in words, so that colours add nothing.
 
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
@@ -82,7 +82,7 @@ pub(super) fn render(frame: &mut Frame, model: &Model, view: &View) {
         Constraint::Length(1),
     ])
     .areas(frame.area());
-    frame.render_widget(title_line(model, view), title);
+    frame.render_widget(title_line(model, view, title.width), title);
     let wrong = Style::new().add_modifier(Modifier::BOLD);
     let wrong = if view.has_colors { wrong.fg(Color::Red) } else { wrong };
     frame.render_widget(
@@ -98,26 +98,32 @@ pub(super) fn render(frame: &mut Frame, model: &Model, view: &View) {
     frame.render_widget(Paragraph::new(help).style(Style::new().add_modifier(Modifier::DIM)), keys);
 }
 
-fn title_line(model: &Model, view: &View) -> Line<'static> {
+/// The parts that fit, in order of their importance.
+fn title_line(model: &Model, view: &View, width: u16) -> Line<'static> {
     let condition = match (&model.silence, &model.state) {
         (Some(_), _) => "no answer".to_owned(),
         (None, Some(state)) => state.condition.clone(),
         (None, None) => "asking".to_owned(),
     };
     let style = view.style(&condition);
-    let mut spans = vec![
+    let mut line = Line::from(vec![
         Span::styled("Postrider  ", Style::new().add_modifier(Modifier::BOLD)),
         Span::styled(condition, style),
-    ];
+    ]);
+    let mut parts = Vec::new();
     if let Some(state) = &model.state {
         let slot = Some(&state.slot_name).filter(|name| !name.is_empty());
-        let slot = slot.map(|name| format!("slot {name}  ")).unwrap_or_default();
-        spans.push(Span::raw(format!("  {slot}up {}  ", time_text(state.uptime_seconds))));
-    } else {
-        spans.push(Span::raw("  "));
+        parts.extend(slot.map(|name| format!("slot {name}")));
+        parts.push(format!("up {}", time_text(state.uptime_seconds)));
     }
-    spans.push(Span::raw(format!("at {}", model.address)));
-    Line::from(spans)
+    parts.push(format!("at {}", model.address));
+    for part in parts {
+        let span = Span::raw(format!("  {part}"));
+        if line.width() + span.width() <= usize::from(width) {
+            line.push_span(span);
+        }
+    }
+    line
 }
 
 /// Why nothing moves, if something is wrong.
@@ -143,16 +149,22 @@ fn says_height(model: &Model, width: u16) -> u16 {
 }
 
 fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model), view: &View) {
+    let cells = numbers_cells(state, model);
+    let packed = packed(&cells, area.width);
+    let lines = packed.as_ref().map_or(3, Vec::len);
     let [chain, numbers, charts, topics, counts] = Layout::vertical([
         Constraint::Length(4),
-        Constraint::Length(3),
+        Constraint::Length(u16::try_from(lines).unwrap_or(u16::MAX)),
         Constraint::Length(5),
         Constraint::Min(3),
         Constraint::Length(2),
     ])
     .areas(area);
     render_chain(frame, chain, state, view);
-    render_numbers(frame, numbers, state, model);
+    match packed {
+        Some(lines) => frame.render_widget(Paragraph::new(lines), numbers),
+        None => render_numbers(frame, numbers, cells),
+    }
     render_charts(frame, charts, model, view);
     render_topics(frame, topics, state, view);
     let text = counts_text(state);
@@ -178,7 +190,48 @@ fn render_chain(frame: &mut Frame, area: Rect, state: &State, view: &View) {
     }
 }
 
-fn render_numbers(frame: &mut Frame, area: Rect, state: &State, model: &Model) {
+/// A name and its value.
+type Cell = (&'static str, String);
+
+/// Shares of the width, in a grid.
+const GRID: [u16; 3] = [3, 5, 3];
+
+fn cell_line((name, value): &Cell) -> Line<'static> {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    Line::from(vec![Span::raw(format!("{name} ")), Span::styled(value.clone(), bold)])
+}
+
+/// One cell after the other, in lines of this width, where a grid would cut some. One that fits in no line is left out.
+fn packed(cells: &[[Cell; 3]; 3], width: u16) -> Option<Vec<Line<'static>>> {
+    const GAP: usize = 3;
+    let room = usize::from(width.saturating_sub(2));
+    let share = |place: usize| {
+        let share = GRID.get(place).copied().unwrap_or(1);
+        room * usize::from(share) / usize::from(GRID.iter().sum::<u16>())
+    };
+    let fits = |row: &[Cell; 3]| {
+        row.iter().enumerate().all(|(place, cell)| cell_line(cell).width() <= share(place))
+    };
+    if cells.iter().all(fits) {
+        return None;
+    }
+    let mut lines: Vec<Line<'static>> = Vec::new();
+    for cell in cells.iter().flatten().map(cell_line) {
+        if cell.width() > usize::from(width) {
+            continue;
+        }
+        match lines.last_mut().filter(|last| last.width() + GAP + cell.width() <= width.into()) {
+            Some(last) => {
+                last.push_span(Span::raw(" ".repeat(GAP)));
+                last.spans.extend(cell.spans);
+            }
+            None => lines.push(cell),
+        }
+    }
+    Some(lines)
+}
+
+fn numbers_cells(state: &State, model: &Model) -> [[Cell; 3]; 3] {
     let numbers = &state.numbers;
     let amount = |amount: Option<u64>| {
         amount.map_or("–".to_owned(), |amount| {
@@ -187,7 +240,7 @@ fn render_numbers(frame: &mut Frame, area: Rect, state: &State, model: &Model) {
     };
     let latency = model.latency_us().map(latency_text).join(" / ");
     let rate = model.rates().last().copied().flatten();
-    let rows = [
+    [
         [
             ("records/s", rate.map_or("–".to_owned(), rate_text)),
             ("p50/95/99", latency),
@@ -203,13 +256,12 @@ fn render_numbers(frame: &mut Frame, area: Rect, state: &State, model: &Model) {
             ("kept", amount(numbers.slot_retained_bytes)),
             ("version", state.version.clone()),
         ],
-    ];
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    let cell = |(name, value): (&str, String)| {
-        Line::from(vec![Span::raw(format!("{name} ")), Span::styled(value, bold)])
-    };
-    let widths = [Constraint::Fill(3), Constraint::Fill(5), Constraint::Fill(3)];
-    frame.render_widget(Table::new(rows.map(|row| Row::new(row.map(cell))), widths), area);
+    ]
+}
+
+fn render_numbers(frame: &mut Frame, area: Rect, cells: [[Cell; 3]; 3]) {
+    let rows = cells.map(|row| Row::new(row.map(|cell| cell_line(&cell))));
+    frame.render_widget(Table::new(rows, GRID.map(Constraint::Fill)), area);
 }
 
 fn render_charts(frame: &mut Frame, area: Rect, model: &Model, view: &View) {
@@ -230,10 +282,18 @@ fn render_charts(frame: &mut Frame, area: Rect, model: &Model, view: &View) {
     };
     let (most_rate, most_latency) = (most(&rate, rates.width), most(&latency, latencies.width));
     #[expect(clippy::cast_precision_loss, reason = "a rate that people read")]
-    let title = format!("records a second, at most {}", rate_text(most_rate as f64));
+    let title = title_of("records a second", "records/s", &rate_text(most_rate as f64), rates);
     chart(frame, rates, (title, &rate), view);
-    let title = format!("latency p99, at most {}", latency_text(Some(most_latency)));
+    let title = title_of("latency p99", "p99", &latency_text(Some(most_latency)), latencies);
     chart(frame, latencies, (title, &latency), view);
+}
+
+/// The longest title of a chart that fits.
+fn title_of(long: &str, short: &str, most: &str, area: Rect) -> String {
+    let titles =
+        [format!("{long}, at most {most}"), format!("{short} up to {most}"), short.to_owned()];
+    let fits = |title: &String| title.chars().count() <= usize::from(area.width);
+    titles.into_iter().find(fits).unwrap_or_default()
 }
 
 /// The last values, the newest at the right.
@@ -272,17 +332,55 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
     let none = || "0".to_owned();
     let unused = state.unavailable.iter().filter(is_unused);
     let unused = unused.map(|it| [it.topic.clone(), none(), none(), none(), it.to_text()]);
-    let rows: Vec<_> = used.chain(unused).skip(view.first).map(Row::new).collect();
-    let widths = [
-        Constraint::Fill(1),
-        Constraint::Length(11),
-        Constraint::Length(12),
-        Constraint::Length(11),
-        Constraint::Length(22),
-    ];
-    let head = Row::new(["topic", "records", "dead letters", "bytes", "unavailable"])
-        .style(Style::new().add_modifier(Modifier::UNDERLINED));
-    frame.render_widget(Table::new(rows, widths).header(head), area);
+    let rows: Vec<_> = used.chain(unused).skip(view.first).collect();
+    let columns = columns(&rows, area.width);
+    let name_width = columns.iter().fold(usize::from(area.width), |left, (_, width)| {
+        left.saturating_sub(usize::from(*width) + 1)
+    });
+    let line = |cells: [String; 5]| {
+        let [name, ..] = &cells;
+        let name = shortened(name, name_width);
+        let shown = columns.iter().filter_map(|(place, _)| cells.get(*place).cloned());
+        Row::new(std::iter::once(name).chain(shown).collect::<Vec<_>>())
+    };
+    let head = line(HEAD.map(str::to_owned)).style(Style::new().add_modifier(Modifier::UNDERLINED));
+    let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
+    let widths: Vec<_> = std::iter::once(Constraint::Fill(1)).chain(widths).collect();
+    frame.render_widget(Table::new(rows.into_iter().map(line), widths).header(head), area);
+}
+
+const HEAD: [&str; 5] = ["topic", "records", "dead letters", "bytes", "unavailable"];
+/// Widths of the columns behind the topic, if what they show needs no more.
+const WIDTHS: [(usize, u16); 4] = [(1, 11), (2, 12), (3, 11), (4, 22)];
+/// The columns in the order in which they are left out.
+const SPARED: [usize; 4] = [3, 2, 4, 1];
+/// A topic's name has at least so much room.
+const NAME_MIN: u16 = 12;
+
+/// The columns that are shown whole beside a name, and their widths.
+fn columns(rows: &[[String; 5]], width: u16) -> Vec<(usize, u16)> {
+    let widest = |place: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(place));
+        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+        u16::try_from(widest).unwrap_or(u16::MAX)
+    };
+    let mut columns = WIDTHS.map(|(place, least)| (place, least.max(widest(place)))).to_vec();
+    let mut spared = SPARED.into_iter();
+    while columns.iter().fold(NAME_MIN, |sum, (_, width)| sum.saturating_add(width + 1)) > width {
+        let Some(place) = spared.next() else { break };
+        columns.retain(|(column, _)| *column != place);
+    }
+    columns
+}
+
+/// A name, or its beginning.
+fn shortened(name: &str, width: usize) -> String {
+    if name.chars().count() <= width {
+        return name.to_owned();
+    }
+    let mut short: String = name.chars().take(width.saturating_sub(1)).collect();
+    short.push('…');
+    short
 }
 
 fn counts_text(state: &State) -> String {

@@ -144,6 +144,34 @@ fn any_terminal_and_any_relay_can_be_drawn() {
     }
 }
 
+/// The digits of a text, number by number.
+fn numbers(text: &str) -> Vec<&str> {
+    text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()).collect()
+}
+
+#[test]
+fn a_number_is_shown_whole_or_not_at_all() {
+    let mut state = state();
+    state["numbers"]["confirmed"] = json!(98_765_432_100_u64);
+    state["topics"][3]["sent"] = json!(12_345_678_901_234_u64);
+    for topic in state["topics"].as_array_mut().unwrap() {
+        topic["name"] = json!(format!("orders.{}", "placed".repeat(4)));
+    }
+    state["unavailable"] = json!([]);
+    let model = model(state, 40);
+    let whole = screen(&model, &View::default(), (250, 60));
+    for width in 1..120 {
+        let shown = screen(&model, &View::default(), (width, 60));
+        for number in numbers(&shown) {
+            assert!(numbers(&whole).contains(&number), "{number} in {width} columns:\n{shown}");
+        }
+    }
+    let narrow = screen(&model, &View::default(), (50, 24));
+    for text in ["confirmed 98765432100", "in flight 12", "12345678901234", "…"] {
+        assert!(narrow.contains(text), "{text}:\n{narrow}");
+    }
+}
+
 #[test]
 fn an_address_is_read_and_a_password_in_it_is_not_repeated() {
     for url in ["http://127.0.0.1:8484", "http://127.0.0.1:8484/", "127.0.0.1:8484"] {
