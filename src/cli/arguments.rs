@@ -72,8 +72,8 @@ pub struct Globals {
     #[arg(long, global = true, value_name = "A.B=V")]
     pub set: Vec<String>,
     /// Of several streams ([[stream]] in the file) the one that is meant
-    // `doctor --only` is another one: there it is --stream, of the same id.
-    #[arg(id = "stream", long = "only", global = true, value_name = "NAME")]
+    // `doctor` has one of the same id, since `--only` is a check there.
+    #[arg(id = "stream", long, alias = "only", global = true, value_name = "NAME")]
     pub only: Option<String>,
     /// Output format
     #[arg(
@@ -190,7 +190,7 @@ pub(crate) fn command() -> clap::Command {
         "\nExamples:\n  postrider demo\n  postrider config example > postrider.toml\n  \
          postrider setup --print\n  postrider run\n",
     );
-    // `tail -c N` is kcat's; there the global option keeps its long form only.
+    // `tail -c N` is kcat's, and stands for `-n N`; there the global option keeps its long form only.
     let config = Arg::new("config")
         .long("config")
         .value_name("FILE")
@@ -205,17 +205,19 @@ pub(crate) fn command() -> clap::Command {
 /// Reads the command line. On a mistake, and on `--help`, clap has its say and the code is given.
 pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, ExitCode> {
     let arguments: Vec<_> = arguments.into_iter().collect();
-    let logs_json = logs_json(&arguments);
+    let form = json_form(&arguments);
     let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let parsed = command()
         .try_get_matches_from(arguments)
         .and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| {
         let fit = clap_error_without_secrets(&error, words);
-        if logs_json && error.use_stderr() {
+        if let Some(form) = form
+            && error.use_stderr()
+        {
             let what = fit.unwrap_or_else(|| error.render().to_string());
             let what = what.strip_prefix("error: ").unwrap_or(&what).trim_end().to_owned();
-            CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what).print(Form::LogLines);
+            CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what).print(form);
         } else {
             // A closed pipe is nobody's concern.
             let _ = match fit {
@@ -232,13 +234,20 @@ pub(super) fn log_variable() -> Option<String> {
     std::env::var("POSTRIDER_LOG__FORMAT").ok()
 }
 
-/// Whether a line that cannot be read asks for a log in JSON.
-fn logs_json(arguments: &[std::ffi::OsString]) -> bool {
+/// The form in which a line that cannot be read asks for its failure, if that is JSON.
+fn json_form(arguments: &[std::ffi::OsString]) -> Option<Form> {
     let words: Vec<_> = arguments.iter().filter_map(|word| word.to_str()).collect();
-    let apart = words.windows(2).any(|two| two == ["--log-format", "json"]);
-    apart
-        || words.contains(&"--log-format=json")
-        || log_variable().is_some_and(|format| format == "json")
+    let asks = |option: &str| {
+        let joined = format!("{option}=json");
+        words.windows(2).any(|two| two == [option, "json"]) || words.contains(&joined.as_str())
+    };
+    if asks("--output") {
+        Some(Form::Object)
+    } else if asks("--log-format") || log_variable().is_some_and(|format| format == "json") {
+        Some(Form::LogLines)
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -265,7 +274,11 @@ mod tests {
     }
 
     #[test]
-    fn tail_keeps_kcats_c() {
+    fn tail_counts_by_n_and_by_kcats_c() {
+        for short in ["-n", "-c"] {
+            let cli = read(&format!("postrider tail {short} 5 orders"));
+            assert!(matches!(cli.command, Command::Tail(tail) if tail.count == Some(5)));
+        }
         let cli = read("postrider tail --config a.toml -c 5 orders");
         assert_eq!(cli.globals.config.as_deref(), Some("a.toml".as_ref()));
         let cli = read("postrider -c a.toml tail -c 5 orders");
@@ -275,13 +288,17 @@ mod tests {
     #[test]
     fn a_stream_is_named_before_and_after_a_command_and_doctors_checks_stay_what_they_are() {
         for line in
-            ["postrider --only a run", "postrider run --only a", "postrider doctor --stream a"]
+            ["postrider --stream a run", "postrider run --only a", "postrider doctor --stream a"]
         {
             assert_eq!(read(line).globals.only.as_deref(), Some("a"), "{line}");
         }
-        let cli = read("postrider --only a doctor --only slot");
-        assert_eq!(cli.globals.only.as_deref(), Some("a"));
-        assert!(matches!(cli.command, Command::Doctor(doctor) if doctor.only == ["slot"]));
+        for line in
+            ["postrider --stream a doctor --check slot", "postrider --only a doctor --only slot"]
+        {
+            let cli = read(line);
+            assert_eq!(cli.globals.only.as_deref(), Some("a"));
+            assert!(matches!(cli.command, Command::Doctor(doctor) if doctor.only == ["slot"]));
+        }
         assert_eq!(read("postrider doctor --only slot").globals.only, None);
     }
 

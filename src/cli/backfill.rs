@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::codes::ErrorCode;
 use super::context::Context;
+use super::counted::counted;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::needs_slot;
@@ -151,11 +152,15 @@ fn text(summary: &Summary) -> String {
     let verdict = if summary.caught_up {
         "the backfill has ended: `postrider run` delivers what has committed since"
     } else {
-        "the backfill was interrupted: run it again before `postrider run` (where no progress is kept, with --restart, which \
-         sends all rows again; `postrider repair --execute` sends the missing ones)"
+        "the backfill was interrupted: run the same command again before `postrider run`\n\
+         if no progress is kept, add --restart, which sends all rows again; or send only the missing ones: \
+         `postrider repair --execute`"
     };
     format!(
-        "{confirmed} records confirmed, {dead_letters} dead letters, {skipped} rows left out\n{verdict}\n"
+        "{} confirmed, {}, {} left out\n{verdict}\n",
+        counted(*confirmed, "record"),
+        counted(*dead_letters, "dead letter"),
+        counted(*skipped, "row")
     )
 }
 

@@ -32,3 +32,18 @@ pub(crate) fn run(
     context.print(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::Ok)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doctors_checks_are_completed_by_their_ids() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let (mut script, mut tree) = (Vec::new(), crate::arguments::command());
+            clap_complete::generate(shell, &mut tree, "postrider", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            assert!(script.contains("slot.limit"), "{shell}");
+        }
+    }
+}

@@ -63,6 +63,11 @@ impl Context {
         set.map_or_else(|| log_variable().is_some_and(|it| it == JSON), |it| it == JSON)
     }
 
+    /// Whether only what is wrong is to be printed (`-q`).
+    pub const fn is_quiet(&self) -> bool {
+        self.globals.quiet > 0
+    }
+
     /// Whether errors and logs are coloured.
     pub fn color_stderr(&self) -> bool {
         colored(self.globals.color, io::stderr().is_terminal())
@@ -80,7 +85,7 @@ impl Context {
         Ok(loaded)
     }
 
-    /// Every stream of the file, or the one of `--only`, with the log started. A file without `[[stream]]` is one.
+    /// Every stream of the file, or the one of `--stream`, with the log started. A file without `[[stream]]` is one.
     pub fn load_streams(&self) -> Result<Vec<Loaded>, CommandFailure> {
         self.load_streams_with(Vec::new())
     }

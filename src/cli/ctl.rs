@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::codes::ErrorCode;
 use super::context::Context;
+use super::counted::counted;
 use super::exit::ExitCode;
 use super::failure::{CommandFailure, Diagnostic, printable};
 use super::status::relay::reachable;
@@ -43,8 +44,8 @@ by this user, 78 if the configuration is wrong or names no way to control it.
 
 Examples:
   postrider ctl pause
-  postrider ctl pause --only orders    of several streams the one of that name
-  postrider ctl resume --only orders   begin it anew, where it has failed
+  postrider ctl pause --stream orders    of several streams the one of that name
+  postrider ctl resume --stream orders   begin it anew, where it has failed
   postrider ctl --socket /run/postrider/control status
   postrider ctl log-level info,postrider::kafka=debug
   postrider ctl status --output json | jq .paused
@@ -331,11 +332,11 @@ fn told(command: &CtlCommand, body: &Value) -> String {
             let is = |name: &str| body.get(name).and_then(Value::as_bool) == Some(true);
             let ready = if is("ready") { "ready" } else { "not ready" };
             let mut told = format!(
-                "{}, {ready}, {}; slot `{}`; {} records in flight; version {}\n",
+                "{}, {ready}, {}; slot `{}`; {} in flight; version {}\n",
                 text("state"),
                 text("role"),
                 text("slot"),
-                number("in_flight_records"),
+                counted(number("in_flight_records"), "record"),
                 text("version")
             );
             if is("draining") {

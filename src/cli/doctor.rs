@@ -47,12 +47,12 @@ use postrider_kafka::{KafkaSpec, Lineage};
 use postrider_postgres::control::{self, Client};
 use postrider_relay::{Plan, RelayError, kafka_spec};
 use report::Report;
-use selection::Selection;
+use selection::{IdParser, Selection};
 
 /// For each of Postgres and Kafka; they are asked at the same time.
 const LIMIT: Duration = Duration::from_secs(9);
 
-/// `doctor [--only ID ..] [--allow ID ..] [--deny-warnings]`
+/// `doctor [--check ID ..] [--allow ID ..] [--deny-warnings]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Asks Postgres, Kafka, the relay at http.bind and this machine, and writes nothing.
@@ -62,24 +62,32 @@ that exists, but for a publication that lacks a table; the rest is left to you.
 Of several streams each has its report; --stream shows one.
 
 Exit code: 0 nothing fails, 1 something does (with --deny-warnings also if something
-warns). What made a check of --only impossible is shown with it, and counts.
+warns). What made a check of --check impossible is shown with it, and counts.
 
 Examples:
   postrider doctor
   postrider doctor --output json | jq -r '.checks[] | select(.status == \"fail\") | .fix.text'
-  postrider doctor --only slot --only kafka.listeners
+  postrider doctor -q                          only what fails
+  postrider doctor --check slot --check kafka.listeners
   postrider doctor --deny-warnings --allow kafka.tls --allow slot.limit
   postrider doctor --fix                       what it would create; nothing is
   postrider doctor --fix --execute")]
 pub struct DoctorArgs {
     /// Show only checks whose id begins so, such as slot or slot.limit; may be repeated
-    #[arg(long, value_name = "ID")]
+    #[arg(
+        id = "only",
+        long = "check",
+        alias = "only",
+        value_name = "ID",
+        value_parser = IdParser,
+        hide_possible_values = true
+    )]
     pub only: Vec<String>,
     /// Of several streams ([[stream]] in the file) this one alone
     #[arg(long, value_name = "NAME")]
     pub stream: Option<String>,
     /// Known, and no reason to exit with 1: checks whose id begins so; may be repeated
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = IdParser, hide_possible_values = true)]
     pub allow: Vec<String>,
     /// Exit with 1 if anything warns
     #[arg(long)]
@@ -109,7 +117,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     }
     let found = streams.at_once(|stream| examine(args, &streams, stream));
     streams.print_all(found, |stream, report| {
-        let text = report.to_text(context.color_stdout());
+        let text = report.to_text(context.color_stdout(), context.is_quiet());
         streams.print(stream, &text, || report.to_json())?;
         Ok(exit_of(args, &report))
     })
@@ -122,7 +130,7 @@ fn fix(
     stream: &Loaded,
 ) -> Result<ExitCode, CommandFailure> {
     let print = |report: &Report, plan: &FixPlan, left: &[&str], created: Option<&[String]>| {
-        let mut text = report.to_text(context.color_stdout());
+        let mut text = report.to_text(context.color_stdout(), context.is_quiet());
         text.push_str(&report::fix_text(plan, left, created));
         streams.print(stream, &text, || {
             let mut value = report.to_json();
@@ -206,7 +214,7 @@ fn print(
     if context.json() {
         context.print_json(&report.to_json())?;
     } else {
-        context.print(&report.to_text(context.color_stdout()))?;
+        context.print(&report.to_text(context.color_stdout(), context.is_quiet()))?;
     }
     Ok(exit_of(args, report))
 }

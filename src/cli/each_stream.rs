@@ -2,7 +2,7 @@
 //!
 //! Input: the configuration, and what is asked of a stream. Output: with two or more streams a section of text that names the
 //! stream, or a line of JSON with `stream`; what failed, by name, and of the exit codes the greatest. Invariant: the answer for
-//! one stream, be it the only one or that of `--only`, is that of a file without `[[stream]]`; what fails for one stream keeps
+//! one stream, be it the only one or that of `--stream`, is that of a file without `[[stream]]`; what fails for one stream keeps
 //! none of the others from being asked.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

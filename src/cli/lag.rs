@@ -27,7 +27,7 @@ Exit code: 1 above a limit, and if the slot is lost; 78 if there is no slot, 69 
 Postgres does not answer. The age is asked of the relay at http.bind: if it does not
 answer or does not read the slot, as a standby or while it is paused, the age is
 unknown, and --max-age is exceeded. With two relays, ask where each of them runs.
-Of several streams each is shown, and the exit code is the greatest; --only shows one.
+Of several streams each is shown, and the exit code is the greatest; --stream shows one.
 
 Examples:
   postrider lag

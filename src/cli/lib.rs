@@ -20,6 +20,7 @@ mod codes;
 mod completions;
 mod config;
 mod context;
+mod counted;
 mod ctl;
 mod dead_letters;
 #[cfg(feature = "demo")]

@@ -2,16 +2,17 @@
 //!
 //! Input: the configuration, how many rows. Output: a line of JSON for each, as `route` prints it, in the order of their
 //! commits; on stderr whether there are more. Exit code 1 if too much that is no row lies before the first rows. Invariant:
-//! nothing is written, and what the slot has confirmed stays; a slot that a relay reads is refused with its reader.
+//! what the slot has confirmed stays; of a slot that a relay reads, a temporary copy is read, which ends with the command.
 
 use clap::Args;
 
 use super::context::Context;
+use super::counted::counted;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::needs_slot;
 use super::route::rehearse_stream;
-use postrider_postgres::control::{self, PeekRequest};
+use postrider_postgres::control::{self, ControlError, PeekRequest};
 use postrider_relay::{Plan, RelayError};
 
 /// Messages that a row takes at most where each has a transaction of its own: begin, table, row, commit.
@@ -28,7 +29,9 @@ const MESSAGES_MAX: u32 = 1_000_000;
 #[command(after_help = "\
 Postgres decodes its log from where the slot stands, a transaction always to its end: one
 of millions of rows goes through a file on the server. A relay that starts meanwhile waits
-for the slot. Refused while a relay reads the slot. The role needs REPLICATION.
+for the slot. While a relay reads the slot, a temporary copy of it is read, for which the
+server must have a free slot; rows whose delivery is not acknowledged yet are shown too.
+The role needs REPLICATION.
 
 Exit code: 1 if no row was reached within a million messages of other tables.
 
@@ -54,16 +57,23 @@ pub(crate) fn run(args: &PeekArgs, context: &Context) -> Result<ExitCode, Comman
         if let Some(refusal) = inspection.refusals(&wanted).into_iter().next() {
             return Err(refusal.into());
         }
+        let mut slot = wanted.slot.clone();
         let mut limit = args.limit.saturating_mul(MESSAGES_A_ROW).saturating_add(MESSAGES_A_ROW);
         loop {
             let request = PeekRequest {
-                slot: &wanted.slot,
+                slot: &slot,
                 publication: &wanted.publication,
                 messages: wanted.messages,
                 before: None,
                 limit,
             };
-            let messages = control::peek(&client, request).await?;
+            let messages = match control::peek(&client, request).await {
+                Err(ControlError::SlotHeld { .. }) if slot == wanted.slot => {
+                    slot = control::copy_to_peek(&client, &wanted.slot).await?;
+                    continue;
+                }
+                messages => messages?,
+            };
             let is_whole = messages.len() < limit as usize;
             let lines = rehearse_stream(&config, (&inspection, &wanted), &messages)?;
             if is_whole || lines.len() > args.limit as usize || limit >= MESSAGES_MAX {
@@ -77,9 +87,9 @@ pub(crate) fn run(args: &PeekArgs, context: &Context) -> Result<ExitCode, Comman
     }
     let shown = lines.len().min(args.limit as usize);
     if lines.len() > shown || shown > 0 && !is_whole {
-        tracing::info!("{shown} rows shown, and there may be more");
+        tracing::info!("{} shown, and there may be more", counted(shown as u64, "row"));
     } else if is_whole {
-        tracing::info!("{shown} rows shown, and no more are committed");
+        tracing::info!("{} shown, and no more are committed", counted(shown as u64, "row"));
     } else {
         tracing::warn!(
             "no row among the first {MESSAGES_MAX} messages: other tables lie before it"

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::backfill::{deliver, exit_of};
 use super::context::Context;
+use super::counted::counted;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::needs_slot;
@@ -135,7 +136,10 @@ fn text(summary: &Summary) -> String {
         "the repair was interrupted: run it again before `postrider run`"
     };
     format!(
-        "{compared}{confirmed} records confirmed, {dead_letters} dead letters, {skipped} rows left out\n{verdict}\n"
+        "{compared}{} confirmed, {}, {} left out\n{verdict}\n",
+        counted(*confirmed, "record"),
+        counted(*dead_letters, "dead letter"),
+        counted(*skipped, "row")
     )
 }
 

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::backfill::{deliver, exit_of};
 use super::codes::ErrorCode;
 use super::context::Context;
+use super::counted::counted;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use postrider_config::Loaded;
@@ -118,8 +119,10 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
         context.print_json(&line)?;
     } else {
         context.print(&format!(
-            "{} records confirmed, {} dead letters, {} rows left out\n",
-            summary.confirmed, summary.dead_letters, summary.skipped
+            "{} confirmed, {}, {} left out\n",
+            counted(summary.confirmed, "record"),
+            counted(summary.dead_letters, "dead letter"),
+            counted(summary.skipped, "row")
         ))?;
     }
     exit_of(&summary)
@@ -143,7 +146,7 @@ fn mistyped(error: RelayError) -> CommandFailure {
     let what = format!("Postgres cannot read a value of the filter: {}", message.message);
     CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what).help(
         "--since and --until take a time, such as 2026-11-20T08:00Z, or how long ago, such as 2h; --id, --key and --type a \
-         value of their column's type",
+         value of their column's type; a created_at that is a number has no time: leave --since and --until out",
     )
 }
 

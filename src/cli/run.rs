@@ -19,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::codes::ErrorCode;
 use super::context::{Context, broken};
+use super::counted::counted;
 use super::doctor::too_large_together;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
@@ -26,6 +27,7 @@ use super::logs;
 use super::needs_slot;
 use super::version;
 use postrider_config::{Config, Effective, Loaded, Shown, SourceMode};
+use postrider_core::lsn::Lsn;
 use postrider_relay::telemetry::{
     HttpError, Listener, Setting, Telemetry, TraceExport, TraceSettings, serve,
 };
@@ -315,11 +317,21 @@ fn finish(
             // Those of sessions that ended count again, and need not be confirmed.
             many => format!("{many} dead letters sent, repeats included"),
         };
-        let left_out =
-            if *skipped > 0 { format!(", {skipped} rows left out") } else { String::new() };
+        let left_out = if *skipped > 0 {
+            format!(", {} left out", counted(*skipped, "row"))
+        } else {
+            String::new()
+        };
         let of = stream.map(|name| format!("{name}: ")).unwrap_or_default();
+        // Rows that are polled have no position in the log.
+        let position = if *settled == Lsn::ZERO {
+            String::new()
+        } else {
+            format!("; settled up to {settled}")
+        };
         context.print(&format!(
-            "{of}{confirmed} records confirmed, {letters}{left_out}; settled up to {settled}\n"
+            "{of}{} confirmed, {letters}{left_out}{position}\n",
+            counted(*confirmed, "record")
         ))?;
     }
     Ok(ExitCode::Ok)

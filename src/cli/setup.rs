@@ -44,7 +44,7 @@ use postrider_relay::{Plan, begin_stream};
 #[command(after_help = "\
 The role that runs it needs rights only for what is missing: CREATE on the schema for the table,
 ownership of the table and CREATE on the database for the publication, REPLICATION for the slot.
-Of several streams each is set up, also if that of another one fails; --only names one.
+Of several streams each is set up, also if that of another one fails; --stream names one.
 
 Examples:
   postrider setup --topics=OrderPlaced,OrderPaid

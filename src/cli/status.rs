@@ -24,7 +24,7 @@ use gather::Status;
 #[command(after_help = "\
 Exit code: 1 if the slot is missing, lost or read by nobody, if the relay at http.bind
 hangs, is not ready or is paused, or if Postgres or Kafka does not answer. Of several
-streams each is shown, and the exit code is 1 if that is so of one; --only shows one.
+streams each is shown, and the exit code is 1 if that is so of one; --stream shows one.
 
 Examples:
   postrider status

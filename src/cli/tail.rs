@@ -35,7 +35,7 @@ Examples:
   postrider tail orders                        follow from the beginning
   postrider tail orders -o -10 -e              the last ten offsets of each partition
   postrider tail orders -o end -f '%k %s\\n'    new records, key and value
-  postrider tail orders -J -c 1 | jq .payload")]
+  postrider tail orders -J -n 1 | jq .payload")]
 pub struct TailArgs {
     /// Topics to read
     #[arg(required = true, value_name = "TOPIC")]
@@ -65,7 +65,7 @@ pub struct TailArgs {
     pub exit: bool,
 
     /// Stop after this many records
-    #[arg(short = 'c', long, value_name = "N")]
+    #[arg(short = 'n', short_alias = 'c', long, value_name = "N")]
     pub count: Option<u64>,
 
     /// Write each record in this format, see below

@@ -40,7 +40,7 @@ State:
   dropped      a rule leaves it out
   missing      the slot has passed it, and it is in no topic that was searched
   unknown      neither row nor record
-Exit code: 1 if a row is lost, missing or unknown.
+Exit code: 1 if a row is lost, missing or unknown; 2 if an id cannot be one.
 
 Examples:
   postrider trace c0ffee00-0000-4000-8000-000000000042
@@ -76,6 +76,11 @@ pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<ExitCode, Comma
         found => found?,
     };
     runtime.shutdown_background();
+    if let Some(id) = source.invalid.first().filter(|_| args.topics.is_empty()) {
+        let what = format!("`{id}` is not an id: the type of column `outbox.id` has no such value");
+        return Err(CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what)
+            .help("name the row by the value in its id column"));
+    }
     let kafka = kafka_spec(&config);
     let there = topic_names(&kafka)?;
     if let Some(unknown) = args.topics.iter().find(|topic| !there.contains(*topic)) {
@@ -151,6 +156,8 @@ struct Source {
     rows: BTreeMap<String, Vec<Row>>,
     /// Ids that were asked for, as a table's column prints them.
     forms: Vec<(String, String)>,
+    /// Ids that were asked for and that no table can have.
+    invalid: Vec<String>,
     /// Where the newest rows go, where a row is not there.
     newest_topics: BTreeSet<String>,
     slot: Slot,
@@ -161,6 +168,7 @@ impl Default for Source {
         Self {
             rows: BTreeMap::new(),
             forms: Vec::new(),
+            invalid: Vec::new(),
             newest_topics: BTreeSet::new(),
             slot: Slot::None,
         }
@@ -191,6 +199,7 @@ async fn read_source(
 ) -> Result<Source, CommandFailure> {
     let client = control::connect(&config.source.connect).await?;
     let mut source = Source::default();
+    let mut has_ids = true;
     for table in &config.source.tables {
         let id_names = config.outbox.names(&config.outbox.id);
         let search = RowSearch {
@@ -200,6 +209,7 @@ async fn read_source(
             ids,
         };
         let found = rows_with_ids(&client, table, search).await?;
+        has_ids &= found.columns.iter().any(|column| id_names.contains(&column.name));
         let values = found.rows.iter().map(|row| row.values.clone());
         let destinations = route::destinations(config, table, (&found.columns, values))?;
         source.forms.extend(found.forms);
@@ -214,6 +224,8 @@ async fn read_source(
             });
         }
     }
+    let has_form = |id: &String| source.forms.iter().any(|(asked, _)| asked == id);
+    source.invalid = ids.iter().filter(|id| has_ids && !has_form(id)).cloned().collect();
     if let Some(name) = slot {
         let name = name.to_owned();
         source.slot = match control::slot(&client, &name).await? {

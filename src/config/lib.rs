@@ -130,7 +130,7 @@ pub struct Inputs {
     pub flags: Vec<FlagValue>,
     /// The process's environment.
     pub variables: Vec<(String, String)>,
-    /// Of several streams in the file the one that is meant: `--only`.
+    /// Of several streams in the file the one that is meant: `--stream`.
     pub only: Option<String>,
 }
 

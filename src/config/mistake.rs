@@ -55,10 +55,10 @@ impl ConfigError {
             },
             Self::Mistakes(mistakes) => mistakes.first().and_then(|first| first.help.clone()),
             Self::SeveralStreams { .. } => {
-                Some("name the one that is meant: --only NAME (doctor: --stream NAME)".to_owned())
+                Some("name the one that is meant: --stream NAME".to_owned())
             }
             Self::UnknownStream { names, .. } if names.is_empty() => {
-                Some("there is no [[stream]] in the file: leave --only out".to_owned())
+                Some("there is no [[stream]] in the file: leave --stream out".to_owned())
             }
             Self::UnknownStream { names, .. } => {
                 Some(format!("its streams are {}", names.join(", ")))

@@ -137,7 +137,7 @@ const STREAMS_REFERENCE: &str = "\n## [[stream]]\n\n\
     `source.slot = \"a\"` or `[stream.source]`. What it does not set is as at the top level of the file. A stream with \
     `[[stream.route.rules]]` has those rules alone. The environment, `--set` and flags go above every stream. Two streams \
     may not have the same name, read the same slot of a server (slots' names belong to the whole server) or poll the same \
-    table. `--only NAME` (`doctor`: `--stream NAME`) names the stream that a command works on. \
+    table. `--stream NAME` names the stream that a command works on. \
     [How several streams are operated](operations.md#several-streams-in-one-process).\n";
 
 /// The table of what a rule can say; it stands behind `[route]`.

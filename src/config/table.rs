@@ -440,10 +440,10 @@ pub const OPTIONS: &[OptionSpec] = &[
         "retry.login_give_up_after",
         (0, 30 * DAY_MS),
         "\"5m\"",
-        "How long the relay retries a login that Postgres or Kafka refuses, reading the secret \
-         again, if the secret comes from a file, a service file or a command; then the relay \
-         exits with code 77. 0s: no retries. A password in the configuration itself is not \
-         retried.",
+        "How long the relay retries a connection that Postgres or Kafka refuses, because of a \
+         certificate, pg_hba.conf or a login, after they have let it in once; then it exits with \
+         code 77 or 78. At a first start only a login is retried, and only if its secret comes from \
+         a file, a service file or a command. 0s: no retries.",
     ),
     duration(
         "shutdown.grace",

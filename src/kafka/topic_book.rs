@@ -406,7 +406,10 @@ pub(super) fn to_create(topic: &str) -> String {
     } else {
         "--partitions 3"
     };
-    format!("create it: kafka-topics.sh --bootstrap-server BROKER --create --topic '{topic}' {how}")
+    format!(
+        "create it: `postrider setup --topics={topic}`; or: kafka-topics.sh --bootstrap-server BROKER --create \
+         --topic '{topic}' {how}"
+    )
 }
 
 /// The command for a topic that is forbidden to us.

@@ -15,12 +15,12 @@ use crate::error::RelayError;
 use crate::frame_source::FrameSource;
 use crate::outage::Outage;
 use crate::telemetry::{
-    Count, RESTART_REASONS, RelayState, SILENCE_HELP, SKIPPED, STALL, STALL_HELP, Snapshot,
-    Telemetry, TopicCount, UnavailableTopic, UnavailableTopics, unix_us,
+    Count, Histogram, RESTART_REASONS, RelayState, SILENCE_HELP, SKIPPED, STALL, STALL_HELP,
+    Snapshot, Telemetry, TopicCount, UnavailableTopic, UnavailableTopics, unix_us,
 };
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
-use postrider_core::route::RejectionCode;
+use postrider_core::route::{RejectionCode, RowOrigin};
 use postrider_core::session::{Draining, Oldest, Session, StallDetector, Stalled};
 use postrider_kafka::failpoint;
 use postrider_kafka::{SinkError, TopicBook};
@@ -50,6 +50,10 @@ pub(super) struct Reporter {
     past: Snapshot,
     last_publish: Option<Instant>,
     last_line: (Instant, u64),
+    /// Latencies up to that line.
+    last_latencies: Histogram,
+    /// Whether positions are those of the server's log.
+    has_positions: bool,
     outage: Outage,
     /// How long an outage has lasted that is to be told now.
     outage_due: Option<Duration>,
@@ -69,8 +73,14 @@ pub(super) struct Reporter {
 impl Reporter {
     /// Publishes to `telemetry`. `give_up_after` without a broker, or with brokers that store
     /// nothing, ends the relay; zero never does.
-    pub(super) fn new(telemetry: Telemetry, give_up_after: Duration, topics: TopicBook) -> Self {
+    pub(super) fn new(
+        telemetry: Telemetry,
+        give_up_after: Duration,
+        topics: TopicBook,
+        origin: RowOrigin,
+    ) -> Self {
         Self {
+            has_positions: origin != RowOrigin::Poll,
             oldest: telemetry.oldest(),
             telemetry,
             topics,
@@ -82,6 +92,7 @@ impl Reporter {
             past: Snapshot::default(),
             last_publish: None,
             last_line: (Instant::now(), 0),
+            last_latencies: Histogram::default(),
             outage: Outage::default(),
             outage_due: None,
             streaming_since: None,
@@ -356,8 +367,8 @@ impl Reporter {
             self.caught_up = true;
             let took_ms = u64::try_from(self.streamed_for().as_millis()).unwrap_or(u64::MAX);
             // Of a session that had nothing to read.
-            let settled = pipeline.settled().max(self.acknowledged);
-            tracing::info!(records, took_ms, %settled, "caught up");
+            let settled = self.position(pipeline.settled().max(self.acknowledged));
+            tracing::info!(records, took_ms, settled, "caught up");
         }
         let (last, before) = self.last_line;
         let Snapshot { broker_connected, unconfirmed_for, .. } = self.current;
@@ -366,8 +377,11 @@ impl Reporter {
         let advances = broker_connected && unconfirmed_for < STALL;
         if now.duration_since(last) >= PROGRESS_EVERY && records != before && advances {
             let in_flight = self.current.in_flight_records;
-            let p99_us = self.current.commit_to_confirm.quantile_us(990).unwrap_or(0);
-            tracing::info!(records, in_flight, p99_us, settled = %pipeline.settled(), "progress");
+            let latest = self.current.commit_to_confirm.since(&self.last_latencies);
+            let p99_ms = latest.quantile_us(990).map(|us| us.div_ceil(1_000));
+            let settled = self.position(pipeline.settled());
+            tracing::info!(records, in_flight, p99_ms, settled, "progress");
+            self.last_latencies = self.current.commit_to_confirm;
             self.last_line = (now, records);
         }
     }
@@ -416,6 +430,11 @@ impl Reporter {
             }
         }
         self.updates_warned_of = updates;
+    }
+
+    /// A position, for people who look into the server's log.
+    fn position(&self, at: Lsn) -> Option<String> {
+        self.has_positions.then(|| at.to_string())
     }
 
     /// Records handed to the producer since the process started.
@@ -511,7 +530,8 @@ mod tests {
     #[test]
     fn probes_hear_at_once_of_brokers_that_answer() {
         let telemetry = Telemetry::new(BuildInfo::default());
-        let mut reporter = Reporter::new(telemetry, Duration::ZERO, TopicBook::default());
+        let mut reporter =
+            Reporter::new(telemetry, Duration::ZERO, TopicBook::default(), RowOrigin::Log);
         let now = Instant::now();
         assert!(reporter.is_due(false, now));
         reporter.streaming();
@@ -524,7 +544,8 @@ mod tests {
     #[test]
     fn brokers_confirm_again_once_they_have_confirmed_something() {
         let telemetry = Telemetry::new(BuildInfo::default());
-        let mut reporter = Reporter::new(telemetry, Duration::ZERO, TopicBook::default());
+        let mut reporter =
+            Reporter::new(telemetry, Duration::ZERO, TopicBook::default(), RowOrigin::Log);
         let now = Instant::now();
         let mut stalled = |unconfirmed_for, confirmed, at| {
             let current = &mut reporter.current;

@@ -77,7 +77,7 @@ impl Sessions {
         let topics = plan.kafka.topics.clone();
         Self {
             supervisor: Supervisor::new(policy, draw(), clock.instant()),
-            reporter: Some(Reporter::new(telemetry.clone(), patience, topics)),
+            reporter: Some(Reporter::new(telemetry.clone(), patience, topics, plan.origin)),
             owed: None,
             runtime: Handle::current(),
             started: Instant::now(),

@@ -34,6 +34,26 @@ fn usage_mistakes_are_code_2_and_leave_stdout_empty() {
 }
 
 #[test]
+fn usage_mistakes_are_json_where_the_output_is() {
+    for arguments in [&["--output", "json", "rnu"][..], &["run", "--one", "--output=json"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = text(&output.stderr) + &text(&output.stdout);
+        let failure: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert!(failure.to_string().contains("PR-X004"), "{failure}");
+    }
+}
+
+#[test]
+fn doctor_shows_only_what_fails_when_it_is_told_to_be_quiet() {
+    let lines = |arguments: &[&str]| text(&run(arguments).stdout);
+    let (all, quiet) = (lines(&["doctor"]), lines(&["doctor", "-q"]));
+    assert!(all.contains("\nPASS") || all.starts_with("PASS"), "{all}");
+    let shown = |it: &&str| ["PASS", "WARN", "SKIP"].iter().any(|word| it.starts_with(word));
+    assert!(quiet.contains("FAIL") && !quiet.lines().any(|line| shown(&line)), "{quiet}");
+}
+
+#[test]
 fn a_secret_in_the_wrong_place_of_the_command_line_is_not_repeated() {
     const URL: &str = "postgres://relay:canary-bird@db/shop";
     for arguments in [

@@ -160,7 +160,7 @@ fn several_streams_are_ready_once_one_serves_and_each_has_begun() {
     let said = manager.wait_for("STATUS=1 of 2 streams are ready; `wrong`: failed: ");
     assert!(said.contains(&"READY=1".to_owned()), "{said:?}");
     let told = said.last().unwrap();
-    assert!(told.contains("until `postrider ctl resume --only wrong`"), "{told}");
+    assert!(told.contains("until `postrider ctl resume --stream wrong`"), "{told}");
     running.signal(Signal::TERM);
     manager.wait_for("STOPPING=1");
     assert_eq!(running.wait().code(), Some(70));

@@ -26,11 +26,12 @@ impl Report {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }
 
-    /// For people.
-    pub(super) fn to_text(&self, color: bool) -> String {
-        let width = self.checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
+    /// For people. `is_quiet`: only what fails.
+    pub(super) fn to_text(&self, color: bool, is_quiet: bool) -> String {
         let mut out = String::new();
-        let mut checks: Vec<_> = self.checks.iter().collect();
+        let is_shown = |check: &&Check| !is_quiet || check.outcome == Outcome::Fail;
+        let mut checks: Vec<_> = self.checks.iter().filter(is_shown).collect();
+        let width = checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
         // The worst is what stands above the prompt.
         checks.sort_by_key(|check| check.outcome);
         for check in checks {

@@ -1,13 +1,38 @@
 //! The ids of `postrider doctor`'s checks, and which of them were asked for.
 //!
-//! Input: the words of `--only`. Output: a [`Selection`]: which side has to be asked for it, and which checks are shown.
+//! Input: the words of `--check`. Output: a [`Selection`]: which side has to be asked for it, and which checks are shown.
 //! Invariant: a word that fits no check is a usage error, as it would never find anything; what made a selected check
 //! impossible is shown with it.
+
+use std::ffi::OsStr;
+
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 
 use super::check::{Check, Outcome};
 use crate::codes::ErrorCode;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
+
+/// Reads the beginning of an id, and tells completion scripts all ids. [`Selection::of`] refuses what is none.
+#[derive(Debug, Clone)]
+pub(super) struct IdParser;
+
+impl TypedValueParser for IdParser {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(IDS.iter().map(|id| PossibleValue::new(*id))))
+    }
+}
 
 /// Every id, in the order in which checks are printed.
 pub(super) const IDS: [&str; 78] = [
@@ -199,7 +224,7 @@ fn ids() -> impl Iterator<Item = &'static str> {
     IDS.into_iter().chain(TOPIC_IDS)
 }
 
-/// Whether an id is one that `--only` knows.
+/// Whether an id is one that `--check` knows.
 pub(super) fn is_known(id: &str) -> bool {
     ids().any(|known| known == id)
 }

@@ -10,6 +10,8 @@ use postrider_postgres::control::{
     SlotHealth, TableHealth,
 };
 
+/// `max_slot_wal_keep_size` that is proposed at least, in GiB.
+const KEEP_GIB: i64 = 50;
 /// The first supported version that tells how much WAL a slot may retain.
 const LIMITS_SINCE: i32 = 130_000;
 /// The oldest version that PostgreSQL's developers still maintain.
@@ -63,7 +65,7 @@ pub(super) fn checks(
         open("postgres.prepared_transactions", &facts.prepared, held_back(slot)),
         idle_slots(&facts.idle_slots),
         idle_timeout(limits),
-        retention_limit(limits, version),
+        retention_limit(limits, version, slot),
         retention(slot),
         lag(slot, reader(inspection).as_deref()),
         catalog_age(slot),
@@ -244,14 +246,23 @@ fn idle_timeout(limits: &ServerLimits) -> Check {
     }
 }
 
-fn retention_limit(limits: &ServerLimits, version: i32) -> Check {
+/// A limit that is enough, by what the slot keeps now: the same for each check that asks for one.
+fn enough_wal(slot: Option<&SlotHealth>) -> Fix {
+    let kept = slot
+        .map_or(0, |slot| slot.retained_bytes.saturating_add(slot.safe_bytes.unwrap_or(0).max(0)));
+    let gib = KEEP_GIB.max((kept >> 30) * 2 + 2);
+    Fix::sql(format!(
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '{gib}GB'; SELECT pg_reload_conf();"
+    ))
+}
+
+fn retention_limit(limits: &ServerLimits, version: i32, slot: Option<&SlotHealth>) -> Check {
     const ID: &str = "slot.limit";
-    const SQL: &str = "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();";
     match limits.slot_keep_mib {
         Some(0) => Check::fail(
             ID,
             "max_slot_wal_keep_size is 0: the next checkpoint may take the slot's WAL, whatever is undelivered",
-            Fix::sql(SQL),
+            enough_wal(slot),
         ),
         Some(limit) if limit > 0 && limit < limits.wal_max_mib => Check::warn(
             ID,
@@ -260,7 +271,7 @@ fn retention_limit(limits: &ServerLimits, version: i32) -> Check {
                 bytes(limit << 20),
                 bytes(limits.wal_max_mib << 20)
             ),
-            Fix::sql(SQL),
+            enough_wal(slot),
         ),
         Some(limit) if limit > 0 => {
             Check::pass(ID, format!("the slot keeps at most {} of WAL", bytes(limit << 20)))
@@ -272,7 +283,7 @@ fn retention_limit(limits: &ServerLimits, version: i32) -> Check {
             ID,
             "max_slot_wal_keep_size is not set: a relay that is away for long fills the server's disk; with a limit it \
              loses its slot instead",
-            Fix::sql(SQL),
+            enough_wal(slot),
         ),
     }
 }
@@ -291,18 +302,12 @@ fn retention(slot: Option<&SlotHealth>) -> Check {
     let finding =
         format!("{kept} of WAL are kept for the slot, which is lost after {} more", bytes(left));
     let limit = slot.retained_bytes.saturating_add(left);
-    let fix = || {
-        let gib = (limit >> 30) * 2 + 2;
-        Fix::sql(format!(
-            "ALTER SYSTEM SET max_slot_wal_keep_size = '{gib}GB'; SELECT pg_reload_conf();"
-        ))
-    };
     if left > limit / 2 {
         Check::pass(ID, finding)
     } else if left > limit / 10 {
-        Check::warn(ID, finding, fix())
+        Check::warn(ID, finding, enough_wal(Some(slot)))
     } else {
-        Check::fail(ID, finding, fix())
+        Check::fail(ID, finding, enough_wal(Some(slot)))
     }
 }
 

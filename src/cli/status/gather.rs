@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::relay::{RelayFacts, Silence, relay_facts};
+use crate::counted::counted;
 use crate::doctor::check::{bytes, duration};
 use crate::doctor::kafka::answering;
 use crate::failure::CommandFailure;
@@ -294,8 +295,10 @@ fn relay_text(relay: &RelayFacts) -> String {
         (None, Some(age)) => format!("oldest unacknowledged {age:.1} s"),
         (None, None) => "it does not read the slot".to_owned(),
     };
-    let mut text =
-        format!("{ready}, {state}, up for {uptime}; {confirmed} records confirmed; {oldest}");
+    let mut text = format!(
+        "{ready}, {state}, up for {uptime}; {} confirmed; {oldest}",
+        counted(*confirmed, "record")
+    );
     if !failing.is_empty() {
         let _ = write!(text, "; {}", failing.join("; "));
     }

@@ -15,6 +15,8 @@ use super::tables::{Looks, Tables, TablesRead, Window};
 use super::verdict::Verdict;
 use super::{VerifyArgs, VerifyError};
 use crate::context::Context;
+use crate::counted::counted;
+use crate::doctor::check::bytes as display;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 use crate::progress_line::ProgressLine;
@@ -239,18 +241,21 @@ fn tell_room(rows: u64, folder: &std::path::Path) {
     // Where that cannot be told, writing will tell.
     let Ok(disk) = rustix::fs::statvfs(folder) else { return };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    let (need_mib, free_mib) = (need >> 20, free >> 20);
+    if rows == 0 {
+        return;
+    }
+    let bytes = |bytes: u64| display(i64::try_from(bytes).unwrap_or(i64::MAX));
+    let (need_text, free_text) = (bytes(need), bytes(free));
+    let rows = counted(rows, "row");
     let folder = folder.display();
     if need > free {
         let help =
             "name another folder with --work-dir, or look at less at once with --since and --until";
         tracing::warn!(
             help,
-            "some {rows} rows take {need_mib} MiB in {folder}, which has {free_mib} MiB free"
+            "about {rows}: {need_text} of disk needed in {folder}, {free_text} free"
         );
     } else {
-        tracing::info!(
-            "some {rows} rows take {need_mib} MiB in {folder}, which has {free_mib} MiB free"
-        );
+        tracing::info!("about {rows}: {need_text} of disk needed in {folder}, {free_text} free");
     }
 }

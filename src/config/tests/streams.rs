@@ -58,13 +58,13 @@ fn one_stream_is_meant_and_the_error_lists_them() {
     assert_eq!(only(Some("two")).unwrap().stream.as_deref(), Some("two"));
     let error = only(None).unwrap_err();
     assert_eq!(error.to_string(), "the configuration has 2 streams: one, two");
-    assert!(error.hint().unwrap().contains("--only"));
+    assert!(error.hint().unwrap().contains("--stream"));
     let error = only(Some("tow")).unwrap_err();
     assert!(error.to_string().contains("`tow`") && error.hint().unwrap().contains("one, two"));
     let single = "[[stream]]\nname = \"a\"\n";
     assert_eq!(load(&inputs(single, None), &|_| Vec::new()).unwrap().stream.as_deref(), Some("a"));
     let none = load(&inputs("", Some("a")), &|_| Vec::new()).unwrap_err();
-    assert!(none.hint().unwrap().contains("leave --only out"));
+    assert!(none.hint().unwrap().contains("leave --stream out"));
 }
 
 /// After two streams that go together: what is wrong, the line, and words of the message or the help.

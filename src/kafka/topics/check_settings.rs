@@ -201,7 +201,11 @@ fn judge_copies(facts: &TopicFacts) -> Option<TopicFinding> {
     }
     if replicas == 1 {
         let grade = if facts.brokers > 1 { Grade::Warning } else { Grade::Remark };
-        let what = "has one replica: its data is lost if that broker fails";
+        let what = if facts.brokers > 1 {
+            "has one replica: its data is lost if that broker fails"
+        } else {
+            "has one replica, as many as a single broker allows"
+        };
         let help = "give it three replicas (kafka-reassign-partitions.sh) and \
                     min.insync.replicas=2";
         return Some(facts.finding(grade, what, help.to_owned()));

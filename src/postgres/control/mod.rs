@@ -61,7 +61,7 @@ pub use left_copies::{LeftCopy, end_left_copies, left_copies};
 pub use log_end::{LogEnd, log_end};
 pub use newest_rows::{NewestRows, newest_rows};
 pub use outbox_table::{DAYS_AHEAD, OutboxPartitions};
-pub use peek::{PeekRequest, PeekedMessage, peek};
+pub use peek::{PeekRequest, PeekedMessage, copy_to_peek, peek};
 pub use poll_setup::{PollSetup, PollSetupMark};
 pub use preflight::{SLOT_LIMIT_MS, preflight, slot_blocked};
 pub use requirements_check::{SourceWarning, WarningAbout};

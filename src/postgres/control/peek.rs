@@ -2,7 +2,7 @@
 //!
 //! Input: a [`Client`], slot and publication. Output: messages as the stream would send them, from the first one that is
 //! not acknowledged. Invariant: what the slot has confirmed stays (of the log before it Postgres may let go); Postgres decodes without sending anything to a reader
-//! (`pg_logical_slot_peek_binary_changes`), and refuses a slot that is read just now.
+//! (`pg_logical_slot_peek_binary_changes`), and refuses a slot that is read just now: then a temporary copy of it is read.
 
 use tokio_postgres::types::ToSql;
 
@@ -36,6 +36,20 @@ pub struct PeekRequest<'a> {
     pub before: Option<Lsn>,
     /// Messages, at most; Postgres decodes the transaction that reaches it to its end.
     pub limit: u32,
+}
+
+/// Makes a copy of a slot that is read just now: temporary, so that it ends with this session. Its name is the result.
+pub async fn copy_to_peek(client: &Client, slot: &str) -> Result<String, ControlError> {
+    const SQL: &str = "\
+        SELECT slot_name::text FROM pg_catalog.pg_copy_logical_replication_slot( \
+            $1::text::name, ('postrider_peek_' || pg_catalog.pg_backend_pid())::name, true)";
+    match client.run(DOING, client.sql().query_one(SQL, &[&slot])).await {
+        // configuration_limit_exceeded
+        Err(error) if error.is_of(&["53400"]) => {
+            Err(ControlError::NoFreeSlot { slot: format!("a copy of {slot}") })
+        }
+        row => get(&row?, 0),
+    }
 }
 
 /// Reads the first messages.

@@ -203,7 +203,7 @@ impl Admin {
             }
             Err(why) => {
                 let status = name.map_or(StatusCode::BAD_REQUEST, |_| StatusCode::NOT_FOUND);
-                let help = "name one: ?stream=NAME, or `postrider ctl --only NAME`";
+                let help = "name one: ?stream=NAME, or `postrider ctl --stream NAME`";
                 Err(problem(status, &why, Some(help)).into())
             }
         }

@@ -77,7 +77,7 @@ pub struct NextRun {
 
 impl fmt::Display for NextRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by_hand = format!("`postrider ctl resume --only {}`", self.stream);
+        let by_hand = format!("`postrider ctl resume --stream {}`", self.stream);
         match self.at_us {
             Some(at_us) => {
                 write!(f, "begins anew at {}, or at once by {by_hand}", time_text(at_us))

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::relay::{Outcome, Relay};
+use support::wait::wait_until;
 use support::{postgres, wait_for};
 
 /// The object that it printed, and how it ended.
@@ -130,11 +131,25 @@ fn peek_prints_what_waits_and_moves_nothing() {
     assert!(!nothing.contains("\"topic\"") && exit == Some(0), "{nothing}");
     // What was peeked at was delivered once.
     assert_eq!(stage.records().len(), 9);
-    let mut running = stage.relay().run();
-    running.wait_for_log("streaming");
-    let (held, exit) = text(&stage.relay(), &["peek"]);
-    assert!(held.contains("PR-P009") && exit == Some(75), "{held}");
-    running.stop();
+}
+
+/// A relay that cannot deliver is when somebody wants to know what waits.
+#[test]
+fn peek_shows_what_waits_while_a_relay_streams() {
+    let stage = Stage::new(postgres::installed(), "127.0.0.1:1", "peek_beside");
+    let mut running = stage.relay().allow_log("Kafka").run();
+    running.wait_for_log("\"streaming\"");
+    stage.insert("A", 3);
+    for _ in 0..2 {
+        let (shown, exit) = text(&stage.relay(), &["peek"]);
+        let rows = shown.lines().filter(|line| line.starts_with("{\"topic\"")).count();
+        assert!(rows == 3 && exit == Some(0), "{shown}");
+    }
+    let copies = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'postrider_peek%' \
+                  AND database = current_database()";
+    wait_until("the copies to be gone", || stage.sql().value(copies) == "0");
+    assert!(!running.has_ended());
+    running.kill_quietly();
 }
 
 /// The slot has what other tables of the publication wrote, too: before the rows, and more of it than is asked for.
@@ -152,7 +167,7 @@ fn peek_reaches_the_rows_behind_what_is_none() {
     let relay = stage.relay().allow_log("does not name");
     let (few, exit) = text(&relay, &["peek", "--limit", "1"]);
     assert_eq!(few.lines().filter(|line| line.starts_with("{\"topic\"")).count(), 1, "{few}");
-    assert!(few.contains("1 rows shown, and there may be more") && exit == Some(0), "{few}");
+    assert!(few.contains("1 row shown, and there may be more") && exit == Some(0), "{few}");
     let (all, _) = text(&relay, &["peek", "--limit", "5"]);
     assert_eq!(all.lines().filter(|line| line.starts_with("{\"topic\"")).count(), 3, "{all}");
     assert!(all.contains("3 rows shown, and no more are committed"), "{all}");

@@ -218,6 +218,18 @@ fn a_row_whose_slot_is_gone_is_lost_and_not_pending() {
 }
 
 #[test]
+fn an_id_that_no_row_can_have_is_a_usage_error() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "trace_no_id");
+    let relay = stage.relay().allow_log("is not an id");
+    let Outcome { status, stdout, log } = relay.start(&["trace", "notauuid"]).outcome();
+    assert_eq!(status.code(), Some(2), "{stdout}{log:?}");
+    let unknown = "c0ffee00-0000-4000-8000-000000000042".to_owned();
+    let (lines, exit) = trace(&stage.relay(), &[unknown]);
+    assert_eq!((states(&lines), exit), ([("unknown", 1)].into(), Some(1)), "{lines:?}");
+}
+
+#[test]
 fn brokers_that_stop_answering_end_it() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "trace_silent");

@@ -51,7 +51,7 @@ fn the_example_of_the_page_delivers_a_row_for_a_role_that_may_not_replicate() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{said}\n{log}", output.status);
-    for words in ["created: trigger", "1 records confirmed", "{\"amount\": 1.50}"] {
+    for words in ["created: trigger", "1 record confirmed", "{\"amount\": 1.50}"] {
         assert!(said.contains(words), "no `{words}` in {said}\n{log}");
     }
     assert_eq!(topic::read(&kafka.bootstrap(), &["OrderPaid".to_owned()]).len(), 1);

@@ -39,7 +39,7 @@ fn a_stream_that_needs_a_human_begins_anew_when_it_is_told_to() {
         (&true.into(), &Value::Null)
     );
     let notes = status["notes"].to_string();
-    assert!(notes.contains("stays so until `postrider ctl resume --only lost`"), "{notes}");
+    assert!(notes.contains("stays so until `postrider ctl resume --stream lost`"), "{notes}");
 
     lost.create_slot();
     lost.insert("A", 5);

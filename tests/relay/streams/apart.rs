@@ -134,7 +134,7 @@ fn assert_told(face: &RelayHttp) {
     let page = face.get("/").1;
     assert!(page.contains("lost: failed, not ready"), "{page}");
     for told in [told, &page] {
-        assert!(told.contains("stays so until `postrider ctl resume --only lost`"), "{told}");
+        assert!(told.contains("stays so until `postrider ctl resume --stream lost`"), "{told}");
     }
 }
 

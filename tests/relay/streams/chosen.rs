@@ -1,4 +1,4 @@
-//! `--only`: one stream of several, for each command.
+//! `--stream`: one stream of several, for each command.
 
 use super::{file_of, relay, stages, start};
 use crate::operate::Desk;

@@ -1,4 +1,4 @@
-//! Commands without `--only`: an answer for each stream of the file, and one exit code.
+//! Commands without `--stream`: an answer for each stream of the file, and one exit code.
 
 use serde_json::Value;
 

@@ -52,7 +52,7 @@ fn the_examples_of_the_page_do_what_it_says() {
     for words in [
         "public.outbox: 3 rows",
         "3 records confirmed",
-        "1 records confirmed",
+        "1 record confirmed",
         "{\"n\": 4",
         "{\"n\": 44",
     ] {

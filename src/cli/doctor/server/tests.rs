@@ -43,17 +43,24 @@ fn what_the_slot_retains_is_measured_by_its_limit() {
     };
     let outcomes = [51, 50, 11, 10].map(|left| of(left).outcome);
     assert_eq!(outcomes, [Outcome::Pass, Outcome::Warn, Outcome::Warn, Outcome::Fail]);
-    assert!(of(10).fix.unwrap().text().contains("ALTER SYSTEM SET max_slot_wal_keep_size = '2GB'"));
+    assert!(
+        of(10).fix.unwrap().text().contains("ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'")
+    );
     assert_eq!(retention(Some(&SLOT)).outcome, Outcome::Pass, "no limit");
     let overdrawn = SlotHealth { retained_bytes: 100, safe_bytes: Some(-5), ..SLOT };
     assert_eq!(retention(Some(&overdrawn)).outcome, Outcome::Fail);
     let limit = |mib| {
-        retention_limit(&ServerLimits { slot_keep_mib: Some(mib), ..LIMITS }, 160_000).outcome
+        retention_limit(&ServerLimits { slot_keep_mib: Some(mib), ..LIMITS }, 160_000, None).outcome
     };
     let outcomes = [-1, 0, 1_023, 1_024].map(limit);
     assert_eq!(outcomes, [Outcome::Warn, Outcome::Fail, Outcome::Warn, Outcome::Pass]);
+    let slot = SlotHealth { retained_bytes: 90 << 30, safe_bytes: Some(10 << 30), ..SLOT };
+    let low = ServerLimits { slot_keep_mib: Some(1), ..LIMITS };
+    let fixes = [retention(Some(&slot)), retention_limit(&low, 160_000, Some(&slot))];
+    let fixes = fixes.map(|check| check.fix.unwrap().text().to_owned());
+    assert!(fixes[0] == fixes[1] && fixes[0].contains("'202GB'"), "{fixes:?}");
     let early = ServerLimits { slot_keep_mib: None, ..LIMITS };
-    assert_eq!(retention_limit(&early, 120_000).outcome, Outcome::Unknown);
+    assert_eq!(retention_limit(&early, 120_000, None).outcome, Outcome::Unknown);
 }
 
 #[test]
