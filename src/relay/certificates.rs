@@ -154,9 +154,14 @@ impl CertificateMonitor {
 
     async fn keep(self) -> std::convert::Infallible {
         let mut told = Vec::new();
-        while self.is_wanted {
+        if !self.is_wanted {
+            return std::future::pending().await;
+        }
+        loop {
             let (connect, kafka) = (self.connect.clone(), self.kafka.clone());
-            let Ok(look) = run_blocking(move || Look::at(&connect, &kafka)).await else { continue };
+            let look = run_blocking(move || Look::at(&connect, &kafka)).await;
+            // Without a thread nothing was seen.
+            let look = look.unwrap_or(Look { unseen: 1, ..Look::default() });
             for expired in &look.expired {
                 if !told.contains(expired) {
                     tracing::warn!(help = expired.help, "{}", expired.what);
@@ -167,7 +172,6 @@ impl CertificateMonitor {
             self.telemetry.publish_certificates(look.ends);
             tokio::time::sleep(if is_well { EVERY } else { EVERY_AT_END }).await;
         }
-        std::future::pending().await
     }
 }
 

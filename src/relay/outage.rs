@@ -55,7 +55,7 @@ mod tests {
             told.extend(outage.look(now, is_connected, unconfirmed).map(|lasted| lasted.as_secs()));
         }
         assert_eq!(told, [60, 120, 180]);
-        let later = begin + Duration::from_secs(300);
+        let later = begin + Duration::from_mins(5);
         assert_eq!(outage.look(later, true, Duration::ZERO), None);
         assert_eq!(outage.look(later, false, EVERY / 2), None, "another one begins");
     }

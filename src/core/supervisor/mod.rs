@@ -171,6 +171,14 @@ enum Waiting {
     ForEver(Conclusion),
 }
 
+/// Who has let the relay in: a refusal of theirs is not for a mistake in its configuration.
+#[derive(Debug, Clone, Copy, Default)]
+struct LetIn {
+    /// It has streamed, or seen another relay stream.
+    source: bool,
+    sink: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Supervisor {
@@ -190,10 +198,7 @@ pub struct Supervisor {
     /// It was told to stop between two sessions, and goes on for what is owed.
     settling: bool,
     has_streamed: bool,
-    /// It has streamed, or seen another relay stream: the source's refusals are not for a mistake in its configuration.
-    source_let_in: bool,
-    /// The same of the sink.
-    sink_let_in: bool,
+    let_in: LetIn,
     /// What `--once` has to reach; fixed when the relay first reaches Postgres.
     target: Option<Lsn>,
     /// The way of sending that holds up to a position, if it is not the usual one.
@@ -224,8 +229,7 @@ impl Supervisor {
             was_told: false,
             settling: false,
             has_streamed: false,
-            source_let_in: false,
-            sink_let_in: false,
+            let_in: LetIn::default(),
             target: None,
             mode: None,
             narrowing: RepeatedFailures::default(),
@@ -295,8 +299,8 @@ impl Supervisor {
     ) -> (AfterSession, Option<RefusalConsequence>) {
         (self.owed, self.was_told) = (left.owed, request >= ControlRequest::Drain);
         self.has_streamed |= left.has_streamed;
-        self.source_let_in |= left.has_streamed || matches!(result, Err(SessionFailure::Held));
-        self.sink_let_in |= left.sink_let_in;
+        self.let_in.source |= left.has_streamed || matches!(result, Err(SessionFailure::Held));
+        self.let_in.sink |= left.sink_let_in;
         self.forgive(now, left);
         let verdict = match result {
             Ok(end) => self.ended_well(end, request),
@@ -361,8 +365,8 @@ impl Supervisor {
             SessionFailure::Barred { by, secret_can_change } => {
                 let (limit, pause_max) = (self.policy.login_give_up_after, self.policy.backoff.max);
                 let was_let_in = match by {
-                    Peer::Source => self.source_let_in,
-                    Peer::Sink => self.sink_let_in,
+                    Peer::Source => self.let_in.source,
+                    Peer::Sink => self.let_in.sink,
                 };
                 if !(was_let_in || secret_can_change)
                     || !self.login_retry.refused(now, limit, pause_max)

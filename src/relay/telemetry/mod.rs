@@ -330,6 +330,7 @@ mod tests {
             lag_bytes: 1,
             retained_bytes: 2,
             safe_bytes: Some(3),
+            clock_skew_us: 4,
         };
         telemetry.publish_slot(Some(sample));
         assert_eq!(telemetry.view().slot, Some(sample));

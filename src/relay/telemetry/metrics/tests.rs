@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
+use crate::telemetry::CertificateEnd;
 use postrider_kafka::Traces;
 use postrider_service::prometheus::{Format, render};
 
