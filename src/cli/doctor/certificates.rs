@@ -160,20 +160,20 @@ mod tests {
     #[test]
     fn an_end_is_told_a_month_before_and_by_its_day() {
         let validity = Validity { subject: "CN=db".to_owned(), from_s: 0, until_s: 100 * DAY_S };
-        let wrong = |day: i64| super::wrong(&validity, day * DAY_S);
-        assert_eq!(wrong(70), None);
-        let (what, is_over) = wrong(71).unwrap();
+        let at = |day: i64| wrong(&validity, day * DAY_S);
+        assert_eq!(at(70), None);
+        let (what, is_over) = at(71).unwrap();
         assert_eq!(
             (what.as_str(), is_over),
             ("certificate `CN=db` expires on 1970-04-11, in 29 days", false)
         );
-        assert!(wrong(99).unwrap().0.ends_with("in 1 day"));
-        let (what, is_over) = wrong(101).unwrap();
+        assert!(at(99).unwrap().0.ends_with("in 1 day"));
+        let (what, is_over) = at(101).unwrap();
         assert_eq!(
             (what.as_str(), is_over),
             ("certificate `CN=db` expired on 1970-04-11 (UTC)", true)
         );
         let early = Validity { from_s: 90 * DAY_S, ..validity.clone() };
-        assert!(super::wrong(&early, 80 * DAY_S).unwrap().1);
+        assert!(wrong(&early, 80 * DAY_S).unwrap().1);
     }
 }

@@ -125,7 +125,7 @@ mod tests {
             Check::warn("c.d", "slow", "speed it up"),
         ];
         let report = Report { checks };
-        let text = report.to_text(false);
+        let text = report.to_text(false, false);
         assert_eq!(
             text,
             "PASS  a.b       well\nWARN  c.d       slow\n      fix: speed it up\nFAIL  a.longer  broken\n      \
@@ -138,10 +138,10 @@ mod tests {
         let mut report = report;
         report.checks[1].is_allowed = true;
         assert_eq!(report.worst(), Outcome::Warn);
-        assert!(report.to_text(false).contains("FAIL  a.longer  broken (allowed)\n"));
+        assert!(report.to_text(false, false).contains("FAIL  a.longer  broken (allowed)\n"));
         assert_eq!(report.to_json()["checks"][1]["allowed"], true);
-        assert!(report.to_text(true).contains("\x1b[1;31mFAIL\x1b[0m"));
+        assert!(report.to_text(true, false).contains("\x1b[1;31mFAIL\x1b[0m"));
         let named = Check::fail("a.b", "transaction `\x1b[2J`", "ROLLBACK PREPARED '\x1b[2J'");
-        assert!(!Report { checks: vec![named] }.to_text(false).contains('\x1b'));
+        assert!(!Report { checks: vec![named] }.to_text(false, false).contains('\x1b'));
     }
 }
