@@ -66,11 +66,13 @@ impl ErrorCode {
     pub(super) const FILE_UNREADABLE: Self = Self::C001;
     /// Before the login is done, the address is told too.
     pub(super) const SERVER_TIMED_OUT: Self = Self::P002;
+    pub(super) const POSTGRES_TLS: Self = Self::P004;
     pub(super) const SLOT_HELD: Self = Self::P009;
     pub(super) const PUBLICATION_MISSING: Self = Self::P010;
     pub(super) const MAY_NOT_REPLICATE: Self = Self::P031;
     pub(super) const TABLE_MISSING: Self = Self::P032;
     pub(super) const SLOT_MISSING: Self = Self::P039;
+    pub(super) const SLOT_UNFINISHED: Self = Self::P042;
     pub(super) const NO_FREE_SLOT: Self = Self::P043;
     pub(super) const PUBLICATION_REPLACED: Self = Self::P048;
     pub(super) const TABLE_REPLACED: Self = Self::P049;
@@ -79,6 +81,7 @@ impl ErrorCode {
     pub(super) const SERVER_IS_A_COPY: Self = Self::P061;
     pub(super) const MEMBER_REPLACED: Self = Self::P067;
     pub(super) const KAFKA_SETTINGS: Self = Self::K001;
+    pub(super) const KAFKA_TLS: Self = Self::K004;
     pub(super) const TOPIC_MISSING: Self = Self::K005;
     /// The sink's error, and the session's with the records in question.
     pub(super) const BATCH_REFUSED: Self = Self::K007;
@@ -111,7 +114,9 @@ pub(super) fn wal(error: &WalError) -> ErrorCode {
         WalError::Unreachable { .. } => ErrorCode::P001,
         WalError::TimedOut { .. } | WalError::LoginTimedOut { .. } => ErrorCode::SERVER_TIMED_OUT,
         WalError::TlsNotOffered { .. } => ErrorCode::P003,
-        WalError::TlsHandshake { .. } | WalError::CertificateInvalid { .. } => ErrorCode::P004,
+        WalError::TlsHandshake { .. } | WalError::CertificateInvalid { .. } => {
+            ErrorCode::POSTGRES_TLS
+        }
         WalError::TlsFiles(_) => ErrorCode::P005,
         WalError::PasswordMissing { .. } => ErrorCode::P006,
         WalError::Authentication { .. } => ErrorCode::P007,
@@ -173,7 +178,9 @@ pub(super) fn control(error: &ControlError) -> ErrorCode {
         ControlError::SlotTwoPhase { .. } => ErrorCode::P071,
         ControlError::SlotHeld { .. } => ErrorCode::SLOT_HELD,
         ControlError::SlotTaken { .. } => ErrorCode::P059,
-        ControlError::SlotBlocked { .. } | ControlError::SlotUnfinished { .. } => ErrorCode::P042,
+        ControlError::SlotBlocked { .. } | ControlError::SlotUnfinished { .. } => {
+            ErrorCode::SLOT_UNFINISHED
+        }
         ControlError::NoFreeSlot { .. } => ErrorCode::NO_FREE_SLOT,
         ControlError::CreationForbidden { .. } => ErrorCode::P044,
         ControlError::Standby(StandbyError::ReadOnly { .. }) => ErrorCode::P045,
@@ -260,7 +267,7 @@ pub(super) const fn sink(error: &SinkError) -> ErrorCode {
         SinkError::Fatal(_) => ErrorCode::K002,
         SinkError::Authentication(_) => ErrorCode::K003,
         SinkError::LoginRevoked(_) => ErrorCode::K022,
-        SinkError::Tls(_) | SinkError::CertificateInvalid { .. } => ErrorCode::K004,
+        SinkError::Tls(_) | SinkError::CertificateInvalid { .. } => ErrorCode::KAFKA_TLS,
         SinkError::UnknownTopic { .. } => ErrorCode::TOPIC_MISSING,
         SinkError::Unauthorised { .. } => ErrorCode::K006,
         SinkError::Forbidden(_) => ErrorCode::K023,

@@ -132,6 +132,7 @@ mod tests {
             safe_wal_bytes: None,
             active_pid: None,
             server_started_us,
+            server_now_us: server_started_us,
             next_xid: 0,
         }
     }

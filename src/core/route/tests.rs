@@ -8,7 +8,7 @@ use crate::outbox::fixture::{POSITION, TABLE, describe, insert, spec};
 use crate::outbox::type_oid::{BYTEA, INT4, INT8, JSONB, TEXT, TIMESTAMP, TIMESTAMPTZ, UUID};
 use crate::outbox::{Outbox, OutboxRow};
 use crate::pgoutput::Column::{self, Binary, Null, Text};
-use crate::record::{DeadLetter, StoredRecord};
+use crate::record::{DeadLetter, LetterSource, StoredRecord};
 
 mod large;
 
