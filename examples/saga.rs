@@ -26,6 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Facts that only grow, so that the order in which they come does not matter.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact that came, in any order")]
 struct Trip {
     wanted: bool,
     booked: bool,

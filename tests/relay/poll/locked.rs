@@ -42,7 +42,9 @@ fn scene(bootstrap: &str, tables: usize, settings: &[(&str, &str)]) -> (Scene, V
     let scene = Scene::of(stage, &settings);
     let made = scene.owner(&settings).start(&["setup"]).outcome();
     assert!(made.status.success(), "{made:?}");
-    tables.iter().for_each(|table| scene.grant(table));
+    for table in &tables {
+        scene.grant(table);
+    }
     (scene, tables)
 }
 
