@@ -249,10 +249,7 @@ pub fn decode(data: &[u8]) -> Result<Message<'_>, DecodeError> {
         b'D' => Message::Delete(read_delete(&mut cursor)?),
         b'T' => Message::Truncate(read_truncate(&mut cursor)?),
         b'M' => Message::Logical(read_logical(&mut cursor)?),
-        b'A' => Message::StreamAbort(StreamAbort {
-            xid: cursor.u32("transaction number")?,
-            subxid: cursor.u32("subtransaction number")?,
-        }),
+        b'A' => Message::StreamAbort(read_stream_abort(&mut cursor)?),
         tag => return Err(DecodeError::UnknownTag { tag }),
     };
     cursor.finish()?;
@@ -284,6 +281,16 @@ fn read_commit(cursor: &mut Cursor<'_>) -> Result<Commit, DecodeError> {
         commit_lsn: read_lsn(cursor)?,
         end_lsn: read_lsn(cursor)?,
         commit_time: read_time(cursor)?,
+    })
+}
+
+// Inlined into `decode`, it cost each row 100 instructions: the reads of the cursor were no longer inlined there.
+#[cold]
+#[inline(never)]
+fn read_stream_abort(cursor: &mut Cursor<'_>) -> Result<StreamAbort, DecodeError> {
+    Ok(StreamAbort {
+        xid: cursor.u32("transaction number")?,
+        subxid: cursor.u32("subtransaction number")?,
     })
 }
 
