@@ -169,6 +169,29 @@ fn g2_a_row_behind_a_locked_row_of_its_key_is_never_taken_past_it() {
     running.stop();
 }
 
+/// Brokers know keys by their bytes, whatever a column's collation says.
+#[test]
+fn g2_keys_that_a_collation_holds_equal_are_two() {
+    let Some(kafka) = kafka::shared() else { return };
+    let settings = [("source.poll.batch", "3"), ("source.poll.interval", "50ms")];
+    let (scene, _) = scene(&kafka.bootstrap(), 1, &settings);
+    let (sql, holder) = (scene.stage.sql(), scene.stage.sql());
+    sql.run(
+        "CREATE COLLATION whatever_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false); \
+         ALTER TABLE outbox ALTER aggregate_id TYPE text COLLATE whatever_case",
+    );
+    assert_eq!(sql.value("SELECT 'a' = 'A' COLLATE whatever_case"), "t");
+    insert(&sql, "outbox", "CASE n % 2 WHEN 1 THEN 'a' ELSE 'A' END", 20);
+    holder.run("BEGIN; SELECT FROM outbox ORDER BY sequence LIMIT 1 FOR UPDATE");
+    let running = scene.relay.clone().run();
+    scene.wait_pending("processed_at IS NULL", 10);
+    let keys: Vec<_> = records(&scene.stage).into_iter().map(|record| record.key).collect();
+    assert_eq!(keys, vec![Some(b"A".to_vec()); 10]);
+    holder.run("COMMIT");
+    scene.wait_pending("processed_at IS NULL", 0);
+    running.stop();
+}
+
 #[test]
 fn whoever_locks_rows_for_long_is_named_by_readiness_and_log() {
     let Some(kafka) = kafka::shared() else { return };

@@ -21,7 +21,7 @@ impl PollTable {
         let (waits, key) = (self.waits(), self.key.as_deref().unwrap_or("''"));
         let columns = self.columns.iter().map(|column| format!(", t.{}", identifier(&column.name)));
         let columns: String = columns.collect();
-        let own = "PARTITION BY w.own_key COLLATE pg_catalog.\"C\" ORDER BY w.n";
+        let own = "PARTITION BY w.own_key ORDER BY w.n";
         let lies_there = "t.ctid = p.place AND t.tableoid = p.part";
         format!(
             "WITH pending AS MATERIALIZED (\

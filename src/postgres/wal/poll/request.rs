@@ -90,7 +90,7 @@ pub struct PollTable {
     /// How the table is called in FROM.
     pub(super) rows: String,
     pub(super) pending: String,
-    /// How rows are ordered, and the text by which keys are told apart.
+    /// How rows are ordered, and the text by which keys are told apart: byte by byte, as the brokers do.
     pub(super) order: String,
     pub(super) key: Option<String>,
     pub(super) created_at: String,
@@ -167,7 +167,7 @@ impl PollRequest {
                 .key
                 .as_ref()
                 .and_then(own)
-                .map(|key| format!("t.{}::text", identifier(&key.name))),
+                .map(|key| format!("t.{}::text COLLATE pg_catalog.\"C\"", identifier(&key.name))),
             created_at: time.map_or_else(|| "NULL".to_owned(), |column| unix_us(&column.name)),
             assignments: assignments(&self.mark, self.retry_count.as_deref()),
             mark: self.mark,
@@ -386,7 +386,9 @@ mod tests {
         let sql = table.take((16, 16), Reach { rows: 1_000, window: 1_000 });
         assert!(!sql.contains("secret") && !sql.contains("t.*"), "{sql}");
         assert!(
-            sql.contains("hashtext(coalesce(t.\"aggregateid\"::text, t.ctid::text)) & 63"),
+            sql.contains(
+                "hashtext(coalesce(t.\"aggregateid\"::text COLLATE pg_catalog.\"C\", t.ctid::text)) & 63"
+            ),
             "{sql}"
         );
         assert!(sql.contains("generate_series(16, 79)") && sql.contains("LIMIT 16)"), "{sql}");
