@@ -156,7 +156,7 @@ const CERTIFICATE_HELP: &str = "the brokers refuse the client certificate: repla
 pub fn renew_certificate(broker: &str) -> String {
     format!(
         "at broker {broker}, put a renewed certificate and its key in the place of ssl.keystore.location of that \
-         listener; then restart the broker, one after the other: kafka-server-stop.sh; kafka-server-start.sh \
+         listener\nrestart the brokers one at a time:\nkafka-server-stop.sh\nkafka-server-start.sh \
          server.properties"
     )
 }

@@ -414,7 +414,7 @@ impl Reporter {
             waiting_wal_bytes,
             oldest_s,
             help,
-            "still nothing is confirmed by Kafka"
+            "Kafka has confirmed no records"
         );
     }
 

@@ -111,9 +111,10 @@ async fn end_left_copies(client: &Client) {
         Ok(ended) => {
             for LeftCopy { name, pid, retained_bytes } in ended {
                 tracing::warn!(
+                    slot = name,
                     pid,
                     retained_bytes,
-                    "ended temporary slot `{name}`, which a stopped relay had left"
+                    "ended the temporary slot of a stopped relay"
                 );
             }
         }

@@ -188,7 +188,7 @@ pub enum WalError {
     #[error("Postgres: {0}")]
     Server(Box<ServerMessage>),
     /// What answers is a pooler, and this session cannot pass it.
-    #[error("a connection pooler such as PgBouncer stands before Postgres: {found}")]
+    #[error("the server is a connection pooler such as PgBouncer: {found}")]
     Pooler {
         /// How that was seen.
         found: String,

@@ -70,14 +70,14 @@ fn an_outage_is_told_every_minute_in_the_place_of_progress() {
     let Some(mut kafka) = kafka::start(&kafka::Options::default()) else { return };
     let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "told_outage");
     let relay = stage.relay().set("route.missing_topic", "wait").allow_log("its rows wait");
-    let relay = relay.expect_log("cannot reach Kafka").expect_log("still nothing is confirmed");
+    let relay = relay.expect_log("cannot reach Kafka").expect_log("Kafka has confirmed no records");
     let mut running = relay.allow_log("confirm nothing").run();
     stage.insert("A", 10);
     stage.wait_for_records(10);
     stage.wait_acknowledged(stage.log_end());
     kafka.kill_broker(0);
     stage.insert("A", 100);
-    let told = running.wait_for_log("still nothing is confirmed by Kafka");
+    let told = running.wait_for_log("Kafka has confirmed no records");
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert!(told["seconds"].as_u64() >= Some(60), "{told}");
     assert!(told["cause"].as_str().unwrap().starts_with("no broker answers: "), "{told}");
