@@ -256,10 +256,23 @@ impl Reporter {
         };
         if locked.as_deref().map(of) != self.current.locked_rows.as_deref().map(of) {
             if let Some(locked) = &locked {
-                let help = locked.help();
-                tracing::warn!(help, "{locked}; rows of other keys are delivered");
+                let LockedRows { table, rows, seconds, holder } = &**locked;
+                let name = |is_certain| {
+                    let holder = holder.as_ref().filter(|holder| holder.is_certain == is_certain);
+                    holder.map(|holder| holder.name.as_str())
+                };
+                tracing::warn!(
+                    table,
+                    rows,
+                    seconds,
+                    holder = name(true),
+                    possible_holder = name(false),
+                    open_s = holder.as_ref().and_then(|holder| holder.seconds),
+                    help = locked.help(),
+                    "rows wait for a row lock"
+                );
             } else {
-                tracing::info!("no row waits for a lock any more");
+                tracing::info!("no rows wait for locks");
             }
         }
         self.current.locked_rows = locked;

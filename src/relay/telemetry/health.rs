@@ -315,7 +315,8 @@ mod tests {
     #[test]
     fn a_lock_that_polled_rows_wait_for_is_named() {
         let (table, end_sql) = ("public.outbox".to_owned(), "SELECT 1;".to_owned());
-        let holder = LockHolder { name: "process 7".to_owned(), seconds: None, end_sql };
+        let holder =
+            LockHolder { name: "process 7".to_owned(), seconds: None, end_sql, is_certain: true };
         let locked = LockedRows { table, rows: 3, seconds: 12, holder: Some(holder) };
         let health = with(|snapshot| snapshot.locked_rows = Some(Arc::new(locked)));
         let detail = detail(&health, "slot");

@@ -221,7 +221,7 @@ fn whoever_locks_rows_for_long_is_named_by_readiness_and_log() {
     let detail = slot["detail"].as_str().unwrap();
     assert!(detail.contains(&named) && detail.contains("rows of table public.outbox"), "{detail}");
     holder.run("ROLLBACK");
-    running.wait_for_log("no row waits for a lock any more");
+    running.wait_for_log("no rows wait for locks");
     face.wait_ready(200);
     running.stop();
 }

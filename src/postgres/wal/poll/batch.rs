@@ -20,6 +20,9 @@ pub(super) struct About {
     /// In microseconds since 1970, if the row says when it was written. Of one that is held back, the number of rows
     /// that it stands for.
     pub(super) made_us: Option<i64>,
+    /// Its table or partition. Of one that is held back, a number by which the first of those that it stands for is
+    /// known.
+    pub(super) part: u32,
 }
 
 impl About {
@@ -89,7 +92,7 @@ pub(super) fn about_of_beginning(body: &[u8]) -> Result<(About, usize), WalError
     let (place, part, made) = (columns.next()?, columns.next()?, columns.next()?);
     let part = number(part.ok_or(MALFORMED)?)?;
     let place = place.map(|text| tid(part, text)).transpose()?;
-    let about = About { place, made_us: made.map(number).transpose()? };
+    let about = About { place, made_us: made.map(number).transpose()?, part };
     Ok((about, body.len() - columns.0.len()))
 }
 
@@ -224,7 +227,8 @@ mod tests {
     fn a_row_says_where_it_lies_and_when_it_was_written() {
         let body = row(&[Some("(7,12)"), Some("16500"), Some("1700000000000001"), Some("x")]);
         let place = Some(Place { part: 16_500, block: 7, item: 12 });
-        assert_eq!(about(&body).unwrap(), About { place, made_us: Some(1_700_000_000_000_001) });
+        let made_us = Some(1_700_000_000_000_001);
+        assert_eq!(about(&body).unwrap(), About { place, made_us, part: 16_500 });
         for (rows, stands_for) in [(None, 1), (Some("1"), 1), (Some("70000"), 70_000)] {
             let held_back = about(&row(&[None, Some("16500"), rows, None])).unwrap();
             assert_eq!((held_back.place, held_back.held_back()), (None, stands_for));

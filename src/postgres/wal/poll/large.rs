@@ -81,7 +81,7 @@ impl<T: Transport> PollStream<T> {
         let (about, taken) = batch::about_of_beginning(beginning)?;
         buffer.pass(bytes, taken);
         let Some(place) = about.place else {
-            self.polled.held_back += about.held_back();
+            self.polled.hold_back(about);
             return Ok(true);
         };
         // A NULL has fewer bytes than is counted here: it is not known before it comes.

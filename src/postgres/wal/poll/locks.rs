@@ -2,7 +2,8 @@
 //!
 //! Input: how many rows each poll found held back; what the server says of locks. Output: [`LockedRows`], for readiness
 //! and the log. Invariant: a lock that is soon released costs no question; the question is asked between two batches,
-//! and its failure ends no session; what the role may not see is left out.
+//! within a limit of time, and what the server says against it ends no session; what the role may not see is left out;
+//! rows that are locked one after the other, each for a moment, are no long wait.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +20,13 @@ const LONG: Duration = Duration::from_secs(10);
 /// Rows among which the one that is locked is looked for: it is one of the first that wait. Reading as many takes 60 ms
 /// (PostgreSQL 15, all in memory).
 const LOOKED_AT: u32 = 100_000;
+/// Delivery waits while the server looks for the holder: fifty times what that takes where all is in memory.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// A server that was too slow for that question is asked rarely: it costs a twentieth of the time.
+const REST_AFTER_FAILURE: Duration = Duration::from_mins(1);
+/// First rows that are remembered. Polls of other parts of the keys find others locked, in turn; a row that was released is
+/// forgotten after as many others.
+const FIRSTS: usize = 8;
 
 /// Who has a lock, as far as the role may see that.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +37,8 @@ pub struct LockHolder {
     pub seconds: Option<u64>,
     /// The statement that ends it.
     pub end_sql: String,
+    /// A row carries its number. Otherwise it is the oldest one that may have locked rows of the table.
+    pub is_certain: bool,
 }
 
 /// Rows that wait because somebody has locked them, or rows of their keys before them.
@@ -50,30 +60,44 @@ impl fmt::Display for LockedRows {
         write!(f, "{rows} rows of table {table} have waited {seconds} s for a row lock")?;
         match holder {
             None => f.write_str(", and the server does not say who holds it"),
-            Some(LockHolder { name, seconds: None, .. }) => write!(f, " of {name}"),
-            Some(LockHolder { name, seconds: Some(open), .. }) => {
-                write!(f, " of {name}, whose transaction has been open for {open} s")
+            Some(LockHolder { name, seconds, is_certain, .. }) => {
+                let held = if *is_certain { " of" } else { ", which may be held by" };
+                write!(f, "{held} {name}")?;
+                seconds.map_or(Ok(()), |open| {
+                    write!(f, ", whose transaction has been open for {open} s")
+                })
             }
         }
     }
 }
 
 impl LockedRows {
-    /// What ends it.
+    /// What ends it, or shows who may have it.
     pub fn help(&self) -> String {
         let unknown = "SELECT pid, application_name, state, xact_start FROM pg_stat_activity WHERE xact_start IS NOT \
                        NULL ORDER BY xact_start; SELECT gid, prepared FROM pg_prepared_xacts;";
-        self.holder.as_ref().map_or_else(|| unknown.to_owned(), |holder| holder.end_sql.clone())
+        let certain = self.holder.as_ref().filter(|holder| holder.is_certain);
+        certain.map_or_else(|| unknown.to_owned(), |holder| holder.end_sql.clone())
     }
 }
 
-/// Since when rows of one table are held back.
+/// Rows of one table that are held back.
 #[derive(Debug)]
 struct Held {
-    since: Instant,
     rows: u32,
-    looked: Option<Instant>,
+    /// Which row was the first one, and when that was seen first and last; the last seen first.
+    firsts: Vec<(u32, Instant, Instant)>,
+    /// The server is not asked before.
+    rested: Instant,
     told: Option<Arc<LockedRows>>,
+}
+
+impl Held {
+    /// For how long the row has waited that has waited for longest, if that is long.
+    fn waited(&self) -> Option<Duration> {
+        let waited = self.firsts.iter().map(|(_, first, last)| last.duration_since(*first)).max();
+        waited.filter(|waited| *waited >= LONG)
+    }
 }
 
 /// The same of each table.
@@ -85,15 +109,23 @@ impl LockWatch {
         Self(std::iter::repeat_with(|| None).take(tables).collect())
     }
 
-    /// A poll of this table found so many rows held back.
-    pub(super) fn found(&mut self, table: usize, rows: u32, now: Instant) {
+    /// A poll of this table found so many rows held back, of which this is the first one.
+    pub(super) fn found(&mut self, table: usize, (rows, first): (u32, u32), now: Instant) {
         let Some(held) = self.0.get_mut(table) else { unreachable!("table {table} was polled") };
         if rows == 0 {
             *held = None;
             return;
         }
-        let fresh = Held { since: now, rows, looked: None, told: None };
-        held.get_or_insert(fresh).rows = rows;
+        let fresh = || Held { rows, firsts: Vec::new(), rested: now, told: None };
+        let held = held.get_or_insert_with(fresh);
+        held.rows = rows;
+        let known = held.firsts.iter().position(|(row, ..)| *row == first);
+        let since = known.map_or(now, |known| held.firsts.remove(known).1);
+        held.firsts.insert(0, (first, since, now));
+        held.firsts.truncate(FIRSTS);
+        if held.waited().is_none() {
+            held.told = None;
+        }
     }
 
     /// Whether the server is to be asked now.
@@ -102,10 +134,8 @@ impl LockWatch {
     }
 
     fn due(&self, now: Instant) -> Option<usize> {
-        self.0.iter().position(|held| {
-            held.as_ref()
-                .is_some_and(|held| now.duration_since(held.looked.unwrap_or(held.since)) >= LONG)
-        })
+        let is_due = |held: &Held| now >= held.rested && held.waited().is_some();
+        self.0.iter().position(|held| held.as_ref().is_some_and(is_due))
     }
 
     /// Those that have waited for longest.
@@ -116,30 +146,33 @@ impl LockWatch {
 }
 
 impl<T: Transport> PollStream<T> {
-    /// Asks the server who has locked rows of a table that has waited for long.
+    /// Asks the server who has locked rows of a table that has waited for long. Where it answers too late or with an
+    /// error, it does not say who it is.
     pub(super) fn look_for_locks(&mut self, now: Instant) -> Result<(), WalError> {
         let Some(number) = self.locks.due(now) else { return Ok(()) };
         let Some(table) = self.tables.get(number) else { unreachable!("a table is polled") };
         let (name, sql) = (table.table.to_string(), table.holder());
-        let holder = match self.connection.query_in_own_encoding(&sql) {
-            Ok(rows) => rows.into_iter().next().and_then(holder),
-            Err(WalError::Server(_)) => None,
+        // Both are one transaction, with which the limit ends.
+        let sql = format!("SET LOCAL statement_timeout = {}; {sql}", ANSWER_LIMIT.as_millis());
+        let (holder, rest) = match self.connection.query_in_own_encoding(&sql) {
+            Ok(rows) => (rows.into_iter().next().and_then(holder), LONG),
+            Err(WalError::Server(_)) => (None, REST_AFTER_FAILURE),
             Err(error) => return Err(error),
         };
         let Some(Some(held)) = self.locks.0.get_mut(number) else { return Ok(()) };
-        let seconds = now.duration_since(held.since).as_secs();
-        held.looked = Some(now);
+        held.rested = Instant::now() + rest;
+        let seconds = held.waited().unwrap_or_default().as_secs();
         held.told = Some(Arc::new(LockedRows { table: name, rows: held.rows, seconds, holder }));
         Ok(())
     }
 }
 
 fn holder(row: TextRow) -> Option<LockHolder> {
-    let [Some(name), seconds, Some(end_sql)] = <[Option<String>; 3]>::try_from(row).ok()? else {
+    let [Some(name), seconds, Some(end_sql), certain] = <[_; 4]>::try_from(row).ok()? else {
         return None;
     };
     let seconds = seconds.and_then(|text| text.parse().ok());
-    Some(LockHolder { name, seconds, end_sql })
+    Some(LockHolder { name, seconds, end_sql, is_certain: certain.as_deref() == Some("t") })
 }
 
 impl PollTable {
@@ -173,7 +206,7 @@ impl PollTable {
                      'role ' || a.usename, a.state) END, \
                  extract(epoch FROM pg_catalog.clock_timestamp() - coalesce(a.xact_start, p.prepared))::bigint, \
                  CASE WHEN h.pid IS NULL THEN pg_catalog.format('ROLLBACK PREPARED %L;', p.gid) \
-                 ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', h.pid) END \
+                 ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', h.pid) END, h.rank = 0 \
              FROM holder AS h LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = h.pid \
              LEFT JOIN pg_catalog.pg_prepared_xacts AS p ON h.pid IS NULL AND p.transaction IN (\
                  SELECT x.transactionid FROM number AS x WHERE x.virtualtransaction = h.virtualtransaction) \
@@ -193,27 +226,51 @@ mod tests {
     fn a_lock_that_is_soon_released_costs_no_question() {
         let now = Instant::now();
         let mut watch = LockWatch::of(2);
-        watch.found(0, 3, now);
-        watch.found(1, 0, now);
+        watch.found(0, (3, 7), now);
+        watch.found(1, (0, 0), now);
+        watch.found(0, (5, 7), now + LONG / 2);
         assert!(!watch.is_due(now + LONG / 2));
-        watch.found(0, 5, now + LONG / 2);
+        watch.found(0, (5, 7), now + LONG);
         assert!(watch.is_due(now + LONG), "it is the same wait");
-        watch.found(0, 0, now + LONG);
-        watch.found(0, 1, now + LONG);
+        watch.found(0, (0, 0), now + LONG);
+        watch.found(0, (1, 7), now + LONG);
         assert!(!watch.is_due(now + LONG), "a new one");
+    }
+
+    #[test]
+    fn rows_that_are_locked_for_a_moment_each_are_no_long_wait() {
+        let now = Instant::now();
+        let mut watch = LockWatch::of(1);
+        for second in 0..100 {
+            watch.found(0, (1, second), now + Duration::from_secs(second.into()));
+            assert!(!watch.is_due(now + LONG * 100));
+        }
+        // Polls of some parts of the keys and of all of them find another first row.
+        for second in 100..111 {
+            watch.found(0, (1, second % 2), now + Duration::from_secs(second.into()));
+        }
+        assert!(watch.is_due(now + LONG * 100), "two rows wait for long");
     }
 
     #[test]
     fn the_holder_is_named_with_the_statement_that_ends_it() {
         let text = |text: &str| Some(text.to_owned());
-        let row = vec![text("process 7, application psql"), text("96"), text("SELECT 1;")];
-        let holder = holder(row);
+        let row = |certain| {
+            let (name, end) = ("process 7, application psql", "SELECT 1;");
+            holder(vec![text(name), text("96"), text(end), text(certain)])
+        };
         let table = "public.outbox".to_owned();
-        let locked = LockedRows { table, rows: 3, seconds: 12, holder };
+        let locked = LockedRows { table, rows: 3, seconds: 12, holder: row("t") };
         let said = "3 rows of table public.outbox have waited 12 s for a row lock of process 7, application psql, whose \
                     transaction has been open for 96 s";
         assert_eq!((locked.to_string().as_str(), locked.help().as_str()), (said, "SELECT 1;"));
-        let unknown = LockedRows { holder: super::holder(vec![None, None, None]), ..locked };
+        let inferred = LockedRows { holder: row("f"), ..locked.clone() };
+        assert!(
+            inferred.to_string().contains("lock, which may be held by process 7"),
+            "{inferred}"
+        );
+        assert!(inferred.help().contains("pg_stat_activity"));
+        let unknown = LockedRows { holder: holder(vec![None, None, None, None]), ..locked };
         assert!(unknown.to_string().ends_with("does not say who holds it"), "{unknown}");
         assert!(unknown.help().contains("pg_stat_activity"));
     }

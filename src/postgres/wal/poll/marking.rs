@@ -61,7 +61,7 @@ impl<T: Transport> PollStream<T> {
         (self.first, self.keepalive, self.state) = (self.next, Some(self.next), State::Idle);
         self.places.clear();
         let now = Instant::now();
-        self.locks.found(self.table, self.polled.held_back, now);
+        self.locks.found(self.table, self.polled.held(), now);
         self.schedule.delivered(self.table, self.polled, now);
         Ok(())
     }

@@ -399,8 +399,7 @@ impl<T: Transport> PollStream<T> {
                         // It is counted with its place.
                         return Ok(Some(head));
                     }
-                    let held_back = self.polled.held_back.saturating_add(about.held_back());
-                    self.polled.held_back = held_back;
+                    self.polled.hold_back(about);
                 }
                 (b'T', State::Asked(2)) => {
                     let said = batch::types(channel.buffer.body(head));
@@ -452,7 +451,7 @@ impl<T: Transport> PollStream<T> {
             State::Closing => {
                 self.state = State::Idle;
                 let now = Instant::now();
-                self.locks.found(self.table, self.polled.held_back, now);
+                self.locks.found(self.table, self.polled.held(), now);
                 let reached = match self.schedule.found_nothing(self.table, self.polled, now) {
                     Round::Open => Lsn::ZERO,
                     // What is owed was marked by somebody else, or somebody else has it.

@@ -5,7 +5,7 @@
 //! many are held back, and columns of no others are read; a row behind a locked row of its key waits (G2); no part of
 //! the work grows faster than the window, whatever the planner knows of the table.
 
-use super::request::PollTable;
+use super::request::{PollTable, known_by};
 use super::schedule::Reach;
 use crate::wal::quote::identifier;
 
@@ -22,6 +22,7 @@ impl PollTable {
         let columns = self.columns.iter().map(|column| format!(", t.{}", identifier(&column.name)));
         let columns: String = columns.collect();
         let own = "PARTITION BY w.own_key ORDER BY w.n";
+        let first_held = known_by("w");
         let lies_there = "t.ctid = p.place AND t.tableoid = p.part";
         format!(
             "WITH pending AS MATERIALIZED (\
@@ -50,7 +51,9 @@ impl PollTable {
                      FROM behind AS w) AS c \
                  WHERE c.is_free ORDER BY c.n LIMIT {limit}), \
              told AS (SELECT * FROM taken UNION ALL SELECT 0, NULL, NULL) \
-             SELECT t.ctid, coalesce(t.tableoid, 0), CASE WHEN p.n > 0 THEN {created_at} ELSE \
+             SELECT t.ctid, coalesce(t.tableoid, (SELECT {first_held} FROM (\
+                     SELECT w.part, w.place FROM pending AS w \
+                     WHERE (w.n IN (SELECT k.n FROM taken AS k)) IS NOT TRUE ORDER BY w.n LIMIT 1) AS w), 0), CASE WHEN p.n > 0 THEN {created_at} ELSE \
                  (SELECT pg_catalog.count(*) FROM pending AS w WHERE w.n <= (\
                      SELECT CASE pg_catalog.count(*) WHEN {limit} THEN pg_catalog.max(k.n) ELSE {window} END \
                      FROM taken AS k)) - (SELECT pg_catalog.count(*) FROM taken) END{columns} \

@@ -178,6 +178,11 @@ impl PollRequest {
     }
 }
 
+/// SQL for a number by which a row is known while it lies where it does.
+pub(super) fn known_by(row: &str) -> String {
+    format!("(pg_catalog.hashtext({row}.part::text || {row}.place::text) & 2147483647)::oid")
+}
+
 /// A time in microseconds since 1970, where that is a number.
 fn unix_us(column: &str) -> String {
     let time = format!("t.{}", identifier(column));
@@ -237,7 +242,7 @@ impl PollTable {
     /// The parts are locked by a statement of its own, so that the one that reads rows sees what those who had them
     /// before have committed. A row that somebody else has locked, or changed since, holds back those of its key
     /// behind it. Of each row come its place, its partition, and its time; one without a place stands for rows that are
-    /// held back, and has their number for a time.
+    /// held back, and has what the first of them is known by for a partition, and their number for a time.
     pub(super) fn take(&self, (first, share): (u32, u32), reach: Reach) -> String {
         let class = self.lock_class();
         let parts = self.parts(BUCKETS);
@@ -280,7 +285,7 @@ impl PollTable {
             let _ = write!(named, ", p.c{number}");
         }
         let (waits, key) = (self.waits(), self.key.as_deref().unwrap_or("''"));
-        let is_taken = "f.n IS NOT NULL AND (b.n IS NULL OR p.n < b.n)";
+        let (is_taken, held) = ("f.n IS NOT NULL AND (b.n IS NULL OR p.n < b.n)", known_by("p"));
         format!(
             "WITH pending AS MATERIALIZED (\
                  SELECT pg_catalog.row_number() OVER () AS n, r.* FROM (\
@@ -292,7 +297,7 @@ impl PollTable {
              blocked AS MATERIALIZED (\
                  SELECT p.own_key, pg_catalog.min(p.n) AS n FROM pending AS p \
                  WHERE p.n NOT IN (SELECT f.n FROM free AS f) GROUP BY p.own_key) \
-             SELECT CASE WHEN {is_taken} THEN p.place END, p.part, CASE WHEN {is_taken} THEN p.made ELSE 1 END{named} \
+             SELECT CASE WHEN {is_taken} THEN p.place END, CASE WHEN {is_taken} THEN p.part ELSE {held} END, CASE WHEN {is_taken} THEN p.made ELSE 1 END{named} \
              FROM pending AS p LEFT JOIN free AS f ON f.n = p.n LEFT JOIN blocked AS b ON b.own_key = p.own_key \
              ORDER BY p.n"
         )

@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::batch::About;
 use super::request::BUCKETS;
 use postrider_core::lsn::Lsn;
 
@@ -59,6 +60,8 @@ pub(super) struct Polled {
     pub(super) taken: u32,
     /// Rows before the end of what was looked at that others have locked, or that wait behind such rows.
     pub(super) held_back: u32,
+    /// A number by which the first of them is known.
+    pub(super) first_held: u32,
     /// A longer look may find rows of other keys.
     pub(super) has_keys: bool,
     /// From the question to the end of its answer.
@@ -66,6 +69,19 @@ pub(super) struct Polled {
 }
 
 impl Polled {
+    /// A row says that it, or as many as it stands for, are held back.
+    pub(super) fn hold_back(&mut self, about: About) {
+        if self.held_back == 0 {
+            self.first_held = about.part;
+        }
+        self.held_back = self.held_back.saturating_add(about.held_back());
+    }
+
+    /// How many rows are held back, and the first of them.
+    pub(super) const fn held(self) -> (u32, u32) {
+        (self.held_back, self.first_held)
+    }
+
     /// Whether others keep some rows from us.
     const fn is_hindered(self) -> bool {
         self.held_back > 0 || self.parts.1 < self.parts.0
@@ -244,7 +260,7 @@ mod tests {
 
     fn polled(parts: (u32, u32), taken: u32, held_back: u32) -> Polled {
         let reach = Reach { rows: 100, window: 100 };
-        Polled { parts, reach, taken, held_back, has_keys: true, took: Duration::ZERO }
+        Polled { parts, reach, taken, held_back, has_keys: true, ..Polled::default() }
     }
 
     const OVER: Round = Round::Over { waits: false };
