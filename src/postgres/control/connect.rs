@@ -66,24 +66,26 @@ impl Client {
     /// found at once.
     pub async fn keeps_its_process(&self) -> Result<(), ControlError> {
         let other = connect(&self.server).await?;
-        let pid = other.process().await?;
-        if self.process().await? != pid {
+        let process = other.process().await?;
+        if self.process().await? != process {
             return Ok(());
         }
-        let found = format!("two sessions have server process {pid}");
+        let found = format!("two sessions have server process {}", process.0);
         let source = WalError::of_shared_process(found);
         Err(ControlError::Connection { doing: "connecting", source })
     }
 
-    /// The server process, as it numbers itself.
-    async fn process(&self) -> Result<String, ControlError> {
-        let asked = self.sql.simple_query("SELECT pg_catalog.pg_backend_pid()");
-        let rows = self.run("asking for the server process", asked).await?;
-        let pid = rows.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => row.get(0),
+    /// The server process, as it numbers itself, and when its server began: behind one address there may be several, whose
+    /// processes have the same numbers.
+    async fn process(&self) -> Result<(String, String), ControlError> {
+        const SQL: &str = "SELECT pg_catalog.pg_backend_pid(), \
+                           extract(epoch FROM pg_catalog.pg_postmaster_start_time())";
+        let rows = self.run("asking for the server process", self.sql.simple_query(SQL)).await?;
+        let process = rows.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some((row.get(0)?.to_owned(), row.get(1)?.to_owned())),
             _ => None,
         });
-        Ok(pid.unwrap_or_default().to_owned())
+        Ok(process.unwrap_or_default())
     }
 
     /// Resolves when the session ends. The shutdown canary: a server that is stopped in `fast` mode

@@ -9,8 +9,10 @@
 mod session;
 mod source;
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use crate::blocking::run_blocking;
@@ -58,8 +60,10 @@ pub(super) async fn run<S: KafkaSink + Send + 'static>(
     let topic_monitor = TopicMonitor::of(&plan, telemetry.clone());
     let certificates = CertificateMonitor::of(&plan, &options, telemetry.clone());
     let mut running = JoinSet::new();
+    let keeps_processes = Arc::new(OnceCell::new());
     for (number, telemetry) in (0..workers).zip(telemetry.parts(workers)) {
-        let mut worker = Worker { number: (number, workers), marked: FIRST };
+        let keeps_processes = Arc::clone(&keeps_processes);
+        let mut worker = Worker { number: (number, workers), marked: FIRST, keeps_processes };
         let (plan, options) = (plan.clone(), options.clone());
         let mut sessions = Sessions::new(plan, options, stop.clone(), telemetry);
         if sessions.options.once {
@@ -103,6 +107,8 @@ struct Worker {
     number: (u32, u32),
     /// Rows up to here are marked.
     marked: Lsn,
+    /// Set once sessions were seen to keep their server process: no pooler gives it to another one.
+    keeps_processes: Arc<OnceCell<()>>,
 }
 
 impl Worker {

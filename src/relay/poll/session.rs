@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use tokio::sync::OnceCell;
+
 use super::Worker;
 use super::source::PollSource;
 use crate::blocking::run_blocking;
@@ -55,7 +57,8 @@ impl Worker {
         sessions: &mut Sessions,
         open_sink: &impl OpenSink<S>,
     ) -> Result<End, RelayError> {
-        let (find, told) = (find(&sessions.plan), sessions.told_to_end());
+        let find = find(&sessions.plan, &self.keeps_processes);
+        let told = sessions.told_to_end();
         let found = sessions.runtime.block_on(async {
             tokio::select! {
                 found = find => Some(found),
@@ -107,7 +110,7 @@ impl Worker {
 
 /// Looks at the database as a session does that begins with this plan, and takes no row.
 pub(crate) async fn rehearse(plan: &Plan) -> Result<(), RelayError> {
-    let Found { plan, params, requests, .. } = find(plan).await?;
+    let Found { plan, params, requests, .. } = find(plan, &OnceCell::new()).await?;
     run_blocking(move || {
         let mut connection = Connection::open(&plan.config.source.connect, &params)?;
         prepare_session(&mut connection, None)?;
@@ -140,10 +143,14 @@ fn prepare(
 }
 
 /// Looks at the database: what forbids a stream forbids these rows too, but for what is of slot and publication.
-async fn find(plan: &Plan) -> Result<Found, RelayError> {
+/// Whether sessions keep their server process is asked by one worker while the others have no session yet, since that
+/// takes two.
+async fn find(plan: &Plan, keeps_processes: &OnceCell<()>) -> Result<Found, RelayError> {
     let wanted = plan.requirements()?;
-    let client = control::connect(&plan.config.source.connect).await?;
-    client.keeps_its_process().await?;
+    let connect = &plan.config.source.connect;
+    let asked = async || control::connect(connect).await?.keeps_its_process().await;
+    keeps_processes.get_or_try_init(asked).await?;
+    let client = control::connect(connect).await?;
     let inspection = control::inspect(&client, &wanted).await?;
     if let Some(refusal) = refusal(&inspection, &wanted) {
         return Err(refusal.into());
