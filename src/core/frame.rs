@@ -51,6 +51,21 @@ pub enum Frame<'a> {
     },
 }
 
+/// Where the last message was of which the server said it. Keepalives say how far the log has grown, and not where a message
+/// is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LastPlace(pub Lsn);
+
+impl LastPlace {
+    /// This frame was read.
+    #[inline]
+    pub fn read(&mut self, frame: &Frame<'_>) {
+        if !matches!(frame, Frame::Keepalive { .. }) && frame.position() != Lsn::ZERO {
+            self.0 = frame.position();
+        }
+    }
+}
+
 impl Frame<'_> {
     /// Where it lies in the log; zero for a Relation or a Type, of which the server does not say it.
     pub const fn position(&self) -> Lsn {
@@ -59,6 +74,25 @@ impl Frame<'_> {
             | Self::Excerpt { start, .. }
             | Self::Untranslatable { start, .. } => *start,
             Self::Keepalive { end, .. } => *end,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A Relation or a Type has no position, and a keepalive is of another one each time.
+    #[test]
+    fn sessions_agree_on_the_place_of_a_message_whatever_keepalives_say() {
+        let wal = |start| Frame::Wal { start: Lsn::new(start), sent_us: 0, data: b"" };
+        let keepalive = |end| Frame::Keepalive { end: Lsn::new(end), reply_now: false };
+        for end in [300, 400] {
+            let mut place = LastPlace::default();
+            for frame in [keepalive(end), wal(200), keepalive(end), wal(0)] {
+                place.read(&frame);
+            }
+            assert_eq!(place, LastPlace(Lsn::new(200)));
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::error::RelayError;
 use crate::frame_source::FrameSource;
 use crate::report::Reporter;
 use crate::stop::StopSignal;
+use postrider_core::frame::LastPlace;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Handled;
 use postrider_core::session::{Audit, Burst, End, Next, Owed, Session, Work};
@@ -37,6 +38,8 @@ pub(super) struct Hot<F, S> {
     pub(super) clock: Clock,
     /// Notes what is delivered, for a server that forgets it.
     pub(super) delivered: Option<DeliveredNotes>,
+    /// Where the source was read last.
+    pub(super) place: LastPlace,
 }
 
 impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
@@ -148,7 +151,7 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         put_off: &mut Option<RelayError>,
         reporter: &mut Reporter,
     ) -> Result<(), RelayError> {
-        let error = self.placed(error, Lsn::ZERO);
+        let error = self.placed(error);
         let Some(end) = error.put_off_until().filter(|_| put_off.is_none()) else {
             return Err(error);
         };
@@ -159,12 +162,12 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         Ok(())
     }
 
-    /// The same with the position of the message that it is about, where the next session meets that again. `at`: zero where
-    /// the frame does not say it.
-    fn placed(&self, error: RelayError, at: Lsn) -> RelayError {
+    /// The same with the position of the message that it is about, or of the last one before it that has one, where the
+    /// next session meets that again.
+    fn placed(&self, error: RelayError) -> RelayError {
         match self.source.log_position() {
-            Some(received) if at == Lsn::ZERO => error.of_message(received),
-            Some(_) => error.of_message(at),
+            Some(received) if self.place.0 == Lsn::ZERO => error.of_message(received),
+            Some(_) => error.of_message(self.place.0),
             None => error,
         }
     }
@@ -202,9 +205,9 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             self.sink.reading(place, self.source.received_bytes());
             let Some(frame) = self.source.peek()? else { return Ok(()) };
             failpoint::pass("frame_taken");
-            let at = frame.position();
+            self.place.read(&frame);
             let handled = self.session.frame(now, frame, &mut self.sink);
-            match handled.map_err(|error| self.placed(error.into(), at))? {
+            match handled.map_err(|error| self.placed(error.into()))? {
                 Handled::Done => self.source.consume(),
                 Handled::DeadLetter(letter) => {
                     failpoint::pass("dead_letter_sent");

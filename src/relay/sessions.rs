@@ -25,6 +25,7 @@ use crate::stop::StopSignal;
 use crate::telemetry::{RelayState, Snapshot, Telemetry};
 use crate::{RunOptions, Summary};
 use postrider_config::Delivery;
+use postrider_core::frame::LastPlace;
 use postrider_core::lsn::Lsn;
 use postrider_core::session::{End, Limits, Owed, Session};
 use postrider_core::supervisor::{
@@ -355,7 +356,8 @@ impl Sessions {
         sink: impl KafkaSink,
     ) -> Result<End, RelayError> {
         let (stop, clock, mut owed) = (self.stop.clone(), self.clock, self.supervisor.owed());
-        let hot = Hot { source, session, sink, stop, clock, delivered: None };
+        let place = LastPlace::default();
+        let hot = Hot { source, session, sink, stop, clock, delivered: None, place };
         let ended = hot.run(self.reporter(), &mut owed);
         self.owed = Some(owed);
         ended

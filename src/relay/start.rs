@@ -24,6 +24,7 @@ use crate::source_check::SourceCheck;
 use crate::start_gate::StartGate;
 use crate::stop::StopSignal;
 use crate::timelines::{self, Timelines};
+use postrider_core::frame::LastPlace;
 use postrider_core::gate::{Facts, Resume, Warning, begins, judge, other_log, unbroken};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Pipeline, Suspects, Translator};
@@ -138,7 +139,9 @@ impl HotStart {
         let (limits, windows) = (source.limits(limits), source.windows_from());
         let session = Session::new(pipeline, limits, profile, *owed, clock.instant())
             .translated_by(translator(&params));
-        let ended = Hot { source, session, sink, stop, clock, delivered }.run(reporter, owed);
+        let place = LastPlace::default();
+        let ended =
+            Hot { source, session, sink, stop, clock, delivered, place }.run(reporter, owed);
         let ended = catch_up.ended(ended, &limits, windows);
         ended.map_err(of_the_gate).map_err(|error| timelines.delivered.judge(error))
     }
