@@ -300,7 +300,7 @@ impl<E: Effects> BatchProcessor<E> {
         };
         // What the probe shows is later than this failure: it counts for the next one.
         let successes = self.successes;
-        if head.lacks_witness(successes) {
+        if head.lacks_witness(failed.cause, successes) {
             self.probe(&head, &followers).await;
         }
         let is_poison = matches!(failed.failure, Failure::Poison(_));
@@ -329,9 +329,9 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Whether a later message of the same key could have its effects, where no other message shows it: it
-    /// may not overtake, so its transaction is rolled back. Each time another, since it may fail as well. Until one
-    /// could, nothing says that the database, or what the effects depend on, is there for anybody.
+    /// Trial of a later message of the same key, if no other message shows that the database takes effects. The
+    /// later message may not overtake, so its transaction is rolled back. Each trial takes another message, since one
+    /// may fail as well.
     async fn probe(&mut self, head: &FailedMessage, followers: &VecDeque<Pending>) {
         let number = usize::try_from(head.failures).unwrap_or(0);
         let Some(at) = number.checked_rem(followers.len()) else { return };

@@ -41,9 +41,14 @@ pub trait Effects: Send + Sync + 'static {
     /// `record.offset`; [`Message::traceparent`](super::Message::traceparent) is what its parent may be made of.
     ///
     /// May be called again for the same message after a rollback, so nothing outside of `tx` may be
-    /// done here: no call to others, no send. May also be called in a transaction that is rolled back
-    /// whatever it returns, to find out whether the database takes effects at all. It must not end the
-    /// transaction. What it waits for, it makes the whole consumer wait for.
+    /// done here: no call to others, no send. It must not end the transaction. What it waits for, it makes the whole
+    /// consumer wait for.
+    ///
+    /// A later message of a key may be tried before an earlier one has had its effects, in a transaction that is rolled
+    /// back whatever this returns. This happens only if the earlier message has failed at least twice and no other
+    /// message has succeeded in that time. The failures must be a lock, a deadlock, a serialization failure, a cancelled
+    /// statement, or an error that may be the database's: a missing table, a refused privilege, a limit, a full disk, a
+    /// lost session. After [`Failure::Unavailable`] no later message of the key is tried.
     ///
     /// A panic rolls `tx` back and uses up an attempt, like an error, in a program that is built to unwind. Built with
     /// `panic = "abort"` it ends the process, and the message comes again first: return a [`Failure`].
@@ -97,9 +102,9 @@ pub enum Failure {
     #[error("{0}")]
     Technical(#[source] Box<dyn Error + Send + Sync>),
     /// Something that the effect needs, other than the consumer's database, is not there yet. It is tried with
-    /// back-off and uses up no attempt. It becomes a dead letter once other messages have had their effects for
-    /// [`contention_max`](super::ConsumerSpec::contention_max) meanwhile. The reason goes into the log, the status and
-    /// the dead letter, so it must not repeat the payload.
+    /// back-off and uses up no attempt. It becomes a dead letter once messages of other keys have had their effects for
+    /// [`contention_max`](super::ConsumerSpec::contention_max) meanwhile. No later message of its key is tried before. The
+    /// reason goes into the log, the status and the dead letter, so it must not repeat the payload.
     #[error("{0}")]
     Unavailable(String),
 }

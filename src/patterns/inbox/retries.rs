@@ -235,11 +235,13 @@ impl FailedMessage {
         self.cause.is_open() && successes <= self.began.0
     }
 
-    /// Whether nothing shows that other messages can have their effects while this one cannot.
-    pub(super) fn lacks_witness(&self, successes: u64) -> bool {
-        let is_contended =
-            matches!(self.cause, FailureCause::Contention | FailureCause::Dependency);
-        self.is_unclear(successes) || (is_contended && successes <= self.waited_until.0)
+    /// True if the message fails for `cause` after an earlier failure, and nothing shows that other messages can have
+    /// their effects meanwhile. A dependency needs no witness of its own key: a later message would reach the
+    /// dependency before this one.
+    pub(super) fn lacks_witness(&self, cause: FailureCause, successes: u64) -> bool {
+        let is_contended = self.cause == FailureCause::Contention;
+        (cause.is_open() || cause == FailureCause::Contention)
+            && (self.is_unclear(successes) || is_contended && successes <= self.waited_until.0)
     }
 
     /// Whether it was tried, so that those behind it wait for it; else it is next.

@@ -157,9 +157,30 @@ fn a_lock_that_is_held_for_too_long_makes_a_dead_letter_once_others_succeed() {
 fn later_messages_of_the_same_key_show_that_a_message_waits_too_long() {
     let Some((scene, spec)) = impatient("alone_in_key") else { return };
     scene.send(&of_key(TENANT, 0..30));
-    let (effects, _) = curable(Outcome::Unavailable);
+    let (effects, _) = curable(CANCELLED);
     let running = Running::start(spec, effects);
     scene.await_effects(29);
+    assert_eq!(running.stop().dead_letters, 1);
+    let letters = scene.letters();
+    assert_eq!(letters[0].code, "waited_too_long");
+    assert!(letters[0].reason.ends_with("others passed: db error: SQLSTATE 57014"));
+}
+
+/// The later ones would reach it before the first.
+#[test]
+fn later_messages_of_a_key_wait_untried_for_a_dependency() {
+    let Some((scene, spec)) = impatient("untried") else { return };
+    scene.send(&of_key(TENANT, 0..30));
+    let (effects, _) = curable(Outcome::Unavailable);
+    let running = Running::start(spec, effects.clone());
+    running.await_counters("retries", |now| now.retries > 3);
+    let_pass(Duration::from_secs(4), "longer than it may wait while others succeed");
+    let tried: u32 = (1..30).map(|number| effects.attempts(number)).sum();
+    assert_eq!((tried, running.now().dead_letters), (0, 0));
+    // Another key shows that the wait is the message's own.
+    scene.send(&of_key("another", 30..31));
+    running.await_counters("the dead letter", |now| now.dead_letters == 1);
+    scene.await_effects(30);
     assert_eq!(running.stop().dead_letters, 1);
     let letters = scene.letters();
     assert_eq!(letters[0].code, "waited_too_long");
