@@ -90,86 +90,93 @@ $migration$;
 --     SELECT * FROM outbox_append_all(
 --         ARRAY['order', 'order'], ARRAY['42', '42'], ARRAY['OrderCreated', 'OrderPaid'],
 --         ARRAY['{"total": 990}', '{}']::jsonb[], ARRAY[gen_random_uuid(), gen_random_uuid()]);
--- An event for which `tombstones` is true has NULL for its payload; no other event may have it.
+-- With tombstones, each of the seven arrays is passed; traceparents and tombstones may be NULL. An event for which
+-- `tombstones` is true has NULL for its payload; no other event may have it.
 --
--- An earlier version had no tombstones: it is replaced in the same statement, as above.
-DO $migration$
+-- An earlier version makes the form without tombstones alone. No parameter of the other form has a default, so a
+-- call fits one of them only, whichever version was the last to run this.
+CREATE OR REPLACE FUNCTION outbox_append_all(
+    aggregate_types text[],
+    aggregate_ids   text[],
+    event_types     text[],
+    payloads        jsonb[],
+    ids             uuid[],
+    traceparents    text[],
+    tombstones      boolean[]
+) RETURNS SETOF bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    fault text;
 BEGIN
-    DROP FUNCTION IF EXISTS outbox_append_all(text[], text[], text[], jsonb[], uuid[], text[]);
-    CREATE OR REPLACE FUNCTION outbox_append_all(
-        aggregate_types text[],
-        aggregate_ids   text[],
-        event_types     text[],
-        payloads        jsonb[],
-        ids             uuid[],
-        traceparents    text[] DEFAULT NULL,
-        tombstones      boolean[] DEFAULT NULL
-    ) RETURNS SETOF bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
-    DECLARE
-        fault text;
-    BEGIN
-        -- NULL is equal to NULL here: without this, calls without any array would append nothing.
-        IF $1 IS NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'null_value_not_allowed',
-                MESSAGE = 'outbox_append_all: aggregate_types is NULL',
-                HINT = 'pass empty arrays to append no events';
-        -- What an array lacks would be NULL.
-        ELSIF cardinality($2) IS DISTINCT FROM cardinality($1)
-            OR cardinality($3) IS DISTINCT FROM cardinality($1)
-            OR cardinality($4) IS DISTINCT FROM cardinality($1)
-            OR cardinality($5) IS DISTINCT FROM cardinality($1)
-            OR $6 IS NOT NULL AND cardinality($6) IS DISTINCT FROM cardinality($1)
-            OR $7 IS NOT NULL AND cardinality($7) IS DISTINCT FROM cardinality($1)
-        THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'array_subscript_error',
-                MESSAGE = 'outbox_append_all: the arrays have different lengths';
-        END IF;
-        SELECT 'event ' || place || ': ' || what INTO fault
-        FROM unnest($1, $2, $3, $4, $6, $7) WITH ORDINALITY
-                AS event (kind, key, event_type, payload, traceparent, is_tombstone, place),
-            LATERAL (SELECT CASE
-                WHEN kind = '' OR kind ~ '[[:cntrl:]]' THEN 'aggregate_type is empty or has a control character'
-                WHEN key = '' THEN 'aggregate_id is empty'
-                WHEN event_type = '' OR event_type ~ '[[:cntrl:]]' THEN 'event_type is empty or has a control character'
-                WHEN traceparent ~ '[^!-~]' THEN 'traceparent has a character other than visible ASCII'
-                WHEN is_tombstone AND payload IS NOT NULL THEN 'a tombstone has a payload'
-                WHEN is_tombstone IS NOT TRUE AND payload IS NULL THEN 'payload is NULL, and tombstones is not true'
-            END) AS fault (what)
-        WHERE what IS NOT NULL ORDER BY place LIMIT 1;
-        IF fault IS NOT NULL THEN
-            RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'outbox_append_all: ' || fault;
-        END IF;
-        RETURN QUERY
-        WITH events AS (
-            SELECT *, row_number() OVER (PARTITION BY kind, key ORDER BY place) AS number
-            FROM unnest($1, $2, $3, $4, $5, $6) WITH ORDINALITY
-                AS event (kind, key, event_type, payload, id, traceparent, place)
-        ), counts AS (
-            SELECT kind, key, count(*) AS count FROM events GROUP BY kind, key
-        ), counted AS (
-            INSERT INTO outbox_sequences AS counter (aggregate_type, aggregate_id, last)
-            SELECT kind, key, count FROM counts ORDER BY kind, key
-            ON CONFLICT (aggregate_type, aggregate_id)
-                DO UPDATE SET last = counter.last + excluded.last
-            RETURNING aggregate_type, aggregate_id, last
-        ), numbered AS (
-            SELECT events.*, counted.last - counts.count + events.number AS sequence
-            FROM events
-            JOIN counts USING (kind, key)
-            JOIN counted ON counted.aggregate_type = kind AND counted.aggregate_id = key
-        ), appended AS (
-            INSERT INTO outbox
-                (id, aggregate_type, aggregate_id, event_type, payload, sequence, traceparent)
-            SELECT id, kind, key, event_type, payload, sequence, traceparent
-            FROM numbered ORDER BY place
-        )
-        SELECT sequence FROM numbered ORDER BY place;
-    END
-    $$;
+    -- NULL is equal to NULL here: without this, calls without any array would append nothing.
+    IF $1 IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = 'outbox_append_all: aggregate_types is NULL',
+            HINT = 'pass empty arrays to append no events';
+    -- What an array lacks would be NULL.
+    ELSIF cardinality($2) IS DISTINCT FROM cardinality($1)
+        OR cardinality($3) IS DISTINCT FROM cardinality($1)
+        OR cardinality($4) IS DISTINCT FROM cardinality($1)
+        OR cardinality($5) IS DISTINCT FROM cardinality($1)
+        OR $6 IS NOT NULL AND cardinality($6) IS DISTINCT FROM cardinality($1)
+        OR $7 IS NOT NULL AND cardinality($7) IS DISTINCT FROM cardinality($1)
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'array_subscript_error',
+            MESSAGE = 'outbox_append_all: the arrays have different lengths';
+    END IF;
+    SELECT 'event ' || place || ': ' || what INTO fault
+    FROM unnest($1, $2, $3, $4, $6, $7) WITH ORDINALITY
+            AS event (kind, key, event_type, payload, traceparent, is_tombstone, place),
+        LATERAL (SELECT CASE
+            WHEN kind = '' OR kind ~ '[[:cntrl:]]' THEN 'aggregate_type is empty or has a control character'
+            WHEN key = '' THEN 'aggregate_id is empty'
+            WHEN event_type = '' OR event_type ~ '[[:cntrl:]]' THEN 'event_type is empty or has a control character'
+            WHEN traceparent ~ '[^!-~]' THEN 'traceparent has a character other than visible ASCII'
+            WHEN is_tombstone AND payload IS NOT NULL THEN 'a tombstone has a payload'
+            WHEN is_tombstone IS NOT TRUE AND payload IS NULL THEN 'payload is NULL, and tombstones is not true'
+        END) AS fault (what)
+    WHERE what IS NOT NULL ORDER BY place LIMIT 1;
+    IF fault IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'outbox_append_all: ' || fault;
+    END IF;
+    RETURN QUERY
+    WITH events AS (
+        SELECT *, row_number() OVER (PARTITION BY kind, key ORDER BY place) AS number
+        FROM unnest($1, $2, $3, $4, $5, $6) WITH ORDINALITY
+            AS event (kind, key, event_type, payload, id, traceparent, place)
+    ), counts AS (
+        SELECT kind, key, count(*) AS count FROM events GROUP BY kind, key
+    ), counted AS (
+        INSERT INTO outbox_sequences AS counter (aggregate_type, aggregate_id, last)
+        SELECT kind, key, count FROM counts ORDER BY kind, key
+        ON CONFLICT (aggregate_type, aggregate_id)
+            DO UPDATE SET last = counter.last + excluded.last
+        RETURNING aggregate_type, aggregate_id, last
+    ), numbered AS (
+        SELECT events.*, counted.last - counts.count + events.number AS sequence
+        FROM events
+        JOIN counts USING (kind, key)
+        JOIN counted ON counted.aggregate_type = kind AND counted.aggregate_id = key
+    ), appended AS (
+        INSERT INTO outbox
+            (id, aggregate_type, aggregate_id, event_type, payload, sequence, traceparent)
+        SELECT id, kind, key, event_type, payload, sequence, traceparent
+        FROM numbered ORDER BY place
+    )
+    SELECT sequence FROM numbered ORDER BY place;
 END
-$migration$;
+$$;
+CREATE OR REPLACE FUNCTION outbox_append_all(
+    aggregate_types text[],
+    aggregate_ids   text[],
+    event_types     text[],
+    payloads        jsonb[],
+    ids             uuid[],
+    traceparents    text[] DEFAULT NULL
+) RETURNS SETOF bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
+    SELECT outbox_append_all($1, $2, $3, $4, $5, $6, NULL)
+$$;
 
 -- Appends an event without a payload and returns its number. Its record has a null value, which deletes what a
 -- compacted topic has of the key.

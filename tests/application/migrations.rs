@@ -4,6 +4,36 @@ use postrider::sandbox::postgres::{Cluster, Options};
 use postrider::shop::connect;
 use postrider_patterns::migrations::{MigrateError, Piece, migrate};
 
+/// The functions of the version before, with the parameters that they had.
+const FORMER_FUNCTIONS: &str = "
+    CREATE OR REPLACE FUNCTION outbox_append(aggregate_type text, aggregate_id text, event_type text,
+        payload jsonb, id uuid DEFAULT gen_random_uuid(), traceparent text DEFAULT NULL)
+    RETURNS bigint LANGUAGE sql AS 'SELECT 17::bigint';
+    CREATE OR REPLACE FUNCTION outbox_append_all(aggregate_types text[], aggregate_ids text[],
+        event_types text[], payloads jsonb[], ids uuid[], traceparents text[] DEFAULT NULL)
+    RETURNS SETOF bigint LANGUAGE sql AS 'SELECT 17::bigint';
+    CREATE OR REPLACE FUNCTION idempotency_claim(scope text, key text, fingerprint bytea, status integer,
+        headers jsonb, body bytea, OUT outcome text, OUT stored_status integer,
+        OUT stored_headers jsonb, OUT stored_body bytea)
+    LANGUAGE sql AS 'SELECT ''won'', NULL::integer, NULL::jsonb, NULL::bytea'";
+
+/// Calls of each function, also with as few parameters as it takes.
+const CALLS: [&str; 13] = [
+    "outbox_append('order', '1', 'Paid', '{}')",
+    "outbox_append('order', 1, 'Paid', '{}')",
+    "outbox_append('order', gen_random_uuid(), 'Paid', '{}')",
+    "outbox_tombstone('order', '1', 'Paid')",
+    "outbox_tombstone('order', 1, 'Paid')",
+    "outbox_tombstone('order', gen_random_uuid(), 'Paid')",
+    "outbox_append_all('{order}', '{1}', '{Paid}', '{\"{}\"}', ARRAY[gen_random_uuid()])",
+    "outbox_append_all('{order}', '{1}', '{Paid}', '{\"{}\"}', ARRAY[gen_random_uuid()], NULL)",
+    "outbox_append_all('{order}', '{1}', '{Paid}', '{NULL}', ARRAY[gen_random_uuid()], NULL, '{t}')",
+    "idempotency_begin('tenant', 'a', 'request')",
+    "idempotency_finish('tenant', 'a', 201, '[]', '{}')",
+    "idempotency_claim('tenant', 'b', 'request', 201, '[]', '{}')",
+    "idempotency_claim('tenant', 'c', 'request', 201, '[]', '{}'::bytea)",
+];
+
 /// As after an update of the library, when the publication is there already.
 #[tokio::test]
 async fn a_piece_is_made_anew_by_a_role_that_owns_it_and_nothing_else() {
@@ -51,6 +81,26 @@ async fn an_error_of_migrate_names_the_situation_and_the_fix() {
     assert!(matches!(error, MigrateError::Forbidden(_)), "{error:?}");
     assert!(error.hint().unwrap().contains("GRANT CREATE ON SCHEMA"), "{error:?}");
     assert_eq!(error.database().code().unwrap().code(), "42501");
+}
+
+/// As where a build with the same version number starts again while another one is rolled out.
+#[tokio::test]
+async fn functions_that_the_version_before_puts_back_make_no_call_ambiguous() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let mut client = connect(&cluster.unix_url()).await.unwrap();
+    migrate(&mut client, "public", &Piece::ALL).await.unwrap();
+    client.batch_execute(FORMER_FUNCTIONS).await.unwrap();
+    for anew in [false, true] {
+        let transaction = client.transaction().await.unwrap();
+        for call in CALLS {
+            transaction.batch_execute(&format!("SELECT {call}")).await.unwrap();
+        }
+        transaction.rollback().await.unwrap();
+        if !anew {
+            client.batch_execute("COMMENT ON TABLE outbox_sequences IS NULL").await.unwrap();
+            migrate(&mut client, "public", &Piece::ALL).await.unwrap();
+        }
+    }
 }
 
 /// Their snapshots are of the time before they had the lock.

@@ -201,7 +201,9 @@ async fn a_database_of_an_earlier_version_is_brought_up_to_date() {
     // As it was before events had traces.
     client
         .batch_execute(
-            "DROP FUNCTION outbox_append(text, text, text, jsonb, uuid, text); DROP FUNCTION outbox_append_all;
+            "DROP FUNCTION outbox_append(text, text, text, jsonb, uuid, text); 
+             DROP FUNCTION outbox_append_all(text[], text[], text[], jsonb[], uuid[], text[]);
+             DROP FUNCTION outbox_append_all(text[], text[], text[], jsonb[], uuid[], text[], boolean[]);
              DROP FUNCTION outbox_append(text, bigint, text, jsonb, uuid, text);
              DROP FUNCTION outbox_append(text, uuid, text, jsonb, uuid, text); DROP FUNCTION outbox_tombstone(text, text, text, uuid, text);
              ALTER TABLE outbox DROP COLUMN traceparent;

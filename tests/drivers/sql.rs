@@ -146,7 +146,9 @@ async fn what_is_there_already_is_not_locked_and_needs_no_owner() {
     migrate(&mut client, "public", &Piece::ALL).await.unwrap();
     // What somebody dropped is made again, and a comment of one's own stays.
     client
-        .batch_execute("DROP TABLE consumer_offsets; DROP FUNCTION outbox_append_all; COMMENT ON TABLE sagas IS 'ours'")
+        .batch_execute("DROP TABLE consumer_offsets; DROP FUNCTION outbox_tombstone(text, text, text, uuid, text), \
+             outbox_tombstone(text, bigint, text, uuid, text), outbox_tombstone(text, uuid, text, uuid, text); \
+             COMMENT ON TABLE sagas IS 'ours'")
         .await
         .unwrap();
     migrate(&mut client, "public", &Piece::ALL).await.unwrap();
