@@ -36,6 +36,20 @@ CREATE TABLE IF NOT EXISTS outbox_sequences (
     PRIMARY KEY (aggregate_type, aggregate_id)
 );
 
+-- The functions of this part that exist already, and the roles that may call them: section 5 gives new functions
+-- the same grants.
+DO $$
+BEGIN
+    PERFORM set_config('postrider.outbox', (
+        SELECT jsonb_agg(jsonb_build_object('function', function.oid, 'grantee', grantee))::text
+        FROM pg_proc AS function
+        LEFT JOIN LATERAL aclexplode(coalesce(proacl, acldefault('f', proowner))) ON true
+        WHERE pronamespace = format('%I', current_schema())::regnamespace
+            AND proname IN ('outbox_append', 'outbox_append_all', 'outbox_tombstone')
+    ), false);
+END
+$$;
+
 -- Appends one event in the caller's transaction and returns its number. For every language:
 --     SELECT outbox_append('order', '42', 'OrderCreated', '{"total": 990}');
 --     SELECT outbox_append('order', '42', 'OrderCreated', '{"total": 990}', traceparent => '00-4bf9..-01');
@@ -247,6 +261,20 @@ BEGIN
     ) THEN
         DROP INDEX idempotency_keys_created_at;
     END IF;
+END
+$$;
+
+-- The functions of this part that exist already, and the roles that may call them: section 5 gives new functions
+-- the same grants.
+DO $$
+BEGIN
+    PERFORM set_config('postrider.idempotency', (
+        SELECT jsonb_agg(jsonb_build_object('function', function.oid, 'grantee', grantee))::text
+        FROM pg_proc AS function
+        LEFT JOIN LATERAL aclexplode(coalesce(proacl, acldefault('f', proowner))) ON true
+        WHERE pronamespace = format('%I', current_schema())::regnamespace
+            AND proname IN ('idempotency_begin', 'idempotency_finish', 'idempotency_claim')
+    ), false);
 END
 $$;
 
@@ -555,7 +583,8 @@ CREATE TABLE IF NOT EXISTS saga_timers (
 CREATE INDEX IF NOT EXISTS saga_timers_due ON saga_timers (kind, due);
 
 -- 5. The functions find their tables where this file has made them, whoever calls them: not in a schema that is
--- named like the caller, and not among temporary tables.
+-- named like the caller, and not among temporary tables. The roles that may call an earlier function of a part may
+-- call its new ones.
 DO $$
 DECLARE
     path text := (
@@ -563,9 +592,12 @@ DECLARE
         FROM unnest(current_schemas(false)) WITH ORDINALITY AS it (schema, place)
     );
     function regprocedure;
+    part text;
+    earlier jsonb;
+    grantee text;
 BEGIN
-    FOR function IN
-        SELECT oid FROM pg_proc
+    FOR function, part IN
+        SELECT oid, split_part(proname, '_', 1) FROM pg_proc
         WHERE pronamespace = format('%I', current_schema())::regnamespace
             AND proname IN (
                 'outbox_append', 'outbox_append_all', 'outbox_tombstone', 'idempotency_begin', 'idempotency_finish',
@@ -575,6 +607,19 @@ BEGIN
             AND pg_has_role(proowner, 'USAGE')
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = %s', function, path);
+        -- Without earlier functions, the grants stay those that the server gives by default.
+        earlier := nullif(current_setting('postrider.' || part, true), '');
+        CONTINUE WHEN earlier IS NULL
+            OR earlier @> jsonb_build_array(jsonb_build_object('function', function::oid));
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function);
+        FOR grantee IN
+            SELECT DISTINCT CASE id WHEN 0 THEN 'PUBLIC' ELSE id::regrole::text END
+            FROM jsonb_array_elements(earlier) AS it, CAST(it ->> 'grantee' AS oid) AS id
+            WHERE id IS NOT NULL
+        LOOP
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', function, grantee);
+        END LOOP;
     END LOOP;
+    PERFORM set_config('postrider.outbox', '', false), set_config('postrider.idempotency', '', false);
 END
 $$;

@@ -152,7 +152,8 @@ fn section(number: u8) -> &'static str {
 ///
 /// A comment on a table says by which version and by which statements its piece was made. Where it was made by these,
 /// or by a later version, nothing is done, so a service may call this at every start, with any role, and an instance
-/// of the version before may start while a new one is rolled out. To make or change a piece, the role needs CREATE
+/// of the version before may start while a new one is rolled out. A new function may be called by the roles that may
+/// call one of its piece's earlier functions. To make or change a piece, the role needs CREATE
 /// on the database for a new schema and for the outbox's publication, else on the schema, and must own tables
 /// that an earlier version made.
 ///

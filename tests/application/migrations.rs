@@ -83,6 +83,46 @@ async fn an_error_of_migrate_names_the_situation_and_the_fix() {
     assert_eq!(error.database().code().unwrap().code(), "42501");
 }
 
+#[tokio::test]
+async fn an_update_keeps_the_grants_of_functions_and_gives_them_to_new_ones() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let mut client = connect(&cluster.unix_url()).await.unwrap();
+    client.batch_execute("CREATE ROLE \"The App\"; CREATE ROLE other").await.unwrap();
+    // The second time, no new function is granted to PUBLIC.
+    for (schema, before) in
+        [("a", ""), ("b", "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")]
+    {
+        client
+            .batch_execute(&format!(
+                "{before}; CREATE SCHEMA {schema}; SET search_path TO {schema}; {FORMER_FUNCTIONS};
+                 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC;
+                 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO \"The App\""
+            ))
+            .await
+            .unwrap();
+        migrate(&mut client, schema, &Piece::ALL).await.unwrap();
+        client
+            .batch_execute(&format!(
+                "GRANT USAGE ON SCHEMA {schema} TO \"The App\", other;
+                 GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO \"The App\", other"
+            ))
+            .await
+            .unwrap();
+        let transaction = client.transaction().await.unwrap();
+        transaction.batch_execute("SET LOCAL ROLE \"The App\"").await.unwrap();
+        for call in CALLS {
+            transaction.batch_execute(&format!("SELECT {call}")).await.unwrap();
+        }
+        transaction.commit().await.unwrap();
+        client.batch_execute("SET ROLE other").await.unwrap();
+        for call in CALLS {
+            let error = client.batch_execute(&format!("SELECT {call}")).await.unwrap_err();
+            assert_eq!(error.code().unwrap().code(), "42501", "{call}");
+        }
+        client.batch_execute("RESET ROLE").await.unwrap();
+    }
+}
+
 /// As where a build with the same version number starts again while another one is rolled out.
 #[tokio::test]
 async fn functions_that_the_version_before_puts_back_make_no_call_ambiguous() {
