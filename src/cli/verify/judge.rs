@@ -7,6 +7,7 @@
 //! are not unique are not judged. Memory is constant. It shares no code with the relay but the routing.
 
 use super::verdict::{Fault, Finding, Verdict};
+use postrider_core::record::Kinship;
 use postrider_relay::compare::{Entry, IdToken, Kept, Kind, Ordered, Sorter, SpillError, flag};
 
 /// What is known beforehand.
@@ -37,6 +38,12 @@ pub(super) fn judge(
     let mut verdict = Verdict::default();
     let mut same: Option<SameId> = None;
     entries.read(|entry| {
+        if entry.is_letter(Kinship::Sibling) {
+            if let Some(same) = same.as_mut().filter(|same| same.id == entry.id) {
+                same.take_sibling(&entry);
+            }
+            return Ok(());
+        }
         verdict.count(entry.kind);
         if same.as_ref().is_none_or(|same| same.id != entry.id)
             && let Some(done) = same.replace(SameId::new(entry.id))
@@ -70,6 +77,8 @@ struct SameId {
     letters: u64,
     /// Of those the ones that may be of another stream, as they do not say.
     strange: u64,
+    /// There is a letter that names another stream, which may be a former name of this one, and may be about the row.
+    has_sibling: bool,
     /// All records may be newer than what was seen of the table.
     all_newer: bool,
     /// The first one of a topic.
@@ -93,6 +102,7 @@ impl SameId {
             elsewhere: 0,
             letters: 0,
             strange: 0,
+            has_sibling: false,
             all_newer: true,
             first: None,
             repeat: None,
@@ -114,13 +124,18 @@ impl SameId {
                     self.repeat.get_or_insert(*entry);
                 }
                 self.letters += 1;
-                self.strange += u64::from(entry.rank == 0);
+                self.strange += u64::from(entry.is_letter(Kinship::Unknown));
             }
             Kind::Record => self.take_record(entry),
         }
         self.all_newer &= entry.has(flag::NEWER);
         self.first.get_or_insert(*entry);
         self.ordered(entry)
+    }
+
+    /// Such a letter is no repeat, and without a row it is nothing.
+    fn take_sibling(&mut self, letter: &Entry) {
+        self.has_sibling |= self.row.as_ref().is_some_and(|row| letter.may_be_about(row));
     }
 
     fn take_record(&mut self, entry: &Entry) {
@@ -195,7 +210,7 @@ impl SameId {
         if self.different.is_some() {
             verdict.find(Fault::Different, || Finding::at(self.id, self.different));
         }
-        if arrived > 0 {
+        if arrived > 0 || self.has_sibling {
             verdict.dead_lettered += u64::from(self.records + self.again == 0);
             return;
         }

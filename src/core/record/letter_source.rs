@@ -6,7 +6,7 @@
 use super::headers::{DATABASE_HEADER, SLOT_HEADER, STREAM_HEADER, SYSTEM_HEADER};
 use super::{Header, text};
 
-/// See the module. What is `None` is not known, or there is none.
+/// Names of a dead letter's stream. A name that is `None` is not known, or there is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LetterSource {
     /// The cluster's system identifier.
@@ -22,13 +22,16 @@ pub struct LetterSource {
 /// How a dead letter is related to a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kinship {
+    /// It may be of this stream: it says nothing, or another system has a database and a slot of these names, as the same
+    /// server has after an upgrade.
+    Unknown = 0,
     /// It is of this stream.
-    Own,
-    /// It may be: it says nothing, or another system has a database and a slot of these names, as the same server has
-    /// after an upgrade.
-    Unknown,
+    Own = 1,
+    /// It names another database or slot of this system: another stream's, or a former name of this one's. It counts only for
+    /// a row that has its id.
+    Sibling = 2,
     /// It is of another stream.
-    Foreign,
+    Foreign = 3,
 }
 
 impl LetterSource {
@@ -55,18 +58,20 @@ impl LetterSource {
         }
     }
 
-    /// How a dead letter of `letter` is related to this stream. A stream may be given another name.
+    /// How a dead letter of `letter` is related to this stream. A stream may be given another name in the configuration.
     pub fn kinship(&self, letter: &Self) -> Kinship {
         let differs = |own: &Option<String>, other: &Option<String>| {
             own.as_ref().zip(other.as_ref()).is_some_and(|(own, other)| own != other)
         };
-        if differs(&self.database, &letter.database) || differs(&self.slot, &letter.slot) {
-            return Kinship::Foreign;
+        let is_of_system = !differs(&self.system, &letter.system);
+        let is_named_so =
+            !differs(&self.database, &letter.database) && !differs(&self.slot, &letter.slot);
+        match (is_of_system, is_named_so) {
+            (false, false) => Kinship::Foreign,
+            (true, false) => Kinship::Sibling,
+            (true, true) if letter.database.is_some() => Kinship::Own,
+            (_, true) => Kinship::Unknown,
         }
-        if letter.database.is_none() || differs(&self.system, &letter.system) {
-            return Kinship::Unknown;
-        }
-        Kinship::Own
     }
 }
 
@@ -80,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_of_another_database_or_slot_is_foreign_and_one_without_a_source_is_not() {
+    fn a_letter_is_foreign_only_if_its_system_and_its_database_or_slot_are_others() {
         let own = source("7", "shop", "postrider");
         for (letter, kinship) in [
             (source("7", "shop", "postrider"), Kinship::Own),
@@ -88,8 +93,11 @@ mod tests {
             (LetterSource { system: None, ..own.clone() }, Kinship::Own),
             (source("8", "shop", "postrider"), Kinship::Unknown),
             (LetterSource::default(), Kinship::Unknown),
-            (source("7", "other", "postrider"), Kinship::Foreign),
-            (source("7", "shop", "audit"), Kinship::Foreign),
+            (source("7", "renamed", "postrider"), Kinship::Sibling),
+            (source("7", "shop", "former"), Kinship::Sibling),
+            (LetterSource { system: None, ..source("7", "shop", "former") }, Kinship::Sibling),
+            (source("8", "other", "postrider"), Kinship::Foreign),
+            (source("8", "shop", "audit"), Kinship::Foreign),
         ] {
             assert_eq!(own.kinship(&letter), kinship, "{letter:?}");
         }

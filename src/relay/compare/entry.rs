@@ -6,6 +6,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
+use postrider_core::record::Kinship;
+
 /// Bytes of an entry on disk.
 pub const ENTRY_BYTES: usize = 80;
 
@@ -150,7 +152,7 @@ pub struct Entry {
     /// Of a record: a hash of its key.
     pub key: u64,
     /// Of a record its position: LSN, then index. Of a row its number in the column of the order; without such a
-    /// column a hash of its record's key. Of a dead letter 1 if it says that it is of this stream, 0 if it may be of another.
+    /// column a hash of its record's key. Of a dead letter its [`Kinship`].
     pub rank: u64,
     /// Of a row or a dead letter `table_mark` of its table; 0 if it names none.
     pub index: u32,
@@ -162,6 +164,16 @@ impl Entry {
     /// Of a row: its time in milliseconds since the Unix epoch, which lies where a record has its key.
     pub const fn time_ms(&self) -> Option<i64> {
         if self.has(flag::TIMED) { Some(self.key.cast_signed()) } else { None }
+    }
+
+    /// Whether a dead letter is related to the stream in this way.
+    pub const fn is_letter(&self, kinship: Kinship) -> bool {
+        matches!(self.kind, Kind::DeadLetter) && self.rank == kinship as u64
+    }
+
+    /// Whether a dead letter may be about a row of this table: it names that table, or none.
+    pub const fn may_be_about(&self, row: &Self) -> bool {
+        self.index == 0 || self.index == row.index
     }
 
     /// Whether a flag is set.

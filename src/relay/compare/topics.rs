@@ -352,7 +352,7 @@ impl Topics {
         Some(Entry { id, kind, topic, partition, place: offset, content, key, rank, index, flags })
     }
 
-    /// A receipt is none, a consumer's is not about a row, and one of another stream not about a row of ours.
+    /// A receipt is none, a consumer's is not about a row, and one of another system's stream not about a row of ours.
     fn dead_letter(&mut self, record: &Received<'_>, topic: u32, offset: u64) -> Option<Entry> {
         let letter = DeadLetter::read(record.to_stored())?;
         // What could not be sent once more may have been delivered, or not.
@@ -367,7 +367,7 @@ impl Topics {
             return None;
         }
         let Some(id) = letter.id().map(IdToken::of) else {
-            self.without_id += 1;
+            self.without_id += u64::from(kinship != Kinship::Sibling);
             return None;
         };
         let place = lsn.as_deref().and_then(|lsn| position(lsn.as_bytes()));
@@ -379,7 +379,7 @@ impl Topics {
             place: offset,
             content: 0,
             key: 0,
-            rank: u64::from(kinship == Kinship::Own),
+            rank: kinship as u64,
             index: table.as_deref().map_or(0, table_mark),
             flags: self.newer(place, record.timestamp_ms()),
         })

@@ -117,6 +117,12 @@ fn a_dead_letter_is_no_loss_and_a_row_that_changed_is_told() {
     verified.pass();
     let (status, json) = verified.verify("--all-rows-kept");
     assert_eq!((status, found(&json)), (0, vec![("dead_lettered", 1)]), "{json}");
+    let topics = ["A", "dead-letters"].map(|name| verified.stage.topic(name));
+    let records = topic::read(&verified.broker.bootstrap(), &topics);
+    let of_former_slot = verified.copied(&records.iter().map(with_former_slot).collect::<Vec<_>>());
+    let letters = verified.stage.topic("copy.dead-letters");
+    let (status, json) = verify(&of_former_slot.set("dead_letters.topic", &letters), "");
+    assert_eq!((status, found(&json)), (0, vec![("dead_lettered", 1)]), "{json}");
     verified.stage.sql().run("UPDATE outbox SET payload = '4' WHERE payload = '3'");
     verified.stage.sql().run("DELETE FROM outbox WHERE payload = '2'");
     verified.pass();
@@ -172,6 +178,15 @@ fn dead_letters_of_another_stream_are_no_finding() {
     let relay = relay.set("kafka.delivery", "exactly_once");
     let (status, json) = verify(&relay, "--all-rows-kept");
     assert_eq!((status, found(&json)), (0, vec![("without_row", 1)]), "{json}");
+}
+
+/// As if the slot had been renamed since.
+fn with_former_slot(letter: &Stored) -> Stored {
+    let mut letter = letter.clone();
+    if let Some((_, slot)) = letter.headers.iter_mut().find(|(name, _)| name == "postrider-slot") {
+        *slot = Some(b"former".to_vec());
+    }
+    letter
 }
 
 fn without_source(letter: &Stored) -> Stored {

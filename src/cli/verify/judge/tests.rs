@@ -45,7 +45,9 @@ fn verdict(entries: &[Entry], terms: &Terms) -> Verdict {
 /// The numbers, by another way: sets of ids and lists of partitions, all in memory.
 fn naive(entries: &[Entry], terms: &Terms) -> Verdict {
     let mut by_id: BTreeMap<IdToken, Vec<Entry>> = BTreeMap::new();
-    for entry in entries {
+    let (siblings, entries): (Vec<Entry>, Vec<Entry>) =
+        entries.iter().partition(|entry| entry.is_letter(Kinship::Sibling));
+    for entry in &entries {
         by_id.entry(entry.id).or_default().push(*entry);
     }
     let mut found = Verdict::default();
@@ -68,7 +70,8 @@ fn naive(entries: &[Entry], terms: &Terms) -> Verdict {
                     found.newer += all.len() as u64;
                 } else {
                     found.without_row += 1;
-                    let own = letters.iter().filter(|letter| letter.rank > 0).count();
+                    let own =
+                        letters.iter().filter(|letter| !letter.is_letter(Kinship::Unknown)).count();
                     found.duplicated +=
                         (plain.len().saturating_sub(1) + own.saturating_sub(1)) as u64;
                     let is_ours = plain.len() + again.len() + own > 0;
@@ -94,7 +97,8 @@ fn naive(entries: &[Entry], terms: &Terms) -> Verdict {
                     row.kind == Kind::Row || (row.kind == Kind::Rejected && !terms.skips_rejected);
                 let topic = if row.kind == Kind::Row { row.topic } else { LETTERS };
                 let kept = terms.topics[topic as usize];
-                if all.len() - elsewhere.len() > 1 {
+                let is_sibling = |letter: &Entry| letter.id == row.id && letter.may_be_about(row);
+                if all.len() - elsewhere.len() > 1 || siblings.iter().any(is_sibling) {
                     found.dead_lettered += u64::from(plain.is_empty() && again.is_empty());
                 } else if !must_arrive {
                 } else if row.has(flag::NOT_PASSED) || kept.is_open {
@@ -110,7 +114,7 @@ fn naive(entries: &[Entry], terms: &Terms) -> Verdict {
             _ => found.not_unique += 1,
         }
     }
-    naive_order(entries, &by_id, &mut found);
+    naive_order(&entries, &by_id, &mut found);
     found
 }
 
@@ -249,6 +253,30 @@ fn letters_that_may_be_of_another_stream_are_no_finding_where_there_is_no_row() 
     assert_eq!((strange.without_row, strange.duplicated, strange.phantom), (1, 0, 0));
     let own = verdict(&[letter(1, 1), letter(2, 1), letter(3, 0)], &terms());
     assert_eq!((own.without_row, own.duplicated, own.phantom), (1, 1, 1));
+}
+
+/// The slot or the database may have been renamed since.
+#[test]
+fn a_letter_of_another_name_counts_for_a_row_of_its_table_and_for_nothing_else() {
+    const TABLE: u32 = 11;
+    let row = |id| Entry { index: TABLE, ..entry(Kind::Row, id) };
+    let letter = |id, place, index| {
+        let rank = Kinship::Sibling as u64;
+        Entry { place, rank, index, topic: LETTERS, ..entry(Kind::DeadLetter, id) }
+    };
+    let found = |entries: &[Entry]| {
+        let found = verdict(entries, &terms());
+        let numbers = [found.lost, found.dead_lettered, found.duplicated, found.phantom];
+        (numbers, found.records + found.without_row)
+    };
+    for table in [TABLE, 0] {
+        assert_eq!(found(&[row(1), letter(1, 1, table)]), ([0, 1, 0, 0], 0), "{table}");
+        assert_eq!(found(&[row(1), letter(1, 1, table), letter(1, 2, table)]).0, [0, 1, 0, 0]);
+    }
+    assert_eq!(found(&[row(1), letter(1, 1, TABLE + 2)]), ([1, 0, 0, 0], 0), "another table");
+    assert_eq!(found(&[letter(1, 1, TABLE), letter(1, 2, TABLE)]), ([0; 4], 0), "no row");
+    let delivered = [row(1), entry(Kind::Record, 1), letter(1, 1, TABLE), letter(1, 2, 0)];
+    assert_eq!(found(&delivered), ([0; 4], 1));
 }
 
 #[test]

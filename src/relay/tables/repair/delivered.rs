@@ -11,6 +11,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::compare::{Entry, IdToken, Kept, Kind, Sorter, SpillError, flag};
+use postrider_core::record::Kinship;
 
 /// Rows of one id that are told apart. More of them have no id that would tell.
 const ROWS_MAX: usize = 16;
@@ -163,7 +164,8 @@ impl SameId {
             claim.has_letter = true;
             is_known = true;
         }
-        self.other_letters += u64::from(!is_known);
+        // Of another table, one that names another stream is that stream's.
+        self.other_letters += u64::from(!is_known && !letter.is_letter(Kinship::Sibling));
     }
 
     fn judge<E>(

@@ -117,6 +117,17 @@ fn a_dead_letter_is_of_a_row_of_its_own_table_alone() {
     assert_eq!(both, [Outcome::Missing, SHARED]);
 }
 
+/// The slot or the database may have been renamed since.
+#[test]
+fn a_dead_letter_of_another_name_is_of_a_row_of_its_table_alone() {
+    let of_other = |id, table| Entry { rank: Kinship::Sibling as u64, ..letter(id, table) };
+    for table in [OUTBOX, 0] {
+        assert_eq!(of(&[row(UUID, 5, 1), of_other(UUID, table)]), [Outcome::Delivered]);
+        assert_eq!(of(&[row("1", 5, 1), of_other("1", table)]), [SHARED]);
+    }
+    assert_eq!(of(&[row(UUID, 5, 1), of_other(UUID, OTHER)]), [Outcome::Missing]);
+}
+
 #[test]
 fn what_a_topic_may_have_lost_is_unknown() {
     let at = |time: Option<i64>| {
