@@ -87,7 +87,7 @@ pub(super) fn exit_of(summary: &Summary) -> Result<ExitCode, CommandFailure> {
     }
     // The dead letters are among the records that were confirmed.
     if dead_letters > 0 && confirmed <= dead_letters {
-        let what = format!("every row became a dead letter ({dead_letters})");
+        let what = format!("every row of this run became a dead letter ({dead_letters})");
         let failure = CommandFailure::new(ExitCode::CheckFailed, ErrorCode::ALL_REJECTED, what);
         return Err(failure.help(
             "postrider dead-letters list, which has the reasons; without them, the rows are sent by: postrider \
