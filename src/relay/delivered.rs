@@ -5,7 +5,9 @@
 //!
 //! Input: what a session has handed over and what is settled; the facts of the next session. Output: the mark to resume at and
 //! the check that the log is the same one. Invariant: nothing is left out that was not confirmed (G1): the mark names a commit
-//! that was settled, and that commit must be found in the server's log. A server that was not restarted is never judged.
+//! that was settled, and that commit must be found in the server's log. A server that was not restarted is never judged: its slot
+//! may have been moved on purpose. One that starts over after a crash of one of its processes keeps its start time, and is not
+//! recognised.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,7 +26,7 @@ struct Last {
     mark: Mark,
 }
 
-/// See the module. Copies share what they know.
+/// The last settled mark of this process. Copies share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Delivered {
     last: Arc<Mutex<Option<Last>>>,
@@ -63,8 +65,8 @@ impl Delivered {
         Some((*mark, check))
     }
 
-    /// What the error of a session is. If it has found another log than that of the mark, the mark is forgotten, and the next
-    /// session leaves out nothing.
+    /// The error by which a session ends. If it has found another log than that of the mark, the mark is forgotten, and the
+    /// next session leaves out nothing.
     pub(super) fn judge(&self, error: RelayError) -> RelayError {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_some() && matches!(error, RelayError::Gate(GateError::OtherLog { .. })) {
