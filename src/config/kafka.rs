@@ -10,7 +10,7 @@ use postrider_core::record::Partitioner;
 pub(super) const BROKERS: OptionSpec = list(
     "kafka.brokers",
     "[\"localhost:9092\"]",
-    "The bootstrap brokers, `host:port`; one text with commas between them will do in a file, too.",
+    "The bootstrap brokers, `host:port`. In a file, one comma-separated string is also accepted.",
 );
 pub(super) const DELIVERY: OptionSpec = choice(
     "kafka.delivery",

@@ -443,7 +443,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         "How long the relay retries a connection that Postgres or Kafka refuses, because of a \
          certificate, pg_hba.conf or a login, after they have let it in once; then it exits with \
          code 77 or 78. At a first start only a login is retried, and only if its secret comes from \
-         a file, a service file or a command. 0s: no retries.",
+         a file, a service file or a command. 0s: the first refusal ends the relay, by Postgres and \
+         by Kafka alike, though it was let in before.",
     ),
     duration(
         "shutdown.grace",
