@@ -301,7 +301,7 @@ fn transactional_id(
     Ok(lineage.transactional_id())
 }
 
-/// What is found where the slot is.
+/// The findings about the position of the slot.
 struct Position {
     checks: Vec<Check>,
     /// Why `prune` would not know since when every row was delivered.
@@ -327,7 +327,7 @@ fn position(
         return Position { checks, no_beginning: Some(beginning::UNKEPT) };
     }
     if !kafka_answers {
-        return Check::unknown(ID, "the brokers were not reached, which keep the progress").into();
+        return Check::unknown(ID, "the brokers that store the progress were not reached").into();
     }
     let name = plan.config.source.slot.as_str();
     let slot = control::sample(client, name);
@@ -359,7 +359,7 @@ fn position(
     }
 }
 
-/// What the gate says of a slot that is there.
+/// The gate's verdict on a slot that is there.
 fn judged(
     place: SlotPlace,
     plan: &Plan,
@@ -409,7 +409,7 @@ fn without_slot(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client)
         None if found.mark == Mark::default() => {
             return Check::unknown(
                 ID,
-                "there is no slot to look at, and nothing was delivered of one",
+                "there is no slot to look at, and no slot has delivered anything",
             );
         }
         None => GateError::SlotGone { slot: slot.clone(), delivered: found.mark.end },
