@@ -164,7 +164,7 @@ fn account(path: &Path, report: &[OptionFinding]) -> String {
     out
 }
 
-/// What `--partial` leaves out.
+/// The settings that `--partial` leaves out.
 fn left_out(report: &[OptionFinding]) -> String {
     let refused = report.iter().filter(|finding| finding.outcome == ImportOutcome::Refused);
     let mut out = String::new();

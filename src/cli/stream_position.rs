@@ -28,7 +28,7 @@ pub(crate) struct SlotPlace {
     pub(crate) next_xid: u64,
 }
 
-/// See the module.
+/// The facts that the gate judges a stream by, and the stream's progress in Kafka.
 #[derive(Debug)]
 pub(crate) struct StreamPosition {
     facts: Facts,
@@ -89,7 +89,7 @@ impl StreamPosition {
         Ok(Self { facts, progress: Some(progress) })
     }
 
-    /// What the gate says of a session that began here.
+    /// The gate's verdict on a session that began here.
     pub(crate) fn judge(&self, exactly_once: bool) -> Result<Resume, GateError> {
         judge(&Facts { exactly_once, ..self.facts.clone() }, self.progress.as_ref())
     }
@@ -116,7 +116,7 @@ fn progress(plan: &Plan, stream: &Lineage) -> Result<Option<Progress>, CommandFa
     Ok(newest_progress(&kafka, &stream.key())?)
 }
 
-/// What is known of a stream by the server and the slot's name.
+/// The lineage of a stream, as far as the server and the slot's name tell.
 fn stream(server: &ServerFacts, slot: &str) -> Result<Lineage, PruneError> {
     let Some((system, _)) = server.system.clone() else {
         return Err(PruneError::SystemUnknown { role: server.role.clone() });

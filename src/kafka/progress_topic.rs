@@ -36,10 +36,10 @@ const MISSING_FOR: Duration = Duration::from_secs(1);
 /// and the marker of its end.
 const TAIL: i64 = 100;
 
-/// What was read until a reading ended.
+/// The result of a reading.
 struct Reading {
     newest: Option<Progress>,
-    /// Whether it ended behind everything that was to be read.
+    /// Whether the reading ended behind everything that was to be read.
     is_whole: bool,
 }
 

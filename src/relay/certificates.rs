@@ -27,7 +27,7 @@ use postrider_postgres::libpq::{
 const BROKER_PORT: u16 = 9_092;
 /// Pause between two looks. Alerts go by days; each look is a handshake that the server logs as broken off.
 const EVERY: Duration = Duration::from_hours(1);
-/// The same while a certificate has expired or was not seen: an alert ends soon after the renewal.
+/// Pause while a certificate has expired or was not seen: an alert ends soon after the renewal.
 const EVERY_AT_END: Duration = Duration::from_mins(1);
 
 /// Where the servers of a connection string are, and how TLS begins there; none where it is not used.
@@ -116,7 +116,7 @@ pub fn name_invalid(error: SinkError, brokers: &[String]) -> SinkError {
     SinkError::CertificateInvalid { broker, subject: validity.subject, fault }
 }
 
-/// The same for what ended a session.
+/// Names such a certificate in the error that ended a session.
 pub(super) async fn name_expired(error: RelayError, plan: &Plan) -> RelayError {
     let (RelayError::Sink(tls) | RelayError::Topics(TopicsError::NoEntry(tls))) = &error else {
         return error;
@@ -175,7 +175,7 @@ impl CertificateMonitor {
     }
 }
 
-/// What is said of a certificate that is not valid now.
+/// The log line about a certificate that is not valid now.
 #[derive(Debug, PartialEq, Eq)]
 struct Expired {
     what: String,

@@ -150,7 +150,7 @@ impl RelayError {
         }
     }
 
-    /// The same with the position of the message that it is about, if it is about what the log contains.
+    /// Adds the position of the message that the error is about, if it is about what the log contains.
     pub(super) fn of_message(self, at: Lsn) -> Self {
         let is_of_a_message = match &self {
             Self::Pipeline(error) => error.is_of_a_message(),
@@ -378,7 +378,7 @@ impl From<Stalled> for RelayError {
     }
 }
 
-/// What is safe comes first, and what is lost before the step that loses it.
+/// The hint names what is safe first, and what is lost before the step that loses it.
 fn unreadable_hint(slot: &str) -> String {
     format!(
         "nothing is lost: slot `{slot}` keeps every row from there on, if it is neither dropped nor advanced\n\

@@ -162,8 +162,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         Ok(())
     }
 
-    /// The same with the position of the message that it is about, or of the last one before it that has one, where the
-    /// next session meets that again.
+    /// Adds the position of the message that the error is about, or of the last one before it that has one. The next session
+    /// meets that message again.
     fn placed(&self, error: RelayError) -> RelayError {
         match self.source.log_position() {
             Some(received) if self.place.0 == Lsn::ZERO => error.of_message(received),

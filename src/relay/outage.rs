@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// As often as the line about progress, in whose place it is.
+/// Pause between two lines; that of the line about progress, which they replace.
 const EVERY: Duration = Duration::from_mins(1);
 
 /// An outage of the brokers, over all sessions of a run.

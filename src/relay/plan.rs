@@ -92,7 +92,7 @@ impl Plan {
         Self { config: Config { outbox, route, format, ..self.config.clone() }, ..self.clone() }
     }
 
-    /// What dead letters say of the stream, in this database.
+    /// The source that dead letters name, in this database.
     pub fn letter_source(&self, server: &ServerFacts) -> LetterSource {
         let source = &self.config.source;
         LetterSource {
@@ -120,7 +120,7 @@ impl Plan {
         Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.kafka.unconfirmed))
     }
 
-    /// The same, whose dead letters say that they are of this stream.
+    /// A fresh pipeline whose dead letters say that they are of this stream.
     pub fn pipeline_of(&self, stream: &Lineage) -> Result<Pipeline, RouteSpecError> {
         let Lineage { system, database, slot, .. } = stream;
         let [system, database, slot] = [system, database, slot].map(|name| Some(name.clone()));

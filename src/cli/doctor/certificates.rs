@@ -84,7 +84,7 @@ pub(super) fn of_kafka(kafka: &KafkaSpec, addresses: &[Address]) -> Vec<Check> {
     vec![brokers, ours]
 }
 
-/// What is wrong with a certificate, and whether nobody accepts it any more.
+/// The fault of a certificate, and whether nobody accepts it any more.
 fn wrong(validity: &Validity, now_s: i64) -> Option<(String, bool)> {
     let Validity { subject, until_s, .. } = validity;
     let left = (until_s - now_s).div_euclid(DAY_S);

@@ -73,7 +73,7 @@ pub(super) fn lack(refusal: &ControlError, inspection: &Inspection) -> Option<La
     is_absent.then_some(Lack::Source)
 }
 
-/// What makes all that is missing, with the rights that the role lacks for it.
+/// The commands that make all that is missing, with the rights that the role lacks for it.
 fn granted_setup(inspection: &Inspection) -> Fix {
     let grants = inspection.grants(true);
     if grants.is_empty() { setup() } else { Fix::sql(grants.join(" ")).and(setup()) }

@@ -123,7 +123,7 @@ impl Tables {
         Ok(Self { plan, inspection, wanted, params, connection, server, horizon, has_backfill })
     }
 
-    /// What the stream's own dead letters say.
+    /// The source that the stream's own dead letters name.
     pub(super) fn letter_source(&self) -> LetterSource {
         self.plan.letter_source(&self.inspection.server)
     }

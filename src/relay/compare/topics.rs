@@ -132,8 +132,8 @@ pub struct Topics {
 }
 
 impl Topics {
-    /// Of these brokers; dead letters are those of `source` in this topic. Records of before `since_ms` are left out, where `commit_times` says that their times are
-    /// those of the commits.
+    /// The topics of these brokers; dead letters are those of `source` in this topic. Records of before `since_ms` are left
+    /// out, where `commit_times` says that their times are those of the commits.
     pub fn new(
         kafka: &KafkaSpec,
         content: Content,

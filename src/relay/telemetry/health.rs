@@ -28,7 +28,7 @@ pub const STALL_HELP: &str = "look for a broker that hangs, and for partitions b
                               min.insync.replicas: kafka-topics.sh --bootstrap-server BROKER \
                               --describe --under-min-isr-partitions";
 
-/// What to look at while no broker answers.
+/// The advice while no broker answers.
 pub(crate) const SILENCE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the network; nothing is \
                             lost: the rows wait in Postgres";
 

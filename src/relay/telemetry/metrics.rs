@@ -122,7 +122,7 @@ fn position(page: &mut Page<'_>, view: &View, slot: &str) -> fmt::Result {
     of_slot("slot_safe_wal_bytes", help, safe_bytes)
 }
 
-/// What is not the relay's own, and spoils its work or its figures.
+/// Conditions outside of the relay that spoil its work or its figures.
 fn surroundings(page: &mut Page<'_>, view: &View) -> fmt::Result {
     if let Some(slot) = view.slot {
         let help = "The server's clock minus the relay's. Latencies are wrong by that.";
