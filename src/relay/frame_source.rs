@@ -51,8 +51,8 @@ pub(super) trait FrameSource {
     /// The highest position of which a frame was read.
     fn received(&self) -> Lsn;
 
-    /// The highest position of which a frame was read, where positions are those of the server's log: what cannot be read there is
-    /// met again.
+    /// The highest position of which a frame was read, where positions are those of the server's log: what cannot be read there
+    /// is met again.
     fn log_position(&self) -> Option<Lsn> {
         None
     }

@@ -42,14 +42,20 @@ fn verdict(entries: &[Entry], terms: &Terms) -> Verdict {
     judge(&mut all, terms, order).unwrap()
 }
 
-/// The numbers, by another way: sets of ids and lists of partitions, all in memory.
-fn naive(entries: &[Entry], terms: &Terms) -> Verdict {
-    let mut by_id: BTreeMap<IdToken, Vec<Entry>> = BTreeMap::new();
+/// Letters of other names; all other entries; these by id.
+fn grouped(entries: &[Entry]) -> (Vec<Entry>, Vec<Entry>, BTreeMap<IdToken, Vec<Entry>>) {
     let (siblings, entries): (Vec<Entry>, Vec<Entry>) =
         entries.iter().partition(|entry| entry.is_letter(Kinship::Sibling));
+    let mut by_id: BTreeMap<IdToken, Vec<Entry>> = BTreeMap::new();
     for entry in &entries {
         by_id.entry(entry.id).or_default().push(*entry);
     }
+    (siblings, entries, by_id)
+}
+
+/// The numbers, by another way: sets of ids and lists of partitions, all in memory.
+fn naive(entries: &[Entry], terms: &Terms) -> Verdict {
+    let (siblings, entries, by_id) = grouped(entries);
     let mut found = Verdict::default();
     for all in by_id.values() {
         let of = |wanted: &dyn Fn(&Entry) -> bool| -> Vec<Entry> {
