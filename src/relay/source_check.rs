@@ -110,7 +110,7 @@ async fn end_left_copies(client: &Client) {
     match control::end_left_copies(client).await {
         Ok(ended) => {
             for LeftCopy { name, pid, retained_bytes } in ended {
-                tracing::warn!(
+                tracing::info!(
                     slot = name,
                     pid,
                     retained_bytes,
