@@ -93,7 +93,9 @@ fn g1_g2_g8_restarts_of_the_server_within_windows_lose_nothing_and_reorder_nothi
 fn g6_g8_stops_within_windows_behind_a_large_transaction_repeat_nothing() {
     let Some(kafka) = kafka::shared() else { return };
     let broker = Broker::Kafka(kafka);
-    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "stops");
+    // While its large transaction is open, no other test on the server could create a slot.
+    let cluster = postgres::start(&Options::default());
+    let stage = Stage::new(&cluster, &broker.bootstrap(), "stops");
     let oracle = stage.oracle();
     let relay = stage.relay().set("kafka.delivery", "exactly_once");
     relay.run_once();

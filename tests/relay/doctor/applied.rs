@@ -153,7 +153,7 @@ fn a_slot_that_would_leave_rows_behind_is_left_to_a_person() {
     assert!(fixed.words("refused")[0].contains("which a new slot does not deliver"));
     // An earlier slot that delivered rows, of which the table knows nothing any more.
     stage.sql().run("DELETE FROM outbox");
-    Fixed::of(&relay, &["--execute"]);
+    fix_until_there_is_a_slot(&stage, &relay);
     stage.insert("A", 3);
     assert!(relay.start(&["run", "--once"]).outcome().status.success());
     stage.sql().run(&format!("DELETE FROM outbox; {drop_slot}"));

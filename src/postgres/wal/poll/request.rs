@@ -405,7 +405,10 @@ mod tests {
         let all = PollRequest { key: None, ..request(PollMark::Delete) };
         let reach = Reach { rows: 10, window: 20 };
         let sql = all.with_columns(&columns()).unwrap().take((32, 16), reach);
-        assert!(sql.contains("generate_series(0, 0)") && !sql.contains("hashtext(coalesce("), "{sql}");
+        assert!(
+            sql.contains("generate_series(0, 0)") && !sql.contains("hashtext(coalesce("),
+            "{sql}"
+        );
         assert!(!sql.contains("is_first"), "all rows wait for one that is locked: {sql}");
     }
 
