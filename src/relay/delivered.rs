@@ -52,7 +52,7 @@ impl Delivered {
         self.of_session(facts, slot)
     }
 
-    /// Where a session resumes whose server was restarted and has forgotten how far the slot was.
+    /// Mark at which the session resumes, if its server was restarted with an older slot position.
     fn resume(&self, facts: &Facts, slot: &SlotSample) -> Option<(Mark, ResumeCheck)> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Last { lineage, server_started_us, mark } = last.as_ref()?;
@@ -65,8 +65,8 @@ impl Delivered {
         Some((*mark, check))
     }
 
-    /// The error by which a session ends. If it has found another log than that of the mark, the mark is forgotten, and the
-    /// next session leaves out nothing.
+    /// Returns the session's error. If the session found a log without the mark's commit, the mark is forgotten, and the next
+    /// session skips no rows.
     pub(super) fn judge(&self, error: RelayError) -> RelayError {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_some() && matches!(error, RelayError::Gate(GateError::OtherLog { .. })) {

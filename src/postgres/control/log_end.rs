@@ -1,4 +1,4 @@
-//! Where the server's log ends.
+//! Reads the end of the server's log: the position up to which a primary has flushed it, or a standby has replayed it.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -11,9 +11,9 @@ const DOING: &str = "asking for the end of the log";
 /// The end of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogEnd {
-    /// Where it is on disk; on a standby, what of it was replayed.
+    /// Flushed position of a primary, or replayed position of a standby.
     pub lsn: Lsn,
-    /// The timeline; `None` on a standby, which tells it to a replication connection alone.
+    /// Timeline of a primary. `None` on a standby, which reports its timeline only to a replication connection.
     pub timeline: Option<u32>,
 }
 

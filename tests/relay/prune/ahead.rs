@@ -83,7 +83,7 @@ fn a_table_that_is_not_partitioned_has_no_days() {
     scene.prune(&["--ahead", "3"]).assert_refused(78, &["PR-P098", "setup --partition day"]);
 }
 
-/// It is the one of the migrations, which make no second.
+/// The migrations create the same index, and no second one.
 #[test]
 fn a_table_that_setup_makes_has_the_index_that_a_large_one_needs() {
     let scene = Scene::without_slot(&Options::default(), NO_BROKERS);

@@ -1,4 +1,4 @@
-//! Rows that are sent once more.
+//! Tests of `postrider replay`.
 
 use super::{OTHERS_WRITE, empty_stage, insert_in_time, json};
 use crate::stage::Stage;
@@ -81,7 +81,7 @@ fn a_topic_that_does_not_exist_is_refused_before_the_first_row() {
     assert_eq!(stage.records(), [], "no row became a dead letter");
 }
 
-/// Each row is of a topic that is none.
+/// Every row names an invalid topic.
 #[test]
 fn a_job_whose_rows_all_became_dead_letters_is_no_success() {
     let Some(kafka) = kafka::shared() else { return };
@@ -118,7 +118,7 @@ fn a_filter_that_postgres_cannot_read_is_a_mistake_of_the_command_line() {
     assert_eq!(stage.records(), []);
 }
 
-/// Which moment such a value is depends on who wrote it.
+/// The moment of a value without a time zone depends on the session that wrote it.
 #[test]
 fn a_window_by_a_time_without_zone_is_refused_by_replay_and_verify() {
     let Some(kafka) = kafka::shared() else { return };
