@@ -50,7 +50,7 @@ use refusals::Refusals;
 use unreadable::{SESSIONS_MAX, UnreadableMessage};
 
 pub use failure::{Left, Peer, RefusalConsequence, RefusedBatch, SessionFailure, SinkFault};
-pub use mode::{ModeKind, SessionMode};
+pub use mode::{ModeKind, SessionMode, SlotPosition};
 
 /// How soon a pause notices a request to stop.
 const PAUSE_TICK: Duration = Duration::from_millis(50);
@@ -430,16 +430,15 @@ impl Supervisor {
         (self.waiting, self.last_progress) = (Waiting::Nothing, now);
     }
 
-    /// Where the slot stands, if there is one: what is acknowledged there, by whomever, and where the log
-    /// ends. While there is much to catch up with, batches are larger; what an end of a session asks for has
-    /// precedence.
-    pub fn slot_reaches(&mut self, place: Option<(Lsn, Lsn)>) {
-        if let Some((acknowledged, _)) = place {
-            self.owed = self.owed.settled(acknowledged);
+    /// Where the slot stands, if it exists. The next session sends a long backlog in larger batches, unless a failed
+    /// session asked for another mode.
+    pub fn slot_reaches(&mut self, slot: Option<SlotPosition>) {
+        if let Some(slot) = slot {
+            self.owed = self.owed.settled(slot.confirmed);
         }
         // What acknowledges nothing would begin anew behind every mode.
         if self.policy.acknowledge && !self.mode.is_some_and(SessionMode::is_for_an_end) {
-            self.mode = place.and_then(|(from, to)| SessionMode::of_backlog(from, to));
+            self.mode = slot.and_then(SessionMode::of_backlog);
         }
     }
 

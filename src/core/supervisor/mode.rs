@@ -12,6 +12,21 @@ use crate::lsn::Lsn;
 /// A log this long holds seconds of work, so that what a row waits for its batch is not noticed.
 const BACKLOG_BYTES: u64 = 64 << 20;
 
+/// The server may decode this much log again when the session after the backlog begins. An open transaction holds
+/// `restart_lsn` back. If the server decodes more, another backlog builds up meanwhile, and such sessions never end.
+const DECODED_AGAIN_BYTES_MAX: u64 = 128 << 20;
+
+/// Where a replication slot stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotPosition {
+    /// Each session decodes the log from here on (`restart_lsn`).
+    pub restart: Lsn,
+    /// The relays have acknowledged the log up to here (`confirmed_flush_lsn`).
+    pub confirmed: Lsn,
+    /// The end of the server's log.
+    pub log_end: Lsn,
+}
+
 /// How a session differs from the usual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModeKind {
@@ -46,10 +61,11 @@ pub struct SessionMode {
 }
 
 impl SessionMode {
-    /// What a session that begins at `confirmed` needs when the log ends at `current`.
-    pub(super) fn of_backlog(confirmed: Lsn, current: Lsn) -> Option<Self> {
-        let is_long = current.bytes_since(confirmed) > BACKLOG_BYTES;
-        is_long.then_some(Self { kind: ModeKind::Backlog, until: current })
+    /// The mode of a session that begins at the slot's position.
+    pub(super) fn of_backlog(slot: SlotPosition) -> Option<Self> {
+        let is_long = slot.log_end.bytes_since(slot.confirmed) > BACKLOG_BYTES;
+        let is_near = slot.confirmed.bytes_since(slot.restart) <= DECODED_AGAIN_BYTES_MAX;
+        (is_long && is_near).then_some(Self { kind: ModeKind::Backlog, until: slot.log_end })
     }
 
     /// Whether an end of a session asked for it.
@@ -107,17 +123,29 @@ mod tests {
 
     const LONG_AGO: Lsn = Lsn::new(1 << 30);
     const NOW: Lsn = Lsn::new(2 << 30);
+    const SLOT: SlotPosition =
+        SlotPosition { restart: LONG_AGO, confirmed: LONG_AGO, log_end: NOW };
 
     #[test]
     fn a_long_backlog_is_sent_in_larger_batches_as_far_as_it_reaches() {
-        let mode = SessionMode::of_backlog(LONG_AGO, NOW).unwrap();
+        let mode = SessionMode::of_backlog(SLOT).unwrap();
         assert_eq!(mode, SessionMode { kind: ModeKind::Backlog, until: NOW });
     }
 
     #[test]
     fn a_short_backlog_is_nothing_special() {
-        assert_eq!(SessionMode::of_backlog(Lsn::new(NOW.get() - BACKLOG_BYTES), NOW), None);
-        assert_eq!(SessionMode::of_backlog(NOW, LONG_AGO), None);
+        let confirmed = Lsn::new(NOW.get() - BACKLOG_BYTES);
+        let near = SlotPosition { restart: confirmed, confirmed, ..SLOT };
+        assert_eq!(SessionMode::of_backlog(near), None);
+        assert_eq!(SessionMode::of_backlog(SlotPosition { confirmed: NOW, ..SLOT }), None);
+    }
+
+    #[test]
+    fn a_backlog_behind_an_open_transaction_ends_no_session() {
+        let restart = Lsn::new(LONG_AGO.get() - DECODED_AGAIN_BYTES_MAX);
+        assert!(SessionMode::of_backlog(SlotPosition { restart, ..SLOT }).is_some());
+        let restart = Lsn::new(restart.get() - 1);
+        assert_eq!(SessionMode::of_backlog(SlotPosition { restart, ..SLOT }), None);
     }
 
     #[test]

@@ -46,6 +46,11 @@ fn limits() -> Limits {
     }
 }
 
+fn slot(confirmed: u64, log_end: u64) -> SlotPosition {
+    let confirmed = Lsn::new(confirmed);
+    SlotPosition { restart: confirmed, confirmed, log_end: Lsn::new(log_end) }
+}
+
 fn at(settled: u64) -> Left {
     Left { settled: Lsn::new(settled), received: Lsn::new(settled + 50), ..Left::default() }
 }
@@ -187,7 +192,7 @@ fn g8_a_stop_between_sessions_is_clean_once_nothing_is_owed() {
     let at_once = Requested { request: ControlRequest::Abort, ..DRAIN };
     let aborted = Conclusion::Aborted { records: 7 };
     assert_eq!(relay.next(START, at_once), NextAction::End(aborted));
-    relay.slot_reaches(Some((Lsn::new(120), Lsn::new(200))));
+    relay.slot_reaches(Some(slot(120, 200)));
     assert_eq!(relay.next(START, late), NextAction::End(Conclusion::Stopped), "another one did it");
 }
 
@@ -280,13 +285,13 @@ fn g4_what_is_learned_of_refused_records_changes_the_next_session_at_once() {
     assert_eq!(start.mode, Some(cautious));
     assert_eq!(start.limits.until, Some((Lsn::new(150), End::ModeOver)));
     // A backlog does not matter until it is found.
-    relay.slot_reaches(Some((Lsn::new(100), Lsn::new(1 << 40))));
+    relay.slot_reaches(Some(slot(100, 1 << 40)));
     assert_eq!(relay.start(START, limits()).mode, Some(cautious));
     assert_eq!(
         relay.ended(START, ControlRequest::Run, at(150), Ok(End::ModeOver)).0,
         AfterSession::GoOn
     );
-    relay.slot_reaches(Some((Lsn::new(150), Lsn::new(1 << 40))));
+    relay.slot_reaches(Some(slot(150, 1 << 40)));
     let mode = relay.start(START, limits()).mode.map(|mode| mode.kind);
     assert_eq!(mode, Some(ModeKind::Backlog));
 }

@@ -13,6 +13,7 @@ use super::Relay;
 use crate::error::RelayError;
 use crate::telemetry::RelayState;
 use crate::watch;
+use postrider_core::supervisor::SlotPosition;
 use postrider_postgres::control::{self, Client, ControlError, SlotSample};
 use postrider_postgres::wal::ServerProcess;
 
@@ -105,9 +106,12 @@ impl Relay {
         if let (Some(slot), Some(reporter)) = (&slot, &mut self.sessions.reporter) {
             reporter.slot_reaches(slot.confirmed_flush, slot.current);
         }
-        self.sessions
-            .supervisor
-            .slot_reaches(slot.as_ref().map(|at| (at.confirmed_flush, at.current)));
+        self.sessions.supervisor.slot_reaches(slot.as_ref().map(|slot| SlotPosition {
+            // A slot without it is lost, and no session begins there.
+            restart: slot.restart.unwrap_or(slot.confirmed_flush),
+            confirmed: slot.confirmed_flush,
+            log_end: slot.current,
+        }));
         Ok(slot)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider::lsn::Lsn;
 use postrider::session::End;
 use postrider::supervisor::{
-    AfterSession, Conclusion, Left, NextAction, RefusedBatch, SessionFailure,
+    AfterSession, Conclusion, Left, NextAction, RefusedBatch, SessionFailure, SlotPosition,
 };
 
 use super::{Ghost, QUEUE_UNLIMITED, World};
@@ -91,11 +91,15 @@ impl World<'_> {
                 if self.now.at >= self.server.held_until {
                     self.process.slot_is_free(self.now.at);
                 }
-                let place = (Lsn::new(self.server.confirmed), Lsn::new(self.server.history.end));
-                self.process.supervisor.slot_reaches(Some(place));
+                self.process.supervisor.slot_reaches(Some(self.slot_position()));
                 Ok(())
             }
         }
+    }
+
+    const fn slot_position(&self) -> SlotPosition {
+        let confirmed = Lsn::new(self.server.confirmed);
+        SlotPosition { restart: confirmed, confirmed, log_end: Lsn::new(self.server.history.end) }
     }
 
     fn start_session(&mut self) -> Result<(), Violation> {
@@ -104,9 +108,8 @@ impl World<'_> {
         if self.now.at < self.server.away_until {
             return self.end_session(Ended::Badly(SessionFailure::Transient));
         }
-        let end = Lsn::new(self.server.history.end);
-        let place = (Lsn::new(self.server.confirmed), end);
-        self.process.supervisor.slot_reaches(Some(place));
+        let slot = self.slot_position();
+        self.process.supervisor.slot_reaches(Some(slot));
         let asked = self.process.asked(self.now);
         if asked.must_end(self.process.supervisor.owed(), LIMITS.grace) {
             return self.end_session(Ended::Well(End::Drained));
@@ -119,7 +122,7 @@ impl World<'_> {
             self.judge.forget();
         }
         if self.process.supervisor.target().is_none() && self.chance.percent(10) {
-            self.process.supervisor.end_at(end);
+            self.process.supervisor.end_at(slot.log_end);
         }
         let start = Start {
             budget: self.budget,
