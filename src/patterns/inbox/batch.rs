@@ -21,9 +21,11 @@ use super::assignments::{Partition, ReceivedRecord, RecordPosition};
 use super::attribution::ids;
 use super::cache::DoneCache;
 use super::counters::{ConsumerCounters, add};
-use super::dlq_publisher::DlqPublisher;
+use super::dlq_publisher::{DlqPublisher, Published};
 use super::membership::Membership;
-use super::retries::{FailedMessage, KeyQueue, Pending, RetryQueue};
+use super::retries::{
+    BYTES_MAX, FailedMessage, KEYS_MAX, KeyQueue, Pending, RetryQueue, record_bytes,
+};
 use super::sequence::{Misplaced, ReorderBuffer};
 use super::session::{Database, Ending, RolledBack, TransactionFailure, Work};
 use super::sqlstate::{FailureCause, describe_failure};
@@ -65,6 +67,8 @@ pub(super) struct BatchProcessor<E> {
     pub(super) membership: Membership,
     pub(super) stop: ConsumerStop,
     pub(super) retries: RetryQueue,
+    /// Records without a valid message, until their dead letters are confirmed.
+    pub(super) invalid: InvalidRecords,
     /// Of these no messages are taken, because as many wait as may.
     pub(super) full: BTreeSet<Partition>,
     /// Where the order of numbers is enforced.
@@ -76,6 +80,27 @@ pub(super) struct BatchProcessor<E> {
     /// Messages with a marker and without effects, see `note_commit`.
     pub(super) unmarked: HashSet<Uuid>,
     pub(super) throttle: LogThrottle,
+}
+
+/// Records that become dead letters without an attempt.
+#[derive(Debug, Default)]
+pub(super) struct InvalidRecords {
+    records: VecDeque<(Box<(StoredRecord, InvalidMessage)>, RecordPosition)>,
+    /// Failed attempts to publish the first dead letter.
+    failures: u32,
+    /// Time of the next attempt.
+    due: Option<Instant>,
+}
+
+/// Result of [`BatchProcessor::dead_letter`].
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Letter {
+    /// The dead letter is confirmed, or the message was processed before.
+    Done,
+    /// The partition belongs to another member.
+    Reassigned,
+    /// The brokers have refused the dead letter for this reason. The record is not handled.
+    Unpublished(String),
 }
 
 /// Why a batch is abandoned before its end.
@@ -123,7 +148,7 @@ impl<E: Effects> BatchProcessor<E> {
     /// When something is to be retried, or to be asked about.
     fn next_due(&self) -> Option<Instant> {
         let of_buffer = self.reorder.as_ref().and_then(ReorderBuffer::next_due);
-        self.retries.next_due().into_iter().chain(of_buffer).min()
+        self.retries.next_due().into_iter().chain(of_buffer).chain(self.invalid.due).min()
     }
 
     /// Processes the batch, and what is due of earlier ones. What is handled is noted as it proceeds, so that it
@@ -131,6 +156,7 @@ impl<E: Effects> BatchProcessor<E> {
     pub(super) async fn process(&mut self, batch: Vec<ReceivedRecord>) -> Result<(), Halt> {
         let membership = &self.membership;
         self.retries.retain(|position| membership.is_current(position));
+        self.invalid.records.retain(|(_, position)| membership.is_current(position));
         if let Some(buffer) = &mut self.reorder {
             buffer.retain(|position| membership.is_current(position));
         }
@@ -144,22 +170,19 @@ impl<E: Effects> BatchProcessor<E> {
         let mut items: Vec<BatchItem> =
             batch.into_iter().map(|received| self.classify(received)).collect();
         self.skip_cached(&mut items).await;
-        let (mut handled, mut pending, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut handled, mut pending) = (Vec::new(), Vec::new());
         for item in items {
             match item {
                 BatchItem::Handled(position) => handled.push(position),
                 BatchItem::Pending(message) => pending.extend(self.follow(message)),
-                BatchItem::Invalid(record, position) => invalid.push((record, position)),
+                BatchItem::Invalid(record, position) => {
+                    self.invalid.records.push_back((record, position));
+                }
             }
         }
         self.membership.mark_handled(&handled, &[]);
         self.process_together(pending).await?;
-        for (invalid, position) in invalid {
-            let (record, invalid) = *invalid;
-            let failure = self.failure(0, now_ms());
-            let why = (invalid.code(), invalid.to_string());
-            self.dead_letter((&record, &position), None, (why.0, &why.1), failure).await?;
-        }
+        self.publish_invalid().await?;
         self.retry_due().await?;
         self.continue_sequences().await?;
         self.update_status();
@@ -248,6 +271,35 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
+    /// Publishes the dead letters of invalid records. While the topic refuses them, messages pass, unless too many wait.
+    async fn publish_invalid(&mut self) -> Result<(), Halt> {
+        let is_early = self.invalid.due.is_some_and(|due| Instant::now() < due);
+        if is_early && !self.invalid.is_full() {
+            return Ok(());
+        }
+        while let Some((invalid, position)) = self.invalid.records.pop_front() {
+            let (record, why) = &*invalid;
+            let failure = self.failure(0, now_ms());
+            let why = (why.code(), &*why.to_string());
+            let letter = self.dead_letter((record, &position), None, why, failure).await?;
+            if !matches!(letter, Letter::Unpublished(_)) {
+                self.invalid.failures = 0;
+                continue;
+            }
+            self.invalid.records.push_front((invalid, position));
+            self.invalid.failures = self.invalid.failures.saturating_add(1);
+            if self.invalid.is_full() {
+                self.wait(self.invalid.failures).await?;
+            } else {
+                let wait = self.spec.backoff.wait(self.invalid.failures, draw());
+                self.invalid.due = Some(Instant::now() + wait);
+                return Ok(());
+            }
+        }
+        self.invalid.due = None;
+        Ok(())
+    }
+
     /// Retries what is due, for as long as one may wait for a lock: others are not to wait for many.
     async fn retry_due(&mut self) -> Result<(), Halt> {
         let now = Instant::now();
@@ -319,12 +371,16 @@ impl<E: Effects> BatchProcessor<E> {
         };
         let failure = self.failure(head.attempts, head.first_failed_ms);
         let Pending { message, position, .. } = &head.pending;
-        // Otherwise those behind it are another member's too.
-        if self
-            .dead_letter((&message.record, position), Some(message), (code, &why), failure)
-            .await?
-        {
-            self.release(followers);
+        let record = (&message.record, position);
+        match self.dead_letter(record, Some(message), (code, &why), failure).await? {
+            Letter::Done => self.release(followers),
+            // Those behind it are another member's too.
+            Letter::Reassigned => {}
+            Letter::Unpublished(reason) => {
+                head.is_unpublished = true;
+                head.why = format!("{why}; its dead letter cannot be published: {reason}");
+                self.put_back(KeyQueue { head, followers });
+            }
         }
         Ok(())
     }
@@ -451,7 +507,7 @@ impl<E: Effects> BatchProcessor<E> {
         self.wait(outages).await
     }
 
-    async fn wait(&self, failures: u32) -> Result<(), Halt> {
+    pub(super) async fn wait(&self, failures: u32) -> Result<(), Halt> {
         if !self.stop.pause(self.spec.backoff.wait(failures, draw())).await {
             return Err(Halt::Stopped);
         }
@@ -460,26 +516,29 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     /// Publishes a dead letter, if the record is still this member's and the message unprocessed, so that a
-    /// process which was frozen meanwhile gives up nothing that its successor does. False: it is another
-    /// member's now.
+    /// process which was frozen meanwhile gives up nothing that its successor does.
     pub(super) async fn dead_letter(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),
         message: Option<&Message>,
         why: (&str, &str),
         failure: ConsumerFailure,
-    ) -> Result<bool, Halt> {
+    ) -> Result<Letter, Halt> {
         let failure = failure.after_all(record);
         let mut waits = 0;
         while self.membership.is_current(position) {
             match self.publish_unprocessed((record, position), message, why, &failure).await {
-                Ok(Some(false)) => return Err(Halt::Stopped),
+                Ok(Some(Published::Failed(reason))) => {
+                    let unpublished = self.publisher.unpublished();
+                    self.counters.update_status(|status| status.unpublished = unpublished);
+                    return Ok(Letter::Unpublished(reason));
+                }
                 Ok(published) => {
                     let is_published = usize::from(published.is_some());
                     add(&self.counters.dead_letters, is_published);
                     add(&self.counters.duplicates, 1 - is_published);
                     self.membership.mark_handled(std::slice::from_ref(position), &[]);
-                    return Ok(true);
+                    return Ok(Letter::Done);
                 }
                 Err(refusal) => {
                     if self.throttle.is_due(&refusal) {
@@ -492,18 +551,18 @@ impl<E: Effects> BatchProcessor<E> {
         }
         let StoredRecord { topic, partition, offset, .. } = record;
         tracing::warn!(topic, partition, offset, "no dead letter: the partition was reassigned");
-        Ok(false)
+        Ok(Letter::Reassigned)
     }
 
-    /// `None`: the message was processed. False: the consumer is to stop. An error: it is not known yet
-    /// whether the dead letter may be published, and why.
+    /// `None`: the message was processed. An error: it is not known yet whether the dead letter may be published, and
+    /// why.
     async fn publish_unprocessed(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),
         message: Option<&Message>,
         why: (&str, &str),
         failure: &ConsumerFailure,
-    ) -> Result<Option<bool>, String> {
+    ) -> Result<Option<Published>, String> {
         self.membership.confirm(position).await.map_err(|error| error.to_string())?;
         let letter = self.publisher.publish(record, why, failure);
         // A marker that was committed without effects says nothing.
@@ -523,7 +582,12 @@ impl<E: Effects> BatchProcessor<E> {
         self.full = self.retries.full_partitions(behind_retried, self.membership.count());
         let is_unclear = self.retries.is_unclear(self.successes);
         let early = self.reorder.as_ref().map_or(0, ReorderBuffer::len);
-        let (waiting, failing) = (self.retries.len() + early, self.retries.failing());
+        let invalid = self.invalid.records.len();
+        let (waiting, failing) = (self.retries.len() + early + invalid, self.retries.failing());
+        if invalid == 0 && !self.retries.has_unpublished() {
+            self.publisher.forget_failure();
+        }
+        let unpublished = self.publisher.unpublished();
         let blocking = self.retries.blocking(&self.full, self.successes, Instant::now());
         if let Some(message) = &blocking {
             self.report_blocking(message);
@@ -535,6 +599,7 @@ impl<E: Effects> BatchProcessor<E> {
             status.failing = failing;
             status.paused_partitions = number(self.full.len());
             status.blocking = blocking;
+            status.unpublished = unpublished;
         });
     }
 
@@ -555,6 +620,14 @@ impl<E: Effects> BatchProcessor<E> {
                 "one message blocks all later messages of its key"
             );
         }
+    }
+}
+
+impl InvalidRecords {
+    /// Whether no more of them should be kept.
+    fn is_full(&self) -> bool {
+        let bytes = self.records.iter().map(|(record, _)| record_bytes(&record.0)).sum::<usize>();
+        self.records.len() >= KEYS_MAX || bytes >= BYTES_MAX
     }
 }
 

@@ -18,7 +18,7 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{NoTls, Socket};
 
 use super::assignments::ReceivedRecord;
-use super::batch::{BatchProcessor, Halt};
+use super::batch::{BatchProcessor, Halt, InvalidRecords};
 use super::cache::DoneCache;
 use super::dlq_publisher::DlqPublisher;
 use super::group::Group;
@@ -137,6 +137,7 @@ impl<E: Effects> Consumer<E> {
         let mut processor = BatchProcessor {
             membership: group.membership(),
             retries: RetryQueue::default(),
+            invalid: InvalidRecords::default(),
             full: BTreeSet::new(),
             reorder: spec.sequence.map(|it| ReorderBuffer::new(it, Instant::now())),
             successes: 0,

@@ -1,17 +1,18 @@
 //! Publishes dead letters: messages that the consumer could not process.
 //!
-//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic; `prepare`
-//! waits at the start until that topic exists. Invariant: it is retried until the brokers confirm it or the
-//! consumer is to stop, since an unconfirmed record must not be skipped; a record too large for the topic
-//! is truncated: first its value, then most headers, then its key, never its partition and offset.
+//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic, or why the topic
+//! does not take it, after a second; `prepare` waits at the start until that topic exists. Invariant: the caller keeps a
+//! record whose dead letter is unconfirmed; a record too large for the topic is truncated: first its value, then
+//! most headers, then its key, never its partition and offset.
 
 use std::time::{Duration, Instant};
 
+use super::status::UnpublishedLetter;
 use super::stop::ConsumerStop;
 use crate::dead_letter::{create_command, kafka_of, now_ms, topic_of};
 use postrider_core::ledger::Ticket;
 use postrider_core::record::{ConsumerFailure, StoredRecord, Truncation};
-use postrider_core::route::{OwnedRecord, Rejection, RejectionCode};
+use postrider_core::route::{OwnedRecord, RejectionCode};
 use postrider_kafka::{
     Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError,
     SinkError,
@@ -25,6 +26,28 @@ const TICK: Duration = Duration::from_millis(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// No warning before this: the brokers may be starting, or creating the topic on demand.
 const TOPIC_WAIT_QUIET: Duration = Duration::from_secs(10);
+/// Maximum time to wait for a confirmation. All messages wait meanwhile; the caller tries again later.
+const PUBLISH_LIMIT: Duration = Duration::from_secs(1);
+/// A topic that takes no dead letter for this long is reported. The election of a leader takes less.
+const REPORT_AFTER: Duration = Duration::from_secs(5);
+
+/// Result of an attempt to publish a dead letter.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Published {
+    /// The brokers have confirmed the dead letter.
+    Stored,
+    /// The brokers have not confirmed the dead letter, for this reason.
+    Failed(String),
+}
+
+/// Failed attempts since the last confirmed dead letter.
+struct Failing {
+    letter: UnpublishedLetter,
+    since: Instant,
+    failures: u32,
+    /// Time of the next attempt.
+    next: Instant,
+}
 
 /// The producer of the dead-letter topic.
 pub(super) struct DlqPublisher {
@@ -35,6 +58,7 @@ pub(super) struct DlqPublisher {
     stop: ConsumerStop,
     /// The number of the last record.
     sent: u32,
+    failing: Option<Failing>,
     throttle: LogThrottle,
 }
 
@@ -49,7 +73,8 @@ impl DlqPublisher {
         let kafka = kafka_of(settings);
         let producer = Producer::open(&kafka)?;
         let throttle = LogThrottle::default();
-        Ok(Self { producer, kafka, topic: topic_of(consumer), backoff, stop, sent: 0, throttle })
+        let topic = topic_of(consumer);
+        Ok(Self { producer, kafka, topic, backoff, stop, sent: 0, failing: None, throttle })
     }
 
     /// Waits for the brokers, and until there is a topic: better now than when the first dead letter
@@ -83,27 +108,21 @@ impl DlqPublisher {
         Reader::open(&kafka, ReaderSpec::whole(&[&self.topic]), REQUEST_TIMEOUT).map(drop)
     }
 
-    /// With code and reason. False: the consumer is to stop, and the dead letter may not have been stored.
+    /// Publishes a dead letter with a code and a reason. After a failed attempt, none is made before the end of a pause.
     pub(super) async fn publish(
         &mut self,
         record: &StoredRecord,
-        (code, reason): (&str, &str),
+        why: (&str, &str),
         failure: &ConsumerFailure,
-    ) -> bool {
-        let (mut failures, mut cut) = (0, Truncation::Nothing);
-        loop {
-            let (key, value) = cut.rest(record);
-            let letter = OwnedRecord {
-                topic: self.topic.clone(),
-                partition: None,
-                key: key.map(<[u8]>::to_vec),
-                value: value.map(<[u8]>::to_vec),
-                headers: failure.headers((code, reason), record, cut),
-                timestamp_ms: now_ms(),
-            };
-            let Err(error) = self.send(&letter).await else {
+    ) -> Published {
+        if let Some(failing) = self.failing.as_ref().filter(|it| Instant::now() < it.next) {
+            return Published::Failed(failing.letter.reason.clone());
+        }
+        let sending = self.send_truncated(record, why, failure);
+        let reason = match tokio::time::timeout(PUBLISH_LIMIT, sending).await {
+            Ok(Ok(())) => {
                 let StoredRecord { topic, partition, offset, .. } = record;
-                let attempts = failure.attempts;
+                let ((code, reason), attempts) = (why, failure.attempts);
                 tracing::warn!(
                     topic,
                     partition,
@@ -113,25 +132,76 @@ impl DlqPublisher {
                     attempts,
                     "message sent to the dead-letter topic"
                 );
-                return true;
-            };
-            if let SendError::Refused(Rejection { code: RejectionCode::TooLarge, .. }) = error
-                && let Some(deeper) = cut.deeper()
-            {
-                cut = deeper;
-                continue;
+                self.failing = None;
+                return Published::Stored;
             }
-            failures += 1;
-            let topic = &self.topic;
-            let text = error.to_string();
-            if self.throttle.is_due(&text) {
-                tracing::error!(error = text, topic, "cannot publish a dead letter; retrying");
-            }
-            if !self.stop.pause(self.backoff.wait(failures, draw())).await {
-                return false;
-            }
-            if let SendError::Broken(_) = error {
+            Ok(Err(error @ SendError::Refused(_))) => error.to_string(),
+            Ok(Err(error)) => {
                 self.renew();
+                error.to_string()
+            }
+            Err(_) => {
+                // Or the old attempt is stored beside the next one.
+                self.renew();
+                format!("the brokers have not confirmed it within {} s", PUBLISH_LIMIT.as_secs())
+            }
+        };
+        self.note_failure(&reason);
+        Published::Failed(reason)
+    }
+
+    fn note_failure(&mut self, reason: &str) {
+        let now = Instant::now();
+        let failing = self.failing.get_or_insert_with(|| {
+            let (topic, since_ms) = (self.topic.clone(), now_ms());
+            let letter = UnpublishedLetter { topic, reason: String::new(), since_ms };
+            Failing { letter, since: now, failures: 0, next: now }
+        });
+        failing.failures = failing.failures.saturating_add(1);
+        failing.next = now + self.backoff.wait(failing.failures, draw());
+        reason.clone_into(&mut failing.letter.reason);
+        let is_old = now.duration_since(failing.since) >= REPORT_AFTER;
+        if is_old && self.throttle.is_due(reason) {
+            let topic = &self.topic;
+            tracing::error!(error = reason, topic, "cannot publish a dead letter; retrying");
+        }
+    }
+
+    /// The dead letter that the topic has refused for some seconds.
+    pub(super) fn unpublished(&self) -> Option<UnpublishedLetter> {
+        let failing = self.failing.as_ref()?;
+        (failing.since.elapsed() >= REPORT_AFTER).then(|| failing.letter.clone())
+    }
+
+    /// Nothing waits to be published any more.
+    pub(super) fn forget_failure(&mut self) {
+        self.failing = None;
+    }
+
+    async fn send_truncated(
+        &mut self,
+        record: &StoredRecord,
+        why: (&str, &str),
+        failure: &ConsumerFailure,
+    ) -> Result<(), SendError> {
+        let mut cut = Truncation::Nothing;
+        loop {
+            let (key, value) = cut.rest(record);
+            let letter = OwnedRecord {
+                topic: self.topic.clone(),
+                partition: None,
+                key: key.map(<[u8]>::to_vec),
+                value: value.map(<[u8]>::to_vec),
+                headers: failure.headers(why, record, cut),
+                timestamp_ms: now_ms(),
+            };
+            let sent = self.send(&letter).await;
+            let refusal =
+                if let Err(SendError::Refused(refusal)) = &sent { Some(refusal) } else { None };
+            let is_too_large = refusal.is_some_and(|it| it.code == RejectionCode::TooLarge);
+            match cut.deeper().filter(|_| is_too_large) {
+                Some(deeper) => cut = deeper,
+                None => return sent,
             }
         }
     }
@@ -204,17 +274,27 @@ mod tests {
             while publisher.producer.poll(&mut Vec::new()).is_ok() {
                 tokio::time::sleep(TICK).await;
             }
-            let replaced = publisher.publish(&record, ("poison", ""), &failure);
-            assert!(tokio::time::timeout(limit, replaced).await.expect("it is confirmed"));
+            let replaced = publish(&mut publisher, &record, &failure);
+            tokio::time::timeout(limit, replaced).await.expect("it is confirmed");
             // Unavailable brokers are waited for.
             cluster.broker_down(1).unwrap();
             let back = async {
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 cluster.broker_up(1).unwrap();
             };
-            let waited = publisher.publish(&record, ("poison", ""), &failure);
+            let waited = publish(&mut publisher, &record, &failure);
             tokio::time::timeout(limit, async { tokio::join!(waited, back).0 }).await
         };
-        assert!(runtime.block_on(outcome).expect("it is confirmed"));
+        runtime.block_on(outcome).expect("it is confirmed");
+    }
+
+    async fn publish(
+        publisher: &mut DlqPublisher,
+        record: &StoredRecord,
+        failure: &ConsumerFailure,
+    ) {
+        while publisher.publish(record, ("poison", ""), failure).await != Published::Stored {
+            tokio::time::sleep(TICK).await;
+        }
     }
 }

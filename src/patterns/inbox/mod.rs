@@ -95,4 +95,4 @@ pub use retention::{RetentionError, TopicRetention, topic_retention};
 pub use sequence::{GapPolicy, SequenceSpec, SequenceStart};
 pub use spec::{CacheSpec, ConsumerSpec};
 pub use sqlstate::describe;
-pub use status::{ConsumerStatus, FailingMessage};
+pub use status::{ConsumerStatus, FailingMessage, UnpublishedLetter};

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use super::Effects;
-use super::batch::{BatchProcessor, Halt};
+use super::batch::{BatchProcessor, Halt, Letter};
 use super::counters::add;
 use super::retries::Pending;
 use super::sequence::{self, GapPolicy, GivenUp, Misplaced, ReorderBuffer};
@@ -166,8 +166,15 @@ impl<E: Effects> BatchProcessor<E> {
             Some(last) => format!("it has number {number}, and number {last} was handled last"),
             None => format!("it has number {number}, and nothing of its aggregate was handled"),
         };
-        let failure = self.failure(0, now_ms());
-        let record = (&message.record, position);
-        self.dead_letter(record, Some(message), (code, &reason), failure).await.map(|_| ())
+        let (failure, record) = (self.failure(0, now_ms()), (&message.record, position));
+        let mut failures = 0;
+        // Nothing passes it: the next ones of its aggregate are refused for the same reason.
+        while let Letter::Unpublished(_) =
+            self.dead_letter(record, Some(message), (code, &reason), failure.clone()).await?
+        {
+            failures += 1;
+            self.wait(failures).await?;
+        }
+        Ok(())
     }
 }

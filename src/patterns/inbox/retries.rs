@@ -16,16 +16,16 @@ use super::assignments::{Partition, RecordPosition};
 use super::sqlstate::FailureCause;
 use super::status::FailingMessage;
 use super::{ConsumerSpec, Message};
-use crate::dead_letter::now_ms;
+use crate::dead_letter::{StoredRecord, now_ms};
 
 /// Keys that may wait, each with a message that is tried again. While the database is unavailable this is what a
 /// consumer has tried before it takes no more: enough to find one that succeeds where some cannot.
-const KEYS_MAX: usize = 1_000;
+pub(super) const KEYS_MAX: usize = 1_000;
 /// Messages that may wait, those behind others included, each of about 2 kB beside its bytes. With 1,000, a locked
 /// row with 1,300 messages of its key let 0 of 40 others in the same partition pass.
 const MESSAGES_MAX: usize = 10_000;
 /// Bytes of their keys and values that may be held; a record of any size fits while the queue is empty.
-const BYTES_MAX: usize = 16 << 20;
+pub(super) const BYTES_MAX: usize = 16 << 20;
 
 /// A failure that may pass by itself uses up one attempt in this time at most, so that five are five minutes: a
 /// disk that is full for some statements, or sessions that are lost, are noticed and put right in such a time.
@@ -75,6 +75,8 @@ pub(super) struct FailedMessage {
     pub(super) why: String,
     pub(super) cause: FailureCause,
     has_failed: bool,
+    /// Whether the brokers have refused its dead letter.
+    pub(super) is_unpublished: bool,
     /// The failures since the last change of circumstances, for the back-off.
     pub(super) failures: u32,
     pub(super) due: Instant,
@@ -118,8 +120,7 @@ impl Pending {
 
     /// Of its key and its value.
     pub(super) fn bytes(&self) -> usize {
-        let size = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
-        size(&self.message.record.key) + size(&self.message.record.value)
+        record_bytes(&self.message.record)
     }
 
     fn offset(&self) -> i64 {
@@ -166,6 +167,7 @@ impl FailedMessage {
             why: String::new(),
             cause: FailureCause::Message,
             has_failed: false,
+            is_unpublished: false,
             failures: 0,
             due: now,
             began: (successes, now),
@@ -206,6 +208,7 @@ impl FailedMessage {
             self.counted = (successes, now);
         }
         (self.cause, self.why, self.has_failed) = (cause, why, true);
+        self.is_unpublished = false;
         self.attempts += u32::from(is_own);
         self.failures = self.failures.saturating_add(1);
     }
@@ -380,11 +383,22 @@ impl RetryQueue {
         self.by_key.values().any(|queue| queue.head.is_unclear(successes))
     }
 
+    /// Whether a message waits for its dead letter.
+    pub(super) fn has_unpublished(&self) -> bool {
+        self.by_key.values().any(|queue| queue.head.is_unpublished)
+    }
+
     /// The message that has failed for the longest time.
     pub(super) fn failing(&self) -> Option<FailingMessage> {
         let failed = self.by_key.values().filter(|queue| queue.head.has_failed());
         failed.min_by_key(|queue| queue.head.first_failed_ms).map(KeyQueue::describe)
     }
+}
+
+/// Bytes of a record's key and value.
+pub(super) fn record_bytes(record: &StoredRecord) -> usize {
+    let size = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
+    size(&record.key) + size(&record.value)
 }
 
 fn order_key(pending: &Pending) -> OrderKey {

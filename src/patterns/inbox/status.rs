@@ -39,6 +39,20 @@ pub struct ConsumerStatus {
     pub paused_partitions: u64,
     /// The message that has failed for 5 s and that most others wait for: in a paused partition, or 1,000 of its key.
     pub blocking: Option<FailingMessage>,
+    /// The dead letter that the dead-letter topic has refused for 5 s. The message and its key wait; others do not.
+    pub unpublished: Option<UnpublishedLetter>,
+}
+
+/// A dead letter that the brokers do not confirm.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct UnpublishedLetter {
+    /// The dead-letter topic.
+    pub topic: String,
+    /// The error of the last attempt.
+    pub reason: String,
+    /// Time of the first failed attempt, in milliseconds since the Unix epoch.
+    pub since_ms: i64,
 }
 
 /// A message that has failed and waits for another attempt.
@@ -110,7 +124,9 @@ impl ConsumerStatus {
             }
             _ if !self.has_joined => Some("the consumer has not joined its group yet".to_owned()),
             (_, Some(blocking)) => Some(self.blocked_reason(blocking)),
-            _ => None,
+            _ => self.unpublished.as_ref().map(|UnpublishedLetter { topic, reason, .. }| {
+                format!("a dead letter cannot be published to topic `{topic}` ({reason})")
+            }),
         }
     }
 
@@ -156,6 +172,14 @@ mod tests {
         assert!(why.ends_with(place) && why.len() < 300, "{why}");
         let paused = ConsumerStatus { paused_partitions: 1, ..blocked };
         assert!(paused.not_ready_reason().unwrap().ends_with("from 1 of its 3 partitions"));
+        let topic = "payments.dead-letters".to_owned();
+        let letter = UnpublishedLetter { topic, reason: "no such topic".into(), since_ms: 1 };
+        let unpublished =
+            ConsumerStatus { unpublished: Some(letter), has_joined: true, ..Default::default() };
+        assert_eq!(
+            unpublished.not_ready_reason().unwrap(),
+            "a dead letter cannot be published to topic `payments.dead-letters` (no such topic)"
+        );
     }
 
     fn failing(event_type: &str) -> FailingMessage {

@@ -61,6 +61,37 @@ fn a_redriven_message_has_its_effect_once_and_is_not_sent_a_third_time() {
     assert_eq!(running.stop().duplicates, 0);
 }
 
+/// It refuses all, since its records may have 100 bytes.
+#[test]
+fn messages_pass_those_whose_dead_letters_the_topic_refuses() {
+    let Some(scene) = Scene::new("refusing") else { return };
+    let letters = format!("{}.dead-letters", scene.name);
+    topic::create(&scene.bootstrap, &letters, 1, &[("max.message.bytes", "100")]);
+    let running = scene.start(TestEffects::with(|number, _| {
+        if number % 100 == 0 { Outcome::Poison } else { Outcome::Succeed }
+    }));
+    let mut drafts = Draft::many(300);
+    for draft in &mut drafts {
+        draft.key.clone_from(&draft.value);
+    }
+    // One has no id.
+    drafts[50].headers.remove(0);
+    scene.send(&drafts);
+    scene.await_effects(296);
+    running.await_status("the dead letter", |status| status.unpublished.is_some());
+    let status = running.status();
+    let why = status.not_ready_reason().unwrap();
+    let expected = format!("a dead letter cannot be published to topic `{letters}` (");
+    assert!(why.starts_with(&expected), "{why}");
+    assert_eq!((status.waiting_messages, running.now().dead_letters), (4, 0));
+    topic::alter(&scene.bootstrap, &letters, &[("max.message.bytes", "1000000")]);
+    running.await_counters("the dead letters", |now| now.dead_letters == 4);
+    scene.await_offsets(300);
+    running.await_status("to be ready", |status| status.not_ready_reason().is_none());
+    running.stop();
+    assert_eq!(scene.letters().len(), 4);
+}
+
 #[test]
 fn a_dead_letter_that_is_redriven_twice_has_its_effect_once() {
     let Some(scene) = Scene::new("twice") else { return };
