@@ -170,6 +170,9 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
         let (timeline, delivered) = (before.timeline, furthest(progress.mark));
         warnings.push(Warning::TailLost { timeline, end, delivered });
     }
+    // A slot that no relay has read from yet stands where its stream begins.
+    let begins = before.since.filter(|_| progress.mark == Mark::default());
+    let lost_after = lost_after.or(begins.map(|since| since.lsn));
     if let Some(delivered) = delivered_before_gap(mark, lost_after, now.confirmed) {
         let confirmed = now.confirmed;
         if now.exactly_once {

@@ -8,7 +8,7 @@ use super::*;
 use crate::outbox::Position;
 use crate::pgoutput::PgTime;
 use crate::pipeline::CommitId;
-use crate::progress::{BackfillProgress, RepairScope};
+use crate::progress::{BackfillProgress, RepairScope, Since};
 
 const fn at(position: u64) -> Lsn {
     Lsn::new(position)
@@ -239,6 +239,20 @@ fn g6_a_base_written_before_the_slot_begins_wherever_the_slot_does() {
     // What is published may be as new as the slot.
     (base.lineage.publication, base.lineage.tables) = (0, BTreeMap::new());
     assert_eq!(judge(&now, Some(&base)), Ok(Resume::default()));
+}
+
+#[test]
+fn g1_a_slot_that_moved_before_the_first_row_is_a_gap() {
+    let now = Facts { confirmed: at(2900), ..facts(3) };
+    let mut base = progress(3, Mark::default());
+    base.lineage.since = Some(Since::first(at(2900), 7));
+    assert_eq!(judge(&now, Some(&base)), Ok(Resume::default()));
+    base.lineage.since = Some(Since::first(at(2899), 7));
+    let error = refused(&now, Some(&base));
+    assert!(matches!(error, GateError::Gap { .. }), "{error}");
+    let bearing = Facts { exactly_once: false, ..now };
+    let warnings = judge(&bearing, Some(&base)).unwrap().warnings;
+    assert!(matches!(warnings[..], [Warning::Gap { .. }]), "{warnings:?}");
 }
 
 #[test]

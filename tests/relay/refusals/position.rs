@@ -205,6 +205,19 @@ fn g1_a_slot_advanced_by_hand_is_a_gap() {
 }
 
 #[test]
+fn g1_a_slot_moved_before_the_first_run_is_a_gap() {
+    let Some(kafka) = kafka::shared() else { return };
+    let case = Case::fresh(postgres::installed(), kafka, "unread");
+    let topics = format!("--topics={}", case.stage.topic("A"));
+    let setup = case.relay.start(&["setup", &topics]).outcome();
+    assert!(setup.status.success(), "{setup:?}");
+    case.stage.insert("A", 3);
+    case.drop_slot();
+    case.stage.create_slot();
+    case.refused().assert("PR-P063", &["begins at", case.stage.slot(), "postrider repair"]);
+}
+
+#[test]
 fn g6_a_progress_topic_that_was_deleted_is_refused() {
     let Some(case) = Case::delivered(postgres::installed(), "forgotten") else { return };
     let name = format!("postrider.progress.{}", case.stage.slot());
