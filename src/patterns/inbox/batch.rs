@@ -71,6 +71,8 @@ pub(super) struct BatchProcessor<E> {
     pub(super) invalid: InvalidRecords,
     /// Of these no messages are taken, because as many wait as may.
     pub(super) full: BTreeSet<Partition>,
+    /// The same, because the earlier messages of their aggregates are in other partitions.
+    pub(super) ahead: BTreeSet<Partition>,
     /// Where the order of numbers is enforced.
     pub(super) reorder: Option<ReorderBuffer>,
     /// Transactions that had effects, or showed that they could have.
@@ -140,9 +142,15 @@ impl<E: Effects> BatchProcessor<E> {
         self.is_full() || self.next_due().is_some_and(|due| due <= Instant::now())
     }
 
-    /// Whether messages that wait for missing ones must be looked after before another batch is taken.
+    /// Whether no partition can be read before messages that wait for missing ones are looked after.
     pub(super) fn is_full(&self) -> bool {
         self.reorder.as_ref().is_some_and(ReorderBuffer::is_over)
+            && self.paused().len() >= self.membership.count()
+    }
+
+    /// Partitions of which no more messages are taken.
+    pub(super) fn paused(&self) -> BTreeSet<Partition> {
+        &self.full | &self.ahead
     }
 
     /// When something is to be retried, or to be asked about.
@@ -579,7 +587,11 @@ impl<E: Effects> BatchProcessor<E> {
 
     fn update_status(&mut self) {
         let behind_retried = self.reorder.iter().flat_map(ReorderBuffer::behind_retried);
-        self.full = self.retries.full_partitions(behind_retried, self.membership.count());
+        let assigned = self.membership.count();
+        self.full = self.retries.full_partitions(behind_retried, assigned);
+        self.ahead =
+            self.reorder.as_ref().map(|it| it.full_partitions(assigned)).unwrap_or_default();
+        let paused = self.paused().len();
         let is_unclear = self.retries.is_unclear(self.successes);
         let early = self.reorder.as_ref().map_or(0, ReorderBuffer::len);
         let invalid = self.invalid.records.len();
@@ -597,7 +609,7 @@ impl<E: Effects> BatchProcessor<E> {
             status.is_database_unavailable = is_unclear;
             status.waiting_messages = number(waiting);
             status.failing = failing;
-            status.paused_partitions = number(self.full.len());
+            status.paused_partitions = number(paused);
             status.blocking = blocking;
             status.unpublished = unpublished;
         });

@@ -139,6 +139,7 @@ impl<E: Effects> Consumer<E> {
             retries: RetryQueue::default(),
             invalid: InvalidRecords::default(),
             full: BTreeSet::new(),
+            ahead: BTreeSet::new(),
             reorder: spec.sequence.map(|it| ReorderBuffer::new(it, Instant::now())),
             successes: 0,
             is_commit_unknown: false,
@@ -165,7 +166,7 @@ impl<E: Effects> Consumer<E> {
                 Vec::new()
             } else {
                 let is_due = processor.is_due();
-                group.collect(batch_max, &processor.full, is_due)?
+                group.collect(batch_max, &processor.paused(), is_due)?
             };
             if !batch.is_empty() || processor.is_due() {
                 outcome = run_batch(runtime, &mut processor, &mut group, batch);

@@ -109,12 +109,13 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     async fn give_up(&mut self) -> Result<(), Halt> {
+        let is_stuck = self.is_full();
         loop {
             // What is retried is not missing: it is here, and has not succeeded yet.
             let retried = self.retries.all().filter_map(|it| sequence::place(&it.message));
             let there: BTreeSet<sequence::Aggregate> = retried.map(|(it, _)| it).collect();
             let buffer = self.reorder.as_mut();
-            let given_up = buffer.and_then(|it| it.take_given_up(&there, Instant::now()));
+            let given_up = buffer.and_then(|it| it.take_given_up(&there, is_stuck, Instant::now()));
             let Some(given_up) = given_up else { return Ok(()) };
             let GivenUp { mut messages, last } = given_up;
             add(&self.counters.sequence_gaps, messages.len());

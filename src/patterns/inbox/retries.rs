@@ -90,12 +90,12 @@ pub(super) struct FailedMessage {
     waited_until: (u64, Instant),
 }
 
-/// What waits of one partition, or of all.
+/// What waits of one partition, or of all; or how much may wait.
 #[derive(Debug, Clone, Copy, Default)]
-struct Load {
-    keys: usize,
-    messages: usize,
-    bytes: usize,
+pub(super) struct Load {
+    pub(super) keys: usize,
+    pub(super) messages: usize,
+    pub(super) bytes: usize,
 }
 
 impl Load {
@@ -105,11 +105,11 @@ impl Load {
         self.bytes += pending.bytes();
     }
 
-    /// Whether that is one of `parts` equal parts of what may wait, or more.
-    fn is_part(self, parts: usize) -> bool {
-        self.keys.saturating_mul(parts) >= KEYS_MAX
-            || self.messages.saturating_mul(parts) >= MESSAGES_MAX
-            || self.bytes.saturating_mul(parts) >= BYTES_MAX
+    /// Whether that is one of `parts` equal parts of the limits, or more.
+    fn is_part(self, limits: Self, parts: usize) -> bool {
+        self.keys.saturating_mul(parts) >= limits.keys
+            || self.messages.saturating_mul(parts) >= limits.messages
+            || self.bytes.saturating_mul(parts) >= limits.bytes
     }
 }
 
@@ -242,9 +242,13 @@ impl FailedMessage {
     /// their effects meanwhile. A dependency needs no witness of its own key: a later message would reach the
     /// dependency before this one.
     pub(super) fn lacks_witness(&self, cause: FailureCause, successes: u64) -> bool {
-        let is_contended = self.cause == FailureCause::Contention;
-        (cause.is_open() || cause == FailureCause::Contention)
-            && (self.is_unclear(successes) || is_contended && successes <= self.waited_until.0)
+        let is_quiet = match self.cause {
+            FailureCause::Unclear => successes <= self.began.0,
+            FailureCause::Passing => successes <= self.counted.0,
+            FailureCause::Contention => successes <= self.waited_until.0,
+            _ => false,
+        };
+        (cause.is_open() || cause == FailureCause::Contention) && is_quiet
     }
 
     /// Whether it was tried, so that those behind it wait for it; else it is next.
@@ -265,27 +269,17 @@ impl RetryQueue {
     }
 
     /// The partitions of which no more messages should be taken before some of these are done, or of `others` that
-    /// wait behind them. While as much waits as may, those that have their share of it or more, with so many
-    /// assigned: there is always one, and together they hold twice as much at most.
+    /// wait behind them.
     pub(super) fn full_partitions<'p>(
         &'p self,
         others: impl Iterator<Item = &'p Pending>,
         assigned: usize,
     ) -> BTreeSet<Partition> {
-        let mut loads: BTreeMap<&Partition, Load> = BTreeMap::new();
-        let mut total = Load::default();
         let heads = self.by_key.values().map(|queue| (1, &queue.head.pending));
         let followers = self.by_key.values().flat_map(|queue| &queue.followers);
-        for (keys, pending) in heads.chain(followers.chain(others).map(|pending| (0, pending))) {
-            total.add(keys, pending);
-            loads.entry(pending.position.partition()).or_default().add(keys, pending);
-        }
-        if !total.is_part(1) {
-            return BTreeSet::new();
-        }
-        let parts = assigned.max(loads.len());
-        let full = loads.into_iter().filter(|(_, load)| load.is_part(parts));
-        full.map(|(partition, _)| partition.clone()).collect()
+        let followers = followers.chain(others).map(|pending| (0, pending));
+        let limits = Load { keys: KEYS_MAX, messages: MESSAGES_MAX, bytes: BYTES_MAX };
+        full_partitions(heads.chain(followers), limits, assigned)
     }
 
     /// The message that most others wait for, in one of the `full` partitions or behind it in its key; unless it may be
@@ -395,6 +389,27 @@ impl RetryQueue {
     }
 }
 
+/// While as many messages wait as may, the partitions that have their share of them or more, with so many assigned: there
+/// is always one, and together they hold twice as much at most. With each message goes the number of keys that it adds.
+pub(super) fn full_partitions<'p>(
+    waiting: impl Iterator<Item = (usize, &'p Pending)>,
+    limits: Load,
+    assigned: usize,
+) -> BTreeSet<Partition> {
+    let mut loads: BTreeMap<&Partition, Load> = BTreeMap::new();
+    let mut total = Load::default();
+    for (keys, pending) in waiting {
+        total.add(keys, pending);
+        loads.entry(pending.position.partition()).or_default().add(keys, pending);
+    }
+    if !total.is_part(limits, 1) {
+        return BTreeSet::new();
+    }
+    let parts = assigned.max(loads.len());
+    let full = loads.into_iter().filter(|(_, load)| load.is_part(limits, parts));
+    full.map(|(partition, _)| partition.clone()).collect()
+}
+
 /// Bytes of a record's key and value.
 pub(super) fn record_bytes(record: &StoredRecord) -> usize {
     let size = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
@@ -480,6 +495,9 @@ mod tests {
         // Nothing has succeeded since that one.
         assert_eq!(fail(minute, 90), (2, false));
         assert_eq!(fail(moment, 91), (3, false));
+        // So a later message of the key is tried, if there is no other.
+        assert!(head.lacks_witness(FailureCause::Passing, 90));
+        assert!(!head.lacks_witness(FailureCause::Passing, 92));
     }
 
     #[test]

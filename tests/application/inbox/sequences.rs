@@ -122,6 +122,31 @@ fn events_of_an_aggregate_in_two_topics_are_handled_in_the_order_of_their_number
     assert_eq!(sum, 600);
 }
 
+/// One topic is read whole before the other, and its messages are more than may wait.
+#[test]
+fn a_backlog_of_two_topics_is_handled_in_order_with_default_limits() {
+    let Some(split) = Split::new("backlogs") else { return };
+    let (aggregates, numbers) = (40, 100);
+    let of = |parity| -> Vec<Draft> {
+        let all = (1..=numbers).flat_map(|number| (0..aggregates).map(move |it| (it, number)));
+        let own = all.filter(|(_, number)| number % 2 == parity);
+        own.map(|(aggregate, number)| numbered(aggregate, number)).collect()
+    };
+    split.scene.send(&of(0));
+    let mut spec = split.spec(SequenceSpec::default().gap_wait, GapPolicy::DeadLetter);
+    spec.sequence.get_or_insert_default().start = SequenceStart::One;
+    let running = Running::start(spec, TestEffects::with(|_, _| Outcome::Succeed));
+    running.await_status("as many messages as may wait", |it| it.waiting_messages >= 1_000);
+    split.other.send(&of(1));
+    split.scene.await_effects(aggregates * numbers);
+    let expected = (1..=numbers).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+    for aggregate in 0..aggregates {
+        assert_eq!(split.handled(aggregate), expected, "aggregate {aggregate}");
+    }
+    let counted = running.stop();
+    assert_eq!((counted.dead_letters, counted.sequence_gaps), (0, 0));
+}
+
 #[test]
 fn what_comes_after_a_gap_is_a_dead_letter_and_comes_in_order_when_it_is_redriven() {
     let Some(split) = Split::new("gap") else { return };

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::assignments::RecordPosition;
-use super::super::retries::Pending;
+use super::super::assignments::{Partition, RecordPosition};
+use super::super::retries::{BYTES_MAX, Load, Pending, full_partitions};
 use super::{Aggregate, GapPolicy, SequenceSpec, next_of, place};
 
 /// How often the database is asked whether another member has handled what is missing.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Bytes of keys and values that may wait, as in the retry queue.
-const BYTES_MAX: usize = 16 << 20;
+/// Part of `gap_wait` after which an aggregate is given up if no partition can be read, since too many messages wait.
+const STUCK_PART: u32 = 6;
 
 /// Messages that wait for earlier ones of their aggregates.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl ReorderBuffer {
 
     /// The aggregates that wait, if the database should be asked about them.
     pub(in crate::inbox) fn take_check(&mut self, now: Instant) -> Vec<Aggregate> {
-        if !self.is_over() && self.next_due().is_none_or(|due| due > now) {
+        if self.next_due().is_none_or(|due| due > now) {
             return Vec::new();
         }
         self.checked = now;
@@ -138,11 +138,13 @@ impl ReorderBuffer {
         self.counted = now;
     }
 
-    /// Takes the messages of an aggregate that has waited too long; or, where more wait than may, of the one that
-    /// has most. Those that wait for a message that is there and fails do so as long as it does, and anew after it.
+    /// Takes the messages of an aggregate that has waited too long. If no partition can be read because too many messages
+    /// wait, `is_stuck`, the aggregate that has most waits for a part of that time. Messages that wait for one that is
+    /// there and fails do so as long as it does, and anew after it.
     pub(in crate::inbox) fn take_given_up(
         &mut self,
         there: &BTreeSet<Aggregate>,
+        is_stuck: bool,
         now: Instant,
     ) -> Option<GivenUp> {
         for (aggregate, waiting) in &mut self.by_aggregate {
@@ -151,10 +153,11 @@ impl ReorderBuffer {
                 waiting.since = now;
             }
         }
-        let (gap_wait, is_over) = (self.spec.gap_wait, self.is_over());
+        let (gap_wait, is_stuck) = (self.spec.gap_wait, is_stuck && self.is_over());
         let missing = || self.by_aggregate.iter().filter(|(_, waiting)| !waiting.is_behind_retried);
         let expired = missing().find(|(_, waiting)| waiting.is_expired(gap_wait, now));
-        let most = || missing().max_by_key(|(_, it)| it.messages.len()).filter(|_| is_over);
+        let most = || missing().max_by_key(|(_, it)| it.messages.len()).filter(|_| is_stuck);
+        let most = || most().filter(|(_, it)| it.is_expired(gap_wait / STUCK_PART, now));
         let aggregate = expired.or_else(most)?.0.clone();
         let Waiting { mut messages, last, since, .. } = self.by_aggregate.remove(&aggregate)?;
         if self.spec.on_gap == GapPolicy::Pass {
@@ -181,14 +184,18 @@ impl ReorderBuffer {
         });
     }
 
-    /// Whether more wait for missing messages than may.
+    /// Whether as many messages wait for missing ones as may.
     pub(in crate::inbox) fn is_over(&self) -> bool {
+        !self.full_partitions(1).is_empty()
+    }
+
+    /// The partitions that are ahead of the others: of these no more messages should be taken.
+    pub(in crate::inbox) fn full_partitions(&self, assigned: usize) -> BTreeSet<Partition> {
         let missing = self.by_aggregate.values().filter(|waiting| !waiting.is_behind_retried);
-        let (mut count, mut bytes) = (0, 0);
-        for pending in missing.flat_map(|waiting| &waiting.messages) {
-            (count, bytes) = (count + 1, bytes + pending.bytes());
-        }
-        count > self.spec.buffer_max || bytes > BYTES_MAX
+        let missing = missing.flat_map(|waiting| &waiting.messages).map(|pending| (0, pending));
+        let messages = self.spec.buffer_max;
+        let limits = Load { keys: usize::MAX, messages, bytes: BYTES_MAX };
+        full_partitions(missing, limits, assigned)
     }
 
     /// Messages that wait for one that is here and fails.

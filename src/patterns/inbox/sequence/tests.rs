@@ -134,33 +134,37 @@ fn what_waits_in_vain_is_given_up_and_progress_begins_the_wait_anew() {
     buffer.reach(&(String::new(), "a".into()), 3, begin + minute / 2);
     assert_eq!(numbers(&buffer.take_ready()), [("a", 4), ("a", 5)]);
     buffer.hold(message("a", 9), Some(5), begin + minute / 2);
-    assert!(buffer.take_given_up(&none, begin + minute / 2).is_none());
-    let given_up = buffer.take_given_up(&none, begin + minute).unwrap();
+    assert!(buffer.take_given_up(&none, false, begin + minute / 2).is_none());
+    let given_up = buffer.take_given_up(&none, false, begin + minute).unwrap();
     assert_eq!((numbers(&given_up.messages), given_up.last), (vec![("b", 5)], Some(2)));
     // The missing one is there, and fails.
-    assert!(buffer.take_given_up(&ids_of(&["a"]), begin + 2 * minute).is_none());
-    assert!(buffer.take_given_up(&none, begin + 2 * minute).is_none());
-    assert!(buffer.take_given_up(&none, begin + 3 * minute).is_some());
+    assert!(buffer.take_given_up(&ids_of(&["a"]), false, begin + 2 * minute).is_none());
+    assert!(buffer.take_given_up(&none, false, begin + 2 * minute).is_none());
+    assert!(buffer.take_given_up(&none, false, begin + 3 * minute).is_some());
     assert_eq!((buffer.len(), buffer.next_due()), (0, None));
 }
 
 #[test]
-fn what_is_too_much_is_given_up_of_the_aggregate_that_has_most() {
-    let (mut buffer, now) = (buffer(3, SequenceStart::One), Instant::now());
+fn the_aggregate_that_has_most_is_given_up_early_if_no_partition_can_be_read() {
+    let (mut buffer, begin) = (buffer(4, SequenceStart::One), Instant::now());
+    let now = begin + Duration::from_secs(10);
     let (none, all) = (BTreeSet::new(), ids_of(&["a", "b"]));
     for (aggregate, number) in [("a", 7), ("b", 3), ("b", 5), ("b", 4)] {
-        assert!(buffer.take_given_up(&none, now).is_none());
-        buffer.hold(message(aggregate, number), Some(1), now);
+        assert!(buffer.take_given_up(&none, true, now).is_none() && !buffer.is_over());
+        buffer.hold(message(aggregate, number), Some(1), begin);
     }
     assert_eq!(buffer.take_check(now).len(), 2);
     // What they wait for is there, and fails.
     assert!(buffer.is_over());
     // What waits for messages that are here counts among those that are retried.
-    assert!(buffer.take_given_up(&all, now).is_none() && !buffer.is_over());
+    assert!(buffer.take_given_up(&all, true, begin).is_none() && !buffer.is_over());
     assert_eq!(buffer.behind_retried().count(), buffer.len());
-    let given_up = buffer.take_given_up(&none, now).unwrap();
+    // Others can be read, or it has not waited for long.
+    assert!(buffer.take_given_up(&none, false, now).is_none());
+    assert!(buffer.take_given_up(&none, true, begin + Duration::from_secs(9)).is_none());
+    let given_up = buffer.take_given_up(&none, true, now).unwrap();
     assert_eq!(numbers(&given_up.messages), [("b", 3), ("b", 4), ("b", 5)]);
-    assert!(buffer.take_given_up(&none, now).is_none() && buffer.len() == 1);
+    assert!(buffer.take_given_up(&none, true, now).is_none() && buffer.len() == 1);
     buffer.retain(|_| false);
     assert_eq!(buffer.len(), 0);
 }
