@@ -5,9 +5,8 @@
 //!
 //! Input: what a session has handed over and what is settled; the facts of the next session. Output: the mark to resume at and
 //! the check that the log is the same one. Invariant: nothing is left out that was not confirmed (G1): the mark names a commit
-//! that was settled, and that commit must be found in the server's log. A server that was not restarted is never judged: its slot
-//! may have been moved on purpose. One that starts over after a crash of one of its processes keeps its start time, and is not
-//! recognised.
+//! that was settled, and that commit must be found in the server's log. A server that neither restarted nor recovered from a
+//! crash is never judged: its slot may have been moved on purpose.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,7 +21,7 @@ use postrider_postgres::control::SlotSample;
 #[derive(Debug, Clone)]
 struct Last {
     lineage: Lineage,
-    server_started_us: i64,
+    server_recovered_us: i64,
     mark: Mark,
 }
 
@@ -55,8 +54,8 @@ impl Delivered {
     /// Mark at which the session resumes, if its server was restarted with an older slot position.
     fn resume(&self, facts: &Facts, slot: &SlotSample) -> Option<(Mark, ResumeCheck)> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let Last { lineage, server_started_us, mark } = last.as_ref()?;
-        let is_restarted = *server_started_us != slot.server_started_us;
+        let Last { lineage, server_recovered_us, mark } = last.as_ref()?;
+        let is_restarted = *server_recovered_us != slot.server_recovered_us;
         let is_here = facts.confirmed < mark.end && mark.end <= facts.server;
         if !is_restarted || !is_here || *lineage != facts.lineage {
             return None;
@@ -81,7 +80,7 @@ impl Delivered {
         DeliveredNotes {
             delivered: self.clone(),
             lineage: facts.lineage.clone(),
-            server_started_us: slot.server_started_us,
+            server_recovered_us: slot.server_recovered_us,
             next: None,
         }
     }
@@ -92,7 +91,7 @@ impl Delivered {
 pub(super) struct DeliveredNotes {
     delivered: Delivered,
     lineage: Lineage,
-    server_started_us: i64,
+    server_recovered_us: i64,
     /// Handed over, and not yet known to be settled.
     next: Option<Mark>,
 }
@@ -108,8 +107,8 @@ impl DeliveredNotes {
     pub(super) fn settled(&mut self, settled: Lsn) {
         let Some(mark) = self.next.take_if(|next| next.end <= settled) else { return };
         if mark.last.is_some() {
-            let (lineage, server_started_us) = (self.lineage.clone(), self.server_started_us);
-            let last = Last { lineage, server_started_us, mark };
+            let (lineage, server_recovered_us) = (self.lineage.clone(), self.server_recovered_us);
+            let last = Last { lineage, server_recovered_us, mark };
             *self.delivered.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
         }
     }
@@ -125,7 +124,7 @@ mod tests {
         Mark { last, ..Mark::at(Lsn::new(end)) }
     }
 
-    fn slot(server_started_us: i64) -> SlotSample {
+    fn slot(server_recovered_us: i64) -> SlotSample {
         SlotSample {
             current: Lsn::new(900),
             confirmed_flush: Lsn::new(100),
@@ -133,8 +132,9 @@ mod tests {
             wal_status: String::new(),
             safe_wal_bytes: None,
             active_pid: None,
-            server_started_us,
-            server_now_us: server_started_us,
+            server_started_us: 1,
+            server_recovered_us,
+            server_now_us: server_recovered_us,
             next_xid: 0,
         }
     }

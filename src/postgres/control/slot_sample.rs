@@ -30,6 +30,9 @@ pub struct SlotSample {
     pub active_pid: Option<i32>,
     /// When the server was started, in microseconds since the Unix epoch.
     pub server_started_us: i64,
+    /// Latest start or crash recovery of the server, in microseconds since the Unix epoch. A crash of one process keeps the
+    /// server's start time, and resets its statistics.
+    pub server_recovered_us: i64,
     /// No transaction of this number or a later one, in 64 bits, has committed.
     pub next_xid: u64,
     /// The server's clock, in microseconds since the Unix epoch.
@@ -64,7 +67,9 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
             s.active_pid, \
             (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint, \
             pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot()), \
-            (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint \
+            (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint, \
+            (extract(epoch FROM greatest(pg_catalog.pg_postmaster_start_time(), \
+                pg_catalog.pg_stat_get_bgwriter_stat_reset_time())) * 1000000)::bigint \
         FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1::text";
     let row = client.run(DOING, client.sql().query_opt(SQL, &[&slot])).await?;
     let Some(row) = row else { return Ok(None) };
@@ -86,6 +91,7 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
         server_started_us: get(&row, 6)?,
         next_xid: get::<i64>(&row, 7)?.cast_unsigned(),
         server_now_us: get(&row, 8)?,
+        server_recovered_us: get(&row, 9)?,
     }))
 }
 

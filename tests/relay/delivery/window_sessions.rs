@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdkafka::mocking::MockCluster;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::backlog::{WINDOWS, make_noise};
 use super::idle::ALL;
@@ -38,15 +38,31 @@ fn copies(sql: &Sql) -> String {
 /// note of which transactions are open, every 15 s.
 #[test]
 fn a_restart_of_the_server_within_a_backlog_repeats_what_was_in_flight() {
-    for (catch_up, stop) in [("true", Stop::Fast), ("false", Stop::Fast), ("true", Stop::Immediate)]
-    {
+    let stops =
+        [("true", Some(Stop::Fast)), ("false", Some(Stop::Fast)), ("true", Some(Stop::Immediate))];
+    // A crash of one process restarts the others, and keeps the server's start time.
+    for (catch_up, stop) in stops.into_iter().chain([("false", None)]) {
         let has_forgotten = (0..5).any(|_| forgets(catch_up, stop));
         assert!(has_forgotten, "the server has forgotten nothing");
     }
 }
 
-/// Restarts a server within a backlog whose end is not delivered. Whether it has forgotten what was acknowledged.
-fn forgets(catch_up: &str, stop: Stop) -> bool {
+/// Kills a process of the server, and waits until the server has recovered.
+fn crash_one_process(stage: &Stage) {
+    let writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'";
+    let killed = stage.sql().value(writer);
+    let pid = Pid::from_raw(killed.parse().unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    let url = stage.database.address().unix_url();
+    wait_until("another background writer", || {
+        let sql = Sql::try_connect(&url).ok();
+        let rows = sql.and_then(|sql| sql.try_rows(writer).ok()).unwrap_or_default();
+        rows.iter().flatten().flatten().any(|other| *other != killed)
+    });
+}
+
+/// Restarts or crashes a server within a backlog whose end is not delivered. Whether it has forgotten what was acknowledged.
+fn forgets(catch_up: &str, stop: Option<Stop>) -> bool {
     let mock = MockCluster::new(2).unwrap();
     let mut cluster = postgres::start(&Options::default());
     let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "forgets");
@@ -72,7 +88,10 @@ fn forgets(catch_up: &str, stop: Stop) -> bool {
     running.wait_for_log(first);
     wait_until("some of the rows", || stage.acknowledged() >= ends[3]);
     let before = stage.acknowledged();
-    cluster.restart(stop).unwrap();
+    match stop {
+        Some(stop) => cluster.restart(stop).unwrap(),
+        None => crash_one_process(&stage),
+    }
     let has_forgotten = stage.acknowledged() < before;
     mock.broker_up(2).unwrap();
     if has_forgotten {
