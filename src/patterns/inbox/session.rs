@@ -16,7 +16,6 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Client, Config, Error, Socket, Statement, Transaction};
 use tracing::{Instrument as _, Span, info_span};
@@ -32,6 +31,7 @@ use super::sqlstate::{EffectPanicked, FailureCause, describe, describe_failure, 
 use super::xact::{self, is_committed, still_in};
 use super::{ConsumerSpec, Effects, Failure, Message};
 use super::{markers, offsets, prepared};
+use crate::table_error::TableFault;
 
 /// How the session names itself in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-inbox";
@@ -483,9 +483,7 @@ pub(super) fn marker_error(error: Error) -> RolledBack {
     if FailureCause::of_error(&error) == FailureCause::Contention {
         return failed(error.into(), None);
     }
-    let missing =
-        [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN, SqlState::INSUFFICIENT_PRIVILEGE];
-    let is_missing = error.code().is_some_and(|code| missing.contains(code));
+    let is_missing = matches!(TableFault::of(&error), TableFault::Missing | TableFault::Forbidden);
     let why = format!("cannot write processed_messages and consumer_offsets: {}", describe(&error));
     RolledBack::Unavailable { why, hint: is_missing.then_some(MARKERS_HINT) }
 }

@@ -4,9 +4,9 @@
 //! Invariant: no state and no payload in any text.
 
 use tokio_postgres::Error;
-use tokio_postgres::error::SqlState;
 
 use crate::outbox_writer::WriterError;
+use crate::table_error::TableFault;
 
 /// Why a saga did not advance. The caller's transaction has to be rolled back, but for [`Exists`](Self::Exists).
 #[derive(Debug, thiserror::Error)]
@@ -122,10 +122,9 @@ impl From<SagaError> for crate::inbox::Failure {
 
 impl From<Error> for SagaError {
     fn from(error: Error) -> Self {
-        let missing = [&SqlState::UNDEFINED_TABLE, &SqlState::UNDEFINED_COLUMN];
-        if error.code().is_some_and(|code| missing.contains(&code)) {
-            return Self::Missing(error);
+        match TableFault::of(&error) {
+            TableFault::Missing => Self::Missing(error),
+            _ => Self::Database(error),
         }
-        Self::Database(error)
     }
 }
