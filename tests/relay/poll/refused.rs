@@ -1,10 +1,12 @@
 //! Rows that cannot be delivered become dead letters, each once, and hold up nobody.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Scene, records};
+use crate::stage::Stage;
+use support::postgres::Database;
 use support::topic::Stored;
-use support::{kafka, topic};
+use support::{kafka, postgres, topic};
 
 #[test]
 fn g4_rows_that_brokers_refuse_become_one_dead_letter_each_and_good_rows_none() {
@@ -83,4 +85,70 @@ fn g4_a_row_that_is_too_large_to_be_held_becomes_a_dead_letter() {
     let codes: Vec<_> = letters.iter().map(|one| one.header("postrider-error-code")).collect();
     assert_eq!(codes, [Some("too_large")]);
     assert!(letters[0].header("id").is_some());
+}
+
+/// Rows that cannot be decoded: bytes of no encoding, and NULL or a time without an instant in columns that are read.
+const UNDECODABLE: &str = r"
+    ALTER TABLE outbox DROP CONSTRAINT outbox_pkey, ALTER id DROP NOT NULL, ALTER aggregate_type DROP NOT NULL,
+        ALTER aggregate_id DROP NOT NULL, ALTER event_type DROP NOT NULL, ALTER created_at DROP NOT NULL,
+        ALTER payload TYPE text, ALTER id TYPE text;
+    INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, created_at) VALUES
+        ('01', 't', 'k', 'A', '1', now()), ('02', 't', 'k', E'\351', '2', now()), ('03', 't', E'\351', 'A', '3', now()),
+        ('04', E'\351', 'k', 'A', '4', now()), ('05', 't', 'k', 'A', E'\351', now()), (E'06\351', 't', 'k', 'A', '6', now()),
+        ('07', 't', 'k', NULL, '7', now()), ('08', 't', NULL, 'A', '8', now()), ('09', NULL, 'k', 'A', '9', now()),
+        (NULL, 't', 'k', 'A', '10', now()), ('11', 't', 'k', 'A', '11', NULL), ('12', 't', 'k', 'A', '12', 'infinity'),
+        ('13', 't', 'k', 'A', '13', '4000-01-01 BC'), ('', 't', 'k', 'A', '14', now()), ('15', 't', 'k', '', '15', now()),
+        ('16', 't', 'k', 'A', '16', now())";
+
+/// Each record's topic without its prefix, and a dead letter's code, by the value.
+fn outcomes(stage: &Stage) -> BTreeMap<Vec<u8>, (String, String)> {
+    let names = topic::names(stage.bootstrap(), &stage.topic(""));
+    let records = topic::read(stage.bootstrap(), &names);
+    let of = |one: &Stored| {
+        let code = one.header("postrider-error-code").unwrap_or_default().to_owned();
+        (one.value.clone().unwrap_or_default(), (one.topic.replace(&stage.topic(""), ""), code))
+    };
+    records.iter().map(of).collect()
+}
+
+#[test]
+fn g4_a_row_that_cannot_be_decoded_has_the_same_fate_polled_and_streamed() {
+    let Some(kafka) = kafka::shared() else { return };
+    let fates = [true, false].map(|is_polled| {
+        let database = Database::encoded(postgres::installed(), "undecodable", "SQL_ASCII");
+        let stage = Stage::before(database, &kafka.bootstrap());
+        for name in ["A", "dead-letters"] {
+            topic::create(&kafka.bootstrap(), &stage.topic(name), 1, &[]);
+        }
+        stage.sql().run("ALTER TABLE outbox ADD COLUMN processed_at timestamptz");
+        if is_polled {
+            let scene = Scene::of(stage, &[("source.poll.batch", "7"), ("outbox.order_by", "id")]);
+            scene.grant("outbox");
+            scene.stage.sql().run(UNDECODABLE);
+            scene.relay.clone().allow_log("").run_once();
+            scene.wait_pending("processed_at IS NULL", 0);
+            outcomes(&scene.stage)
+        } else {
+            stage.create_slot();
+            stage.sql().run(UNDECODABLE);
+            stage.relay().allow_log("").run_once();
+            outcomes(&stage)
+        }
+    });
+    assert_eq!(fates[0].len(), 16);
+    assert_eq!(fates[0], fates[1]);
+}
+
+#[test]
+fn a_row_that_the_server_cannot_send_ends_the_poll() {
+    let Some(kafka) = kafka::shared() else { return };
+    let scene = Scene::new(&kafka.bootstrap(), "poll_unsendable", &[("route.headers", "other")]);
+    scene.stage.sql().run(
+        "ALTER TABLE outbox ADD COLUMN other bytea; \
+         INSERT INTO outbox (aggregate_type, aggregate_id, event_type, other) \
+         VALUES ('t', 'k', 'A', convert_to(repeat('x', 540000000), 'UTF8'))",
+    );
+    let (code, said) = Scene::failure(&scene.relay, &["run"]);
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("cannot take rows of table") && said.contains("1 GiB"), "{said}");
 }

@@ -71,6 +71,7 @@ impl PollError {
             "42501" => Ok(Self::Forbidden { table, needs: needs.to_owned(), server }),
             // A standby, or a primary that is about to be one.
             "25006" => Err(*server),
+            _ if is_unreadable(&server) => Ok(Self::Refused { doing, table, server }),
             code => match code.get(..2) {
                 // Constraints, and what functions of triggers raise.
                 Some(
@@ -100,6 +101,11 @@ impl PollError {
             Self::Refused { doing: "mark", .. } => {
                 "find the constraint or trigger that the message names, and let it pass what the relay writes \
                  (source.poll.mark); rows that were delivered and could not be marked are delivered again"
+                    .to_owned()
+            }
+            Self::Refused { server, .. } if is_unreadable(server) => {
+                "a row is damaged, or its text has 1 GiB or more: read the rows that wait one by one to find it, and \
+                 repair or delete it; nothing of this batch was delivered"
                     .to_owned()
             }
             Self::Refused { .. } => {
@@ -132,13 +138,23 @@ impl PollError {
     }
 }
 
+/// Whether the server cannot read or send a row: the message would be beyond 1 GiB, or the data is corrupted. Messages of
+/// XX000 are not translated.
+fn is_unreadable(server: &ServerMessage) -> bool {
+    match server.code.as_str() {
+        "XX001" | "XX002" => true,
+        "XX000" => server.message.starts_with("invalid memory alloc request size"),
+        code => code.starts_with("54"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_comes_again_each_time_is_definite_and_what_passes_is_not() {
-        let about = ("mark", "public.outbox", "GRANT");
+        let about = ("take", "public.outbox", "GRANT");
         let of = |code: &str| {
             PollError::of(
                 about,
@@ -149,7 +165,10 @@ mod tests {
         for code in ["23514", "P0001", "22P02", "42703"] {
             assert_eq!(of(code).unwrap().class(), Class::Configuration, "{code}");
         }
-        for code in ["40001", "40P01", "57P01", "53100", "25006", "55P03", "08006"] {
+        for code in ["54000", "XX001"] {
+            assert!(of(code).unwrap().hint().contains("1 GiB"), "{code}");
+        }
+        for code in ["XX000", "40001", "40P01", "57P01", "53100", "25006", "55P03", "08006"] {
             assert!(of(code).is_err(), "{code}");
         }
     }
