@@ -1,7 +1,7 @@
-//! Decides when the log repeats that nothing is confirmed.
+//! Decides when the log repeats, and the relay's state says, that nothing is confirmed.
 //!
 //! Input: whether a broker answers, and for how long records have waited without a confirmation, at every look. Output: the
-//! duration of the outage, when a line is due. Invariant: a line is written once a minute for as long as the outage
+//! duration of the outage, when a line is due, and whether the outage is that long. Invariant: a line is written once a minute for as long as the outage
 //! lasts, and never for a shorter one, which other lines report.
 
 use std::time::{Duration, Instant};
@@ -38,6 +38,11 @@ impl Outage {
         self.told = Some(now);
         Some(lasted)
     }
+
+    /// Whether the last look found an outage that is long enough for a line.
+    pub(super) const fn is_told(&self) -> bool {
+        self.told.is_some()
+    }
 }
 
 #[cfg(test)]
@@ -53,6 +58,7 @@ mod tests {
             // Brokers that are back and confirm nothing are the same outage.
             let (is_connected, unconfirmed) = (second > 150, Duration::from_secs(second));
             told.extend(outage.look(now, is_connected, unconfirmed).map(|lasted| lasted.as_secs()));
+            assert_eq!(outage.is_told(), second >= 60, "{second}");
         }
         assert_eq!(told, [60, 120, 180]);
         let later = begin + Duration::from_mins(5);

@@ -386,6 +386,11 @@ impl Reporter {
         let (last, before) = self.last_line;
         let Snapshot { broker_connected, unconfirmed_for, .. } = self.current;
         self.outage_due = self.outage.look(now, broker_connected, unconfirmed_for);
+        self.current.state = match (self.current.state, self.outage.is_told()) {
+            (RelayState::Streaming, true) => RelayState::Stalled,
+            (RelayState::Stalled, false) => RelayState::Streaming,
+            (state, _) => state,
+        };
         // Records that were only handed to the Kafka client are no progress.
         let advances = broker_connected && unconfirmed_for < STALL;
         if now.duration_since(last) >= PROGRESS_EVERY && records != before && advances {

@@ -213,6 +213,7 @@ fn is_ready(state: RelayState) -> bool {
         RelayState::Starting | RelayState::Failed => false,
         RelayState::Standby
         | RelayState::Streaming
+        | RelayState::Stalled
         | RelayState::Retrying
         | RelayState::Draining
         | RelayState::Stopped => true,

@@ -152,6 +152,9 @@ fn state(view: &View) -> String {
     let state = snapshot.state.as_str();
     let state = match &snapshot.last_failure {
         Some(failure) if snapshot.state != RelayState::Streaming => format!("{state}: {failure}"),
+        _ if snapshot.state == RelayState::Stalled => {
+            format!("{state}: Kafka has confirmed no records for a minute or longer")
+        }
         _ => state.to_owned(),
     };
     view.next_run.as_ref().map_or_else(|| state.clone(), |next| format!("{state}; {next}"))
@@ -254,6 +257,7 @@ mod tests {
             (RelayState::Standby, false, false, None, true, false),
             (RelayState::Starting, false, true, fresh, false, false),
             (RelayState::Retrying, false, true, fresh, false, false),
+            (RelayState::Stalled, true, false, fresh, false, false),
             (RelayState::Draining, true, true, fresh, false, false),
             (RelayState::Stopped, false, true, fresh, false, false),
             (RelayState::Failed, false, true, fresh, false, false),

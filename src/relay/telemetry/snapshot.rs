@@ -21,6 +21,8 @@ pub enum RelayState {
     Standby,
     /// Reading and delivering.
     Streaming,
+    /// A stream is open, and Kafka has confirmed no records for a minute.
+    Stalled,
     /// A session failed; waiting to try again.
     Retrying,
     /// Reading has stopped, confirmations are awaited.
@@ -33,10 +35,11 @@ pub enum RelayState {
 
 impl RelayState {
     /// Every state, for documentation and metrics.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Starting,
         Self::Standby,
         Self::Streaming,
+        Self::Stalled,
         Self::Retrying,
         Self::Draining,
         Self::Stopped,
@@ -49,6 +52,7 @@ impl RelayState {
             Self::Starting => "starting",
             Self::Standby => "standby",
             Self::Streaming => "streaming",
+            Self::Stalled => "stalled",
             Self::Retrying => "retrying",
             Self::Draining => "draining",
             Self::Stopped => "stopped",
@@ -62,10 +66,11 @@ impl RelayState {
             Self::Stopped => 0,
             Self::Standby => 1,
             Self::Streaming => 2,
-            Self::Draining => 3,
-            Self::Starting => 4,
-            Self::Retrying => 5,
-            Self::Failed => 6,
+            Self::Stalled => 3,
+            Self::Draining => 4,
+            Self::Starting => 5,
+            Self::Retrying => 6,
+            Self::Failed => 7,
         }
     }
 }

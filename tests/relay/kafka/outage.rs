@@ -72,6 +72,7 @@ fn an_outage_is_told_every_minute_in_the_place_of_progress() {
     let relay = stage.relay().set("route.missing_topic", "wait").allow_log("its rows wait");
     let relay = relay.expect_log("cannot reach Kafka").expect_log("Kafka has confirmed no records");
     let mut running = relay.allow_log("confirm nothing").run();
+    let face = RelayHttp::of(&mut running);
     stage.insert("A", 10);
     stage.wait_for_records(10);
     stage.wait_acknowledged(stage.log_end());
@@ -84,7 +85,10 @@ fn an_outage_is_told_every_minute_in_the_place_of_progress() {
     assert!(told["waiting_records"].as_u64() > Some(0), "{told}");
     assert!(told["help"].as_str().unwrap().contains("kafka.brokers"), "{told}");
     assert!(!running.has_logged("\"progress\""), "it was logged during the outage");
+    face.wait_count("postrider_state{state=\"stalled\"}", 1);
+    assert_eq!(face.probe("/readyz").1["state"], "stalled");
     kafka.start_broker(0);
+    face.wait_count("postrider_state{state=\"streaming\"}", 1);
     stage.wait_for_records(110);
     running.stop();
 }

@@ -193,6 +193,9 @@ fn chain(view: &View, health: &Health) -> [Link; 4] {
     };
     let paused = health.checks.iter().find(|check| check.name == "paused");
     let relay = match (failing(&["loop", "state"]), paused) {
+        (Some(detail), _) if snapshot.state == RelayState::Stalled => {
+            Link { name: "Relay", is: "waiting", detail }
+        }
         (Some(detail), _) => Link { name: "Relay", is: "failed", detail },
         (None, Some(paused)) => {
             Link { name: "Relay", is: "waiting", detail: paused.detail.clone() }
