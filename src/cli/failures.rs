@@ -22,6 +22,7 @@ use postrider_kafka::{ReaderError, SettingsError, SinkError, TopicsError};
 use postrider_postgres::control::ControlError;
 use postrider_postgres::control::prune::PruneError;
 use postrider_postgres::wal::WalError;
+use postrider_relay::certificates::name_invalid;
 use postrider_relay::telemetry::HttpError;
 
 impl From<ConfigError> for CommandFailure {
@@ -94,6 +95,7 @@ impl From<SettingsError> for CommandFailure {
 
 impl From<SinkError> for CommandFailure {
     fn from(error: SinkError) -> Self {
+        let error = name_invalid(error);
         let exit = match error {
             SinkError::Settings(error) => return error.into(),
             SinkError::Tls(_)

@@ -177,6 +177,11 @@ impl ClientEvents {
             (self.mismatch, outage.told) = (Some(mismatch), false);
         }
         if facility == "FAIL" && self.outage.is_some() {
+            let refused = SinkError::Tls(bare(line).to_owned());
+            // Of this a consumer has the log line and no error.
+            if refused.unverified_broker().is_some() {
+                self.authentication_error.get_or_insert(refused);
+            }
             self.trouble = Some(bare(line).to_owned());
         }
         if facility == "FATAL" {

@@ -206,10 +206,13 @@ impl SinkError {
         }
     }
 
-    /// Whether the client library could not verify the certificate of a broker; it does not say why.
-    pub fn is_certificate_unverified(&self) -> bool {
-        matches!(self, Self::Tls(reason) if reason.contains("certificate verify failed")
-            || reason.contains("certificate could not be verified"))
+    /// Address of the broker whose certificate the client library could not verify; the library does not say why.
+    pub fn unverified_broker(&self) -> Option<&str> {
+        let Self::Tls(reason) = self else { return None };
+        let words = ["certificate verify failed", "certificate could not be verified"];
+        let (_, broker) = reason.split_once("://")?;
+        let (address, _) = broker.split_once('/')?;
+        words.iter().any(|words| reason.contains(words)).then_some(address)
     }
 
     /// The codec to try next, where this one is refused: gzip is the oldest, and the only one that Azure Event Hubs

@@ -104,12 +104,10 @@ pub fn first_to_expire(servers: &[Address], begins: Begins) -> Result<(Address, 
 }
 
 /// Names the certificate that a broker presents and that is not valid now, where librdkafka only says that it cannot
-/// verify one. Asks the brokers, and so blocks for seconds.
-pub fn name_invalid(error: SinkError, brokers: &[String]) -> SinkError {
-    if !error.is_certificate_unverified() {
-        return error;
-    }
-    let seen = first_to_expire(&configured_brokers(brokers), Begins::AtOnce);
+/// verify one. Asks that broker, and so blocks for seconds.
+pub fn name_invalid(error: SinkError) -> SinkError {
+    let Some(broker) = error.unverified_broker() else { return error };
+    let seen = first_to_expire(&configured_brokers(&[broker.to_owned()]), Begins::AtOnce);
     let Ok((Address { host, port, .. }, validity)) = seen else { return error };
     let Some(fault) = validity.fault(now_s()) else { return error };
     let (broker, fault) = (format!("{host}:{port}"), fault.to_string());
@@ -117,15 +115,15 @@ pub fn name_invalid(error: SinkError, brokers: &[String]) -> SinkError {
 }
 
 /// Names such a certificate in the error that ended a session.
-pub(super) async fn name_expired(error: RelayError, plan: &Plan) -> RelayError {
+pub(super) async fn name_expired(error: RelayError) -> RelayError {
     let (RelayError::Sink(tls) | RelayError::Topics(TopicsError::NoEntry(tls))) = &error else {
         return error;
     };
-    if !tls.is_certificate_unverified() {
+    if tls.unverified_broker().is_none() {
         return error;
     }
-    let (tls, brokers) = (tls.clone(), plan.kafka.brokers.clone());
-    let named = run_blocking(move || name_invalid(tls, &brokers)).await;
+    let tls = tls.clone();
+    let named = run_blocking(move || name_invalid(tls)).await;
     named.map_or(error, RelayError::from)
 }
 

@@ -144,7 +144,7 @@ impl Sessions {
         ended: Result<End, RelayError>,
     ) -> Result<Option<RelayError>, RelayError> {
         let ended = match ended {
-            Err(error) => Err(name_expired(error, &self.plan).await),
+            Err(error) => Err(name_expired(error).await),
             ended => ended,
         };
         let left = self.left();

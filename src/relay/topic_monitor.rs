@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::blocking::run_blocking;
 use crate::bootstrap::tell;
+use crate::certificates::name_invalid;
 use crate::error::RelayError;
 use crate::plan::Plan;
 use crate::stop::StopSignal;
@@ -105,7 +106,8 @@ impl TopicMonitor {
                 continue;
             }
             let (kafka, topics) = (self.kafka.clone(), fresh.clone());
-            let Ok(answer) = run_blocking(move || survey(&kafka, &topics)).await else { continue };
+            let asked = move || survey(&kafka, &topics).map_err(named);
+            let Ok(answer) = run_blocking(asked).await else { continue };
             match answer {
                 Ok(findings) => {
                     tell(&findings);
@@ -160,6 +162,14 @@ impl TopicMonitor {
         finding.grade == Grade::Unfit
             && finding.topic.is_some()
             && finding.topic == self.dead_letters
+    }
+}
+
+/// Names a certificate that has expired.
+fn named(error: TopicsError) -> TopicsError {
+    match error {
+        TopicsError::NoEntry(error) => TopicsError::NoEntry(name_invalid(error)),
+        error => error,
     }
 }
 

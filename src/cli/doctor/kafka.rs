@@ -18,9 +18,7 @@ use postrider_kafka::{
     AdvertisedBroker, ClusterFacts, Grade, IdRights, KafkaSpec, Purpose, TopicFinding, TopicState,
     TopicsError, WantedTopic, cluster_facts, survey, topic_names, transactional_id_rights,
 };
-use postrider_relay::certificates::{
-    Address, configured_brokers, is_kafka_encrypted, name_invalid,
-};
+use postrider_relay::certificates::{Address, configured_brokers, is_kafka_encrypted};
 
 /// How long an advertised address may take to accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -95,10 +93,6 @@ fn seen(
 /// The brokers do not answer, or do not let us in.
 pub(super) fn out_of_reach(kafka: &KafkaSpec, error: TopicsError) -> Vec<Check> {
     const OTHERS: &str = "the brokers and their topics were not looked at";
-    let error = match error {
-        TopicsError::NoEntry(error) => TopicsError::NoEntry(name_invalid(error, &kafka.brokers)),
-        error => error,
-    };
     let others = Check::unknown("kafka.others", OTHERS);
     let mut checks: Vec<_> = Check::failed("kafka.reachable", error).chain([others]).collect();
     // A certificate may be why.

@@ -121,9 +121,15 @@ fn outlives(fault: &Fault, is_polled: bool) {
         status == 503 && fault.words.iter().all(|word| health.to_string().contains(word))
     });
 
-    // A relay that starts now ends at once.
-    let outcome = relay.start(&["run"]).outcome();
-    assert_eq!(outcome.status.code(), Some(fault.exit), "{:?}", outcome.log);
+    // A command that starts now ends at once, and says the same.
+    let of_slots = [&["prune", "--older-than", "1d"][..], &["lag"]];
+    let of_slots = of_slots.into_iter().filter(|_| !is_polled);
+    for command in [&["run"][..], &["verify"], &["setup"]].into_iter().chain(of_slots) {
+        let outcome = relay.start(command).outcome();
+        let told = outcome.log.join("\n");
+        assert_eq!(outcome.status.code(), Some(fault.exit), "{command:?}: {told}");
+        assert!(fault.words.iter().all(|word| told.contains(word)), "{command:?}: {told}");
+    }
 
     server.stage.insert("A", 1);
     (fault.end)(&server);

@@ -175,14 +175,22 @@ fn a_brokers_certificate_that_expires_is_named_and_waited_for() {
     for word in words.iter().chain(&["trying again"]) {
         assert!(refused.contains(word), "{word}: {refused}");
     }
-    // A relay that starts now ends at once, and says the same.
-    let outcome = relay.start(&["run"]).outcome();
-    let log = outcome.log.join("\n");
-    assert_eq!(outcome.status.code(), Some(78), "{log}");
-    assert!(
-        words.iter().all(|word| log.contains(word)) && !log.contains("ssl.ca.location"),
-        "{log}"
-    );
+    // A command that starts now ends at once, and says the same.
+    let setup = format!("--topics={}", outbox.topic());
+    for command in [
+        &["run"][..],
+        &["setup", &setup],
+        &["tail", &outbox.topic()],
+        &["verify"],
+        &["dead-letters", "list"],
+        &["replay", "--all", "--execute"],
+    ] {
+        let outcome = relay.start(command).outcome();
+        let log = outcome.log.join("\n");
+        assert_eq!(outcome.status.code(), Some(78), "{command:?}: {log}");
+        let is_named = words.iter().all(|word| log.contains(word));
+        assert!(is_named && !log.contains("ssl.ca.location"), "{command:?}: {log}");
+    }
     present(&mut kafka, issue(&of_brokers, "broker", &["localhost"]));
     arrive(&kafka);
     assert!(!running.has_ended());
