@@ -5,6 +5,7 @@
 //! masked.
 
 use std::fmt::Write as _;
+use std::io::{self, Write as _};
 
 use clap::Subcommand;
 use serde_json::json;
@@ -25,7 +26,7 @@ pub enum ConfigCommand {
     Show,
     /// List the streams ([[stream]] in the file) and what each reads
     #[command(
-        after_help = "A line for each with its name alone, or a JSON object; nothing, where the file has no [[stream]].\n\nExamples:\n  postrider config streams\n  postrider config streams --output json | jq -r .slot"
+        after_help = "A line for each with its name alone, or a JSON object. A configuration without [[stream]] has one stream without a name: its object has null.\n\nExamples:\n  postrider config streams\n  postrider config streams --output json | jq -r .slot"
     )]
     Streams,
     /// Print a commented configuration file with every option at its default
@@ -51,9 +52,12 @@ pub(crate) fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode
 
 fn list_streams(context: &Context) -> Result<(), CommandFailure> {
     for Loaded { stream, config, .. } in context.read_streams()? {
-        let Some(name) = stream else { continue };
         if !context.json() {
-            context.print(&format!("{name}\n"))?;
+            match stream {
+                Some(name) => context.print(&format!("{name}\n"))?,
+                // A closed stderr is nobody's concern.
+                None => drop(io::stderr().write_all(b"the only stream has no name\n")),
+            }
             continue;
         }
         let connect = &config.source.connect;
@@ -61,7 +65,7 @@ fn list_streams(context: &Context) -> Result<(), CommandFailure> {
         let is_polled = config.source.mode == SourceMode::Poll;
         let slot = (!is_polled).then_some(&config.source.slot);
         context.print_json(&json!({
-            "stream": name, "servers": servers, "database": connect.database, "slot": slot,
+            "stream": stream, "servers": servers, "database": connect.database, "slot": slot,
             "brokers": config.kafka.brokers,
         }))?;
     }

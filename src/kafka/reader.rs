@@ -19,6 +19,7 @@ use rdkafka::{ClientConfig, Message, Timestamp, TopicPartitionList};
 
 use super::consumer_events::{ConsumerEvents, NoConsumer, serve};
 use super::start_offset::{StartOffset, place};
+use super::topic_book::to_create;
 use super::{KafkaSpec, SettingsError, SinkError};
 use postrider_core::record::StoredRecord;
 use postrider_credentials::TokenKeeper;
@@ -132,10 +133,7 @@ impl ReaderError {
                 "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
                  User:NAME --operation Read --operation Describe --topic '{topic}'"
             )),
-            Self::UnknownTopic(topic) => Some(format!(
-                "check its name; create it: kafka-topics.sh --bootstrap-server BROKER --create \
-                 --topic '{topic}'"
-            )),
+            Self::UnknownTopic(topic) => Some(format!("check its name; {}", to_create(topic))),
             Self::UnknownPartition { .. } => {
                 Some("leave the partition out to read all of them".into())
             }

@@ -225,6 +225,23 @@ fn a_misspelt_rust_log_is_told_and_silences_nothing() {
 }
 
 #[test]
+fn a_stream_without_a_name_is_listed() {
+    let list = |output: &[&str]| {
+        let database = ["--set", "source.url=postgres://relay@127.0.0.1:1/shop"];
+        run(&[&["config", "streams"], &database[..], output].concat())
+    };
+    let named = list(&[]);
+    assert_eq!((text(&named.stdout), named.status.code()), (String::new(), Some(0)));
+    assert!(text(&named.stderr).contains("the only stream has no name"), "{named:?}");
+    let listed: serde_json::Value =
+        serde_json::from_slice(&list(&["--output", "json"]).stdout).unwrap();
+    assert_eq!(
+        (&listed["stream"], &listed["database"]),
+        (&serde_json::Value::Null, &"shop".into())
+    );
+}
+
+#[test]
 fn a_hint_that_names_a_secret_word_is_not_masked() {
     let set = "kafka.properties.sasl.oauthbearer.method=oidc";
     let said = text(&run(&["config", "show", "--set", set]).stderr);
