@@ -32,7 +32,7 @@ use postrider_relay::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Compares the rows that are still in the outbox with the records of their topics, by id. With --execute it makes
-the slot (anew, if it was lost, or has passed rows that are missing), sends the rows that are missing, in the
+the slot (anew, if it was lost, cannot be read on, or has passed rows that are missing), sends the rows that are missing, in the
 order of outbox.order_by, each with the header postrider-origin: repair, and ends; `postrider run` then
 delivers what has committed since. Writers keep running; stop the relay. Run it again after an interruption: it
 compares anew. What cannot be known, such as rows of a compacted topic, or of before the stream began (`setup
@@ -181,6 +181,10 @@ fn counts(counts: &RepairCounts) -> String {
     text
 }
 
+const fn in_use(held: bool) -> &'static str {
+    if held { ", and in use: stop the relay first" } else { "" }
+}
+
 fn print_plan(plan: &Plan, found: &RepairPreview, context: &Context) -> Result<(), CommandFailure> {
     let slot = &plan.config.source.slot;
     if context.json() {
@@ -189,10 +193,12 @@ fn print_plan(plan: &Plan, found: &RepairPreview, context: &Context) -> Result<(
     let state = match &found.slot {
         RepairSlot::Missing => "does not exist".to_owned(),
         RepairSlot::Lost { reason } => format!("is lost ({reason})"),
-        RepairSlot::Alive { at, held: false } => format!("is at {at}"),
-        RepairSlot::Alive { at, held: true } => {
-            format!("is at {at}, and in use: stop the relay first")
-        }
+        RepairSlot::Unreadable { at, reason, held } => format!(
+            "is at {at}, and cannot be read on{}: {reason}\nrows that were deleted before they were delivered are lost \
+             with it, and nobody can tell how many",
+            in_use(*held)
+        ),
+        RepairSlot::Alive { at, held } => format!("is at {at}{}", in_use(*held)),
     };
     let messages = if plan.config.messages.prefixes.is_empty() {
         ""

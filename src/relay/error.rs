@@ -14,7 +14,7 @@ use postrider_core::route::RouteSpecError;
 use postrider_core::session::{End, SessionError, Stalled};
 use postrider_kafka::{SinkError, TopicsError};
 use postrider_postgres::control::ControlError;
-use postrider_postgres::wal::{Class, WalError, literal};
+use postrider_postgres::wal::{Class, REPAIR_UNREADABLE, WalError};
 
 /// Why the relay, or one of its sessions, ended.
 #[derive(Debug, thiserror::Error)]
@@ -221,7 +221,9 @@ impl RelayError {
     pub(super) const fn put_off_until(&self) -> Option<End> {
         match self {
             Self::Pipeline(inner) if inner.is_definite() => Some(End::Drained),
-            Self::UnreadMessage { .. } | Self::DeadLetters(_) => Some(End::Drained),
+            Self::UnreadMessage { .. }
+            | Self::DeadLetters(_)
+            | Self::Wal(WalError::PublicationMissing { .. }) => Some(End::Drained),
             Self::Wal(WalError::CatchUp(_)) => Some(End::ModeOver),
             _ => None,
         }
@@ -384,10 +386,7 @@ fn unreadable_hint(slot: &str) -> String {
         "nothing is lost: slot `{slot}` keeps every row from there on, if it is neither dropped nor advanced\n\
          install the newest release of Postrider, which may read the message, and start it again\n\
          report the message with the server's version: SELECT version();\n\
-         if no release reads it, rows that are in no topic come from their tables, and rows that were deleted there and \
-         logical messages are lost: SELECT pg_drop_replication_slot({}); then `postrider repair`, then `postrider repair \
-         --execute`",
-        literal(slot)
+         if no release reads it: `postrider repair`, then `postrider repair --execute`. {REPAIR_UNREADABLE}"
     )
 }
 

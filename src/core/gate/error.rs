@@ -230,12 +230,13 @@ impl GateError {
                     .to_owned()
             }
             Self::PublicationReplaced { .. } | Self::TableReplaced { .. } => format!(
-                "re-send the rows committed since the change, which Postgres passes over, then: \
-                 {ADOPT}"
+                "{ADOPT}; start the relay, and stop it a minute later; then `postrider repair --execute` re-sends the \
+                 rows committed since the change that are still in the outbox, because Postgres passes over them"
             ),
             Self::MemberReplaced { .. } => format!(
-                "re-send the rows committed while it was not published, which Postgres passes over (none, \
-                 if it went straight from one published schema into another), then: {ADOPT}"
+                "{ADOPT}; start the relay, and stop it a minute later; then `postrider repair --execute` re-sends the \
+                 rows committed while it was not published that are still in the outbox, because Postgres passes over \
+                 them (none, if it went straight from one published schema into another)"
             ),
             Self::PrefixesChanged { .. } => {
                 "start with the former messages.prefixes until it is delivered, then change them"

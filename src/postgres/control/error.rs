@@ -325,9 +325,9 @@ const RENAMED: &str = "if it was renamed and published throughout, set source.ta
                        `postrider setup`";
 
 /// Beyond what made it so, and before the next start.
-const REPLACED: &str = "re-send the rows committed since the change: Postgres does not send those \
-                        that were not published; where progress is kept, the next start requires \
-                        `postrider adopt --execute`";
+const REPLACED: &str = "stop the relay a minute later and run `postrider repair --execute`, which re-sends the rows committed \
+    since the change that are still in the outbox: Postgres does not send those that were not published; where progress \
+    is kept, the next start requires `postrider adopt --execute`";
 
 impl ControlError {
     /// Whether it is the server's, with one of these SQLSTATEs.
@@ -446,10 +446,10 @@ impl ControlError {
     /// the slot never sends, however the publication is changed afterwards.
     fn object_hint(&self) -> Option<String> {
         Some(match self {
-            Self::PublicationMissing { publication, tables, slot, slot_exists, others } => {
+            Self::PublicationMissing { publication, tables, slot_exists, others, .. } => {
                 let name = is_right("source.publication", publication, "publications", others);
                 if *slot_exists && others.is_empty() {
-                    format!("{name}; {}", without_publication(slot))
+                    format!("{name}\n{}", without_publication(publication, tables))
                 } else if *slot_exists {
                     format!("{name}; {OTHER_PUBLICATION}")
                 } else {
@@ -498,11 +498,11 @@ impl ControlError {
                  re-send the rows committed before its slot was created"
                     .to_owned()
             }
-            Self::MemberReplaced { .. } => format!("start again, and {REPLACED}"),
+            Self::MemberReplaced { .. } => format!("start again; {REPLACED}"),
             Self::PublicationReplaced { .. } => {
-                format!("run `postrider setup`, start again, and {REPLACED}")
+                format!("run `postrider setup`, start again; {REPLACED}")
             }
-            Self::TableReplaced { .. } => format!("{RENAMED}, start again, and {REPLACED}"),
+            Self::TableReplaced { .. } => format!("{RENAMED}, start again; {REPLACED}"),
             Self::SlotForeign { slot, database, .. } => format!(
                 "set source.slot to another name: POSTRIDER_SOURCE__SLOT={} (slots of all databases of a server share \
                  their names); or connect to the slot's own database",

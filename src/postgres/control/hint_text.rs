@@ -3,6 +3,7 @@
 //! Input: names of slots, publications and tables, or why a slot was lost. Output: text that an operator can
 //! run or follow. Invariant: a command that loses rows says so. No I/O.
 
+use crate::wal::REPAIR_UNREADABLE;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
@@ -33,7 +34,8 @@ pub(super) fn listed(names: &[String]) -> String {
 /// What is done where the publication is missing, and the database has others: nothing that loses rows.
 pub(super) const OTHER_PUBLICATION: &str = "set source.publication to the one that the slot delivers by; if it was \
     renamed, that is its new name, or ALTER PUBLICATION .. RENAME TO its former name; neither loses a row; if it was \
-    dropped, leave the slot alone: `postrider verify` tells which rows are not delivered";
+    dropped, leave the slot alone and create the publication again; if the relay then ends with PR-P010 once more: \
+    `postrider repair`, then `postrider repair --execute`";
 
 /// A slot's name with the database's in it, as slots may be named.
 pub fn slot_of_database(slot: &str, database: &str) -> String {
@@ -46,14 +48,15 @@ pub fn slot_of_database(slot: &str, database: &str) -> String {
 }
 
 /// What is done about a slot whose publication was renamed or dropped, and at which cost.
-pub(super) fn without_publication(slot: &str) -> String {
+pub(super) fn without_publication(publication: &str, tables: &[TableName]) -> String {
     format!(
-        "if it was renamed: ALTER PUBLICATION .. RENAME TO its former name, which loses nothing; \
-         if it was dropped: this slot cannot send what was committed since then, nor anything \
-         after that. To give those rows up: SELECT pg_drop_replication_slot({}); which loses \
-         every row that the slot has not delivered; then `postrider setup --from-now`, and \
-         re-send the rows that are still in the outbox",
-        literal(slot)
+        "do not drop the slot\n\
+         if the publication was renamed: ALTER PUBLICATION .. RENAME TO its former name\n\
+         if it was dropped: {}\n\
+         start the relay, which delivers everything if no row was written meanwhile\n\
+         if the relay ends with PR-P010 again, rows were written meanwhile: `postrider repair`, then `postrider repair \
+         --execute`. {REPAIR_UNREADABLE}",
+        create_publication(publication, tables)
     )
 }
 

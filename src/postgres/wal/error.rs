@@ -198,7 +198,8 @@ pub enum WalError {
     /// The publication did not exist when a row of the slot was written. PostgreSQL ends the stream
     /// there, up to 17 at least; 18 only warns and skips the row.
     #[error(
-        "publication `{publication}` does not exist at this point of the log, so rows would be lost"
+        "publication `{publication}` did not exist when the next change of slot `{slot}` was written, so rows would \
+         be lost"
     )]
     PublicationMissing {
         /// The publication.
@@ -424,6 +425,27 @@ impl WalError {
         }
     }
 
+    /// Whether a session that streams has met a change that every other session ends at too: in the log, and not in what
+    /// the server is today.
+    pub fn is_of_the_log(&self) -> bool {
+        match self {
+            Self::PublicationMissing { .. }
+            | Self::Malformed(_)
+            | Self::Protocol(_)
+            | Self::MessageTooLarge { .. } => true,
+            Self::Server(message) => {
+                let is_definite = matches!(self.class(), Class::Configuration | Class::Position);
+                message.severity == "ERROR" && (is_definite || is_unsendable(message))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the server itself has found it.
+    pub(super) const fn is_said_by_server(&self) -> bool {
+        matches!(self, Self::Server(_) | Self::PublicationMissing { .. })
+    }
+
     /// Whether pg_hba.conf bars the way: it has no line for this role, database and host, or one that
     /// rejects them. No other password helps then, though another role might.
     pub fn is_barred_by_hba(&self) -> bool {
@@ -472,14 +494,13 @@ impl WalError {
             Self::WrongSession { .. } => "add the right server to the host list",
             Self::PublicationMissing { publication, slot } => {
                 return Some(format!(
-                    "is source.publication = `{publication}` right? SELECT pubname FROM \
-                     pg_publication shows what there is; if it was renamed: give it its former \
-                     name, deliver, and rename it then; if it was dropped, or created after the \
-                     slot: this slot cannot send what was committed without it, nor anything \
-                     after that. To give those rows up: SELECT pg_drop_replication_slot({}); \
-                     which loses every row that the slot has not delivered; then `postrider setup \
-                     --from-now`, and re-send the rows that are still in the outbox",
-                    super::quote::literal(slot)
+                    "is source.publication = `{publication}` right? SELECT pubname FROM pg_publication shows which \
+                     exist\n\
+                     if it has another name now, and no row was written under that name, rename it back: everything is \
+                     delivered\n\
+                     if it was away while rows were written, no name gets slot `{slot}` past this change. Let the \
+                     publication exist, stop the relay, and run `postrider repair`, then `postrider repair --execute`. \
+                     {REPAIR_UNREADABLE}"
                 ));
             }
             Self::MessageTooLarge { .. } | Self::Protocol(_) => {
@@ -502,6 +523,11 @@ impl WalError {
         Some(hint.to_owned())
     }
 }
+
+/// What a repair does about a slot that cannot be read on, and what it costs.
+pub const REPAIR_UNREADABLE: &str = "It sends the rows that are missing in Kafka and still in the outbox, also \
+    those that were written meanwhile, and replaces the slot. Rows that were deleted from the outbox undelivered, and \
+    logical messages, are lost";
 
 /// What to do where a list of hosts has led to a standby, and the slot is the primary's.
 pub(crate) const STANDBY_REACHED: &str = "nothing to do while the primary is restarted or another \
@@ -550,11 +576,15 @@ const LOGIN_BY_HBA: &str = "ClientAuthentication";
 const LOGIN_OF_ROLE: &str = "InitializeSessionUserId";
 const LOGIN_TO_DATABASE: &str = "CheckMyDatabase";
 
+/// A buffer that cannot grow beyond 1 GiB; messages of this kind are not translated.
+fn is_unsendable(message: &ServerMessage) -> bool {
+    message.code == "54000"
+        || message.code == "XX000" && message.message.contains("invalid memory alloc request size")
+}
+
 fn server_hint(message: &ServerMessage) -> Option<String> {
     let known = match message.code.as_str() {
-        // A buffer that cannot grow beyond 1 GiB; messages of this kind are not translated.
-        "54000" => UNSENDABLE,
-        "XX000" if message.message.contains("invalid memory alloc request size") => UNSENDABLE,
+        _ if is_unsendable(message) => UNSENDABLE,
         "22P05" | "22021" => UNTRANSLATABLE,
         // A login says where the password came from.
         "28P01" if message.hint.is_empty() => {

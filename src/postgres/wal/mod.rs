@@ -12,6 +12,7 @@ mod connection;
 pub(crate) mod dial;
 mod error;
 mod history;
+mod log_probe;
 mod login;
 mod message_channel;
 mod poll;
@@ -31,8 +32,9 @@ pub use connection::{
     StreamEncoding, SystemIdentity, TextRow,
 };
 pub(crate) use error::STANDBY_REACHED;
-pub use error::{Class, KeptOut, RENEW, ServerMessage, WalError};
+pub use error::{Class, KeptOut, RENEW, REPAIR_UNREADABLE, ServerMessage, WalError};
 pub use history::TimelineHistory;
+pub use log_probe::{LogProbe, Readability};
 pub use poll::{
     BUCKETS, LockHolder, LockedRows, PollError, PollMark, PollOptions, PollPositions, PollRequest,
     PollStream, PollTable, prepare_session,

@@ -272,6 +272,12 @@ impl<T: Transport> Stream<T> {
         self.push_out()
     }
 
+    /// Asks the server how far it has sent, and tells it nothing else that is new. Never waits.
+    pub(super) fn ask_position(&mut self) -> Result<(), WalError> {
+        self.owed = Some(true);
+        self.push_out()
+    }
+
     /// What the server is told. Until it has heard of a position that is settled, a server that stops goes by
     /// what was received (`WalSndDone`), and might be done before it hears of the first: nothing counts as
     /// received until then. Upholds G8.

@@ -188,7 +188,7 @@ impl TableRowsError {
                 "its stream has every row that committed since it was made; `postrider replay` sends rows of \
                  before. If a backfill at least once was interrupted: `postrider repair --execute` sends what is \
                  missing in Kafka, --restart all rows once more. To begin anew: SELECT pg_drop_replication_slot('{slot}'), which loses rows that it has not delivered \
-                 and that are not in the table any more"
+                 and that are not in the table any more; then `postrider repair --execute`"
             ),
             Self::Delivered { .. } => {
                 "the slot was lost: `postrider repair` finds out which rows are missing in Kafka, and with --execute \
@@ -197,8 +197,8 @@ impl TableRowsError {
             }
             Self::SlotMoved { slot, confirmed: Some(_), .. } => format!(
                 "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and makes \
-                 the slot anew. To send everything once more: SELECT pg_drop_replication_slot('{slot}'), then \
-                 `postrider backfill --restart --execute`"
+                 the slot anew. To send everything once more, but for rows that were deleted from the table: SELECT \
+                 pg_drop_replication_slot('{slot}'), then `postrider backfill --restart --execute`"
             ),
             Self::SlotMoved { confirmed: None, .. } => {
                 "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and makes \
@@ -212,14 +212,16 @@ impl TableRowsError {
             }
             Self::TablesChanged { slot, command } => format!(
                 "what was renamed, or dropped and made again, is another one. Set source.tables as it was; or begin \
-                 anew: SELECT pg_drop_replication_slot('{slot}'), then {}",
+                 anew, but for rows that were deleted from the table: SELECT pg_drop_replication_slot('{slot}'), then \
+                 {}",
                 anew(command)
             ),
             Self::OrderChanged { .. } => {
                 "set outbox.order_by and source.tables as they were until the backfill has ended".to_owned()
             }
             Self::Rewritten { slot, command, .. } => format!(
-                "begin anew: SELECT pg_drop_replication_slot('{slot}'), then {}. ALTER TABLE that rewrites, CLUSTER \
+                "begin anew, but for rows that were deleted from the table: SELECT \
+                 pg_drop_replication_slot('{slot}'), then {}. ALTER TABLE that rewrites, CLUSTER \
                  and VACUUM FULL are for when the {command} has ended",
                 anew(command)
             ),
@@ -250,8 +252,8 @@ impl TableRowsError {
             }
             Self::Undecided { .. } => {
                 "Postgres tells within half a minute while the slot is read: let the relay run for that long \
-                 (`postrider run`), which delivers those that the slot has not passed; stop it, and run `postrider \
-                 repair` again. Where a repair was interrupted, --drop-slot sends them now, in order, and drops the slot \
+                 (`postrider run`; where it is refused for its position, `postrider adopt --execute` first), which delivers \
+                 those that the slot has not passed; stop it, and run `postrider repair` again. Where a repair was interrupted, --drop-slot sends them now, in order, and drops the slot \
                  with what is in it alone: rows that were deleted again, and logical messages"
                     .to_owned()
             }

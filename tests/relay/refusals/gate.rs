@@ -90,13 +90,14 @@ const FAULTS: [Fault; 13] = [
         words: &[
             "publication `postrider` does not exist, but slot `gate_",
             "is source.publication = `postrider` right? this database has no publications",
-            "if it was renamed: ALTER PUBLICATION .. RENAME TO its former name, which loses nothing",
-            "SELECT pg_drop_replication_slot('",
-            "which loses every row that the slot has not delivered",
-            "postrider setup --from-now",
-            "re-send the rows",
+            "do not drop the slot",
+            "if the publication was renamed: ALTER PUBLICATION .. RENAME TO its former name",
+            "if it was dropped: CREATE PUBLICATION \"postrider\" FOR TABLE",
+            "`postrider repair --execute`",
         ],
-        fix: "SELECT pg_drop_replication_slot(current_database())",
+        // The row was written before: nothing is lost.
+        fix: "CREATE PUBLICATION postrider FOR TABLE outbox \
+              WITH (publish = 'insert', publish_via_partition_root = true)",
     },
     Fault {
         spoil: "ALTER PUBLICATION postrider DROP TABLE outbox; ALTER TABLE outbox SET UNLOGGED",

@@ -1,6 +1,6 @@
 //! Replication slots, and the snapshots that belong to them, over a replication connection.
 
-use super::Connection;
+use super::{Connection, TextRow};
 use crate::wal::error::WalError;
 use crate::wal::quote::{identifier, literal};
 use crate::wal::transport::Transport;
@@ -38,13 +38,22 @@ impl<T: Transport> Connection<T> {
 
     /// Makes a slot that begins where another one does, which is the connection's own temporary one.
     pub fn copy_slot(&mut self, from: &str, to: &str) -> Result<Lsn, WalError> {
-        let (from, to) = (literal(from), literal(to));
-        let rows = self.simple_query(&format!(
-            "SELECT lsn::text FROM pg_catalog.pg_copy_logical_replication_slot({from}, {to}, false)"
-        ))?;
+        let rows = self.copy(from, to, false)?;
         let position = rows.first().and_then(|row| row.first()).cloned().flatten();
         let position = position.and_then(|text| text.parse().ok());
         position.ok_or(WalError::Protocol("a malformed answer about a copied slot"))
+    }
+
+    /// Makes a slot where any other one is, which goes with the connection.
+    pub fn copy_slot_for_session(&mut self, from: &str, to: &str) -> Result<(), WalError> {
+        self.copy(from, to, true).map(|_| ())
+    }
+
+    fn copy(&mut self, from: &str, to: &str, temporary: bool) -> Result<Vec<TextRow>, WalError> {
+        let (from, to) = (literal(from), literal(to));
+        self.simple_query(&format!(
+            "SELECT lsn::text FROM pg_catalog.pg_copy_logical_replication_slot({from}, {to}, {temporary})"
+        ))
     }
 
     /// Makes a slot follow a failover, which a copy does not from the beginning (17 and later).

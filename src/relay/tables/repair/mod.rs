@@ -3,7 +3,7 @@
 //! Input: the database, the progress in Kafka, a [`RepairScope`]. Output: the slot, held; a connection that sees the
 //! rows of before it; and the numbers of those that are missing in Kafka. Invariant: that a repair is about to make the
 //! slot is noted in Kafka before it is made, and until the repair has ended no relay carries on with it (G1, G6). A slot
-//! that is there is dropped only when the comparison has said that rows are missing, and no slot that a repair
+//! that is there is dropped only when the comparison has said that rows are missing, or when it cannot be read on, and no slot that a repair
 //! has made is dropped for an error after it: whatever ends a repair, running it again compares anew, and what was sent
 //! is in the topics.
 
@@ -30,6 +30,7 @@ use super::zone::refuse_without_zone;
 use crate::compare::{CompareError, Entry, Sorter};
 use crate::error::RelayError;
 use crate::plan::Plan;
+use crate::readability::readability;
 use comparison::{Compared, Sides};
 use look::{Seen, look};
 use postrider_config::{Config, Delivery};
@@ -38,7 +39,9 @@ use postrider_core::lsn::Lsn;
 use postrider_core::progress::{BackfillProgress, Lineage, Moment, RepairScope, UnknownRows};
 use postrider_kafka::failpoint;
 use postrider_postgres::control::{self, PeekRequest, PeekedMessage};
-use postrider_postgres::wal::{Connection, RowNumbers, TableScan, WalError, literal, sql_rows};
+use postrider_postgres::wal::{
+    Connection, Readability, RowNumbers, TableScan, WalError, literal, sql_rows,
+};
 use way::{SlotState, Terms, Way, way, whole_since};
 
 pub use comparison::RepairCounts;
@@ -73,7 +76,7 @@ impl TableRun {
         // What cannot be read later is refused before anything is written or dropped.
         check_tables(&mut connection, found, &job.scope)?;
         Sorter::<Entry>::new(&job.folder)?;
-        let slot = SlotState::of(found)?;
+        let slot = self.free_slot(found)?;
         let is_alive = matches!(slot, SlotState::At(_));
         let mut held = is_alive.then(|| Held::take(found)).transpose()?;
         let (known, first_xid) = self.known(found, &lineage)?;
@@ -97,7 +100,7 @@ impl TableRun {
             self.compared = matches!(way, Way::Leave(_)).then_some(counts);
         }
         let makes = matches!(way, Way::Make | Way::Replace);
-        if makes && !is_compared && !self.would_send(found, job, first_xid)? {
+        if makes && !is_compared && !self.would_send(found, job, (first_xid, slot))? {
             return Ok(None);
         }
         let repair = Some(job.scope.clone());
@@ -130,15 +133,29 @@ impl TableRun {
         }
     }
 
+    /// What the slot is. One that cannot be read on is not taken, and has to be free.
+    fn free_slot(&self, found: &Found) -> Result<SlotState, RelayError> {
+        let (state, unreadable) = probed(found, &|| goes_on(&self.stop))?;
+        let Some(error) = unreadable else { return Ok(state) };
+        let slot = found.plan.config.source.slot.clone();
+        if found.inspection.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some()) {
+            return Err(RelayError::SlotHeld { slot });
+        }
+        tracing::warn!(slot, "the slot cannot be read on, and is replaced: {error}");
+        Ok(state)
+    }
+
     /// Refuses rows of which nobody can tell before the slot is made, where no progress is kept: nothing would keep a
-    /// relay from carrying on with a slot whose repair was refused. `false`: a stop was asked for.
+    /// relay from carrying on with a slot whose repair was refused. Before a slot is dropped that cannot be read on, the
+    /// tables must be readable too. `false`: a stop was asked for.
     fn would_send(
         &self,
         found: &Found,
         job: &RepairJob,
-        first_xid: Option<u64>,
+        (first_xid, slot): (Option<u64>, SlotState),
     ) -> Result<bool, RelayError> {
-        if found.plan.keeps_progress() || job.scope.unknown.is_some() {
+        let is_decided = found.plan.keeps_progress() || job.scope.unknown.is_some();
+        if is_decided && slot != SlotState::Unreadable {
             return Ok(true);
         }
         let seen = (&Seen::ToBeMade, first_xid);
@@ -191,6 +208,25 @@ impl TableRun {
         self.check_held(found, &remaining)?;
         Ok(Some((remaining, Some(send))))
     }
+}
+
+/// What the slot is, and the error that every session of it ends with, if there is one.
+fn probed(
+    found: &Found,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<(SlotState, Option<WalError>), RelayError> {
+    let state = SlotState::of(found)?;
+    let SlotState::At(_) = state else { return Ok((state, None)) };
+    tracing::info!("looking whether the log of the slot can be read");
+    let slot = found.inspection.slot.as_ref();
+    Ok(match readability(&found.plan.config, &found.params, slot, (true, goes_on))? {
+        Readability::Unreadable(error) => (SlotState::Unreadable, Some(error)),
+        Readability::Readable => (state, None),
+        Readability::Unknown(why) => {
+            tracing::info!("whether the log of the slot can be read is not known: {why}");
+            (state, None)
+        }
+    })
 }
 
 fn tell(counts: &RepairCounts) {

@@ -1,7 +1,7 @@
 //! What a repair would do, before it does.
 //!
 //! Input: a plan and a job. Output: how many rows are delivered, missing or unknown, what the slot is and what would
-//! become of it. Invariant: nothing is written but temporary files, and no slot is taken.
+//! become of it. Invariant: nothing is written but temporary files; the slot is taken, for a moment, only if the server has no room for a copy of it.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 use super::look::{Seen, look};
 use super::way::{SlotState, Terms, Way, way, whole_since};
 use super::{
-    Found, Known, RelayError, RepairCounts, RepairJob, TableRowsError, check_tables, goes_on,
-    is_undrained,
+    Found, Known, RelayError, RepairCounts, RepairJob, TableRowsError, WalError, check_tables,
+    goes_on, is_undrained, probed,
 };
 use crate::blocking::run_blocking;
 use crate::plan::Plan;
@@ -50,6 +50,16 @@ pub enum RepairSlot {
     Lost {
         /// Why.
         reason: String,
+    },
+    /// It is there, and no session gets past a change that it keeps.
+    Unreadable {
+        /// Where it is.
+        #[serde(serialize_with = "as_text")]
+        at: Lsn,
+        /// Why.
+        reason: String,
+        /// Whether a relay has it.
+        held: bool,
     },
     /// It is there.
     Alive {
@@ -99,7 +109,7 @@ fn preview(
     let progress = if keeps_progress { newest_progress(kafka, &lineage.key())? } else { None };
     let first_xid = progress.as_ref().and_then(Progress::began);
     let known = Known::of(progress, found.inspection.slot.is_some());
-    let state = SlotState::of(found)?;
+    let (state, unreadable) = probed(found, &|| goes_on(stop))?;
     let (scope, drops_slot) = (&job.scope, job.drops_slot);
     let terms = Terms { slot: state, lineage: &lineage, keeps_progress, scope, drops_slot };
     let seen = match way(&terms, &known, None) {
@@ -138,17 +148,26 @@ fn preview(
         Ok(Way::GoOn(_)) => format!("would go on with the repair that has made slot `{name}`"),
         Ok(Way::Compare) => unreachable!("both sides were compared"),
     };
+    let slot = shown(found, state, unreadable);
+    let begun = matches!(seen, Seen::Begun(..));
+    Ok(Some(RepairPreview { slot, begun, needed, action, counts }))
+}
+
+/// The slot as the plan shows it.
+fn shown(found: &Found, state: SlotState, unreadable: Option<WalError>) -> RepairSlot {
     let facts = found.inspection.slot.as_ref();
-    let slot = match state {
+    let held = facts.is_some_and(|slot| slot.active_pid.is_some());
+    match state {
         SlotState::Missing => RepairSlot::Missing,
         SlotState::Lost => {
             let reason = facts.and_then(|slot| slot.invalidation.clone());
             RepairSlot::Lost { reason: reason.unwrap_or_else(|| "wal_removed".to_owned()) }
         }
-        SlotState::At(at) => {
-            RepairSlot::Alive { at, held: facts.is_some_and(|slot| slot.active_pid.is_some()) }
+        SlotState::Unreadable => {
+            let at = facts.and_then(|slot| slot.confirmed_flush).unwrap_or_default();
+            let reason = unreadable.map(|error| error.to_string()).unwrap_or_default();
+            RepairSlot::Unreadable { at, reason, held }
         }
-    };
-    let begun = matches!(seen, Seen::Begun(..));
-    Ok(Some(RepairPreview { slot, begun, needed, action, counts }))
+        SlotState::At(at) => RepairSlot::Alive { at, held },
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! Input: the slot as it was found, what is known of the stream, the scope, and the comparison once there is one.
 //! Output: a [`Way`], or why nothing is done. Invariant: a slot that is there is not dropped before the comparison has
-//! said that rows are missing, or what is noted in Kafka says that a repair has made it or that it was moved. Pure.
+//! said that rows are missing, or what is noted in Kafka says that a repair has made it or that it was moved; one that cannot
+//! be read on is dropped, because nobody can deliver from it. Pure.
 
 use super::{BackfillProgress, Found, GateError, Known, Lineage, RelayError, RepairCounts};
 use super::{RepairScope, TableRowsError, UnknownReason, UnknownRows};
@@ -18,6 +19,8 @@ pub(super) enum SlotState {
     Missing,
     /// The server has given it up.
     Lost,
+    /// It is there, and no session gets past a change that it keeps.
+    Unreadable,
     /// It is there, and has passed what lies before this.
     At(Lsn),
 }
@@ -70,7 +73,7 @@ pub(super) fn way(
 ) -> Result<Way, RelayError> {
     let at = match terms.slot {
         SlotState::Missing => return Ok(Way::Make),
-        SlotState::Lost => return Ok(Way::Replace),
+        SlotState::Lost | SlotState::Unreadable => return Ok(Way::Replace),
         SlotState::At(at) => at,
     };
     let slot = terms.lineage.slot.clone();
@@ -211,7 +214,9 @@ mod tests {
             stream(50, 0),
         ] {
             assert_eq!(of(SlotState::Missing, &known, None), Ok(Way::Make), "{known:?}");
-            assert_eq!(of(SlotState::Lost, &known, None), Ok(Way::Replace), "{known:?}");
+            for slot in [SlotState::Lost, SlotState::Unreadable] {
+                assert_eq!(of(slot, &known, None), Ok(Way::Replace), "{known:?}");
+            }
         }
     }
 

@@ -1,0 +1,135 @@
+//! Finds out whether the log of a slot can be decoded from the slot's position on.
+//!
+//! Input: the server, a slot, its publication. Output: a [`Readability`]. Invariant: nothing is acknowledged, and the slot
+//! stays free unless the caller lets it be taken: a temporary copy of it is read, in the same way as a relay reads the
+//! slot. Checks of the catalogs of now cannot tell: PostgreSQL decodes a change by the catalogs of its own time.
+
+use std::time::{Duration, Instant};
+
+use super::connection::{Connection, SessionParams};
+use super::error::WalError;
+use super::stream::Stream;
+use crate::libpq::ConnectInfo;
+use postrider_core::frame::Frame;
+use postrider_core::lsn::Lsn;
+use postrider_core::pgoutput::{Message, decode};
+
+/// Maximum time until the caller is asked whether to go on, and until the server is asked for its position.
+const TICK: Duration = Duration::from_millis(200);
+/// Time without a change or a new position after which the server has sent the whole log.
+const QUIET: Duration = Duration::from_secs(5);
+/// Maximum time to end the stream.
+const FINISH_LIMIT: Duration = Duration::from_secs(2);
+
+/// What was found out about the log of a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readability {
+    /// All changes that were looked at can be read.
+    Readable,
+    /// Every session ends with this error, at a change that the slot keeps.
+    Unreadable(WalError),
+    /// Nothing was found out, for this reason.
+    Unknown(String),
+}
+
+/// The log that is looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct LogProbe<'a> {
+    /// Where it is.
+    pub server: &'a ConnectInfo,
+    /// Parameters of the session, as those of a relay.
+    pub params: &'a SessionParams,
+    /// The slot.
+    pub slot: &'a str,
+    /// Its publication.
+    pub publication: &'a str,
+    /// Whether the slot itself is read if the server has no room for a copy.
+    pub takes_slot: bool,
+}
+
+impl LogProbe<'_> {
+    /// Reads up to the end that the log has now, or until `goes_on` says no. A message that this release cannot read is
+    /// read twice, because a proxy may have changed it.
+    pub fn run(&self, goes_on: &dyn Fn() -> bool) -> Result<Readability, WalError> {
+        match self.read(goes_on)? {
+            Readability::Unreadable(error) if !error.is_said_by_server() => self.read(goes_on),
+            found => Ok(found),
+        }
+    }
+
+    fn read(&self, goes_on: &dyn Fn() -> bool) -> Result<Readability, WalError> {
+        let mut connection = Connection::open(self.server, self.params)?;
+        let end = connection.identify_system()?.flushed;
+        let copy = format!("postrider_probe_{}", connection.server_process()?.pid);
+        let name = match connection.copy_slot_for_session(self.slot, &copy) {
+            Ok(()) => copy.as_str(),
+            // configuration_limit_exceeded
+            Err(WalError::Server(said)) if said.code == "53400" && self.takes_slot => self.slot,
+            Err(WalError::Server(said)) => return Ok(Readability::Unknown(said.to_string())),
+            Err(error) => return Err(error),
+        };
+        let mut stream = match connection.start(name, self.publication, Lsn::ZERO) {
+            Ok(stream) => stream,
+            Err(refused) => {
+                return match refused.error {
+                    error @ (WalError::SlotHeld { .. } | WalError::Server(_)) => {
+                        Ok(Readability::Unknown(error.to_string()))
+                    }
+                    error => Err(error),
+                };
+            }
+        };
+        let found = match read_to(&mut stream, end, goes_on) {
+            Err(WalError::PublicationMissing { publication, .. }) => {
+                let slot = self.slot.to_owned();
+                Readability::Unreadable(WalError::PublicationMissing { publication, slot })
+            }
+            Err(error) if error.is_of_the_log() => Readability::Unreadable(error),
+            found => found?,
+        };
+        // Whether or not it goes well, the copy goes with its session.
+        let _ = stream.finish(FINISH_LIMIT);
+        Ok(found)
+    }
+}
+
+/// Reads up to that position. An error may be that of a change.
+fn read_to(
+    stream: &mut Stream,
+    end: Lsn,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<Readability, WalError> {
+    let (mut reached, mut transactions) = (Lsn::ZERO, 0_u64);
+    let (mut moved, mut asked) = (Instant::now(), None::<Instant>);
+    while goes_on() {
+        stream.fill(TICK)?;
+        while let Some(frame) = stream.peek()? {
+            let position = match frame {
+                Frame::Wal { start, data, .. } => {
+                    transactions += u64::from(matches!(decode(data)?, Message::Commit(_)));
+                    moved = Instant::now();
+                    start
+                }
+                Frame::Excerpt { start, .. } | Frame::Untranslatable { start, .. } => start,
+                Frame::Keepalive { end, .. } => end,
+            };
+            if position > reached {
+                (reached, moved) = (position, Instant::now());
+            }
+            stream.consume();
+        }
+        // The end of the log may be that of a page's header, which no change reaches.
+        if reached >= end || (reached > Lsn::ZERO && moved.elapsed() >= QUIET) {
+            return Ok(Readability::Readable);
+        }
+        if asked.is_none_or(|asked| asked.elapsed() >= TICK) {
+            stream.ask_position()?;
+            asked = Some(Instant::now());
+        }
+    }
+    Ok(if transactions > 0 {
+        Readability::Readable
+    } else {
+        Readability::Unknown("no transaction was decoded in time".to_owned())
+    })
+}
