@@ -17,10 +17,12 @@ use super::{LIMIT, failover, pruning, server, source};
 use crate::failure::CommandFailure;
 use crate::route;
 use postrider_config::SourceMode;
-use postrider_postgres::control::{self, Client, ControlError, FAILOVER_SLOTS_SINCE, LeftCopy};
+use postrider_postgres::control::{
+    self, Client, ControlError, FAILOVER_SLOTS_SINCE, Inspection, LeftCopy,
+};
 use postrider_postgres::libpq::{ConnectInfo, HostAddress};
-use postrider_postgres::wal::{Connection, SessionParams};
-use postrider_relay::{Plan, RelayError};
+use postrider_postgres::wal::{Connection, Readability, SessionParams};
+use postrider_relay::{Plan, RelayError, slot_readability};
 
 /// What Postgres said for the checks of others.
 pub(super) struct FromPostgres {
@@ -37,6 +39,9 @@ impl FromPostgres {
         Self { client: None, topics: Err(why.to_owned()), slot: None }
     }
 }
+
+/// Maximum time to decode what the slot keeps.
+const READ_LIMIT: Duration = Duration::from_secs(2);
 
 /// What is left of the limit.
 struct Deadline(Instant);
@@ -85,7 +90,7 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
     let mut checks = vec![Check::pass("postgres.reachable", whom)];
     checks.push(locks(plan, &client, &deadline).await);
     let mut slot = None;
-    match timeout(deadline.left(), inspected(plan, &client)).await {
+    match timeout(deadline.left(), inspected(plan, &client, selection)).await {
         Ok(Ok((found, reader))) => {
             checks.extend(found);
             slot = reader.filter(|_| !is_polled);
@@ -201,6 +206,7 @@ async fn locks(plan: &Plan, client: &Client, deadline: &Deadline) -> Check {
 async fn inspected(
     plan: &Plan,
     client: &Client,
+    selection: Selection<'_>,
 ) -> Result<(Vec<Check>, Option<SlotReader>), CommandFailure> {
     let wanted = plan.requirements().map_err(RelayError::from)?;
     let inspection = match control::inspect(client, &wanted).await {
@@ -226,6 +232,10 @@ async fn inspected(
         found => size_guards(&found?, inspection.tables.iter().any(Option::is_some)),
     });
     checks.push(left_copies(&control::left_copies(client).await?));
+    if plan.config.source.mode == SourceMode::Stream && selection.has("slot.readable") {
+        let is_refused = !inspection.refusals(&wanted).is_empty();
+        checks.push(readable(plan, client, &inspection, is_refused).await);
+    }
     let slot = inspection.slot.as_ref().filter(|slot| !slot.is_unfinished());
     let slot = slot.zip(facts.slot.as_ref());
     let reader = slot.map(|(slot, health)| SlotReader {
@@ -235,6 +245,35 @@ async fn inspected(
         is_lost: slot.is_lost(),
     });
     Ok((checks, reader))
+}
+
+/// Whether the slot's log can be decoded, which the catalogs of now do not tell.
+async fn readable(
+    plan: &Plan,
+    client: &Client,
+    inspection: &Inspection,
+    is_refused: bool,
+) -> Check {
+    const ID: &str = "slot.readable";
+    match &inspection.slot {
+        _ if is_refused => return Check::unknown(ID, "the relay is refused for another reason"),
+        Some(slot) if slot.active_pid.is_some() => {
+            return Check::pass(ID, "a process reads the slot");
+        }
+        _ => {}
+    }
+    match slot_readability(plan, client, inspection, READ_LIMIT).await {
+        Ok(Readability::Readable) => Check::pass(ID, "the next changes of the slot can be read"),
+        Ok(Readability::Unknown(why)) => Check::unknown(ID, why),
+        Ok(Readability::Unreadable(error)) => {
+            let failed = Check::failed(ID, RelayError::from(error)).next();
+            failed.map_or_else(
+                || Check::unknown(ID, "the server did not say why"),
+                |check| check.with_steps(Fix::postrider("postrider repair --execute")),
+            )
+        }
+        Err(error) => Check::unknown(ID, error.to_string()),
+    }
 }
 
 /// Copies of slots that only the end of their server process removes.

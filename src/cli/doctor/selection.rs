@@ -35,7 +35,7 @@ impl TypedValueParser for IdParser {
 }
 
 /// Every id, in the order in which checks are printed.
-pub(super) const IDS: [&str; 78] = [
+pub(super) const IDS: [&str; 79] = [
     "config.valid",
     "config.others",
     "config.connection_string",
@@ -86,6 +86,7 @@ pub(super) const IDS: [&str; 78] = [
     "slot.kind",
     "slot.alive",
     "slot.two_phase",
+    "slot.readable",
     "slot.reserved",
     "slot.reader",
     "slot.copies",

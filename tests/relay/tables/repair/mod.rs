@@ -5,6 +5,7 @@ mod interrupted;
 mod outcomes;
 mod shapes;
 mod unknown;
+mod unreadable;
 
 use std::collections::BTreeMap;
 
