@@ -222,7 +222,7 @@ fn idle_slots(slots: &[IdleSlot]) -> Check {
         ID,
         format!(
             "slots that nobody reads fill the disk: {}; drop only one whose reader, a standby or another relay, will not \
-             come back",
+             come back, because that reader loses the changes that it has not read",
             named.join(", ")
         ),
         Fix::sql(format!("SELECT pg_drop_replication_slot('{name}');")),
