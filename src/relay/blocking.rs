@@ -14,16 +14,19 @@ pub(super) fn of_stream<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || span.in_scope(work)
 }
 
-/// Runs `work` on a thread of its own.
-pub(super) async fn run_blocking<T: Send + 'static>(
+/// Runs `work` on a thread of its own. The stream is that of the call: a task that polls the future may have none.
+pub(super) fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, RelayError> {
-    let (done, answer) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("postrider-blocking".to_owned());
-    let spawned = thread.spawn(of_stream(move || {
-        // Nobody may be waiting any more.
-        let _ = done.send(work());
-    }));
-    spawned.map_err(|_| RelayError::Thread)?;
-    answer.await.map_err(|_| RelayError::Thread)
+) -> impl Future<Output = Result<T, RelayError>> {
+    let work = of_stream(work);
+    async move {
+        let (done, answer) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("postrider-blocking".to_owned());
+        let spawned = thread.spawn(move || {
+            // Nobody may be waiting any more.
+            let _ = done.send(work());
+        });
+        spawned.map_err(|_| RelayError::Thread)?;
+        answer.await.map_err(|_| RelayError::Thread)
+    }
 }

@@ -5,6 +5,8 @@
 //! with its fix, once in the life of a process; nothing where nobody stands by. Invariant: no session waits for it longer
 //! than for two statements: hosts that may be away are asked beside it.
 
+use tracing::Instrument as _;
+
 use crate::plan::Plan;
 use postrider_postgres::control::{
     self, Client, ControlError, FAILOVER_SLOTS_SINCE, FailoverAbout, FailoverFacts, Inspection,
@@ -24,13 +26,14 @@ pub(super) async fn remark(client: &Client, plan: &Plan, inspection: &Inspection
     }
     let (reached, all, slot) =
         (client.server().clone(), source.connect.clone(), source.slot.clone());
-    drop(tokio::spawn(async move {
+    let look = async move {
         let looked = async {
             let client = control::connect(&reached).await?;
             control::failover(&client, &all, &slot).await
         };
         tell(looked.await, wants_failover);
-    }));
+    };
+    drop(tokio::spawn(look.in_current_span()));
 }
 
 fn tell(facts: Result<FailoverFacts, ControlError>, wants_failover: bool) {

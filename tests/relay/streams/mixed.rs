@@ -68,6 +68,9 @@ fn a_table_is_polled_beside_a_stream_and_fails_alone() {
     let relay = desk.controlled(relay(&streams).allow_log(""));
     let mut running = start(&relay, &desk.file(), &["run"]);
     let face = RelayHttp::of(&mut running);
+    let line: serde_json::Value =
+        serde_json::from_str(&running.wait_for_log("\"polling\"")).unwrap();
+    assert_eq!(line["stream"], "polled", "{line}");
     face.wait_ready(200);
     logged.insert("A", 3);
     polled.insert("A", 4);
