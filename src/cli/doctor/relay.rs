@@ -8,6 +8,7 @@ use super::check::{Check, bytes};
 use super::fix::Fix;
 use crate::status::relay::{RelayFacts, Silence};
 use postrider_relay::holds_for_tables;
+use postrider_relay::telemetry::RelayState;
 
 /// Who reads the slot, as the server knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +50,11 @@ pub(super) fn ready(
         (Ok(facts), _) if !facts.is_ready => Check::fail(
             READY,
             format!("the relay that runs is not ready: {}", facts.failing.join("; ")),
-            "what the finding names; the relay goes on by itself once that is done",
+            if facts.state == RelayState::Failed.as_str() {
+                "remove the cause that the finding names; then restart the stream as the finding says"
+            } else {
+                "remove the cause that the finding names; the relay then resumes on its own"
+            },
         ),
         (Ok(RelayFacts { paused: Some(paused), .. }), _) => Check::warn(
             READY,
@@ -182,6 +187,11 @@ mod tests {
             assert!(check.fix.unwrap_or_default().text().contains(fix));
         }
         assert!(ready(&Ok(facts(false, true)), None, false).finding.contains("does not exist"));
+        for (state, words) in [("failed", "restart the stream as"), ("retrying", "on its own")] {
+            let facts = RelayFacts { state: state.to_owned(), ..facts(false, true) };
+            let fix = ready(&Ok(facts), None, false).fix.unwrap_or_default();
+            assert!(fix.text().contains(words), "{fix:?}");
+        }
         let paused =
             || RelayFacts { paused: Some("paused since 1".to_owned()), ..facts(true, true) };
         for slot in [Some(&read), None] {
