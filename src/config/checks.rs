@@ -4,7 +4,7 @@
 //! template, a topic-creation rule, a glob, a number, a broker's or listening address. Output: the parsed
 //! value, or an `InvalidValue` with the reason and usually how to write it. No I/O.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use postrider_core::outbox::TableName;
 use postrider_core::pipeline::CreateRule;
@@ -274,34 +274,49 @@ pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, In
     Err((key, InvalidValue { reason, help }))
 }
 
-/// What librdkafka takes before a broker's address; `security.protocol` decides.
-const PROTOCOLS: [&str; 4] = ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"];
-
+/// The address of a broker. Without a port librdkafka takes 9092. It ignores the name of a listener before `://`, which
+/// decides nothing: `security.protocol` does.
 pub(super) fn broker(text: &str) -> Result<String, InvalidValue> {
-    let (protocol, address) = text
-        .split_once("://")
-        .map_or((None, text), |(protocol, address)| (Some(protocol), address));
-    let known = |protocol: &str| PROTOCOLS.iter().any(|known| known.eq_ignore_ascii_case(protocol));
-    let port = match address.rsplit_once(':') {
-        Some((host, _)) if host.contains(':') && !host.ends_with(']') => None,
-        Some((_, port)) => Some(port),
-        None => None,
+    let help = "write \"host:port\", such as \"localhost:9092\"";
+    let refusal = |help: String| {
+        Err(InvalidValue::new(format!("`{text}` is not a broker's address")).help(help))
     };
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let wrong_port = port.is_some_and(|port| {
-        port.parse::<u16>().is_ok_and(|p| p == 0) || port.parse::<u16>().is_err()
-    });
-    let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ',' | '@' | '$');
-    let is_other = protocol.is_some_and(|protocol| !known(protocol));
-    if host.is_empty() || wrong_port || address.contains(strange) || is_other {
-        let refusal = InvalidValue::new(format!("`{text}` is not a broker's address"));
-        return Err(if text.contains(',') {
-            refusal.help("put each address in quotes: [\"host1:9092\", \"host2:9092\"]")
-        } else {
-            refusal.help("write \"host:port\", such as \"localhost:9092\"")
+    if let Some((_, address)) = text.split_once("://") {
+        let address = address.trim_end_matches('/');
+        return refusal(match broker(address) {
+            Ok(_) => format!(
+                "write host:port: \"{address}\"; kafka.properties.\"security.protocol\" says how to connect"
+            ),
+            Err(_) => help.to_owned(),
         });
     }
-    Ok(text.to_owned())
+    if let Some(separator) = [';', ','].into_iter().find(|separator| text.contains(*separator)) {
+        let addresses: Vec<&str> = text.split(separator).map(str::trim).collect();
+        return refusal(if addresses.iter().all(|address| broker(address).is_ok()) {
+            format!("write {}, or {addresses:?} in the file", addresses.join(","))
+        } else {
+            help.to_owned()
+        });
+    }
+    let (host, port) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or(""))),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let is_address = text.starts_with('[');
+    let without_zone = host.split('%').next().unwrap_or("");
+    if is_address && without_zone.parse::<Ipv6Addr>().is_err() {
+        return refusal("write \"[::1]:9092\": an IPv6 address in brackets, and a port".to_owned());
+    }
+    if !is_address && text.parse::<Ipv6Addr>().is_ok() {
+        return refusal(format!(
+            "write \"[{text}]:9092\": brackets tell the address from the port"
+        ));
+    }
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    let strange = |c: char| !c.is_alphanumeric() && !matches!(c, '.' | '-' | '_');
+    let is_host = is_address || !host.is_empty() && !host.contains(strange);
+    if is_host && port.is_none_or(is_port) { Ok(text.to_owned()) } else { refusal(help.to_owned()) }
 }
 
 pub(super) fn bind(text: &str) -> Result<Option<SocketAddr>, InvalidValue> {
@@ -358,12 +373,37 @@ mod tests {
 
     #[test]
     fn brokers_and_addresses() {
-        for right in ["localhost", "kafka:9092", "[::1]:9092", "10.0.0.1:9092", "SSL://k:9093"] {
+        for right in [
+            "localhost",
+            "kafka:9092",
+            "[::1]:9092",
+            "[fe80::1%eth0]",
+            "10.0.0.1:9092",
+            "a_b-c.d:1",
+        ] {
             assert!(broker(right).is_ok(), "{right}");
         }
-        let wrong = ["", ":9092", "kafka:", "kafka:0", "kafka:99999", "a b:9092", "a:1,b:2"];
-        for wrong in wrong.into_iter().chain(["http://kafka:9092", "kafka://k:9092"]) {
-            assert!(broker(wrong).is_err(), "{wrong}");
+        for (wrong, words) in [
+            ("", "host:port"),
+            (":9092", "host:port"),
+            ("kafka:", "host:port"),
+            ("kafka:0", "host:port"),
+            ("kafka:99999", "host:port"),
+            ("a b:9092", "host:port"),
+            ("u@k:9092", "host:port"),
+            ("http://k:9092", "write host:port: \"k:9092\""),
+            ("PLAINTEXT://k:9092", "\"k:9092\"; kafka.properties.\"security.protocol\""),
+            ("SASL_SSL://k:9093/", "\"k:9093\""),
+            ("a:1;b:2", "write a:1,b:2, or [\"a:1\", \"b:2\"]"),
+            ("a:1, b:2", "write a:1,b:2, or [\"a:1\", \"b:2\"]"),
+            ("a:1 b:2", "host:port"),
+            ("::1", "write \"[::1]:9092\""),
+            ("[::1", "in brackets"),
+            ("[k]:9092", "in brackets"),
+            ("[::1]9092", "host:port"),
+        ] {
+            let help = broker(wrong).unwrap_err().help.unwrap();
+            assert!(help.contains(words), "{wrong}: {help}");
         }
         assert_eq!(bind("").unwrap(), None);
         assert_eq!(bind("localhost:1").unwrap(), Some("127.0.0.1:1".parse().unwrap()));

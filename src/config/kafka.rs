@@ -10,7 +10,7 @@ use postrider_core::record::Partitioner;
 pub(super) const BROKERS: OptionSpec = list(
     "kafka.brokers",
     "[\"localhost:9092\"]",
-    "The bootstrap brokers, `host:port`. In a file, one comma-separated string is also accepted.",
+    "The bootstrap brokers, `host:port`; the port is 9092 if there is none. In a file, one comma-separated string is also accepted.",
 );
 pub(super) const DELIVERY: OptionSpec = choice(
     "kafka.delivery",

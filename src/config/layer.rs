@@ -17,6 +17,7 @@ use super::options::{OptionKind, OptionSpec};
 use super::rule_options::{RULE_OPTIONS, RULES, is_rules};
 use super::table::{OPTIONS, option};
 use super::typo;
+use postrider_secrets::mask::MASK;
 use postrider_service::units::{format_duration, format_size, parse_size, read_duration};
 
 /// Where an effective value came from.
@@ -309,11 +310,7 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
         }
         (OptionKind::Names, Raw::Text(text)) => Ok(Value::List(vec![Item { text, span: None }])),
         (OptionKind::List | OptionKind::Names, Raw::Loose(text)) => {
-            let Some(items) = items(&text) else {
-                let help = "write names with commas, or a TOML list".to_owned();
-                return Err(wrong_type(key, option, "a list that is not TOML", Some(help)));
-            };
-            Ok(loose_list(items))
+            items(&text).map(loose_list).ok_or_else(|| broken_list(key, option, &text))
         }
         (OptionKind::List | OptionKind::Names, Raw::List(items)) => read_list(key, option, items),
         (_, raw) => Err(wrong_kind(key, option, &raw)),
@@ -335,6 +332,21 @@ fn wrong_kind(key: &str, option: &OptionSpec, raw: &Raw) -> Wrong {
     wrong_type(key, option, raw.describe(), help)
 }
 
+/// A list outside of a file whose brackets or quotes do not match. The words of a command may be secret.
+fn broken_list(key: &str, option: &OptionSpec, text: &str) -> Wrong {
+    let is_command = option.name().ends_with("command");
+    let shown = if is_command { MASK } else { text };
+    let reason = format!("`{shown}` is not a list: its brackets or quotes do not match");
+    let help = if is_command {
+        "write [\"PROGRAM\", \"ARGUMENT\"]".to_owned()
+    } else {
+        let bare = separated(&text.replace(['[', ']', '"', '\''], ""));
+        let items: Vec<String> = bare.iter().map(|item| toml_text(item)).collect();
+        format!("write {}, or [{}]", bare.join(","), items.join(", "))
+    };
+    (MistakeKind::Invalid { key: key.to_owned(), reason }, Some(help))
+}
+
 /// The items of a list outside of a file: names with commas between them, with or without brackets around them, or a
 /// TOML list, which is how hints and the manual show lists.
 fn items(text: &str) -> Option<Vec<String>> {
@@ -348,8 +360,18 @@ fn items(text: &str) -> Option<Vec<String>> {
     }
     let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     let items = separated(inner.filter(|_| is_list).unwrap_or(text));
-    let is_nested = |item: &String| is_list && item.starts_with('[') && !is_address(item);
-    (!items.iter().any(is_nested)).then_some(items)
+    items.iter().all(|item| is_item(item)).then_some(items)
+}
+
+/// Whether a text is an item of a list, and not a part of one whose brackets or quotes do not match. Of a glob and of a
+/// command brackets are a part.
+fn is_item(text: &str) -> bool {
+    let (opens, closes) = (text.starts_with('['), text.ends_with(']'));
+    let is_bare = !opens && !closes || is_address(text);
+    let is_even = |char| text.matches(char).count() % 2 == 0;
+    let is_closed = ['"', '\''].into_iter().all(|quote| !text.starts_with(quote) || is_even(quote));
+    let is_balanced = text.matches('[').count() == text.matches(']').count();
+    is_closed && (is_bare || is_balanced && !(opens && closes))
 }
 
 /// What stands between commas.

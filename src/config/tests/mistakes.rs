@@ -1,6 +1,8 @@
 //! Tests that each mistake is reported with its place and its fix.
 
 use super::*;
+use crate::options::OptionKind;
+use crate::table::option;
 use crate::{Mistake, MistakeKind, OPTIONS, Objection, SourcePosition};
 
 fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
@@ -41,7 +43,7 @@ const FILES: &[(&str, usize, &str, &str)] = &[
         "\"",
         "are written %2F %3F %23 %40 %3A %25; write",
     ),
-    ("[kafka]\nbrokers = [\"http://k:9092\"]", 2, "\"http://k:9092\"", "write \"host:port\""),
+    ("[kafka]\nbrokers = [\"http://k:9092\"]", 2, "\"http://k:9092\"", "host:port: \"k:9092\""),
     ("source = 5", 1, "5", "must be a section, not a single value"),
     ("[outbox]\nid = true", 2, "true", "must be a name, or a list of names, not"),
     ("[outbox]\nid = \"\"", 2, "\"\"", "must not be empty"),
@@ -85,7 +87,12 @@ const FILES: &[(&str, usize, &str, &str)] = &[
     ("[http]\nbind = \"8484\"", 2, "\"8484\"", "127.0.0.1:8484"),
     ("[retry]\ninitial = \"5s\"\nmax = \"1s\"", 3, "\"1s\"", "must not be below"),
     ("[kafka]\nbrokers = [\"a:1\"\ncompression = \"lz4\"", 3, "", "not readable"),
-    ("[kafka]\nbrokers = [\"k1:9092,k2:9092\"]", 2, "\"k1:9092,", "put each address in quotes"),
+    (
+        "[kafka]\nbrokers = [\"k1:9092,k2:9092\"]",
+        2,
+        "\"k1:9092,",
+        "write k1:9092,k2:9092, or [\"k1:9092\", \"k2:9092\"]",
+    ),
     ("[kafka]\nbrokers = \"k1:9092,http://k\"", 2, "\"k1", "`http://k` is not a broker's"),
     ("[kafka]\nbrokers = \"\"", 2, "\"\"", "write \"host:port\""),
     ("[kafka]\nbrokers = [\"${BROKER}:9092\"]", 2, "\"$", "write \"host:port\""),
@@ -325,12 +332,39 @@ fn mistakes_outside_of_a_file_name_their_variable_or_flag() {
         ("source.slot=UP", "not a slot name"),
         ("kafka.properties=x", "no setting"),
         ("kafka.propertiesx=y", "no setting"),
-        ("outbox.id=[\"id\", \"event", "a list that is not TOML"),
-        ("route.headers=[[a]]", "a list that is not TOML"),
+        ("outbox.id=[\"id\", \"event", "`[\"id\", \"event` is not a list"),
+        ("route.headers=[[a]]", "write a, or [\"a\"]"),
+        ("source.password_command=[cat,hunter2", "write [\"PROGRAM\", \"ARGUMENT\"]"),
     ] {
         let found = mistakes(&Given { set: &[set], ..Given::default() });
         let said = format!("{} {}", found[0], found[0].help.as_deref().unwrap_or(""));
         assert!(said.contains(words) && said.contains("--set"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn a_list_that_is_not_closed_is_refused_of_every_key() {
+    let is_list = |kind| matches!(kind, OptionKind::List | OptionKind::Names);
+    let keys = OPTIONS.iter().filter(|option| is_list(option.kind)).map(|option| option.key);
+    let broken = ["[a,b", "a,b]", "[a*,b", "a,[b", "[a],b", "[[a],b]", "[\"a\",\"b\"", "\"a,b"];
+    for (key, text) in keys.flat_map(|key| broken.map(|text| (key, text))) {
+        let (set, name) = (format!("{key}={text}"), option(key).unwrap().env());
+        let key = key.replace(".N.", ".0.");
+        let set = set.replace(".N.", ".0.");
+        let name = name.replace("__N__", "__0__");
+        let env = [(name.as_str(), text)];
+        let given =
+            [Given { set: &[&set], ..Given::default() }, Given { env: &env, ..Given::default() }];
+        for given in given {
+            let said: Vec<_> =
+                mistakes(&given).iter().map(|one| format!("{one} {:?}", one.help)).collect();
+            let is_told = |said: &String| {
+                let value = if key.ends_with("command") { "`****`" } else { text };
+                [&key, value, "is not a list", "write "].iter().all(|word| said.contains(*word))
+            };
+            assert!(said.iter().any(is_told), "{key}={text}: {said:?}");
+        }
     }
 }
 
