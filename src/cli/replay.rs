@@ -18,7 +18,7 @@ use super::failure::CommandFailure;
 use postrider_config::Loaded;
 use postrider_core::pipeline::MissingTopic;
 use postrider_core::route::{check_topic, rfc3339};
-use postrider_kafka::{SinkError, lacks_topic};
+use postrider_kafka::{KafkaSpec, SinkError, lacks_topic};
 use postrider_postgres::wal::WalError;
 use postrider_relay::{Plan, RelayError, RowFilter, TableJob, TablePreview, TableRows, preview};
 use postrider_service::units::parse_duration;
@@ -108,8 +108,10 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
         print_plan(&found.tables, context)?;
         return Ok(ExitCode::Ok);
     }
-    if let Some(topic) = &args.to {
-        refuse_absent(&plan, topic)?;
+    if let Some(topic) = &args.to
+        && plan.config.route.missing_topic.then != MissingTopic::Create
+    {
+        refuse_absent(&plan.kafka, topic)?;
     }
     let summary = deliver(&runtime, plan, job, Some(found.rows()));
     runtime.shutdown_background();
@@ -128,10 +130,9 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
     exit_of(&summary)
 }
 
-/// Rows would become dead letters, one after the other, of rows that have been delivered long ago.
-fn refuse_absent(plan: &Plan, topic: &str) -> Result<(), CommandFailure> {
-    let is_created = plan.config.route.missing_topic.then == MissingTopic::Create;
-    if !is_created && lacks_topic(&plan.kafka, topic)? {
+/// Brokers that create topics would create a mistyped one. On others all rows would become dead letters, one by one.
+pub(super) fn refuse_absent(kafka: &KafkaSpec, topic: &str) -> Result<(), CommandFailure> {
+    if lacks_topic(kafka, topic)? {
         return Err(SinkError::UnknownTopic { topic: topic.to_owned() }.into());
     }
     Ok(())

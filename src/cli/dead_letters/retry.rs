@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 use crate::progress_line::ProgressLine;
+use crate::replay::refuse_absent;
 use crate::{run, runtime};
 use postrider_core::route::check_topic;
 use postrider_patterns::dead_letter::{DeadLetterError, Interrupt, RedriveControl, Target};
@@ -76,6 +77,9 @@ pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Comma
     if !args.execute {
         print(&plan, None, context)?;
         return Ok(ExitCode::Ok);
+    }
+    if let Some(topic) = &args.to {
+        refuse_absent(&source.topic.kafka, topic)?;
     }
     let (sent, outcome) = execute(&source, &plan, args.rate)?;
     print(&plan, Some(sent), context)?;

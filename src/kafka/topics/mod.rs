@@ -196,15 +196,11 @@ pub(super) fn is_hidden_or_there(kafka: &KafkaSpec, topic: &str) -> Result<bool,
     })
 }
 
-/// Whether a topic does not exist, and would not be created for a record. Of brokers that cannot be asked it is not known
-/// to be so.
+/// Whether a topic does not exist, even if the brokers would create it for a record: a mistyped name is not to be a topic.
 pub fn lacks_topic(kafka: &KafkaSpec, topic: &str) -> Result<bool, TopicsError> {
-    let mut inquiry = Inquiry::open(kafka)?;
-    match inquiry.look(topic) {
-        Err(TopicsError::Unsupported) => Ok(false),
-        found => {
-            Ok(matches!(found?, TopicMetadata::Missing) && inquiry.creates_topics()? != Some(true))
-        }
+    match Inquiry::open(kafka)?.partitions(topic) {
+        Err(TopicsError::Unauthorised { .. }) => Ok(false),
+        found => Ok(found?.is_none()),
     }
 }
 

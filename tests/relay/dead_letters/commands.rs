@@ -25,13 +25,13 @@ struct Letters {
     stage: Stage,
     relay: Relay,
     /// Lives as long as the rest; `None` where it is shared.
-    _broker: Option<Broker>,
+    broker: Option<Broker>,
 }
 
 impl Letters {
     fn new(broker: Broker, stem: &str) -> Self {
         let letters = Self::at(&broker.bootstrap(), stem);
-        Self { _broker: Some(broker), ..letters }
+        Self { broker: Some(broker), ..letters }
     }
 
     fn at(bootstrap: &str, stem: &str) -> Self {
@@ -41,7 +41,7 @@ impl Letters {
             .relay()
             .set("outbox.timestamp", "created_at")
             .set("kafka.message_max_bytes", "10kB");
-        Self { stage, relay, _broker: None }
+        Self { stage, relay, broker: None }
     }
 
     /// Commits rows and delivers them, each as a record or a dead letter.
@@ -258,6 +258,8 @@ fn another_topic_takes_what_had_no_legal_one() {
     let place = letters.place("invalid_topic");
     let original = letters.object(&format!("show {place}"));
     let to = letters.stage.topic("repaired");
+    let Some(Broker::Embedded(mock)) = &letters.broker else { panic!("it is embedded") };
+    mock.create_topic(&to, 1, 1).unwrap();
     let outcome = letters.object(&format!("retry --code invalid_topic --to {to} --execute"));
     assert_eq!((&outcome["executed"], &outcome["sent"]), (&json!(true), &json!(1)));
 
@@ -413,7 +415,7 @@ fn bare(words: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn it_needs_brokers_and_a_topic_and_no_postgres() {
+fn it_needsbrokers_and_a_topic_and_no_postgres() {
     let broker = Broker::embedded();
     let address = broker.bootstrap();
     let words =

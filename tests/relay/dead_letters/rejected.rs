@@ -182,6 +182,7 @@ fn g4_dead_letters_are_of_the_commits_time_and_outlive_retention() {
         let listed = relay.start(&["dead-letters", "list", "--since", "5m"]).outcome();
         assert_eq!(listed.stdout.lines().count(), 1 + letters.len(), "{}", listed.stdout);
         let repaired = stage.topic("repaired");
+        topic::create(&bootstrap, &repaired, 1, &[]);
         let retry = ["dead-letters", "retry", "--code", "refused", "--to", &repaired, "--execute"];
         assert!(relay.start(&retry).outcome().status.success());
         retention::wait_for_checks(&bootstrap, 1);
