@@ -71,6 +71,11 @@ pub(super) trait FrameSource {
         None
     }
 
+    /// Whether no row waits that could not be read, for a lock for example.
+    fn is_caught_up(&self) -> bool {
+        true
+    }
+
     /// The row behind which this mark lies, where that is a place in a table. The mark is one that the session
     /// reaches now, or the end of a transaction before it.
     fn cursor(&self, _mark: Mark) -> Option<RowCursor> {

@@ -203,7 +203,7 @@ impl Reporter {
         self.warn_of_locks(source.locked_rows());
         self.publish();
         self.warn_of_stall(now);
-        self.write_lines(pipeline, now);
+        self.write_lines(pipeline, source.is_caught_up(), now);
         self.warn_of_updates(pipeline.unwelcome_updates());
         let awaited = self.current.unavailable.awaited();
         // The row in hand waits, too, for a topic.
@@ -373,10 +373,10 @@ impl Reporter {
         self.telemetry.publish(self.current.clone());
     }
 
-    fn write_lines(&mut self, pipeline: &Pipeline, now: Instant) {
+    fn write_lines(&mut self, pipeline: &Pipeline, source_is_caught_up: bool, now: Instant) {
         let records = self.records();
         let has_read = self.unread.is_none_or(|end| pipeline.settled() >= end);
-        if !self.caught_up && has_read && pipeline.is_idle() {
+        if !self.caught_up && has_read && pipeline.is_idle() && source_is_caught_up {
             self.caught_up = true;
             let took_ms = u64::try_from(self.streamed_for().as_millis()).unwrap_or(u64::MAX);
             // Of a session that had nothing to read.

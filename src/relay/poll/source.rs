@@ -49,6 +49,10 @@ impl FrameSource for PollSource<'_> {
         self.rows.locked_rows()
     }
 
+    fn is_caught_up(&self) -> bool {
+        self.rows.is_caught_up()
+    }
+
     fn received(&self) -> Lsn {
         self.rows.received()
     }

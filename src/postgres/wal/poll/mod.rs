@@ -104,6 +104,8 @@ pub struct PollStream<T = Wire> {
     polled: Polled,
     polled_at: Instant,
     locks: LockWatch,
+    /// No row waits, as far as was looked since one was taken.
+    is_caught_up: bool,
     /// The server process that serves the session.
     process: Option<u64>,
     /// Of the rows that were consumed.
@@ -161,6 +163,7 @@ impl<T: Transport> PollStream<T> {
             table: 0,
             polled: Polled::default(),
             polled_at: now,
+            is_caught_up: false,
             process: None,
             places: Vec::new(),
             large: None,
@@ -440,6 +443,7 @@ impl<T: Transport> PollStream<T> {
                 self.polled.taken = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
                 self.polled.took = self.polled_at.elapsed();
                 self.state = State::Open;
+                self.is_caught_up &= self.places.is_empty();
                 if self.places.is_empty() {
                     self.state = State::Closing;
                     self.ask("COMMIT")?;
@@ -452,7 +456,10 @@ impl<T: Transport> PollStream<T> {
                 self.state = State::Idle;
                 let now = Instant::now();
                 self.locks.found(self.table, self.polled.held(), now);
-                let reached = match self.schedule.found_nothing(self.table, self.polled, now) {
+                let round = self.schedule.found_nothing(self.table, self.polled, now);
+                self.is_caught_up = round == Round::Over { waits: false }
+                    || self.is_caught_up && round == Round::Open;
+                let reached = match round {
                     Round::Open => Lsn::ZERO,
                     // What is owed was marked by somebody else, or somebody else has it.
                     Round::Over { waits: true } => self.owed,
@@ -486,6 +493,11 @@ impl<T: Transport> PollStream<T> {
     /// Rows that have waited for a lock for long, and who has it.
     pub fn locked_rows(&self) -> Option<Arc<LockedRows>> {
         self.locks.worst()
+    }
+
+    /// Whether no row waits, neither for this worker nor for another one or a lock.
+    pub const fn is_caught_up(&self) -> bool {
+        self.is_caught_up
     }
 
     /// Rows up to here are marked.

@@ -104,7 +104,7 @@ impl Polled {
 pub(super) enum Round {
     /// Some table is still to be looked at.
     Open,
-    /// No table has a row to take. `waits`: one has rows that are held back.
+    /// No table has a row to take. `waits`: one has rows that are held back, or parts that another worker has.
     Over { waits: bool },
 }
 
@@ -119,7 +119,7 @@ struct TableTurn {
     window: u32,
     /// All parts are asked for, not those of this worker alone.
     asks_all: bool,
-    /// Since a row of any table was taken, this one had none to take; whether it has rows that are held back.
+    /// Since a row of any table was taken, this one had none to take; whether rows of it wait for somebody.
     waits: Option<bool>,
 }
 
@@ -203,7 +203,8 @@ impl Schedule {
             (turn.asks_all, turn.due) = (true, now);
             return Round::Open;
         }
-        turn.waits = Some(polled.held_back > 0);
+        // Of parts that another worker has it is not known which of their rows are locked.
+        turn.waits = Some(polled.is_hindered());
         if polled.is_hindered() {
             // A look that passes many rows takes half of the time at most.
             turn.due = now + turn.retry.max(polled.took);
@@ -405,6 +406,9 @@ mod tests {
         let mut schedule = schedule((0, 4), true, true, now);
         assert_eq!(schedule.found_nothing(0, polled((16, 16), 0, 0), now), Round::Open);
         assert_eq!((schedule.pause(now), schedule.next().1), (Duration::ZERO, (0, BUCKETS)));
+        let another_has_some = polled((64, 60), 0, 0);
+        let waits = Round::Over { waits: true };
+        assert_eq!(schedule.found_nothing(0, another_has_some, now), waits, "which may be locked");
         assert_eq!(schedule.found_nothing(0, polled((64, 64), 0, 0), now), OVER);
     }
 }
