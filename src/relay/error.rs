@@ -98,7 +98,7 @@ pub enum RelayError {
     },
     /// Brokers answer, and store nothing.
     #[error(
-        "the Kafka brokers answer, but have stored nothing for {seconds} s; {records} records wait"
+        "the Kafka brokers answer, but have stored nothing for {seconds} s; {records} records are in flight"
     )]
     NothingStored {
         /// How long the oldest transaction has made no progress.

@@ -428,7 +428,7 @@ impl Reporter {
         tracing::warn!(
             seconds,
             cause,
-            waiting_records = in_flight_records,
+            in_flight_records,
             waiting_wal_bytes,
             oldest_s,
             help,

@@ -80,7 +80,7 @@ fn a_broker_that_accepts_and_never_confirms_is_named() {
     mock.broker_round_trip_time(ALL, Duration::from_hours(1)).unwrap();
     stage.insert("A", 10);
     let detail = red(&face, "kafka");
-    assert!(detail.contains("10 records wait"), "{detail}");
+    assert!(detail.contains("10 records are in flight"), "{detail}");
     assert!(detail.contains("kafka-topics.sh"), "{detail}");
     running.kill();
 }

@@ -135,7 +135,7 @@ fn progress_of(snapshot: &Snapshot, progress: Option<Duration>) -> Check {
         ok: progress.is_some_and(|age| age <= PROGRESS_AGE_MAX),
         detail: match progress {
             Some(age) if age > PROGRESS_AGE_MAX => format!(
-                "nothing of the oldest transaction was confirmed for {} s, and {} records wait; the checks \
+                "nothing of the oldest transaction was confirmed for {} s, and {} records are in flight; the checks \
                  `kafka` and `topics` say for what",
                 age.as_secs(),
                 snapshot.in_flight_records
@@ -167,7 +167,7 @@ fn kafka(snapshot: &Snapshot) -> Check {
         (false, _) => format!("no broker answers; {SILENCE_HELP}"),
         (true, false) => "connected".to_owned(),
         (true, true) => format!(
-            "{} records wait, and nothing of the oldest transaction was confirmed for {} s; {STALL_HELP}",
+            "{} records are in flight, and nothing of the oldest transaction was confirmed for {} s; {STALL_HELP}",
             snapshot.in_flight_records,
             snapshot.unconfirmed_for.as_secs()
         ),

@@ -82,7 +82,7 @@ fn an_outage_is_told_every_minute_in_the_place_of_progress() {
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert!(told["seconds"].as_u64() >= Some(60), "{told}");
     assert!(told["cause"].as_str().unwrap().starts_with("no broker answers: "), "{told}");
-    assert!(told["waiting_records"].as_u64() > Some(0), "{told}");
+    assert!(told["in_flight_records"].as_u64() > Some(0), "{told}");
     assert!(told["help"].as_str().unwrap().contains("kafka.brokers"), "{told}");
     assert!(!running.has_logged("\"progress\""), "it was logged during the outage");
     face.wait_count("postrider_state{state=\"stalled\"}", 1);
@@ -108,7 +108,10 @@ fn brokers_that_answer_and_store_nothing_are_given_up() {
         let mut running = relay.start(&[arguments, &["--output", "json"]].concat());
         let begun = Instant::now();
         let error = running.wait_for_log("PR-K021");
-        assert!(error.contains(" records wait") && error.contains("min.insync"), "{error}");
+        assert!(
+            error.contains(" records are in flight") && error.contains("min.insync"),
+            "{error}"
+        );
         assert_eq!(running.wait().code(), Some(69));
         assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     }
