@@ -165,6 +165,9 @@ impl Status {
             Err(why) => line("kafka", why),
         }
         match &self.progress {
+            None if self.slot.is_none() => {
+                line("progress", "none is kept in Kafka: the tables mark the delivered rows");
+            }
             None => line("progress", "none is kept in Kafka: the slot says where delivery goes on"),
             Some(Ok(None)) => line("progress", "none yet"),
             Some(Ok(Some(place))) => line("progress", &place.to_text()),

@@ -155,4 +155,7 @@ fn what_is_about_a_slot_is_refused_and_the_rest_works() {
     assert!(replay.stdout.contains("\"confirmed\":30"), "{replay:?}");
     let letters = scene.relay.start(&["dead-letters", "list"]).outcome();
     assert!(letters.status.success(), "{letters:?}");
+    let shown = scene.relay.start(&["status"]).outcome().stdout;
+    assert!(shown.contains("the tables mark the delivered rows"), "{shown}");
+    assert!(!shown.contains("the slot says"), "{shown}");
 }
