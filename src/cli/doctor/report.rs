@@ -141,7 +141,7 @@ mod tests {
         assert!(report.to_text(false, false).contains("FAIL  a.longer  broken (allowed)\n"));
         assert_eq!(report.to_json()["checks"][1]["allowed"], true);
         assert!(report.to_text(true, false).contains("\x1b[1;31mFAIL\x1b[0m"));
-        let named = Check::fail("a.b", "transaction `\x1b[2J`", "ROLLBACK PREPARED '\x1b[2J'");
+        let named = Check::fail("a.b", "transaction `\x1b[2J`", "COMMIT PREPARED '\x1b[2J'");
         assert!(!Report { checks: vec![named] }.to_text(false, false).contains('\x1b'));
     }
 }

@@ -7,7 +7,7 @@ use super::fix::Fix;
 use postrider_core::outbox::TableName;
 use postrider_postgres::control::{
     FAILOVER_SLOTS_SINCE, HealthFacts, IdleSlot, Inspection, OpenTransaction, ServerLimits,
-    SlotHealth, TableHealth,
+    SlotHealth, TableHealth, how_to_end,
 };
 
 /// `max_slot_wal_keep_size` that is proposed at least, in GiB.
@@ -204,7 +204,7 @@ fn open(id: &'static str, transactions: &[OpenTransaction], held_back: i64) -> C
         "{}: WAL since then is kept for the slot{kept}, and no slot can be made",
         named.join("; ")
     );
-    Check::warn(id, finding, Fix::sql(oldest.end_sql.clone()))
+    Check::warn(id, finding, Fix::sql(&oldest.end_sql).told_as(how_to_end(&oldest.end_sql)))
 }
 
 fn idle_slots(slots: &[IdleSlot]) -> Check {

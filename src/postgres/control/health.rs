@@ -66,6 +66,14 @@ pub struct OpenTransaction {
     pub seconds: Option<i64>,
 }
 
+/// The statement that ends a transaction; of a prepared one also the other statement, and what each does.
+pub fn how_to_end(end_sql: &str) -> String {
+    end_sql.strip_prefix("COMMIT").map_or_else(
+        || end_sql.to_owned(),
+        |named| format!("to keep what it wrote: {end_sql} to discard it: ROLLBACK{named}"),
+    )
+}
+
 /// A slot that nobody reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdleSlot {
@@ -192,7 +200,7 @@ async fn writers(client: &Client) -> Result<Vec<OpenTransaction>, ControlError> 
 async fn prepared(client: &Client) -> Result<Vec<OpenTransaction>, ControlError> {
     const SQL: &str = "\
         SELECT format('prepared transaction %L of database `%s`', gid, database), \
-            format('ROLLBACK PREPARED %L;', gid), \
+            format('COMMIT PREPARED %L;', gid), \
             extract(epoch FROM clock_timestamp() - prepared)::bigint \
         FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT $1";
     transactions(client, SQL).await

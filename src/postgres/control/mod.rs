@@ -50,7 +50,7 @@ pub use failover::{
 pub use grants::LackingRights;
 pub use health::{
     HealthFacts, IdleSlot, OpenTransaction, ServerLimits, SlotHealth, TableHealth, health,
-    limit_waits, table_locks,
+    how_to_end, limit_waits, table_locks,
 };
 pub use hint_text::slot_of_database;
 pub use inspect::{

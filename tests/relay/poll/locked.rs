@@ -212,7 +212,10 @@ fn whoever_locks_rows_for_long_is_named_by_readiness_and_log() {
     let face = RelayHttp::of(&mut running);
     // The role may not see since when the other one has its lock.
     let told = running.wait_for_log("prepared transaction");
-    assert!(told.contains(&format!("ROLLBACK PREPARED '{gid}';")), "{told}");
+    let help = format!(
+        "to keep what it wrote: COMMIT PREPARED '{gid}'; to discard it: ROLLBACK PREPARED '{gid}';"
+    );
+    assert!(told.contains(&help), "{told}");
     prepared.run(&format!("ROLLBACK PREPARED '{gid}'"));
     let told = running.wait_for_log("process");
     let named = format!("process {pid}, application forgotten, role ");

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::PollStream;
 use super::request::PollTable;
+use crate::control::how_to_end;
 use crate::wal::connection::TextRow;
 use crate::wal::{Transport, WalError};
 
@@ -77,7 +78,7 @@ impl LockedRows {
         let unknown = "SELECT pid, application_name, state, xact_start FROM pg_stat_activity WHERE xact_start IS NOT \
                        NULL ORDER BY xact_start; SELECT gid, prepared FROM pg_prepared_xacts;";
         let certain = self.holder.as_ref().filter(|holder| holder.is_certain);
-        certain.map_or_else(|| unknown.to_owned(), |holder| holder.end_sql.clone())
+        certain.map_or_else(|| unknown.to_owned(), |holder| how_to_end(&holder.end_sql))
     }
 }
 
@@ -205,7 +206,7 @@ impl PollTable {
                  ELSE pg_catalog.concat_ws(', ', 'process ' || h.pid, 'application ' || nullif(a.application_name, ''), \
                      'role ' || a.usename, a.state) END, \
                  extract(epoch FROM pg_catalog.clock_timestamp() - coalesce(a.xact_start, p.prepared))::bigint, \
-                 CASE WHEN h.pid IS NULL THEN pg_catalog.format('ROLLBACK PREPARED %L;', p.gid) \
+                 CASE WHEN h.pid IS NULL THEN pg_catalog.format('COMMIT PREPARED %L;', p.gid) \
                  ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', h.pid) END, h.rank = 0 \
              FROM holder AS h LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = h.pid \
              LEFT JOIN pg_catalog.pg_prepared_xacts AS p ON h.pid IS NULL AND p.transaction IN (\
