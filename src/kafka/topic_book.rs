@@ -45,6 +45,8 @@ struct Book {
     any_denied: AtomicBool,
     /// Whether some broker has let in a client.
     let_in: AtomicBool,
+    /// Remarks that were told.
+    remarks: Mutex<HashSet<String>>,
 }
 
 impl PartialEq for TopicBook {
@@ -101,6 +103,7 @@ impl TopicBook {
             any_gone: AtomicBool::new(false),
             any_denied: AtomicBool::new(false),
             let_in: AtomicBool::new(false),
+            remarks: Mutex::default(),
         })))
     }
 
@@ -287,6 +290,14 @@ impl TopicBook {
     pub(super) fn names(&self) -> Vec<String> {
         let all = self.0.as_ref().map(|book| book.topics().list(usize::MAX));
         all.into_iter().flatten().map(|absent| absent.topic).collect()
+    }
+
+    /// Whether this remark about the cluster is new to the process.
+    pub fn is_first_remark(&self, what: &str) -> bool {
+        self.0.as_ref().is_none_or(|book| {
+            let mut told = book.remarks.lock().unwrap_or_else(PoisonError::into_inner);
+            told.insert(what.to_owned())
+        })
     }
 
     /// As an observer sees it.

@@ -15,7 +15,7 @@ use postrider_core::gate::{GateError, unfinished};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
 use postrider_kafka::{
-    Grade, Lineage, TopicFinding, ensure_progress_topic, init_progress_at_least_once,
+    Grade, KafkaSpec, Lineage, TopicFinding, ensure_progress_topic, init_progress_at_least_once,
     init_progress_transactional, newest_progress,
 };
 use postrider_postgres::control::{self, Client, Inspection, Requirements};
@@ -56,7 +56,7 @@ impl Bootstrap {
         if (exists || wanted.create) && !self.topic_is_fit {
             let kafka = plan.kafka.clone();
             let findings = run_blocking(move || ensure_progress_topic(&kafka)).await??;
-            tell(&findings);
+            tell(&plan.kafka, &findings);
             self.topic_is_fit = true;
         }
         if exists {
@@ -93,7 +93,7 @@ pub async fn begin_stream(
     inspection: &Inspection,
 ) -> Result<Option<Lsn>, RelayError> {
     let kafka = plan.kafka.clone();
-    tell(&run_blocking(move || ensure_progress_topic(&kafka)).await??);
+    tell(&plan.kafka, &run_blocking(move || ensure_progress_topic(&kafka)).await??);
     delivered_of(plan, client, plan.lineage(inspection), true).await
 }
 
@@ -126,8 +126,9 @@ async fn delivered_of(
     Ok((mark != Mark::default()).then_some(mark.end))
 }
 
-/// Tells findings, those that are the same of several topics in one line.
-pub(super) fn tell(findings: &[TopicFinding]) {
+/// Tells findings, those that are the same of several topics in one line. A remark is about the cluster, whatever topic
+/// shows it: a process tells it once.
+pub(super) fn tell(kafka: &KafkaSpec, findings: &[TopicFinding]) {
     let same = |one: &TopicFinding, other: &TopicFinding| {
         (one.grade, &one.what) == (other.grade, &other.what)
     };
@@ -142,6 +143,7 @@ pub(super) fn tell(findings: &[TopicFinding]) {
         match finding.grade {
             Grade::Unfit => tracing::error!(help, "{subject}{others} {what}"),
             Grade::Warning => tracing::warn!(help, "{subject}{others} {what}"),
+            Grade::Remark if !kafka.topics.is_first_remark(what) => {}
             Grade::Remark => tracing::info!(help, "{subject}{others} {what}"),
         }
     }

@@ -110,7 +110,7 @@ impl TopicMonitor {
             let Ok(answer) = run_blocking(asked).await else { continue };
             match answer {
                 Ok(findings) => {
-                    tell(&findings);
+                    tell(&self.kafka, &findings);
                     if let Some(unfit) = findings.into_iter().find(|one| self.is_final(one)) {
                         return TopicsError::Unfit(unfit).into();
                     }

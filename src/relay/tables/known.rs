@@ -92,7 +92,7 @@ impl Known {
 /// more.
 pub(super) fn in_kafka(found: &Found, lineage: &Lineage) -> Result<Option<Progress>, RelayError> {
     let kafka = &found.plan.kafka;
-    tell(&ensure_progress_topic(kafka)?);
+    tell(kafka, &ensure_progress_topic(kafka)?);
     if found.plan.config.kafka.delivery == Delivery::ExactlyOnce {
         fence_off(kafka, lineage)?;
     }
