@@ -102,7 +102,7 @@ pub struct Globals {
     /// Log less; twice for errors only
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "verbose")]
     pub quiet: u8,
-    /// Log format: text or json
+    /// Log format: text or json [default: log.format, or else json with --output json]
     #[arg(long, global = true, value_name = "FORM", value_parser = ["text", "json"], hide_possible_values = true)]
     pub log_format: Option<String>,
 }

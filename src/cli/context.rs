@@ -16,7 +16,9 @@ use super::codes::ErrorCode;
 use super::exit::ExitCode;
 use super::failure::{CommandFailure, Form};
 use super::logs;
-use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, LogFormat};
+use postrider_config::{
+    ConfigError, Effective, FileChoice, FlagValue, Inputs, Loaded, LogFormat, SettingOrigin,
+};
 use postrider_relay::review;
 
 /// An empty configuration file: no other is looked for.
@@ -94,7 +96,7 @@ impl Context {
     pub fn load_streams_with(&self, flags: Vec<FlagValue>) -> Result<Vec<Loaded>, CommandFailure> {
         let streams = postrider_config::load_streams(&self.inputs(flags), &review)?;
         if let Some(first) = streams.first() {
-            logs::start(&first.config.log, self.asks_for_level(), self.color_stderr());
+            self.start_log_of(first);
         }
         for loaded in &streams {
             let _of_stream = logs::span_of(loaded.stream.as_deref()).entered();
@@ -108,8 +110,19 @@ impl Context {
         postrider_config::load_streams(&self.inputs(Vec::new()), &review)
     }
 
+    /// Whoever reads JSON from stdout reads it from stderr too, unless `log.format` is set.
+    fn start_log_of(&self, loaded: &Loaded) {
+        let mut log = loaded.config.log.clone();
+        let is_default =
+            |it: &Effective| it.key == "log.format" && it.origin == SettingOrigin::Default;
+        if self.json() && loaded.effective.iter().any(is_default) {
+            log.format = LogFormat::Json;
+        }
+        logs::start(&log, self.asks_for_level(), self.color_stderr());
+    }
+
     fn start_log(&self, loaded: &Loaded) {
-        logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
+        self.start_log_of(loaded);
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
@@ -141,7 +154,7 @@ impl Context {
     pub fn start_logs(&self) -> Result<(), CommandFailure> {
         let inputs = Inputs { file: FileChoice::Absent, only: None, ..self.inputs(Vec::new()) };
         let loaded = postrider_config::load(&inputs, &|_| Vec::new())?;
-        logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
+        self.start_log_of(&loaded);
         Ok(())
     }
 

@@ -463,7 +463,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "log.format",
         LogFormat::WORDS,
         "\"text\"",
-        "Text for people, or one JSON object per line.",
+        "Text for people, or one JSON object per line. If it is not set, `--output json` makes it json.",
     ),
     duration(
         "log.repeat_interval",

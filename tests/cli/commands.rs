@@ -162,6 +162,26 @@ fn a_mistake_in_the_file_is_shown_where_it_is() {
 }
 
 #[test]
+fn log_lines_are_json_if_the_output_is() {
+    let config = "[source]\nurl = \"postgres://app@127.0.0.1:1/shop\"\n";
+    let said = |arguments: &[&str], env: &[(&str, &str)]| {
+        let env = [env, &[("RUST_LOG", "no such=level")]].concat();
+        let output = in_folder(config, &[&["lag"], arguments].concat(), &env);
+        text(&output.stderr).lines().next().unwrap().to_owned()
+    };
+    let line = said(&["--output", "json"], &[]);
+    let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(value["level"], "WARN", "{line}");
+    for line in [
+        said(&[], &[]),
+        said(&["--output", "json", "--log-format", "text"], &[]),
+        said(&["--output", "json"], &[("POSTRIDER_LOG__FORMAT", "text")]),
+    ] {
+        assert!(line.contains(" WARN RUST_LOG is ignored"), "{line}");
+    }
+}
+
+#[test]
 fn errors_are_json_where_json_is_asked_for() {
     let output = in_folder("[source]\nslot = 5\n", &["config", "show", "--output", "json"], &[]);
     assert_eq!(output.status.code(), Some(78));
