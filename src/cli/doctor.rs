@@ -175,7 +175,7 @@ fn examine(
     let relay = if selection.wants_relay() {
         let slot =
             (config.source.mode == SourceMode::Stream).then_some(config.source.slot.as_str());
-        relay_facts(config.http.bind, slot, loaded.stream.as_deref())
+        relay::once_started(|| relay_facts(config.http.bind, slot, loaded.stream.as_deref()))
     } else {
         Err(Silence::Nowhere("it was not asked".to_owned()))
     };

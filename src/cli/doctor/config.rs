@@ -218,16 +218,35 @@ fn descriptors(limit: Option<u64>) -> Check {
     }
 }
 
-/// What the process may use: the least limit of the cgroups above it, `u64::MAX` without one; `None` if there is none that
-/// we can see.
+/// Least memory limit of the cgroups above this process, `u64::MAX` without a limit; `None` if no limit can be read.
 fn memory_limit() -> Option<u64> {
     let of_process = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = of_process.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let folders = Path::new(path).ancestors().filter_map(|folder| folder.strip_prefix("/").ok());
-    let limits = folders.filter_map(|folder| {
-        let file = Path::new("/sys/fs/cgroup").join(folder).join("memory.max");
-        let limit = fs::read_to_string(file).ok()?;
-        Some(limit.trim().parse().unwrap_or(u64::MAX))
+    limit_of(Path::new("/sys/fs/cgroup"), &of_process)
+}
+
+/// Reads both versions of cgroups: `0::PATH` is version 2, `N:..,memory,..:PATH` version 1.
+fn limit_of(mounts: &Path, of_process: &str) -> Option<u64> {
+    /// Version 1 writes the largest multiple of the page size if there is no limit.
+    const NONE_MIN: u64 = 1 << 62;
+    let mut files = vec![
+        (mounts.to_path_buf(), "memory.max", "/"),
+        (mounts.join("memory"), "memory.limit_in_bytes", "/"),
+    ];
+    files.extend(of_process.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        if controllers.is_empty() {
+            return Some((mounts.to_path_buf(), "memory.max", path));
+        }
+        let is_memory = controllers.split(',').any(|name| name == "memory");
+        is_memory.then(|| (mounts.join("memory"), "memory.limit_in_bytes", path))
+    }));
+    let limits = files.iter().flat_map(|(mount, file, path)| {
+        let folders = Path::new(path).ancestors().filter_map(|each| each.strip_prefix("/").ok());
+        folders.filter_map(move |folder| {
+            let limit = fs::read_to_string(mount.join(folder).join(file)).ok()?;
+            Some(limit.trim().parse().ok().filter(|limit| *limit < NONE_MIN).unwrap_or(u64::MAX))
+        })
     });
     limits.min()
 }
@@ -349,6 +368,30 @@ mod tests {
             told.contains("256 MiB of memory are allowed") && told.contains("50 streams"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn memory_limits_of_both_versions_of_cgroups_are_read() {
+        let mounts = tempfile::tempdir().unwrap();
+        let write = |file: &str, limit: &str| {
+            let file = mounts.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, limit).unwrap();
+        };
+        let limit = |of_process| limit_of(mounts.path(), of_process);
+        assert_eq!(limit("0::/pod/a\n"), None);
+        write("pod/memory.max", "268435456\n");
+        write("pod/a/memory.max", "max\n");
+        assert_eq!(limit("0::/pod/a\n"), Some(256 << 20));
+        assert_eq!(limit("0::/\n"), None);
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(limit("4:memory:/docker/b\n0::/\n"), Some(u64::MAX));
+        write("memory/docker/b/memory.limit_in_bytes", "67108864\n");
+        assert_eq!(limit("5:cpu,memory:/docker/b\n0::/\n"), Some(64 << 20));
+        assert_eq!(limit("5:cpuset:/docker/b\n0::/pod/a\n"), Some(256 << 20));
+        // A container sees its own cgroup at the mount, under the path of the host.
+        write("memory/memory.limit_in_bytes", "1048576\n");
+        assert_eq!(limit("4:memory:/elsewhere\n"), Some(1 << 20));
     }
 
     #[test]

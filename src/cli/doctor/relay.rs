@@ -1,8 +1,11 @@
 //! Checks of `postrider doctor`: the relay that runs, and who reads the slot.
 //!
 //! Input: what the relay at `http.bind` says of itself, what the server says of the slot. Output: `relay.ready` and
-//! `slot.reader`. Pure. Invariant: a slot that nobody reads while WAL waits in it is never a pass, nor is a reader that
+//! `slot.reader`. No I/O. Invariant: a slot that nobody reads while WAL waits in it is never a pass, nor is a reader that
 //! does not answer.
+
+use std::thread;
+use std::time::Duration;
 
 use super::check::{Check, bytes};
 use super::fix::Fix;
@@ -34,6 +37,28 @@ impl SlotReader {
 }
 
 const READY: &str = "relay.ready";
+/// A relay is "started" for systemd 0.3 s before its brokers have answered, and not ready for so long.
+const STARTING_SECONDS: f64 = 3.0;
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+/// Times to ask in [`STARTING_SECONDS`].
+const TRIES: u32 = 12;
+
+/// Asks again while the relay has just started and is not ready.
+pub(super) fn once_started(
+    mut ask: impl FnMut() -> Result<RelayFacts, Silence>,
+) -> Result<RelayFacts, Silence> {
+    let is_starting =
+        |facts: &RelayFacts| !facts.is_ready && facts.uptime_seconds < STARTING_SECONDS;
+    let mut relay = ask();
+    for _ in 0..TRIES {
+        if !relay.as_ref().is_ok_and(is_starting) {
+            break;
+        }
+        thread::sleep(ASK_AGAIN);
+        relay = ask();
+    }
+    relay
+}
 
 fn run() -> Fix {
     Fix::postrider("postrider run")
@@ -157,6 +182,21 @@ mod tests {
             uptime_seconds: 1.0,
             reads_slot,
         }
+    }
+
+    #[test]
+    fn a_relay_that_has_just_started_is_asked_again() {
+        let answers = |mut is_ready: Vec<bool>, uptime_seconds| {
+            let mut asked = 0;
+            let relay = once_started(|| {
+                asked += 1;
+                Ok(RelayFacts { uptime_seconds, ..facts(is_ready.remove(0), true) })
+            });
+            (relay.unwrap().is_ready, asked)
+        };
+        assert_eq!(answers(vec![false, false, true], 0.3), (true, 3));
+        assert_eq!(answers(vec![true], 0.3), (true, 1));
+        assert_eq!(answers(vec![false], 60.0), (false, 1));
     }
 
     #[test]
