@@ -1,5 +1,5 @@
 //! The PostgreSQL clusters that the tests share: the one that is installed, and version 18 from
-//! the package that `docker/postgres/fetch-18` unpacks. One cluster each per run of the binary;
+//! the package that `docker/postgres/fetch` unpacks. One cluster each per run of the binary;
 //! tests keep apart by databases and slots of their own ([`Database`]).
 
 use std::fs::OpenOptions;
@@ -38,11 +38,11 @@ pub fn eighteen() -> Option<&'static Cluster> {
 /// Where version 18 lies, for a test that wants a cluster of its own.
 pub fn eighteen_options() -> Option<Options> {
     let root = root();
-    let script = root.join("docker/postgres/fetch-18");
-    let output = Command::new(script).stdin(Stdio::null()).output().unwrap();
+    let script = root.join("docker/postgres/fetch");
+    let output = Command::new(script).arg("18").stdin(Stdio::null()).output().unwrap();
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
-        skip::skip("PostgreSQL 18", words.lines().last().unwrap_or("fetch-18 failed"));
+        skip::skip("PostgreSQL 18", words.lines().last().unwrap_or("docker/postgres/fetch failed"));
         return None;
     }
     let home = readable(&root.join(".servers/postgres-18"));
