@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check counts compare-bytes crash decoding brokers failover endtxn fuzz nightly lifecycle identity streams package image shop ui-test bench bench-delivery bench-memory compare faults faults-table
+.PHONY: help setup demo test quick check counts compare-bytes crash decoding brokers failover endtxn fuzz nightly lifecycle identity streams package image stack shop ui-test bench bench-delivery bench-memory compare faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -134,6 +134,11 @@ identity: ## logins that change under way: tokens of 20 s, a token endpoint that
 ui-test: ## the dashboard in headless Chromium, in four states; screenshots in .servers/ui/screens (part of test)
 	@.ci/setup >&2
 	@CI=true $(CARGO) test --locked --quiet --features failpoints,mutants --test relay -- dashboard
+
+stack: ## docker/compose.yaml in a Docker engine, containers killed and restarted, an account of every order; one line of JSON; FULL=1 builds the image from source
+	@.ci/setup >&2
+	@if [ "$(FULL)" != 1 ]; then $(CARGO) test --locked --quiet --no-run --features failpoints,mutants --test cli; fi
+	@FULL=$(FULL) docker/stack/run
 
 shop: ## the whole shop and its servers under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=60 SEED=..
 	@.ci/setup >&2
