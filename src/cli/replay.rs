@@ -13,6 +13,7 @@ use super::backfill::{deliver, exit_of};
 use super::codes::ErrorCode;
 use super::context::Context;
 use super::counted::counted;
+use super::dead_letters::DeadLettersError;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use postrider_config::Loaded;
@@ -99,6 +100,11 @@ pub(super) fn moment(text: &str) -> String {
 /// Runs it.
 pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let Loaded { config, stream, .. } = context.load(Vec::new())?;
+    if let Some(topic) = args.to.clone()
+        && let Err(reason) = config.topics_spec().check_reserved(&topic)
+    {
+        return Err(DeadLettersError::Reserved { topic, reason }.into());
+    }
     let plan = Plan { topic: args.to.clone(), stream, ..Plan::of(config) };
     let job = TableJob { rows: TableRows::Replay(args.filter()), rate: args.rate };
     let runtime = super::runtime()?;

@@ -133,8 +133,7 @@ fn a_backlog_of_two_topics_is_handled_in_order_with_default_limits() {
         own.map(|(aggregate, number)| numbered(aggregate, number)).collect()
     };
     split.scene.send(&of(0));
-    let mut spec = split.spec(SequenceSpec::default().gap_wait, GapPolicy::DeadLetter);
-    spec.sequence.get_or_insert_default().start = SequenceStart::One;
+    let spec = split.spec(SequenceSpec::default().gap_wait, GapPolicy::DeadLetter);
     let running = Running::start(spec, TestEffects::with(|_, _| Outcome::Succeed));
     running.await_status("as many messages as may wait", |it| it.waiting_messages >= 1_000);
     split.other.send(&of(1));

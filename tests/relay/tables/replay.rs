@@ -89,6 +89,24 @@ fn a_topic_that_does_not_exist_is_refused_before_the_first_row() {
     }
 }
 
+#[test]
+fn a_reserved_topic_is_refused_by_the_plan_as_well() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = empty_stage(&kafka.bootstrap(), "replay_reserved");
+    stage.insert("A", 5);
+    let relay = stage.relay();
+    for to in [stage.topic("dead-letters"), "postrider.progress.x".into(), "__offsets".into()] {
+        for execute in [&[][..], &["--execute"]] {
+            let command = [&["replay", "--all", "--to", &to], execute].concat();
+            let refused = relay.start(&command).outcome();
+            let said = refused.log.join("\n");
+            assert_eq!(refused.status.code(), Some(2), "{command:?}: {said}");
+            assert!(said.contains("is not for rows") && said.contains("--to"), "{said}");
+        }
+    }
+    assert_eq!(stage.records(), [], "no row became a dead letter");
+}
+
 /// Every row names an invalid topic.
 #[test]
 fn a_job_whose_rows_all_became_dead_letters_is_no_success() {
