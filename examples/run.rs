@@ -151,7 +151,7 @@ fn own_consumer_has_each_effect_once_though_messages_come_twice() {
 }
 
 #[test]
-fn saga_ends_booked_or_given_up_and_undoes_what_is_booked_too_late() {
+fn a_saga_undoes_a_late_booking() {
     let stage = Stage::set();
     let run =
         |arguments: &[&str]| output(stage.command(env!("CARGO_BIN_EXE_saga")).args(arguments));

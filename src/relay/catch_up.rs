@@ -257,7 +257,7 @@ mod tests {
 
     /// A server that stops ends the connection for windows before the stream.
     #[test]
-    fn what_a_server_ended_is_streamed_and_windows_are_tried_again_behind_it() {
+    fn windows_resume_behind_the_part_that_a_server_ended() {
         let choice = CatchUpChoice::default();
         let ended = CatchUpError::Ended(Box::default());
         let ended = Err(RelayError::Wal(ended.into()));

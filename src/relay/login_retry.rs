@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_at_connect_is_told_from_a_state_of_the_source() {
+    fn a_refused_connection_differs_from_an_unfit_source() {
         let server = |severity: &str, code: &str| {
             let (severity, code) = (severity.to_owned(), code.to_owned());
             let message = ServerMessage { severity, code, ..ServerMessage::default() };

@@ -84,7 +84,7 @@ async fn an_error_of_migrate_names_the_situation_and_the_fix() {
 }
 
 #[tokio::test]
-async fn an_update_keeps_the_grants_of_functions_and_gives_them_to_new_ones() {
+async fn an_update_keeps_and_extends_the_grants_of_functions() {
     let cluster = Cluster::start(&Options::default()).unwrap();
     let mut client = connect(&cluster.unix_url()).await.unwrap();
     client.batch_execute("CREATE ROLE \"The App\"; CREATE ROLE other").await.unwrap();

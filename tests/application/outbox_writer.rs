@@ -132,7 +132,7 @@ async fn an_aggregate_id_is_text_an_integer_or_a_uuid() {
 
 /// Each was taken once, and lost an event or deleted one of a compacted topic.
 #[tokio::test]
-async fn what_a_program_lost_is_an_error_and_not_a_tombstone_or_nothing() {
+async fn a_missing_payload_is_an_error_and_not_a_tombstone() {
     let (_stage, client) = Stage::set().await;
     let all = |types: &str, payloads: &str, rest: &str| {
         format!(

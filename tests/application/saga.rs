@@ -165,7 +165,7 @@ async fn a_failure_event_of_a_handler_that_fails_is_rolled_back_with_it() {
 }
 
 #[tokio::test]
-async fn a_saga_that_is_started_twice_is_said_to_exist_and_nothing_is_written() {
+async fn starting_a_saga_twice_writes_nothing() {
     let (_stage, mut client) = Stage::set().await;
     let transaction = client.transaction().await.unwrap();
     let begun = || [Emitted::new("Begun", json!({}))];
@@ -241,7 +241,7 @@ impl Saga for Patient {
 }
 
 #[tokio::test]
-async fn an_event_that_changes_nothing_starts_a_saga_with_a_deadline_all_the_same() {
+async fn an_event_without_changes_starts_a_saga_with_a_deadline() {
     let (_stage, mut client) = Stage::set().await;
     for is_first in [true, false] {
         let transaction = client.transaction().await.unwrap();

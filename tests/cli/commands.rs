@@ -45,7 +45,7 @@ fn usage_mistakes_are_json_where_the_output_is() {
 }
 
 #[test]
-fn doctor_shows_only_what_fails_when_it_is_told_to_be_quiet() {
+fn doctor_with_quiet_shows_only_failures() {
     let lines = |arguments: &[&str]| text(&run(arguments).stdout);
     let (all, quiet) = (lines(&["doctor"]), lines(&["doctor", "-q"]));
     assert!(all.contains("\nPASS") || all.starts_with("PASS"), "{all}");
@@ -216,7 +216,7 @@ fn properties_a_guarantee_rests_on_are_refused_where_they_stand() {
 #[cfg(not(any(feature = "kafka-tls", feature = "kafka-tls-vendored")))]
 /// A misspelt level is the name of a part to whoever reads it, and would leave nothing of the log.
 #[test]
-fn a_login_without_its_user_name_is_shown_where_it_is_asked_for() {
+fn a_login_without_user_name_is_reported() {
     let config = "[kafka.properties]\n\"security.protocol\" = \"SASL_PLAINTEXT\"\n\
                   \"sasl.mechanism\" = \"PLAIN\"\n";
     let output = in_folder(config, &["config", "show"], &[]);

@@ -171,7 +171,7 @@ fn two_configurations_at_once_are_a_usage_error() {
 }
 
 #[test]
-fn a_partial_import_writes_the_rest_and_names_what_it_leaves_out() {
+fn a_partial_import_names_the_settings_that_it_leaves_out() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["import", "debezium", "--partial"];
     let output = run(folder.path(), &arguments, &fixture("changes-and-outbox.json"));

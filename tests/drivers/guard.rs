@@ -129,7 +129,7 @@ async fn send(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_sqlx_and_the_layer_a_request_has_one_effect_and_one_response() {
+async fn a_request_through_sqlx_and_the_layer_has_one_effect() {
     let scene = Scene::set().await;
     let made = |is_replay| (201, is_replay, r#"{"order":1}"#.to_owned());
     assert_eq!(scene.place("k", r#"{"sku": "tea"}"#).await, made(false));

@@ -247,7 +247,7 @@ fn a_file_in_another_language_is_told_from_toml() {
 }
 
 #[test]
-fn what_a_login_lacks_is_shown_where_the_login_is_asked_for() {
+fn missing_parts_of_a_login_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.toml");
     std::fs::write(

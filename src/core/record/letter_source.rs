@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_is_foreign_only_if_its_system_and_its_database_or_slot_are_others() {
+    fn a_letter_is_foreign_only_if_system_and_source_differ() {
         let own = source("7", "shop", "postrider");
         for (letter, kinship) in [
             (source("7", "shop", "postrider"), Kinship::Own),

@@ -230,7 +230,7 @@ fn logins_are_tried_again_for_a_while_and_other_ends_are_for_good() {
 }
 
 #[test]
-fn a_refusal_at_connect_ends_a_first_start_and_is_waited_out_later() {
+fn a_refused_connection_ends_only_a_first_start() {
     let mut first = supervisor();
     assert_eq!(fails(&mut first, START, BARRED, Left::default()), AfterSession::Final);
 
@@ -339,7 +339,7 @@ fn sessions_that_end_at_one_message_end_the_relay() {
 }
 
 #[test]
-fn an_outage_in_between_does_not_begin_the_count_of_unreadable_ends_anew() {
+fn an_outage_does_not_reset_the_count_of_unreadable_ends() {
     let mut supervisor = supervisor();
     let unreadable = SessionFailure::Unreadable(Lsn::new(200));
     for _ in 1..SESSIONS_MAX {

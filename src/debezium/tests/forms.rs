@@ -200,7 +200,7 @@ fn topics_are_created_as_the_worker_would_create_them() {
 }
 
 #[test]
-fn brokers_that_the_file_does_not_name_are_a_line_to_fill_in() {
+fn an_import_without_brokers_leaves_a_line_to_fill_in() {
     let line = "\n# brokers = [\"host:9092\"]\n";
     for (lines, has_line) in [
         ("", true),
@@ -228,7 +228,7 @@ fn one_report_says_one_guarantee() {
 }
 
 #[test]
-fn what_is_refused_is_left_out_of_a_partial_import_and_named_in_it() {
+fn a_partial_import_leaves_out_and_names_refused_settings() {
     let text = format!(
         "{CHAIN}transforms=outbox,rename\ntransforms.rename.type=a.b.Mine\nslot.name=shop\n\
          producer.override.compression.type=brotli\nvalue.converter=io.confluent.connect.avro.AvroConverter\n"
@@ -251,7 +251,7 @@ fn what_is_refused_is_left_out_of_a_partial_import_and_named_in_it() {
 }
 
 #[test]
-fn values_of_documented_options_are_shown_and_those_of_others_are_not() {
+fn only_values_of_documented_options_are_shown() {
     let text = format!(
         "{CHAIN}topic.heartbeat.prefix=beat\npredicates.p.pattern=a.*\noffset.storage.topic=offsets\n\
          signal.data.collection=public.signals\nsignal.consumer.sasl.password=hunter2\nmade.up=hunter2\n\

@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn where_what_it_needs_may_come_the_last_attempt_counts_after_five_minutes() {
+    fn the_last_attempt_counts_after_five_minutes_if_waiting_may_help() {
         let mut head = FailedMessage::new(pending(1, None), 7);
         let (mut now, mut attempts) = (Instant::now(), Vec::new());
         for _ in 0..6 {
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_waited_for_while_others_succeed_and_no_longer_than_it_may_be() {
+    fn the_wait_for_a_lock_is_bounded_while_others_succeed() {
         let mut head = FailedMessage::new(pending(1, None), 7);
         let mut now = Instant::now();
         let mut contend = |after: Duration, successes| {
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_holds_all_that_may_wait_stops_its_partition_alone() {
+    fn a_key_that_fills_the_queue_stops_only_its_partition() {
         let mut queue = RetryQueue::default();
         queue.insert(alone(of_partition(0, 0, None)));
         queue.insert(alone(of_partition(1, 0, Some("a"))));
@@ -656,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_blocks_once_a_thousand_wait_for_it_for_a_while() {
+    fn a_message_blocks_when_a_thousand_wait_behind_it() {
         let mut queue = RetryQueue::default();
         queue.insert(alone(pending(0, Some("a"))));
         queue.insert(alone(pending(1, Some("b"))));

@@ -141,7 +141,7 @@ async fn of_200_requests_that_wait_all_get_the_response_while_redis_is_down() {
 
 /// The first of them looks the response up in Postgres; the others wait for that, and not for an effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_200_repeats_of_a_completed_request_all_get_its_response_while_redis_is_down() {
+async fn all_200_repeats_get_the_response_while_redis_is_down() {
     let (mut redis, guard) = guarded(&settings());
     let database = Database::migrated().await;
     let pool = Pool::of(&database, SESSIONS).await;
@@ -227,7 +227,7 @@ async fn fail(
 
 /// The server ends the session at COMMIT: whether it has committed, the guard cannot know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_commit_whose_outcome_is_unknown_the_next_attempt_is_decided_by_postgres() {
+async fn postgres_decides_the_attempt_after_an_unknown_commit() {
     let (redis, guard) = guarded(&lasting());
     let database = Database::migrated().await;
     let deferred = "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -55,7 +55,7 @@ async fn the_claim_waits_for_the_shorter_limit_and_the_effect_for_the_sessions()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_transaction_of_an_effect_is_idle_for_30_seconds_at_most_or_as_the_session_says() {
+async fn an_effects_transaction_ends_when_it_is_idle_too_long() {
     const SHOW: &str = "SHOW idle_in_transaction_session_timeout";
     let database = Database::migrated().await;
     let guard = Guard::without_redis();
@@ -87,7 +87,7 @@ async fn the_transaction_of_an_effect_is_idle_for_30_seconds_at_most_or_as_the_s
 
 /// Its session has a shorter limit than that of the guard, which this test would wait for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_owner_loses_its_key_when_its_transaction_has_been_idle_for_too_long() {
+async fn a_frozen_owner_loses_its_key_when_its_transaction_is_idle() {
     let database = Database::migrated().await;
     let (mut frozen, mut other) = (database.client().await, database.client().await);
     let limit = "SET idle_in_transaction_session_timeout = '500ms'";

@@ -48,7 +48,7 @@ async fn claim_twice(client: &Client, key: &str, body: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_body_is_replayed_as_it_was_given_whatever_characters_it_has() {
+async fn a_body_is_replayed_byte_for_byte() {
     let database = Database::migrated().await;
     let client = database.client().await;
     for (number, body) in BODIES.iter().enumerate() {
@@ -110,7 +110,7 @@ async fn the_calls_of_the_page_store_the_response_that_they_show() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_20_transactions_that_begin_one_key_one_wins_and_the_others_get_its_response() {
+async fn one_of_20_transactions_wins_a_key_and_others_get_its_response() {
     let database = Database::migrated().await;
     let mut attempts = Vec::new();
     for _ in 0..20 {
@@ -145,7 +145,7 @@ async fn of_20_transactions_that_begin_one_key_one_wins_and_the_others_get_its_r
 }
 
 #[tokio::test]
-async fn a_key_is_finished_in_the_transaction_that_began_it_and_free_when_that_is_rolled_back() {
+async fn a_rollback_frees_the_key_that_its_transaction_began() {
     let database = Database::migrated().await;
     let mut client = database.client().await;
     let finish = "SELECT idempotency_finish('tenant-7', 'k', 201, '[]', 'made')";
@@ -172,7 +172,7 @@ async fn settings(transaction: &Transaction<'_>) -> (String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wait_max_bounds_the_wait_and_how_long_the_transaction_is_idle() {
+async fn wait_max_bounds_the_wait_and_the_idle_transaction() {
     let database = Database::migrated().await;
     let (mut holder, mut client) = (database.client().await, database.client().await);
     let held = holder.transaction().await.unwrap();

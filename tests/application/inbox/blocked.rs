@@ -74,12 +74,12 @@ fn lets_the_others_pass(stem: &str, outcome: Outcome, behind: usize, others: usi
 }
 
 #[test]
-fn a_cancelled_statement_with_1100_of_its_key_behind_it_lets_30_others_pass() {
+fn a_cancelled_statement_lets_30_messages_of_other_keys_pass() {
     lets_the_others_pass("cancelling", CANCELLED, 1_100, 30);
 }
 
 #[test]
-fn a_serialization_failure_with_1300_of_its_key_behind_it_lets_40_others_pass() {
+fn a_serialization_failure_lets_40_messages_of_other_keys_pass() {
     lets_the_others_pass("serializing", SERIALIZATION, 1_300, 40);
 }
 
@@ -123,7 +123,7 @@ fn impatient(stem: &str) -> Option<(Scene, ConsumerSpec)> {
 }
 
 #[test]
-fn a_lock_that_is_held_for_too_long_makes_a_dead_letter_once_others_succeed() {
+fn a_lock_held_too_long_makes_a_dead_letter() {
     let Some((scene, mut spec)) = impatient("held_long") else { return };
     scene.database.sql().run("CREATE TABLE shelves (number bigint PRIMARY KEY, stock bigint)");
     scene.database.sql().run("INSERT INTO shelves VALUES (0, 100)");
@@ -154,7 +154,7 @@ fn a_lock_that_is_held_for_too_long_makes_a_dead_letter_once_others_succeed() {
 }
 
 #[test]
-fn later_messages_of_the_same_key_show_that_a_message_waits_too_long() {
+fn later_messages_of_a_key_show_that_one_waits_too_long() {
     let Some((scene, spec)) = impatient("alone_in_key") else { return };
     scene.send(&of_key(TENANT, 0..30));
     let (effects, _) = curable(CANCELLED);

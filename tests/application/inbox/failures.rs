@@ -135,7 +135,7 @@ fn a_statement_that_failed_unseen_commits_neither_marker_nor_offset() {
 }
 
 #[test]
-fn an_effect_that_panics_uses_up_its_attempts_and_the_others_continue() {
+fn a_panicking_effect_uses_up_its_attempts_and_others_continue() {
     let Some(scene) = Scene::new("panicked") else { return };
     scene.send(&Draft::many(20));
     let effect_rows =
@@ -187,7 +187,7 @@ fn a_message_that_overtakes_its_parent_row_waits_for_it() {
 }
 
 #[test]
-fn a_parent_row_that_does_not_come_is_waited_for_no_longer_than_it_may_be() {
+fn the_wait_for_a_parent_row_is_bounded() {
     let Some(scene) = with_parents("childless") else { return };
     let effects = TestEffects::with(|number, _| match number {
         7 => CHILD,

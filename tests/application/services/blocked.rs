@@ -33,7 +33,7 @@ fn place(bootstrap: &str, orders: &[Uuid], copies: usize) {
 }
 
 #[test]
-fn payments_go_on_beside_an_order_that_is_refused_each_time_and_readiness_names_it() {
+fn readiness_names_a_refused_order_while_other_payments_succeed() {
     let stage = Stage::set();
     let blocked = Uuid::now_v7();
     let others: Vec<Uuid> = (0..40).map(|_| Uuid::now_v7()).collect();

@@ -54,7 +54,7 @@ fn peeked(relay: &Relay) -> usize {
 }
 
 #[test]
-fn g1_g5_jobs_that_were_rolled_back_stop_no_relay_with_the_servers_defaults() {
+fn g1_g5_rolled_back_jobs_stop_no_relay_with_default_settings() {
     let Some(cluster) = postgres::eighteen() else { return };
     let broker = Broker::embedded();
     for in_windows in [true, false] {
@@ -74,7 +74,7 @@ fn g1_g5_jobs_that_were_rolled_back_stop_no_relay_with_the_servers_defaults() {
 }
 
 #[test]
-fn g1_g5_jobs_that_were_rolled_back_stop_no_relay_where_little_memory_is_for_decoding() {
+fn g1_g5_rolled_back_jobs_stop_no_relay_with_little_decoding_memory() {
     let broker = Broker::embedded();
     for cluster in postgres::versions() {
         let stage = stage(cluster, &broker, Some("64kB"));
@@ -96,7 +96,7 @@ fn damage(message: &[u8], marker: &[u8]) -> Option<Treated> {
 }
 
 #[test]
-fn g1_a_message_that_cannot_be_read_ends_the_relay_after_five_sessions_with_its_position() {
+fn g1_an_unreadable_message_ends_the_relay_after_five_sessions() {
     let broker = Broker::embedded();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "unreadable");
     let oracle = stage.oracle();

@@ -37,7 +37,7 @@ fn copies(sql: &Sql) -> String {
 /// PostgreSQL 15 keeps the position of a slot in memory, and a clean stop does not write it. It writes it with the next
 /// note of which transactions are open, every 15 s.
 #[test]
-fn a_restart_of_the_server_within_a_backlog_repeats_what_was_in_flight() {
+fn a_restart_within_a_backlog_repeats_only_rows_in_flight() {
     let stops =
         [("true", Some(Stop::Fast)), ("false", Some(Stop::Fast)), ("true", Some(Stop::Immediate))];
     // A crash of one process restarts the others, and keeps the server's start time.
@@ -142,7 +142,7 @@ fn the_copy_of_a_frozen_relay_ends_by_the_server_alone() {
 
 /// What an earlier version's relay, or a server without a guard, has left. The copies of relays at work are theirs.
 #[test]
-fn a_relay_ends_the_copies_whose_stream_is_gone_and_no_other() {
+fn a_relay_ends_only_copies_whose_stream_is_gone() {
     let broker = Broker::embedded();
     let cluster = postgres::start(&Options::default());
     let stage = Stage::new(&cluster, &broker.bootstrap(), "left");
@@ -180,7 +180,7 @@ fn a_relay_ends_the_copies_whose_stream_is_gone_and_no_other() {
 
 /// A stream of which nothing is read looks dead to the server's TCP.
 #[test]
-fn a_server_with_a_short_tcp_user_timeout_does_not_end_windows() {
+fn a_short_tcp_user_timeout_does_not_end_windows() {
     let mock = MockCluster::new(1).unwrap();
     let cluster = postgres::start(&Options::default().with("tcp_user_timeout", "3s"));
     let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "tcp_timeout");
@@ -205,7 +205,7 @@ fn a_server_with_a_short_tcp_user_timeout_does_not_end_windows() {
 
 /// While a slot waits for a transaction that was open before it, nothing is lost.
 #[test]
-fn a_slot_that_is_being_created_is_waited_for_and_never_called_lost() {
+fn a_slot_under_creation_is_never_called_lost() {
     let broker = Broker::embedded();
     let cluster = postgres::start(&Options::default());
     let stage = Stage::migrated(&cluster, &broker.bootstrap(), "unfinished");

@@ -129,7 +129,7 @@ fn g2_rows_of_other_keys_pass_locked_rows_within_seconds() {
 }
 
 #[test]
-fn a_run_that_ends_delivers_all_free_rows_of_all_tables_first() {
+fn a_run_once_delivers_all_free_rows_of_all_tables() {
     let Some(kafka) = kafka::shared() else { return };
     let (scene, _) = scene(&kafka.bootstrap(), 2, &[("source.poll.batch", "4")]);
     let (sql, holder) = (scene.stage.sql(), scene.stage.sql());
@@ -148,7 +148,7 @@ fn a_run_that_ends_delivers_all_free_rows_of_all_tables_first() {
 }
 
 #[test]
-fn g2_a_row_behind_a_locked_row_of_its_key_is_never_taken_past_it() {
+fn g2_no_row_passes_a_locked_row_of_its_key() {
     let Some(kafka) = kafka::shared() else { return };
     let settings = [("source.poll.batch", "3"), ("source.poll.interval", "50ms")];
     let (scene, _) = scene(&kafka.bootstrap(), 1, &settings);

@@ -148,7 +148,7 @@ fn a_certificate_that_expires_under_a_stream_is_waited_for() {
 }
 
 #[test]
-fn a_pg_hba_conf_that_rejects_a_stream_for_a_while_is_waited_for() {
+fn a_stream_outlasts_a_pg_hba_conf_that_rejects_it() {
     outlives(&REJECTED, false);
 }
 

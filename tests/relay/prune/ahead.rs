@@ -85,7 +85,7 @@ fn a_table_that_is_not_partitioned_has_no_days() {
 
 /// The migrations create the same index, and no second one.
 #[test]
-fn a_table_that_setup_makes_has_the_index_that_a_large_one_needs() {
+fn setup_creates_the_index_that_prune_needs() {
     let scene = Scene::without_slot(&Options::default(), NO_BROKERS);
     let sql = scene.sql();
     sql.run("DROP TABLE outbox; DROP PUBLICATION postrider");

@@ -65,7 +65,7 @@ fn what_is_sent_again_is_what_sql_counts_and_is_marked() {
 }
 
 #[test]
-fn a_topic_that_does_not_exist_is_refused_before_the_first_row() {
+fn a_missing_topic_is_refused_before_the_first_row() {
     // The brokers of the one create topics, those of the other do not.
     let (Some(lenient), Some(strict)) = (kafka::shared(), kafka::strict()) else { return };
     for bootstrap in [lenient.bootstrap(), strict.bootstrap()] {

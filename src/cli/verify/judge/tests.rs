@@ -253,7 +253,7 @@ fn each_finding_is_named_with_its_place() {
 }
 
 #[test]
-fn letters_that_may_be_of_another_stream_are_no_finding_where_there_is_no_row() {
+fn letters_without_a_row_are_not_a_finding() {
     let letter = |place, rank| Entry { place, rank, topic: LETTERS, ..entry(Kind::DeadLetter, 1) };
     let strange = verdict(&[letter(1, 0), letter(2, 0)], &terms());
     assert_eq!((strange.without_row, strange.duplicated, strange.phantom), (1, 0, 0));
@@ -263,7 +263,7 @@ fn letters_that_may_be_of_another_stream_are_no_finding_where_there_is_no_row() 
 
 /// The slot or the database may have been renamed since.
 #[test]
-fn a_letter_of_another_name_counts_for_a_row_of_its_table_and_for_nothing_else() {
+fn another_names_letter_counts_only_for_a_row_of_its_table() {
     const TABLE: u32 = 11;
     let row = |id| Entry { index: TABLE, ..entry(Kind::Row, id) };
     let letter = |id, place, index| {

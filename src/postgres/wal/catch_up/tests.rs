@@ -238,7 +238,7 @@ fn g4_a_publication_that_was_missing_ends_the_windows() {
 
 /// Upholds G1: a reload of the server's configuration may ask for it in the middle of a session.
 #[test]
-fn g1_standbys_that_are_to_have_a_row_first_end_the_windows_before_their_end_is_shown() {
+fn g1_windows_end_if_standbys_must_have_a_row_first() {
     let wire = window(&[(17 * MIB, b"Begin")], -1);
     let mut source = catch_up(Script::new(wire, 4096), 1 << 20, backlog(16 * MIB, 1 << 40, 0));
     let (seen, error) = drain(&mut source);

@@ -116,7 +116,7 @@ fn a_login_that_nobody_answers_names_host_and_port() {
 }
 
 #[test]
-fn a_pooler_is_known_by_its_words_and_by_statements_that_are_lost() {
+fn a_pooler_is_recognised_by_its_errors() {
     let of = |code: &str, message: &str| {
         let (code, message) = (code.to_owned(), message.to_owned());
         WalError::of_server(ServerMessage { code, message, ..ServerMessage::default() })

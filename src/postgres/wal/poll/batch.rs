@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_types_of_columns_are_the_same_whatever_a_statement_calls_them() {
+    fn column_types_do_not_depend_on_aliases() {
         let said = |stem: &str, type_oid: u32| {
             let mut said = vec![0, 4];
             for number in 0..4_u8 {

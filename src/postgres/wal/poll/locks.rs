@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_locked_for_a_moment_each_are_no_long_wait() {
+    fn briefly_locked_rows_do_not_count_as_a_long_wait() {
         let now = Instant::now();
         let mut watch = LockWatch::of(1);
         for second in 0..100 {

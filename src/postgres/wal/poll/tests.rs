@@ -214,7 +214,7 @@ fn a_table_that_is_altered_ends_the_session_for_the_next_one_to_describe_it() {
 }
 
 #[test]
-fn a_session_that_is_served_by_another_process_has_a_pooler_before_it() {
+fn another_server_process_in_a_session_reveals_a_pooler() {
     let moved: Vec<u8> = batch(64, &[]);
     let at = moved.windows(4).position(|bytes| bytes == b"4711").unwrap();
     let moved = [&moved[..at], b"4712", &moved[at + 4..]].concat();

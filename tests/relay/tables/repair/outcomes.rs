@@ -163,7 +163,7 @@ fn g1_a_slot_is_not_dropped_with_messages_that_were_not_delivered() {
 
 /// PostgreSQL 18 tells of a large transaction that was rolled back: a slot with nothing but that has nothing to lose.
 #[test]
-fn g1_a_slot_with_nothing_but_a_job_that_was_rolled_back_is_replaced() {
+fn g1_a_slot_with_only_a_rolled_back_job_is_replaced() {
     let (Some(kafka), Some(cluster)) = (kafka::shared(), postgres::eighteen()) else { return };
     let stage = Stage::migrated(cluster, &kafka.bootstrap(), "aborted");
     let name = stage.database.name();

@@ -119,7 +119,7 @@ fn a_dead_letter_is_of_a_row_of_its_own_table_alone() {
 
 /// The slot or the database may have been renamed since.
 #[test]
-fn a_dead_letter_of_another_name_is_of_a_row_of_its_table_alone() {
+fn another_names_dead_letter_belongs_to_a_row_of_its_table() {
     let of_other = |id, table| Entry { rank: Kinship::Sibling as u64, ..letter(id, table) };
     for table in [OUTBOX, 0] {
         assert_eq!(of(&[row(UUID, 5, 1), of_other(UUID, table)]), [Outcome::Delivered]);
