@@ -5,7 +5,7 @@
 //! a server is sent nothing beyond the beginning of a handshake.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -27,8 +27,10 @@ use postrider_postgres::libpq::{
 const BROKER_PORT: u16 = 9_092;
 /// Pause between two looks. Alerts go by days; each look is a handshake that the server logs as broken off.
 const EVERY: Duration = Duration::from_hours(1);
-/// Pause while a certificate has expired or was not seen: an alert ends soon after the renewal.
+/// Pause while a certificate has expired or was not seen, or no broker answers: an alert ends soon after the renewal.
 const EVERY_AT_END: Duration = Duration::from_mins(1);
+/// The first look after the brokers went away comes this soon. Their certificate may have expired.
+const AWAY_TICK: Duration = Duration::from_secs(5);
 
 /// Where the servers of a connection string are, and how TLS begins there; none where it is not used.
 pub fn postgres_servers(connect: &ConnectInfo) -> (Vec<Address>, Begins) {
@@ -168,7 +170,17 @@ impl CertificateMonitor {
             let is_well = look.expired.is_empty() && look.unseen == 0;
             told = look.expired;
             self.telemetry.publish_certificates(look.ends);
-            tokio::time::sleep(if is_well { EVERY } else { EVERY_AT_END }).await;
+            self.pause(is_well).await;
+        }
+    }
+
+    async fn pause(&self, is_well: bool) {
+        let (begin, is_away) =
+            (Instant::now(), || !self.telemetry.view().snapshot.broker_connected);
+        let was_away = is_away();
+        let limit = if is_well && !was_away { EVERY } else { EVERY_AT_END };
+        while begin.elapsed() < limit && (was_away || !is_away()) {
+            tokio::time::sleep(AWAY_TICK).await;
         }
     }
 }

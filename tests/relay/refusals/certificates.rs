@@ -165,6 +165,9 @@ fn a_brokers_certificate_that_expires_is_named_and_waited_for() {
         kafka.start_broker(0);
     };
     present(&mut kafka, issue_for_days(&of_brokers, "broker", &["localhost"], -1));
+    // The session lasts, since it waits for brokers; the log names the certificate all the same.
+    let named = running.wait_for_log("the certificate `CN=broker` of localhost:");
+    assert!(named.contains("expired on 2") && named.contains("ssl.keystore.location"), "{named}");
     outbox.run(
         "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots \
          WHERE slot_name = current_database()",
