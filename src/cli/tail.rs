@@ -139,6 +139,7 @@ pub(crate) fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<
             IsolationArg::ReadUncommitted => Isolation::Uncommitted,
         },
         fetch_wait_ms: 100,
+        may_create: false,
     };
     let reader = Reader::open(&kafka, spec, CONNECT_LIMIT)?;
     let out = TailOutput::new(args, color);

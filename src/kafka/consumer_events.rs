@@ -68,12 +68,16 @@ impl ConsumerEvents {
         Self { events: Mutex::new(events), tokens }
     }
 
-    /// Creates a consumer with this context, logged in if it does so by tokens. A topic that it looks at is not created,
-    /// whatever the properties say.
-    pub(super) fn consumer(self, config: &ClientConfig) -> Result<BaseConsumer<Self>, NoConsumer> {
+    /// Creates a consumer with this context, logged in if it does so by tokens. `may_create`: whether brokers may create
+    /// a topic that it looks at, whatever the properties say.
+    pub(super) fn consumer(
+        self,
+        config: &ClientConfig,
+        may_create: bool,
+    ) -> Result<BaseConsumer<Self>, NoConsumer> {
         let tokens = self.tokens.clone();
         let mut config = config.clone();
-        config.set("allow.auto.create.topics", "false");
+        config.set("allow.auto.create.topics", may_create.to_string());
         let consumer: BaseConsumer<Self> = config.create_with_context(self)?;
         log_in(consumer.client(), tokens.as_ref())?;
         Ok(consumer)

@@ -68,7 +68,7 @@ impl ProgressReader {
                 // for the topic's (KIP-392). The leader's is the one that counts.
                 .set("client.rack", "");
             let events = ConsumerEvents::quiet(spec.secrets.tokens.clone());
-            events.consumer(&config).map_err(|error| match error {
+            events.consumer(&config, false).map_err(|error| match error {
                 NoConsumer::Client(error) => unread(topic, &error),
                 NoConsumer::Login(error) => error.into(),
             })

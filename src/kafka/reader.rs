@@ -43,6 +43,8 @@ pub struct ReaderSpec {
     /// Milliseconds a broker may hold an empty answer. Real brokers answer as soon as a record
     /// arrives; the embedded one only when the time is up, so latencies there need 1.
     pub fetch_wait_ms: u32,
+    /// Whether brokers with `auto.create.topics.enable` create a topic that is missing.
+    pub may_create: bool,
 }
 
 impl ReaderSpec {
@@ -60,6 +62,7 @@ impl ReaderSpec {
             stop_at_end: false,
             isolation: Isolation::Committed,
             fetch_wait_ms: 100,
+            may_create: false,
         }
     }
 }
@@ -336,7 +339,8 @@ impl Reader {
         self.current = None;
         let Some(topics) = self.ahead.pop_front() else { return Ok(false) };
         let events = ConsumerEvents::reading(self.tokens.clone());
-        let consumer = events.consumer(&self.config).map_err(|error| match error {
+        let consumer = events.consumer(&self.config, self.spec.may_create);
+        let consumer = consumer.map_err(|error| match error {
             NoConsumer::Client(error) => ReaderError::Client(error.to_string()),
             NoConsumer::Login(error) => error.into(),
         })?;

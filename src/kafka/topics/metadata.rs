@@ -283,7 +283,7 @@ fn open_quietly(
     config: &ClientConfig,
     tokens: Option<TokenKeeper>,
 ) -> Result<BaseConsumer<ConsumerEvents>, TopicsError> {
-    ConsumerEvents::quiet(tokens).consumer(config).map_err(|error| match error {
+    ConsumerEvents::quiet(tokens).consumer(config, false).map_err(|error| match error {
         NoConsumer::Client(error) => of_client(&error),
         NoConsumer::Login(error) => error.into(),
     })

@@ -71,7 +71,7 @@ pub(super) struct BatchProcessor<E> {
     pub(super) invalid: InvalidRecords,
     /// Of these no messages are taken, because as many wait as may.
     pub(super) full: BTreeSet<Partition>,
-    /// The same, because the earlier messages of their aggregates are in other partitions.
+    /// Partitions that are not read because messages in them wait for messages of other partitions.
     pub(super) ahead: BTreeSet<Partition>,
     /// Where the order of numbers is enforced.
     pub(super) reorder: Option<ReorderBuffer>,
@@ -185,6 +185,7 @@ impl<E: Effects> BatchProcessor<E> {
                 BatchItem::Pending(message) => pending.extend(self.follow(message)),
                 BatchItem::Invalid(record, position) => {
                     self.invalid.records.push_back((record, position));
+                    self.invalid.due.get_or_insert_with(Instant::now);
                 }
             }
         }
@@ -348,6 +349,9 @@ impl<E: Effects> BatchProcessor<E> {
     /// An attempt at the first message of the queue. Those behind it are next once it is done.
     async fn attempt(&mut self, queue: KeyQueue) -> Result<(), Halt> {
         let KeyQueue { mut head, followers } = queue;
+        if let Some((code, why)) = head.letter.take() {
+            return self.publish_letter(KeyQueue { head, followers }, code, why).await;
+        }
         let failed = match self.transact(std::slice::from_ref(&head.pending)).await? {
             Some(Unfinished::Failed(failed)) => failed,
             done => {
@@ -377,17 +381,29 @@ impl<E: Effects> BatchProcessor<E> {
             self.put_back(KeyQueue { head, followers });
             return Ok(());
         };
+        self.publish_letter(KeyQueue { head, followers }, code, why).await
+    }
+
+    /// Publishes the dead letter of the first message of the queue, or has it wait for that.
+    async fn publish_letter(
+        &mut self,
+        mut queue: KeyQueue,
+        code: &'static str,
+        why: String,
+    ) -> Result<(), Halt> {
+        let head = &mut queue.head;
         let failure = self.failure(head.attempts, head.first_failed_ms);
         let Pending { message, position, .. } = &head.pending;
         let record = (&message.record, position);
         match self.dead_letter(record, Some(message), (code, &why), failure).await? {
-            Letter::Done => self.release(followers),
+            Letter::Done => self.release(queue.followers),
             // Those behind it are another member's too.
             Letter::Reassigned => {}
             Letter::Unpublished(reason) => {
-                head.is_unpublished = true;
                 head.why = format!("{why}; its dead letter cannot be published: {reason}");
-                self.put_back(KeyQueue { head, followers });
+                head.failures = head.failures.saturating_add(1);
+                head.letter = Some((code, why));
+                self.put_back(queue);
             }
         }
         Ok(())

@@ -1,10 +1,11 @@
 //! Publishes dead letters: messages that the consumer could not process.
 //!
 //! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic, or why the topic
-//! does not take it, after a second; `prepare` waits at the start until that topic exists. Invariant: the caller keeps a
+//! does not take it, after a few seconds; `prepare` waits at the start until that topic exists. Invariant: the caller keeps a
 //! record whose dead letter is unconfirmed; a record too large for the topic is truncated: first its value, then
 //! most headers, then its key, never its partition and offset.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::status::UnpublishedLetter;
@@ -26,8 +27,8 @@ const TICK: Duration = Duration::from_millis(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// No warning before this: the brokers may be starting, or creating the topic on demand.
 const TOPIC_WAIT_QUIET: Duration = Duration::from_secs(10);
-/// Maximum time to wait for a confirmation. All messages wait meanwhile; the caller tries again later.
-const PUBLISH_LIMIT: Duration = Duration::from_secs(1);
+/// Maximum time to wait for a confirmation. All messages wait meanwhile; the next attempt waits for the same one.
+const PUBLISH_LIMIT: Duration = Duration::from_secs(2);
 /// A topic that takes no dead letter for this long is reported. The election of a leader takes less.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
@@ -39,6 +40,9 @@ pub(super) enum Published {
     /// The brokers have not confirmed the dead letter, for this reason.
     Failed(String),
 }
+
+/// Topic, partition and offset of a record.
+type Place = (String, i32, i64);
 
 /// Failed attempts since the last confirmed dead letter.
 struct Failing {
@@ -58,6 +62,10 @@ pub(super) struct DlqPublisher {
     stop: ConsumerStop,
     /// The number of the last record.
     sent: u32,
+    /// Dead letters without a confirmation, by the records that they are about.
+    under_way: BTreeMap<Place, Ticket>,
+    /// Outcomes that came after the end of an attempt.
+    late: BTreeMap<Place, Outcome>,
     failing: Option<Failing>,
     throttle: LogThrottle,
 }
@@ -74,7 +82,9 @@ impl DlqPublisher {
         let producer = Producer::open(&kafka)?;
         let throttle = LogThrottle::default();
         let topic = topic_of(consumer);
-        Ok(Self { producer, kafka, topic, backoff, stop, sent: 0, failing: None, throttle })
+        let (under_way, late) = (BTreeMap::new(), BTreeMap::new());
+        let (sent, failing) = (0, None);
+        Ok(Self { producer, kafka, topic, backoff, stop, sent, under_way, late, failing, throttle })
     }
 
     /// Waits for the brokers, and until there is a topic: better now than when the first dead letter
@@ -103,9 +113,8 @@ impl DlqPublisher {
 
     /// Brokers with auto.create.topics.enable create it now.
     fn find_topic(&self) -> Result<(), ReaderError> {
-        let mut kafka = self.kafka.clone();
-        kafka.properties.insert("allow.auto.create.topics".to_owned(), "true".to_owned());
-        Reader::open(&kafka, ReaderSpec::whole(&[&self.topic]), REQUEST_TIMEOUT).map(drop)
+        let spec = ReaderSpec { may_create: true, ..ReaderSpec::whole(&[&self.topic]) };
+        Reader::open(&self.kafka, spec, REQUEST_TIMEOUT).map(drop)
     }
 
     /// Publishes a dead letter with a code and a reason. After a failed attempt, none is made before the end of a pause.
@@ -135,14 +144,13 @@ impl DlqPublisher {
                 self.failing = None;
                 return Published::Stored;
             }
-            Ok(Err(error @ SendError::Refused(_))) => error.to_string(),
             Ok(Err(error)) => {
-                self.renew();
+                if let SendError::Broken(_) = error {
+                    self.renew();
+                }
                 error.to_string()
             }
             Err(_) => {
-                // Or the old attempt is stored beside the next one.
-                self.renew();
                 format!("the brokers have not confirmed it within {} s", PUBLISH_LIMIT.as_secs())
             }
         };
@@ -176,6 +184,8 @@ impl DlqPublisher {
     /// Nothing waits to be published any more.
     pub(super) fn forget_failure(&mut self) {
         self.failing = None;
+        self.under_way.clear();
+        self.late.clear();
     }
 
     async fn send_truncated(
@@ -195,7 +205,8 @@ impl DlqPublisher {
                 headers: failure.headers(why, record, cut),
                 timestamp_ms: now_ms(),
             };
-            let sent = self.send(&letter).await;
+            let place = (record.topic.clone(), record.partition, record.offset);
+            let sent = self.send(&letter, place).await;
             let refusal =
                 if let Err(SendError::Refused(refusal)) = &sent { Some(refusal) } else { None };
             let is_too_large = refusal.is_some_and(|it| it.code == RejectionCode::TooLarge);
@@ -212,31 +223,48 @@ impl DlqPublisher {
             Ok(producer) => self.producer = producer,
             Err(error) => tracing::error!(%error, "cannot create a new producer of dead letters"),
         }
+        self.under_way.clear();
     }
 
-    /// Sends, and waits for the confirmation.
-    async fn send(&mut self, letter: &OwnedRecord) -> Result<(), SendError> {
-        self.sent = self.sent.wrapping_add(1);
-        let (ticket, mut is_sent) = (Ticket::new(self.sent, 0), false);
-        let mut confirmations = Vec::new();
-        loop {
-            if !is_sent {
-                match self.producer.send(&letter.as_record(), ticket) {
-                    Err(SendError::Full) => {}
-                    outcome => outcome.map(|()| is_sent = true)?,
+    /// Sends, unless an earlier attempt did, and waits for the confirmation.
+    async fn send(&mut self, letter: &OwnedRecord, place: Place) -> Result<(), SendError> {
+        while !self.under_way.contains_key(&place) && !self.late.contains_key(&place) {
+            let ticket = Ticket::new(self.sent.wrapping_add(1), 0);
+            match self.producer.send(&letter.as_record(), ticket) {
+                Err(SendError::Full) => self.poll().await?,
+                outcome => {
+                    outcome?;
+                    self.sent = self.sent.wrapping_add(1);
+                    self.under_way.insert(place.clone(), ticket);
                 }
             }
-            let polled = self.producer.poll(&mut confirmations);
-            for Confirmation { ticket: of, outcome } in confirmations.drain(..) {
-                match outcome {
-                    _ if of != ticket => {}
-                    Outcome::Stored => return Ok(()),
-                    Outcome::Refused(refused) => return Err(SendError::Refused(refused.rejection)),
-                }
-            }
-            polled?;
-            tokio::time::sleep(TICK).await;
         }
+        loop {
+            match self.late.remove(&place) {
+                Some(Outcome::Stored) => return Ok(()),
+                Some(Outcome::Refused(refused)) => {
+                    return Err(SendError::Refused(refused.rejection));
+                }
+                None => self.poll().await?,
+            }
+        }
+    }
+
+    /// Takes in the confirmations that have come.
+    async fn poll(&mut self) -> Result<(), SendError> {
+        let mut confirmations = Vec::new();
+        let polled = self.producer.poll(&mut confirmations);
+        for Confirmation { ticket, outcome } in confirmations {
+            let place =
+                self.under_way.iter().find(|(_, of)| **of == ticket).map(|(it, _)| it.clone());
+            if let Some(place) = place {
+                self.under_way.remove(&place);
+                self.late.insert(place, outcome);
+            }
+        }
+        polled?;
+        tokio::time::sleep(TICK).await;
+        Ok(())
     }
 }
 

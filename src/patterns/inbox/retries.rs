@@ -75,8 +75,8 @@ pub(super) struct FailedMessage {
     pub(super) why: String,
     pub(super) cause: FailureCause,
     has_failed: bool,
-    /// Whether the brokers have refused its dead letter.
-    pub(super) is_unpublished: bool,
+    /// The code and the reason of its dead letter, while the brokers refuse that. It is not tried again.
+    pub(super) letter: Option<(&'static str, String)>,
     /// The failures since the last change of circumstances, for the back-off.
     pub(super) failures: u32,
     pub(super) due: Instant,
@@ -167,7 +167,7 @@ impl FailedMessage {
             why: String::new(),
             cause: FailureCause::Message,
             has_failed: false,
-            is_unpublished: false,
+            letter: None,
             failures: 0,
             due: now,
             began: (successes, now),
@@ -208,7 +208,6 @@ impl FailedMessage {
             self.counted = (successes, now);
         }
         (self.cause, self.why, self.has_failed) = (cause, why, true);
-        self.is_unpublished = false;
         self.attempts += u32::from(is_own);
         self.failures = self.failures.saturating_add(1);
     }
@@ -379,7 +378,7 @@ impl RetryQueue {
 
     /// Whether a message waits for its dead letter.
     pub(super) fn has_unpublished(&self) -> bool {
-        self.by_key.values().any(|queue| queue.head.is_unpublished)
+        self.by_key.values().any(|queue| queue.head.letter.is_some())
     }
 
     /// The message that has failed for the longest time.

@@ -15,14 +15,19 @@ use super::{Aggregate, GapPolicy, SequenceSpec, next_of, place};
 
 /// How often the database is asked whether another member has handled what is missing.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Part of `gap_wait` after which an aggregate is given up if no partition can be read, since too many messages wait.
-const STUCK_PART: u32 = 6;
+/// Part of `gap_wait` after which an aggregate is given up if no partition can be read, since too many messages wait; or if
+/// it was given up before and nothing of it was handled since.
+const SHORT_PART: u32 = 6;
+/// Aggregates that were given up and are remembered.
+const GIVEN_UP_MAX: usize = 10_000;
 
 /// Messages that wait for earlier ones of their aggregates.
 #[derive(Debug)]
 pub(in crate::inbox) struct ReorderBuffer {
     spec: SequenceSpec,
     by_aggregate: BTreeMap<Aggregate, Waiting>,
+    /// The last numbers at which aggregates were given up.
+    given_up: BTreeMap<Aggregate, Option<i64>>,
     checked: Instant,
     /// Until when the time has been counted that they wait.
     counted: Instant,
@@ -50,7 +55,8 @@ pub(in crate::inbox) struct GivenUp {
 
 impl ReorderBuffer {
     pub(in crate::inbox) fn new(spec: SequenceSpec, now: Instant) -> Self {
-        Self { spec, by_aggregate: BTreeMap::new(), checked: now, counted: now }
+        let (by_aggregate, given_up) = (BTreeMap::new(), BTreeMap::new());
+        Self { spec, by_aggregate, given_up, checked: now, counted: now }
     }
 
     /// How many messages wait.
@@ -69,7 +75,10 @@ impl ReorderBuffer {
         if self.by_aggregate.is_empty() {
             (self.checked, self.counted) = (now, now);
         }
-        let fresh = || Waiting { last, messages: Vec::new(), since: now, is_behind_retried: false };
+        let is_known_gap = self.given_up.get(&aggregate) == Some(&last);
+        let early = self.spec.gap_wait - self.spec.gap_wait / SHORT_PART;
+        let since = now.checked_sub(early).filter(|_| is_known_gap).unwrap_or(now);
+        let fresh = || Waiting { last, messages: Vec::new(), since, is_behind_retried: false };
         let waiting = self.by_aggregate.entry(aggregate).or_insert_with(fresh);
         waiting.reach(last, now);
         // Where more was believed, a message that is not next would be taken for it without end.
@@ -157,9 +166,13 @@ impl ReorderBuffer {
         let missing = || self.by_aggregate.iter().filter(|(_, waiting)| !waiting.is_behind_retried);
         let expired = missing().find(|(_, waiting)| waiting.is_expired(gap_wait, now));
         let most = || missing().max_by_key(|(_, it)| it.messages.len()).filter(|_| is_stuck);
-        let most = || most().filter(|(_, it)| it.is_expired(gap_wait / STUCK_PART, now));
+        let most = || most().filter(|(_, it)| it.is_expired(gap_wait / SHORT_PART, now));
         let aggregate = expired.or_else(most)?.0.clone();
         let Waiting { mut messages, last, since, .. } = self.by_aggregate.remove(&aggregate)?;
+        if self.given_up.len() >= GIVEN_UP_MAX {
+            self.given_up.clear();
+        }
+        self.given_up.insert(aggregate.clone(), last);
         if self.spec.on_gap == GapPolicy::Pass {
             // Each gap is waited for, and no message follows one that is not handled yet.
             let rest = messages.split_off(length_of_run(&messages));

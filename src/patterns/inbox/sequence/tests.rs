@@ -167,6 +167,12 @@ fn the_aggregate_that_has_most_is_given_up_early_if_no_partition_can_be_read() {
     assert!(buffer.take_given_up(&none, true, now).is_none() && buffer.len() == 1);
     buffer.retain(|_| false);
     assert_eq!(buffer.len(), 0);
+    // What follows the same gap waits as long, and after progress as usual.
+    buffer.hold(message("b", 6), Some(1), now);
+    assert!(buffer.take_given_up(&none, false, now + Duration::from_secs(9)).is_none());
+    assert!(buffer.take_given_up(&none, false, now + Duration::from_secs(10)).is_some());
+    buffer.hold(message("b", 6), Some(4), now);
+    assert!(buffer.take_given_up(&none, false, now + Duration::from_secs(59)).is_none());
 }
 
 proptest! {
