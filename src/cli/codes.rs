@@ -73,6 +73,8 @@ impl ErrorCode {
     pub(super) const TABLE_MISSING: Self = Self::P032;
     pub(super) const SLOT_MISSING: Self = Self::P039;
     pub(super) const SLOT_UNFINISHED: Self = Self::P042;
+    /// A slot that is kept for what it has not delivered, or may not have.
+    pub(super) const SLOT_UNDELIVERED: Self = Self::P107;
     pub(super) const NO_FREE_SLOT: Self = Self::P043;
     pub(super) const PUBLICATION_REPLACED: Self = Self::P048;
     pub(super) const TABLE_REPLACED: Self = Self::P049;
@@ -218,7 +220,9 @@ pub(super) const fn table_rows(error: &TableRowsError) -> ErrorCode {
         TableRowsError::ProgressChanged { .. } => ErrorCode::P104,
         TableRowsError::Ended { .. } => ErrorCode::P105,
         TableRowsError::Undecided { .. } => ErrorCode::P106,
-        TableRowsError::Undrained { .. } => ErrorCode::P107,
+        TableRowsError::Undrained { .. } | TableRowsError::Undecodable { .. } => {
+            ErrorCode::SLOT_UNDELIVERED
+        }
         TableRowsError::TimeWithoutZone { .. } => ErrorCode::P108,
     }
 }

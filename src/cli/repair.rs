@@ -32,8 +32,8 @@ use postrider_relay::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Compares the rows that are still in the outbox with the records of their topics, by id. With --execute it makes
-the slot (anew, if it was lost, cannot be read on, or has passed rows that are missing), sends the rows that are missing, in the
-order of outbox.order_by, each with the header postrider-origin: repair, and ends; `postrider run` then
+the slot (anew, if it was lost, has passed rows that are missing, or, with --drop-slot, cannot be decoded past a
+change), sends the rows that are missing, in the order of outbox.order_by, each with the header postrider-origin: repair, and ends; `postrider run` then
 delivers what has committed since. Writers keep running; stop the relay. Run it again after an interruption: it
 compares anew. What cannot be known, such as rows of a compacted topic, or of before the stream began (`setup
 --existing skip`), is refused unless --unknown says what becomes of them.
@@ -52,8 +52,8 @@ pub struct RepairArgs {
     /// Rows of which nobody can tell whether they were delivered: send or skip them [default: refuse]
     #[arg(long, value_enum, value_name = "RULE", hide_possible_values = true)]
     pub unknown: Option<Unknown>,
-    /// Where the slot is there: drop it with what it has not delivered, such as rows that were deleted again and logical
-    /// messages, which are in no table
+    /// Drop an existing slot, also one that cannot be decoded, with what it has not delivered, such as rows that were
+    /// deleted again and logical messages, which are in no table
     #[arg(long)]
     pub drop_slot: bool,
     /// Rows a second, at most

@@ -192,6 +192,7 @@ impl RelayError {
                 | TableRowsError::ProgressChanged { .. }
                 | TableRowsError::Undecided { .. }
                 | TableRowsError::Undrained { .. }
+                | TableRowsError::Undecodable { .. }
                 | TableRowsError::Rewritten { .. },
             ) => Class::Position,
             Self::Compare(error) => error.class(),
@@ -386,7 +387,8 @@ fn unreadable_hint(slot: &str) -> String {
         "nothing is lost: slot `{slot}` keeps every row from there on, if it is neither dropped nor advanced\n\
          install the newest release of Postrider, which may read the message, and start it again\n\
          report the message with the server's version: SELECT version();\n\
-         if no release reads it: `postrider repair`, then `postrider repair --execute`. {REPAIR_UNREADABLE}"
+         if no release reads it: `postrider repair`, then `postrider repair --execute --drop-slot`. \
+         {REPAIR_UNREADABLE}"
     )
 }
 

@@ -269,7 +269,7 @@ async fn readable(
             let failed = Check::failed(ID, RelayError::from(error)).next();
             failed.map_or_else(
                 || Check::unknown(ID, "the server did not say why"),
-                |check| check.with_steps(Fix::postrider("postrider repair --execute")),
+                |check| check.with_steps(Fix::postrider("postrider repair")),
             )
         }
         Err(error) => Check::unknown(ID, error.to_string()),

@@ -35,7 +35,7 @@ pub(super) fn listed(names: &[String]) -> String {
 pub(super) const OTHER_PUBLICATION: &str = "set source.publication to the one that the slot delivers by; if it was \
     renamed, that is its new name, or ALTER PUBLICATION .. RENAME TO its former name; neither loses a row; if it was \
     dropped, leave the slot alone and create the publication again; if the relay then ends with PR-P010 once more: \
-    `postrider repair`, then `postrider repair --execute`";
+    `postrider repair`, then `postrider repair --execute --drop-slot`";
 
 /// A slot's name with the database's in it, as slots may be named.
 pub fn slot_of_database(slot: &str, database: &str) -> String {
@@ -55,7 +55,7 @@ pub(super) fn without_publication(publication: &str, tables: &[TableName]) -> St
          if it was dropped: {}\n\
          start the relay, which delivers everything if no row was written meanwhile\n\
          if the relay ends with PR-P010 again, rows were written meanwhile: `postrider repair`, then `postrider repair \
-         --execute`. {REPAIR_UNREADABLE}",
+         --execute --drop-slot`. {REPAIR_UNREADABLE}",
         create_publication(publication, tables)
     )
 }

@@ -499,8 +499,8 @@ impl WalError {
                      if it has another name now, and no row was written under that name, rename it back: everything is \
                      delivered\n\
                      if it was away while rows were written, no name gets slot `{slot}` past this change. Let the \
-                     publication exist, stop the relay, and run `postrider repair`, then `postrider repair --execute`. \
-                     {REPAIR_UNREADABLE}"
+                     publication exist, stop the relay, and run `postrider repair`, then `postrider repair --execute \
+                     --drop-slot`. {REPAIR_UNREADABLE}"
                 ));
             }
             Self::MessageTooLarge { .. } | Self::Protocol(_) => {

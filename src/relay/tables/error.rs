@@ -41,6 +41,16 @@ pub enum TableRowsError {
         /// The slot.
         slot: String,
     },
+    /// A slot keeps a change that no session gets past, and may be dropped only if somebody asks for it.
+    #[error(
+        "slot `{slot}` cannot be decoded past this change, and is kept without --drop-slot: {cause}"
+    )]
+    Undecodable {
+        /// The slot.
+        slot: String,
+        /// The error of every session.
+        cause: String,
+    },
     /// Which moment such a value is depends on who wrote it.
     #[error(
         "column `{column}` of table {table} has no time zone: which of its rows are of that time cannot be told"
@@ -261,6 +271,15 @@ impl TableRowsError {
                 "deliver them first: `postrider run --once` (where it is refused for its position, `postrider adopt \
                  --execute` before it), then run `postrider repair` again. Rows that were deleted again and logical \
                  messages are in no table, and come from the slot alone; if there are none of either, --drop-slot drops it"
+                    .to_owned()
+            }
+            Self::Undecodable { .. } => {
+                "if source.publication is not the slot's publication, set the right one\n\
+                 if the publication was renamed, and no row was written under the new name, rename it back\n\
+                 if a message cannot be read, install the newest release of Postrider\n\
+                 otherwise: `postrider repair --execute --drop-slot`. It sends the rows that are missing in Kafka and \
+                 still in the outbox. Rows that were deleted from the outbox undelivered, and logical messages, are \
+                 lost with the slot"
                     .to_owned()
             }
             Self::TimeWithoutZone { column, .. } => format!(

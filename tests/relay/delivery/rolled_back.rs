@@ -126,14 +126,15 @@ fn g1_an_unreadable_message_ends_the_relay_after_five_sessions() {
         assert!(line.contains(place) && line.contains("message tag 0x3F"), "{line}");
     }
     assert!(last.contains("PR-R008") && last.contains("keeps every row"), "{last}");
-    let (_, costs) = last.split_once("postrider repair --execute").unwrap();
+    let (_, costs) = last.split_once("postrider repair --execute --drop-slot").unwrap();
     assert!(costs.contains("are lost") && !last.contains("pg_drop"), "{last}");
     assert!(!retries[0].contains("proxy"), "{}", retries[0]);
     // What lies before it is delivered, and what lies behind it is kept.
     let acknowledged = stage.acknowledged();
     assert!(acknowledged >= before, "{acknowledged:X} {before:X}");
     assert_eq!(stage.records().len(), 3);
-    let repaired = relay.allow_log("cannot be read on").start(&["repair", "--execute"]).outcome();
+    let execute = ["repair", "--execute", "--drop-slot"];
+    let repaired = relay.allow_log("cannot be read on").start(&execute).outcome();
     assert!(repaired.status.success(), "{:?}", repaired.log);
     assert_eq!(stage.records().len(), 7);
     stage.relay().run_once();

@@ -117,11 +117,6 @@ const SETUPS: &[Setup] = &[
     broken("slot.exists", "fail", drop_slot),
     broken("slot.kind", "fail", |world| make_slot(world, "'test_decoding'")),
     broken("slot.two_phase", "fail", |world| make_slot(world, "'pgoutput', false, true")),
-    broken("slot.readable", "fail", |world| {
-        sql(world, "ALTER PUBLICATION postrider RENAME TO elsewhere");
-        world.stage.insert("A", 3);
-        sql(world, "ALTER PUBLICATION elsewhere RENAME TO postrider");
-    }),
     broken("slot.reader", "warn", |world| world.stage.insert("A", 10)),
     broken("relay.ready", "warn", |world| {
         http_port(world);

@@ -236,7 +236,7 @@ fn what_is_missing_is_definite() {
         sql.run("INSERT INTO outbox VALUES (1)");
         let error = read(&mut begin(&database), |_| false).unwrap_err();
         assert!(matches!(error, WalError::PublicationMissing { .. }), "{error:?}");
-        assert!(error.hint().unwrap().contains("`postrider repair --execute`"));
+        assert!(error.hint().unwrap().contains("`postrider repair --execute --drop-slot`"));
     }
 }
 

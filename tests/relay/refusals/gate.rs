@@ -93,7 +93,7 @@ const FAULTS: [Fault; 13] = [
             "do not drop the slot",
             "if the publication was renamed: ALTER PUBLICATION .. RENAME TO its former name",
             "if it was dropped: CREATE PUBLICATION \"postrider\" FOR TABLE",
-            "`postrider repair --execute`",
+            "`postrider repair --execute --drop-slot`",
         ],
         // The row was written before: nothing is lost.
         fix: "CREATE PUBLICATION postrider FOR TABLE outbox \

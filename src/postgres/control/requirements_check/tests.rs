@@ -214,7 +214,7 @@ fn a_generated_column_is_sent_from_18_on_where_it_is_published() {
 fn a_publication_that_came_after_the_slot_is_a_lost_position() {
     let late = refusal(|i| i.publication = None);
     assert_eq!(late.exit_code(), 70);
-    assert!(late.hint().unwrap().contains("`postrider repair --execute`"), "{late}");
+    assert!(late.hint().unwrap().contains("`postrider repair --execute --drop-slot`"), "{late}");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! Input: the database, the progress in Kafka, a [`RepairScope`]. Output: the slot, held; a connection that sees the
 //! rows of before it; and the numbers of those that are missing in Kafka. Invariant: that a repair is about to make the
 //! slot is noted in Kafka before it is made, and until the repair has ended no relay carries on with it (G1, G6). A slot
-//! that is there is dropped only when the comparison has said that rows are missing, or when it cannot be read on, and no slot that a repair
+//! that is there is dropped only when the comparison has said that rows are missing, or when it
+//! cannot be decoded and somebody asks for it (`--drop-slot`), and no slot that a repair
 //! has made is dropped for an error after it: whatever ends a repair, running it again compares anew, and what was sent
 //! is in the topics.
 
@@ -76,7 +77,7 @@ impl TableRun {
         // What cannot be read later is refused before anything is written or dropped.
         check_tables(&mut connection, found, &job.scope)?;
         Sorter::<Entry>::new(&job.folder)?;
-        let slot = self.free_slot(found)?;
+        let slot = self.free_slot(found, job)?;
         let is_alive = matches!(slot, SlotState::At(_));
         let mut held = is_alive.then(|| Held::take(found)).transpose()?;
         let (known, first_xid) = self.known(found, &lineage)?;
@@ -133,13 +134,17 @@ impl TableRun {
         }
     }
 
-    /// What the slot is. One that cannot be read on is not taken, and has to be free.
-    fn free_slot(&self, found: &Found) -> Result<SlotState, RelayError> {
+    /// What the slot is. One that cannot be decoded is not taken, has to be free, and is kept unless `--drop-slot` is given.
+    fn free_slot(&self, found: &Found, job: &RepairJob) -> Result<SlotState, RelayError> {
         let (state, unreadable) = probed(found, &|| goes_on(&self.stop))?;
         let Some(error) = unreadable else { return Ok(state) };
         let slot = found.plan.config.source.slot.clone();
         if found.inspection.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some()) {
             return Err(RelayError::SlotHeld { slot });
+        }
+        if !job.drops_slot {
+            let cause = error.to_string();
+            return Err(TableRowsError::Undecodable { slot, cause }.into());
         }
         tracing::warn!(slot, "the slot cannot be read on, and is replaced: {error}");
         Ok(state)

@@ -136,6 +136,10 @@ fn preview(
         }
         Ok(Way::Leave(why)) => format!("would do nothing: {why}"),
         Ok(Way::Make) => format!("would make slot `{name}` and send the missing rows"),
+        Ok(Way::Replace) if state == SlotState::Unreadable && !drops_slot => {
+            "would be refused (PR-P107) without --drop-slot, which drops the slot with what it has not delivered"
+                .to_owned()
+        }
         Ok(Way::Replace)
             if is_alive(state) && !drops_slot && is_undrained(found, runtime, None) =>
         {

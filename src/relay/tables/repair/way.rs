@@ -3,7 +3,7 @@
 //! Input: the slot as it was found, what is known of the stream, the scope, and the comparison once there is one.
 //! Output: a [`Way`], or why nothing is done. Invariant: a slot that is there is not dropped before the comparison has
 //! said that rows are missing, or what is noted in Kafka says that a repair has made it or that it was moved; one that cannot
-//! be read on is dropped, because nobody can deliver from it. Pure.
+//! be decoded is dropped only for a caller that lets it be dropped with what it has not delivered. Pure.
 
 use super::{BackfillProgress, Found, GateError, Known, Lineage, RelayError, RepairCounts};
 use super::{RepairScope, TableRowsError, UnknownReason, UnknownRows};

@@ -5,7 +5,8 @@ use support::postgres::{self, Database};
 use support::{kafka, topic};
 
 use super::{
-    Mode, assert_each_once, assert_not_needed, begin, free, plan, refused, relay, wait_passed,
+    Mode, assert_each_once, assert_not_needed, begin, free, plan, refused, relay, repair,
+    wait_passed,
 };
 use crate::doctor::Report;
 use crate::stage::Stage;
@@ -70,15 +71,19 @@ fn g6_rows_of_a_publication_that_was_away_arrive_by_a_repair() {
                 let expected = if is_read { 50..=50 } else { 30..=50 };
                 assert!(expected.contains(&delivered), "{delivered}");
                 let report = Report::asked(&relay, &["--only", "slot.readable"]);
-                report.demands("slot.readable", "fail", "postrider repair --execute");
+                report.demands("slot.readable", "fail", "postrider repair");
                 assert_eq!(report.code("slot.readable"), "PR-P010");
                 let at = stage.slot_value("confirmed_flush_lsn");
                 let planned = plan(&relay, &[]);
                 assert_eq!(planned["slot"]["is"], "unreadable", "{planned}");
                 assert_eq!(planned["missing"], 139 - delivered, "{planned}");
-                assert_eq!(stage.slot_value("confirmed_flush_lsn"), at, "a plan leaves it alone");
-                let done =
-                    json(&relay.clone().allow_log("cannot be read on"), &["repair", "--execute"]);
+                assert!(planned["action"].as_str().unwrap().contains("--drop-slot"), "{planned}");
+                let kept = refused(&relay, &["repair", "--execute"], 70, "PR-P107").log.concat();
+                assert!(kept.contains("`postrider repair --execute --drop-slot`"), "{kept}");
+                assert!(kept.contains("are lost"), "{kept}");
+                free(&stage);
+                assert_eq!(stage.slot_value("confirmed_flush_lsn"), at, "the slot stays");
+                let done = repair(&relay.clone().allow_log("cannot be read on"), &[]);
                 assert_eq!(done["finished"], true, "{done}");
                 assert_eq!(done["summary"]["confirmed"], 139 - delivered, "{done}");
                 insert_in_time(&stage, "A", 5);
@@ -147,7 +152,8 @@ fn g6_a_row_that_postgres_cannot_convert_is_moved_away_and_the_others_arrive() {
         insert_in_time(&stage, "A", 5);
         free(&stage);
         let at = stage.slot_value("confirmed_flush_lsn");
-        for command in [&["run", "--once"][..], &["repair"], &["repair", "--execute"]] {
+        let execute = &["repair", "--execute", "--drop-slot"][..];
+        for command in [&["run", "--once"][..], &["repair"], execute] {
             refused(&relay, command, 78, "PR-P022");
             free(&stage);
         }
@@ -155,7 +161,7 @@ fn g6_a_row_that_postgres_cannot_convert_is_moved_away_and_the_others_arrive() {
         stage
             .sql()
             .run("DELETE FROM outbox WHERE aggregate_id = convert_from('\\xa9a1', 'EUC_JP')");
-        let done = json(&relay.clone().allow_log("cannot be read on"), &["repair", "--execute"]);
+        let done = repair(&relay.clone().allow_log("cannot be read on"), &[]);
         assert_eq!((&done["finished"], &done["summary"]["confirmed"]), (&true.into(), &5.into()));
         insert_in_time(&stage, "A", 5);
         relay.run_once();
