@@ -21,6 +21,9 @@ const QUIET: Duration = Duration::from_secs(5);
 /// Maximum time to end the stream.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
+/// So many reads must end at one position: a proxy may have changed a message on its way.
+const READS: u32 = 3;
+
 /// What was found out about the log of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readability {
@@ -48,16 +51,16 @@ pub struct LogProbe<'a> {
 }
 
 impl LogProbe<'_> {
-    /// Reads up to the end that the log has now, or until `goes_on` says no. A message that this release cannot read is
-    /// read twice, because a proxy may have changed it.
+    /// Reads up to the end that the log has now, or until `goes_on` returns false.
     pub fn run(&self, goes_on: &dyn Fn() -> bool) -> Result<Readability, WalError> {
-        match self.read(goes_on)? {
-            Readability::Unreadable(error) if !error.is_said_by_server() => self.read(goes_on),
-            found => Ok(found),
-        }
+        agreed(|| {
+            let mut at = Lsn::ZERO;
+            Ok((self.read(&mut at, goes_on)?, at))
+        })
     }
 
-    fn read(&self, goes_on: &dyn Fn() -> bool) -> Result<Readability, WalError> {
+    /// One read. `at` becomes the position of its last change.
+    fn read(&self, at: &mut Lsn, goes_on: &dyn Fn() -> bool) -> Result<Readability, WalError> {
         let mut connection = Connection::open(self.server, self.params)?;
         let end = connection.identify_system()?.flushed;
         let copy = format!("postrider_probe_{}", connection.server_process()?.pid);
@@ -79,7 +82,7 @@ impl LogProbe<'_> {
                 };
             }
         };
-        let found = match read_to(&mut stream, end, goes_on) {
+        let found = match read_to(&mut stream, (end, at), goes_on) {
             Err(WalError::PublicationMissing { publication, .. }) => {
                 let slot = self.slot.to_owned();
                 Readability::Unreadable(WalError::PublicationMissing { publication, slot })
@@ -93,10 +96,31 @@ impl LogProbe<'_> {
     }
 }
 
-/// Reads up to that position. An error may be that of a change.
+/// What the reads agree on. A message that this release cannot read is unreadable only if every read ends at it.
+fn agreed(
+    mut read: impl FnMut() -> Result<(Readability, Lsn), WalError>,
+) -> Result<Readability, WalError> {
+    let (mut found, first) = read()?;
+    for _ in 1..READS {
+        if !matches!(&found, Readability::Unreadable(error) if !error.is_said_by_server()) {
+            break;
+        }
+        let (again, at) = read()?;
+        let is_unreadable = matches!(again, Readability::Unreadable(_));
+        if is_unreadable && (at == Lsn::ZERO || at != first) {
+            return Err(WalError::Protocol(
+                "three reads of the slot did not end at one position; the slot was left alone",
+            ));
+        }
+        found = again;
+    }
+    Ok(found)
+}
+
+/// Reads up to the position `end`, and notes that of each change. An error may be that of a change.
 fn read_to(
     stream: &mut Stream,
-    end: Lsn,
+    (end, at): (Lsn, &mut Lsn),
     goes_on: &dyn Fn() -> bool,
 ) -> Result<Readability, WalError> {
     let (mut reached, mut transactions) = (Lsn::ZERO, 0_u64);
@@ -106,6 +130,9 @@ fn read_to(
         while let Some(frame) = stream.peek()? {
             let position = match frame {
                 Frame::Wal { start, data, .. } => {
+                    if start > Lsn::ZERO {
+                        *at = start;
+                    }
                     transactions += u64::from(matches!(decode(data)?, Message::Commit(_)));
                     moved = Instant::now();
                     start
@@ -132,4 +159,40 @@ fn read_to(
     } else {
         Readability::Unknown("no transaction was decoded in time".to_owned())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: Readability = Readability::Readable;
+
+    fn damaged() -> Readability {
+        Readability::Unreadable(WalError::Protocol("a malformed message"))
+    }
+
+    fn agreed_on(reads: Vec<(Readability, u64)>) -> (Result<Readability, WalError>, usize) {
+        let mut left = reads.into_iter();
+        let found = agreed(|| left.next().map(|(found, at)| Ok((found, Lsn::new(at)))).unwrap());
+        (found, left.len())
+    }
+
+    #[test]
+    fn g1_a_slot_is_unreadable_if_three_reads_end_at_one_position() {
+        let same = vec![(damaged(), 7), (damaged(), 7), (damaged(), 7)];
+        assert_eq!(agreed_on(same), (Ok(damaged()), 0));
+        for ends in [[7, 8, 8], [7, 7, 8], [0, 0, 0]] {
+            let (found, _) = agreed_on(ends.map(|at| (damaged(), at)).to_vec());
+            let error = found.unwrap_err();
+            assert!(error.class().is_transient(), "{error}");
+            assert!(error.to_string().contains("did not end at one position"), "{error}");
+        }
+        assert_eq!(agreed_on(vec![(damaged(), 7), (READ, 9)]), (Ok(READ), 0));
+        let missing = || {
+            let name = || "postrider".to_owned();
+            WalError::PublicationMissing { publication: name(), slot: name() }
+        };
+        let said = vec![(Readability::Unreadable(missing()), 7), (READ, 9)];
+        assert_eq!(agreed_on(said), (Ok(Readability::Unreadable(missing())), 1));
+    }
 }
