@@ -181,10 +181,6 @@ fn counts(counts: &RepairCounts) -> String {
     text
 }
 
-const fn in_use(held: bool) -> &'static str {
-    if held { ", and in use: stop the relay first" } else { "" }
-}
-
 fn print_plan(plan: &Plan, found: &RepairPreview, context: &Context) -> Result<(), CommandFailure> {
     let slot = &plan.config.source.slot;
     if context.json() {
@@ -193,12 +189,14 @@ fn print_plan(plan: &Plan, found: &RepairPreview, context: &Context) -> Result<(
     let state = match &found.slot {
         RepairSlot::Missing => "does not exist".to_owned(),
         RepairSlot::Lost { reason } => format!("is lost ({reason})"),
-        RepairSlot::Unreadable { at, reason, held } => format!(
-            "is at {at}, and cannot be read on{}: {reason}\nrows that were deleted before they were delivered are lost \
-             with it, and nobody can tell how many",
-            in_use(*held)
+        RepairSlot::Unreadable { at, reason } => format!(
+            "is at {at}, and cannot be decoded past this change: {reason}\nrows that were deleted before they were \
+             delivered are lost with it, and nobody can tell how many"
         ),
-        RepairSlot::Alive { at, held } => format!("is at {at}{}", in_use(*held)),
+        RepairSlot::Alive { at, held } => {
+            let in_use = if *held { ", and in use: stop the relay first" } else { "" };
+            format!("is at {at}{in_use}")
+        }
     };
     let messages = if plan.config.messages.prefixes.is_empty() {
         ""

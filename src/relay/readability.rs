@@ -37,16 +37,16 @@ pub(super) fn readability(
     slot: Option<&SlotFacts>,
     (takes_slot, goes_on): (bool, &dyn Fn() -> bool),
 ) -> Result<Readability, RelayError> {
-    let Some(slot) = slot.filter(|slot| !slot.is_lost() && !slot.is_unfinished()) else {
+    if slot.is_none_or(|slot| slot.is_lost() || slot.is_unfinished()) {
         return Ok(Readability::Unknown("the slot cannot be read from".to_owned()));
-    };
+    }
     let source = &config.source;
     let probe = LogProbe {
         server: &source.connect,
         params,
         slot: &source.slot,
         publication: &source.publication,
-        takes_slot: takes_slot && slot.active_pid.is_none(),
+        takes_slot,
     };
     Ok(probe.run(goes_on)?)
 }

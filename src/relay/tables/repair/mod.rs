@@ -134,14 +134,14 @@ impl TableRun {
         }
     }
 
-    /// What the slot is. One that cannot be decoded is not taken, has to be free, and is kept unless `--drop-slot` is given.
+    /// What the slot is, if it is free. One that cannot be decoded is kept unless `--drop-slot` is given.
     fn free_slot(&self, found: &Found, job: &RepairJob) -> Result<SlotState, RelayError> {
-        let (state, unreadable) = probed(found, &|| goes_on(&self.stop))?;
-        let Some(error) = unreadable else { return Ok(state) };
         let slot = found.plan.config.source.slot.clone();
-        if found.inspection.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some()) {
+        if is_held(found) {
             return Err(RelayError::SlotHeld { slot });
         }
+        let (state, unreadable) = probed(found, (true, &|| goes_on(&self.stop)))?;
+        let Some(error) = unreadable else { return Ok(state) };
         if !job.drops_slot {
             let cause = error.to_string();
             return Err(TableRowsError::Undecodable { slot, cause }.into());
@@ -215,16 +215,22 @@ impl TableRun {
     }
 }
 
-/// What the slot is, and the error that every session of it ends with, if there is one.
+fn is_held(found: &Found) -> bool {
+    found.inspection.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some())
+}
+
+/// What the slot is, and the error that every session of it ends with, if there is one. A slot that is held is not decoded.
 fn probed(
     found: &Found,
-    goes_on: &dyn Fn() -> bool,
+    (takes_slot, goes_on): (bool, &dyn Fn() -> bool),
 ) -> Result<(SlotState, Option<WalError>), RelayError> {
     let state = SlotState::of(found)?;
-    let SlotState::At(_) = state else { return Ok((state, None)) };
+    if !matches!(state, SlotState::At(_)) || is_held(found) {
+        return Ok((state, None));
+    }
     tracing::info!("looking whether the log of the slot can be read");
     let slot = found.inspection.slot.as_ref();
-    Ok(match readability(&found.plan.config, &found.params, slot, (true, goes_on))? {
+    Ok(match readability(&found.plan.config, &found.params, slot, (takes_slot, goes_on))? {
         Readability::Unreadable(error) => (SlotState::Unreadable, Some(error)),
         Readability::Readable => (state, None),
         Readability::Unknown(why) => {

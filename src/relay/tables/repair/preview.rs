@@ -1,7 +1,7 @@
 //! What a repair would do, before it does.
 //!
 //! Input: a plan and a job. Output: how many rows are delivered, missing or unknown, what the slot is and what would
-//! become of it. Invariant: nothing is written but temporary files; the slot is taken, for a moment, only if the server has no room for a copy of it.
+//! become of it. Invariant: nothing is written but temporary files; only a copy of the slot is decoded.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::look::{Seen, look};
 use super::way::{SlotState, Terms, Way, way, whole_since};
 use super::{
     Found, Known, RelayError, RepairCounts, RepairJob, TableRowsError, WalError, check_tables,
-    goes_on, is_undrained, probed,
+    goes_on, is_held, is_undrained, probed,
 };
 use crate::blocking::run_blocking;
 use crate::plan::Plan;
@@ -58,8 +58,6 @@ pub enum RepairSlot {
         at: Lsn,
         /// Why.
         reason: String,
-        /// Whether a relay has it.
-        held: bool,
     },
     /// It is there.
     Alive {
@@ -109,7 +107,7 @@ fn preview(
     let progress = if keeps_progress { newest_progress(kafka, &lineage.key())? } else { None };
     let first_xid = progress.as_ref().and_then(Progress::began);
     let known = Known::of(progress, found.inspection.slot.is_some());
-    let (state, unreadable) = probed(found, &|| goes_on(stop))?;
+    let (state, unreadable) = probed(found, (false, &|| goes_on(stop)))?;
     let (scope, drops_slot) = (&job.scope, job.drops_slot);
     let terms = Terms { slot: state, lineage: &lineage, keeps_progress, scope, drops_slot };
     let seen = match way(&terms, &known, None) {
@@ -160,7 +158,6 @@ fn preview(
 /// The slot as the plan shows it.
 fn shown(found: &Found, state: SlotState, unreadable: Option<WalError>) -> RepairSlot {
     let facts = found.inspection.slot.as_ref();
-    let held = facts.is_some_and(|slot| slot.active_pid.is_some());
     match state {
         SlotState::Missing => RepairSlot::Missing,
         SlotState::Lost => {
@@ -170,8 +167,8 @@ fn shown(found: &Found, state: SlotState, unreadable: Option<WalError>) -> Repai
         SlotState::Unreadable => {
             let at = facts.and_then(|slot| slot.confirmed_flush).unwrap_or_default();
             let reason = unreadable.map(|error| error.to_string()).unwrap_or_default();
-            RepairSlot::Unreadable { at, reason, held }
+            RepairSlot::Unreadable { at, reason }
         }
-        SlotState::At(at) => RepairSlot::Alive { at, held },
+        SlotState::At(at) => RepairSlot::Alive { at, held: is_held(found) },
     }
 }

@@ -310,6 +310,8 @@ fn g6_where_no_slot_is_free_nothing_is_sent_and_it_is_done_later() {
     insert_in_time(&stage, "A", 5);
     advance(&stage);
     wait_passed(&stage);
+    let planned = relay.start(&["repair"]).outcome().log.concat();
+    assert!(planned.contains("can be read is not known"), "a plan does not take it: {planned}");
     assert_eq!(json(&relay, &["repair", "--execute"])["summary"]["confirmed"], 5);
     relay.run_once();
     assert_each_once(&stage, &["outbox"]);

@@ -11,6 +11,9 @@ use super::{
 use crate::stage::Stage;
 use crate::tables::{Writer, insert_in_time, json};
 
+/// The log of a command that decodes the slot.
+const DECODES: &str = "looking whether the log of the slot can be read";
+
 #[test]
 fn g6_rows_that_a_dropped_slot_has_not_delivered_arrive_once_while_writers_run() {
     let Some(kafka) = kafka::shared() else { return };
@@ -262,11 +265,16 @@ fn g6_beside_a_slot_that_streams_nothing_is_begun() {
             vec!["backfill", "--execute"],
             vec!["backfill", "--restart", "--execute"],
         ] {
-            refused(&relay, &arguments, 75, "PR-P009");
+            let log = refused(&relay, &arguments, 75, "PR-P009").log.concat();
+            assert!(!log.contains(DECODES), "{log}");
         }
         assert_eq!(plan(&relay, &[])["slot"]["held"], true);
+        let log = relay.start(&["repair"]).outcome().log.concat();
+        assert!(!log.contains(DECODES), "{log}");
         running.stop();
         free(&stage);
+        let log = relay.start(&["repair"]).outcome().log.concat();
+        assert!(log.contains(DECODES), "{log}");
         if mode != Mode::Plain {
             refused(&relay, &["backfill", "--execute"], 78, "PR-P105");
             refused(&relay, &["backfill", "--restart", "--execute"], 78, "PR-P105");
