@@ -3,6 +3,7 @@
 //! Input: a plan, and the database as it was inspected. Output: a [`Readability`]; of a slot that does not exist or is lost
 //! nothing is asked. Invariant: nothing is acknowledged.
 
+use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 use crate::blocking::run_blocking;
@@ -23,11 +24,14 @@ pub async fn slot_readability(
     config.source.connect = client.server().clone();
     let params = plan.session_params(client, inspection).await?;
     let slot = inspection.slot.clone();
-    run_blocking(move || {
-        let began = Instant::now();
-        readability(&config, &params, slot.as_ref(), (false, &|| began.elapsed() < limit))
-    })
-    .await?
+    run_blocking(move || readability(&config, &params, slot.as_ref(), (false, &clock(limit))))
+        .await?
+}
+
+/// Whether time is left. It begins when the copy of the slot is read first: a loaded machine may be late with the copy.
+fn clock(limit: Duration) -> impl Fn() -> bool {
+    let began = OnceCell::new();
+    move || began.get_or_init(Instant::now).elapsed() < limit
 }
 
 /// The same on this thread. The slot itself may be taken for it.
@@ -49,4 +53,19 @@ pub(super) fn readability(
         takes_slot,
     };
     Ok(probe.run(goes_on)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_before_the_first_question_does_not_count() {
+        let limit = Duration::from_millis(50);
+        let is_left = clock(limit);
+        std::thread::sleep(2 * limit);
+        assert!(is_left());
+        std::thread::sleep(2 * limit);
+        assert!(!is_left());
+    }
 }
