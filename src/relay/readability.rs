@@ -1,4 +1,4 @@
-//! Finds out whether the slot of a plan can be read on, for `repair` and `doctor`.
+//! Finds out whether the slot of a plan can be decoded, for `repair` and `doctor`.
 //!
 //! Input: a plan, and the database as it was inspected. Output: a [`Readability`]; of a slot that does not exist or is lost
 //! nothing is asked. Invariant: nothing is acknowledged.

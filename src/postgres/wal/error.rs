@@ -498,8 +498,8 @@ impl WalError {
                      exist\n\
                      if it has another name now, and no row was written under that name, rename it back: everything is \
                      delivered\n\
-                     if it was away while rows were written, no name gets slot `{slot}` past this change. Let the \
-                     publication exist, stop the relay, and run `postrider repair`, then `postrider repair --execute \
+                     if it was away while rows were written: slot `{slot}` cannot pass this change under any publication \
+                     name. Create the publication, stop the relay, and run `postrider repair`, then `postrider repair --execute \
                      --drop-slot`. {REPAIR_UNREADABLE}"
                 ));
             }
@@ -524,7 +524,7 @@ impl WalError {
     }
 }
 
-/// What a repair does about a slot that cannot be read on, and what it costs.
+/// What a repair does about a slot that cannot be decoded past a change, and what it costs.
 pub const REPAIR_UNREADABLE: &str = "It sends the rows that are missing in Kafka and still in the outbox, also \
     those that were written meanwhile, and replaces the slot. Rows that were deleted from the outbox undelivered, and \
     logical messages, are lost";

@@ -2,7 +2,7 @@
 //!
 //! Input: the server, a slot, its publication. Output: a [`Readability`]. Invariant: nothing is acknowledged, and the slot
 //! stays free unless the caller lets it be taken: a temporary copy of it is read, in the same way as a relay reads the
-//! slot. Checks of the catalogs of now cannot tell: PostgreSQL decodes a change by the catalogs of its own time.
+//! slot. Catalog checks cannot detect this: PostgreSQL decodes a change by the catalogs of its own time.
 
 use std::time::{Duration, Instant};
 

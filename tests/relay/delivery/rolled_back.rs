@@ -134,7 +134,7 @@ fn g1_an_unreadable_message_ends_the_relay_after_five_sessions() {
     assert!(acknowledged >= before, "{acknowledged:X} {before:X}");
     assert_eq!(stage.records().len(), 3);
     let execute = ["repair", "--execute", "--drop-slot"];
-    let repaired = relay.allow_log("cannot be read on").start(&execute).outcome();
+    let repaired = relay.allow_log("cannot be decoded past").start(&execute).outcome();
     assert!(repaired.status.success(), "{:?}", repaired.log);
     assert_eq!(stage.records().len(), 7);
     stage.relay().run_once();

@@ -93,7 +93,7 @@ fn g1_a_table_that_gets_a_child_while_running_is_refused() {
 }
 
 fn assert_publication(outbox: &Outbox, refusal: &Refusal) {
-    let slot = format!("no name gets slot `{}` past this change", outbox.database.name());
+    let slot = format!("slot `{}` cannot pass this change", outbox.database.name());
     let words =
         ["publication `postrider`", "`postrider repair --execute --drop-slot`", "are lost", &slot];
     refusal.assert("PR-P010", &words);

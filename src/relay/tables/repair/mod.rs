@@ -146,12 +146,15 @@ impl TableRun {
             let cause = error.to_string();
             return Err(TableRowsError::Undecodable { slot, cause }.into());
         }
-        tracing::warn!(slot, "the slot cannot be read on, and is replaced: {error}");
+        tracing::warn!(
+            slot,
+            "the slot cannot be decoded past this change, and is replaced: {error}"
+        );
         Ok(state)
     }
 
     /// Refuses rows of which nobody can tell before the slot is made, where no progress is kept: nothing would keep a
-    /// relay from carrying on with a slot whose repair was refused. Before a slot is dropped that cannot be read on, the
+    /// relay from carrying on with a slot whose repair was refused. Before a slot that cannot be decoded is dropped, the
     /// tables must be readable too. `false`: a stop was asked for.
     fn would_send(
         &self,

@@ -83,7 +83,7 @@ fn g6_rows_of_a_publication_that_was_away_arrive_by_a_repair() {
                 assert!(kept.contains("are lost"), "{kept}");
                 free(&stage);
                 assert_eq!(stage.slot_value("confirmed_flush_lsn"), at, "the slot stays");
-                let done = repair(&relay.clone().allow_log("cannot be read on"), &[]);
+                let done = repair(&relay.clone().allow_log("cannot be decoded past"), &[]);
                 assert_eq!(done["finished"], true, "{done}");
                 assert_eq!(done["summary"]["confirmed"], 139 - delivered, "{done}");
                 insert_in_time(&stage, "A", 5);
@@ -161,7 +161,7 @@ fn g6_a_row_that_postgres_cannot_convert_is_moved_away_and_the_others_arrive() {
         stage
             .sql()
             .run("DELETE FROM outbox WHERE aggregate_id = convert_from('\\xa9a1', 'EUC_JP')");
-        let done = repair(&relay.clone().allow_log("cannot be read on"), &[]);
+        let done = repair(&relay.clone().allow_log("cannot be decoded past"), &[]);
         assert_eq!((&done["finished"], &done["summary"]["confirmed"]), (&true.into(), &5.into()));
         insert_in_time(&stage, "A", 5);
         relay.run_once();
