@@ -415,7 +415,7 @@ fn bare(words: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn it_needsbrokers_and_a_topic_and_no_postgres() {
+fn it_needs_brokers_and_a_topic_and_no_postgres() {
     let broker = Broker::embedded();
     let address = broker.bootstrap();
     let words =
