@@ -16,7 +16,7 @@ use crate::error::RelayError;
 use crate::plan::Plan;
 use crate::presented::presented;
 pub use crate::presented::{Address, Begins};
-use crate::telemetry::{CertificateEnd, Telemetry};
+use crate::telemetry::{CertificateEnd, RelayState, Snapshot, Telemetry};
 use postrider_kafka::{KafkaSpec, SinkError, TopicsError};
 use postrider_postgres::certificate::{Validity, now_s};
 use postrider_postgres::libpq::{
@@ -175,14 +175,20 @@ impl CertificateMonitor {
     }
 
     async fn pause(&self, is_well: bool) {
-        let (begin, is_away) =
-            (Instant::now(), || !self.telemetry.view().snapshot.broker_connected);
+        let begin = Instant::now();
+        let is_away = || are_brokers_away(&self.telemetry.view().snapshot);
         let was_away = is_away();
         let limit = if is_well && !was_away { EVERY } else { EVERY_AT_END };
         while begin.elapsed() < limit && (was_away || !is_away()) {
             tokio::time::sleep(AWAY_TICK).await;
         }
     }
+}
+
+/// Whether no broker answers a relay that has to connect to one. A relay in standby connects to none.
+const fn are_brokers_away(snapshot: &Snapshot) -> bool {
+    use RelayState::{Retrying, Stalled, Streaming};
+    !snapshot.broker_connected && matches!(snapshot.state, Streaming | Stalled | Retrying)
 }
 
 /// The log line about a certificate that is not valid now.
@@ -259,6 +265,18 @@ impl Look {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn brokers_are_away_only_from_a_relay_that_connects_to_them() {
+        let are_away = |broker_connected| {
+            let states = RelayState::ALL.into_iter();
+            let snapshot = |state| Snapshot { state, broker_connected, ..Snapshot::default() };
+            states.filter(|state| are_brokers_away(&snapshot(*state))).collect::<Vec<_>>()
+        };
+        let connecting = [RelayState::Streaming, RelayState::Stalled, RelayState::Retrying];
+        assert_eq!(are_away(false), connecting);
+        assert_eq!(are_away(true), []);
+    }
 
     #[test]
     fn addresses_of_brokers_are_understood_as_the_client_understands_them() {
