@@ -274,21 +274,22 @@ pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, In
     Err((key, InvalidValue { reason, help }))
 }
 
-/// The address of a broker. Without a port librdkafka takes 9092. It ignores the name of a listener before `://`, which
-/// decides nothing: `security.protocol` does.
+/// The address of a broker. Without a port librdkafka takes 9092. A protocol before `://` is refused: librdkafka accepts only
+/// the one that `security.protocol` names.
 pub(super) fn broker(text: &str) -> Result<String, InvalidValue> {
     let help = "write \"host:port\", such as \"localhost:9092\"";
     let refusal = |help: String| {
         Err(InvalidValue::new(format!("`{text}` is not a broker's address")).help(help))
     };
-    if let Some((_, address)) = text.split_once("://") {
+    if let Some((protocol, address)) = text.split_once("://") {
         let address = address.trim_end_matches('/');
-        return refusal(match broker(address) {
-            Ok(_) => format!(
-                "write host:port: \"{address}\"; kafka.properties.\"security.protocol\" says how to connect"
-            ),
-            Err(_) => help.to_owned(),
-        });
+        if broker(address).is_err() {
+            return refusal(help.to_owned());
+        }
+        return Err(InvalidValue::new(format!("`{text}` begins with a protocol, `{protocol}`"))
+            .help(format!(
+                "write \"{address}\"; the protocol is kafka.properties.\"security.protocol\""
+            )));
     }
     if let Some(separator) = [';', ','].into_iter().find(|separator| text.contains(*separator)) {
         let addresses: Vec<&str> = text.split(separator).map(str::trim).collect();
@@ -391,9 +392,10 @@ mod tests {
             ("kafka:99999", "host:port"),
             ("a b:9092", "host:port"),
             ("u@k:9092", "host:port"),
-            ("http://k:9092", "write host:port: \"k:9092\""),
-            ("PLAINTEXT://k:9092", "\"k:9092\"; kafka.properties.\"security.protocol\""),
-            ("SASL_SSL://k:9093/", "\"k:9093\""),
+            ("http://k:9092", "write \"k:9092\""),
+            ("PLAINTEXT://k:9092", "write \"k:9092\"; the protocol is kafka.properties"),
+            ("SASL_SSL://k:9093/", "write \"k:9093\""),
+            ("ssl://:9093", "host:port"),
             ("a:1;b:2", "write a:1,b:2, or [\"a:1\", \"b:2\"]"),
             ("a:1, b:2", "write a:1,b:2, or [\"a:1\", \"b:2\"]"),
             ("a:1 b:2", "host:port"),
