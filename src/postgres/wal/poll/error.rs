@@ -142,9 +142,9 @@ impl PollError {
 /// XX000 are not translated.
 fn is_unreadable(server: &ServerMessage) -> bool {
     match server.code.as_str() {
-        "XX001" | "XX002" => true,
+        "54000" | "XX001" | "XX002" => true,
         "XX000" => server.message.starts_with("invalid memory alloc request size"),
-        code => code.starts_with("54"),
+        _ => false,
     }
 }
 
@@ -168,7 +168,9 @@ mod tests {
         for code in ["54000", "XX001"] {
             assert!(of(code).unwrap().hint().contains("1 GiB"), "{code}");
         }
-        for code in ["XX000", "40001", "40P01", "57P01", "53100", "25006", "55P03", "08006"] {
+        for code in
+            ["54001", "XX000", "40001", "40P01", "57P01", "53100", "25006", "55P03", "08006"]
+        {
             assert!(of(code).is_err(), "{code}");
         }
     }
