@@ -124,6 +124,18 @@ pub(super) fn count(body: &[u8], column: usize) -> Result<u64, WalError> {
     number(columns.next()?.ok_or(MALFORMED)?)
 }
 
+/// The parts of the keys in the first column, an array of their numbers: a bit each.
+pub(super) fn parts(body: &[u8]) -> Result<u64, WalError> {
+    let (_, mut columns) = Columns::of(body)?;
+    let array = columns.next()?.and_then(|array| array.strip_prefix(b"{")?.strip_suffix(b"}"));
+    let mut parts = 0;
+    for part in array.ok_or(MALFORMED)?.split(|byte| *byte == b',').filter(|part| !part.is_empty())
+    {
+        parts |= 1_u64.checked_shl(number(part)?).ok_or(MALFORMED)?;
+    }
+    Ok(parts)
+}
+
 /// A number by which a row is known whenever it is sent: of its table and its id.
 pub(super) fn identity(table_oid: u32, id: Option<usize>, body: &[u8]) -> Result<u32, WalError> {
     let mut hasher = DefaultHasher::new();
@@ -269,6 +281,14 @@ mod tests {
         };
         assert_eq!(of(7, "a", "x"), of(7, "a", "y"));
         assert!(of(7, "a", "x") != of(7, "b", "x") && of(7, "a", "x") != of(8, "a", "x"));
+    }
+
+    #[test]
+    fn parts_of_the_keys_are_bits() {
+        let of = |array: &str| parts(&row(&[Some(array), Some("1")]));
+        let good = [("{}", 0), ("{0}", 1), ("{63,1}", 1 << 63 | 2)];
+        assert!(good.into_iter().all(|(array, bits)| of(array).unwrap() == bits));
+        assert!(["", "{", "{a}", "{64}", "{-1}"].into_iter().all(|array| of(array).is_err()));
     }
 
     #[test]

@@ -235,8 +235,8 @@ impl<T: Transport> PollStream<T> {
         let (table, parts, reach) = self.schedule.next();
         let Some(polled) = self.tables.get(table) else { unreachable!("table {table} is polled") };
         let sql = polled.take(parts, reach);
-        let (parts, has_keys) = ((polled.parts(parts.1), 0), polled.has_keys());
-        self.polled = Polled { parts, reach, has_keys, ..Polled::default() };
+        let (asked, has_keys) = (polled.parts(parts.1), polled.has_keys());
+        self.polled = Polled { asked, reach, has_keys, ..Polled::default() };
         self.polled_at = Instant::now();
         self.ask(&sql)?;
         (self.table, self.state, self.first) = (table, State::Asked(0), self.next);
@@ -389,8 +389,8 @@ impl<T: Transport> PollStream<T> {
             match (head.tag, self.state) {
                 (b'D', State::Asked(1)) => {
                     let body = channel.buffer.body(head);
-                    let (parts, process) = (batch::count(body, 1)?, batch::count(body, 2)?);
-                    self.polled.parts.1 = u32::try_from(parts).unwrap_or(u32::MAX);
+                    self.polled.locked = batch::parts(body)?;
+                    let process = batch::count(body, 1)?;
                     if *self.process.get_or_insert(process) != process {
                         let found = "two transactions of one session had two server processes";
                         return Err(WalError::of_shared_process(found.to_owned()));

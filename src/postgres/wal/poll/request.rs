@@ -255,7 +255,7 @@ impl PollTable {
         format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
              SELECT pg_catalog.set_config('{LOCKED}', coalesce(pg_catalog.array_agg(part)::text, '{{}}'), true), \
-                 pg_catalog.count(*), pg_catalog.pg_backend_pid() \
+                 pg_catalog.pg_backend_pid() \
              FROM (SELECT one.n % {parts} AS part FROM pg_catalog.generate_series({first}, {last}) AS one (n) \
                  WHERE pg_catalog.pg_try_advisory_xact_lock({class}, one.n % {parts}) LIMIT {share}) AS locked; \
              {rows}"

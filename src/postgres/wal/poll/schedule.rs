@@ -53,8 +53,10 @@ pub(super) struct Reach {
 /// How a poll of one table ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Polled {
-    /// Parts of the keys that were asked for, and locked.
-    pub(super) parts: (u32, u32),
+    /// Parts of the keys that were asked for.
+    pub(super) asked: u32,
+    /// Parts that were locked, a bit each.
+    pub(super) locked: u64,
     pub(super) reach: Reach,
     /// Rows that were taken.
     pub(super) taken: u32,
@@ -84,7 +86,7 @@ impl Polled {
 
     /// Whether others keep some rows from us.
     const fn is_hindered(self) -> bool {
-        self.held_back > 0 || self.parts.1 < self.parts.0
+        self.held_back > 0 || self.locked.count_ones() < self.asked
     }
 
     /// Whether more rows may wait than were looked at.
@@ -104,7 +106,7 @@ impl Polled {
 pub(super) enum Round {
     /// Some table is still to be looked at.
     Open,
-    /// No table has a row to take. `waits`: one has rows that are held back, or parts that another worker has.
+    /// No table has a row to take. `waits`: one has rows that are held back, or parts that another worker had at each look.
     Over { waits: bool },
 }
 
@@ -121,6 +123,8 @@ struct TableTurn {
     asks_all: bool,
     /// Since a row of any table was taken, this one had none to take; whether rows of it wait for somebody.
     waits: Option<bool>,
+    /// Parts of the keys that had no waiting row at a look since a row of any table was taken, a bit each.
+    cleared: u64,
 }
 
 /// See the module.
@@ -140,6 +144,7 @@ impl Schedule {
             window: 0,
             asks_all: false,
             waits: None,
+            cleared: 0,
         };
         Self { options, tables: vec![turn; tables] }
     }
@@ -177,6 +182,7 @@ impl Schedule {
     pub(super) fn delivered(&mut self, table: usize, polled: Polled, now: Instant) {
         self.options.is_first = false;
         for other in &mut self.tables {
+            other.cleared = 0;
             // A run that ends when no row waits looks once more at those that had none.
             if other.waits.take() == Some(false) && self.options.once {
                 other.due = now;
@@ -195,6 +201,9 @@ impl Schedule {
     pub(super) fn found_nothing(&mut self, table: usize, polled: Polled, now: Instant) -> Round {
         let PollOptions { once, worker: (_, workers), interval, .. } = self.options;
         let turn = self.after(table, polled);
+        if polled.held_back == 0 {
+            turn.cleared |= polled.locked;
+        }
         if polled.is_cut_short() {
             turn.due = now;
             return Round::Open;
@@ -203,8 +212,8 @@ impl Schedule {
             (turn.asks_all, turn.due) = (true, now);
             return Round::Open;
         }
-        // Of parts that another worker has it is not known which of their rows are locked.
-        turn.waits = Some(polled.is_hindered());
+        // Another worker may hold some parts at any time: each needs to be free at one look, not all at the same one.
+        turn.waits = Some(polled.held_back > 0 || turn.cleared.count_ones() < polled.asked);
         if polled.is_hindered() {
             // A look that passes many rows takes half of the time at most.
             turn.due = now + turn.retry.max(polled.took);
@@ -259,9 +268,11 @@ mod tests {
         Schedule::new(options, 1, now)
     }
 
-    fn polled(parts: (u32, u32), taken: u32, held_back: u32) -> Polled {
+    /// The first parts are locked.
+    fn polled((asked, locked): (u32, u32), taken: u32, held_back: u32) -> Polled {
         let reach = Reach { rows: 100, window: 100 };
-        Polled { parts, reach, taken, held_back, has_keys: true, ..Polled::default() }
+        let locked = u64::MAX.checked_shr(BUCKETS - locked).unwrap_or(0);
+        Polled { asked, locked, reach, taken, held_back, has_keys: true, ..Polled::default() }
     }
 
     const OVER: Round = Round::Over { waits: false };
@@ -323,7 +334,7 @@ mod tests {
         loop {
             let (table, (_, share), reach) = schedule.next();
             windows.push(reach.window);
-            let found = Polled { parts: (share, share), reach, ..polled((0, 0), 0, blocked) };
+            let found = Polled { reach, ..polled((share, share), 0, blocked) };
             if reach.window > blocked {
                 schedule.delivered(table, Polled { taken: 1, ..found }, now);
                 return windows;
@@ -410,5 +421,20 @@ mod tests {
         let waits = Round::Over { waits: true };
         assert_eq!(schedule.found_nothing(0, another_has_some, now), waits, "which may be locked");
         assert_eq!(schedule.found_nothing(0, polled((64, 64), 0, 0), now), OVER);
+    }
+
+    #[test]
+    fn a_run_ends_once_each_part_was_free_without_rows() {
+        let now = Instant::now();
+        let mut schedule = schedule((0, 1), true, true, now);
+        let of = |locked, held_back| Polled { locked, ..polled((64, 0), 0, held_back) };
+        let (low, high) = (u64::MAX >> 32, u64::MAX << 32);
+        let waits = Round::Over { waits: true };
+        assert_eq!(schedule.found_nothing(0, of(low, 0), now), waits);
+        assert_eq!(schedule.found_nothing(0, of(high, 1), now), waits, "a row is locked");
+        schedule.delivered(0, polled((64, 64), 1, 0), now);
+        assert_eq!(schedule.found_nothing(0, of(high, 0), now), waits, "a row was taken");
+        schedule.notified(now);
+        assert_eq!(schedule.found_nothing(0, of(low, 0), now), OVER, "two looks saw all parts");
     }
 }

@@ -42,7 +42,8 @@ fn data_row(values: &[Option<&str>]) -> Vec<u8> {
 /// The answer to a poll: so many parts are locked, and rows of these numbers are free, or held back.
 fn batch(parts: u32, rows: &[(u32, bool)]) -> Vec<u8> {
     let mut wire = [message(b'C', b"BEGIN\0"), message(b'T', b"\0\0")].concat();
-    wire.extend(data_row(&[Some("{}"), Some(&parts.to_string()), Some("4711")]));
+    let parts: Vec<String> = (0..parts).map(|part| part.to_string()).collect();
+    wire.extend(data_row(&[Some(&format!("{{{}}}", parts.join(","))), Some("4711")]));
     wire.extend([message(b'C', b"SELECT 1\0"), message(b'T', b"\0\0")].concat());
     for (number, is_free) in rows {
         let (place, id) = (format!("(0,{number})"), number.to_string());
@@ -240,7 +241,7 @@ fn g7_what_is_no_answer_to_a_poll_is_an_error() {
 fn g4_a_row_that_is_too_large_passes_as_an_excerpt_between_the_others() {
     let large = "x".repeat(BASE_BYTES + 10);
     let mut wire = [message(b'C', b"BEGIN\0"), message(b'T', b"\0\0")].concat();
-    wire.extend(data_row(&[Some("{}"), Some("64"), Some("4711")]));
+    wire.extend(data_row(&[Some("{0}"), Some("4711")]));
     wire.extend([message(b'C', b"SELECT 1\0"), message(b'T', b"\0\0")].concat());
     for (number, (place, id)) in
         [("(0,1)", "1"), ("(0,2)", &large), ("", &large), ("(0,4)", "4")].iter().enumerate()
