@@ -88,11 +88,18 @@ fn forgets(catch_up: &str, stop: Option<Stop>) -> bool {
     running.wait_for_log(first);
     wait_until("some of the rows", || stage.acknowledged() >= ends[3]);
     let before = stage.acknowledged();
+    if let Some(stop) = stop {
+        cluster.stop(stop).unwrap();
+    }
+    // A relay that reconnects may acknowledge before the look. A server that stops waits for its relay.
+    running.signal(Signal::STOP);
+    running.wait_frozen();
     match stop {
-        Some(stop) => cluster.restart(stop).unwrap(),
+        Some(_) => cluster.start_again().unwrap(),
         None => crash_one_process(&stage),
     }
     let has_forgotten = stage.acknowledged() < before;
+    running.signal(Signal::CONT);
     mock.broker_up(2).unwrap();
     if has_forgotten {
         running.wait_for_log("restarted with an older slot position");
