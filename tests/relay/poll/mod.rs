@@ -28,9 +28,13 @@ pub(crate) struct Scene {
 impl Scene {
     /// With these options, and topics `A`, `B` and for dead letters.
     pub(crate) fn new(bootstrap: &str, stem: &str, settings: &[(&str, &str)]) -> Self {
-        let stage = Stage::empty(postgres::installed(), bootstrap, stem);
+        Self::on(Stage::empty(postgres::installed(), bootstrap, stem), settings)
+    }
+
+    /// The same on an empty stage.
+    pub(crate) fn on(stage: Stage, settings: &[(&str, &str)]) -> Self {
         for name in ["A", "B", "dead-letters"] {
-            topic::create(bootstrap, &stage.topic(name), 4, &[]);
+            topic::create(stage.bootstrap(), &stage.topic(name), 4, &[]);
         }
         let scene = Self::of(stage, settings);
         let made = scene.owner(settings).start(&["setup"]).outcome();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Scene, records};
 use crate::stage::Stage;
+use postrider::sandbox::postgres::Options;
 use support::postgres::Database;
 use support::topic::Stored;
 use support::{kafka, postgres, topic};
@@ -142,7 +143,9 @@ fn g4_a_row_that_cannot_be_decoded_has_the_same_fate_polled_and_streamed() {
 #[test]
 fn a_row_that_the_server_cannot_send_ends_the_poll() {
     let Some(kafka) = kafka::shared() else { return };
-    let scene = Scene::new(&kafka.bootstrap(), "poll_unsendable", &[("route.headers", "other")]);
+    let cluster = postgres::start(&Options::default());
+    let stage = Stage::empty(&cluster, &kafka.bootstrap(), "poll_unsendable");
+    let scene = Scene::on(stage, &[("route.headers", "other")]);
     scene.stage.sql().run(
         "ALTER TABLE outbox ADD COLUMN other bytea; \
          INSERT INTO outbox (aggregate_type, aggregate_id, event_type, other) \
