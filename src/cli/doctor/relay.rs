@@ -37,7 +37,7 @@ impl SlotReader {
 }
 
 const READY: &str = "relay.ready";
-/// A relay is "started" for systemd 0.3 s before its brokers have answered, and not ready for so long.
+/// A relay reports to systemd about 0.3 s before its brokers answer, and is not ready until then.
 const STARTING_SECONDS: f64 = 3.0;
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// Times to ask in [`STARTING_SECONDS`].

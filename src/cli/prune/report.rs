@@ -175,7 +175,7 @@ fn to_text(table: &TableName, pruned: &PrunedTable, passed: &Passed, executed: b
             let rows = held.not_passed;
             let _ = writeln!(
                 text,
-                "  held back: {rows} rows that slot `{slot}` has not passed, or only in the last 15 s"
+                "  held back: {rows} rows that slot `{slot}` has not passed, or passed less than 15 s ago"
             );
         }
         if held.before_slot > 0 {
@@ -215,8 +215,8 @@ mod tests {
         for words in [
             "would be deleted: 14\n",
             "partition public.old, until 2026-11-02, rows 5: kept\n",
-            "5 rows that slot `a` has not passed, or only in the last 15 s\n",
-            "4 rows that slot `b` has not passed, or only in the last 15 s\n",
+            "5 rows that slot `a` has not passed, or passed less than 15 s ago\n",
+            "4 rows that slot `b` has not passed, or passed less than 15 s ago\n",
             "2 rows from before the stream of slot `b` began",
         ] {
             assert!(text.contains(words), "{text}");

@@ -230,11 +230,11 @@ impl GateError {
                     .to_owned()
             }
             Self::PublicationReplaced { .. } | Self::TableReplaced { .. } => format!(
-                "{ADOPT}; start the relay, and stop it a minute later; then `postrider repair --execute` re-sends the \
+                "{ADOPT}\nstart the relay, and stop it a minute later\n`postrider repair --execute` re-sends the \
                  rows committed since the change that are still in the outbox, because Postgres passes over them"
             ),
             Self::MemberReplaced { .. } => format!(
-                "{ADOPT}; start the relay, and stop it a minute later; then `postrider repair --execute` re-sends the \
+                "{ADOPT}\nstart the relay, and stop it a minute later\n`postrider repair --execute` re-sends the \
                  rows committed while it was not published that are still in the outbox, because Postgres passes over \
                  them (none, if it went straight from one published schema into another)"
             ),

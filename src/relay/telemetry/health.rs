@@ -153,7 +153,9 @@ fn state(view: &View) -> String {
     let state = match &snapshot.last_failure {
         Some(failure) if snapshot.state != RelayState::Streaming => format!("{state}: {failure}"),
         _ if snapshot.state == RelayState::Stalled => {
-            format!("{state}: Kafka has confirmed no records for a minute or longer")
+            format!(
+                "{state}: no broker has answered, or records have waited for a confirmation, for a minute"
+            )
         }
         _ => state.to_owned(),
     };

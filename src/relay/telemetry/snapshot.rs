@@ -21,7 +21,7 @@ pub enum RelayState {
     Standby,
     /// Reading and delivering.
     Streaming,
-    /// A stream is open, and Kafka has confirmed no records for a minute.
+    /// A stream is open; no broker has answered, or records have waited for a confirmation, for a minute.
     Stalled,
     /// A session failed; waiting to try again.
     Retrying,
