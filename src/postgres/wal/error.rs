@@ -469,13 +469,13 @@ impl WalError {
             }
             Self::Closed | Self::Ended | Self::Io(_) => {
                 "the relay tries again by itself; if it repeats, check the server's log and the \
-                 network between; nothing is lost, the slot keeps every row"
+                 network between; nothing is lost: every row stays in Postgres"
             }
             Self::Pooler { kept_out, .. } => kept_out.hint(),
             Self::SlotHeld { .. } => "nothing to do while another relay is at work",
             Self::Silent { .. } => {
                 "check the network between the relay and the server, and that the server is not \
-                 stopped; nothing is lost, the slot keeps every row"
+                 stopped; nothing is lost: every row stays in Postgres"
             }
             Self::TlsNotOffered { .. } => {
                 "set ssl = on in postgresql.conf; sslmode=prefer would send rows, and a password that the server asks \

@@ -11,7 +11,7 @@ fn what_only_a_person_can_choose_is_told_without_steps() {
     let broker = Broker::embedded();
     let cases = [
         ("table.columns", "ALTER TABLE outbox RENAME COLUMN event_type TO kind", "[outbox]"),
-        ("publication.exists", "DROP PUBLICATION postrider", "`postrider setup --from-now`"),
+        ("publication.exists", "DROP PUBLICATION postrider", "`postrider repair`"),
     ];
     for (id, breaks, fix) in cases {
         let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "doctor_choice");
