@@ -76,7 +76,7 @@ impl ReorderBuffer {
             (self.checked, self.counted) = (now, now);
         }
         let is_known_gap = self.given_up.get(&aggregate) == Some(&last);
-        let early = self.spec.gap_wait - self.spec.gap_wait / SHORT_PART;
+        let early = self.spec.gap_wait.saturating_sub(self.spec.gap_wait / SHORT_PART);
         let since = now.checked_sub(early).filter(|_| is_known_gap).unwrap_or(now);
         let fresh = || Waiting { last, messages: Vec::new(), since, is_behind_retried: false };
         let waiting = self.by_aggregate.entry(aggregate).or_insert_with(fresh);
