@@ -288,7 +288,7 @@ pub(super) fn broker(text: &str) -> Result<String, InvalidValue> {
         }
         return Err(InvalidValue::new(format!("`{text}` begins with a protocol, `{protocol}`"))
             .help(format!(
-                "write \"{address}\"; the protocol is kafka.properties.\"security.protocol\""
+                "write host:port: \"{address}\"; the protocol is kafka.properties.\"security.protocol\""
             )));
     }
     if let Some(separator) = [';', ','].into_iter().find(|separator| text.contains(*separator)) {
@@ -392,9 +392,9 @@ mod tests {
             ("kafka:99999", "host:port"),
             ("a b:9092", "host:port"),
             ("u@k:9092", "host:port"),
-            ("http://k:9092", "write \"k:9092\""),
-            ("PLAINTEXT://k:9092", "write \"k:9092\"; the protocol is kafka.properties"),
-            ("SASL_SSL://k:9093/", "write \"k:9093\""),
+            ("http://k:9092", "write host:port: \"k:9092\""),
+            ("PLAINTEXT://k:9092", "write host:port: \"k:9092\"; the protocol is kafka.properties"),
+            ("SASL_SSL://k:9093/", "write host:port: \"k:9093\""),
             ("ssl://:9093", "host:port"),
             ("a:1;b:2", "write a:1,b:2, or [\"a:1\", \"b:2\"]"),
             ("a:1, b:2", "write a:1,b:2, or [\"a:1\", \"b:2\"]"),

@@ -93,7 +93,7 @@ const FILES: &[(&str, usize, &str, &str)] = &[
         "\"k1:9092,",
         "write k1:9092,k2:9092, or [\"k1:9092\", \"k2:9092\"]",
     ),
-    ("[kafka]\nbrokers = \"k1:9092,http://k\"", 2, "\"k1", "`http://k` is not a broker's"),
+    ("[kafka]\nbrokers = \"k1:9092,http://k\"", 2, "\"k1", "`http://k` begins with a protocol"),
     ("[kafka]\nbrokers = \"\"", 2, "\"\"", "write \"host:port\""),
     ("[kafka]\nbrokers = [\"${BROKER}:9092\"]", 2, "\"$", "write \"host:port\""),
     (

@@ -157,7 +157,7 @@ fn a_slot_that_is_replaced_before_its_first_row_was_delivered_is_noticed() {
     case.scene.insert("missed", 10, "2 days");
     case.lose_slot();
     case.scene.pass();
-    case.prune(&DEED).assert_refused(70, &["PR-P073", "names no beginning"]);
+    case.prune(&DEED).assert_refused(70, &["PR-P063", "postrider repair"]);
     assert_eq!(case.scene.count("missed"), 10);
 }
 
