@@ -13,8 +13,8 @@ use support::{kafka, postgres};
 
 /// Longer than an outage may leave the walsender without a status update.
 const WAL_SENDER_TIMEOUT: Duration = Duration::from_secs(6);
-/// Far above an idle relay and far below what is written during the outage.
-const MEMORY_MAX: f64 = 48.0 * 1024.0 * 1024.0;
+/// Far above an idle relay of a debug build (47 MiB, most of it code) and far below what is written during the outage.
+const MEMORY_MAX: f64 = 64.0 * 1024.0 * 1024.0;
 
 #[test]
 fn g1_g3_an_outage_of_kafka_stalls_and_loses_nothing() {

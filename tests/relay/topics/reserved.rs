@@ -81,6 +81,7 @@ fn g4_rows_go_to_topics_that_are_allowed_and_no_others() {
         let outcome = retry(&["--to", reserved]);
         assert_eq!(outcome.status.code(), Some(2), "{:?}", outcome.log);
     }
+    topic::create(stage.bootstrap(), &stage.topic("repaired"), 1, &[]);
     assert!(retry(&["--to", &stage.topic("repaired")]).status.success());
     assert_eq!(topic::read(stage.bootstrap(), &[stage.topic("repaired")]).len(), 2);
 }
