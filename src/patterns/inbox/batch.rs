@@ -148,7 +148,7 @@ impl<E: Effects> BatchProcessor<E> {
             && self.paused().len() >= self.membership.count()
     }
 
-    /// Partitions of which no more messages are taken.
+    /// Partitions that are not read now.
     pub(super) fn paused(&self) -> BTreeSet<Partition> {
         &self.full | &self.ahead
     }

@@ -27,9 +27,10 @@ const TICK: Duration = Duration::from_millis(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// No warning before this: the brokers may be starting, or creating the topic on demand.
 const TOPIC_WAIT_QUIET: Duration = Duration::from_secs(10);
-/// Maximum time to wait for a confirmation. All messages wait meanwhile; the next attempt waits for the same one.
+/// Maximum time to wait for a confirmation. All messages wait during that time. The next attempt waits for the same
+/// confirmation.
 const PUBLISH_LIMIT: Duration = Duration::from_secs(2);
-/// A topic that takes no dead letter for this long is reported. The election of a leader takes less.
+/// A topic that refuses dead letters for this long is reported. The election of a leader takes less time.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
 /// Result of an attempt to publish a dead letter.
@@ -181,7 +182,7 @@ impl DlqPublisher {
         (failing.since.elapsed() >= REPORT_AFTER).then(|| failing.letter.clone())
     }
 
-    /// Nothing waits to be published any more.
+    /// Clears all state of failed attempts, because no dead letter waits to be published.
     pub(super) fn forget_failure(&mut self) {
         self.failing = None;
         self.under_way.clear();

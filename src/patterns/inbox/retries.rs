@@ -388,8 +388,9 @@ impl RetryQueue {
     }
 }
 
-/// While as many messages wait as may, the partitions that have their share of them or more, with so many assigned: there
-/// is always one, and together they hold twice as much at most. With each message goes the number of keys that it adds.
+/// Partitions that hold their share of the limits or more, once the limits are reached; empty before. A share is the limit
+/// divided by the number of assigned partitions, so all partitions together hold at most twice the limits. Each message
+/// comes with the number of keys that it adds.
 pub(super) fn full_partitions<'p>(
     waiting: impl Iterator<Item = (usize, &'p Pending)>,
     limits: Load,

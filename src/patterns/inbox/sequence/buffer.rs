@@ -15,8 +15,8 @@ use super::{Aggregate, GapPolicy, SequenceSpec, next_of, place};
 
 /// How often the database is asked whether another member has handled what is missing.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Part of `gap_wait` after which an aggregate is given up if no partition can be read, since too many messages wait; or if
-/// it was given up before and nothing of it was handled since.
+/// Divisor of `gap_wait`. An aggregate is given up this early if no partition can be read, because too many messages wait;
+/// or if the aggregate was given up before and none of its messages was handled since.
 const SHORT_PART: u32 = 6;
 /// Aggregates that were given up and are remembered.
 const GIVEN_UP_MAX: usize = 10_000;
@@ -147,9 +147,9 @@ impl ReorderBuffer {
         self.counted = now;
     }
 
-    /// Takes the messages of an aggregate that has waited too long. If no partition can be read because too many messages
-    /// wait, `is_stuck`, the aggregate that has most waits for a part of that time. Messages that wait for one that is
-    /// there and fails do so as long as it does, and anew after it.
+    /// Takes the messages of an aggregate that has waited for `gap_wait`. `is_stuck`: too many messages wait, so no partition
+    /// can be read; the aggregate with most messages then waits for a sixth of `gap_wait`. Messages behind a message that
+    /// this member retries wait until it is handled.
     pub(in crate::inbox) fn take_given_up(
         &mut self,
         there: &BTreeSet<Aggregate>,
@@ -202,7 +202,7 @@ impl ReorderBuffer {
         !self.full_partitions(1).is_empty()
     }
 
-    /// The partitions that are ahead of the others: of these no more messages should be taken.
+    /// Partitions that are ahead of the others and should not be read until the others have caught up.
     pub(in crate::inbox) fn full_partitions(&self, assigned: usize) -> BTreeSet<Partition> {
         let missing = self.by_aggregate.values().filter(|waiting| !waiting.is_behind_retried);
         let missing = missing.flat_map(|waiting| &waiting.messages).map(|pending| (0, pending));
