@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use source::{Finding, Source};
+use support::compare::plot;
 use support::register;
 use tree::Text;
 
@@ -97,6 +98,15 @@ fn the_readme_shows_the_table_of_the_benchmarks() {
     };
     let [readme, benchmarks] = ["README.md", "docs/benchmarks.md"].map(table);
     assert!(readme == benchmarks, "they differ: UPDATE_DOCS=1 make compare writes both");
+    let (path, drawn) = (root().join("docs/benchmarks.svg"), plot::svg(&benchmarks));
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, drawn).expect("docs/benchmarks.svg can be written");
+    } else {
+        let picture = std::fs::read_to_string(&path).expect("docs/benchmarks.svg");
+        let hint =
+            "docs/benchmarks.svg differs: UPDATE_DOCS=1 cargo test --test tidy -- benchmarks";
+        assert!(picture == drawn, "{hint}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ mod figures;
 mod judge;
 mod latency;
 mod matrix;
-mod plot;
+pub mod plot;
 mod report;
 mod rows;
 mod sampler;
@@ -208,6 +208,6 @@ impl Comparison {
         let plot = format!("{name}.svg");
         std::fs::create_dir_all(folder).unwrap();
         std::fs::write(folder.join(format!("{name}.md")), report::markdown(self, &plot)).unwrap();
-        std::fs::write(folder.join(plot), plot::svg(&self.cells)).unwrap();
+        std::fs::write(folder.join(plot), plot::svg(&summary::table(&self.cells))).unwrap();
     }
 }

@@ -1,91 +1,116 @@
-//! The plot of a report, as SVG: bars of what each workload is about, rows per second, latency or recovery.
+//! The picture of the short table: a panel of bars for each of its lines, as SVG.
 //!
-//! Input: the workloads. Output: one SVG document, without a script or a font of its own.
+//! Input: the table of Markdown that [`super::summary`] writes. Output: one SVG document without scripts and fonts, readable
+//! on a light and on a dark page. Invariant: each bar shows a value of the table, and no other value.
 
 use std::fmt::Write as _;
 
-use super::contestants::Contestant;
-use super::figures::{Cell, RIVAL, rounded};
+const WIDTH: usize = 860;
+const PANEL_WIDTH: usize = WIDTH / 2;
+const PANEL_HEIGHT: usize = 104;
+const BAR_HEIGHT: usize = 20;
+const TITLE_HEIGHT: usize = 28;
+const LEGEND_HEIGHT: usize = 30;
+/// Room for each name in the legend.
+const NAME_WIDTH: usize = 200;
+/// Length of the longest bar of a panel.
+const LONGEST: f64 = 250.0;
 
-/// In pixels: one bar with its distance to the next.
-const BAR: usize = 20;
-/// The room above a workload's bars.
-const HEAD: usize = 34;
-/// Where bars begin, and how long the longest is.
-const LEFT: f64 = 230.0;
-const LONGEST: f64 = 480.0;
-const WIDTH: usize = 940;
+const STYLE: &str = "\
+text{fill:#24292f;font:12px system-ui,sans-serif}.t{font-weight:600;font-size:13px}.d{fill:#57606a}\
+.b0{fill:#2f855a}.b1{fill:#2b6cb0}.b2{fill:#c05621}\
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.d{fill:#9198a1}\
+.b0{fill:#56b384}.b1{fill:#5b9bd9}.b2{fill:#e07b4a}}";
 
-/// What is drawn of a workload, and which way it is good.
-fn figure(cell: &Cell) -> (&'static str, &'static str) {
-    match cell.name.split('_').next() {
-        Some("latency") => ("p99_ms", "less is better"),
-        Some("kill") => ("recovery_s", "less is better"),
-        _ => ("rows_per_s", "more is better"),
-    }
+/// A line of the table.
+struct Panel<'a> {
+    title: &'a str,
+    /// A value in words for each column.
+    values: Vec<&'a str>,
 }
 
-/// Bars of every workload.
-pub(super) fn svg(cells: &[Cell]) -> String {
-    let drawn: Vec<&Cell> = cells.iter().filter(|cell| greatest(cell) > 0.0).collect();
-    let bars: usize = drawn.iter().map(|cell| HEAD + BAR * cell.contestants.len()).sum();
-    let height = bars + HEAD;
+/// Panels for all lines of `table` whose values are numbers.
+pub fn svg(table: &str) -> String {
+    let mut lines = table.lines().filter(|line| line.starts_with('|')).map(cells);
+    let contestants: Vec<&str> = lines.next().unwrap_or_default().into_iter().skip(1).collect();
+    let panels: Vec<_> = lines.filter_map(panel).collect();
+    let height = LEGEND_HEIGHT + panels.len().div_ceil(2) * PANEL_HEIGHT;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<title>Comparison</title>\n\
-         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n\
+         <title>Postrider and Debezium: bars for each line of the table</title>\n<style>{STYLE}</style>\n"
     );
-    let mut top = 0;
-    for cell in drawn {
-        let middle = top + HEAD - 10;
-        let (name, what, (figure, better)) = (cell.name, &cell.what, figure(cell));
+    for (place, name) in contestants.iter().enumerate() {
+        let left = place * NAME_WIDTH;
         writeln!(
             svg,
-            "<text x=\"10\" y=\"{middle}\" fill=\"#222222\"><tspan font-weight=\"bold\">{name}</tspan>, {figure} ({better}): {what}</text>"
+            "<rect x=\"{left}\" y=\"6\" width=\"12\" height=\"12\" rx=\"2\" class=\"b{place}\"/><text x=\"{}\" y=\"16\">{name}</text>",
+            left + 18,
         )
         .unwrap();
-        top += HEAD;
-        for contestant in &cell.contestants {
-            bar(&mut svg, cell, *contestant, top);
-            top += BAR;
-        }
+    }
+    for (number, panel) in panels.iter().enumerate() {
+        let (left, top) = (number % 2 * PANEL_WIDTH, number / 2 * PANEL_HEIGHT + LEGEND_HEIGHT);
+        draw(&mut svg, panel, [left, top]);
     }
     svg.push_str("</svg>\n");
     svg
 }
 
-fn bar(svg: &mut String, cell: &Cell, contestant: Contestant, top: usize) {
-    let Some([median, ..]) = cell.of(contestant, figure(cell).0) else { return };
-    let width = median / greatest(cell) * LONGEST;
-    let (y, height, base) = (top, BAR - 5, top + BAR - 8);
-    let ratio = cell.ratio(contestant, figure(cell).0).filter(|_| contestant != RIVAL);
-    let ratio = ratio.map_or_else(String::new, |ratio| format!(" ({}x)", rounded(ratio)));
-    let (name, colour, value) = (contestant.name(), colour(contestant), rounded(median));
-    let (label, end) = (LEFT - 8.0, LEFT + width + 6.0);
+fn draw(svg: &mut String, panel: &Panel<'_>, [left, top]: [usize; 2]) {
+    let better = if panel.values[0].contains("rows/s") { "more" } else { "less" };
+    let greatest = panel.values.iter().filter_map(|value| number(value)).fold(0.0, f64::max);
     writeln!(
         svg,
-        "<text x=\"{label}\" y=\"{base}\" text-anchor=\"end\" fill=\"#222222\">{name}</text>\
-         <rect x=\"{LEFT}\" y=\"{y}\" width=\"{width:.1}\" height=\"{height}\" fill=\"{colour}\"/>\
-         <text x=\"{end:.1}\" y=\"{base}\" fill=\"#222222\">{value}{ratio}</text>"
+        "<text x=\"{left}\" y=\"{}\"><tspan class=\"t\">{}</tspan> <tspan class=\"d\">({better} is better)</tspan></text>",
+        top + 18,
+        panel.title,
     )
     .unwrap();
+    for (place, value) in panel.values.iter().enumerate() {
+        let y = top + TITLE_HEIGHT + place * BAR_HEIGHT;
+        // A bar of a very small value stays visible.
+        let width = (number(value).unwrap_or_default() / greatest * LONGEST).max(1.0).round();
+        writeln!(
+            svg,
+            "<rect x=\"{left}\" y=\"{}\" width=\"{width}\" height=\"14\" rx=\"2\" class=\"b{place}\"/>\
+             <text x=\"{left}\" dx=\"{}\" y=\"{}\">{}</text>",
+            y + 2,
+            width + 6.0,
+            y + 13,
+            value.replace("**", ""),
+        )
+        .unwrap();
+    }
 }
 
-fn greatest(cell: &Cell) -> f64 {
-    let medians = cell.contestants.iter().filter_map(|of| cell.of(*of, figure(cell).0));
-    medians.map(|[median, ..]| median).fold(0.0, f64::max)
+fn panel(cells: Vec<&str>) -> Option<Panel<'_>> {
+    let (title, values) = cells.split_first()?;
+    let is_drawn = values.iter().all(|value| number(value).is_some());
+    is_drawn.then(|| Panel { title, values: values.to_vec() })
 }
 
-const fn colour(contestant: Contestant) -> &'static str {
-    match contestant {
-        Contestant::Ceiling(_) => "#9aa5b1",
-        Contestant::AtLeastOnce(_) => "#2f855a",
-        Contestant::Streamed => "#68a67d",
-        Contestant::ExactlyOnce(_) => "#2b6cb0",
-        Contestant::Poll => "#6b46c1",
-        Contestant::DebeziumDefault => "#dd9a7c",
-        Contestant::DebeziumTuned => "#c05621",
-        Contestant::Go => "#0086a3",
-        Contestant::Writer => "#8d99a6",
+fn cells(line: &str) -> Vec<&str> {
+    line.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+/// The number that a cell begins with, such as `180,000 rows/s (**4.8x**)`.
+fn number(cell: &str) -> Option<f64> {
+    cell.split(' ').next()?.replace(',', "").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_of_numbers_becomes_a_panel() {
+        let table = "| | Postrider, at least once | Debezium |\n|---|---|---|\n\
+                     | Backlog | 160,000 rows/s (**4.0x**) | 40,000 rows/s |\n\
+                     | Not measured | - | 2.0 s |\n";
+        let svg = svg(table);
+        assert_eq!(svg.matches("is better").count(), 1, "{svg}");
+        assert!(svg.contains(">Debezium</text>") && svg.contains("(more is better)"), "{svg}");
+        assert!(svg.contains("width=\"250\"") && svg.contains("width=\"63\""), "{svg}");
+        assert!(svg.contains(">160,000 rows/s (4.0x)</text>"), "{svg}");
     }
 }

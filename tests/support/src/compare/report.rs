@@ -54,7 +54,7 @@ same run.";
 pub(super) fn markdown(comparison: &Comparison, plot: &str) -> String {
     let (short, [begin, end]) = (summary::table(&comparison.cells), MARKS);
     let mut text = format!(
-        "# Comparison\n\n{begin}\n\n{short}\n{end}\n\n![Bars of each workload]({plot})\n\n"
+        "# Comparison\n\n{begin}\n\n{short}\n{end}\n\n![Bars for each line of the table]({plot})\n\n"
     );
     writeln!(text, "{METHOD}\n\n| | |\n|---|---|").unwrap();
     for (name, value) in comparison.environment.pairs() {

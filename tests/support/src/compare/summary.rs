@@ -1,12 +1,12 @@
-//! The table that says it in short: Postrider beside the tuned Debezium, for the README.
+//! The short table of a comparison: Postrider beside the tuned Debezium, for the README and its picture.
 //!
-//! Input: the workloads. Output: a table of Markdown. Invariant: it shows medians and the median ratios of the same runs, as
-//! the report does; what was not measured has no line.
+//! Input: the workloads. Output: a table of Markdown. Invariant: the table shows medians, and medians of the ratios of the
+//! same runs, as the report does; a workload that was not measured has no line.
 
 use std::fmt::Write as _;
 
 use super::contestants::{Contestant, Transport};
-use super::figures::{Cell, RIVAL, rounded};
+use super::figures::{Cell, RIVAL};
 
 /// A line of the table.
 struct Line {
@@ -25,22 +25,17 @@ const fn line(
     Line { what, workload, figure, unit }
 }
 
-const LINES: [Line; 15] = [
-    line("backlog, 1 row a transaction", "one_row", "rows_per_s", "rows/s"),
-    line("the second half of it", "one_row", "steady_rows_per_s", "rows/s"),
-    line("its CPU time for a row", "one_row", "cpu_us_per_row", "us"),
-    line("its peak of memory", "one_row", "peak_rss_mib", "MiB"),
-    line("the same without pages of files", "one_row", "peak_private_mib", "MiB"),
-    line("start to the first record", "one_row", "first_record_s", "s"),
-    line("backlog, 1,000 rows a transaction", "bulk", "rows_per_s", "rows/s"),
-    line("the second half of it", "bulk", "steady_rows_per_s", "rows/s"),
-    line("its CPU time for a row", "bulk", "cpu_us_per_row", "us"),
-    line("its peak of memory", "bulk", "peak_rss_mib", "MiB"),
-    line("the same without pages of files", "bulk", "peak_private_mib", "MiB"),
-    line("commit to receipt at 1,000 rows/s, p50", "latency_1000", "p50_ms", "ms"),
-    line("the same, p99", "latency_1000", "p99_ms", "ms"),
-    line("no record after kill -9 for", "kill", "recovery_s", "s"),
-    line("rows sent twice then", "kill", "repeats", ""),
+const LINES: [Line; 10] = [
+    line("Backlog, 1 row per transaction", "one_row", "rows_per_s", "rows/s"),
+    line("Second half of that backlog", "one_row", "steady_rows_per_s", "rows/s"),
+    line("Backlog, 1,000 rows per transaction", "bulk", "rows_per_s", "rows/s"),
+    line("CPU time per row", "one_row", "cpu_us_per_row", "µs"),
+    line("Peak memory", "one_row", "peak_rss_mib", "MiB"),
+    line("Start to the first record", "one_row", "first_record_s", "s"),
+    line("Commit to consumer, median", "latency_1000", "p50_ms", "ms"),
+    line("Commit to consumer, p99", "latency_1000", "p99_ms", "ms"),
+    line("Pause after kill -9", "kill", "recovery_s", "s"),
+    line("Rows sent again after kill -9", "kill", "repeats", "rows"),
 ];
 
 const SHOWN: [(&str, Contestant); 3] = [
@@ -69,15 +64,33 @@ pub(super) fn table(cells: &[Cell]) -> String {
 
 fn words(cell: &Cell, contestant: Contestant, line: &Line) -> String {
     let Some([median, ..]) = cell.of(contestant, line.figure) else { return "-".to_owned() };
-    let value = format!("{} {}", grouped(rounded(median)), line.unit);
     let ratio = cell.ratio(contestant, line.figure).filter(|_| contestant != RIVAL);
-    let ratio = ratio.map_or_else(String::new, |ratio| format!(" (**{}x**)", rounded(ratio)));
-    format!("{}{ratio}", value.trim_end())
+    let ratio = ratio.map_or_else(String::new, in_words);
+    format!("{} {}{ratio}", two_digits(median), line.unit)
 }
 
-/// With a comma between thousands.
-fn grouped(value: f64) -> String {
-    let text = value.to_string();
+/// A ratio above one, such as `15x less`.
+fn in_words(ratio: f64) -> String {
+    if ratio >= 1.0 {
+        format!(" (**{}x**)", two_digits(ratio))
+    } else if ratio > 0.0 {
+        format!(" (**{}x less**)", two_digits(ratio.recip()))
+    } else {
+        String::new()
+    }
+}
+
+/// Two significant digits, with a comma between thousands.
+fn two_digits(value: f64) -> String {
+    // The exponent form rounds to two digits: 1.8e5.
+    let rounded: f64 = format!("{value:.1e}").parse().unwrap();
+    let decimals = match rounded {
+        0.0 | 10.0.. => 0,
+        1.0..10.0 => 1,
+        0.1..1.0 => 2,
+        _ => 3,
+    };
+    let text = format!("{rounded:.decimals$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
     let mut grouped = String::new();
     for (place, digit) in whole.chars().enumerate() {
@@ -95,9 +108,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_grouped() {
-        let shown = [0.074, 999.0, 1_000.0, 178_800.0, 1_234_567.5].map(grouped);
-        assert_eq!(shown, ["0.074", "999", "1,000", "178,800", "1,234,567.5"]);
+    fn values_have_two_digits_and_groups_of_thousands() {
+        let shown = [0.0, 0.0742, 0.504, 2.9, 9.96, 31.9, 484.0, 181_708.0].map(two_digits);
+        assert_eq!(shown, ["0", "0.074", "0.50", "2.9", "10", "32", "480", "180,000"]);
+        assert_eq!([4.81, 0.067, 0.0].map(in_words), [" (**4.8x**)", " (**15x less**)", ""]);
     }
 
     #[test]
@@ -109,8 +123,7 @@ mod tests {
             cell.add(contestant, Ok(figures));
         }
         let table = table(&[cell]);
-        let line =
-            "| backlog, 1,000 rows a transaction | 160,000 rows/s (**4x**) | - | 40,000 rows/s |";
+        let line = "| Backlog, 1,000 rows per transaction | 160,000 rows/s (**4.0x**) | - | 40,000 rows/s |";
         assert_eq!(table.lines().nth(2), Some(line), "{table}");
         assert!(!table.contains("kill -9"), "{table}");
     }
