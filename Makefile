@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check counts compare-bytes crash decoding brokers failover endtxn fuzz nightly lifecycle identity streams package image stack shop ui-test bench bench-delivery bench-memory compare faults faults-table
+.PHONY: help setup demo test quick check counts compare-bytes crash decoding brokers failover endtxn fuzz nightly lifecycle identity streams package image stack shop ui-test picture bench bench-delivery bench-memory compare faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -134,6 +134,13 @@ identity: ## logins that change under way: tokens of 20 s, a token endpoint that
 ui-test: ## the dashboard in headless Chromium, in four states; screenshots in .servers/ui/screens (part of test)
 	@.ci/setup >&2
 	@CI=true $(CARGO) test --locked --quiet --features failpoints,mutants --test relay -- dashboard
+
+picture: ## docs/demo.svg, recorded from the demo in a pseudo terminal
+	@.ci/setup demo >&2
+	@$(CARGO) build --profile demo --locked --no-default-features --features zstd,demo --quiet --bin postrider
+	@tests/ui/terminal "postrider demo --count 3000 --rate 500 --kill-every 2s" \
+	target/demo/postrider demo --count 3000 --rate 500 --kill-every 2s > docs/demo.svg.new
+	@mv docs/demo.svg.new docs/demo.svg
 
 stack: ## docker/compose.yaml in a Docker engine, containers killed and restarted, an account of every order; one line of JSON; FULL=1 builds the image from source
 	@.ci/setup >&2

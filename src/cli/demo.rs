@@ -2,9 +2,8 @@
 //! order, even if the relay is killed.
 //!
 //! Input: number and rate of orders, how often to kill the relay, servers to use instead of temporary ones.
-//! Output: a sample of the records that arrive, then the figures: orders of the reference shop, and records
-//! lost, duplicated, phantom and out of order, as counted by a judge that compares both ends and knows
-//! nothing of the relay. The relay is this program, run as a child process, so that it can be killed as in
+//! Output: what happens, as it happens, then the figures: orders of the reference shop, and records lost, duplicated,
+//! phantom and out of order, as counted by a judge that compares both ends and knows nothing of the relay. The relay is this program, run as a child process, so that it can be killed as in
 //! a crash.
 
 mod consumer;
@@ -29,7 +28,7 @@ use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use consumer::DemoConsumer;
 use judge::{DeliveryVerdict, Judge};
-use postrider_config::{ConfigError, Delivery, FlagValue};
+use postrider_config::{ConfigError, Delivery, Effective, FlagValue, SettingOrigin};
 use postrider_kafka::embedded::BrokerError;
 use postrider_kafka::{KafkaSpec, ReaderError, TopicsError};
 use postrider_postgres::control::{self, ControlError};
@@ -42,6 +41,7 @@ use postrider_shop::draw::{Fate, event_types};
 use postrider_shop::load::{self, LoadPlan, Rate};
 use postrider_shop::settings::stop_signal;
 use relay::RelayProcess;
+use report::LoadReport;
 use shop::ShopFigures;
 use stage::{SOURCE, Stage};
 
@@ -217,6 +217,11 @@ impl Figures {
 pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let mut chosen = stage::stand_ins().to_vec();
     chosen.extend(args.delivery.clone().map(|delivery| (DELIVERY, delivery)));
+    let is_default = |it: &Effective| it.key == "log.level" && it.origin == SettingOrigin::Default;
+    if context.read_named(demo_flags(&chosen))?.effective.iter().any(is_default) {
+        // The services of the shop log in this process, between the lines of the report.
+        chosen.push(("log.level", "warn".to_owned()));
+    }
     let config = context.load_named(demo_flags(&chosen))?.config;
     let exactly_once = config.kafka.delivery == Delivery::ExactlyOnce;
     let refusal = match context.sets_one_of(&stage::CHOSEN) {
@@ -256,7 +261,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     let topics: Vec<String> = event_types(plan.types).into_iter().chain(shop::topics()).collect();
     let mut stage = Stage::set(args.database_url.as_deref(), args.brokers.as_deref(), &topics)?;
     if !context.json() {
-        report::introduce(&stage, args);
+        report::introduce(&stage);
     }
     let client = stage.prepare(&topics).await?;
     let mut settings = stage.relay_settings();
@@ -319,6 +324,7 @@ async fn play(
         shop = shop::play(stage, client.sql(), shows_arrivals) => shop?,
         status = end_of(&mut relay) => return Err(DemoError::RelayEnded(status?)),
     };
+    let mut progress = LoadReport::begin(args, &shop, shows_arrivals);
 
     let writer = stage.connect().await?;
     let observe = |written: &load::Written<'_>| {
@@ -328,6 +334,10 @@ async fn play(
     };
     let load = load::run(writer.sql(), plan, observe);
     tokio::pin!(load);
+    let counts = || {
+        let judge = lock(&judge);
+        [judge.committed_count(), judge.delivered_count()]
+    };
     let mut next_kill = args.kill_every.map(|every| Instant::now() + every);
     loop {
         tokio::select! {
@@ -337,14 +347,14 @@ async fn play(
             }
             () = sleep_until(next_kill) => {
                 relay.kill_and_restart()?;
-                if shows_arrivals {
-                    report::tell_kill(relay.kills());
-                }
+                progress.tell_kill(relay.kills(), counts());
                 next_kill = args.kill_every.map(|every| Instant::now() + every);
             }
+            () = sleep_until(Some(progress.next)) => progress.tell(counts()),
         }
     }
     wait_for_arrivals(&judge, &mut relay).await?;
+    progress.tell(counts());
     let kills = relay.kills();
     if args.stay {
         consumer.stop()?;

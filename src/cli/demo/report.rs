@@ -1,57 +1,141 @@
-//! What the demo tells a person: what runs, what happens to it, and what the figures mean.
+//! What the demo prints for a person: what runs, what happens to the relay, and what the figures mean.
 //!
-//! Input: the stage, the arguments, [`Figures`]. Output: text. Invariant: each number stands beside what it should be, and
+//! Input: the stage, the arguments, counts, [`Figures`]. Output: text. Invariant: each figure stands beside its meaning, and
 //! the first word of the verdict is PASS or FAIL.
 
+#![expect(clippy::print_stderr, reason = "the report is for a person; figures go to stdout")]
+
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
 
 use super::judge::DeliveryVerdict;
-use super::shop::ShopFigures;
+use super::shop::{ORDERS, REPEATED_EVERY, ShopFigures};
 use super::stage::Stage;
 use super::{DemoArgs, Figures};
 use postrider_config::Delivery;
+use postrider_kafka::Received;
 
-/// What runs, and what is about to be seen.
-#[expect(clippy::print_stderr, reason = "for eyes, and not data")]
-pub(super) fn introduce(stage: &Stage, args: &DemoArgs) {
+/// Shortest time between two lines of the load.
+const LINE_EVERY: Duration = Duration::from_millis(500);
+/// About how many lines the load has, however long it takes.
+const LINES: u32 = 20;
+/// The longest payload that is shown, in characters.
+const PAYLOAD_MAX: usize = 40;
+
+/// Prints what runs, and the heading of the first part.
+pub(super) fn introduce(stage: &Stage) {
     eprintln!("{}", stage.describe());
-    eprintln!("dashboard     http://{}/", stage.http);
-    eprintln!();
+    eprintln!("Kafka: {}  Dashboard: http://{}/\n", stage.brokers, stage.http);
+    eprintln!("{}", heading("1/3  A shop of three services"));
     eprintln!(
-        "1. A shop: orders over HTTP, paid and reserved by services that communicate through"
-    );
-    eprintln!(
-        "   the outbox. Some are refused by the card, some sold out and refunded, some requests"
-    );
-    eprintln!("   sent twice. A line for each order that has ended, with its events as they came.");
-    let every = args.kill_every.map(|every| {
-        format!("; every {} s the relay is killed (SIGKILL) and started again", every.as_secs_f64())
-    });
-    eprintln!(
-        "2. A load: {} orders, {} a second{}. Some transactions and",
-        args.count,
-        args.rate,
-        every.unwrap_or_default()
-    );
-    eprintln!(
-        "   savepoints roll back on purpose: their rows must not arrive. One record of several is"
-    );
-    eprintln!("   shown: topic[partition]@offset, key, payload, and how many came since.");
-    eprintln!("3. A verdict: what was committed, held against what a consumer read.\n");
-}
-
-/// Tells that the relay was killed, where arrivals are shown.
-#[expect(clippy::print_stderr, reason = "for eyes, and not data")]
-pub(super) fn tell_kill(kills: u32) {
-    eprintln!(
-        "-- kill {kills}: SIGKILL to the relay; it is started again, and goes on where Postgres was told to --"
+        "     {ORDERS} orders are placed over HTTP. The services for orders, payments and inventory communicate\n     \
+         only through outbox rows and Kafka. Some cards are declined, the stock is too small,\n     \
+         and {} requests are sent twice.\n",
+        ORDERS / REPEATED_EVERY
     );
 }
 
-/// Tells that it goes on.
-#[expect(clippy::print_stderr, reason = "for eyes, and not data")]
+/// Prints each way that orders took, and how many took it.
+pub(super) fn tell_ways(ways: &BTreeMap<Vec<String>, usize>) {
+    for (way, orders) in ways {
+        let (end, events) = way.split_last().map_or(("", &way[..]), |(end, events)| (end, events));
+        eprintln!("     {orders:>2} x {end}  {}", events.join(" > "));
+    }
+}
+
+/// Prints the first record of the load.
+pub(super) fn tell_first(record: &Received<'_>) {
+    let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or(b"")).into_owned();
+    let mut payload = text(record.value());
+    if let Some((end, _)) = payload.char_indices().nth(PAYLOAD_MAX) {
+        payload.truncate(end);
+        payload.push('…');
+    }
+    eprintln!(
+        "     first record: {}[{}]@{}  key {}  {payload}",
+        record.topic(),
+        record.partition(),
+        record.offset(),
+        text(record.key()),
+    );
+}
+
+/// Prints that the relay and some orders continue.
 pub(super) fn tell_stay(stage: &Stage) {
-    eprintln!("The relay and some orders go on: http://{}/ until Ctrl-C.", stage.http);
+    eprintln!("The relay and some orders continue until Ctrl-C: http://{}/", stage.http);
+}
+
+/// The lines of the second part: how many rows were committed and delivered, and each kill.
+pub(super) struct LoadReport {
+    is_shown: bool,
+    begun: Instant,
+    every: Duration,
+    /// When the next line is due.
+    pub(super) next: Instant,
+    /// Rows that were committed at the last kill, until as many are delivered.
+    committed_at_kill: Option<u64>,
+}
+
+impl LoadReport {
+    /// Prints how the shop ended, and the heading of the load, if `is_shown`.
+    pub(super) fn begin(args: &DemoArgs, shop: &ShopFigures, is_shown: bool) -> Self {
+        if is_shown {
+            introduce_load(args, shop);
+        }
+        let begun = Instant::now();
+        let length = Duration::from_secs(args.count / u64::from(args.rate));
+        let every = LINE_EVERY.max(length / LINES);
+        Self { is_shown, begun, every, next: begun + every, committed_at_kill: None }
+    }
+
+    /// Prints both counts.
+    pub(super) fn tell(&mut self, [committed, delivered]: [u64; 2]) {
+        self.next = Instant::now() + self.every;
+        if !self.is_shown {
+            return;
+        }
+        let caught_up = self.committed_at_kill.take_if(|before| delivered >= *before);
+        let note = if caught_up.is_some() { "  the restarted relay has caught up" } else { "" };
+        eprintln!("{}  {committed:>9} committed  {delivered:>9} delivered{note}", self.clock());
+    }
+
+    /// Prints that the relay was killed.
+    pub(super) fn tell_kill(&mut self, kills: u32, [committed, _]: [u64; 2]) {
+        self.committed_at_kill = Some(committed);
+        if self.is_shown {
+            let title = heading(&format!("KILL {kills}"));
+            eprintln!("{}  {title}  SIGKILL to the relay, which is started again", self.clock());
+        }
+    }
+
+    fn clock(&self) -> String {
+        format!("  {:>6.1} s", self.begun.elapsed().as_secs_f64())
+    }
+}
+
+fn introduce_load(args: &DemoArgs, shop: &ShopFigures) {
+    let ShopFigures { confirmed, cancelled, refunded, .. } = shop;
+    eprintln!(
+        "\n     {confirmed} orders confirmed, {cancelled} cancelled ({refunded} refunded). No repeated request made a second order.\n"
+    );
+    let title = format!("2/3  A load of {} rows, {} per second", args.count, args.rate);
+    eprintln!("{}", heading(&title));
+    eprintln!(
+        "     Some transactions and savepoints roll back on purpose: their rows must not arrive."
+    );
+    if let Some(every) = args.kill_every {
+        let seconds = every.as_secs_f64();
+        eprintln!("     Every {seconds} s the relay is killed (SIGKILL) and started again.");
+    }
+    eprintln!();
+}
+
+/// Bold on a terminal.
+fn heading(text: &str) -> String {
+    let is_plain = !std::io::stderr().is_terminal() || std::env::var_os("NO_COLOR").is_some();
+    if is_plain { text.to_owned() } else { format!("\x1b[1m{text}\x1b[0m") }
 }
 
 /// The figures, and what to type next.
@@ -62,44 +146,40 @@ pub(super) fn to_text(figures: &Figures, delivery: Delivery) -> String {
     let ShopFigures { orders, repeated_requests, confirmed, cancelled, refunded, stuck } =
         &figures.shop;
     let repeats = match delivery {
-        Delivery::ExactlyOnce => "read again by a consumer of committed records: none may be",
+        Delivery::ExactlyOnce => "read twice by a consumer of committed records (must be 0)",
         Delivery::AtLeastOnce => {
-            "read again: at least once, what was in flight at a kill comes twice"
+            "read twice: at least once sends rows in flight again after a kill"
         }
     };
     let verdict = if figures.is_sound(delivery) {
-        "PASS  what was committed arrived, in order, and nothing else"
+        "PASS  every committed row arrived in order, and no other row"
     } else {
-        "FAIL  see the figures that should be 0"
+        "FAIL  a figure that must be 0 is not"
     };
-    let mut text = format!("\n{verdict}\n\n");
+    let mut text = format!("\n3/3  {verdict}\n\n");
     let lines: [(&str, String, &str); 8] = [
-        ("committed", committed.to_string(), "rows of the load that were committed to the outbox"),
-        ("delivered", delivered.to_string(), "of these, read from Kafka"),
-        ("lost", lost.to_string(), "of these, not read: must be 0"),
+        ("committed", committed.to_string(), "rows committed to the outbox"),
+        ("delivered", delivered.to_string(), "committed rows that a consumer read from Kafka"),
+        ("lost", lost.to_string(), "committed rows that were not read (must be 0)"),
         ("duplicated", duplicated.to_string(), repeats),
-        ("phantom", phantom.to_string(), "read, though rolled back or never written: must be 0"),
-        (
-            "out of order",
-            out_of_order.to_string(),
-            "read after a later row of the same key: must be 0",
-        ),
-        ("kills", figures.kills.to_string(), "of the relay"),
-        ("p50, p99", format!("{p50:.1}, {p99:.1} ms"), "from the commit to the consumer"),
+        ("phantom", phantom.to_string(), "read, but rolled back or never written (must be 0)"),
+        ("out of order", out_of_order.to_string(), "read after a later row of the key (must be 0)"),
+        ("kills", figures.kills.to_string(), "SIGKILLs to the relay"),
+        ("p50, p99", format!("{p50:.1}, {p99:.1} ms"), "time from COMMIT to the consumer"),
     ];
     // Writing to a string cannot fail.
     for (name, value, meaning) in lines {
-        let _ = writeln!(text, "  {name:<13} {value:<14} {meaning}");
+        let _ = writeln!(text, "     {name:<13} {value:<14} {meaning}");
     }
     let _ = writeln!(
         text,
-        "  shop          {orders} orders ({repeated_requests} requests sent twice): {confirmed} confirmed, {cancelled} cancelled \
-         ({refunded} refunded), {stuck} stuck: must be 0"
+        "     stuck orders  {stuck:<14} of {orders}: {confirmed} confirmed, {cancelled} cancelled, {refunded} refunded (must be 0)\n     \
+         repeats       {repeated_requests:<14} requests sent twice; none made a second order"
     );
     text.push_str(
         "\nNext (in the repository: make demo ARGS=\"..\"):\n  \
-         postrider demo --count 20000 --rate 2000 --kill-every 2s   the same while the relay is killed\n  \
-         postrider demo --stay                                      goes on, with the dashboard\n  \
+         postrider demo --count 20000 --rate 2000 --kill-every 2s   kills the relay every 2 s\n  \
+         postrider demo --stay                                      keeps the dashboard open\n  \
          README.md, \"Your own database, in five minutes\"\n",
     );
     text
@@ -134,10 +214,14 @@ mod tests {
     #[test]
     fn the_verdict_is_a_word_and_each_number_has_its_meaning() {
         let text = to_text(&figures(0), Delivery::AtLeastOnce);
-        assert!(text.starts_with("\nPASS  "), "{text}");
-        assert!(text.contains("  lost          0              of these, not read: must be 0\n"));
-        assert!(to_text(&figures(1), Delivery::AtLeastOnce).starts_with("\nFAIL  "));
+        assert!(text.starts_with("\n3/3  PASS  "), "{text}");
+        let lost = "  lost          0              committed rows that were not read (must be 0)\n";
+        assert!(text.contains(lost), "{text}");
+        assert!(to_text(&figures(1), Delivery::AtLeastOnce).starts_with("\n3/3  FAIL  "));
         let once = to_text(&figures(0), Delivery::ExactlyOnce);
-        assert!(once.starts_with("\nFAIL  ") && once.contains("none may be"), "{once}");
+        assert!(
+            once.starts_with("\n3/3  FAIL  ") && once.contains("committed records (must be 0)"),
+            "{once}"
+        );
     }
 }

@@ -6,6 +6,7 @@
 //! Kafka; here the three run in one process. Some orders exceed the card's limit, some find no stock, and
 //! some requests are sent twice and must give one order.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::DemoError;
+use super::report;
 use super::stage::Stage;
 use postrider_shop::orders::OrderLimits;
 use postrider_shop::payments::CARD_LIMIT_CENTS;
@@ -26,14 +28,14 @@ use postrider_shop::settings::{ServiceListener, ServiceSettings};
 use postrider_shop::{KafkaArgs, ShopError, inventory, orders, payments};
 
 /// Orders placed.
-const ORDERS: usize = 24;
+pub(super) const ORDERS: usize = 24;
 /// Units in stock: fewer than are ordered.
 const SKU: &str = "demo-teapot";
 const STOCK: i64 = 14;
 /// Every so many orders, one is dearer than the card allows.
 const TOO_DEAR_EVERY: usize = 6;
 /// Every so many orders, the client sends the request twice.
-const REPEATED_EVERY: usize = 4;
+pub(super) const REPEATED_EVERY: usize = 4;
 /// How long all orders together may take.
 const LIMIT: Duration = Duration::from_mins(3);
 /// No order is given up before; without Redis nobody owns a key.
@@ -148,12 +150,13 @@ async fn place_and_wait(
         }
         open.push(id);
     }
+    let mut ways = BTreeMap::new();
     let deadline = Instant::now() + LIMIT;
     while !open.is_empty() && Instant::now() < deadline {
         let mut still_open = Vec::new();
         for id in open {
             match end_of(client, &id).await? {
-                Some(way) => count(&mut figures, &id, &way, shows),
+                Some(way) => count(&mut figures, way, &mut ways),
                 None => still_open.push(id),
             }
         }
@@ -161,6 +164,9 @@ async fn place_and_wait(
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     figures.stuck = open.len();
+    if shows {
+        report::tell_ways(&ways);
+    }
     Ok(figures)
 }
 
@@ -173,16 +179,12 @@ async fn end_of(client: &Client, id: &str) -> Result<Option<Vec<String>>, DemoEr
     Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
 
-#[expect(clippy::print_stderr, reason = "each order's way is for eyes, not for data")]
-fn count(figures: &mut ShopFigures, id: &str, way: &[String], shows: bool) {
+fn count(figures: &mut ShopFigures, way: Vec<String>, ways: &mut BTreeMap<Vec<String>, usize>) {
     let ends = |end: &str| way.last().is_some_and(|last| last == end);
     figures.confirmed += usize::from(ends("CONFIRMED"));
     figures.cancelled += usize::from(ends("CANCELLED"));
     figures.refunded += usize::from(way.iter().any(|event| event == "PaymentRefunded"));
-    if shows {
-        let short = id.get(id.len().saturating_sub(8)..).unwrap_or(id);
-        eprintln!("order ..{short}  {}", way.join(" -> "));
-    }
+    *ways.entry(way).or_default() += 1;
 }
 
 /// Places an order as any client would. Returns its id.

@@ -102,10 +102,10 @@ impl Stage {
             None => "your PostgreSQL".to_owned(),
         };
         let kafka = match &self.broker {
-            Some(_) => "embedded broker (librdkafka's mock cluster: real protocol, memory only)",
+            Some(_) => "embedded broker (librdkafka's mock cluster, in memory)",
             None => "your Kafka",
         };
-        format!("{postgres} -> postrider -> {kafka} at {}", self.brokers)
+        format!("{postgres} -> postrider -> {kafka}")
     }
 
     /// Connects, and makes topics and tables where they are missing.

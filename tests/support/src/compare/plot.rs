@@ -33,7 +33,7 @@ struct Panel<'a> {
 pub fn svg(table: &str) -> String {
     let mut lines = table.lines().filter(|line| line.starts_with('|')).map(cells);
     let contestants: Vec<&str> = lines.next().unwrap_or_default().into_iter().skip(1).collect();
-    let panels: Vec<_> = lines.filter_map(panel).collect();
+    let panels: Vec<_> = lines.filter_map(|line| panel(&line)).collect();
     let height = LEGEND_HEIGHT + panels.len().div_ceil(2) * PANEL_HEIGHT;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n\
@@ -83,7 +83,7 @@ fn draw(svg: &mut String, panel: &Panel<'_>, [left, top]: [usize; 2]) {
     }
 }
 
-fn panel(cells: Vec<&str>) -> Option<Panel<'_>> {
+fn panel<'a>(cells: &[&'a str]) -> Option<Panel<'a>> {
     let (title, values) = cells.split_first()?;
     let is_drawn = values.iter().all(|value| number(value).is_some());
     is_drawn.then(|| Panel { title, values: values.to_vec() })
