@@ -26,8 +26,9 @@ use postrider_postgres::wal::WalError;
 /// How long the server may take to end the stream; it sends what it has begun to send before it hears
 /// that we want no more. Everything is acknowledged by then.
 const FINISH_LIMIT: Duration = Duration::from_secs(10);
-/// The same for a server that is shutting down.
-const SHUTDOWN_FINISH_LIMIT: Duration = Duration::from_secs(2);
+/// The same where the relay need not hear the end: of a server that is shutting down; and of one that sends a transaction
+/// to its end first, however large it is, which took more than 10 s for 400,000 rows on a busy machine.
+const SHORT_FINISH_LIMIT: Duration = Duration::from_secs(2);
 
 /// What one thread owns.
 pub(super) struct Hot<F, S> {
@@ -73,8 +74,10 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             }
             result => result?,
         };
+        let is_within = self.session.pipeline().reached().part.is_some();
         let limit = match end {
-            End::ServerShutdown => SHUTDOWN_FINISH_LIMIT,
+            End::ServerShutdown => SHORT_FINISH_LIMIT,
+            End::Drained if is_within && owed.is_nothing() => SHORT_FINISH_LIMIT,
             _ => FINISH_LIMIT,
         };
         let finished = self.source.finish(limit);
@@ -85,6 +88,13 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             (Some(error), End::Drained | End::ModeOver) => Err(error),
             // The server may be gone before it has said goodbye.
             (_, End::ServerShutdown) => Ok(end),
+            // The next start repeats nothing, whether or not the server has heard of the end. Upholds G8.
+            (None, End::Drained) if owed.is_nothing() => {
+                if let Err(error) = finished {
+                    tracing::info!(reason = %error, "closed the connection before Postgres ended the stream");
+                }
+                Ok(end)
+            }
             _ => Ok(finished.map(|()| end)?),
         }
     }
