@@ -9,6 +9,7 @@ use postrider_postgres::control::{
     FAILOVER_SLOTS_SINCE, HealthFacts, IdleSlot, Inspection, OpenTransaction, ServerLimits,
     SlotHealth, TableHealth, how_to_end,
 };
+use postrider_postgres::wal::raise_limit;
 
 /// `max_slot_wal_keep_size` that is proposed at least, in GiB.
 const KEEP_GIB: i64 = 50;
@@ -139,7 +140,7 @@ fn free(id: &'static str, setting: &str, (limit, used): (i64, i64), has_ours: bo
     if has_ours || used < limit {
         return Check::pass(id, finding);
     }
-    let fix = Fix::sql(format!("ALTER SYSTEM SET {setting} = {};", limit + 4)).then_restart();
+    let fix = Fix::sql(raise_limit(setting, limit)).then_restart();
     Check::fail(
         id,
         format!(

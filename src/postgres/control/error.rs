@@ -11,7 +11,7 @@ use super::hint_text::{
 };
 use super::standby::StandbyError;
 use crate::wal::quote::identifier;
-use crate::wal::{Class, STANDBY_REACHED, WalError};
+use crate::wal::{Class, STANDBY_REACHED, WalError, raise_limit};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
 
@@ -300,6 +300,8 @@ pub enum ControlError {
     NoFreeSlot {
         /// The slot.
         slot: String,
+        /// `max_replication_slots`.
+        limit: i64,
     },
     /// The role may not create what is missing.
     #[error("the role may not create {object}")]
@@ -409,11 +411,10 @@ impl ControlError {
             Self::CreationForbidden { needs, sql, .. } => {
                 format!("it needs {needs}\nor as a superuser, or a role that has that: {sql}")
             }
-            Self::NoFreeSlot { .. } => {
-                "raise max_replication_slots and restart; or drop a slot whose reader is gone for \
-                 good (what that reader has not read is lost to it)"
-                    .to_owned()
-            }
+            Self::NoFreeSlot { limit, .. } => format!(
+                "{} then restart the server; or drop a slot whose reader is gone for good (what that reader has not read is lost to it)",
+                raise_limit("max_replication_slots", *limit)
+            ),
             Self::SlotHeld { pid, .. } => format!(
                 "another relay is at work; if it is not: SELECT pg_terminate_backend({pid});"
             ),

@@ -63,7 +63,7 @@ pub use newest_rows::{NewestRows, newest_rows};
 pub use outbox_table::{DAYS_AHEAD, OutboxPartitions};
 pub use peek::{PeekRequest, PeekedMessage, copy_to_peek, peek};
 pub use poll_setup::{PollSetup, PollSetupMark};
-pub use preflight::{SLOT_LIMIT_MS, preflight, slot_blocked};
+pub use preflight::{SLOT_LIMIT_MS, no_free_slot, preflight, slot_blocked};
 pub use requirements_check::{SourceWarning, WarningAbout};
 pub use row_size::{UnboundedTable, unguarded};
 pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};

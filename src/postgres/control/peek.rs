@@ -9,6 +9,7 @@ use tokio_postgres::types::ToSql;
 use super::connect::Client;
 use super::error::ControlError;
 use super::inspect::{get, known};
+use super::preflight::no_free_slot;
 use crate::wal::WalError;
 use postrider_core::lsn::Lsn;
 
@@ -46,7 +47,7 @@ pub async fn copy_to_peek(client: &Client, slot: &str) -> Result<String, Control
     match client.run(DOING, client.sql().query_one(SQL, &[&slot])).await {
         // configuration_limit_exceeded
         Err(error) if error.is_of(&["53400"]) => {
-            Err(ControlError::NoFreeSlot { slot: format!("a copy of {slot}") })
+            Err(no_free_slot(client, &format!("a copy of {slot}")).await?)
         }
         row => get(&row?, 0),
     }

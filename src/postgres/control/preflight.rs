@@ -160,9 +160,7 @@ pub(super) async fn create_missing_slot(
             Err(StandbyError::AwaitsSnapshot { slot: slot.to_owned() }.into())
         }
         Err(error) if code(&error) == Some("57014") => Err(slot_blocked(client, slot).await?),
-        Err(error) if code(&error) == Some("53400") => {
-            Err(ControlError::NoFreeSlot { slot: slot.to_owned() })
-        }
+        Err(error) if code(&error) == Some("53400") => Err(no_free_slot(client, slot).await?),
         Err(error) => Err(error),
     };
     forgive_existing(created, || ControlError::CreationForbidden {
@@ -193,6 +191,14 @@ fn code(error: &ControlError) -> Option<&str> {
         ControlError::Connection { source: WalError::Server(server), .. } => Some(&server.code),
         _ => None,
     }
+}
+
+/// Says how many slots the server has, where all of them are taken.
+pub async fn no_free_slot(client: &Client, slot: &str) -> Result<ControlError, ControlError> {
+    const SQL: &str = "SELECT pg_catalog.current_setting('max_replication_slots')::bigint";
+    let row = client.run("counting replication slots", client.sql().query_one(SQL, &[])).await?;
+    let limit = super::inspect::get(&row, 0)?;
+    Ok(ControlError::NoFreeSlot { slot: slot.to_owned(), limit })
 }
 
 /// Why a slot cannot be made now: names the open write transactions. Locks are visible to every role, what

@@ -276,6 +276,8 @@ pub enum KeptOut {
     Parameter,
     /// A session: each transaction has a server process of its own.
     Session,
+    /// A login, by the pooler's own configuration.
+    Login,
 }
 
 impl KeptOut {
@@ -293,9 +295,25 @@ impl KeptOut {
                 "set pool_mode = session for this database or role at the pooler; or set host and port in source.url to \
                  those of Postgres itself"
             }
+            Self::Login => {
+                "give the pooler this database, this user and the user's password ([databases], auth_file or auth_query \
+                 of PgBouncer, whose log names what is missing); or set host and port in source.url to those of Postgres \
+                 itself, since a replication connection cannot pass a pooler"
+            }
         }
     }
 }
+
+/// How the words begin by which PgBouncer refuses a login that its configuration does not let in (`client.c`, 1.12 to
+/// 1.24).
+const LOGIN_BY_POOLER: [&str; 6] = [
+    "bouncer config error",
+    "no such database",
+    "no such user",
+    "login rejected",
+    "SASL authentication failed",
+    "password authentication failed",
+];
 
 impl WalError {
     /// The server's own words, or those of a pooler, by which it is known.
@@ -305,6 +323,9 @@ impl WalError {
             "08P01" if message.message.starts_with("unsupported startup parameter") => {
                 let replicates = message.message.ends_with("replication");
                 if replicates { KeptOut::Replication } else { KeptOut::Parameter }
+            }
+            "08P01" if LOGIN_BY_POOLER.iter().any(|said| message.message.starts_with(said)) => {
+                KeptOut::Login
             }
             // A statement that this session has prepared is unknown, or one of another session is not.
             "26000" | "42P05" => KeptOut::Session,
@@ -403,7 +424,9 @@ impl WalError {
     /// password that is being changed looks like this. 28000 is a role that is made or renamed.
     pub fn is_login_refused(&self) -> bool {
         match self {
-            Self::PasswordMissing { .. } | Self::Secret(_) => true,
+            Self::PasswordMissing { .. }
+            | Self::Secret(_)
+            | Self::Pooler { kept_out: KeptOut::Login, .. } => true,
             Self::Server(message) => ["28P01", "28000"].contains(&message.code.as_str()),
             _ => false,
         }
@@ -419,7 +442,8 @@ impl WalError {
             | Self::TlsFiles(_)
             | Self::PasswordMissing { .. }
             | Self::Secret(_)
-            | Self::Authentication { .. } => true,
+            | Self::Authentication { .. }
+            | Self::Pooler { kept_out: KeptOut::Login, .. } => true,
             Self::Server(message) => message.severity == "FATAL" && !self.class().is_transient(),
             _ => false,
         }
@@ -531,7 +555,7 @@ pub const REPAIR_UNREADABLE: &str = "It sends the rows that are missing in Kafka
 
 /// What to do where a list of hosts has led to a standby, and the slot is the primary's.
 pub(crate) const STANDBY_REACHED: &str = "nothing to do while the primary is restarted or another \
-    server is promoted: the relay tries again, and the slot keeps every row; to skip standbys \
+    server is promoted: the relay tries again, and every row stays in Postgres; to skip standbys \
     from the start: target_session_attrs=read-write in source.url";
 
 /// Whether a standby says that it only copies the slot (17 and later). Its text is translated where
@@ -582,6 +606,17 @@ fn is_unsendable(message: &ServerMessage) -> bool {
         || message.code == "XX000" && message.message.contains("invalid memory alloc request size")
 }
 
+/// The `max_wal_senders` that is used up: `(currently 10)`, whatever the language.
+fn wal_senders(message: &ServerMessage) -> Option<i64> {
+    let (_, rest) = message.message.split_once("max_wal_senders")?;
+    rest.split(|char: char| !char.is_ascii_digit()).find_map(|number| number.parse().ok())
+}
+
+/// Statement that makes room for four more slots or walsenders after a restart of the server.
+pub fn raise_limit(setting: &str, now: i64) -> String {
+    format!("ALTER SYSTEM SET {setting} = {};", now.saturating_add(4))
+}
+
 fn server_hint(message: &ServerMessage) -> Option<String> {
     let known = match message.code.as_str() {
         _ if is_unsendable(message) => UNSENDABLE,
@@ -627,7 +662,17 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
         "53300" if message.routine == LOGIN_TO_DATABASE => {
             "the database's own limit: ALTER DATABASE <database> CONNECTION LIMIT -1;"
         }
-        "53300" => "raise max_wal_senders or max_connections, or free a connection",
+        "53300" => {
+            if let Some(limit) = wal_senders(message) {
+                return Some(raise_limit("max_wal_senders", limit) + " then restart the server");
+            }
+            "end a session that nobody needs (SELECT pid, usename, application_name, state FROM pg_stat_activity;), or \
+             raise max_connections and restart the server"
+        }
+        "08P01" => {
+            "if a pooler such as PgBouncer answers there, its log says why; or set host and port in source.url to those \
+             of Postgres itself, since a replication connection cannot pass a pooler"
+        }
         _ => "",
     };
     let hint = if known.is_empty() { message.hint.as_str() } else { known };

@@ -32,12 +32,12 @@ pub use connection::{
     StreamEncoding, SystemIdentity, TextRow,
 };
 pub(crate) use error::STANDBY_REACHED;
-pub use error::{Class, KeptOut, RENEW, REPAIR_UNREADABLE, ServerMessage, WalError};
+pub use error::{Class, KeptOut, RENEW, REPAIR_UNREADABLE, ServerMessage, WalError, raise_limit};
 pub use history::TimelineHistory;
 pub use log_probe::{LogProbe, Readability};
 pub use poll::{
-    BUCKETS, LockHolder, LockedRows, PollError, PollMark, PollOptions, PollPositions, PollRequest,
-    PollStream, PollTable, prepare_session,
+    BUCKETS, LockHolder, LockedRows, PollError, PollMark, PollOptions, PollPositions,
+    PollRequest, PollStream, PollTable, prepare_session,
 };
 pub use postrider_core::frame::Frame;
 pub use quote::{identifier, literal};

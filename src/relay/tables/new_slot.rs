@@ -15,7 +15,9 @@ use crate::error::RelayError;
 use crate::stop::StopSignal;
 use postrider_core::lsn::Lsn;
 use postrider_core::session::ControlRequest;
-use postrider_postgres::control::{self, Client, ControlError, SLOT_LIMIT_MS, slot_blocked};
+use postrider_postgres::control::{
+    self, Client, ControlError, SLOT_LIMIT_MS, no_free_slot, slot_blocked,
+};
 use postrider_postgres::wal::{Connection, WalError};
 
 /// Before the number of the server process that makes a slot for a moment.
@@ -103,7 +105,7 @@ impl TableRun {
             }
             // configuration_limit_exceeded
             Err(WalError::Server(message)) if message.code == "53400" => {
-                Err(ControlError::NoFreeSlot { slot: source.slot.clone() }.into())
+                Err(self.runtime.block_on(no_free_slot(&client, &source.slot))?.into())
             }
             made => Ok(made?),
         }

@@ -73,4 +73,12 @@ fn a_replication_connection_that_a_pooler_refuses_names_it_at_once() {
     }
     let (_, said) = Scene::failure(&relay, &["doctor"]);
     assert!(said.contains("PgBouncer") && said.contains("Postgres itself"), "{said}");
+    // A user whom the pooler alone does not know.
+    let stranger = stage.database.create_role(&format!("stranger_{}", stage.database.name()), "");
+    let relay = stage.relay_at(&pooler.address(&stranger)).allow_log("");
+    let (exit, said) = Scene::failure(&relay, &["run", "--once"]);
+    assert_eq!(exit, Some(78), "{said}");
+    for part in ["PR-P024", "auth_file or auth_query of PgBouncer", "Postgres itself"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
 }

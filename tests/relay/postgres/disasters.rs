@@ -96,7 +96,8 @@ fn row_31_a_server_without_room_for_us_is_tried_again() {
         let mut holder = other.relay().run();
         holder.wait_for_log("\"streaming\"");
         let mut running = trial.relay().expect_log("trying again").run();
-        running.wait_for_log("trying again");
+        let told = running.wait_for_log("trying again");
+        assert!(told.contains("ALTER SYSTEM SET max_wal_senders = 5;"), "{told}");
         holder.stop();
         running.wait_for_log("\"streaming\"");
         trial.stage.insert(TOPIC, 5);

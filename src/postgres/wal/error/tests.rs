@@ -27,12 +27,27 @@ fn logins_are_refused_for_one_of_several_reasons() {
         ("3F000", "get_namespace_oid", "create the schema"),
         ("53300", "InitializeSessionUserId", "ALTER ROLE"),
         ("53300", "CheckMyDatabase", "ALTER DATABASE"),
-        ("53300", "InitProcess", "max_wal_senders"),
+        ("53300", "InitProcess", "max_connections"),
     ] {
         let (code, routine) = (code.to_owned(), routine.to_owned());
         let error = ServerMessage { code, routine, ..ServerMessage::default() };
         let given = WalError::Server(Box::new(error)).hint().unwrap();
         assert!(given.contains(hint), "{given}");
+    }
+}
+
+/// As PostgreSQL 15 and 18 say it, and a translation.
+#[test]
+fn walsenders_that_are_used_up_are_raised_by_one_statement() {
+    for message in [
+        "number of requested standby connections exceeds max_wal_senders (currently 10)",
+        "number of requested standby connections exceeds \"max_wal_senders\" (currently 10)",
+        "Anzahl angeforderter Standby-Verbindungen überschreitet max_wal_senders (aktuell 10)",
+    ] {
+        let (code, message) = ("53300".to_owned(), message.to_owned());
+        let error = ServerMessage { code, message, ..ServerMessage::default() };
+        let hint = WalError::Server(Box::new(error)).hint().unwrap();
+        assert_eq!(hint, "ALTER SYSTEM SET max_wal_senders = 14; then restart the server");
     }
 }
 
@@ -126,6 +141,10 @@ fn a_pooler_is_recognised_by_its_errors() {
         ("08P01", "unsupported startup parameter: options", "ignore_startup_parameters"),
         ("42P05", "prepared statement \"s0\" already exists", "pool_mode = session"),
         ("26000", "prepared statement \"s1\" does not exist", "pool_mode = session"),
+        ("08P01", "bouncer config error", "[databases]"),
+        ("08P01", "no such database: shop", "[databases]"),
+        ("08P01", "no such user", "auth_file"),
+        ("08P01", "SASL authentication failed", "password"),
     ] {
         let error = of(code, message);
         assert_eq!(error.class(), Class::Configuration, "{error}");
@@ -137,4 +156,5 @@ fn a_pooler_is_recognised_by_its_errors() {
     // PgBouncer says this of whatever passes, too.
     let other = of("08P01", "server login failed: wait");
     assert!(other.class().is_transient(), "{other}");
+    assert!(other.hint().unwrap().contains("PgBouncer"), "{other}");
 }
