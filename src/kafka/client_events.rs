@@ -17,7 +17,7 @@ use super::SinkError;
 pub(super) use super::add_partition_error::AddPartitionError;
 use super::brokers::{BrokerChange, Brokers};
 use super::listener::{broke_off, mismatch, refused_by};
-use super::log_line::{bare, is_no_news, is_serious};
+use super::log_line::{bare, is_end_of_handle, is_no_news, is_serious};
 use super::log_line::{is_without_producer_ids, transaction_error};
 use super::offered_requests::OfferedRequests;
 use super::revoked_login::{RevokedLogin, is_certificate_refused};
@@ -176,7 +176,7 @@ impl ClientEvents {
             // Told once more, by its name.
             (self.mismatch, outage.told) = (Some(mismatch), false);
         }
-        if facility == "FAIL" && self.outage.is_some() {
+        if facility == "FAIL" && self.outage.is_some() && !is_end_of_handle(line) {
             let refused = SinkError::Tls(bare(line).to_owned());
             // Of this a consumer has the log line and no error.
             if refused.unverified_broker().is_some() {
@@ -468,6 +468,20 @@ mod tests {
         events.outage.as_mut().unwrap().since -= READER_PATIENCE;
         events.tell_outage();
         assert!(events.outage.as_ref().unwrap().told);
+    }
+
+    /// As librdkafka 2.12 logs it at a start without a broker.
+    #[test]
+    fn the_end_of_a_connection_of_the_librarys_own_is_not_the_reason_of_an_outage() {
+        let mut events = ClientEvents::default();
+        let end = "[thrd:a:1/bootstrap]: a:1/bootstrap: Broker handle is terminating (after 3ms in state \
+                   TRY_CONNECT) (_DESTROY)";
+        events.log(Level::Debug, "FAIL", end);
+        assert_eq!(events.outage_reason(), Some("no answer yet"));
+        let refused = "a:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused";
+        events.log(Level::Error, "FAIL", &format!("[thrd:a:1/bootstrap]: {refused}"));
+        events.log(Level::Debug, "FAIL", end);
+        assert_eq!(events.outage_reason(), Some(refused));
     }
 
     /// As seen with librdkafka 2.12 and Postgres's port.

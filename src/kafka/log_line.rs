@@ -31,6 +31,12 @@ pub(super) fn bare(line: &str) -> &str {
     words.split_once(" (after ").map_or(words, |(words, _)| words)
 }
 
+/// Whether the library itself has ended a connection: at its close, or to the address of a bootstrap server once the
+/// brokers are known by their numbers. The line does not say why no broker answers.
+pub(super) fn is_end_of_handle(line: &str) -> bool {
+    line.contains("Broker handle is terminating")
+}
+
 /// Whether a warning of the library says what is known otherwise or passes by itself.
 ///
 /// FAIL and ERROR lines come again as errors; GETPID is asked again until it is answered, which a
