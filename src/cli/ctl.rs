@@ -62,7 +62,7 @@ pub struct CtlArgs {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum CtlCommand {
-    /// Read nothing more, keep the slot: WAL is retained until `resume`, or until the process ends
+    /// Read nothing more until `resume`, or until the process ends; a slot retains WAL meanwhile
     Pause,
     /// Go on after `pause`; a stream that has failed begins anew at once
     Resume,
@@ -298,10 +298,11 @@ fn told(command: &CtlCommand, body: &Value) -> String {
         items.filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
     };
     match command {
-        CtlCommand::Pause => format!(
-            "paused since {}: nothing is read, WAL is retained; go on with `postrider ctl resume`\n",
-            text("paused_since")
-        ),
+        CtlCommand::Pause => {
+            let notes = body.get("notes").and_then(Value::as_array).into_iter().flatten();
+            let mut notes = notes.filter_map(Value::as_str);
+            notes.find(|note| note.starts_with("paused ")).unwrap_or("paused").to_owned() + "\n"
+        }
         CtlCommand::Resume if body.get("begins_anew_at").is_some_and(Value::is_string) => {
             "resumed: the stream, which had failed, begins anew\n".to_owned()
         }
@@ -372,6 +373,13 @@ mod tests {
             Answer { status: 422, body: json!({ "errors": [mistake] }) }.check().unwrap_err();
         let text = refused.to_text(false);
         assert!(text.contains("PR-C003 no `x` at p:1:2") && text.contains("help: y"), "{text}");
+    }
+
+    #[test]
+    fn people_read_what_a_pause_means_for_their_source() {
+        let notes = ["no broker answers", "paused since 1: nothing is read, and rows wait"];
+        let text = told(&CtlCommand::Pause, &json!({ "notes": notes }));
+        assert_eq!(text, "paused since 1: nothing is read, and rows wait\n");
     }
 
     #[test]

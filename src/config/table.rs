@@ -272,7 +272,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         Rejected::WORDS,
         "\"dead_letter\"",
         "What happens to a row that cannot be delivered: it goes to the dead-letter topic, it \
-         stops the relay and the slot retains it, or it is left out with an audit line.",
+         stops the relay and stays in Postgres, or it is left out with an audit line.",
     ),
     choice(
         "route.missing_topic",

@@ -108,7 +108,7 @@ keyword_enum!(
     Rejected {
         /// Sent to the dead-letter topic.
         DeadLetter = "dead_letter",
-        /// Stops the relay, the slot keeps the row.
+        /// Stops the relay; the row stays in Postgres.
         Stop = "stop",
         /// Left out, with an audit line in the log.
         Skip = "skip",

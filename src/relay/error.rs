@@ -272,8 +272,8 @@ impl RelayError {
             }
             Self::Pipeline(error) => error.hint(),
             Self::UnreadMessage { .. } => Some(
-                "nothing is lost: the slot keeps every row; the relay tries again, and ends after several sessions that \
-                 end at this position"
+                "nothing is lost: every row stays in Postgres; the relay tries again, and ends after several sessions \
+                 that end at this position"
                     .to_owned(),
             ),
             Self::Unreadable { slot, .. } => Some(unreadable_hint(slot)),
@@ -283,13 +283,13 @@ impl RelayError {
                  '{slot}'; a command needs the slot for itself, and `postrider run` waits as hot standby without --no-wait"
             )),
             Self::BrokersAway { .. } => Some(
-                "check kafka.brokers and the network; nothing is lost, the slot keeps every row"
+                "check kafka.brokers and the network; nothing is lost: every row stays in Postgres"
                     .to_owned(),
             ),
             Self::NothingStored { .. } => Some(
                 "look for partitions below min.insync.replicas (kafka-topics.sh --describe \
-                 --under-min-isr-partitions) and in the brokers' logs; nothing is lost, the slot \
-                 keeps every row"
+                 --under-min-isr-partitions) and in the brokers' logs; nothing is lost: every row \
+                 stays in Postgres"
                     .to_owned(),
             ),
             Self::GraceExpired { .. } | Self::Aborted { .. } => Some(

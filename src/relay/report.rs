@@ -52,8 +52,6 @@ pub(super) struct Reporter {
     last_line: (Instant, u64),
     /// Latencies up to that line.
     last_latencies: Histogram,
-    /// Whether positions are those of the server's log.
-    has_positions: bool,
     outage: Outage,
     /// How long an outage has lasted that is to be told now.
     outage_due: Option<Duration>,
@@ -80,7 +78,6 @@ impl Reporter {
         origin: RowOrigin,
     ) -> Self {
         Self {
-            has_positions: origin != RowOrigin::Poll,
             oldest: telemetry.oldest(),
             telemetry,
             topics,
@@ -88,7 +85,7 @@ impl Reporter {
             answering_since: None,
             clock: Clock::start(),
             stall: StallDetector::new(give_up_after),
-            current: Snapshot::default(),
+            current: Snapshot { is_polled: origin == RowOrigin::Poll, ..Snapshot::default() },
             past: Snapshot::default(),
             last_publish: None,
             last_line: (Instant::now(), 0),
@@ -452,7 +449,7 @@ impl Reporter {
 
     /// A position, for people who look into the server's log.
     fn position(&self, at: Lsn) -> Option<String> {
-        self.has_positions.then(|| at.to_string())
+        (!self.current.is_polled).then(|| at.to_string())
     }
 
     /// Records handed to the producer since the process started.

@@ -54,7 +54,7 @@ pub enum DecodeError {
 }
 
 /// The hint for a message that this release cannot read.
-pub const UNREAD_MESSAGE: &str = "nothing is lost: the slot keeps every row; install the newest release of \
+pub const UNREAD_MESSAGE: &str = "nothing is lost: every row stays in Postgres; install the newest release of \
     Postrider, or report this with the server's version; a proxy that alters the replication stream is \
     another cause";
 

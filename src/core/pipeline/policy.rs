@@ -22,7 +22,7 @@ pub enum RejectPolicy {
         /// A legal topic name.
         topic: String,
     },
-    /// Stop the relay; the slot keeps the row.
+    /// Stop the relay; the row stays in Postgres.
     Stop,
     /// Leave it out, with an audit record.
     Skip,

@@ -23,7 +23,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::stop::StopSignal;
 use crate::streams::{StreamHandle, Streams, stream_of};
-use crate::telemetry::{NextRun, ReloadOutcome, Role, Telemetry, readiness, time_text, unix_us};
+use crate::telemetry::{
+    NextRun, ReloadOutcome, Role, Telemetry, of_pause, readiness, time_text, unix_us,
+};
 use postrider_core::session::ControlRequest;
 
 pub use access::{Access, read_token};
@@ -295,8 +297,8 @@ async fn pause(Extract(admin): Extract<Admin>, RawQuery(query): RawQuery) -> Res
         admin.telemetry.set_paused(true);
         tracing::info!(
             stream = admin.stream,
-            "paused by the control API: nothing is read, the slot is kept, WAL is retained until \
-             `postrider ctl resume`"
+            "paused by the control API until `postrider ctl resume`: {}",
+            of_pause(&admin.telemetry.view())
         );
     }
     Json(admin.status()).into_response()

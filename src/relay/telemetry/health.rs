@@ -87,7 +87,7 @@ pub fn readiness(view: &View, role: Role) -> Health {
         let ok = role == Role::Any;
         let detail = "another relay holds the slot; waiting to take over".to_owned();
         checks.push(Check { name: "slot", ok, detail });
-        checks.extend(view.operated.paused_since_us.map(|since_us| paused(since_us, role)));
+        checks.extend(view.operated.paused_since_us.map(|since_us| paused(view, since_us, role)));
         return health(view, checks);
     }
     checks.push(Check {
@@ -99,7 +99,7 @@ pub fn readiness(view: &View, role: Role) -> Health {
     let progress = snapshot.last_progress.map(|at| at.elapsed());
     checks.push(match view.operated.paused_since_us {
         // Nothing is read, and so nothing is late: somebody has asked for it, who knows.
-        Some(since_us) => paused(since_us, role),
+        Some(since_us) => paused(view, since_us, role),
         None => progress_of(snapshot, progress),
     });
     checks.push(kafka(snapshot));
@@ -111,20 +111,35 @@ fn slot(view: &View) -> Check {
     let is_held = view.snapshot.holds_slot;
     let waits = view.slot.and_then(|slot| slot.waits).filter(|_| is_held);
     let locked = view.snapshot.locked_rows.as_ref().filter(|_| is_held);
+    let state = match (view.snapshot.is_polled, is_held) {
+        (true, true) => "rows are polled, without a slot",
+        (true, false) => "no rows are polled",
+        (false, true) => "held",
+        (false, false) => "not held",
+    };
     let detail = match (waits, locked) {
-        (Some(wait), _) => format!("held, and {}; {}", wait.what(), wait.help()),
-        (None, Some(locked)) => format!("held, and {locked}; {}", locked.help()),
-        (None, None) if is_held => "held".to_owned(),
-        (None, None) => "not held".to_owned(),
+        (Some(wait), _) => format!("{state}, and {}; {}", wait.what(), wait.help()),
+        (None, Some(locked)) => format!("{locked}; {}", locked.help()),
+        (None, None) => state.to_owned(),
     };
     Check { name: "slot", ok: is_held && waits.is_none() && locked.is_none(), detail }
 }
 
+/// What a pause means for Postgres.
+pub(crate) fn of_pause(view: &View) -> &'static str {
+    if view.snapshot.is_polled {
+        "nothing is read, and rows wait in their tables"
+    } else {
+        "nothing is read, the slot is kept, and WAL is retained"
+    }
+}
+
 /// The relay does as it was told, and would not be restarted for it; it does not deliver.
-fn paused(since_us: i64, role: Role) -> Check {
+fn paused(view: &View, since_us: i64, role: Role) -> Check {
     let detail = format!(
-        "paused since {} by request: nothing is read, and WAL is retained; go on with `postrider ctl resume`",
-        time_text(since_us)
+        "paused since {} by request: {}; go on with `postrider ctl resume`",
+        time_text(since_us),
+        of_pause(view)
     );
     Check { name: "paused", ok: role == Role::Any, detail }
 }
@@ -327,6 +342,22 @@ mod tests {
         let health = with(|snapshot| snapshot.locked_rows = Some(Arc::new(locked)));
         let detail = detail(&health, "slot");
         assert!(!health.ok && detail.contains("process 7; SELECT 1;"), "{detail}");
+    }
+
+    #[test]
+    fn a_relay_that_polls_does_not_claim_a_slot() {
+        let told = |is_polled, holds_slot| {
+            let mut view = view(RelayState::Streaming, holds_slot, true, Some(0));
+            view.snapshot = Arc::new(Snapshot { is_polled, ..(*view.snapshot).clone() });
+            view.operated.paused_since_us = Some(0);
+            ["slot", "paused"].map(|name| detail(&readiness(&view, Role::Any), name)).concat()
+        };
+        for holds_slot in [true, false] {
+            let polled = told(true, holds_slot);
+            assert!(!polled.contains("held") && !polled.contains("WAL"), "{polled}");
+            let streamed = told(false, holds_slot);
+            assert!(streamed.contains("held") && streamed.contains("WAL"), "{streamed}");
+        }
     }
 
     #[test]

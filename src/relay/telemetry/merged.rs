@@ -20,6 +20,7 @@ fn both(one: Snapshot, other: Snapshot) -> Snapshot {
     Snapshot {
         state,
         last_failure,
+        is_polled: one.is_polled || other.is_polled,
         holds_slot: one.holds_slot && other.holds_slot,
         broker_connected: one.broker_connected && other.broker_connected,
         unconfirmed_for: one.unconfirmed_for.max(other.unconfirmed_for),

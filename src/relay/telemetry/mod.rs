@@ -20,8 +20,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-pub(crate) use health::SILENCE_HELP;
 pub use health::{Check, Health, Role, STALL, STALL_HELP, liveness, readiness};
+pub(crate) use health::{SILENCE_HELP, of_pause};
 pub use histogram::{BOUNDS_US, Exemplar, Exemplars, Histogram};
 pub use http::{HttpError, Listener, serve, serve_streams};
 pub(crate) use operated::time_text;

@@ -160,6 +160,8 @@ pub type Count = (&'static str, u64);
 pub struct Snapshot {
     /// What it is doing.
     pub state: RelayState,
+    /// Whether rows are polled, without a slot; positions are not those of the server's log.
+    pub is_polled: bool,
     /// Whether a replication stream is open, which is to hold the slot.
     pub holds_slot: bool,
     /// Whether a broker answers.

@@ -123,7 +123,9 @@ fn g1_a_pause_of_a_relay_that_polls_holds_no_transaction_open() {
     running.wait_for_log("polling");
     poll::insert(stage, 0..50);
     scene.wait_pending("processed_at IS NULL", 0);
-    assert_eq!(ctl(&relay, &["pause"]).0, 0);
+    let (code, status) = ctl(&relay, &["pause"]);
+    assert!(code == 0 && !status["notes"].to_string().contains("WAL"), "{status}");
+    running.wait_for_log("rows wait in their tables");
     let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
                 AND xact_start IS NOT NULL AND pid <> pg_backend_pid()";
     wait_for("the sessions to end", || (stage.sql().value(open) == "0").then_some(()));

@@ -178,11 +178,13 @@ fn chain(view: &View, health: &Health) -> [Link; 4] {
     let is_standby = snapshot.state == RelayState::Standby;
     let has_failed = || snapshot.last_failure.as_deref().map(str::to_owned);
     let postgres = match (snapshot.holds_slot, view.slot.is_some()) {
+        (true, _) if snapshot.is_polled => Link::ok("Postgres", "rows are polled"),
         (true, _) => Link::ok("Postgres", "a stream is open"),
         (false, true) => Link::ok("Postgres", "it answers"),
         (false, false) => Link::unknown("Postgres", has_failed()),
     };
     let slot = match (snapshot.holds_slot, is_standby) {
+        _ if snapshot.is_polled => Link::ok("Slot", "none: rows are polled"),
         (true, _) => Link::ok("Slot", "held by this relay"),
         (false, true) => Link {
             name: "Slot",
