@@ -36,7 +36,7 @@ pub use error::{Class, KeptOut, RENEW, REPAIR_UNREADABLE, ServerMessage, WalErro
 pub use history::TimelineHistory;
 pub use log_probe::{LogProbe, Readability};
 pub use poll::{
-    BUCKETS, LockHolder, LockedRows, PollError, PollMark, PollOptions, PollPositions,
+    BUCKETS, LockHolder, LockedRows, OwnProcesses, PollError, PollMark, PollOptions, PollPositions,
     PollRequest, PollStream, PollTable, prepare_session,
 };
 pub use postrider_core::frame::Frame;

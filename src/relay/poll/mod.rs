@@ -29,7 +29,7 @@ use postrider_core::lsn::Lsn;
 use postrider_core::route::RowOrigin;
 use postrider_core::session::{ControlRequest, Owed};
 use postrider_kafka::KafkaSink;
-use postrider_postgres::wal::PollPositions;
+use postrider_postgres::wal::{OwnProcesses, PollPositions};
 
 pub use session::poll_mark;
 pub(crate) use session::rehearse;
@@ -61,9 +61,12 @@ pub(super) async fn run<S: KafkaSink + Send + 'static>(
     let certificates = CertificateMonitor::of(&plan, &options, telemetry.clone());
     let mut running = JoinSet::new();
     let keeps_processes = Arc::new(OnceCell::new());
+    let own_processes = OwnProcesses::default();
     for (number, telemetry) in (0..workers).zip(telemetry.parts(workers)) {
         let keeps_processes = Arc::clone(&keeps_processes);
-        let mut worker = Worker { number: (number, workers), marked: FIRST, keeps_processes };
+        let own_processes = Arc::clone(&own_processes);
+        let number = (number, workers);
+        let mut worker = Worker { number, marked: FIRST, keeps_processes, own_processes };
         let (plan, options) = (plan.clone(), options.clone());
         let mut sessions = Sessions::new(plan, options, stop.clone(), telemetry);
         if sessions.options.once {
@@ -109,6 +112,8 @@ struct Worker {
     marked: Lsn,
     /// Set once sessions were seen to keep their server process: no pooler gives it to another one.
     keeps_processes: Arc<OnceCell<()>>,
+    /// Of all workers.
+    own_processes: OwnProcesses,
 }
 
 impl Worker {

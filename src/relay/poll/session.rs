@@ -3,6 +3,7 @@
 //! Input: what the worker knows. Output: how the session ended. It looks at the database as any relay does, but for
 //! what a slot needs, opens the connection that the rows come over, and drives the loop.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -91,6 +92,7 @@ impl Worker {
             is_first: at.first == super::FIRST,
         };
         let rows = PollStream::begin(connection, tables, options, at);
+        let rows = rows.beside(Arc::clone(&self.own_processes));
         let source = PollSource { rows, marked: &mut self.marked };
         let waits = crate::session_mode::batches_wait(None, &plan.kafka);
         let SessionStart { limits, owed, .. } = begun;

@@ -133,6 +133,29 @@ fn g8_what_a_broken_session_left_and_nobody_has_any_more_is_not_waited_for() {
 }
 
 #[test]
+fn a_run_that_waits_for_another_relay_names_its_session() {
+    let Some(kafka) = kafka::shared() else { return };
+    let scene = Scene::new(&kafka.bootstrap(), "poll_other", &[("source.poll.workers", "2")]);
+    insert(&scene.stage, 0..1_000);
+    let busy = scene.relay.clone().set("source.poll.workers", "1");
+    // Its session may be ended while it stands still.
+    let busy = busy.allow_log("trying again").variable("FAILPOINT", "frame_taken=stop@100").run();
+    busy.wait_frozen();
+    let holder = scene.stage.sql().value(
+        "SELECT DISTINCT l.pid FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database \
+         WHERE l.locktype = 'advisory' AND d.datname = current_database()",
+    );
+    let mut run = scene.relay.start(&["run", "--once"]);
+    let told = run.wait_for_log("waiting for another relay");
+    assert!(told.contains(&format!("process {holder}, application postrider")), "{told}");
+    busy.signal(Signal::CONT);
+    busy.stop();
+    let status = run.wait();
+    assert!(status.success(), "{status}");
+    scene.wait_pending("processed_at IS NULL", 0);
+}
+
+#[test]
 fn an_idle_worker_asks_once_in_an_interval_and_never_without_end() {
     let Some(kafka) = kafka::shared() else { return };
     let settings = [("source.poll.notify", "outbox"), ("source.poll.interval", "1s")];

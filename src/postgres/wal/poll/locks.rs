@@ -1,12 +1,13 @@
-//! Rows that have waited for a lock for long, and who has it.
+//! Rows that have waited for a lock for long, and who has it; and the other relay that `run --once` waits for.
 //!
 //! Input: how many rows each poll found held back; what the server says of locks. Output: [`LockedRows`], for readiness
-//! and the log. Invariant: a lock that is soon released costs no question; the question is asked between two batches,
-//! within a limit of time, and what the server says against it ends no session; what the role may not see is left out;
-//! rows that are locked one after the other, each for a moment, are no long wait.
+//! and the log; a log line that names the other relay. Invariant: a lock that is soon released costs no question; the
+//! question is asked between two batches, within a limit of time, and what the server says against it ends no session;
+//! what the role may not see is left out; rows that are locked one after the other, each for a moment, are no long wait.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::PollStream;
@@ -28,6 +29,20 @@ const REST_AFTER_FAILURE: Duration = Duration::from_mins(1);
 /// First rows that are remembered. Polls of other parts of the keys find others locked, in turn; a row that was released is
 /// forgotten after as many others.
 const FIRSTS: usize = 8;
+
+/// Server processes of the sessions with which one relay polls.
+pub type OwnProcesses = Arc<Mutex<BTreeSet<u64>>>;
+
+/// What is known of a relay that has parts of the keys which a run waits for.
+#[derive(Debug, Default)]
+pub(super) enum OtherRelay {
+    #[default]
+    Unseen,
+    /// This server process is its session.
+    Seen(String),
+    /// The log has named it.
+    Named,
+}
 
 /// Who has a lock, as far as the role may see that.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,6 +180,45 @@ impl<T: Transport> PollStream<T> {
         let seconds = held.waited().unwrap_or_default().as_secs();
         held.told = Some(Arc::new(LockedRows { table: name, rows: held.rows, seconds, holder }));
         Ok(())
+    }
+
+    /// Names the relay that has parts of the keys, if two looks find the same one: a batch that ends meanwhile is not
+    /// waited for.
+    pub(super) fn look_for_relay(&mut self) -> Result<(), WalError> {
+        let row = match self.connection.query_in_own_encoding(&self.other_relay_sql()) {
+            Ok(rows) => rows.into_iter().next(),
+            Err(WalError::Server(_)) => None,
+            Err(error) => return Err(error),
+        };
+        self.other_relay = match (row.as_deref(), &self.other_relay) {
+            (Some([Some(pid), Some(holder)]), OtherRelay::Seen(seen)) if pid == seen => {
+                tracing::info!(
+                    holder,
+                    "waiting for another relay that delivers from the same tables"
+                );
+                OtherRelay::Named
+            }
+            (Some([Some(pid), _]), _) => OtherRelay::Seen(pid.clone()),
+            _ => OtherRelay::Unseen,
+        };
+        Ok(())
+    }
+
+    fn other_relay_sql(&self) -> String {
+        let classes =
+            self.tables.iter().map(|table| table.lock_class().cast_unsigned().to_string());
+        let classes = classes.collect::<Vec<_>>().join(", ");
+        let own = self.own_processes.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = own.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        format!(
+            "SELECT l.pid, pg_catalog.concat_ws(', ', 'process ' || l.pid, \
+                 'application ' || nullif(a.application_name, ''), 'role ' || a.usename, 'host ' || a.client_addr) \
+             FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid \
+             WHERE l.locktype = 'advisory' AND l.granted AND l.classid IN ({classes}) AND l.pid NOT IN ({own}) \
+                 AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d \
+                     WHERE d.datname = pg_catalog.current_database()) \
+             ORDER BY a.xact_start LIMIT 1"
+        )
     }
 }
 

@@ -23,7 +23,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres_protocol::message::backend::Message;
@@ -36,7 +36,7 @@ use super::table::describe_table;
 use super::transport::{Transport, Wire};
 use batch::Place;
 use large::LargeRow;
-use locks::LockWatch;
+use locks::{LockWatch, OtherRelay};
 use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::encode;
@@ -44,7 +44,7 @@ use postrider_core::pgoutput::{Begin, Commit, PgTime};
 use schedule::{Polled, Round, Schedule};
 
 pub use error::PollError;
-pub use locks::{LockHolder, LockedRows};
+pub use locks::{LockHolder, LockedRows, OwnProcesses};
 pub use request::{BUCKETS, PollMark, PollRequest, PollTable};
 pub use schedule::{PollOptions, PollPositions};
 pub use session::prepare_session;
@@ -104,6 +104,10 @@ pub struct PollStream<T = Wire> {
     polled: Polled,
     polled_at: Instant,
     locks: LockWatch,
+    own_processes: OwnProcesses,
+    other_relay: OtherRelay,
+    /// The run is to end, and waits for parts of the keys that somebody else has.
+    is_kept_from_parts: bool,
     /// No row waits, as far as was looked since one was taken.
     is_caught_up: bool,
     /// The server process that serves the session.
@@ -157,6 +161,9 @@ impl<T: Transport> PollStream<T> {
             end: options.once.then_some(at.end),
             schedule: Schedule::new(options, tables.len(), now),
             locks: LockWatch::of(tables.len()),
+            own_processes: OwnProcesses::default(),
+            other_relay: OtherRelay::Unseen,
+            is_kept_from_parts: false,
             tables,
             connection,
             state: State::Idle,
@@ -185,6 +192,12 @@ impl<T: Transport> PollStream<T> {
         }
     }
 
+    /// Beside these sessions of the same relay.
+    #[must_use]
+    pub fn beside(self, own_processes: OwnProcesses) -> Self {
+        Self { own_processes, ..self }
+    }
+
     /// Reads what is there and fits; polls if that is due. If nothing is there, waits at most `wait` for it. Returns
     /// the bytes read.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
@@ -205,6 +218,9 @@ impl<T: Transport> PollStream<T> {
             }
             if self.locks.is_due(now) {
                 self.look_for_locks(now)?;
+            }
+            if std::mem::take(&mut self.is_kept_from_parts) {
+                self.look_for_relay()?;
             }
             let pause = self.schedule.pause(now);
             if pause.is_zero() {
@@ -391,6 +407,10 @@ impl<T: Transport> PollStream<T> {
                     let body = channel.buffer.body(head);
                     self.polled.locked = batch::parts(body)?;
                     let process = batch::count(body, 1)?;
+                    if self.process.is_none() {
+                        let own = self.own_processes.lock();
+                        own.unwrap_or_else(PoisonError::into_inner).insert(process);
+                    }
                     if *self.process.get_or_insert(process) != process {
                         let found = "two transactions of one session had two server processes";
                         return Err(WalError::of_shared_process(found.to_owned()));
@@ -459,6 +479,10 @@ impl<T: Transport> PollStream<T> {
                 let round = self.schedule.found_nothing(self.table, self.polled, now);
                 self.is_caught_up = round == Round::Over { waits: false }
                     || self.is_caught_up && round == Round::Open;
+                self.is_kept_from_parts = round == (Round::Over { waits: true })
+                    && self.end.is_some()
+                    && self.polled.held_back == 0
+                    && !matches!(self.other_relay, OtherRelay::Named);
                 let reached = match round {
                     Round::Open => Lsn::ZERO,
                     // What is owed was marked by somebody else, or somebody else has it.
