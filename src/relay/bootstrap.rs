@@ -15,8 +15,8 @@ use postrider_core::gate::{GateError, unfinished};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
 use postrider_kafka::{
-    Grade, KafkaSpec, Lineage, TopicFinding, ensure_progress_topic, init_progress_at_least_once,
-    init_progress_transactional, newest_progress,
+    Grade, KafkaSpec, Lineage, TopicBook, TopicFinding, ensure_progress_topic,
+    init_progress_at_least_once, init_progress_transactional, newest_progress,
 };
 use postrider_postgres::control::{self, Client, Inspection, Requirements};
 use postrider_postgres::wal::{Connection, SessionParams};
@@ -126,25 +126,69 @@ async fn delivered_of(
     Ok((mark != Mark::default()).then_some(mark.end))
 }
 
-/// Tells findings, those that are the same of several topics in one line. A remark is about the cluster, whatever topic
-/// shows it: a process tells it once.
+/// Tells findings; see [`lines`].
 pub(super) fn tell(kafka: &KafkaSpec, findings: &[TopicFinding]) {
+    for (finding, line) in lines(&kafka.topics, findings) {
+        let help = &finding.help;
+        match finding.grade {
+            Grade::Unfit => tracing::error!(help, "{line}"),
+            Grade::Warning => tracing::warn!(help, "{line}"),
+            Grade::Remark => tracing::info!(help, "{line}"),
+        }
+    }
+}
+
+/// What is told of findings: those that are the same of several topics in one line. A remark is about the cluster,
+/// whatever topic shows it: a stream tells it once.
+fn lines<'a>(topics: &TopicBook, findings: &'a [TopicFinding]) -> Vec<(&'a TopicFinding, String)> {
+    let mut lines = Vec::new();
     let same = |one: &TopicFinding, other: &TopicFinding| {
         (one.grade, &one.what) == (other.grade, &other.what)
     };
     for (index, finding) in findings.iter().enumerate() {
-        let told = findings.iter().take(index).any(|earlier| same(earlier, finding));
-        if told {
+        let is_told = findings.iter().take(index).any(|earlier| same(earlier, finding));
+        let is_remark = finding.grade == Grade::Remark;
+        if is_told || is_remark && !topics.is_first_remark(&finding.what) {
             continue;
         }
         let others = findings.iter().skip(index + 1).filter(|later| same(later, finding)).count();
         let others = if others > 0 { format!(" (and {others} more)") } else { String::new() };
-        let (subject, what, help) = (finding.subject(), &finding.what, &finding.help);
-        match finding.grade {
-            Grade::Unfit => tracing::error!(help, "{subject}{others} {what}"),
-            Grade::Warning => tracing::warn!(help, "{subject}{others} {what}"),
-            Grade::Remark if !kafka.topics.is_first_remark(what) => {}
-            Grade::Remark => tracing::info!(help, "{subject}{others} {what}"),
+        lines.push((finding, format!("{}{others} {}", finding.subject(), finding.what)));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_core::pipeline::{MissingPolicy, MissingTopic};
+
+    #[test]
+    fn a_remark_about_the_cluster_is_told_once() {
+        let finding = |grade, topic: &str| TopicFinding {
+            grade,
+            topic: Some(topic.to_owned()),
+            what: "has one replica".to_owned(),
+            help: String::new(),
+        };
+        let told = |topics: &TopicBook, grade, names: &[&str]| {
+            let findings: Vec<_> = names.iter().map(|name| finding(grade, name)).collect();
+            lines(topics, &findings).into_iter().map(|(_, line)| line).collect::<Vec<_>>()
+        };
+        let policy =
+            MissingPolicy { then: MissingTopic::Create, create: Vec::new(), create_max: 0 };
+        let topics = TopicBook::new(policy, Vec::new());
+        assert_eq!(
+            told(&topics, Grade::Remark, &["progress"]),
+            ["topic `progress` has one replica"]
+        );
+        // A session that begins anew, and another topic of the same cluster.
+        for names in [&["progress"][..], &["orders"], &["orders", "dead-letters"]] {
+            assert!(told(&topics, Grade::Remark, names).is_empty(), "{names:?}");
+        }
+        let warned = ["topic `orders` (and 1 more) has one replica"];
+        for _ in 0..2 {
+            assert_eq!(told(&topics, Grade::Warning, &["orders", "dead-letters"]), warned);
         }
     }
 }
