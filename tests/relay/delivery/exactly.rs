@@ -12,7 +12,7 @@ use support::wait::let_pass;
 use support::{kafka, postgres, topic, wait_for};
 
 /// More than the sockets between the server and the relay hold, twice.
-const ROWS_WITHIN: usize = 200_000;
+const ROWS_WITHIN: usize = 120_000;
 /// `transaction.timeout.ms` of the relay.
 const TRANSACTION_LIMIT: Duration = Duration::from_mins(1);
 /// Ten seconds of rows.
