@@ -131,7 +131,7 @@ identity: ## logins that change under way: tokens of 20 s, a token endpoint that
 	@.ci/setup >&2
 	@CI=true FULL=$(FULL) PARTS="$(PARTS)" $(CARGO) test --locked --quiet --test long identity
 
-ui-test: ## the dashboard in headless Chromium, in four states; screenshots in .servers/ui/screens (part of test)
+ui-test: ## the dashboard in headless Chromium, in seven states, three widths and two themes; screenshots in .servers/ui/screens (part of test)
 	@.ci/setup >&2
 	@CI=true $(CARGO) test --locked --quiet --features failpoints,mutants --test relay -- dashboard
 

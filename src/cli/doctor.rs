@@ -37,7 +37,7 @@ use super::status::relay::{RelayFacts, Silence, relay_facts};
 use super::stream_position::{SlotPlace, StreamPosition, progress_of};
 use apply::FixPlan;
 use check::{Check, Outcome};
-pub(super) use config::too_large_together;
+pub(super) use config::{memory_limit, too_large_together};
 use kafka::FromSource;
 use postgres::FromPostgres;
 use postrider_config::{Config, Delivery, Loaded, SourceMode};

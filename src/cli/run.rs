@@ -104,7 +104,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     let bind = config.http.bind.filter(|_| !args.dry_run);
     let tap = config.http.dashboard.then(|| delivered_tap(&config));
     let settings = loaded.effective.iter().map(setting).collect();
-    let telemetry = Telemetry::showing(version::build_info(&config.source.slot), settings);
+    let telemetry = Telemetry::showing(version::build_info_of(&loaded), settings);
     let options = options(args, &config);
     let manager = Systemd::of_environment(config.shutdown.grace);
     let mut plan = Plan { stream: loaded.stream.clone(), ..Plan::of(config) };

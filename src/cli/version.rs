@@ -6,9 +6,11 @@
 use serde_json::json;
 
 use super::context::Context;
+use super::doctor::memory_limit;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
-use postrider_relay::telemetry::BuildInfo;
+use postrider_config::{Config, Loaded};
+use postrider_relay::telemetry::{BuildInfo, StreamEnds};
 
 /// The commit this was built from, where the build said so.
 const GIT_SHA: Option<&str> = option_env!("POSTRIDER_GIT_SHA");
@@ -20,7 +22,22 @@ pub(crate) fn build_info(slot: &str) -> BuildInfo {
         git: GIT_SHA.unwrap_or("unknown").to_owned(),
         librdkafka: postrider_kafka::client_version(),
         slot: slot.to_owned(),
+        ends: StreamEnds::default(),
     }
+}
+
+/// The facts of a relay that runs this configuration.
+pub(crate) fn build_info_of(loaded: &Loaded) -> BuildInfo {
+    let Config { source, kafka, .. } = &loaded.config;
+    let ends = StreamEnds {
+        stream: loaded.stream.clone(),
+        database: source.connect.database.clone(),
+        hosts: source.connect.endpoints.iter().map(ToString::to_string).collect(),
+        brokers: kafka.brokers.clone(),
+        in_flight_bytes_max: Some(kafka.in_flight_bytes_max),
+        memory_bytes_max: memory_limit().filter(|limit| *limit != u64::MAX),
+    };
+    BuildInfo { ends, ..build_info(&source.slot) }
 }
 
 /// Runs it.

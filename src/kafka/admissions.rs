@@ -312,6 +312,7 @@ impl Admissions {
 fn counted(inner: &BaseProducer<Deliveries>, kafka: &KafkaSpec, topic: &str, partitions: usize) {
     if partitions > 0 {
         kafka.topics.seen(topic);
+        kafka.tap.counted(topic, partitions);
     }
     inner.context().gathered().first_writes.counted(topic, partitions);
 }

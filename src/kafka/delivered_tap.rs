@@ -1,11 +1,12 @@
-//! Copies of delivered records for whoever looks on: the live tail of the dashboard.
+//! Copies of delivered records and of dead letters for the dashboard.
 //!
-//! Input: delivery reports and confirmations of every session of a process. Output: the last [`RECORDS_MAX`] that were
-//! copied ([`DeliveredTap::after`]). Invariant: while nobody looks on ([`DeliveredTap::allow`]) a record costs one relaxed
-//! load of an atomic number, and nothing is copied or kept; otherwise no more are copied than were allowed. A record
-//! is shown once it is confirmed, and not before. Keys and payloads are copied only where they may be shown.
+//! Input: delivery reports, confirmations, dead letters and partition counts of every session of a process. Output: the
+//! last [`RECORDS_MAX`] records that were copied ([`DeliveredTap::after`]) and the last [`DEAD_LETTERS_MAX`] dead letters.
+//! Invariant: while nobody looks on ([`DeliveredTap::allow`]) a record costs one relaxed load of an atomic number, and
+//! nothing is copied or kept; otherwise no more are copied than were allowed. A record is shown once it is confirmed, and
+//! not before. Keys and payloads are copied only where they may be shown.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,12 +16,18 @@ use rdkafka::message::{BorrowedMessage, Headers as _};
 
 use postrider_core::ledger::Ticket;
 use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::SentDeadLetter;
+use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, TABLE_HEADER, TOPIC_HEADER};
 use postrider_core::sink::CommitPlace;
 
 /// So many records are kept, about 200 KiB with their payloads.
 pub const RECORDS_MAX: usize = 200;
 /// So much of a key, a payload or a header is copied, in bytes: what fits on a line of a screen.
 const TEXT_BYTES_MAX: usize = 400;
+/// Dead letters that are kept, about 100 KiB with their reasons.
+pub const DEAD_LETTERS_MAX: usize = 50;
+/// Topics whose partitions are remembered; rows choose topics, so their number is not ours to trust.
+const TOPICS_MAX: usize = 1_000;
 /// Records that were stored and are not confirmed yet: those of one Kafka transaction at most.
 const WAITING_MAX: usize = RECORDS_MAX;
 
@@ -52,6 +59,9 @@ struct Tap {
     /// So many more records may be copied.
     allowance: AtomicU32,
     ring: Mutex<Ring>,
+    dead_letters: Mutex<VecDeque<TappedDeadLetter>>,
+    /// Number of partitions by topic.
+    partitions: Mutex<HashMap<String, usize>>,
 }
 
 #[derive(Default)]
@@ -95,14 +105,43 @@ pub struct DeliveredRecord {
     pub committed_us: i64,
 }
 
+/// A dead letter that was handed to the Kafka client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TappedDeadLetter {
+    /// Time of the dead letter, in microseconds since the Unix epoch.
+    pub at_us: i64,
+    /// Stable code of the rejection.
+    pub code: &'static str,
+    /// Reason in words; names columns and limits, and holds no payload.
+    pub reason: Option<String>,
+    /// Id of the row; `None` if the row has no readable id.
+    pub id: Option<String>,
+    /// Whether `id` is whole; a long id is cut.
+    pub is_whole_id: bool,
+    /// Table of the row.
+    pub table: Option<String>,
+    /// Topic that the row was meant for.
+    pub topic: Option<String>,
+    /// `None` is no key.
+    pub key: Option<Content>,
+    /// `None` is a tombstone.
+    pub payload: Option<Content>,
+}
+
 /// Records of one session that were stored and are not confirmed yet, under their tickets.
 pub(super) type Waiting = Vec<(Ticket, DeliveredRecord)>;
 
 impl DeliveredTap {
     /// A tap that nobody looks at yet.
     pub fn new(spec: TapSpec, headers: TapHeaders) -> Self {
-        let (headers, allowance, ring) = (Mutex::new(headers), AtomicU32::new(0), Mutex::default());
-        Self(Some(Arc::new(Tap { spec, headers, allowance, ring })))
+        Self(Some(Arc::new(Tap {
+            spec,
+            headers: Mutex::new(headers),
+            allowance: AtomicU32::new(0),
+            ring: Mutex::default(),
+            dead_letters: Mutex::default(),
+            partitions: Mutex::default(),
+        })))
     }
 
     /// Records have these headers from now on.
@@ -139,6 +178,39 @@ impl DeliveredTap {
         let ring = tap.ring();
         let number = if number > ring.last { 0 } else { number };
         ring.records.iter().filter(|record| record.number > number).cloned().collect()
+    }
+
+    /// A dead letter was handed to the Kafka client at this time.
+    pub fn dead_letter(&self, letter: &SentDeadLetter, at_us: i64) {
+        let Some(tap) = &self.0 else { return };
+        let letter = tap.spec.tapped(letter, at_us);
+        let mut letters = tap.dead_letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if letters.len() == DEAD_LETTERS_MAX {
+            letters.pop_front();
+        }
+        letters.push_back(letter);
+    }
+
+    /// The last dead letters of this process, the newest first.
+    pub fn dead_letters(&self) -> Vec<TappedDeadLetter> {
+        let Some(tap) = &self.0 else { return Vec::new() };
+        let letters = tap.dead_letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.iter().rev().cloned().collect()
+    }
+
+    /// The brokers reported so many partitions of a topic.
+    pub(super) fn counted(&self, topic: &str, partitions: usize) {
+        let Some(tap) = &self.0 else { return };
+        let mut known = tap.partitions.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < TOPICS_MAX || known.contains_key(topic) {
+            known.insert(topic.to_owned(), partitions);
+        }
+    }
+
+    /// Number of partitions of a topic, as the brokers last reported it.
+    pub fn partitions(&self, topic: &str) -> Option<usize> {
+        let known = self.0.as_ref()?.partitions.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(topic).copied()
     }
 
     /// A record was stored: it is copied if somebody looks on. Costs one load otherwise.
@@ -182,10 +254,7 @@ impl Tap {
         }
         let take = |left: u32| left.checked_sub(1);
         self.allowance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-        let content = |bytes: &[u8]| Content {
-            bytes: bytes.len(),
-            text: self.spec.shows_payloads.then(|| beginning(bytes)),
-        };
+        let content = |bytes: &[u8]| self.spec.content(bytes);
         let headers = self.headers();
         Some(DeliveredRecord {
             number: 0,
@@ -199,6 +268,35 @@ impl Tap {
             position: None,
             committed_us: 0,
         })
+    }
+}
+
+impl TapSpec {
+    fn content(self, bytes: &[u8]) -> Content {
+        Content { bytes: bytes.len(), text: self.shows_payloads.then(|| beginning(bytes)) }
+    }
+
+    fn tapped(self, letter: &SentDeadLetter, at_us: i64) -> TappedDeadLetter {
+        let SentDeadLetter { record, code } = letter;
+        let named = |name: &str| {
+            let found = record.headers.iter().find(|(known, _)| known == name);
+            found.and_then(|(_, value)| value.as_deref())
+        };
+        // The first header of the row itself is its id.
+        let is_own = |(name, _): &&(String, _)| !EXPLANATION_HEADERS.contains(&name.as_str());
+        let id = record.headers.iter().find(is_own).and_then(|(_, value)| value.as_deref());
+        TappedDeadLetter {
+            at_us,
+            code: code.as_str(),
+            reason: named(ERROR_HEADER).map(beginning),
+            is_whole_id: id
+                .is_none_or(|id| std::str::from_utf8(id).is_ok() && id.len() <= TEXT_BYTES_MAX),
+            id: id.map(beginning),
+            table: named(TABLE_HEADER).map(beginning),
+            topic: named(TOPIC_HEADER).map(beginning),
+            key: record.key.as_deref().map(|key| self.content(key)),
+            payload: record.value.as_deref().map(|value| self.content(value)),
+        }
     }
 }
 
@@ -260,6 +358,7 @@ impl fmt::Debug for DeliveredTap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use postrider_core::route::{OwnedRecord, RejectionCode};
 
     fn record(offset: i64) -> DeliveredRecord {
         DeliveredRecord {
@@ -301,6 +400,62 @@ mod tests {
         never.allow(5);
         never.confirmed(&mut vec![(ticket, record(1))], ticket, commit);
         assert_eq!(never.after(0), []);
+    }
+
+    fn letter(id: &[u8]) -> SentDeadLetter {
+        let header = |name: &str, value: &[u8]| (name.to_owned(), Some(value.to_vec()));
+        let record = OwnedRecord {
+            topic: "dead".to_owned(),
+            partition: None,
+            key: Some(b"customer-7".to_vec()),
+            value: None,
+            headers: vec![
+                header(ERROR_HEADER, b"the topic name is not legal"),
+                header(TOPIC_HEADER, b"not a topic"),
+                header("id", id),
+            ],
+            timestamp_ms: 0,
+        };
+        SentDeadLetter { record, code: RejectionCode::InvalidTopic }
+    }
+
+    #[test]
+    fn the_last_dead_letters_are_kept_without_their_keys() {
+        let tap = DeliveredTap::new(TapSpec::default(), TapHeaders::default());
+        for at_us in 1..=60 {
+            tap.dead_letter(&letter(b"17"), at_us);
+        }
+        let kept = tap.dead_letters();
+        assert_eq!((kept.len(), kept[0].at_us, kept[49].at_us), (DEAD_LETTERS_MAX, 60, 11));
+        let TappedDeadLetter { code, id, topic, key, .. } = kept[0].clone();
+        assert_eq!((code, id.as_deref()), ("invalid_topic", Some("17")));
+        assert_eq!(topic.as_deref(), Some("not a topic"));
+        assert_eq!(key, Some(Content { bytes: 10, text: None }));
+        let shown = TapSpec { shows_payloads: true, ..TapSpec::default() };
+        let key = shown.tapped(&letter(b"17"), 1).key.unwrap();
+        assert_eq!(key.text.as_deref(), Some("customer-7"));
+        DeliveredTap::default().dead_letter(&letter(b"17"), 1);
+        assert_eq!(DeliveredTap::default().dead_letters(), []);
+    }
+
+    #[test]
+    fn an_id_that_is_cut_or_not_text_is_not_whole() {
+        let is_whole = |id: &[u8]| TapSpec::default().tapped(&letter(id), 1).is_whole_id;
+        assert!(is_whole(b"17") && !is_whole(&[0xff]) && !is_whole(&[b'x'; TEXT_BYTES_MAX + 1]));
+    }
+
+    #[test]
+    fn partitions_of_many_topics_do_not_grow_the_tap() {
+        let tap = DeliveredTap::new(TapSpec::default(), TapHeaders::default());
+        for number in 0..=TOPICS_MAX {
+            tap.counted(&number.to_string(), 3);
+        }
+        tap.counted("0", 4);
+        let last = TOPICS_MAX.to_string();
+        assert_eq!(
+            (tap.partitions("0"), tap.partitions("1"), tap.partitions(&last)),
+            (Some(4), Some(3), None)
+        );
     }
 
     #[test]

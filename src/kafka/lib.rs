@@ -87,7 +87,10 @@ mod unawaited;
 mod version;
 mod with_progress;
 
-pub use delivered_tap::{Content, DeliveredRecord, DeliveredTap, RECORDS_MAX, TapHeaders, TapSpec};
+pub use delivered_tap::{
+    Content, DEAD_LETTERS_MAX, DeliveredRecord, DeliveredTap, RECORDS_MAX, TapHeaders, TapSpec,
+    TappedDeadLetter,
+};
 pub use fence::fence_off;
 pub use init_progress::{init_progress_at_least_once, init_progress_transactional, write_progress};
 pub use key_placement::{KeyPlacement, key_placement};

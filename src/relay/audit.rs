@@ -1,14 +1,16 @@
 //! Logs what was not delivered, or was and is gone from the database: rows that became dead letters, rows and refused
 //! records that were skipped, and rows that a failover took back.
 //!
-//! Input: the dead letter, row or record with its rejection; the positions that a failover took back. Output: one WARN line each; for a row in a dry
+//! Input: the dead letter, row or record with its rejection; the positions that a failover took back. Output: one WARN line each, and a copy of a dead letter for the dashboard; for a row in a dry
 //! run, INFO. Invariant: a skipped row has a line of its own with its id, and a failover one with its positions, which the
 //! log never collapses, since no other trace is left; lines about dead letters are collapsed when there are many. Ids are
 //! logged, payloads and keys are not.
 
+use crate::telemetry::unix_us;
 use postrider_core::gate::Warning;
 use postrider_core::pipeline::{Refused, SentDeadLetter, Skipped};
 use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, TABLE_HEADER};
+use postrider_kafka::DeliveredTap;
 
 /// The log never collapses lines of this target.
 const AUDIT: &str = "postrider::audit";
@@ -17,7 +19,7 @@ const AUDIT: &str = "postrider::audit";
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// A dead letter was handed to the producer; or would have been, where nothing is acknowledged.
-pub(super) fn dead_letter(letter: &SentDeadLetter, acknowledged: bool) {
+pub(super) fn dead_letter(letter: &SentDeadLetter, acknowledged: bool, tap: &DeliveredTap) {
     let headers = &letter.record.headers;
     let header = |name: &str| {
         headers.iter().find(|(known, _)| known == name).and_then(|(_, it)| text(it.as_deref()))
@@ -29,6 +31,7 @@ pub(super) fn dead_letter(letter: &SentDeadLetter, acknowledged: bool) {
         tracing::info!(code, id, reason, "a row would become a dead letter");
         return;
     }
+    tap.dead_letter(letter, unix_us());
     tracing::warn!(
         code,
         table = header(TABLE_HEADER),

@@ -20,7 +20,7 @@ use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Handled;
 use postrider_core::session::{Audit, Burst, End, Next, Owed, Session, Work};
 use postrider_kafka::failpoint;
-use postrider_kafka::{KafkaSink, SinkError};
+use postrider_kafka::{DeliveredTap, KafkaSink, SinkError};
 use postrider_postgres::wal::WalError;
 
 /// How long the server may take to end the stream; it sends what it has begun to send before it hears
@@ -41,6 +41,8 @@ pub(super) struct Hot<F, S> {
     pub(super) delivered: Option<DeliveredNotes>,
     /// Where the source was read last.
     pub(super) place: LastPlace,
+    /// Copies dead letters for the dashboard.
+    pub(super) tap: DeliveredTap,
 }
 
 impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
@@ -188,7 +190,7 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
             match audit {
                 Audit::DeadLetter(letter) => {
                     failpoint::pass("dead_letter_sent");
-                    audit::dead_letter(&letter, acknowledges);
+                    audit::dead_letter(&letter, acknowledges, &self.tap);
                 }
                 Audit::Skipped(refused) => audit::skipped_record(&refused),
             }
@@ -221,7 +223,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
                 Handled::Done => self.source.consume(),
                 Handled::DeadLetter(letter) => {
                     failpoint::pass("dead_letter_sent");
-                    audit::dead_letter(&letter, self.session.limits().acknowledge);
+                    let acknowledges = self.session.limits().acknowledge;
+                    audit::dead_letter(&letter, acknowledges, &self.tap);
                     self.source.consume();
                 }
                 Handled::Skipped(skipped) => {

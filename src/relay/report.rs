@@ -133,6 +133,7 @@ impl Reporter {
         self.updates_warned_of = 0;
         // A drain that follows is not for what ended an earlier session.
         self.current.last_failure = None;
+        self.current.failure_help = None;
         self.state(RelayState::Streaming);
     }
 
@@ -148,6 +149,7 @@ impl Reporter {
 
     /// What a session ended with; shown until the next one streams.
     pub(super) fn failed(&mut self, error: &RelayError, help: Option<&str>) {
+        self.current.failure_help = help.map(Into::into);
         let help = help.map(|help| format!("; {help}")).unwrap_or_default();
         self.current.last_failure = Some(format!("{error}{help}").into());
     }
@@ -163,6 +165,7 @@ impl Reporter {
         {
             tracing::info!("{why}");
             self.current.last_failure = Some(why.into());
+            self.current.failure_help = None;
             self.state(RelayState::Retrying);
         }
     }

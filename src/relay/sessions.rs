@@ -356,8 +356,8 @@ impl Sessions {
         sink: impl KafkaSink,
     ) -> Result<End, RelayError> {
         let (stop, clock, mut owed) = (self.stop.clone(), self.clock, self.supervisor.owed());
-        let place = LastPlace::default();
-        let hot = Hot { source, session, sink, stop, clock, delivered: None, place };
+        let (place, tap) = (LastPlace::default(), self.plan.kafka.tap.clone());
+        let hot = Hot { source, session, sink, stop, clock, delivered: None, place, tap };
         let ended = hot.run(self.reporter(), &mut owed);
         self.owed = Some(owed);
         ended

@@ -139,9 +139,9 @@ impl HotStart {
         let (limits, windows) = (source.limits(limits), source.windows_from());
         let session = Session::new(pipeline, limits, profile, *owed, clock.instant())
             .translated_by(translator(&params));
-        let place = LastPlace::default();
+        let (place, tap) = (LastPlace::default(), spec.tap.clone());
         let ended =
-            Hot { source, session, sink, stop, clock, delivered, place }.run(reporter, owed);
+            Hot { source, session, sink, stop, clock, delivered, place, tap }.run(reporter, owed);
         let ended = catch_up.ended(ended, &limits, windows);
         ended.map_err(of_the_gate).map_err(|error| timelines.delivered.judge(error))
     }

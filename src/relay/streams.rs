@@ -1,7 +1,7 @@
 //! Several streams in one process, for those who watch and control them: each has its own telemetry and its own stop signal.
 //!
 //! Input: a [`StreamHandle`] for each. Output: liveness and readiness of the process, which name the streams that are not as
-//! they should be, a line for each stream, and the one that a request names. Invariant: the process is ready only if each
+//! they should be, and the one that a request names. Invariant: the process is ready only if each
 //! stream is, unless who asks is content with one; a request that names no stream, or none of these, is answered with their names.
 
 use std::fmt::Write as _;
@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::stop::StopSignal;
 use crate::telemetry::{Check, Health, RelayState, Role, Telemetry, View, liveness, readiness};
+use postrider_kafka::DeliveredTap;
 
 /// Streams whose causes are told in one line; the others are counted.
 const NAMED_MAX: usize = 10;
@@ -28,6 +29,8 @@ pub struct StreamHandle {
     pub telemetry: Telemetry,
     /// What it is told to do, beside the process.
     pub stop: StopSignal,
+    /// Copies what is delivered for the dashboard.
+    pub tap: DeliveredTap,
 }
 
 /// See the module. Cloning shares them.
@@ -146,32 +149,6 @@ impl Streams {
         let states = self.each().map(|one| one.telemetry.view().snapshot.state);
         states.max_by_key(|state| state.rank()).unwrap_or_default()
     }
-
-    /// A line for each, for people.
-    pub(crate) fn page(&self) -> String {
-        let mut page =
-            "Several streams run here; ?stream=NAME of /readyz has the checks of one.\n\n"
-                .to_owned();
-        for one in self.each() {
-            let (view, health) =
-                (one.telemetry.view(), readiness(&one.telemetry.view(), Role::Any));
-            let ready = if health.ok { "ready" } else { "not ready" };
-            let (in_flight, lag) =
-                (view.snapshot.in_flight_records, view.slot.map(|slot| slot.lag_bytes));
-            let _ = write!(
-                page,
-                "{}: {}, {ready}, {in_flight} records in flight",
-                one.name, health.state
-            );
-            let _ = lag.map_or(Ok(()), |lag| write!(page, ", {lag} bytes behind"));
-            let cause = health.checks.iter().find(|check| !check.ok);
-            let _ = cause.map_or(Ok(()), |check| {
-                write!(page, "; {}", check.detail.replace(char::is_control, " "))
-            });
-            page.push('\n');
-        }
-        page
-    }
 }
 
 /// States, and for how long the process has run.
@@ -231,7 +208,8 @@ mod tests {
                 last_failure: Some("the slot is lost".into()),
                 ..Snapshot::default()
             });
-            StreamHandle { name: (*name).to_owned(), telemetry, stop: StopSignal::default() }
+            let (stop, tap) = (StopSignal::default(), DeliveredTap::default());
+            StreamHandle { name: (*name).to_owned(), telemetry, stop, tap }
         };
         Streams::new(states.iter().map(one).collect())
     }
@@ -250,7 +228,6 @@ mod tests {
         assert_eq!(detail, "1 of 2 streams are ready; `b`: failed: the slot is lost");
         assert!(health.streams[0].health.ok && !health.streams[1].health.ok);
         assert!(one.liveness().whole.ok);
-        assert!(one.page().contains("b: failed, not ready"), "{}", one.page());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The dashboard: what it says is what the metrics say, in four states, in a browser as a person has it; and who gets
-//! nothing.
+//! The dashboard: what it says is what the metrics say, in a browser as a person has it, in three widths and two themes; and
+//! who gets nothing. The states are streaming, catching up, standby, broker outage, dead letters, and a failed stream of several.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,15 +10,17 @@ use rdkafka::mocking::MockCluster;
 use serde_json::Value;
 
 use crate::delivery::idle::ALL;
+use crate::operate::Desk;
 use crate::stage::Stage;
+use crate::streams::{drop_slot, file_of, relay as relay_of, stages, start};
 use support::broker::take_down;
 use support::relay_http::RelayHttp;
 use support::skip::skip;
 use support::wait::let_pass;
 use support::{postgres, wait_for};
 
-/// What a browser showed, with a screenshot of that name; `None`: this machine has none.
-fn looked(face: &RelayHttp, condition: &str, name: &str) -> Option<Value> {
+/// What a browser showed of the page at this path, with screenshots of that name; `None`: this machine has none.
+fn looked_at(face: &RelayHttp, path: &str, (condition, name): (&str, &str)) -> Option<Value> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tools = root.join(".servers/ui");
     let folders = std::env::var_os("PATH").unwrap_or_default();
@@ -30,22 +32,29 @@ fn looked(face: &RelayHttp, condition: &str, name: &str) -> Option<Value> {
     };
     let screens = tools.join("screens");
     std::fs::create_dir_all(&screens).unwrap();
-    let screen = screens.join(format!("{name}.png"));
     let output = Command::new("node")
         .arg(root.join("tests/ui/look.mjs"))
         .args([&tools, &browser])
-        .args([face.address(), condition])
-        .arg(screen)
+        .args([&format!("http://{}{path}", face.address()), condition])
+        .arg(screens.join(name))
         .output()
         .unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
     let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
-    for faults in ["serious", "elsewhere", "said"] {
+    for faults in ["serious", "overflows", "elsewhere", "said"] {
         assert_eq!(seen[faults], Value::Array(Vec::new()), "{faults}");
     }
-    assert_eq!((&seen["charts"], &seen["focus"]), (&4.into(), &"theme".into()));
-    assert_eq!(seen["paused"], serde_json::json!(["true", "true"]));
+    assert_eq!(seen["theme"], serde_json::json!(["dark", "dark"]), "it is not remembered");
+    Some(seen)
+}
+
+/// The page of one stream.
+fn looked(face: &RelayHttp, condition: &str, name: &str) -> Option<Value> {
+    let seen = looked_at(face, "/", (condition, name))?;
+    assert_eq!(seen["charts"], 4);
+    assert_eq!(seen["focus"], serde_json::json!(["skip", "tail-filter"]));
+    assert_eq!(seen["keys"], serde_json::json!(["true", "true"]));
     Some(seen)
 }
 
@@ -86,15 +95,21 @@ fn a_relay_that_streams_shows_what_its_metrics_say() {
     let columns = told["slot"].as_array().unwrap();
     assert!(columns.contains(&serde_json::json!(["slot_name", stage.slot()])), "{columns:?}");
     if let Some(seen) = looked(&face, "streaming", "streaming") {
-        assert_eq!(shown(&seen, "confirmed"), number(17));
+        assert_eq!(shown(&seen, "rate-note"), "17 total");
+        assert_eq!(shown(&seen, "headline"), "Rows are delivered as they are committed");
+        assert_eq!(shown(&seen, "database"), stage.slot(), "each stage has a database of its own");
+        assert!(mock.bootstrap_servers().contains(shown(&seen, "brokers")));
+        assert!(shown(&seen, "hosts").contains(':') || shown(&seen, "hosts").starts_with('/'));
         assert_eq!(shown(&seen, "dead_lettered"), number(0));
         assert_eq!(shown(&seen, "slot_name"), stage.slot());
         assert_eq!(shown(&seen, "cause"), "");
         for link in ["Postgres", "Slot", "Relay", "Kafka"] {
             assert!(!shown(&seen, &format!("chain-{link}")).is_empty());
         }
-        let topics = &seen["tables"]["topics"];
-        assert_eq!((&topics[0][0], &topics[0][1]), (&stage.topic("A").into(), &"12".into()));
+        let topic = &seen["tables"]["topics"][0];
+        assert_eq!((&topic[0], &topic[2]), (&stage.topic("A").into(), &"12".into()));
+        assert!(topic[4].as_str().unwrap().ends_with(" ago"), "{topic}");
+        assert!(topic[5].as_str().unwrap().parse::<u32>().is_ok(), "{topic}");
     }
     running.stop();
 }
@@ -115,7 +130,7 @@ fn a_backlog_is_shown_while_it_is_delivered() {
     let mut running = relay.run();
     let face = RelayHttp::of(&mut running);
     if let Some(seen) = looked(&face, "catching up", "catching-up") {
-        assert_eq!(shown(&seen, "cause"), "");
+        assert_eq!(shown(&seen, "headline"), "The relay is catching up");
     }
     mock.broker_round_trip_time(ALL, Duration::ZERO).unwrap();
     face.wait_count("postrider_records_confirmed_total", 200);
@@ -135,15 +150,35 @@ fn a_broker_that_is_down_is_shown_with_the_cause() {
     face.wait_ready(503);
     assert_eq!(state(&face)["condition"], "not ready");
     if let Some(seen) = looked(&face, "not ready", "broker-down") {
-        assert!(shown(&seen, "cause").contains("no broker answers"), "{seen:#}");
-        assert!(shown(&seen, "chain-Kafka").contains("see below"));
-        assert_eq!(shown(&seen, "confirmed"), number(3));
+        assert_eq!(shown(&seen, "headline"), "No Kafka broker answers");
+        assert_eq!(shown(&seen, "cause"), format!("{} does not answer.", mock.bootstrap_servers()));
+        assert_eq!(shown(&seen, "command"), "postrider doctor");
+        assert_eq!(shown(&seen, "chain-Kafka"), "Kafkafails");
+        assert_eq!(shown(&seen, "rate-note"), "3 total");
     }
     running.kill();
 }
 
 #[test]
-fn dead_letters_are_counted_by_their_reason() {
+fn a_standby_says_that_another_relay_delivers() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "page_standby");
+    let relay = stage.relay().allow_log("");
+    let mut first = relay.run();
+    RelayHttp::of(&mut first).wait_ready(200);
+    let mut second = relay.run();
+    let face = RelayHttp::of(&mut second);
+    second.wait_for_log("standby:");
+    if let Some(seen) = looked(&face, "standby", "standby") {
+        assert_eq!(shown(&seen, "headline"), "Another relay delivers");
+        assert_eq!(shown(&seen, "command"), "");
+    }
+    second.stop();
+    first.stop();
+}
+
+#[test]
+fn dead_letters_are_listed_with_reason_and_command() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "page_letters");
     let mut running = stage.relay().expect_log("became a dead letter").run();
@@ -152,12 +187,56 @@ fn dead_letters_are_counted_by_their_reason() {
     stage.insert("A", 1);
     face.wait_count("postrider_records_confirmed_total", 5);
     face.wait_ready(200);
+    let told = state(&face);
+    let letter = &told["dead_letters"][0];
+    let rows = stage.sql().rows("SELECT id FROM outbox WHERE event_type = 'not a topic'");
+    let id = letter["id"].as_str().unwrap();
+    assert!(rows.iter().any(|row| row[0].as_deref() == Some(id)), "{letter}");
+    assert_eq!(letter["code"], "invalid_topic");
+    assert_eq!(letter["command"], format!("postrider dead-letters retry --id={id} --execute"));
+    assert_eq!((&letter["key"]["text"], &letter["payload"]["text"]), (&Value::Null, &Value::Null));
     if let Some(seen) = looked(&face, "streaming", "dead-letters") {
         assert_eq!(shown(&seen, "dead_lettered"), number(4));
-        let reasons = seen["tables"]["aside"].to_string();
-        assert!(reasons.contains(r#"["dead letter","invalid_topic","4"]"#), "{reasons}");
+        let letters = seen["tables"]["letters"].as_array().unwrap();
+        assert_eq!(letters.len(), 4, "{letters:?}");
+        assert!(letters[0][6].as_str().unwrap().starts_with("postrider dead-letters retry --id="));
+        let reasons = seen["tables"]["counts"].to_string();
+        assert!(reasons.contains(r#"["Dead letter","invalid_topic","4"]"#), "{reasons}");
     }
     running.stop();
+}
+
+#[test]
+fn several_streams_have_a_line_each_and_a_page_each() {
+    let mock = MockCluster::new(1).unwrap();
+    let streams = stages(postgres::installed(), &mock.bootstrap_servers(), &["kept", "lost"]);
+    let [_, (_, lost)] = &streams[..] else { panic!("two") };
+    let desk = Desk::new();
+    desk.write(&file_of("", &streams));
+    let mut running = start(&relay_of(&streams).allow_log(""), &desk.file(), &["run"]);
+    let face = RelayHttp::of(&mut running);
+    face.wait_ready(200);
+    lost.insert("A", 3);
+    lost.wait_for_records(3);
+    drop_slot(lost);
+    running.wait_for_log("this stream has failed");
+    if let Some(seen) = looked_at(&face, "/", ("not ready", "streams")) {
+        let rows = &seen["tables"]["streams"];
+        assert_eq!((&rows[0][0], &rows[0][1]), (&"kept".into(), &"streaming".into()));
+        assert_eq!((&rows[1][0], &rows[1][1]), (&"lost".into(), &"not ready".into()));
+        assert_eq!(shown(&seen, "headline"), "1 of 2 streams not ready");
+    }
+    if let Some(seen) = looked_at(&face, "/?stream=lost", ("not ready", "failed")) {
+        assert_eq!(shown(&seen, "stream"), "lost");
+        assert_eq!(shown(&seen, "headline"), "Stopped by an error");
+        let command = shown(&seen, "command");
+        assert!(
+            command.starts_with("postrider ") && command.ends_with(" --stream lost"),
+            "{command}"
+        );
+        assert_eq!(seen["tables"]["topics"][0][2], "3");
+    }
+    running.kill();
 }
 
 #[test]
@@ -266,7 +345,7 @@ fn what_is_delivered_is_shown_while_somebody_looks_and_keys_and_payloads_are_not
     });
     if let Some(seen) = looked(&face, "streaming", "tail") {
         let first = &seen["tables"]["tail"][0];
-        assert_eq!((&first[1], &first[6]), (&stage.topic("A").into(), &"11 bytes".into()));
+        assert_eq!((&first[1], &first[5]), (&stage.topic("A").into(), &"11 B".into()));
         assert!(!seen.to_string().contains("planted"));
     }
     drop(open);

@@ -219,7 +219,7 @@ fn descriptors(limit: Option<u64>) -> Check {
 }
 
 /// Least memory limit of the cgroups above this process, `u64::MAX` without a limit; `None` if no limit can be read.
-fn memory_limit() -> Option<u64> {
+pub(crate) fn memory_limit() -> Option<u64> {
     let of_process = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     limit_of(Path::new("/sys/fs/cgroup"), &of_process)
 }

@@ -24,12 +24,13 @@ use super::reload::{ConfigSource, InEffect, Reloader};
 use super::systemd::{Seen, Systemd};
 use super::{RunArgs, finish, introduce, listener, options, setting, trace};
 use postrider_config::{ConfigError, Loaded, SourceMode};
+use postrider_kafka::DeliveredTap;
 use postrider_relay::telemetry::{
     NextRun, RelayState, Snapshot, Telemetry, serve_streams, unix_us,
 };
 use postrider_relay::{
     ControlRequest, NewRun, Plan, RelayError, RunOptions, StopSignal, StreamHandle, Streams,
-    Summary, deliver, sample_of_failed,
+    Summary, deliver, delivered_tap, sample_of_failed,
 };
 
 /// How soon the end of a pause is noticed, and a request to stop or to begin anew during one.
@@ -115,7 +116,8 @@ pub(super) fn run(
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
         if let Some(listener) = listener(first.http.bind, args.once).await? {
             let admin = operation.as_ref().map(Operation::at_http);
-            tokio::spawn(serve_streams(listener, handles.clone(), admin, async {
+            let has_page = first.http.dashboard;
+            tokio::spawn(serve_streams(listener, handles.clone(), has_page, admin, async {
                 let _ = http_ended.await;
             }));
         }
@@ -141,10 +143,13 @@ impl Stream {
         let name = loaded.stream.clone().unwrap_or_default();
         logs::span_of(Some(&name)).in_scope(|| introduce(loaded));
         let settings = loaded.effective.iter().map(setting).collect();
-        let telemetry = Telemetry::showing(version::build_info(&config.source.slot), settings);
+        let telemetry = Telemetry::showing(version::build_info_of(loaded), settings);
         let options = options(args, &config);
-        let plan = Plan { stream: loaded.stream.clone(), ..Plan::of(config) };
-        let handle = StreamHandle { name, telemetry, stop: stop.of_stream() };
+        let is_shown = config.http.dashboard && config.http.bind.is_some();
+        let tap = if is_shown { delivered_tap(&config) } else { DeliveredTap::default() };
+        let mut plan = Plan { stream: loaded.stream.clone(), ..Plan::of(config) };
+        plan.kafka.tap = tap.clone();
+        let handle = StreamHandle { name, telemetry, stop: stop.of_stream(), tap };
         Self { handle, plan, options, state: State::Runs }
     }
 
@@ -161,9 +166,14 @@ impl Stream {
             Some(help) => format!("{}; {help}", finding.what),
             None => finding.what.clone(),
         };
-        let last_failure = failure.findings.first().map(|finding| told(finding).into());
-        let state = RelayState::Failed;
-        telemetry.publish(Snapshot { state, holds_slot: false, last_failure, ..snapshot });
+        let finding = failure.findings.first();
+        telemetry.publish(Snapshot {
+            state: RelayState::Failed,
+            holds_slot: false,
+            last_failure: finding.map(|finding| told(finding).into()),
+            failure_help: finding.and_then(|finding| finding.help.as_deref()).map(Into::into),
+            ..snapshot
+        });
     }
 
     /// Waits after a failure, while others go on: for a time, or until it is told to begin anew.
@@ -204,10 +214,10 @@ impl Stream {
             return is_over;
         };
         if let Some(config) = config {
-            let traces = self.plan.kafka.traces.clone();
+            let (traces, tap) = (self.plan.kafka.traces.clone(), self.plan.kafka.tap.clone());
             let stream = self.plan.stream.take();
             self.plan = Plan { stream, ..Plan::of(config.as_ref().clone()) };
-            self.plan.kafka.traces = traces;
+            (self.plan.kafka.traces, self.plan.kafka.tap) = (traces, tap);
         }
         true
     }

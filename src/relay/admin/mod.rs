@@ -200,7 +200,7 @@ impl Admin {
         };
         match streams.named(name) {
             Ok(one) => {
-                let StreamHandle { name, telemetry, stop } = one.clone();
+                let StreamHandle { name, telemetry, stop, .. } = one.clone();
                 Ok(Self { stop, telemetry, stream: Some(name), ..self })
             }
             Err(why) => {

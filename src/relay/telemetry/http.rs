@@ -88,23 +88,15 @@ pub async fn serve(
 ) -> Result<(), HttpError> {
     let control = admin.map_or_else(Router::new, |(admin, access)| admin.routes(access));
     let routes = probes(telemetry.clone()).merge(control);
-    let Some(tap) = dashboard else {
-        let served = http::serve(listener.inner, routes, shutdown).await;
-        return served.map_err(HttpError::Serve);
-    };
-    let dashboard = Dashboard::new(telemetry, tap, listener.address.ip());
-    let routes = routes.merge(dashboard.clone().routes());
-    tokio::select! {
-        served = http::serve(listener.inner, routes, shutdown) => served.map_err(HttpError::Serve),
-        () = dashboard.sample() => Ok(()),
-    }
+    let dashboard = dashboard.map(|tap| Dashboard::new(telemetry, tap, listener.address.ip()));
+    serve_with(dashboard, listener, routes, shutdown).await
 }
 
-/// The same for several streams: probes and metrics of all of them, and a page with a line for each in the place of the
-/// dashboard, which shows one.
+/// The same for several streams: probes, metrics and the dashboard show all of them.
 pub async fn serve_streams(
     listener: Listener,
     streams: Streams,
+    has_page: bool,
     admin: Option<(Admin, Access)>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), HttpError> {
@@ -119,10 +111,27 @@ pub async fn serve_streams(
         )
         .route("/readyz", get(readyz_of_streams))
         .route("/metrics", get(metrics_of_streams))
-        .route("/", get(|Extract(streams): Extract<Streams>| async move { streams.page() }))
-        .with_state(streams)
+        .with_state(streams.clone())
         .merge(control);
-    http::serve(listener.inner, routes, shutdown).await.map_err(HttpError::Serve)
+    let dashboard = has_page.then(|| Dashboard::of_streams(&streams, listener.address.ip()));
+    serve_with(dashboard, listener, routes, shutdown).await
+}
+
+async fn serve_with(
+    dashboard: Option<Dashboard>,
+    listener: Listener,
+    routes: Router,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), HttpError> {
+    let Some(dashboard) = dashboard else {
+        let served = http::serve(listener.inner, routes, shutdown).await;
+        return served.map_err(HttpError::Serve);
+    };
+    let routes = routes.merge(dashboard.clone().routes());
+    tokio::select! {
+        served = http::serve(listener.inner, routes, shutdown) => served.map_err(HttpError::Serve),
+        () = dashboard.sample() => Ok(()),
+    }
 }
 
 /// `?role=..`, `?streams=any` if one that is ready is enough, and `?stream=NAME` for the one that is meant.

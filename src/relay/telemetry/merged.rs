@@ -11,16 +11,19 @@ pub(super) fn merged<'a>(parts: impl Iterator<Item = &'a Snapshot>) -> Snapshot 
 }
 
 fn both(one: Snapshot, other: Snapshot) -> Snapshot {
-    let (state, last_failure) = if one.state.rank() >= other.state.rank() {
-        (one.state, one.last_failure.or(other.last_failure))
+    let state = if one.state.rank() >= other.state.rank() { one.state } else { other.state };
+    let of_one = one.last_failure.is_some() && (state == one.state || other.last_failure.is_none());
+    let (last_failure, failure_help) = if of_one {
+        (one.last_failure, one.failure_help)
     } else {
-        (other.state, other.last_failure.or(one.last_failure))
+        (other.last_failure, other.failure_help)
     };
     let has_gone = one.unavailable.named.is_empty();
     Snapshot {
         state,
         last_failure,
         is_polled: one.is_polled || other.is_polled,
+        failure_help,
         holds_slot: one.holds_slot && other.holds_slot,
         broker_connected: one.broker_connected && other.broker_connected,
         unconfirmed_for: one.unconfirmed_for.max(other.unconfirmed_for),

@@ -51,6 +51,25 @@ pub struct BuildInfo {
     pub librdkafka: String,
     /// The slot this relay reads; label `slot_name`.
     pub slot: String,
+    /// The dashboard alone shows them.
+    pub ends: StreamEnds,
+}
+
+/// The two ends of a stream and its limits.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StreamEnds {
+    /// Name of the `[[stream]]`; `None` if the configuration has none.
+    pub stream: Option<String>,
+    /// Name of the database.
+    pub database: String,
+    /// `host:port` of each server.
+    pub hosts: Vec<String>,
+    /// `host:port` of each broker.
+    pub brokers: Vec<String>,
+    /// Most bytes that may be in flight; `kafka.max_in_flight`.
+    pub in_flight_bytes_max: Option<u64>,
+    /// Memory limit of this process; `None` if it has no limit.
+    pub memory_bytes_max: Option<u64>,
 }
 
 /// A setting in effect, as the dashboard shows it.

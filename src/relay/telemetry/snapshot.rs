@@ -176,6 +176,8 @@ pub struct Snapshot {
     pub settled_lsn: u64,
     /// What the last session ended with, and the remedy; `None` before any has.
     pub last_failure: Option<Arc<str>>,
+    /// Remedy that `last_failure` ends with, after `"; "`.
+    pub failure_help: Option<Arc<str>>,
     /// When the oldest transaction was last confirmed in part, or nothing was outstanding; `None` before either.
     pub last_progress: Option<Instant>,
     /// Replication messages by kind: `begin`, `insert`, `keepalive`, ...

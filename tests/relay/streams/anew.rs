@@ -114,7 +114,9 @@ fn rows_that_a_failed_stream_has_left_grow_older_over_its_runs() {
     running.wait_for_log(FAILED);
     let after = face.metric(age).unwrap();
     assert!(after >= before, "{before} {after}");
-    wait_until("it to be told", || face.get("/").1.contains("stopped: failed, not ready"));
+    wait_until("it to be told", || {
+        face.get("/api/v1/state?stream=stopped").1.contains("Stopped by an error")
+    });
     running.signal(rustix::process::Signal::TERM);
     let failed = running.outcome().status.code().unwrap();
     assert!([70, 78].contains(&failed), "{failed}");

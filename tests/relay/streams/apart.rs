@@ -131,11 +131,17 @@ fn assert_told(face: &RelayHttp) {
     assert!(of_one.contains("stream=\"kept\"") && !of_one.contains("stream=\"lost\""));
     assert_eq!(face.get("/metrics?stream=x").0, 404);
     assert!(face.count("process_resident_memory_bytes").unwrap() > 0);
-    let page = face.get("/").1;
-    assert!(page.contains("lost: failed, not ready"), "{page}");
-    for told in [told, &page] {
+    let lines: serde_json::Value = serde_json::from_str(&face.get("/api/v1/streams").1).unwrap();
+    assert_eq!((&lines[1]["name"], &lines[1]["condition"]), (&"lost".into(), &"not ready".into()));
+    let status = &lines[1]["status"];
+    assert_eq!(
+        (&status["level"], &status["headline"]),
+        (&"failed".into(), &"Stopped by an error".into())
+    );
+    for told in [told, status["cause"].as_str().unwrap()] {
         assert!(told.contains("stays so until `postrider ctl resume --stream lost`"), "{told}");
     }
+    assert_eq!((face.get("/api/v1/state").0, face.get("/api/v1/state?stream=x").0), (400, 404));
 }
 
 fn run(relay: &Relay, desk: &Desk) -> (Running, RelayHttp) {

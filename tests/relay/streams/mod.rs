@@ -66,7 +66,7 @@ fn ctl(relay: &Relay, file: &Path, words: &[&str]) -> (i32, Value) {
 }
 
 /// Takes the slot from the relay that reads it.
-fn drop_slot(stage: &Stage) {
+pub(crate) fn drop_slot(stage: &Stage) {
     let slot = stage.slot();
     wait_for("the slot to be dropped", || {
         let sql = stage.sql();

@@ -2,16 +2,19 @@
 //!
 //! Input: a [`View`] a second. Output: [`Columns`] of the samples after a moment. Invariant: memory is bounded by
 //! [`SAMPLES_MAX`]; what is not known is `null` and never 0; latencies are those of the transactions that were settled
-//! since the sample before.
+//! within [`LATENCY_SAMPLES`].
 
 use std::collections::VecDeque;
 
 use serde::Serialize;
 
+use super::topics::{Pace, TopicsPast};
 use crate::telemetry::{Histogram, View};
 
 /// 15 minutes.
 const SAMPLES_MAX: usize = 900;
+/// Samples that latencies are taken over. Over a single second the curves have gaps at 1 transaction a second.
+const LATENCY_SAMPLES: usize = 10;
 
 #[derive(Debug, Clone, Copy)]
 struct Sample {
@@ -30,7 +33,9 @@ struct Sample {
 #[derive(Debug, Default)]
 pub(super) struct History {
     samples: VecDeque<Sample>,
-    before: Histogram,
+    /// Latencies up to each of the last samples, the oldest first.
+    latencies: VecDeque<Histogram>,
+    topics: TopicsPast,
 }
 
 /// A list for each value, all of the same length, the oldest sample first.
@@ -48,7 +53,7 @@ pub(super) struct Columns {
     /// Bytes of log that the slot has not passed, and that it keeps on disk.
     lag: Vec<Option<u64>>,
     retained: Vec<Option<u64>>,
-    /// From commit to confirmation, "at most", in microseconds.
+    /// From commit to confirmation over the last ten seconds, "at most", in microseconds.
     p50_us: Vec<Option<u64>>,
     p95_us: Vec<Option<u64>>,
     p99_us: Vec<Option<u64>>,
@@ -58,8 +63,14 @@ impl History {
     /// Adds a sample, and forgets the oldest one.
     pub(super) fn add(&mut self, view: &View, at_ms: i64) {
         let snapshot = &view.snapshot;
-        let latency = snapshot.commit_to_confirm.since(&self.before);
-        self.before = snapshot.commit_to_confirm;
+        self.topics.add(view, at_ms);
+        let is_full = self.latencies.len() == LATENCY_SAMPLES;
+        let before = self.latencies.front().copied().filter(|_| is_full).unwrap_or_default();
+        let latency = snapshot.commit_to_confirm.since(&before);
+        self.latencies.push_back(snapshot.commit_to_confirm);
+        if self.latencies.len() > LATENCY_SAMPLES {
+            self.latencies.pop_front();
+        }
         if self.samples.len() == SAMPLES_MAX {
             self.samples.pop_front();
         }
@@ -73,6 +84,25 @@ impl History {
             retained: view.slot.map(|slot| slot.retained_bytes),
             latency: [500, 950, 990].map(|quantile| latency.quantile_us(quantile)),
         });
+    }
+
+    /// What a topic does now.
+    pub(super) fn pace(&self, topic: &str) -> Pace {
+        self.topics.pace(topic)
+    }
+
+    /// Records per second over the last ten seconds, and the 99th percentile of the latency in microseconds.
+    pub(super) fn latest(&self) -> (Option<f64>, Option<u64>) {
+        let Some(last) = self.samples.back() else { return (None, None) };
+        let from = self.samples.len().saturating_sub(LATENCY_SAMPLES + 1);
+        let rate = self.samples.get(from).and_then(|first| {
+            let (took_ms, came) =
+                (last.at_ms - first.at_ms, last.confirmed.saturating_sub(first.confirmed));
+            #[expect(clippy::cast_precision_loss, reason = "a rate needs no more digits")]
+            let rate = came as f64 * 1_000.0 / took_ms as f64;
+            (took_ms > 0).then_some(rate)
+        });
+        (rate, last.latency[2])
     }
 
     /// The samples after this moment, in milliseconds since the Unix epoch.
@@ -116,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_are_those_since_the_sample_before() {
+    fn latencies_are_those_of_the_last_samples() {
         let telemetry = Telemetry::new(BuildInfo::default());
         let mut history = History::default();
         let mut commit_to_confirm = Histogram::default();
@@ -127,6 +157,24 @@ mod tests {
         commit_to_confirm.record(4_000_000);
         telemetry.publish(Snapshot { commit_to_confirm, ..Snapshot::default() });
         history.add(&telemetry.view(), 3);
-        assert_eq!(history.after(0).p99_us, [Some(1_000), None, Some(5_000_000)]);
+        assert_eq!(history.after(0).p99_us, [Some(1_000), Some(1_000), Some(5_000_000)]);
+        for second in 4..=20 {
+            history.add(&telemetry.view(), second);
+        }
+        let all = history.after(0).p99_us;
+        assert_eq!((all[11], all[12]), (Some(5_000_000), None), "{all:?}");
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_ten_seconds() {
+        let telemetry = Telemetry::new(BuildInfo::default());
+        let mut history = History::default();
+        assert_eq!(history.latest(), (None, None));
+        for second in 0..30_u32 {
+            let confirmed = u64::from(second.saturating_sub(15)) * 20;
+            telemetry.publish(Snapshot { confirmed, ..Snapshot::default() });
+            history.add(&telemetry.view(), i64::from(second) * 1_000);
+        }
+        assert_eq!(history.latest().0, Some(20.0));
     }
 }

@@ -1,13 +1,15 @@
 //! The dashboard at `/`: one page, and the JSON that it shows.
 //!
-//! Input: requests, [`Telemetry`]. Output: the page and its files, which are part of the binary; `/api/v1/state`,
-//! `/api/v1/history` and `/api/v1/tail`. Invariant: read-only; nothing is loaded from another origin, and a page of another origin gets
+//! Input: requests, the [`Telemetry`] of each stream. Output: the page and its files, which are part of the binary;
+//! `/api/v1/streams`, `/api/v1/state`, `/api/v1/history` and `/api/v1/tail`. Invariant: read-only; nothing is loaded from another origin, and a page of another origin gets
 //! nothing (`Sec-Fetch-Site`, `Origin`); on a loopback address only names of this machine are answered, so that a name of
 //! somebody else's cannot be pointed at it.
 
 mod history;
 mod state;
+mod status;
 mod tail;
+mod topics;
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -22,9 +24,10 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 
 use super::{Telemetry, unix_us};
+use crate::streams::{StreamHandle, Streams};
 use history::History;
 use postrider_kafka::DeliveredTap;
-use state::State;
+use state::{State, StreamLine};
 use tail::Tail;
 
 /// Between two samples of the charts.
@@ -34,8 +37,9 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-const FILES: [(&str, &str, &str); 5] = [
+const FILES: [(&str, &str, &str); 6] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/theme.js", "text/javascript; charset=utf-8", include_str!("page/theme.js")),
     ("/dashboard.css", "text/css; charset=utf-8", include_str!("page/dashboard.css")),
     ("/dashboard.js", "text/javascript; charset=utf-8", include_str!("page/dashboard.js")),
     ("/uplot.css", "text/css; charset=utf-8", include_str!("page/uplot/uPlot.min.css")),
@@ -45,17 +49,36 @@ const FILES: [(&str, &str, &str); 5] = [
 /// See the module. Cloning shares it.
 #[derive(Debug, Clone)]
 pub(super) struct Dashboard {
-    telemetry: Telemetry,
-    history: Arc<Mutex<History>>,
-    tail: Tail,
+    streams: Arc<[Watched]>,
     /// It listens on a loopback address.
     is_local: bool,
 }
 
+/// A stream, and what is remembered of it.
+#[derive(Debug)]
+struct Watched {
+    /// Empty if it is the only one.
+    name: String,
+    telemetry: Telemetry,
+    history: Mutex<History>,
+    tail: Tail,
+}
+
 impl Dashboard {
     pub(super) fn new(telemetry: Telemetry, tap: DeliveredTap, listens_at: IpAddr) -> Self {
-        let (history, tail) = (Arc::default(), Tail::new(tap));
-        Self { telemetry, history, tail, is_local: listens_at.is_loopback() }
+        Self::of([Watched::new(String::new(), telemetry, tap)], listens_at)
+    }
+
+    /// For several streams.
+    pub(super) fn of_streams(streams: &Streams, listens_at: IpAddr) -> Self {
+        let watched = |one: &StreamHandle| {
+            Watched::new(one.name.clone(), one.telemetry.clone(), one.tap.clone())
+        };
+        Self::of(streams.each().map(watched), listens_at)
+    }
+
+    fn of(streams: impl IntoIterator<Item = Watched>, listens_at: IpAddr) -> Self {
+        Self { streams: streams.into_iter().collect(), is_local: listens_at.is_loopback() }
     }
 
     /// Takes a sample a second, for ever.
@@ -64,18 +87,18 @@ impl Dashboard {
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             second.tick().await;
-            let (view, now_ms) = (self.telemetry.view(), unix_us() / 1_000);
-            self.history().add(&view, now_ms);
-            self.tail.tick(now_ms);
+            let now_ms = unix_us() / 1_000;
+            for one in self.streams.iter() {
+                let view = one.telemetry.view();
+                one.history().add(&view, now_ms);
+                one.tail.tick(now_ms);
+            }
         }
-    }
-
-    fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn routes(self) -> Router {
         let mut routes = Router::new()
+            .route("/api/v1/streams", get(streams))
             .route("/api/v1/state", get(state))
             .route("/api/v1/history", get(history))
             .route("/api/v1/tail", get(tail));
@@ -84,40 +107,119 @@ impl Dashboard {
         }
         routes.route_layer(from_fn_with_state(self.clone(), guarded)).with_state(self)
     }
+
+    /// The stream that a query names, or the only one.
+    fn meant(&self, query: &Query<'_>) -> Result<&Watched, (StatusCode, String)> {
+        match (query.stream, &*self.streams) {
+            (None, [only]) => Ok(only),
+            (name, all) => {
+                let found = all.iter().find(|one| Some(one.name.as_str()) == name);
+                let names =
+                    || all.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ");
+                let status =
+                    if name.is_some() { StatusCode::NOT_FOUND } else { StatusCode::BAD_REQUEST };
+                found.ok_or_else(|| {
+                    (
+                        status,
+                        format!(
+                            "the query names one of the streams: stream=NAME; they are {}\n",
+                            names()
+                        ),
+                    )
+                })
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn new(name: String, telemetry: Telemetry, tap: DeliveredTap) -> Self {
+        Self { name, telemetry, history: Mutex::default(), tail: Tail::new(tap) }
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 fn file(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-async fn state(Extract(dashboard): Extract<Dashboard>) -> Response {
-    let view = dashboard.telemetry.view();
-    Json(State::of(&view, &dashboard.telemetry)).into_response()
+/// A line for each of several streams; an empty list for a single one.
+async fn streams(Extract(dashboard): Extract<Dashboard>) -> Response {
+    let several = if dashboard.streams.len() > 1 { &*dashboard.streams } else { &[] };
+    let views: Vec<_> = several.iter().map(|one| (one, one.telemetry.view())).collect();
+    let line = |(one, view)| {
+        let one: &Watched = one;
+        StreamLine::of(&one.name, view, &one.telemetry, &one.history())
+    };
+    Json(views.iter().map(|(one, view)| (*one, view)).map(line).collect::<Vec<_>>()).into_response()
 }
 
-/// `?after=MILLISECONDS`, since the Unix epoch.
+async fn state(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery) -> Response {
+    let Some(query) = Query::<'_>::of(query.as_deref()) else {
+        return (StatusCode::BAD_REQUEST, "the query is stream=NAME\n").into_response();
+    };
+    match dashboard.meant(&query) {
+        Ok(one) => {
+            let view = one.telemetry.view();
+            let past = one.history();
+            Json(State::of(&view, &one.telemetry, &past, one.tail.tap())).into_response()
+        }
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// `?after=MILLISECONDS`, since the Unix epoch; of several streams also `stream=NAME`.
 async fn history(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery) -> Response {
-    let Some(after) = after(query.as_deref()) else {
+    let Some((query, after)) = Query::after(query.as_deref()) else {
         let problem = "the query is after=MILLISECONDS, since the Unix epoch\n";
         return (StatusCode::BAD_REQUEST, problem).into_response();
     };
-    Json(dashboard.history().after(after)).into_response()
+    match dashboard.meant(&query) {
+        Ok(one) => Json(one.history().after(after)).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
 }
 
-/// `?after=NUMBER`, of a record.
+/// `?after=NUMBER`, of a record; of several streams also `stream=NAME`.
 async fn tail(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery) -> Response {
-    let Some(after) = after(query.as_deref()) else {
+    let Some((query, after)) = Query::after(query.as_deref()) else {
         let problem = "the query is after=NUMBER, of the last record that is known\n";
         return (StatusCode::BAD_REQUEST, problem).into_response();
     };
-    Json(dashboard.tail.after(after, unix_us() / 1_000)).into_response()
+    match dashboard.meant(&query) {
+        Ok(one) => Json(one.tail.after(after, unix_us() / 1_000)).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
 }
 
-/// What `after=` says; without it, from the beginning.
-fn after<T: Default + FromStr>(query: Option<&str>) -> Option<T> {
-    match query {
-        None | Some("") => Some(T::default()),
-        Some(query) => query.strip_prefix("after=")?.parse().ok(),
+/// What a request asks for.
+#[derive(Default)]
+struct Query<'a> {
+    stream: Option<&'a str>,
+    after: Option<&'a str>,
+}
+
+impl<'a> Query<'a> {
+    fn of(query: Option<&'a str>) -> Option<Self> {
+        let mut found = Self::default();
+        for part in query.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=')? {
+                ("stream", name) => found.stream = Some(name),
+                ("after", number) => found.after = Some(number),
+                _ => return None,
+            }
+        }
+        Some(found)
+    }
+
+    /// With the value of `after`; without it, from the beginning.
+    fn after<T: Default + FromStr>(query: Option<&'a str>) -> Option<(Self, T)> {
+        let query = Self::of(query)?;
+        let after = query.after.map(str::parse).transpose().ok()?;
+        Some((query, after.unwrap_or_default()))
     }
 }
 
@@ -209,6 +311,27 @@ mod tests {
             assert!(refusal(&headers, true).is_some(), "{headers:?}");
         }
         assert_eq!(refusal(&headers(&[("host", "relay.shop.svc:8484")]), false), None);
+    }
+
+    #[test]
+    fn of_several_streams_a_query_names_one() {
+        let watched = |name: &str| {
+            let telemetry = Telemetry::new(crate::telemetry::BuildInfo::default());
+            Watched::new(name.to_owned(), telemetry, DeliveredTap::default())
+        };
+        let address = IpAddr::from([127, 0, 0, 1]);
+        let several = Dashboard::of(["a", "b"].map(watched), address);
+        let meant = |query| {
+            let query = Query::of(Some(query)).unwrap();
+            several.meant(&query).map(|one| one.name.clone()).map_err(|(status, _)| status.as_u16())
+        };
+        assert_eq!(meant("after=3&stream=b"), Ok("b".to_owned()));
+        assert_eq!((meant(""), meant("stream=c")), (Err(400), Err(404)));
+        let single = Dashboard::of([watched("")], address);
+        assert!(single.meant(&Query::default()).is_ok());
+        assert!(
+            Query::of(Some("other=1")).is_none() && Query::after::<u64>(Some("after=x")).is_none()
+        );
     }
 
     #[test]

@@ -1,18 +1,22 @@
 //! What the dashboard shows of this moment.
 //!
-//! Input: a [`View`]. Output: [`State`], serialised as JSON; the same numbers as in `/metrics`. Invariant: no payload and no
-//! key of a row is part of it, and settings come with their secrets masked.
+//! Input: a [`View`]. Output: [`State`], serialised as JSON; the same numbers as in `/metrics`. Invariant: keys and payloads of
+//! dead letters are told by their size unless `http.dashboard_payloads` is on, and settings come with their secrets masked.
 
 use serde::Serialize;
 
+use super::history::History;
+use super::status::Status;
+use super::tail::Shown;
+use super::topics::TOPICS_MAX;
 use crate::telemetry::health::{Health, Role, readiness};
+use crate::telemetry::process::usage;
 use crate::telemetry::snapshot::{Count, RelayState, Snapshot, UnavailableTopic};
-use crate::telemetry::{Setting, Telemetry, View, time_text};
+use crate::telemetry::{Setting, StreamEnds, Telemetry, View, time_text};
+use postrider_kafka::{DeliveredTap, TappedDeadLetter};
 
 /// Rows that wait for longer, in seconds, are a backlog.
 const CATCHING_UP: f64 = 5.0;
-/// So many topics are listed; the metrics have more.
-const TOPICS_MAX: usize = 200;
 
 /// See the module.
 #[derive(Debug, Serialize)]
@@ -23,13 +27,20 @@ pub(super) struct State<'a> {
     git: &'a str,
     librdkafka: &'a str,
     slot_name: &'a str,
+    stream: Option<&'a str>,
+    database: &'a str,
+    hosts: &'a [String],
+    brokers: &'a [String],
     uptime_seconds: f64,
+    status: Status,
     health: Health,
     /// From Postgres to Kafka.
     chain: [Link; 4],
     numbers: Numbers,
     topics: Vec<Topic<'a>>,
     unavailable: Vec<Unavailable<'a>>,
+    /// The last dead letters of this process, the newest first.
+    dead_letters: Vec<DeadLetter>,
     /// Rows that became dead letters, and rows that were left out, by reason.
     rejections: &'a [Count],
     ignored: &'a [Count],
@@ -65,6 +76,9 @@ struct Numbers {
     slot_lag_bytes: Option<u64>,
     slot_retained_bytes: Option<u64>,
     slot_safe_bytes: Option<u64>,
+    in_flight_bytes_max: Option<u64>,
+    resident_bytes: Option<u64>,
+    memory_bytes_max: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,6 +87,41 @@ struct Topic<'a> {
     sent: u64,
     dead_lettered: u64,
     bytes: u64,
+    partitions: Option<usize>,
+    /// Records per second over the last ten seconds.
+    rate: Option<f64>,
+    /// Time of the last delivery, in milliseconds since the Unix epoch.
+    last_ms: Option<i64>,
+}
+
+#[derive(Debug, Serialize)]
+struct DeadLetter {
+    /// In milliseconds since the Unix epoch.
+    at_ms: i64,
+    code: &'static str,
+    reason: Option<String>,
+    id: Option<String>,
+    table: Option<String>,
+    /// The topic that the row was meant for.
+    topic: Option<String>,
+    key: Option<Shown>,
+    payload: Option<Shown>,
+    /// Sends it again.
+    command: String,
+}
+
+/// A line of the list of streams.
+#[derive(Debug, Serialize)]
+pub(super) struct StreamLine<'a> {
+    name: &'a str,
+    condition: &'static str,
+    status: Status,
+    database: &'a str,
+    rate: Option<f64>,
+    p99_us: Option<u64>,
+    oldest_unacknowledged_seconds: f64,
+    slot_lag_bytes: Option<u64>,
+    dead_lettered: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,28 +133,71 @@ struct Unavailable<'a> {
     help: &'a str,
 }
 
+impl<'a> StreamLine<'a> {
+    pub(super) fn of(
+        name: &'a str,
+        view: &View,
+        telemetry: &'a Telemetry,
+        history: &History,
+    ) -> Self {
+        let (health, ends) = (readiness(view, Role::Any), &telemetry.build().ends);
+        let (rate, p99_us) = history.latest();
+        let numbers = Numbers::of(view, ends);
+        Self {
+            name,
+            condition: condition(view, &health),
+            status: Status::of(view, &health, ends, is_late(view)),
+            database: &ends.database,
+            rate,
+            p99_us,
+            oldest_unacknowledged_seconds: numbers.oldest_unacknowledged_seconds,
+            slot_lag_bytes: numbers.slot_lag_bytes,
+            dead_lettered: numbers.dead_lettered,
+        }
+    }
+}
+
 impl<'a> State<'a> {
-    pub(super) fn of(view: &'a View, telemetry: &'a Telemetry) -> Self {
+    pub(super) fn of(
+        view: &'a View,
+        telemetry: &'a Telemetry,
+        history: &History,
+        tap: &DeliveredTap,
+    ) -> Self {
         let (snapshot, build) = (&*view.snapshot, telemetry.build());
         let health = readiness(view, Role::Any);
-        let topic = |count: &'a crate::telemetry::TopicCount| Topic {
-            name: &count.topic,
-            sent: count.sent,
-            dead_lettered: count.dead_lettered,
-            bytes: count.bytes,
+        let topic = |count: &'a crate::telemetry::TopicCount| {
+            let pace = history.pace(&count.topic);
+            Topic {
+                name: &count.topic,
+                sent: count.sent,
+                dead_lettered: count.dead_lettered,
+                bytes: count.bytes,
+                partitions: tap.partitions(&count.topic),
+                rate: pace.rate,
+                last_ms: pace.last_ms,
+            }
         };
+        let ends = &build.ends;
+        let letter = |letter| DeadLetter::of(letter, ends.stream.as_deref());
         Self {
             condition: condition(view, &health),
             version: &build.version,
             git: &build.git,
             librdkafka: &build.librdkafka,
             slot_name: &build.slot,
+            stream: ends.stream.as_deref(),
+            database: &ends.database,
+            hosts: &ends.hosts,
+            brokers: &ends.brokers,
             uptime_seconds: view.uptime.as_secs_f64(),
+            status: Status::of(view, &health, ends, is_late(view)),
             chain: chain(view, &health),
             health,
-            numbers: Numbers::of(view),
+            numbers: Numbers::of(view, ends),
             topics: snapshot.topics.iter().take(TOPICS_MAX).map(topic).collect(),
             unavailable: snapshot.unavailable.named.iter().map(Unavailable::of).collect(),
+            dead_letters: tap.dead_letters().into_iter().map(letter).collect(),
             rejections: &snapshot.rejections,
             ignored: &snapshot.ignored,
             restarts: &snapshot.restarts,
@@ -118,7 +210,7 @@ impl<'a> State<'a> {
 }
 
 impl Numbers {
-    fn of(view: &View) -> Self {
+    fn of(view: &View, ends: &StreamEnds) -> Self {
         let Snapshot {
             confirmed,
             in_flight_records,
@@ -141,6 +233,9 @@ impl Numbers {
             slot_lag_bytes: view.slot.map(|slot| slot.lag_bytes),
             slot_retained_bytes: view.slot.map(|slot| slot.retained_bytes),
             slot_safe_bytes: view.slot.and_then(|slot| slot.safe_bytes),
+            in_flight_bytes_max: ends.in_flight_bytes_max,
+            resident_bytes: usage().resident_bytes,
+            memory_bytes_max: ends.memory_bytes_max,
         }
     }
 }
@@ -157,8 +252,50 @@ impl<'a> Unavailable<'a> {
     }
 }
 
+impl DeadLetter {
+    fn of(letter: TappedDeadLetter, stream: Option<&str>) -> Self {
+        let command = retry_command(&letter, stream);
+        Self {
+            at_ms: letter.at_us / 1_000,
+            code: letter.code,
+            reason: letter.reason,
+            id: letter.id,
+            table: letter.table,
+            topic: letter.topic,
+            key: letter.key.map(Shown::of),
+            payload: letter.payload.map(Shown::of),
+            command,
+        }
+    }
+}
+
+/// The command that sends this dead letter again. An id that is not whole, or that a terminal would not take as text, is
+/// replaced by the code, which sends all dead letters of the code again.
+fn retry_command(letter: &TappedDeadLetter, stream: Option<&str>) -> String {
+    let is_plain = |id: &&String| !id.is_empty() && !id.contains(char::is_control);
+    let which = match letter.id.as_ref().filter(|_| letter.is_whole_id).filter(is_plain) {
+        Some(id) => format!("--id={}", quoted(id)),
+        None => format!("--code={}", letter.code),
+    };
+    let stream = stream.map(|name| format!(" --stream {name}")).unwrap_or_default();
+    format!("postrider dead-letters retry {which}{stream} --execute")
+}
+
+/// The text as one word of a shell.
+fn quoted(text: &str) -> String {
+    let is_bare = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    if text.chars().all(is_bare) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+fn is_late(view: &View) -> bool {
+    view.oldest_unacknowledged_age.as_secs_f64() > CATCHING_UP
+}
+
 fn condition(view: &View, health: &Health) -> &'static str {
-    let waits = view.oldest_unacknowledged_age.as_secs_f64() > CATCHING_UP;
+    let waits = is_late(view);
     match (health.ok, view.snapshot.state) {
         (false, _) => "not ready",
         (true, RelayState::Standby) => "standby",
@@ -219,5 +356,38 @@ impl Link {
 
     fn unknown(name: &'static str, detail: Option<String>) -> Self {
         Self { name, is: "unknown", detail: detail.unwrap_or_else(|| "not known yet".to_owned()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(id: Option<&str>, is_whole_id: bool) -> String {
+        let letter = TappedDeadLetter {
+            at_us: 0,
+            code: "too_large",
+            reason: None,
+            id: id.map(str::to_owned),
+            is_whole_id,
+            table: None,
+            topic: None,
+            key: None,
+            payload: None,
+        };
+        retry_command(&letter, Some("orders"))
+    }
+
+    #[test]
+    fn the_command_of_a_dead_letter_is_safe_to_paste() {
+        let of =
+            |which: &str| format!("postrider dead-letters retry {which} --stream orders --execute");
+        assert_eq!(command(Some("17"), true), of("--id=17"));
+        assert_eq!(command(Some("a'; rm -rf ~ #$(x)"), true), of(r"--id='a'\''; rm -rf ~ #$(x)'"));
+        for (id, is_whole) in
+            [(Some("a\nb"), true), (Some("17…"), false), (Some(""), true), (None, true)]
+        {
+            assert_eq!(command(id, is_whole), of("--code=too_large"), "{id:?}");
+        }
     }
 }

@@ -51,15 +51,27 @@ struct Row {
     committed_ms: i64,
 }
 
+/// A key or a payload.
 #[derive(Debug, Serialize)]
-struct Shown {
+pub(super) struct Shown {
     bytes: usize,
     text: Option<String>,
+}
+
+impl Shown {
+    pub(super) fn of(content: Content) -> Self {
+        Self { bytes: content.bytes, text: content.text }
+    }
 }
 
 impl Tail {
     pub(super) fn new(tap: DeliveredTap) -> Self {
         Self { tap, asked_ms: Arc::new(AtomicI64::new(NOBODY)) }
+    }
+
+    /// What is copied of the records.
+    pub(super) const fn tap(&self) -> &DeliveredTap {
+        &self.tap
     }
 
     /// Somebody looks on, and has seen the records up to this number.
@@ -88,7 +100,6 @@ impl Tail {
 
 impl From<DeliveredRecord> for Row {
     fn from(record: DeliveredRecord) -> Self {
-        let shown = |content: Content| Shown { bytes: content.bytes, text: content.text };
         Self {
             number: record.number,
             topic: record.topic,
@@ -96,8 +107,8 @@ impl From<DeliveredRecord> for Row {
             offset: record.offset,
             id: record.id,
             event_type: record.event_type,
-            key: record.key.map(shown),
-            payload: record.payload.map(shown),
+            key: record.key.map(Shown::of),
+            payload: record.payload.map(Shown::of),
             position: record.position.map(|lsn| lsn.to_string()),
             committed_ms: record.committed_us / 1_000,
         }

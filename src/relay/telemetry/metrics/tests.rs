@@ -66,6 +66,7 @@ fn page_in(view: &View, format: Format) -> String {
         git: "a\"b\\c\nd".into(),
         librdkafka: "2".into(),
         slot: "s".into(),
+        ..BuildInfo::default()
     };
     let usage = Usage {
         resident_bytes: Some(1),

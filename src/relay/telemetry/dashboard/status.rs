@@ -1,0 +1,367 @@
+//! The headline of the dashboard: the relay's state in a sentence, its cause, and the command to run next.
+//!
+//! Input: a [`View`] and its readiness. Output: a [`Status`]. Invariant: a command is taken from our own remedies alone, never
+//! from the text of an error, which a database or a row may have written.
+
+use serde::Serialize;
+
+use crate::telemetry::health::{Health, SILENCE_HELP, STALL, STALL_HELP};
+use crate::telemetry::snapshot::{RelayState, Snapshot, UnavailableTopic};
+use crate::telemetry::{StreamEnds, View, time_text};
+
+/// Words that a command in a remedy begins with.
+const COMMANDS: [&str; 5] =
+    ["postrider ", "kafka-topics.sh ", "kafka-acls.sh ", "SELECT ", "ALTER "];
+
+/// Share of `max_slot_wal_keep_size` below which the slot is about to be lost; the shipped alert has this limit, too.
+const SAFE_SHARE_MIN: f64 = 0.2;
+
+/// See the module.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Status {
+    /// `ok`, `waiting`, `failed` or `unknown`.
+    level: &'static str,
+    headline: String,
+    cause: Option<String>,
+    help: Option<String>,
+    command: Option<String>,
+}
+
+impl Status {
+    pub(super) fn of(view: &View, health: &Health, ends: &StreamEnds, is_late: bool) -> Self {
+        let found = trouble(view, health, ends);
+        let mut status = found.unwrap_or_else(|| Self::without_trouble(view, is_late));
+        status.command = status.command.map(|command| of_stream(command, ends));
+        status
+    }
+
+    fn failed(headline: impl Into<String>, cause: impl Into<String>) -> Self {
+        let (headline, cause) = (headline.into(), Some(cause.into()));
+        let command = Some("postrider doctor".to_owned());
+        Self { level: "failed", headline, cause, help: None, command }
+    }
+
+    fn waiting(headline: impl Into<String>, cause: impl Into<String>) -> Self {
+        Self { level: "waiting", ..Self::failed(headline, cause) }
+    }
+
+    /// With a remedy, and the command in it if there is one.
+    fn helped(self, help: &str) -> Self {
+        let command = command_of(help).map(str::to_owned).or(self.command);
+        let is_bare = command.as_deref() == Some(help.trim_matches('`'));
+        let help = (!is_bare).then(|| capitalized(help));
+        Self { help, command, ..self }
+    }
+
+    fn without_trouble(view: &View, is_late: bool) -> Self {
+        let (state, in_flight) = (view.snapshot.state, view.snapshot.in_flight_records);
+        let (level, headline, cause) = match state {
+            RelayState::Standby => (
+                "unknown",
+                "Another relay delivers",
+                Some("This relay takes over when the other relay ends.".to_owned()),
+            ),
+            _ if is_late => (
+                "waiting",
+                "The relay is catching up",
+                Some(format!("Rows wait for delivery; {in_flight} records are in flight.")),
+            ),
+            _ => ("ok", "Rows are delivered as they are committed", None),
+        };
+        Self { level, headline: headline.to_owned(), cause, help: None, command: None }
+    }
+}
+
+/// The most urgent trouble, if there is any.
+fn trouble(view: &View, health: &Health, ends: &StreamEnds) -> Option<Status> {
+    let snapshot = &view.snapshot;
+    if let Some(ended) = not_streaming(view, health) {
+        return Some(ended);
+    }
+    if let Some(since_us) = view.operated.paused_since_us {
+        let since = time_text(since_us);
+        let cause = format!("Nothing is read since {since}. Postgres keeps the WAL meanwhile.");
+        let status = Status::waiting("Paused by request", cause);
+        return Some(status.helped("`postrider ctl resume`"));
+    }
+    if snapshot.state == RelayState::Standby {
+        return None;
+    }
+    if let Some(wait) = view.slot.and_then(|slot| slot.waits) {
+        let status = Status::failed("Postgres sends nothing", sentence(wait.what()));
+        return Some(status.helped(wait.help()));
+    }
+    if let Some(locked) = &snapshot.locked_rows {
+        let status = Status::failed("Rows wait for a row lock", sentence(&locked.to_string()));
+        return Some(status.helped(&locked.help()));
+    }
+    if let Some(topic) = snapshot.unavailable.awaited() {
+        return Some(unavailable(topic, ends));
+    }
+    let stalled = of_brokers(snapshot, ends).or_else(|| safe(view));
+    let failing = || health.checks.iter().find(|check| !check.ok);
+    let other =
+        || Some(Status::failed("The relay makes no progress", sentence(&failing()?.detail)));
+    let lost = || snapshot.unavailable.named.first().map(|topic| unavailable(topic, ends));
+    stalled.or_else(other).or_else(lost)
+}
+
+/// Of a relay that holds no stream, or whose thread hangs.
+fn not_streaming(view: &View, health: &Health) -> Option<Status> {
+    let snapshot = &view.snapshot;
+    let hangs = health.checks.iter().find(|check| check.name == "loop" && !check.ok);
+    if let Some(hangs) = hangs {
+        let help = "take a stack (gdb -p, eu-stack), then restart the relay; Postgres keeps what was not confirmed";
+        return Some(
+            Status::failed("The relay's thread hangs", sentence(&hangs.detail)).helped(help),
+        );
+    }
+    let next = view.next_run.as_ref().map(|next| format!(" The stream {next}."));
+    let headline = match snapshot.state {
+        RelayState::Failed => "Stopped by an error",
+        RelayState::Retrying | RelayState::Starting if snapshot.last_failure.is_some() => {
+            "The last session failed; the relay retries"
+        }
+        RelayState::Retrying => "The relay retries",
+        RelayState::Starting => return Some(starting()),
+        RelayState::Draining => {
+            return Some(
+                Status::waiting(
+                    "The relay stops",
+                    "Reading has stopped; the last records are being confirmed.",
+                )
+                .plain(),
+            );
+        }
+        RelayState::Stopped => {
+            return Some(
+                Status::waiting("The relay has stopped", "All records were confirmed.").plain(),
+            );
+        }
+        RelayState::Standby | RelayState::Streaming | RelayState::Stalled => return None,
+    };
+    let cause = sentence(&what_failed(snapshot)) + &next.unwrap_or_default();
+    let status = Status::failed(headline, cause);
+    Some(match &snapshot.failure_help {
+        Some(help) => status.helped(help),
+        None => status,
+    })
+}
+
+fn starting() -> Status {
+    Status::waiting("The relay starts", "It connects to Postgres and Kafka.").plain()
+}
+
+impl Status {
+    /// There is nothing to run.
+    fn plain(self) -> Self {
+        Self { command: None, ..self }
+    }
+}
+
+/// The last failure without its remedy.
+fn what_failed(snapshot: &Snapshot) -> String {
+    let whole = snapshot.last_failure.as_deref().unwrap_or("The cause is not known");
+    let help = snapshot.failure_help.as_deref().unwrap_or_default();
+    let what = whole.strip_suffix(help).and_then(|rest| rest.strip_suffix("; ")).unwrap_or(whole);
+    what.to_owned()
+}
+
+fn unavailable(topic: &UnavailableTopic, ends: &StreamEnds) -> Status {
+    let (name, seconds) = (&topic.topic, topic.age.as_secs());
+    let what = if topic.reason == "missing" {
+        "does not exist"
+    } else {
+        "cannot be written by this relay"
+    };
+    let status = if topic.waiting {
+        let cause = format!(
+            "Topic `{name}` {what}. Its rows, and all rows behind them, have waited for {seconds} s."
+        );
+        Status::failed(format!("Rows wait for topic `{name}`"), cause)
+    } else {
+        let cause =
+            format!("Topic `{name}` {what}. Its rows have become dead letters for {seconds} s.");
+        Status::waiting(format!("Rows of topic `{name}` become dead letters"), cause)
+    };
+    status.helped(&of_brokers_named(&topic.help, ends))
+}
+
+fn of_brokers(snapshot: &Snapshot, ends: &StreamEnds) -> Option<Status> {
+    if snapshot.holds_slot && !snapshot.broker_connected {
+        let cause = match &ends.brokers[..] {
+            [] => "No broker answers.".to_owned(),
+            [one] => format!("{one} does not answer."),
+            several => format!("None of {} answers.", several.join(", ")),
+        };
+        return Some(Status::failed("No Kafka broker answers", cause).helped(SILENCE_HELP));
+    }
+    let seconds = snapshot.unconfirmed_for.as_secs();
+    (snapshot.unconfirmed_for >= STALL).then(|| {
+        let cause = format!(
+            "{} records are in flight. Nothing of the oldest transaction was confirmed for {seconds} s.",
+            snapshot.in_flight_records
+        );
+        let status = Status::failed("The Kafka brokers confirm nothing", cause);
+        status.helped(&of_brokers_named(STALL_HELP, ends))
+    })
+}
+
+/// Whether the slot can keep its WAL.
+fn safe(view: &View) -> Option<Status> {
+    let slot = view.slot?;
+    let (safe, all) = (slot.safe_bytes?, slot.safe_bytes?.saturating_add(slot.retained_bytes));
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no more digits")]
+    let share = safe as f64 / all.max(1) as f64;
+    (share < SAFE_SHARE_MIN).then(|| {
+        let cause = format!(
+            "Postgres drops the slot after {safe} more bytes of WAL (max_slot_wal_keep_size). Rows that were not delivered are lost then."
+        );
+        Status::failed("The slot is about to be lost", cause).helped("`postrider lag`")
+    })
+}
+
+/// The remedy with these brokers in the place of the word `BROKER`.
+fn of_brokers_named(help: &str, ends: &StreamEnds) -> String {
+    if ends.brokers.is_empty() {
+        return help.to_owned();
+    }
+    help.replace("BROKER", &ends.brokers.join(","))
+}
+
+/// The first command in a remedy: in backquotes, or from its name to the end of its line or clause.
+fn command_of(help: &str) -> Option<&str> {
+    let is_command = |text: &&str| COMMANDS.iter().any(|name| text.starts_with(name));
+    if let Some(quoted) = help.split('`').skip(1).step_by(2).find(is_command) {
+        return Some(quoted);
+    }
+    let at = COMMANDS.iter().filter_map(|name| help.find(name)).min()?;
+    let command = help.get(at..)?;
+    let end = command.find(['\n', ';']).unwrap_or(command.len());
+    command.get(..end)
+}
+
+/// The command, for one of several streams.
+fn of_stream(command: String, ends: &StreamEnds) -> String {
+    match &ends.stream {
+        Some(name) if command.starts_with("postrider ") && !command.contains("--stream") => {
+            format!("{command} --stream {name}")
+        }
+        _ => command,
+    }
+}
+
+/// A fragment as a sentence.
+fn sentence(fragment: &str) -> String {
+    let end = if fragment.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{}{end}", capitalized(fragment.trim_end()))
+}
+
+fn capitalized(fragment: &str) -> String {
+    let mut letters = fragment.chars();
+    let first = letters.next().map(|letter| letter.to_uppercase().to_string()).unwrap_or_default();
+    first + letters.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::{BuildInfo, Role, SlotMetrics, Telemetry, readiness};
+    use std::time::{Duration, Instant};
+
+    fn status(snapshot: Snapshot, slot: Option<SlotMetrics>) -> Status {
+        let ends = StreamEnds {
+            stream: Some("orders".to_owned()),
+            brokers: vec!["kafka-1:9092".to_owned(), "kafka-2:9092".to_owned()],
+            ..StreamEnds::default()
+        };
+        let telemetry = Telemetry::new(BuildInfo { ends: ends.clone(), ..BuildInfo::default() });
+        telemetry.publish(snapshot);
+        telemetry.publish_slot(slot);
+        let view = telemetry.view();
+        Status::of(&view, &readiness(&view, Role::Any), &ends, false)
+    }
+
+    fn streaming() -> Snapshot {
+        Snapshot {
+            state: RelayState::Streaming,
+            holds_slot: true,
+            broker_connected: true,
+            last_progress: Some(Instant::now()),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn a_relay_without_trouble_has_no_cause_and_no_command() {
+        let status = status(streaming(), None);
+        assert_eq!((status.level, status.cause, status.command), ("ok", None, None));
+    }
+
+    #[test]
+    fn a_missing_topic_comes_with_the_command_that_creates_it() {
+        let topic = UnavailableTopic {
+            topic: "orders".to_owned(),
+            reason: "missing",
+            age: Duration::from_secs(30),
+            waiting: true,
+            help: "create it: `postrider setup --topics=orders`; or: kafka-topics.sh --bootstrap-server BROKER".to_owned(),
+        };
+        let mut snapshot = streaming();
+        snapshot.unavailable.named.push(topic);
+        let status = status(snapshot, None);
+        assert_eq!(status.headline, "Rows wait for topic `orders`");
+        assert!(status.cause.unwrap().contains("does not exist. Its rows"));
+        let command = status.command.unwrap();
+        assert_eq!(command, "postrider setup --topics=orders --stream orders");
+        assert!(status.help.unwrap().ends_with("--bootstrap-server kafka-1:9092,kafka-2:9092"));
+    }
+
+    #[test]
+    fn brokers_that_do_not_answer_are_named() {
+        let down = Snapshot { broker_connected: false, ..streaming() };
+        let status = status(down, None);
+        assert_eq!(status.headline, "No Kafka broker answers");
+        assert_eq!(status.cause.as_deref(), Some("None of kafka-1:9092, kafka-2:9092 answers."));
+        assert_eq!(status.command.as_deref(), Some("postrider doctor --stream orders"));
+    }
+
+    #[test]
+    fn no_command_is_taken_from_the_text_of_an_error() {
+        let failed = |help: Option<&str>| Snapshot {
+            state: RelayState::Failed,
+            last_failure: Some("`postrider evil`; run `postrider doctor --fix`".into()),
+            failure_help: help.map(Into::into),
+            ..Snapshot::default()
+        };
+        let without = status(failed(None), None);
+        assert_eq!(without.command.as_deref(), Some("postrider doctor --stream orders"));
+        let with = status(failed(Some("run `postrider doctor --fix`")), None);
+        assert_eq!(with.headline, "Stopped by an error");
+        assert_eq!(with.cause.as_deref(), Some("`postrider evil`."));
+        assert_eq!(with.command.as_deref(), Some("postrider doctor --fix --stream orders"));
+    }
+
+    #[test]
+    fn a_slot_that_is_about_to_be_lost_is_a_failure() {
+        let slot = |safe| {
+            Some(SlotMetrics { retained_bytes: 900, safe_bytes: safe, ..SlotMetrics::default() })
+        };
+        assert_eq!(status(streaming(), slot(Some(100))).headline, "The slot is about to be lost");
+        assert_eq!(status(streaming(), slot(Some(900))).level, "ok");
+        assert_eq!(status(streaming(), slot(None)).level, "ok");
+    }
+
+    #[test]
+    fn commands_end_with_their_line_or_clause() {
+        assert_eq!(
+            command_of("allow it: kafka-acls.sh --add\nthen wait"),
+            Some("kafka-acls.sh --add")
+        );
+        assert_eq!(
+            command_of("at the standby: SELECT pg_wal_replay_resume(); more"),
+            Some("SELECT pg_wal_replay_resume()")
+        );
+        assert_eq!(command_of("see the log"), None);
+    }
+}
