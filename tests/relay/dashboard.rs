@@ -147,7 +147,9 @@ fn a_broker_that_is_down_is_shown_with_the_cause() {
     face.wait_count("postrider_records_confirmed_total", 3);
     take_down(&mock, 1);
     stage.insert("A", 2);
-    face.wait_ready(503);
+    wait_for("the outage to be noticed", || {
+        (state(&face)["status"]["headline"] == "No Kafka broker answers").then_some(())
+    });
     assert_eq!(state(&face)["condition"], "not ready");
     if let Some(seen) = looked(&face, "not ready", "broker-down") {
         assert_eq!(shown(&seen, "headline"), "No Kafka broker answers");

@@ -343,7 +343,9 @@ fn chain(view: &View, health: &Health) -> [Link; 4] {
     };
     let kafka = match failing(&["kafka", "topics", "progress"]) {
         Some(detail) if snapshot.holds_slot => Link { name: "Kafka", is: "failed", detail },
-        _ if snapshot.broker_connected => Link::ok("Kafka", "the brokers confirm"),
+        _ if snapshot.holds_slot && snapshot.broker_connected => {
+            Link::ok("Kafka", "the brokers confirm")
+        }
         _ => Link::unknown("Kafka", None),
     };
     [postgres, slot, relay, kafka]

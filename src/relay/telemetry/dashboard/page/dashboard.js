@@ -276,7 +276,7 @@ function show(state) {
   table("counts", ["What", "Reason", "Count"],
     [...some("Dead letter", state.rejections), ...some("Skipped row", state.ignored), ...some("Restart", state.restarts)],
     "None since the relay started.");
-  table("slot", ["Column", "Value"], state.slot ?? [], "The slot was not seen in the last minute. A relay that polls has no slot.");
+  table("slot", ["Column", "Value"], state.slot ?? [], "The slot has not been seen in the last minute. A relay that polls has no slot.");
   showSettings();
 }
 function chain(links) {
@@ -358,7 +358,7 @@ function showTopics() {
       { text: isNone(t.partitions) ? "–" : whole(t.partitions), isNumber: true }, t.dead_lettered, why(t.name) ?? "available"]),
   ].filter(([name]) => holdsText(name));
   table("topics", ["Topic", "Records/s", "Records", "Size", "Last delivery", "Partitions", "Dead letters", "State"], rows,
-    one("topics-filter").value ? "No topic matches the filter." : "No record was sent since the relay started.");
+    one("topics-filter").value ? "No topic matches the filter." : "No record has been sent since the relay started.");
 }
 function letters({ dead_letters: all, numbers }) {
   const count = numbers.dead_lettered;
@@ -366,7 +366,7 @@ function letters({ dead_letters: all, numbers }) {
   table("letters", ["Time", "Row id", "Key", "Payload", "Topic", "Reason", "Send again"], all.map((letter) => [
     { text: clock(letter.at_ms / 1000), title: ago(letter.at_ms), short: true }, { text: letter.id, code: true }, sized(letter.key), sized(letter.payload), letter.topic,
     `${letter.code}: ${letter.reason ?? ""}`, { command: letter.command }]),
-  count > 0 ? "None that this process remembers." : "No row became a dead letter since the relay started.");
+  count > 0 ? "None that this process remembers." : "No row has become a dead letter since the relay started.");
 }
 function showSettings() {
   const holdsText = holds("settings-filter");
@@ -396,7 +396,7 @@ function showTail() {
   const found = rows.filter((row) => holdsText(row.map((value) => value?.text ?? value ?? "").join(" ")));
   const isFiltered = one("tail-filter").value.trim() !== "";
   table("tail", ["Committed", "Topic", "Offset", "Type", "Row id", "Key", "Payload", "Position"], found.slice(0, TAIL_SHOWN),
-    isFiltered && rows.length > 0 ? "No record matches the filter." : "No record was delivered since this page was opened.");
+    isFiltered && rows.length > 0 ? "No record matches the filter." : "No record has been delivered since this page was opened.");
   const what = paused ? "Paused. Records that are delivered now are not shown."
     : `At most 50 records per second, newest first.${tail.masked ? " Set http.dashboard_payloads to see keys and payloads." : ""}`;
   put("tail-says", isFiltered ? `${whole(found.length)} of ${counted(rows.length, "record")} match. ${what}` : what);
@@ -415,6 +415,7 @@ function showStreams() {
   one("detail").hidden = isList;
   one("chain").hidden = isList;
   one("facts").hidden = isList;
+  one("keys").parentElement.hidden = isList;
   one("nav").hidden = lines.length === 0 || isList;
   const links = [{ name: null, condition: null }, ...lines];
   const list = one("nav-list");
