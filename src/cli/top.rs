@@ -177,7 +177,7 @@ fn ask(address: SocketAddr, known_ms: i64) -> Reply {
         match status {
             200 => Ok(body),
             404 => Err(format!(
-                "what answers at {address} serves no {path}: http.dashboard is false there, it runs several streams, or it is no relay"
+                "what answers at {address} serves no {path}: http.dashboard is false there, or it is no relay"
             )),
             _ => Err(format!("{address} answers {status} to {path}: {}", body.trim())),
         }
