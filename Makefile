@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check counts compare-bytes crash decoding brokers failover endtxn fuzz nightly lifecycle identity streams package image stack shop ui-test picture bench bench-delivery bench-memory compare faults faults-table
+.PHONY: help setup demo test quick check counts compare-bytes crash decoding brokers failover endtxn fuzz nightly lifecycle identity streams package image stack systemd shop ui-test picture bench bench-delivery bench-memory compare faults faults-table
 
 CARGO ?= cargo
 # How many tests run at a time; most wait for a server most of the time, so that a core serves two of them.
@@ -108,7 +108,7 @@ package: ## release archive, Debian package, bill of materials and checksums int
 image: package ## the same, and a container image made without an engine: an OCI layout for docker load, podman load, skopeo
 	@docker/package/oci
 
-nightly: ## what takes hours: disasters in both modes, 10,000 random workloads, failovers, logins that change, 50 streams, other brokers, disturbed ends of transactions, the fault matrix, a million simulated histories, fuzzing
+nightly: ## what takes hours: disasters in both modes, 10,000 random workloads, failovers, logins that change, 50 streams, other brokers, disturbed ends of transactions, the fault matrix, the Debian package under systemd, a million simulated histories, fuzzing
 	@$(MAKE) crash MODE=at_least_once CYCLES=500
 	@$(MAKE) crash MODE=exactly_once CYCLES=500
 	@$(MAKE) crash MODE=poll CYCLES=500
@@ -120,6 +120,7 @@ nightly: ## what takes hours: disasters in both modes, 10,000 random workloads, 
 	@$(MAKE) brokers VERSIONS="3.9.1 3.7.2"
 	@$(MAKE) endtxn
 	@$(MAKE) faults
+	@$(MAKE) systemd FULL=1
 	@POSTRIDER_SIM_SEEDS=1000000 $(CARGO) test --locked --release --quiet --test core session::
 	@$(MAKE) fuzz TIME=$(or $(TIME),600)
 
@@ -146,6 +147,11 @@ stack: ## docker/compose.yaml in a Docker engine, containers killed and restarte
 	@.ci/setup >&2
 	@if [ "$(FULL)" != 1 ]; then $(CARGO) test --locked --quiet --no-run --features failpoints,mutants --test cli; fi
 	@FULL=$(FULL) docker/stack/run
+
+systemd: ## the Debian package under a booted systemd: started, drained, upgraded, killed by its watchdog, purged, while rows are inserted; one line of JSON; FULL=1
+	@.ci/setup >&2
+	@if [ "$(FULL)" != 1 ]; then $(CARGO) test --locked --quiet --no-run --features failpoints,mutants --test cli; fi
+	@FULL=$(FULL) docker/package/systemd
 
 shop: ## the whole shop and its servers under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=60 SEED=..
 	@.ci/setup >&2
