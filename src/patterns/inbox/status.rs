@@ -20,7 +20,8 @@ pub struct ConsumerStatus {
     /// Whether the group has ever assigned it partitions; with more members than partitions some have none.
     pub has_joined: bool,
     /// Messages in the assigned partitions that are not handled; updated every 5 s, and `None` while the
-    /// brokers do not answer. The end of a Kafka transaction counts as a message.
+    /// brokers do not answer. Later messages that passed a waiting message are handled. The end of a Kafka transaction
+    /// counts as a message until a later message is received.
     pub lag_messages: Option<u64>,
     /// When a message was last handled, in milliseconds since the Unix epoch; `None`: not yet.
     pub progress_ms: Option<i64>,
@@ -39,7 +40,8 @@ pub struct ConsumerStatus {
     pub paused_partitions: u64,
     /// The message that has failed for 5 s and that most others wait for: in a paused partition, or 1,000 of its key.
     pub blocking: Option<FailingMessage>,
-    /// The dead letter that the dead-letter topic has refused for 5 s. The message and its key wait; others do not.
+    /// The dead letter that the brokers have not confirmed for the longest time, at least 5 s. Its message and its key
+    /// wait; others do not.
     pub unpublished: Option<UnpublishedLetter>,
 }
 
@@ -51,7 +53,7 @@ pub struct UnpublishedLetter {
     pub topic: String,
     /// The error of the last attempt.
     pub reason: String,
-    /// Time of the first failed attempt, in milliseconds since the Unix epoch.
+    /// Time of the first attempt, in milliseconds since the Unix epoch.
     pub since_ms: i64,
 }
 

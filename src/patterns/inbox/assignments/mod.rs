@@ -23,7 +23,7 @@ pub(super) struct ReceivedRecord {
 }
 
 /// The position of a record, and the epoch of the assignment in which it was received.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RecordPosition {
     partition: Partition,
     offset: i64,
@@ -43,12 +43,10 @@ struct Assignment {
     epoch: u64,
     /// Whether it is decided where to read from.
     has_begun: bool,
-    /// The offset that it started at, once that was requested.
-    start: Option<i64>,
     /// The offset after the last record that was handled in this assignment.
     after_handled: Option<i64>,
-    /// The offset after the last record that was received, or else where it started.
-    expected: i64,
+    /// The offset after the last record that was received, or else where it starts, once that is known.
+    expected: Option<i64>,
     /// Records that were received and are not handled.
     unhandled: BTreeSet<i64>,
     /// What the database had last.
@@ -106,6 +104,7 @@ impl Assignments {
         for assignment in self.partitions.values_mut() {
             // What is not handled is received again from there.
             assignment.after_handled = assignment.next();
+            assignment.expected = assignment.unhandled.first().copied().or(assignment.expected);
             assignment.unhandled.clear();
             assignment.epoch = self.epoch;
             assignment.has_begun = false;
@@ -130,7 +129,7 @@ impl Assignments {
         let assignment = self.partitions.get_mut(partition).filter(|it| it.epoch == epoch);
         if let Some(assignment) = assignment {
             assignment.has_begun = true;
-            (assignment.start, assignment.expected) = (Some(position), position);
+            assignment.expected = Some(position);
             // Unless it is read again.
             assignment.after_handled = assignment.after_handled.filter(|next| *next == position);
             assignment.stored = Some(stored);
@@ -218,12 +217,12 @@ impl Assignments {
     pub(super) fn tag(&mut self, record: StoredRecord) -> Option<ReceivedRecord> {
         let partition = (record.topic.clone(), record.partition);
         let assignment = self.partitions.get_mut(&partition).filter(|it| it.has_begun)?;
-        if record.offset < assignment.expected {
+        if Some(record.offset) < assignment.expected {
             self.epoch += 1;
             *assignment = Assignment { stored: assignment.stored, ..Assignment::new(self.epoch) };
             return None;
         }
-        assignment.expected = record.offset + 1;
+        assignment.expected = Some(record.offset + 1);
         assignment.unhandled.insert(record.offset);
         let position = RecordPosition { partition, offset: record.offset, epoch: assignment.epoch };
         Some(ReceivedRecord { record, position })
@@ -288,26 +287,27 @@ impl Assignments {
         self.partitions.keys().cloned().collect()
     }
 
-    /// Those without a known start or next offset.
+    /// Those without a known start.
     pub(super) fn unknown(&self) -> Vec<Partition> {
-        let known = self.partitions.iter().filter(|(_, assignment)| assignment.from().is_none());
+        let known = self.partitions.iter().filter(|(_, assignment)| assignment.expected.is_none());
         known.map(|(partition, _)| partition.clone()).collect()
     }
 
-    /// Sets the start offsets.
+    /// Sets the start offsets of partitions without one.
     pub(super) fn set_start(&mut self, offsets: &BTreeMap<Partition, i64>) {
         for (partition, offset) in offsets {
             if let Some(assignment) = self.partitions.get_mut(partition) {
-                assignment.start = Some(*offset);
+                assignment.expected.get_or_insert(*offset);
             }
         }
     }
 
-    /// Messages that are not handled, up to these high watermarks.
+    /// Messages that are not handled, up to these high watermarks: those that were received, and offsets after them.
     pub(super) fn lag(&self, ends: &BTreeMap<Partition, i64>) -> u64 {
         let lag = ends.iter().filter_map(|(partition, end)| {
-            let from = self.partitions.get(partition)?.from()?;
-            u64::try_from(end.saturating_sub(from)).ok()
+            let Assignment { expected, unhandled, .. } = self.partitions.get(partition)?;
+            let after = u64::try_from(end.saturating_sub((*expected)?)).unwrap_or(0);
+            Some(after.saturating_add(u64::try_from(unhandled.len()).ok()?))
         });
         lag.sum()
     }
@@ -318,9 +318,8 @@ impl Assignment {
         Self {
             epoch,
             has_begun: false,
-            start: None,
             after_handled: None,
-            expected: 0,
+            expected: None,
             unhandled: BTreeSet::new(),
             stored: None,
             committed: None,
@@ -335,10 +334,6 @@ impl Assignment {
 
     fn to_commit(&self) -> Option<i64> {
         Some(self.next()?.min(self.stored?))
-    }
-
-    fn from(&self) -> Option<i64> {
-        self.next().or(self.start)
     }
 }
 

@@ -196,7 +196,7 @@ fn what_is_decided_anew_is_read_from_the_first_record_that_is_not_handled() {
 }
 
 #[test]
-fn lag_counts_from_the_next_offset_or_else_from_the_start() {
+fn lag_counts_only_messages_that_are_not_handled() {
     let mut assignments = Assignments::default();
     assignments.assign([partition(0), partition(1)]);
     let ends = [(partition(0), 10), (partition(1), 10), (partition(2), 10)].into();
@@ -204,7 +204,14 @@ fn lag_counts_from_the_next_offset_or_else_from_the_start() {
     assignments.set_start(&[(partition(0), 4), (partition(1), 12), (partition(2), 0)].into());
     assert_eq!((assignments.unknown().len(), assignments.lag(&ends)), (0, 6));
     assignments.begin(&partition(0), 1, 4, 4);
-    let first = received(&mut assignments, 0, 4);
-    assignments.mark_handled([&first]);
+    // Offset 6 is the end of a Kafka transaction.
+    let batch = [4, 5, 7].map(|offset| received(&mut assignments, 0, offset));
     assert_eq!(assignments.lag(&ends), 5);
+    assignments.mark_handled(&batch[1..]);
+    assert_eq!(assignments.lag(&ends), 3);
+    // All from the first one on are to be read again.
+    assignments.recheck();
+    assert_eq!(assignments.lag(&ends), 6);
+    assignments.begin(&partition(0), 2, 4, 4);
+    assert_eq!(assignments.lag(&ends), 6);
 }
