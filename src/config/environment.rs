@@ -2,8 +2,8 @@
 //!
 //! Input: name-value pairs, which the caller passes in; a variable that ends in `_FILE` names a file that
 //! is read here. Output: a `Layer`, in which unknown and misspelled names are mistakes. A mistake names the
-//! variable or flag; a `_FILE` value that does not look like a path is masked, since it may be the secret
-//! itself.
+//! variable or flag; the `_FILE` value of a password is masked unless it looks like a path, since it may be the
+//! secret itself.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,8 +14,7 @@ use super::layer::{Layer, Raw, SettingOrigin};
 use super::mistake::{Mistake, MistakeKind, SourcePosition, to_read};
 use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name, property};
 use super::table::{OPTIONS, option};
-use postrider_secrets::mask::MASK;
-use postrider_secrets::{SecretError, read_secret};
+use postrider_secrets::{SecretError, read_secret, shown};
 
 /// Reads `POSTRIDER_A__B` and `POSTRIDER_A__B_FILE`. Names without `__` are not settings (a
 /// Kubernetes service called postrider sets `POSTRIDER_PORT` and its kin) unless they are one of
@@ -31,7 +30,7 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
             layer.add(&key, Raw::Loose(value.clone()), SettingOrigin::Env(name.clone()), None);
         } else if let Some(key) = path.strip_suffix("_FILE").and_then(key_of) {
             layer.mistakes.extend(set_twice(name, &key, variables));
-            match contents(value) {
+            match contents(&key, value) {
                 Ok(text) => {
                     layer.add(&key, Raw::Loose(text), SettingOrigin::EnvFile(name.clone()), None);
                 }
@@ -55,18 +54,24 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
 }
 
 /// What stands in a file that holds the value of an option; or why nothing does, and what to do about it.
-pub(super) fn contents(path: &str) -> Result<String, (MistakeKind, String)> {
+pub(super) fn contents(key: &str, path: &str) -> Result<String, (MistakeKind, String)> {
     read_secret(Path::new(path)).map_err(|error| {
         let reason = match error {
             SecretError::File { reason, .. } => reason,
             other => other.to_string(),
         };
         let found = std::fs::metadata(path);
-        let help = found.err().and_then(|error| to_read(error.kind())).unwrap_or_else(|| {
+        let mut help = found.err().and_then(|error| to_read(error.kind())).unwrap_or_else(|| {
             "write the value into it, alone, and make it readable for the user that runs this"
                 .to_owned()
         });
-        (MistakeKind::UnreadableFile { path: path_or_mask(path), reason }, help)
+        if Path::new(path).is_relative()
+            && let Ok(folder) = std::env::current_dir()
+        {
+            let folder = folder.display();
+            help = format!("{help}\nthis path is relative to the working directory, {folder}");
+        }
+        (MistakeKind::UnreadableFile { path: path_or_mask(key, path), reason }, help)
     })
 }
 
@@ -135,9 +140,9 @@ fn as_env(help: &str) -> String {
 }
 
 /// Somebody may have put the secret itself where the file that holds it belongs.
-pub(super) fn path_or_mask(value: &str) -> String {
+fn path_or_mask(key: &str, value: &str) -> String {
     let is_path = ["/", "./", "../", "~"].iter().any(|start| value.starts_with(start));
-    if is_path { value.to_owned() } else { MASK.to_owned() }
+    if is_path { value.to_owned() } else { shown(key, value).into_owned() }
 }
 
 /// The option whose variable this would be, but for underscores.

@@ -176,7 +176,7 @@ impl Walk<'_> {
             let kind = MistakeKind::Invalid { key: option.to_owned(), reason };
             return refuse(kind, Some("leave one of them out".to_owned()));
         }
-        match contents(of) {
+        match contents(option, of) {
             Ok(text) => {
                 let origin = SettingOrigin::FileContents {
                     path: self.file.path().to_owned(),

@@ -82,7 +82,7 @@ pub fn reference_markdown() -> String {
          variables, default. In the environment and with `--set` a list is names with commas between \
          them, with or without brackets, or TOML; `[]` is an empty list. `<NAME>_FILE` reads the value from a file; `<NAME>` beside it is refused. In the file, at the top level and in \
          a `[[stream]]`, `<name>_file` does the same for any text, such as `url_file` in `[source]`, `client_secret_file` in \
-         `[kafka.oauth]` and `\"sasl.password_file\"` in `[kafka.properties]`. An empty file is refused. Nothing replaces \
+         `[kafka.oauth]` and `\"sasl.password_file\"` in `[kafka.properties]`. A relative path is relative to the working directory. An empty file is refused. Nothing replaces \
          variables such as `${DB_PASSWORD}` in values: in `source.url`, in `[kafka.properties]` and in secrets they are refused. \
          `postrider config show` prints every value in effect and where it came from; `postrider config example` prints a file to begin with.\n\n\
          Durations are whole numbers with a unit: `250ms`, `1s`, `1m30s`, `2h`, `7d`. Sizes likewise: \

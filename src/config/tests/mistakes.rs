@@ -226,6 +226,44 @@ fn a_secret_that_is_empty_or_missing_is_refused() {
 }
 
 #[test]
+fn a_relative_path_of_a_secret_is_named_with_its_folder() {
+    let folder = std::env::current_dir().unwrap().display().to_string();
+    let said = |file: &str| {
+        let found = mistakes(&Given { file: Some(file), ..Given::default() });
+        let [mistake] = found.as_slice() else { panic!("{found:?}") };
+        format!("{mistake} {}", mistake.help.as_deref().unwrap_or(""))
+    };
+    let missing = said("[source]\nurl_file = \"nowhere/url\"");
+    assert!(
+        missing.contains("cannot read `nowhere/url`") && missing.ends_with(&folder),
+        "{missing}"
+    );
+    // The secret itself in the place of its file.
+    for mistaken in [
+        "[source]\nurl_file = \"postgres://app:hunter2@db/shop\"",
+        "[kafka.properties]\n\"sasl.password_file\" = \"hunter2\"",
+    ] {
+        let said = said(mistaken);
+        assert!(said.contains("****") && !said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn a_file_with_more_lines_than_the_url_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("url");
+    std::fs::write(&path, "postgres://app:hunter2@db/shop\n# of the shop\n").unwrap();
+    let file = format!("[source]\nurl_file = \"{}\"", path.display());
+    let found = mistakes(&Given { file: Some(&file), ..Given::default() });
+    let said = format!("{found:?}");
+    assert!(
+        found.len() == 1 && said.contains("a URL is one line, and alone in its file"),
+        "{said}"
+    );
+    assert!(!said.contains("hunter2"), "{said}");
+}
+
+#[test]
 fn a_file_in_another_language_is_told_from_toml() {
     for (text, words) in [
         (

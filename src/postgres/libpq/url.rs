@@ -43,6 +43,9 @@ pub(super) fn parse(rest: &str, offset: usize) -> Result<Settings, ConnectInfoEr
         problem,
         at: offset + 1 + position(rest, part),
     };
+    if let Some((_, later)) = rest.split_once(['\r', '\n']) {
+        return Err(syntax("a URL is one line, and alone in its file", later));
+    }
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(end);
     let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
@@ -209,6 +212,8 @@ mod tests {
             "postgres://[::1]x/d",
             "postgres://h/d?novalue",
             "postgres://h/d?user=%00",
+            "postgres://u:p@h/d\n# of the shop",
+            "postgres://u:p@h/d?sslmode=require\r\npostgres://u:p@h2/d",
         ] {
             assert!(parsed(url).is_err(), "{url}");
         }
