@@ -340,7 +340,14 @@ BEGIN
             outcome := 'done';
             stored_status := stored.status;
             stored_headers := stored.headers;
-            stored_body := convert_from(stored.body, 'UTF8');
+            BEGIN
+                stored_body := convert_from(stored.body, 'UTF8');
+            EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
+                RAISE EXCEPTION USING
+                    ERRCODE = SQLSTATE,
+                    MESSAGE = 'idempotency_begin: the stored body is not text in the encoding of the database',
+                    HINT = 'read it as bytes: call idempotency_claim with body::bytea';
+            END;
             EXIT;
         END IF;
     END LOOP;
@@ -465,9 +472,22 @@ CREATE OR REPLACE FUNCTION idempotency_claim(
     OUT stored_status  integer,
     OUT stored_headers jsonb,
     OUT stored_body    text
-) LANGUAGE sql SET search_path FROM CURRENT AS $$
-    SELECT claim.outcome, claim.stored_status, claim.stored_headers, convert_from(claim.stored_body, 'UTF8')
-    FROM idempotency_claim($1, $2, $3, $4, $5, convert_to($6, 'UTF8')) AS claim
+) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    stored bytea;
+BEGIN
+    SELECT * INTO outcome, stored_status, stored_headers, stored
+    FROM idempotency_claim($1, $2, $3, $4, $5, convert_to($6, 'UTF8'));
+    BEGIN
+        stored_body := convert_from(stored, 'UTF8');
+    EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
+        RAISE EXCEPTION USING
+            ERRCODE = SQLSTATE,
+            MESSAGE = 'idempotency_claim: the stored body is not text in the encoding of the database',
+            HINT = 'read it as bytes: call idempotency_claim with body::bytea';
+    END;
+END
 $$;
 
 -- 3. Messages that have had their effect, for each consumer.

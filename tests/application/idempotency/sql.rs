@@ -82,6 +82,27 @@ async fn a_body_is_replayed_byte_for_byte() {
     }
 }
 
+#[tokio::test]
+async fn a_stored_body_that_is_not_text_is_returned_as_bytes_only() {
+    const BODY: &[u8] = b"\x1f\x8b\xff";
+    let database = Database::migrated().await;
+    let client = database.client().await;
+    let claim = |body: &str| {
+        format!(
+            "SELECT stored_body FROM idempotency_claim('tenant-7', 'k', 'fingerprint', 201, '[]', {body})"
+        )
+    };
+    client.query_one(&claim("$1::bytea"), &[&BODY]).await.unwrap();
+    for call in [claim("'made'"), BEGIN.replace("$1", "'k'")] {
+        let error = client.query_one(&call, &[]).await.unwrap_err();
+        assert_eq!(code(&error), "22021", "{call}: {error:?}");
+        let hint = error.as_db_error().unwrap().hint().unwrap();
+        assert!(hint.contains("idempotency_claim with body::bytea"), "{hint}");
+    }
+    let row = client.query_one(&claim("''::bytea"), &[]).await.unwrap();
+    assert_eq!(row.get::<_, &[u8]>(0), BODY);
+}
+
 /// The block of the page that is marked as SQL and calls this function.
 fn block_of_page(function: &str) -> String {
     let page = include_str!("../../../docs/patterns/idempotency-key.md");
