@@ -24,7 +24,7 @@ use super::counters::{ConsumerCounters, add};
 use super::dlq_publisher::{DlqPublisher, Published};
 use super::membership::Membership;
 use super::retries::{
-    BYTES_MAX, FailedMessage, KEYS_MAX, KeyQueue, Pending, RetryQueue, record_bytes,
+    BYTES_MAX, FailedMessage, KEYS_MAX, KeyQueue, NextStep, Pending, RetryQueue, record_bytes,
 };
 use super::sequence::{Misplaced, ReorderBuffer};
 use super::session::{Database, Ending, RolledBack, TransactionFailure, Work};
@@ -266,7 +266,7 @@ impl<E: Effects> BatchProcessor<E> {
             let mut rest = rest.into_iter();
             if let Some(culprit) = rest.next() {
                 let mut head = FailedMessage::new(culprit, self.successes);
-                head.fail((failed.cause, why), self.successes, Instant::now(), &self.spec);
+                head.fail(&failed, self.successes, Instant::now(), &self.spec);
                 self.put_back(KeyQueue { head, followers: VecDeque::new() });
             }
             pending.extend(rest.filter_map(|later| self.retries.follow(later)));
@@ -349,7 +349,8 @@ impl<E: Effects> BatchProcessor<E> {
     /// An attempt at the first message of the queue. Those behind it are next once it is done.
     async fn attempt(&mut self, queue: KeyQueue) -> Result<(), Halt> {
         let KeyQueue { mut head, followers } = queue;
-        if let Some((code, why)) = head.letter.take() {
+        if let NextStep::DeadLetter(code, why) = &head.next_step {
+            let (code, why) = (*code, why.clone());
             return self.publish_letter(KeyQueue { head, followers }, code, why).await;
         }
         let failed = match self.transact(std::slice::from_ref(&head.pending)).await? {
@@ -368,8 +369,8 @@ impl<E: Effects> BatchProcessor<E> {
             self.probe(&head, &followers).await;
         }
         let is_poison = matches!(failed.failure, Failure::Poison(_));
-        let mut why = describe_failure(&failed.failure);
-        head.fail((failed.cause, why.clone()), successes, Instant::now(), &self.spec);
+        head.fail(&failed, successes, Instant::now(), &self.spec);
+        let mut why = head.why.clone();
         let code = if is_poison {
             POISON_CODE
         } else if head.attempts >= self.spec.attempts_max {
@@ -402,7 +403,7 @@ impl<E: Effects> BatchProcessor<E> {
             Letter::Unpublished(reason) => {
                 head.why = format!("{why}; its dead letter cannot be published: {reason}");
                 head.failures = head.failures.saturating_add(1);
-                head.letter = Some((code, why));
+                head.next_step = NextStep::DeadLetter(code, why);
                 self.put_back(queue);
             }
         }
@@ -437,11 +438,11 @@ impl<E: Effects> BatchProcessor<E> {
             // Whoever succeeds wakes them all.
             wait = wait.max(OUTAGE_PACE.saturating_mul(self.retries.keys()));
         }
-        head.due = Instant::now() + wait;
+        head.schedule(wait, Instant::now());
         let (why, attempts, behind) = (&head.why, head.attempts, queue.followers.len());
         let Message { id, event_type, record, .. } = &head.pending.message;
         let StoredRecord { topic, partition, offset, .. } = record;
-        if head.cause == FailureCause::Message {
+        if matches!(head.cause(), None | Some(FailureCause::Message)) {
             tracing::debug!(topic, partition, offset, why, attempts, "a message failed; retrying");
         } else if self.throttle.is_due(&format!("{event_type}: {why}")) {
             tracing::warn!(
@@ -465,6 +466,7 @@ impl<E: Effects> BatchProcessor<E> {
         let positions = || pending.iter().map(|it| &it.position);
         let mut outages = 0;
         loop {
+            let begin = Instant::now();
             let advances = self.membership.advances(positions());
             let unmarked: Vec<Uuid> =
                 ids(pending).filter(|id| self.unmarked.contains(id)).collect();
@@ -499,6 +501,7 @@ impl<E: Effects> BatchProcessor<E> {
                     return Ok(None);
                 }
                 Err(RolledBack::Failed(failed)) => {
+                    let failed = TransactionFailure { took: begin.elapsed(), ..failed };
                     let failed = self.attribute(failed).await?;
                     self.note_commit(&failed, pending).await?;
                     if failed.at.is_none() {

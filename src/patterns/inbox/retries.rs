@@ -13,7 +13,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::assignments::{Partition, RecordPosition};
-use super::sqlstate::FailureCause;
+use super::session::TransactionFailure;
+use super::sqlstate::{FailureCause, describe_failure};
 use super::status::FailingMessage;
 use super::{ConsumerSpec, Message};
 use crate::dead_letter::{StoredRecord, now_ms};
@@ -28,7 +29,8 @@ const MESSAGES_MAX: usize = 10_000;
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
 /// A failure that may pass by itself uses up one attempt in this time at most, so that five are five minutes: a
-/// disk that is full for some statements, or sessions that are lost, are noticed and put right in such a time.
+/// disk that is full for some statements, or sessions that are lost, are noticed and put right in such a time. The
+/// length of an attempt also counts up to this time, since most of a longer one may have been an outage.
 const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A message with this many behind it blocks its key, if it has failed for `BLOCKING_AFTER`.
@@ -63,6 +65,17 @@ pub(super) struct KeyQueue {
     pub(super) followers: VecDeque<Pending>,
 }
 
+/// What a message waits for.
+#[derive(Debug)]
+pub(super) enum NextStep {
+    /// Its first attempt, as far as anybody counts.
+    First,
+    /// Another attempt, because the last one failed for this cause after this time.
+    Retry(FailureCause, Duration),
+    /// The confirmation of its dead letter, with this code and reason. It is not tried again.
+    DeadLetter(&'static str, String),
+}
+
 /// A message that failed at least once.
 #[derive(Debug)]
 pub(super) struct FailedMessage {
@@ -73,13 +86,10 @@ pub(super) struct FailedMessage {
     pub(super) first_failed_ms: i64,
     /// Without data of rows.
     pub(super) why: String,
-    pub(super) cause: FailureCause,
-    has_failed: bool,
-    /// The code and the reason of its dead letter, while the brokers refuse that. It is not tried again.
-    pub(super) letter: Option<(&'static str, String)>,
+    pub(super) next_step: NextStep,
     /// The failures since the last change of circumstances, for the back-off.
     pub(super) failures: u32,
-    pub(super) due: Instant,
+    due: Instant,
     /// How many transactions of others had succeeded when it failed first, and the time.
     began: (u64, Instant),
     /// The same when a failure last used up an attempt; or when it failed first.
@@ -165,9 +175,7 @@ impl FailedMessage {
             attempts: 0,
             first_failed_ms: now_ms(),
             why: String::new(),
-            cause: FailureCause::Message,
-            has_failed: false,
-            letter: None,
+            next_step: NextStep::First,
             failures: 0,
             due: now,
             began: (successes, now),
@@ -183,12 +191,12 @@ impl FailedMessage {
     /// Where what it needs may come later, the last attempt counts after `give_up_after`.
     pub(super) fn fail(
         &mut self,
-        (cause, why): (FailureCause, String),
+        failed: &TransactionFailure,
         successes: u64,
         now: Instant,
         spec: &ConsumerSpec,
     ) {
-        let is_own = match cause {
+        let is_own = match failed.cause {
             FailureCause::Message => true,
             FailureCause::Early => {
                 let is_last = self.attempts.saturating_add(1) >= spec.attempts_max;
@@ -207,9 +215,20 @@ impl FailedMessage {
         if is_own {
             self.counted = (successes, now);
         }
-        (self.cause, self.why, self.has_failed) = (cause, why, true);
+        self.why = describe_failure(&failed.failure);
+        self.next_step = NextStep::Retry(failed.cause, failed.took);
         self.attempts += u32::from(is_own);
         self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Sets the time of the next step. Others have as much time before it as the last attempt took, so that a message
+    /// whose effect never returns takes at most half of the consumer's time.
+    pub(super) fn schedule(&mut self, backoff: Duration, now: Instant) {
+        let took = match self.next_step {
+            NextStep::Retry(_, took) => took.min(ATTEMPT_INTERVAL),
+            NextStep::First | NextStep::DeadLetter(..) => Duration::ZERO,
+        };
+        self.due = now + backoff.max(took);
     }
 
     /// Counts the time since it was last counted, if another message has had its effects in it; no more than a minute
@@ -234,17 +253,22 @@ impl FailedMessage {
 
     /// Whether it may be the database that fails: nothing has succeeded since this message failed.
     pub(super) fn is_unclear(&self, successes: u64) -> bool {
-        self.cause.is_open() && successes <= self.began.0
+        self.cause().is_some_and(FailureCause::is_open) && successes <= self.began.0
+    }
+
+    /// The cause of the failure after which it is retried.
+    pub(super) fn cause(&self) -> Option<FailureCause> {
+        if let NextStep::Retry(cause, _) = self.next_step { Some(cause) } else { None }
     }
 
     /// True if the message fails for `cause` after an earlier failure, and nothing shows that other messages can have
     /// their effects meanwhile. A dependency needs no witness of its own key: a later message would reach the
     /// dependency before this one.
     pub(super) fn lacks_witness(&self, cause: FailureCause, successes: u64) -> bool {
-        let is_quiet = match self.cause {
-            FailureCause::Unclear => successes <= self.began.0,
-            FailureCause::Passing => successes <= self.counted.0,
-            FailureCause::Contention => successes <= self.waited_until.0,
+        let is_quiet = match self.cause() {
+            Some(FailureCause::Unclear) => successes <= self.began.0,
+            Some(FailureCause::Passing) => successes <= self.counted.0,
+            Some(FailureCause::Contention) => successes <= self.waited_until.0,
             _ => false,
         };
         (cause.is_open() || cause == FailureCause::Contention) && is_quiet
@@ -252,7 +276,7 @@ impl FailedMessage {
 
     /// Whether it was tried, so that those behind it wait for it; else it is next.
     pub(super) fn has_failed(&self) -> bool {
-        self.has_failed
+        !matches!(self.next_step, NextStep::First)
     }
 }
 
@@ -378,7 +402,8 @@ impl RetryQueue {
 
     /// Whether a message waits for its dead letter.
     pub(super) fn has_unpublished(&self) -> bool {
-        self.by_key.values().any(|queue| queue.head.letter.is_some())
+        let mut heads = self.by_key.values().map(|queue| &queue.head);
+        heads.any(|head| matches!(head.next_step, NextStep::DeadLetter(..)))
     }
 
     /// The message that has failed for the longest time.
@@ -425,8 +450,8 @@ mod tests {
     use postrider_core::record::StoredRecord;
 
     use super::*;
-    use crate::inbox::MessageFormat;
     use crate::inbox::assignments::Assignments;
+    use crate::inbox::{Failure, MessageFormat};
 
     const ID: &str = "0199f2a4-7c1e-7cc3-98c4-dc0c0c07398f";
 
@@ -458,10 +483,38 @@ mod tests {
         ConsumerSpec::new("payments", ["orders"], "localhost:1", tokio_postgres::Config::new())
     }
 
+    fn failure(cause: FailureCause, took: Duration) -> TransactionFailure {
+        let failure = TransactionFailure::new(Failure::unavailable("why"), None);
+        TransactionFailure { cause, took, ..failure }
+    }
+
     /// Returns how many attempts it has used up.
     fn fail(head: &mut FailedMessage, cause: FailureCause, successes: u64, now: Instant) -> u32 {
-        head.fail((cause, "why".into()), successes, now, &spec());
+        head.fail(&failure(cause, Duration::ZERO), successes, now, &spec());
         head.attempts
+    }
+
+    #[test]
+    fn a_message_that_hangs_takes_half_of_the_time_at_most() {
+        let (spec, mut head) = (spec(), FailedMessage::new(pending(1, None), 0));
+        let (attempt, begin) = (spec.idle_in_transaction_max, head.due);
+        let (mut now, mut busy) = (begin, Duration::ZERO);
+        for successes in 1.. {
+            (now, busy) = (now.max(head.due) + attempt, busy + attempt);
+            head.fail(&failure(FailureCause::Passing, attempt), successes, now, &spec);
+            head.schedule(spec.backoff.wait(head.failures, 0), now);
+            if head.attempts == spec.attempts_max {
+                break;
+            }
+        }
+        assert_eq!((busy, head.due - begin), (attempt * 6, attempt * 12));
+        // Most of a very long attempt may have been an outage.
+        head.fail(&failure(FailureCause::Passing, attempt * 100), 0, now, &spec);
+        head.schedule(Duration::ZERO, now);
+        assert_eq!(head.due - now, ATTEMPT_INTERVAL);
+        head.next_step = NextStep::DeadLetter("code", "why".into());
+        head.schedule(Duration::ZERO, now);
+        assert_eq!(head.due, now);
     }
 
     #[test]

@@ -134,6 +134,8 @@ pub(super) enum RolledBack {
 pub(super) struct TransactionFailure {
     pub(super) failure: Failure,
     pub(super) cause: FailureCause,
+    /// Time of the whole attempt.
+    pub(super) took: Duration,
     /// Which of the messages, from 0, where it is one's.
     pub(super) at: Option<usize>,
     /// The session ended, on a server that was started then. Whether a COMMIT was executed is not known, and of
@@ -159,8 +161,8 @@ impl RolledBack {
 
 impl TransactionFailure {
     pub(super) fn new(failure: Failure, at: Option<usize>) -> Self {
-        let cause = FailureCause::of(&failure);
-        Self { failure, cause, at, lost: None, xact: None, without: HashSet::new() }
+        let (cause, took) = (FailureCause::of(&failure), Duration::ZERO);
+        Self { failure, cause, took, at, lost: None, xact: None, without: HashSet::new() }
     }
 }
 

@@ -54,14 +54,16 @@ pub struct ConsumerSpec {
     /// `None`: without limit. 15 minutes. Only time in which other messages have their effects counts, at most a
     /// minute at once.
     pub contention_max: Option<Duration>,
-    /// How long to wait between attempts.
+    /// Time between attempts. A message also waits for as long as its last attempt took, a minute at most, so that an
+    /// effect that never returns takes at most half of the consumer's time.
     pub backoff: Backoff,
     /// How long a statement waits for a lock before its transaction is rolled back and tried again,
     /// a batch one by one; at least a millisecond. Another consumer may hold the marker of the same
     /// message, or a row of its effects.
     pub lock_timeout: Duration,
     /// How long a transaction may do nothing before the server ends its session, at least a
-    /// millisecond: a consumer that is frozen must not hold its markers for ever.
+    /// millisecond: a consumer that is frozen must not hold its markers for ever. An effect that never returns is
+    /// ended by this limit.
     pub idle_in_transaction_max: Duration,
     /// The cache of processed messages in front of the markers; `None` for none.
     pub cache: Option<CacheSpec>,

@@ -2,20 +2,25 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
 
 /// More failures in a row than a message has attempts.
 const RETRIES: u64 = 6;
 
+/// Maximum time in which an effect does nothing in its transaction.
+const IDLE_MAX: Duration = Duration::from_millis(500);
+
 /// Number 7 costs its session each time: the 19 others have their effects once, and nothing is a dead letter
-/// so soon.
-fn stops_nobody(stem: &str, outcome: Outcome) {
-    let Some(scene) = Scene::new(stem) else { return };
+/// so soon. Returns the time of as many retries.
+fn stops_nobody(stem: &str, outcome: Outcome) -> Option<Duration> {
+    let scene = Scene::new(stem)?;
     let mut spec = scene.spec();
-    spec.idle_in_transaction_max = Duration::from_millis(300);
+    spec.idle_in_transaction_max = IDLE_MAX;
+    spec.backoff.max = IDLE_MAX / 10;
     scene.send(&Draft::many(20));
+    let begin = Instant::now();
     let running = Running::start(
         spec,
         TestEffects::with(
@@ -26,11 +31,13 @@ fn stops_nobody(stem: &str, outcome: Outcome) {
     );
     scene.await_effects(19);
     running.await_counters("more retries than a message has", |now| now.retries > RETRIES);
+    let took = begin.elapsed();
     running.await_status("it alone to wait", |status| {
         status.not_ready_reason().is_none() && status.waiting_messages == 1
     });
     assert_eq!(scene.database.sql().value("SELECT count(*) FROM deeds WHERE number = 7"), "0");
     assert_eq!((running.stop().dead_letters, scene.markers()), (0, 19));
+    Some(took)
 }
 
 #[test]
@@ -45,7 +52,10 @@ fn a_message_that_idles_longer_than_the_limit_stops_no_other() {
 
 #[test]
 fn a_message_whose_effect_never_returns_stops_no_other() {
-    stops_nobody("hanger", Outcome::Sleep(Duration::from_hours(24)));
+    let took = stops_nobody("hanger", Outcome::Sleep(Duration::from_hours(24)));
+    // Its first attempt alone and all retries but the last one have ended. Others had as much time after each of them.
+    let attempts = IDLE_MAX * u32::try_from(1 + RETRIES).unwrap();
+    assert!(took.is_none_or(|took| took >= attempts * 2), "{took:?}");
 }
 
 #[test]
