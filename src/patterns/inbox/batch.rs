@@ -84,14 +84,18 @@ pub(super) struct BatchProcessor<E> {
     pub(super) throttle: LogThrottle,
 }
 
-/// Records that become dead letters without an attempt.
+/// Records that become dead letters without an attempt, in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct InvalidRecords {
-    records: VecDeque<(Box<(StoredRecord, InvalidMessage)>, RecordPosition)>,
-    /// Failed attempts to publish the first dead letter.
+pub(super) struct InvalidRecords(VecDeque<InvalidRecord>);
+
+#[derive(Debug)]
+struct InvalidRecord {
+    record: Box<(StoredRecord, InvalidMessage)>,
+    position: RecordPosition,
+    /// Failed attempts to publish its dead letter.
     failures: u32,
     /// Time of the next attempt.
-    due: Option<Instant>,
+    due: Instant,
 }
 
 /// Result of [`BatchProcessor::dead_letter`].
@@ -142,8 +146,13 @@ impl<E: Effects> BatchProcessor<E> {
         self.is_full() || self.next_due().is_some_and(|due| due <= Instant::now())
     }
 
-    /// Whether no partition can be read before messages that wait for missing ones are looked after.
+    /// Whether no partition can be read before something that waits is done.
     pub(super) fn is_full(&self) -> bool {
+        self.invalid.is_full() || self.is_stuck()
+    }
+
+    /// Whether no partition can be read before messages that wait for missing ones are looked after.
+    pub(super) fn is_stuck(&self) -> bool {
         self.reorder.as_ref().is_some_and(ReorderBuffer::is_over)
             && self.paused().len() >= self.membership.count()
     }
@@ -156,7 +165,7 @@ impl<E: Effects> BatchProcessor<E> {
     /// When something is to be retried, or to be asked about.
     fn next_due(&self) -> Option<Instant> {
         let of_buffer = self.reorder.as_ref().and_then(ReorderBuffer::next_due);
-        self.retries.next_due().into_iter().chain(of_buffer).chain(self.invalid.due).min()
+        self.retries.next_due().into_iter().chain(of_buffer).chain(self.invalid.next_due()).min()
     }
 
     /// Processes the batch, and what is due of earlier ones. What is handled is noted as it proceeds, so that it
@@ -164,7 +173,8 @@ impl<E: Effects> BatchProcessor<E> {
     pub(super) async fn process(&mut self, batch: Vec<ReceivedRecord>) -> Result<(), Halt> {
         let membership = &self.membership;
         self.retries.retain(|position| membership.is_current(position));
-        self.invalid.records.retain(|(_, position)| membership.is_current(position));
+        self.invalid.0.retain(|invalid| membership.is_current(&invalid.position));
+        self.publisher.retain(|position| membership.is_current(position));
         if let Some(buffer) = &mut self.reorder {
             buffer.retain(|position| membership.is_current(position));
         }
@@ -184,8 +194,8 @@ impl<E: Effects> BatchProcessor<E> {
                 BatchItem::Handled(position) => handled.push(position),
                 BatchItem::Pending(message) => pending.extend(self.follow(message)),
                 BatchItem::Invalid(record, position) => {
-                    self.invalid.records.push_back((record, position));
-                    self.invalid.due.get_or_insert_with(Instant::now);
+                    let due = Instant::now();
+                    self.invalid.0.push_back(InvalidRecord { record, position, failures: 0, due });
                 }
             }
         }
@@ -280,32 +290,23 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Publishes the dead letters of invalid records. While the topic refuses them, messages pass, unless too many wait.
+    /// Publishes the dead letters of invalid records that are due, for as long as one may wait for a lock.
     async fn publish_invalid(&mut self) -> Result<(), Halt> {
-        let is_early = self.invalid.due.is_some_and(|due| Instant::now() < due);
-        if is_early && !self.invalid.is_full() {
-            return Ok(());
-        }
-        while let Some((invalid, position)) = self.invalid.records.pop_front() {
-            let (record, why) = &*invalid;
-            let failure = self.failure(0, now_ms());
-            let why = (why.code(), &*why.to_string());
-            let letter = self.dead_letter((record, &position), None, why, failure).await?;
-            if !matches!(letter, Letter::Unpublished(_)) {
-                self.invalid.failures = 0;
-                continue;
+        let now = Instant::now();
+        for _ in 0..self.invalid.0.len() {
+            let Some(mut invalid) = self.invalid.0.pop_front() else { break };
+            if invalid.due <= now && now.elapsed() < self.spec.lock_timeout {
+                let ((record, why), failure) = (&*invalid.record, self.failure(0, now_ms()));
+                let (record, why) = ((record, &invalid.position), (why.code(), &*why.to_string()));
+                let letter = self.dead_letter(record, None, why, failure).await?;
+                if !matches!(letter, Letter::Unpublished(_)) {
+                    continue;
+                }
+                invalid.failures = invalid.failures.saturating_add(1);
+                invalid.due = Instant::now() + self.spec.backoff.wait(invalid.failures, draw());
             }
-            self.invalid.records.push_front((invalid, position));
-            self.invalid.failures = self.invalid.failures.saturating_add(1);
-            if self.invalid.is_full() {
-                self.wait(self.invalid.failures).await?;
-            } else {
-                let wait = self.spec.backoff.wait(self.invalid.failures, draw());
-                self.invalid.due = Some(Instant::now() + wait);
-                return Ok(());
-            }
+            self.invalid.0.push_back(invalid);
         }
-        self.invalid.due = None;
         Ok(())
     }
 
@@ -565,6 +566,7 @@ impl<E: Effects> BatchProcessor<E> {
                     add(&self.counters.dead_letters, is_published);
                     add(&self.counters.duplicates, 1 - is_published);
                     self.membership.mark_handled(std::slice::from_ref(position), &[]);
+                    self.publisher.forget(position);
                     return Ok(Letter::Done);
                 }
                 Err(refusal) => {
@@ -591,7 +593,7 @@ impl<E: Effects> BatchProcessor<E> {
         failure: &ConsumerFailure,
     ) -> Result<Option<Published>, String> {
         self.membership.confirm(position).await.map_err(|error| error.to_string())?;
-        let letter = self.publisher.publish(record, why, failure);
+        let letter = self.publisher.publish((record, position), why, failure);
         // A marker that was committed without effects says nothing.
         let message = message.filter(|message| !self.unmarked.contains(&message.id));
         let Some(message) = message else { return Ok(Some(letter.await)) };
@@ -613,11 +615,8 @@ impl<E: Effects> BatchProcessor<E> {
         let paused = self.paused().len();
         let is_unclear = self.retries.is_unclear(self.successes);
         let early = self.reorder.as_ref().map_or(0, ReorderBuffer::len);
-        let invalid = self.invalid.records.len();
+        let invalid = self.invalid.0.len();
         let (waiting, failing) = (self.retries.len() + early + invalid, self.retries.failing());
-        if invalid == 0 && !self.retries.has_unpublished() {
-            self.publisher.forget_failure();
-        }
         let unpublished = self.publisher.unpublished();
         let blocking = self.retries.blocking(&self.full, self.successes, Instant::now());
         if let Some(message) = &blocking {
@@ -657,8 +656,13 @@ impl<E: Effects> BatchProcessor<E> {
 impl InvalidRecords {
     /// Whether no more of them should be kept.
     fn is_full(&self) -> bool {
-        let bytes = self.records.iter().map(|(record, _)| record_bytes(&record.0)).sum::<usize>();
-        self.records.len() >= KEYS_MAX || bytes >= BYTES_MAX
+        let bytes = self.0.iter().map(|invalid| record_bytes(&invalid.record.0)).sum::<usize>();
+        self.0.len() >= KEYS_MAX || bytes >= BYTES_MAX
+    }
+
+    /// Time of the next attempt.
+    fn next_due(&self) -> Option<Instant> {
+        self.0.iter().map(|invalid| invalid.due).min()
     }
 }
 

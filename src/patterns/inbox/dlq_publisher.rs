@@ -2,12 +2,14 @@
 //!
 //! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic, or why the topic
 //! does not take it, after a few seconds; `prepare` waits at the start until that topic exists. Invariant: the caller keeps a
-//! record whose dead letter is unconfirmed; a record too large for the topic is truncated: first its value, then
-//! most headers, then its key, never its partition and offset.
+//! record whose dead letter is unconfirmed, and waits before it tries that again; a letter does not wait for another;
+//! a record too large for the topic is truncated: first its value, then most headers, then its key, never its
+//! partition and offset.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::assignments::RecordPosition;
 use super::status::UnpublishedLetter;
 use super::stop::ConsumerStop;
 use crate::dead_letter::{create_command, kafka_of, now_ms, topic_of};
@@ -27,10 +29,12 @@ const TICK: Duration = Duration::from_millis(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// No warning before this: the brokers may be starting, or creating the topic on demand.
 const TOPIC_WAIT_QUIET: Duration = Duration::from_secs(10);
-/// Maximum time to wait for a confirmation. All messages wait during that time. The next attempt waits for the same
-/// confirmation.
+/// Maximum time to wait for the confirmation of a new letter. All messages wait during that time. Later attempts only
+/// look for the confirmation.
 const PUBLISH_LIMIT: Duration = Duration::from_secs(2);
-/// A topic that refuses dead letters for this long is reported. The election of a leader takes less time.
+/// The same while the brokers owe the confirmation of another letter: many letters would stop all messages for long.
+const PUBLISH_LIMIT_BESIDE: Duration = Duration::from_millis(200);
+/// A dead letter that is not confirmed for this long is reported. The election of a leader takes less time.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
 /// Result of an attempt to publish a dead letter.
@@ -42,16 +46,25 @@ pub(super) enum Published {
     Failed(String),
 }
 
-/// Topic, partition and offset of a record.
-type Place = (String, i32, i64);
-
-/// Failed attempts since the last confirmed dead letter.
-struct Failing {
-    letter: UnpublishedLetter,
+/// A dead letter without a confirmation.
+struct UnconfirmedLetter {
+    /// Time of the first attempt.
     since: Instant,
-    failures: u32,
-    /// Time of the next attempt.
-    next: Instant,
+    /// The same in milliseconds since the Unix epoch.
+    since_ms: i64,
+    /// The error of the last attempt; empty during the first.
+    reason: String,
+    truncation: Truncation,
+    delivery: Delivery,
+}
+
+enum Delivery {
+    /// The producer does not have the letter.
+    Unsent,
+    /// The brokers have not answered.
+    UnderWay(Ticket),
+    /// The brokers have answered.
+    Answered(Outcome),
 }
 
 /// The producer of the dead-letter topic.
@@ -63,11 +76,8 @@ pub(super) struct DlqPublisher {
     stop: ConsumerStop,
     /// The number of the last record.
     sent: u32,
-    /// Dead letters without a confirmation, by the records that they are about.
-    under_way: BTreeMap<Place, Ticket>,
-    /// Outcomes that came after the end of an attempt.
-    late: BTreeMap<Place, Outcome>,
-    failing: Option<Failing>,
+    /// By the records that they are about.
+    letters: BTreeMap<RecordPosition, UnconfirmedLetter>,
     throttle: LogThrottle,
 }
 
@@ -82,10 +92,8 @@ impl DlqPublisher {
         let kafka = kafka_of(settings);
         let producer = Producer::open(&kafka)?;
         let throttle = LogThrottle::default();
-        let topic = topic_of(consumer);
-        let (under_way, late) = (BTreeMap::new(), BTreeMap::new());
-        let (sent, failing) = (0, None);
-        Ok(Self { producer, kafka, topic, backoff, stop, sent, under_way, late, failing, throttle })
+        let (topic, letters) = (topic_of(consumer), BTreeMap::new());
+        Ok(Self { producer, kafka, topic, backoff, stop, sent: 0, letters, throttle })
     }
 
     /// Waits for the brokers, and until there is a topic: better now than when the first dead letter
@@ -118,18 +126,23 @@ impl DlqPublisher {
         Reader::open(&self.kafka, spec, REQUEST_TIMEOUT).map(drop)
     }
 
-    /// Publishes a dead letter with a code and a reason. After a failed attempt, none is made before the end of a pause.
+    /// Publishes a dead letter with a code and a reason.
     pub(super) async fn publish(
         &mut self,
-        record: &StoredRecord,
+        (record, position): (&StoredRecord, &RecordPosition),
         why: (&str, &str),
         failure: &ConsumerFailure,
     ) -> Published {
-        if let Some(failing) = self.failing.as_ref().filter(|it| Instant::now() < it.next) {
-            return Published::Failed(failing.letter.reason.clone());
-        }
-        let sending = self.send_truncated(record, why, failure);
-        let reason = match tokio::time::timeout(PUBLISH_LIMIT, sending).await {
+        let mut others = self.letters.values();
+        let limit = if self.letters.get(position).is_some_and(UnconfirmedLetter::is_under_way) {
+            Duration::ZERO
+        } else if others.any(UnconfirmedLetter::is_under_way) {
+            PUBLISH_LIMIT_BESIDE
+        } else {
+            PUBLISH_LIMIT
+        };
+        let sending = self.send_truncated((record, position), why, failure);
+        let reason = match tokio::time::timeout(limit, sending).await {
             Ok(Ok(())) => {
                 let StoredRecord { topic, partition, offset, .. } = record;
                 let ((code, reason), attempts) = (why, failure.attempts);
@@ -142,7 +155,6 @@ impl DlqPublisher {
                     attempts,
                     "message sent to the dead-letter topic"
                 );
-                self.failing = None;
                 return Published::Stored;
             }
             Ok(Err(error)) => {
@@ -151,52 +163,47 @@ impl DlqPublisher {
                 }
                 error.to_string()
             }
-            Err(_) => {
-                format!("the brokers have not confirmed it within {} s", PUBLISH_LIMIT.as_secs())
-            }
+            Err(_) => "the brokers have not confirmed it".to_owned(),
         };
-        self.note_failure(&reason);
-        Published::Failed(reason)
-    }
-
-    fn note_failure(&mut self, reason: &str) {
-        let now = Instant::now();
-        let failing = self.failing.get_or_insert_with(|| {
-            let (topic, since_ms) = (self.topic.clone(), now_ms());
-            let letter = UnpublishedLetter { topic, reason: String::new(), since_ms };
-            Failing { letter, since: now, failures: 0, next: now }
-        });
-        failing.failures = failing.failures.saturating_add(1);
-        failing.next = now + self.backoff.wait(failing.failures, draw());
-        reason.clone_into(&mut failing.letter.reason);
-        let is_old = now.duration_since(failing.since) >= REPORT_AFTER;
-        if is_old && self.throttle.is_due(reason) {
+        let letter = self.letter(position);
+        reason.clone_into(&mut letter.reason);
+        if letter.is_late() && self.throttle.is_due(&reason) {
             let topic = &self.topic;
             tracing::error!(error = reason, topic, "cannot publish a dead letter; retrying");
         }
+        Published::Failed(reason)
     }
 
-    /// The dead letter that the topic has refused for some seconds.
+    fn letter(&mut self, position: &RecordPosition) -> &mut UnconfirmedLetter {
+        self.letters.entry(position.clone()).or_insert_with(UnconfirmedLetter::new)
+    }
+
+    /// The dead letter that the topic has refused for the longest time, if that is some seconds.
     pub(super) fn unpublished(&self) -> Option<UnpublishedLetter> {
-        let failing = self.failing.as_ref()?;
-        (failing.since.elapsed() >= REPORT_AFTER).then(|| failing.letter.clone())
+        let oldest = self.letters.values().min_by_key(|letter| letter.since)?;
+        let UnconfirmedLetter { reason, since_ms, .. } = oldest;
+        let (topic, reason) = (self.topic.clone(), reason.clone());
+        oldest.is_late().then_some(UnpublishedLetter { topic, reason, since_ms: *since_ms })
     }
 
-    /// Clears all state of failed attempts, because no dead letter waits to be published.
-    pub(super) fn forget_failure(&mut self) {
-        self.failing = None;
-        self.under_way.clear();
-        self.late.clear();
+    /// Clears the state of a letter, because its record is handled.
+    pub(super) fn forget(&mut self, position: &RecordPosition) {
+        self.letters.remove(position);
+    }
+
+    /// Clears the state of letters of which the records belong to another member.
+    pub(super) fn retain(&mut self, is_current: impl Fn(&RecordPosition) -> bool) {
+        self.letters.retain(|position, _| is_current(position));
     }
 
     async fn send_truncated(
         &mut self,
-        record: &StoredRecord,
+        (record, position): (&StoredRecord, &RecordPosition),
         why: (&str, &str),
         failure: &ConsumerFailure,
     ) -> Result<(), SendError> {
-        let mut cut = Truncation::Nothing;
         loop {
+            let cut = self.letter(position).truncation;
             let (key, value) = cut.rest(record);
             let letter = OwnedRecord {
                 topic: self.topic.clone(),
@@ -206,14 +213,15 @@ impl DlqPublisher {
                 headers: failure.headers(why, record, cut),
                 timestamp_ms: now_ms(),
             };
-            let place = (record.topic.clone(), record.partition, record.offset);
-            let sent = self.send(&letter, place).await;
+            let sent = self.send(&letter, position).await;
             let refusal =
                 if let Err(SendError::Refused(refusal)) = &sent { Some(refusal) } else { None };
             let is_too_large = refusal.is_some_and(|it| it.code == RejectionCode::TooLarge);
-            match cut.deeper().filter(|_| is_too_large) {
-                Some(deeper) => cut = deeper,
-                None => return sent,
+            let deeper = cut.deeper().filter(|_| is_too_large);
+            // The topic may take all of it later.
+            self.letter(position).truncation = deeper.unwrap_or(Truncation::Nothing);
+            if deeper.is_none() {
+                return sent;
             }
         }
     }
@@ -224,106 +232,176 @@ impl DlqPublisher {
             Ok(producer) => self.producer = producer,
             Err(error) => tracing::error!(%error, "cannot create a new producer of dead letters"),
         }
-        self.under_way.clear();
+        for letter in self.letters.values_mut().filter(|letter| letter.is_under_way()) {
+            letter.delivery = Delivery::Unsent;
+        }
     }
 
     /// Sends, unless an earlier attempt did, and waits for the confirmation.
-    async fn send(&mut self, letter: &OwnedRecord, place: Place) -> Result<(), SendError> {
-        while !self.under_way.contains_key(&place) && !self.late.contains_key(&place) {
-            let ticket = Ticket::new(self.sent.wrapping_add(1), 0);
-            match self.producer.send(&letter.as_record(), ticket) {
-                Err(SendError::Full) => self.poll().await?,
-                outcome => {
-                    outcome?;
-                    self.sent = self.sent.wrapping_add(1);
-                    self.under_way.insert(place.clone(), ticket);
-                }
-            }
-        }
+    async fn send(
+        &mut self,
+        record: &OwnedRecord,
+        position: &RecordPosition,
+    ) -> Result<(), SendError> {
         loop {
-            match self.late.remove(&place) {
-                Some(Outcome::Stored) => return Ok(()),
-                Some(Outcome::Refused(refused)) => {
+            self.take_confirmations()?;
+            let letter = self.letter(position);
+            match std::mem::replace(&mut letter.delivery, Delivery::Unsent) {
+                Delivery::Answered(Outcome::Stored) => return Ok(()),
+                Delivery::Answered(Outcome::Refused(refused)) => {
                     return Err(SendError::Refused(refused.rejection));
                 }
-                None => self.poll().await?,
+                Delivery::UnderWay(ticket) => letter.delivery = Delivery::UnderWay(ticket),
+                Delivery::Unsent => {
+                    let ticket = Ticket::new(self.sent.wrapping_add(1), 0);
+                    match self.producer.send(&record.as_record(), ticket) {
+                        Err(SendError::Full) => {}
+                        outcome => {
+                            outcome?;
+                            self.sent = self.sent.wrapping_add(1);
+                            self.letter(position).delivery = Delivery::UnderWay(ticket);
+                        }
+                    }
+                }
             }
+            tokio::time::sleep(TICK).await;
         }
     }
 
-    /// Takes in the confirmations that have come.
-    async fn poll(&mut self) -> Result<(), SendError> {
+    fn take_confirmations(&mut self) -> Result<(), SendError> {
         let mut confirmations = Vec::new();
         let polled = self.producer.poll(&mut confirmations);
         for Confirmation { ticket, outcome } in confirmations {
-            let place =
-                self.under_way.iter().find(|(_, of)| **of == ticket).map(|(it, _)| it.clone());
-            if let Some(place) = place {
-                self.under_way.remove(&place);
-                self.late.insert(place, outcome);
+            let is_its = |letter: &&mut UnconfirmedLetter| matches!(letter.delivery, Delivery::UnderWay(of) if of == ticket);
+            if let Some(letter) = self.letters.values_mut().find(is_its) {
+                letter.delivery = Delivery::Answered(outcome);
             }
         }
-        polled?;
-        tokio::time::sleep(TICK).await;
-        Ok(())
+        Ok(polled?)
+    }
+}
+
+impl UnconfirmedLetter {
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            since_ms: now_ms(),
+            reason: String::new(),
+            truncation: Truncation::Nothing,
+            delivery: Delivery::Unsent,
+        }
+    }
+
+    fn is_under_way(&self) -> bool {
+        matches!(self.delivery, Delivery::UnderWay(_))
+    }
+
+    /// Whether the letter is to be reported.
+    fn is_late(&self) -> bool {
+        self.since.elapsed() >= REPORT_AFTER
     }
 }
 
 #[cfg(test)]
 mod tests {
     use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::DefaultProducerContext;
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
+    use crate::inbox::assignments::Assignments;
     use crate::inbox::stop;
+
+    fn publisher(
+        cluster: &MockCluster<'_, DefaultProducerContext>,
+        partitions: i32,
+    ) -> DlqPublisher {
+        cluster.create_topic("payments.dead-letters", partitions, 1).unwrap();
+        let settings = [("bootstrap.servers".to_owned(), cluster.bootstrap_servers())];
+        let (_asker, stop) = stop::channel();
+        DlqPublisher::new("payments", &settings, Backoff::default(), stop).unwrap()
+    }
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let work = async { tokio::time::timeout(Duration::from_mins(1), work).await };
+        runtime.block_on(work).expect("an end within a minute")
+    }
+
+    async fn publish(publisher: &mut DlqPublisher, offset: i64, key: &str) -> Published {
+        let record = StoredRecord {
+            topic: "orders".into(),
+            offset,
+            key: Some(key.into()),
+            ..StoredRecord::default()
+        };
+        let (mut assignments, partition) = (Assignments::default(), ("orders".to_owned(), 0));
+        assignments.assign([partition.clone()]);
+        assignments.begin(&partition, 1, 0, 0);
+        let position = assignments.tag(record.clone()).unwrap().position;
+        let consumer = "payments".into();
+        let failure = ConsumerFailure { consumer, attempts: 1, first_failed_ms: 0, failed_ms: 0 };
+        let outcome = publisher.publish((&record, &position), ("poison", ""), &failure).await;
+        if outcome == Published::Stored {
+            publisher.forget(&position);
+        }
+        outcome
+    }
+
+    async fn publish_in_the_end(publisher: &mut DlqPublisher, offset: i64, key: &str) {
+        while publish(publisher, offset, key).await != Published::Stored {
+            tokio::time::sleep(TICK).await;
+        }
+    }
 
     #[test]
     fn a_client_that_failed_for_good_is_replaced_and_brokers_are_waited_for() {
         let cluster = MockCluster::new(1).unwrap();
-        cluster.create_topic("payments.dead-letters", 1, 1).unwrap();
         // An idempotent producer that may not write is told so once, and then never asks again.
         let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
         cluster.request_errors(RDKafkaApiKey::InitProducerId, &[refused]);
-        let settings = [("bootstrap.servers".to_owned(), cluster.bootstrap_servers())];
-        let (_asker, stop) = stop::channel();
-        let mut publisher =
-            DlqPublisher::new("payments", &settings, Backoff::default(), stop).unwrap();
-        let failure = ConsumerFailure {
-            consumer: "payments".into(),
-            attempts: 1,
-            first_failed_ms: 0,
-            failed_ms: 0,
-        };
-        let record = StoredRecord { topic: "orders".into(), ..StoredRecord::default() };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let limit = Duration::from_mins(1);
-        let outcome = async {
+        let mut publisher = publisher(&cluster, 1);
+        block_on(async {
             publisher.prepare().await;
             // Its first client has failed by now.
             while publisher.producer.poll(&mut Vec::new()).is_ok() {
                 tokio::time::sleep(TICK).await;
             }
-            let replaced = publish(&mut publisher, &record, &failure);
-            tokio::time::timeout(limit, replaced).await.expect("it is confirmed");
+            publish_in_the_end(&mut publisher, 0, "key").await;
             // Unavailable brokers are waited for.
             cluster.broker_down(1).unwrap();
             let back = async {
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 cluster.broker_up(1).unwrap();
             };
-            let waited = publish(&mut publisher, &record, &failure);
-            tokio::time::timeout(limit, async { tokio::join!(waited, back).0 }).await
-        };
-        runtime.block_on(outcome).expect("it is confirmed");
+            tokio::join!(publish_in_the_end(&mut publisher, 0, "key"), back);
+        });
     }
 
-    async fn publish(
-        publisher: &mut DlqPublisher,
-        record: &StoredRecord,
-        failure: &ConsumerFailure,
-    ) {
-        while publisher.publish(record, ("poison", ""), failure).await != Published::Stored {
-            tokio::time::sleep(TICK).await;
-        }
+    #[test]
+    fn a_letter_without_confirmation_is_reported_while_others_are_stored() {
+        // By murmur2, these keys belong to partitions 0 and 1 of two.
+        const OTHER: &str = "6";
+        const STUCK: &str = "9";
+        let cluster = MockCluster::new(1).unwrap();
+        let mut publisher = publisher(&cluster, 2);
+        cluster.partition_leader("payments.dead-letters", 1, None).unwrap();
+        block_on(async {
+            publisher.prepare().await;
+            let unconfirmed = Published::Failed("the brokers have not confirmed it".to_owned());
+            assert_eq!(publish(&mut publisher, 0, STUCK).await, unconfirmed);
+            assert_eq!(publisher.unpublished(), None);
+            for letter in publisher.letters.values_mut() {
+                letter.since -= REPORT_AFTER;
+            }
+            for offset in 1..5 {
+                publish_in_the_end(&mut publisher, offset, OTHER).await;
+                assert_eq!(publish(&mut publisher, 0, STUCK).await, unconfirmed);
+                assert_eq!(publisher.unpublished().unwrap().topic, "payments.dead-letters");
+            }
+            cluster.partition_leader("payments.dead-letters", 1, Some(1)).unwrap();
+            publish_in_the_end(&mut publisher, 0, STUCK).await;
+            assert_eq!(publisher.unpublished(), None);
+        });
     }
 }

@@ -109,7 +109,7 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     async fn give_up(&mut self) -> Result<(), Halt> {
-        let is_stuck = self.is_full();
+        let is_stuck = self.is_stuck();
         loop {
             // What is retried is not missing: it is here, and has not succeeded yet.
             let retried = self.retries.all().filter_map(|it| sequence::place(&it.message));

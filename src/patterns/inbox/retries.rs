@@ -400,12 +400,6 @@ impl RetryQueue {
         self.by_key.values().any(|queue| queue.head.is_unclear(successes))
     }
 
-    /// Whether a message waits for its dead letter.
-    pub(super) fn has_unpublished(&self) -> bool {
-        let mut heads = self.by_key.values().map(|queue| &queue.head);
-        heads.any(|head| matches!(head.next_step, NextStep::DeadLetter(..)))
-    }
-
     /// The message that has failed for the longest time.
     pub(super) fn failing(&self) -> Option<FailingMessage> {
         let failed = self.by_key.values().filter(|queue| queue.head.has_failed());
