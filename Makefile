@@ -108,7 +108,7 @@ package: ## release archive, Debian package, bill of materials and checksums int
 image: package ## the same, and a container image made without an engine: an OCI layout for docker load, podman load, skopeo
 	@docker/package/oci
 
-nightly: ## what takes hours: disasters in both modes, 10,000 random workloads, failovers, logins that change, 50 streams, other brokers, disturbed ends of transactions, the fault matrix, the Debian package under systemd, a million simulated histories, fuzzing
+nightly: ## what takes hours: disasters in both modes, 10,000 random workloads, failovers, logins that change, 50 streams, other brokers, disturbed ends of transactions, the fault matrix, the Debian package under systemd, the Docker stack, a million simulated histories, fuzzing
 	@$(MAKE) crash MODE=at_least_once CYCLES=500
 	@$(MAKE) crash MODE=exactly_once CYCLES=500
 	@$(MAKE) crash MODE=poll CYCLES=500
@@ -121,6 +121,7 @@ nightly: ## what takes hours: disasters in both modes, 10,000 random workloads, 
 	@$(MAKE) endtxn
 	@$(MAKE) faults
 	@$(MAKE) systemd FULL=1
+	@$(MAKE) stack FULL=1
 	@POSTRIDER_SIM_SEEDS=1000000 $(CARGO) test --locked --release --quiet --test core session::
 	@$(MAKE) fuzz TIME=$(or $(TIME),600)
 
