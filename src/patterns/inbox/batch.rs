@@ -177,6 +177,7 @@ impl<E: Effects> BatchProcessor<E> {
         self.publisher.retain(|position| membership.is_current(position));
         if let Some(buffer) = &mut self.reorder {
             buffer.retain(|position| membership.is_current(position));
+            buffer.follow_assignment(membership.epoch(), Instant::now());
         }
         if self.is_full()
             && let Some(due) = self.next_due()

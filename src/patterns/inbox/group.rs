@@ -187,6 +187,7 @@ impl Group {
 
     /// Decides where they are read from. `None`: the brokers did not answer.
     pub(super) fn plan(&self, database: &DatabaseOffsets) -> Option<Plan> {
+        self.note_known(database);
         let waiting = self.consumer.context().lock().unverified();
         let plan = Plan::make(&self.consumer, &self.topics, waiting, (database, !self.has_rows));
         plan.inspect_err(|error| tracing::debug!(%error, "cannot read the ends of partitions")).ok()
@@ -221,7 +222,14 @@ impl Group {
 
     /// Whether the database has less than it had.
     pub(super) fn is_ahead_of(&self, database: &DatabaseOffsets) -> bool {
+        self.note_known(database);
         self.consumer.context().lock().is_ahead_of(&database.next)
+    }
+
+    /// Each member writes a row for each of its partitions before it reads them.
+    fn note_known(&self, database: &DatabaseOffsets) {
+        let known = database.next.keys().filter(|(topic, _)| self.topics.contains(topic));
+        self.consumer.context().lock().set_known(known.cloned());
     }
 
     /// It is to be decided anew where all partitions are read from.

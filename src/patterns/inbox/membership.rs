@@ -53,6 +53,16 @@ impl Membership {
         self.consumer.context().lock().count()
     }
 
+    /// Whether no partition is another member's, as far as the database knows.
+    pub(super) fn has_all(&self) -> bool {
+        self.consumer.context().lock().has_all()
+    }
+
+    /// The epoch of the last assignment.
+    pub(super) fn epoch(&self) -> u64 {
+        self.consumer.context().lock().epoch()
+    }
+
     /// What the database has for the partition, as far as this process knows.
     pub(super) fn stored(&self, partition: &Partition) -> Option<i64> {
         self.consumer.context().lock().stored(partition)

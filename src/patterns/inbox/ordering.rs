@@ -109,7 +109,8 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     async fn give_up(&mut self) -> Result<(), Halt> {
-        let is_stuck = self.is_stuck();
+        // The missing message may be in a partition of another member, which may be slower or killed.
+        let is_stuck = self.is_stuck() && self.membership.has_all();
         loop {
             // What is retried is not missing: it is here, and has not succeeded yet.
             let retried = self.retries.all().filter_map(|it| sequence::place(&it.message));

@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use postrider::dead_letter::{Filter, RedriveOptions, now_ms};
 use postrider::inbox::{Consumer, ConsumerSpec, GapPolicy, SequenceSpec, SequenceStart};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use uuid::Uuid;
 
 use crate::inbox::scene::{
     Draft, HANDLED, IGNORED, Outcome, PARTITIONS, Running, Scene, TestEffects,
 };
 use support::chance::Chance;
+use support::wait::let_pass;
 use support::{topic, unique, wait_for};
 
 /// Long enough for everything that is not a gap, on a machine that does much else.
@@ -144,6 +147,46 @@ fn a_backlog_of_two_topics_is_handled_in_order_with_default_limits() {
     }
     let counted = running.stop();
     assert_eq!((counted.dead_letters, counted.sequence_gaps), (0, 0));
+}
+
+/// Nobody reads the partitions of a member that was killed until its session times out, after 45 s.
+#[test]
+fn a_full_buffer_waits_for_a_partition_of_another_member() {
+    let Some(mut split) = Split::new("foreign") else { return };
+    for scene in [&mut split.scene, &mut split.other] {
+        scene.topic = unique("foreign");
+        topic::create(&scene.bootstrap, &scene.topic, 1, &[]);
+    }
+    let gap_wait = Duration::from_secs(30);
+    let mut spec = split.spec(gap_wait, GapPolicy::DeadLetter);
+    spec.sequence.as_mut().unwrap().buffer_max = 10;
+    let running = Running::start(spec, TestEffects::plain());
+    running.await_status("both partitions", |it| it.partitions == 2);
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", &split.scene.bootstrap).set("group.id", &split.scene.name);
+    config.set("partition.assignment.strategy", "cooperative-sticky");
+    config.set("enable.auto.commit", "false");
+    let member: BaseConsumer = config.create().unwrap();
+    member.subscribe(&[&split.scene.topic, &split.other.topic]).unwrap();
+    let held = wait_for("a partition of another member", || {
+        drop(member.poll(Duration::from_millis(100)));
+        let held = member.assignment().unwrap().elements().first()?.topic().to_owned();
+        (running.status().partitions == 1).then_some(held)
+    });
+    let (theirs, ours) = if held == split.scene.topic {
+        (&split.scene, &split.other)
+    } else {
+        (&split.other, &split.scene)
+    };
+    let of = |first: usize| (first..=40).step_by(2).map(|it| numbered(0, it)).collect::<Vec<_>>();
+    ours.send(&of(2));
+    running.await_status("a full buffer", |it| it.paused_partitions == 1);
+    let_pass(gap_wait / 5, "alone, the consumer would give the aggregate up");
+    theirs.send(&of(1));
+    drop(member);
+    split.scene.await_effects(40);
+    split.assert_in_order(1, 40);
+    assert_eq!(running.stop().dead_letters, 0);
 }
 
 #[test]

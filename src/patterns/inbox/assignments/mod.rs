@@ -36,6 +36,8 @@ pub(super) struct Assignments {
     partitions: BTreeMap<Partition, Assignment>,
     /// The epoch of the last assignment, from 1.
     epoch: u64,
+    /// Partitions that some member of the group has read.
+    known: BTreeSet<Partition>,
 }
 
 #[derive(Debug)]
@@ -134,6 +136,7 @@ impl Assignments {
             assignment.after_handled = assignment.after_handled.filter(|next| *next == position);
             assignment.stored = Some(stored);
             assignment.committed = None;
+            self.known.insert(partition.clone());
         }
     }
 
@@ -199,6 +202,16 @@ impl Assignments {
     pub(super) fn is_ahead_of(&self, database: &BTreeMap<Partition, i64>) -> bool {
         let mut begun = self.partitions.iter().filter(|(_, assignment)| assignment.has_begun);
         begun.any(|(partition, assignment)| assignment.stored > database.get(partition).copied())
+    }
+
+    /// Notes which partitions the members of the group have read.
+    pub(super) fn set_known(&mut self, partitions: impl IntoIterator<Item = Partition>) {
+        self.known = partitions.into_iter().collect();
+    }
+
+    /// Whether all known partitions are assigned.
+    pub(super) fn has_all(&self) -> bool {
+        self.known.iter().all(|partition| self.partitions.contains_key(partition))
     }
 
     /// How many are assigned.

@@ -215,3 +215,17 @@ fn lag_counts_only_messages_that_are_not_handled() {
     assignments.begin(&partition(0), 2, 4, 4);
     assert_eq!(assignments.lag(&ends), 6);
 }
+
+#[test]
+fn a_member_has_all_partitions_only_without_those_that_others_have_read() {
+    let mut assignments = Assignments::default();
+    assignments.assign([partition(0), partition(1)]);
+    begin(&mut assignments);
+    assert!(assignments.has_all());
+    assignments.set_known([0, 1, 2].map(partition));
+    assert!(!assignments.has_all(), "another member has read one");
+    assignments.assign([partition(2)]);
+    assert!(assignments.has_all());
+    assignments.revoke(&[partition(0)]);
+    assert!(!assignments.has_all());
+}

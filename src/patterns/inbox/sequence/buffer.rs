@@ -29,6 +29,8 @@ pub(in crate::inbox) struct ReorderBuffer {
     /// The last numbers at which aggregates were given up.
     given_up: BTreeMap<Aggregate, Option<i64>>,
     checked: Instant,
+    /// The epoch of the assignment in which they wait.
+    epoch: u64,
     /// Until when the time has been counted that they wait.
     counted: Instant,
 }
@@ -56,7 +58,7 @@ pub(in crate::inbox) struct GivenUp {
 impl ReorderBuffer {
     pub(in crate::inbox) fn new(spec: SequenceSpec, now: Instant) -> Self {
         let (by_aggregate, given_up) = (BTreeMap::new(), BTreeMap::new());
-        Self { spec, by_aggregate, given_up, checked: now, counted: now }
+        Self { spec, by_aggregate, given_up, checked: now, epoch: 0, counted: now }
     }
 
     /// How many messages wait.
@@ -147,9 +149,17 @@ impl ReorderBuffer {
         self.counted = now;
     }
 
+    /// Restarts the wait of all messages after a new assignment. A partition whose member was killed is not read until
+    /// then.
+    pub(in crate::inbox) fn follow_assignment(&mut self, epoch: u64, now: Instant) {
+        if std::mem::replace(&mut self.epoch, epoch) != epoch {
+            self.by_aggregate.values_mut().for_each(|waiting| waiting.since = now);
+        }
+    }
+
     /// Takes the messages of an aggregate that has waited for `gap_wait`. `is_stuck`: too many messages wait, so no partition
-    /// can be read; the aggregate with most messages then waits for a sixth of `gap_wait`. Messages behind a message that
-    /// this member retries wait until it is handled.
+    /// can be read, and no other member has one; the aggregate with most messages then waits for a sixth of `gap_wait`.
+    /// Messages behind a message that this member retries wait until it is handled.
     pub(in crate::inbox) fn take_given_up(
         &mut self,
         there: &BTreeSet<Aggregate>,

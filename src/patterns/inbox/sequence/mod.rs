@@ -31,8 +31,8 @@ pub struct SequenceSpec {
     /// read ahead of another, and than an earlier message may be retried by another member.
     pub gap_wait: Duration,
     /// How many messages wait for missing ones, 1 to 100,000; 1,000. If more wait, the partitions that are ahead are not
-    /// read. If none can be read, the aggregate that has most is given up after a sixth of `gap_wait`; unless all
-    /// of them wait for messages that this member retries.
+    /// read. If none can be read, and no other member has a partition, the aggregate that has most is given up after a
+    /// sixth of `gap_wait`; unless all of them wait for messages that this member retries.
     pub buffer_max: usize,
     /// What happens to messages that have waited in vain.
     pub on_gap: GapPolicy,

@@ -175,6 +175,18 @@ fn the_aggregate_that_has_most_is_given_up_early_if_no_partition_can_be_read() {
     assert!(buffer.take_given_up(&none, false, now + Duration::from_secs(59)).is_none());
 }
 
+#[test]
+fn after_a_new_assignment_messages_wait_as_long_again() {
+    let (mut buffer, begin) = (buffer(10, SequenceStart::One), Instant::now());
+    let (minute, none) = (Duration::from_mins(1), BTreeSet::new());
+    buffer.follow_assignment(1, begin);
+    buffer.hold(message("a", 5), Some(2), begin);
+    buffer.follow_assignment(1, begin + minute / 2);
+    buffer.follow_assignment(2, begin + minute / 2);
+    assert!(buffer.take_given_up(&none, false, begin + minute).is_none());
+    assert!(buffer.take_given_up(&none, false, begin + minute * 3 / 2).is_some());
+}
+
 proptest! {
     /// As a consumer does it: batches of what arrives, and what has become next after each. Of two members,
     /// the other one handles some of the messages, and this one asks the database about that.
