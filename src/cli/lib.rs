@@ -35,6 +35,7 @@ mod import;
 mod lag;
 pub mod logs;
 mod man;
+mod marks;
 pub mod mask_arguments;
 mod peek;
 mod progress_line;

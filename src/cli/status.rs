@@ -8,6 +8,8 @@
 
 mod gather;
 pub(super) mod relay;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -16,7 +18,8 @@ use clap::Args;
 use super::context::Context;
 use super::each_stream::EachStream;
 use super::exit::ExitCode;
-use super::failure::{CommandFailure, printable};
+use super::failure::CommandFailure;
+use super::marks::columns;
 use gather::Status;
 
 /// `status [--watch [DURATION]]`
@@ -60,22 +63,11 @@ pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<ExitCode, Comm
             context.print(CLEAR)?;
         }
         let exit = streams.print_all(found, |stream, status| {
-            streams.print(stream, &printable(&status.to_text()), || status.to_json())?;
+            let text = status.to_text(columns(std::io::stdout()), context.color_stdout());
+            streams.print(stream, &text, || status.to_json())?;
             Ok(if status.is_sound() { ExitCode::Ok } else { ExitCode::CheckFailed })
         })?;
         let Some(pause) = args.watch else { return Ok(exit) };
         std::thread::sleep(pause);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_are_not_asked_without_a_pause() {
-        assert!(parse_pause("0s").is_err());
-        assert!(parse_pause("99ms").is_err());
-        assert_eq!(parse_pause("100ms"), Ok(SHORTEST_PAUSE));
     }
 }

@@ -13,7 +13,8 @@ use super::relay::{RelayFacts, Silence, relay_facts};
 use crate::counted::counted;
 use crate::doctor::check::{bytes, duration};
 use crate::doctor::kafka::answering;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, printable};
+use crate::marks::{Mark, MarkedLine, marked_text};
 use postrider_config::{Config, SourceMode};
 use postrider_core::lsn::Lsn;
 use postrider_core::progress::BackfillProgress;
@@ -26,24 +27,24 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// See the module. What does not answer is the text of its error.
 pub(super) struct Status {
-    server: String,
+    pub(super) server: String,
     /// Its name; `None`: rows are polled.
-    slot: Option<String>,
-    postgres: Result<Source, String>,
-    relay: Result<RelayFacts, Silence>,
-    brokers: Result<usize, String>,
+    pub(super) slot: Option<String>,
+    pub(super) postgres: Result<Source, String>,
+    pub(super) relay: Result<RelayFacts, Silence>,
+    pub(super) brokers: Result<usize, String>,
     /// Where the progress in Kafka is; `None`: none is kept.
-    progress: Option<Result<Option<Place>, String>>,
+    pub(super) progress: Option<Result<Option<Place>, String>>,
     /// Offsets in the dead-letter topic; `None`: there is no such topic.
-    dead_letters: Result<Option<u64>, String>,
-    dead_letter_topic: String,
+    pub(super) dead_letters: Result<Option<u64>, String>,
+    pub(super) dead_letter_topic: String,
 }
 
 /// How far the progress in Kafka is.
-struct Place {
-    end: Lsn,
+pub(super) struct Place {
+    pub(super) end: Lsn,
     /// `backfill` or `repair`, if one has begun and not ended: `end` counts what it has delivered.
-    unfinished: Option<&'static str>,
+    pub(super) unfinished: Option<&'static str>,
 }
 
 impl Place {
@@ -60,10 +61,10 @@ impl Place {
 }
 
 /// What the server knows. No table is looked at: one that somebody locks, or that is large, holds nothing up.
-struct Source {
-    server: ServerFacts,
+pub(super) struct Source {
+    pub(super) server: ServerFacts,
     /// `None` if there is no such slot; without a sample, it is still being created.
-    slot: Option<(SlotFacts, Option<SlotSample>)>,
+    pub(super) slot: Option<(SlotFacts, Option<SlotSample>)>,
 }
 
 fn told(failure: &CommandFailure) -> String {
@@ -124,14 +125,8 @@ impl Status {
 
     /// Whether rows are delivered, as far as this shows.
     pub(super) fn is_sound(&self) -> bool {
-        let has_source =
-            self.postgres.as_ref().is_ok_and(|source| match (&self.slot, &source.slot) {
-                (None, _) => true,
-                (Some(_), None) => false,
-                (Some(_), Some((slot, sample))) => {
-                    !slot.is_lost() && sample.is_some() && slot.active_pid.is_some()
-                }
-            });
+        let is_read = |source: &Source| self.slot_mark(source) != Mark::Bad;
+        let has_source = self.postgres.as_ref().is_ok_and(is_read);
         let has_relay = match &self.relay {
             Ok(relay) => relay.is_ready && relay.paused.is_none(),
             Err(Silence::Hangs(_)) => false,
@@ -141,56 +136,87 @@ impl Status {
         has_source && has_relay && self.brokers.is_ok()
     }
 
-    /// For people.
-    pub(super) fn to_text(&self) -> String {
-        let mut out = String::new();
-        let mut line = |name: &str, text: &str| {
-            let _ = writeln!(out, "{name:<13} {text}");
+    /// For people, in lines of at most this many columns.
+    pub(super) fn to_text(&self, width: Option<usize>, color: bool) -> String {
+        marked_text(&self.lines(), width, color)
+    }
+
+    fn lines(&self) -> Vec<MarkedLine> {
+        let mut lines = Vec::new();
+        let mut line = |mark: Mark, name: &'static str, text: &str| {
+            lines.push(MarkedLine { mark, name, text: printable(text) });
         };
         match &self.postgres {
             Ok(source) => {
                 let version = source.server.version_num;
                 let (major, minor) = (version / 10_000, version % 10_000);
-                line("postgres", &format!("{}, PostgreSQL {major}.{minor}", self.server));
-                line("slot", &self.slot_text(source));
+                let text = format!("{}, PostgreSQL {major}.{minor}", self.server);
+                line(Mark::Good, "postgres", &text);
+                line(self.slot_mark(source), "slot", &self.slot_text(source));
             }
-            Err(why) => line("postgres", &format!("{}: {why}", self.server)),
+            Err(why) => line(Mark::Bad, "postgres", &format!("{}: {why}", self.server)),
         }
         match &self.relay {
-            Ok(relay) => line("relay", &relay_text(relay)),
-            Err(why) => line("relay", &why.to_string()),
+            Ok(relay) => line(relay_mark(relay), "relay", &relay_text(relay)),
+            Err(why @ Silence::Hangs(_)) => line(Mark::Bad, "relay", &why.to_string()),
+            // It may run elsewhere.
+            Err(why) => line(Mark::Unknown, "relay", &why.to_string()),
         }
         match &self.brokers {
-            Ok(brokers) => line("kafka", &answering(*brokers)),
-            Err(why) => line("kafka", why),
+            Ok(brokers) => line(Mark::Good, "kafka", &answering(*brokers)),
+            Err(why) => line(Mark::Bad, "kafka", why),
         }
+        let (mark, text) = self.progress_text();
+        line(mark, "progress", &text);
+        let (mark, text) = self.dead_letters_text();
+        line(mark, "dead letters", &text);
+        lines
+    }
+
+    fn progress_text(&self) -> (Mark, String) {
         match &self.progress {
-            None if self.slot.is_none() => {
-                line("progress", "none is kept in Kafka: the tables mark the delivered rows");
+            None if self.slot.is_none() => (
+                Mark::Unknown,
+                "none is kept in Kafka: the tables mark the delivered rows".to_owned(),
+            ),
+            None => (
+                Mark::Unknown,
+                "none is kept in Kafka: the slot says where delivery goes on".to_owned(),
+            ),
+            Some(Ok(None)) => (Mark::Unknown, "none yet".to_owned()),
+            Some(Ok(Some(place))) => {
+                let is_whole = place.unfinished.is_none();
+                (if is_whole { Mark::Good } else { Mark::Attention }, place.to_text())
             }
-            None => line("progress", "none is kept in Kafka: the slot says where delivery goes on"),
-            Some(Ok(None)) => line("progress", "none yet"),
-            Some(Ok(Some(place))) => line("progress", &place.to_text()),
-            Some(Err(why)) => line("progress", why),
+            Some(Err(why)) => (Mark::Unknown, why.clone()),
         }
+    }
+
+    fn dead_letters_text(&self) -> (Mark, String) {
+        let topic = &self.dead_letter_topic;
         match &self.dead_letters {
-            Ok(Some(records)) => {
-                let topic = &self.dead_letter_topic;
-                // Offsets are counted, which receipts and markers of transactions have, too.
-                let text = match records {
-                    0 => format!("none in topic `{topic}`"),
-                    _ => {
-                        format!("at most {records} in topic `{topic}`: postrider dead-letters list")
-                    }
-                };
-                line("dead letters", &text);
-            }
-            Ok(None) => {
-                line("dead letters", &format!("topic `{}` does not exist", self.dead_letter_topic));
-            }
-            Err(why) => line("dead letters", why),
+            Ok(Some(0)) => (Mark::Good, format!("none in topic `{topic}`")),
+            // Offsets are counted, which receipts and markers of transactions have, too.
+            Ok(Some(records)) => (
+                Mark::Attention,
+                format!("at most {records} in topic `{topic}`: postrider dead-letters list"),
+            ),
+            Ok(None) => (Mark::Unknown, format!("topic `{topic}` does not exist")),
+            Err(why) => (Mark::Unknown, why.clone()),
         }
-        out
+    }
+
+    fn slot_mark(&self, source: &Source) -> Mark {
+        match (&self.slot, &source.slot) {
+            (None, _) => Mark::Good,
+            (Some(_), Some((slot, Some(_)))) if !slot.is_lost() && slot.active_pid.is_some() => {
+                match slot.wal_status.as_deref() {
+                    Some("unreserved") => Mark::Attention,
+                    _ => Mark::Good,
+                }
+            }
+            _ => Mark::Bad,
+        }
     }
 
     fn slot_text(&self, source: &Source) -> String {
@@ -284,6 +310,14 @@ impl Status {
                 "topic": self.dead_letter_topic, "records": records,
             })),
         })
+    }
+}
+
+const fn relay_mark(relay: &RelayFacts) -> Mark {
+    match (relay.is_ready, &relay.paused) {
+        (false, _) => Mark::Bad,
+        (true, Some(_)) => Mark::Attention,
+        (true, None) => Mark::Good,
     }
 }
 

@@ -11,8 +11,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Paragraph, Row, Sparkline, Table, Wrap};
 
-use super::model::{Model, State};
+use super::model::{Link, Model, State};
 use crate::doctor::check::bytes as bytes_text;
+use crate::marks::{Mark, shortened};
 
 /// What the person chose.
 #[derive(Debug, Default)]
@@ -44,18 +45,30 @@ impl View {
         self.explains = matches!(key, KeyCode::Char('h' | '?') | KeyCode::F(1)) && !self.explains;
     }
 
-    fn style(&self, is: &str) -> Style {
-        let style = match is {
-            "failed" | "not ready" | "no answer" => Style::new().add_modifier(Modifier::REVERSED),
-            _ => Style::new().add_modifier(Modifier::BOLD),
+    fn style(&self, mark: Mark) -> Style {
+        let (modifier, color) = match mark {
+            Mark::Good => (Modifier::BOLD, Color::Green),
+            Mark::Attention => (Modifier::BOLD, Color::Yellow),
+            Mark::Bad => (Modifier::REVERSED, Color::Red),
+            Mark::Unknown => (Modifier::BOLD, Color::Cyan),
         };
-        let color = match is {
-            "ok" | "streaming" => Color::Green,
-            "waiting" | "catching up" => Color::Yellow,
-            "failed" | "not ready" | "no answer" => Color::Red,
-            _ => Color::Cyan,
-        };
+        let style = Style::new().add_modifier(modifier);
         if self.has_colors { style.fg(color) } else { style }
+    }
+
+    /// A state behind its sign.
+    fn state(&self, is: &str) -> Span<'static> {
+        let mark = mark_of(is);
+        Span::styled(format!("{} {is}", mark.sign()), self.style(mark))
+    }
+}
+
+fn mark_of(is: &str) -> Mark {
+    match is {
+        "ok" | "streaming" => Mark::Good,
+        "waiting" | "catching up" => Mark::Attention,
+        "failed" | "not ready" | "no answer" => Mark::Bad,
+        _ => Mark::Unknown,
     }
 }
 
@@ -105,10 +118,9 @@ fn title_line(model: &Model, view: &View, width: u16) -> Line<'static> {
         (None, Some(state)) => state.condition.clone(),
         (None, None) => "asking".to_owned(),
     };
-    let style = view.style(&condition);
     let mut line = Line::from(vec![
         Span::styled("Postrider  ", Style::new().add_modifier(Modifier::BOLD)),
-        Span::styled(condition, style),
+        view.state(&condition),
     ]);
     let mut parts = Vec::new();
     if let Some(state) = &model.state {
@@ -150,7 +162,7 @@ fn says_height(model: &Model, width: u16) -> u16 {
 
 fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model), view: &View) {
     let cells = numbers_cells(state, model);
-    let packed = packed(&cells, area.width);
+    let packed = packed(&cells, area.width, view);
     let lines = packed.as_ref().map_or(3, Vec::len);
     let [chain, numbers, charts, topics, counts] = Layout::vertical([
         Constraint::Length(4),
@@ -163,7 +175,7 @@ fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model),
     render_chain(frame, chain, state, view);
     match packed {
         Some(lines) => frame.render_widget(Paragraph::new(lines), numbers),
-        None => render_numbers(frame, numbers, cells),
+        None => render_numbers(frame, numbers, &cells, view),
     }
     render_charts(frame, charts, model, view);
     render_topics(frame, topics, state, view);
@@ -171,18 +183,39 @@ fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model),
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), counts);
 }
 
+/// Columns from which on the parts of the chain stand side by side.
+const CHAIN_WIDTH: u16 = 72;
+
+/// What a part of the chain does. What has failed is said above, and longer.
+fn detail(link: &Link) -> &str {
+    if link.is == "failed" { "" } else { &link.detail }
+}
+
 fn render_chain(frame: &mut Frame, area: Rect, state: &State, view: &View) {
+    if area.width < CHAIN_WIDTH {
+        let lines = state.chain.iter().map(|link| {
+            let head = format!("{:<9}", link.name);
+            let is = view.state(&link.is);
+            let room = usize::from(area.width).saturating_sub(head.len() + is.width() + 2);
+            Line::from(vec![
+                Span::raw(head),
+                is,
+                Span::raw(format!("  {}", shortened(detail(link), room))),
+            ])
+        });
+        frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), area);
+        return;
+    }
     let places = Layout::horizontal(vec![Constraint::Fill(1); state.chain.len()]).split(area);
     for (at, (link, place)) in state.chain.iter().zip(places.iter()).enumerate() {
         let arrow = if at + 1 < state.chain.len() { " →" } else { "" };
         let text = Text::from(vec![
             Line::from(vec![
                 Span::raw(format!("{} ", link.name)),
-                Span::styled(link.is.clone(), view.style(&link.is)),
+                view.state(&link.is),
                 Span::raw(arrow),
             ]),
-            // What has failed is said above, and longer.
-            Line::from(if link.is == "failed" { String::new() } else { link.detail.clone() }),
+            Line::from(detail(link).to_owned()),
         ]);
         let [inner, _] =
             Layout::horizontal([Constraint::Fill(1), Constraint::Length(1)]).areas(*place);
@@ -190,19 +223,36 @@ fn render_chain(frame: &mut Frame, area: Rect, state: &State, view: &View) {
     }
 }
 
-/// A name and its value.
-type Cell = (&'static str, String);
+/// A number.
+struct Cell {
+    name: &'static str,
+    value: String,
+    /// Whether somebody should look.
+    mark: Mark,
+}
+
+impl Cell {
+    const fn good(name: &'static str, value: String) -> Self {
+        Self { name, value, mark: Mark::Good }
+    }
+
+    fn line(&self, view: &View) -> Line<'static> {
+        let value = match self.mark {
+            Mark::Good => Span::styled(self.value.clone(), Modifier::BOLD),
+            mark => Span::styled(format!("{} {}", mark.sign(), self.value), view.style(mark)),
+        };
+        Line::from(vec![Span::raw(format!("{} ", self.name)), value])
+    }
+}
+
+/// Age of the oldest transaction from which on rows are late: a healthy relay confirms within a second.
+const LATE_SECONDS: f64 = 10.0;
 
 /// Shares of the width, in a grid.
 const GRID: [u16; 3] = [3, 5, 3];
 
-fn cell_line((name, value): &Cell) -> Line<'static> {
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    Line::from(vec![Span::raw(format!("{name} ")), Span::styled(value.clone(), bold)])
-}
-
 /// One cell after the other, in lines of this width, where a grid would cut some. One that fits in no line is left out.
-fn packed(cells: &[[Cell; 3]; 3], width: u16) -> Option<Vec<Line<'static>>> {
+fn packed(cells: &[[Cell; 3]; 3], width: u16, view: &View) -> Option<Vec<Line<'static>>> {
     const GAP: usize = 3;
     let room = usize::from(width.saturating_sub(2));
     let share = |place: usize| {
@@ -210,13 +260,13 @@ fn packed(cells: &[[Cell; 3]; 3], width: u16) -> Option<Vec<Line<'static>>> {
         room * usize::from(share) / usize::from(GRID.iter().sum::<u16>())
     };
     let fits = |row: &[Cell; 3]| {
-        row.iter().enumerate().all(|(place, cell)| cell_line(cell).width() <= share(place))
+        row.iter().enumerate().all(|(place, cell)| cell.line(view).width() <= share(place))
     };
     if cells.iter().all(fits) {
         return None;
     }
     let mut lines: Vec<Line<'static>> = Vec::new();
-    for cell in cells.iter().flatten().map(cell_line) {
+    for cell in cells.iter().flatten().map(|cell| cell.line(view)) {
         if cell.width() > usize::from(width) {
             continue;
         }
@@ -240,27 +290,31 @@ fn numbers_cells(state: &State, model: &Model) -> [[Cell; 3]; 3] {
     };
     let latency = model.latency_us().map(latency_text).join(" / ");
     let rate = model.rates().last().copied().flatten();
+    let oldest = numbers.oldest_unacknowledged_seconds;
+    let mark = |is_good| if is_good { Mark::Good } else { Mark::Attention };
+    let letters = numbers.dead_lettered;
     [
         [
-            ("records/s", rate.map_or("–".to_owned(), rate_text)),
-            ("p50/95/99", latency),
-            ("oldest", time_text(numbers.oldest_unacknowledged_seconds)),
+            Cell::good("records/s", rate.map_or("–".to_owned(), rate_text)),
+            Cell::good("p50/95/99", latency),
+            Cell { name: "oldest", value: time_text(oldest), mark: mark(oldest < LATE_SECONDS) },
         ],
         [
-            ("confirmed", numbers.confirmed.to_string()),
-            ("slot lag", amount(numbers.slot_lag_bytes)),
-            ("in flight", numbers.in_flight_records.to_string()),
+            Cell::good("confirmed", numbers.confirmed.to_string()),
+            Cell::good("slot lag", amount(numbers.slot_lag_bytes)),
+            Cell::good("in flight", numbers.in_flight_records.to_string()),
         ],
         [
-            ("dead letters", numbers.dead_lettered.to_string()),
-            ("kept", amount(numbers.slot_retained_bytes)),
-            ("version", state.version.clone()),
+            Cell { name: "dead letters", value: letters.to_string(), mark: mark(letters == 0) },
+            Cell::good("kept", amount(numbers.slot_retained_bytes)),
+            Cell::good("version", state.version.clone()),
         ],
     ]
 }
 
-fn render_numbers(frame: &mut Frame, area: Rect, cells: [[Cell; 3]; 3]) {
-    let rows = cells.map(|row| Row::new(row.map(|cell| cell_line(&cell))));
+fn render_numbers(frame: &mut Frame, area: Rect, cells: &[[Cell; 3]; 3], view: &View) {
+    let lines = |row: &[Cell; 3]| Row::new(row.each_ref().map(|cell| cell.line(view)));
+    let rows = cells.each_ref().map(lines);
     frame.render_widget(Table::new(rows, GRID.map(Constraint::Fill)), area);
 }
 
@@ -319,7 +373,7 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
     }
     let trouble = |name: &str| {
         let found = state.unavailable.iter().find(|one| one.topic == name);
-        found.map(super::model::Unavailable::to_text).unwrap_or_default()
+        found.map(unavailable).unwrap_or_default()
     };
     let bytes = |bytes: u64| bytes_text(i64::try_from(bytes).unwrap_or(i64::MAX));
     let used = state.topics.iter().map(|topic| {
@@ -331,7 +385,7 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
     };
     let none = || "0".to_owned();
     let unused = state.unavailable.iter().filter(is_unused);
-    let unused = unused.map(|it| [it.topic.clone(), none(), none(), none(), it.to_text()]);
+    let unused = unused.map(|it| [it.topic.clone(), none(), none(), none(), unavailable(it)]);
     let rows: Vec<_> = used.chain(unused).skip(view.first).collect();
     let columns = columns(&rows, area.width);
     let name_width = columns.iter().fold(usize::from(area.width), |left, (_, width)| {
@@ -341,7 +395,9 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
         let [name, ..] = &cells;
         let name = shortened(name, name_width);
         let shown = columns.iter().filter_map(|(place, _)| cells.get(*place).cloned());
-        Row::new(std::iter::once(name).chain(shown).collect::<Vec<_>>())
+        let row = Row::new(std::iter::once(name).chain(shown).collect::<Vec<_>>());
+        let is_unavailable = view.has_colors && cells[4].starts_with(Mark::Bad.sign());
+        if is_unavailable { row.style(Style::new().fg(Color::Red)) } else { row }
     };
     let head = line(HEAD.map(str::to_owned)).style(Style::new().add_modifier(Modifier::UNDERLINED));
     let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
@@ -357,6 +413,11 @@ const SPARED: [usize; 4] = [3, 2, 4, 1];
 /// A topic's name has at least so much room.
 const NAME_MIN: u16 = 12;
 
+/// Why records cannot be sent to a topic, behind its sign.
+fn unavailable(topic: &super::model::Unavailable) -> String {
+    format!("{} {}", Mark::Bad.sign(), topic.to_text())
+}
+
 /// The columns that are shown whole beside a name, and their widths.
 fn columns(rows: &[[String; 5]], width: u16) -> Vec<(usize, u16)> {
     let widest = |place: usize| {
@@ -371,16 +432,6 @@ fn columns(rows: &[[String; 5]], width: u16) -> Vec<(usize, u16)> {
         columns.retain(|(column, _)| *column != place);
     }
     columns
-}
-
-/// A name, or its beginning.
-fn shortened(name: &str, width: usize) -> String {
-    if name.chars().count() <= width {
-        return name.to_owned();
-    }
-    let mut short: String = name.chars().take(width.saturating_sub(1)).collect();
-    short.push('…');
-    short
 }
 
 fn counts_text(state: &State) -> String {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::address_of;
 use super::model::Model;
 use super::screen::{View, render};
+use crate::marks::{WIDTHS, assert_snapshot};
 
 fn state() -> Value {
     let link = |name: &str, detail: &str| json!({"name": name, "is": "ok", "detail": detail});
@@ -59,21 +60,28 @@ fn screen(model: &Model, view: &View, (width, height): (u16, u16)) -> String {
 
 const LARGE: (u16, u16) = (80, 24);
 
+/// Holds the screen in each width to its file.
+fn holds_snapshots(name: &str, model: &Model) {
+    for width in WIDTHS {
+        let shown = screen(model, &View::default(), (width, 24));
+        assert_snapshot(&format!("top/snapshots/{name}-{width}.txt"), &shown);
+    }
+}
+
 #[test]
 fn a_relay_that_streams_is_on_one_screen() {
-    let shown = screen(&model(state(), 40), &View::default(), LARGE);
-    assert_eq!(shown, include_str!("streaming.txt"), "\n{shown}");
+    holds_snapshots("streaming", &model(state(), 40));
 }
 
 #[test]
 fn what_is_wrong_is_said_in_words_and_above_all() {
     let mut state = state();
+    state["numbers"]["oldest_unacknowledged_seconds"] = json!(45.5);
     state["condition"] = json!("not ready");
     state["chain"][3] = json!({"name": "Kafka", "is": "failed", "detail": "no broker answers"});
     state["health"] = json!({"ok": false, "checks": [{"name": "kafka", "ok": false,
         "detail": "no broker answers since 31 s; look at the brokers, and at kafka.brokers"}]});
-    let shown = screen(&model(state, 3), &View::default(), LARGE);
-    assert_eq!(shown, include_str!("not-ready.txt"), "\n{shown}");
+    holds_snapshots("not-ready", &model(state, 3));
 }
 
 #[test]
@@ -83,13 +91,13 @@ fn a_relay_that_does_not_answer_is_told_from_one_that_never_did() {
     model.answered_before(std::time::Duration::from_secs(12));
     let shown = screen(&model, &View::default(), LARGE);
     let lines: Vec<_> = shown.lines().take(3).collect();
-    assert!(lines[0].starts_with("Postrider  no answer  slot postrider"), "{shown}");
+    assert!(lines[0].starts_with("Postrider  ✗ no answer  slot postrider"), "{shown}");
     assert!(lines[1].starts_with("The relay does not answer: no relay answers"), "{shown}");
     assert!(lines[2].ends_with("What is shown is 12 s old."), "{shown}");
     assert!(shown.contains("orders.0"), "{shown}");
     let mut never = Model::of("127.0.0.1:1".to_owned());
     assert!(
-        screen(&never, &View::default(), LARGE).starts_with("Postrider  asking  at 127.0.0.1:1")
+        screen(&never, &View::default(), LARGE).starts_with("Postrider  · asking  at 127.0.0.1:1")
     );
     never.take(Err("no relay answers at 127.0.0.1:1: Connection refused".to_owned()));
     let shown = screen(&never, &View::default(), LARGE);

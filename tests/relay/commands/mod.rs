@@ -8,5 +8,6 @@ mod setup;
 mod setup_roles;
 mod status;
 mod tail;
+mod terminal;
 mod top;
 mod trace;
