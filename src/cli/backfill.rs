@@ -5,11 +5,8 @@
 //! in Kafka, a slot, and a summary. Invariant: without `--execute` nothing is written; a backfill that was
 //! interrupted goes on where it was, if progress is kept, and a relay does not begin before it has ended.
 
-use std::time::Duration;
-
 use clap::Args;
 use serde_json::json;
-use tokio::sync::watch;
 
 use super::codes::ErrorCode;
 use super::context::Context;
@@ -17,16 +14,15 @@ use super::counted::counted;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::needs_slot;
+use super::progress_display::{ProgressDisplay, tell_interrupted};
 use super::run::listen_for_signals;
 use super::version;
 use postrider_config::Loaded;
 use postrider_relay::telemetry::Telemetry;
 use postrider_relay::{
-    JobPreview, Plan, StopSignal, Summary, TableJob, TableRows, deliver_tables, preview,
+    DELIVERING, JobPreview, Meter, Plan, Reading, StopSignal, Summary, TableJob, TableRows, Total,
+    Unit, deliver_tables, preview,
 };
-
-/// How often the log says how far it has come.
-const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
 /// `backfill [--execute] [--restart] [--rate ROWS]`
 #[derive(Debug, Args)]
@@ -66,9 +62,18 @@ pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, Co
         print_plan(&plan, &found, args.restart, context)?;
         return Ok(ExitCode::Ok);
     }
-    let summary = deliver(&runtime, plan, job, None);
+    let keeps_progress = plan.keeps_progress();
+    let delivered = deliver(&runtime, plan, job, None, context);
     runtime.shutdown_background();
-    let summary = summary?;
+    let Delivered { summary, reading } = delivered?;
+    if !summary.caught_up {
+        let (kept, words): (_, (&[&str], &[&str])) = if keeps_progress {
+            ("the position of the last delivered row", (&["--restart"], &[]))
+        } else {
+            ("the slot, and no position: --restart sends all rows again", (&[], &["--restart"]))
+        };
+        tell_interrupted(reading, kept, words);
+    }
     if context.json() {
         context.print_json(
             &json!({ "what": "backfill", "finished": summary.caught_up, "summary": summary }),
@@ -97,53 +102,49 @@ pub(super) fn exit_of(summary: &Summary) -> Result<ExitCode, CommandFailure> {
     Ok(ExitCode::Ok)
 }
 
+/// What a job has done, and its last progress.
+pub(super) struct Delivered {
+    pub(super) summary: Summary,
+    pub(super) reading: Option<Reading>,
+}
+
 /// Delivers a job's rows, so many where they were counted; the first signal ends it in good order, the second at once.
 pub(super) fn deliver(
     runtime: &tokio::runtime::Runtime,
     plan: Plan,
     job: TableJob,
     rows: Option<u64>,
-) -> Result<Summary, CommandFailure> {
+    context: &Context,
+) -> Result<Delivered, CommandFailure> {
     let stop = StopSignal::default();
     let telemetry = Telemetry::new(version::build_info(&plan.config.source.slot));
-    runtime.block_on(async {
-        tokio::spawn(listen_for_signals(stop.clone()));
-        let progress = tell_progress(telemetry.clone(), count(plan.clone(), job.clone(), rows));
-        tokio::select! {
-            summary = Box::pin(deliver_tables(plan, job, stop, telemetry)) => Ok(summary?),
-            never = progress => match never {},
-        }
-    })
-}
-
-/// How many rows there are to deliver; `None`: nobody knows yet, as of a repair, which finds out first.
-fn count(plan: Plan, job: TableJob, known: Option<u64>) -> watch::Receiver<Option<u64>> {
-    let (counted, rows) = watch::channel(known);
-    if known.is_none() && !matches!(job.rows, TableRows::Repair(_)) {
-        tokio::spawn(async move {
-            // What keeps rows from being counted keeps them from being delivered, and is told there.
-            if let Ok(found) = preview(&plan, &job).await {
-                counted.send_replace(Some(found.rows()));
-            }
-        });
+    let (meter, observed) = (Meter::default(), telemetry.clone());
+    // A repair finds out first which rows it delivers.
+    let is_repair = matches!(job.rows, TableRows::Repair(_));
+    if !is_repair {
+        meter.begin(DELIVERING, Unit::Rows, rows.map_or(Total::Unknown, Total::Exactly));
     }
-    rows
+    let read = {
+        let meter = meter.clone();
+        move || Some(meter.reading()?.with_delivered(&observed.view().snapshot))
+    };
+    let _display = ProgressDisplay::start(context, read.clone());
+    let summary = runtime.block_on(async {
+        tokio::spawn(listen_for_signals(stop.clone()));
+        if rows.is_none() && !is_repair {
+            tokio::spawn(count(plan.clone(), job.clone(), meter.clone()));
+        }
+        Box::pin(deliver_tables(plan, job, stop, telemetry, meter)).await
+    });
+    Ok(Delivered { summary: summary?, reading: read() })
 }
 
-async fn tell_progress(
-    telemetry: Telemetry,
-    rows: watch::Receiver<Option<u64>>,
-) -> std::convert::Infallible {
-    let mut before = 0;
-    loop {
-        tokio::time::sleep(PROGRESS_EVERY).await;
-        let confirmed = telemetry.view().snapshot.confirmed;
-        let per_second = confirmed.saturating_sub(before) / PROGRESS_EVERY.as_secs();
-        let rows = *rows.borrow();
-        let left = rows.map(|rows| rows.saturating_sub(confirmed));
-        let seconds_left = left.and_then(|left| left.checked_div(per_second));
-        tracing::info!(confirmed, rows, per_second, seconds_left, "delivering rows");
-        before = confirmed;
+/// Counts the rows while the first ones are delivered.
+async fn count(plan: Plan, job: TableJob, meter: Meter) {
+    // What keeps rows from being counted keeps them from being delivered, and is told there.
+    if let Ok(found) = preview(&plan, &job).await {
+        let (before, left) = (found.delivered(), found.rows());
+        meter.set_whole(before, Total::Exactly(before + left));
     }
 }
 
@@ -152,9 +153,7 @@ fn text(summary: &Summary) -> String {
     let verdict = if summary.caught_up {
         "the backfill has ended: `postrider run` delivers what has committed since"
     } else {
-        "the backfill was interrupted: run the same command again before `postrider run`\n\
-         if no progress is kept, add --restart, which sends all rows again; or send only the missing ones: \
-         `postrider repair --execute`"
+        "the backfill was interrupted: resume it before `postrider run`"
     };
     format!(
         "{} confirmed, {}, {} left out\n{verdict}\n",

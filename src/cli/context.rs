@@ -202,6 +202,7 @@ impl Context {
 
     /// Writes data that may be no text to stdout.
     pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), CommandFailure> {
+        logs::draw("");
         let mut out = io::stdout().lock();
         out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| broken(&error))
     }

@@ -21,12 +21,12 @@ use clap::builder::PossibleValuesParser;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
-use super::progress_line::ProgressLine;
+use super::progress_display::ProgressDisplay;
 use postrider_core::route::{FormatSpec, RejectionCode, TopicsSpec};
 use postrider_patterns::dead_letter::{
     DeadLetterError, DeadLetterTopic, Filter, Keep, Survey, Target, now_ms,
 };
-use postrider_relay::kafka_spec;
+use postrider_relay::{Meter, Total, Unit, kafka_spec};
 
 pub(crate) use error::DeadLettersError;
 
@@ -147,12 +147,11 @@ impl Source {
     }
 
     /// Those that are meant, without their values.
-    fn survey(&self, filter: &Filter) -> Result<Survey, DeadLetterError> {
-        let mut progress = ProgressLine::new();
-        let survey = self.topic.survey(filter, Keep::Summary, &mut |read| {
-            progress.show(|| format!("{read} records read"));
-        });
-        progress.clear();
-        survey
+    fn survey(&self, filter: &Filter, context: &Context) -> Result<Survey, DeadLetterError> {
+        let meter = Meter::default();
+        meter.begin("reading dead letters", Unit::Records, Total::Unknown);
+        let read = meter.clone();
+        let _display = ProgressDisplay::start(context, move || read.reading());
+        self.topic.survey(filter, Keep::Summary, &mut |read| meter.set_done(read))
     }
 }

@@ -38,7 +38,7 @@ mod man;
 mod marks;
 pub mod mask_arguments;
 mod peek;
-mod progress_line;
+mod progress_display;
 mod prune;
 mod repair;
 mod replay;

@@ -9,7 +9,8 @@ mod line;
 mod queue;
 mod target;
 
-use std::io::{self, Write as _};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -77,7 +78,7 @@ pub fn end(last: &str) {
         queue.end(last.as_bytes(), END_LIMIT);
     } else {
         // A closed stderr is nobody's concern any more.
-        let _ = io::stderr().write_all(last.as_bytes());
+        let _ = Screen.write_all(last.as_bytes());
     }
 }
 
@@ -91,7 +92,7 @@ fn begin_to_write(format: LogFormat, color: bool) -> Option<Queue> {
     let queue = Queue::new(notice, write_at_once);
     let writer = queue.clone();
     let thread = std::thread::Builder::new().name("postrider-log".to_owned());
-    let spawned = thread.spawn(move || writer.write_to(&mut io::stderr()));
+    let spawned = thread.spawn(move || writer.write_to(&mut Screen));
     spawned.is_ok().then_some(queue)
 }
 
@@ -99,15 +100,53 @@ fn begin_to_write(format: LogFormat, color: bool) -> Option<Queue> {
 /// `PIPE_BUF` bytes, 4096 on Linux (pipe(7)).
 fn write_at_once(line: &[u8]) -> bool {
     const PIPE_BUF: usize = 4096;
-    let stderr = io::stderr();
-    let mut asked = [PollFd::new(&stderr, PollFlags::OUT)];
-    let at_once = Timespec::default();
-    if line.len() > PIPE_BUF || !matches!(poll(&mut asked, Some(&at_once)), Ok(1..)) {
+    if line.len() > PIPE_BUF || !is_writable() {
         return false;
     }
     // A closed stderr takes nothing, and never will.
-    let _ = stderr.lock().write_all(line);
+    let _ = Screen.write_all(line);
     true
+}
+
+/// Whether stderr takes some bytes without a wait.
+fn is_writable() -> bool {
+    let stderr = io::stderr();
+    let mut asked = [PollFd::new(&stderr, PollFlags::OUT)];
+    matches!(poll(&mut asked, Some(&Timespec::default())), Ok(1..))
+}
+
+/// Whether the last line of the terminal is a progress bar. Changed by holders of stderr's lock.
+static HAS_BAR: AtomicBool = AtomicBool::new(false);
+
+/// Returns to the beginning of the line and erases it.
+const ERASE: &[u8] = b"\r\x1b[K";
+
+/// Draws a progress bar in the place of the last one; an empty bar only erases.
+pub(super) fn draw(bar: &str) {
+    if (bar.is_empty() && !HAS_BAR.load(Ordering::Relaxed)) || !is_writable() {
+        return;
+    }
+    let mut stderr = io::stderr().lock();
+    HAS_BAR.store(!bar.is_empty(), Ordering::Relaxed);
+    // A bar that nobody sees is no failure.
+    let _ = stderr.write_all(&[ERASE, bar.as_bytes()].concat());
+}
+
+/// Standard error, on which a progress bar makes room for each line.
+struct Screen;
+
+impl Write for Screen {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut stderr = io::stderr().lock();
+        if HAS_BAR.swap(false, Ordering::Relaxed) {
+            stderr.write_all(ERASE)?;
+        }
+        stderr.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 fn directive(text: &str) -> Directive {
@@ -291,7 +330,6 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
     use std::sync::Arc;
 
     #[derive(Clone, Default)]

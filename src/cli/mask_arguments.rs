@@ -29,6 +29,32 @@ pub fn typed_words() -> impl Iterator<Item = String> {
     std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
 }
 
+/// The command line of these words, for a shell: without some words, with others, and with its secrets masked.
+pub fn typed_command(
+    words: impl IntoIterator<Item = String>,
+    without: &[&str],
+    with: &[&str],
+) -> String {
+    let words: Vec<String> = words.into_iter().collect();
+    let more = with.iter().copied().filter(|word| !words.iter().any(|typed| typed == word));
+    let kept = words.iter().map(String::as_str).filter(|word| !without.contains(word));
+    let mut line = String::from("postrider");
+    for word in kept.chain(more) {
+        line.push(' ');
+        line.push_str(&shell_word(&without_typed_secrets(word, words.iter().cloned())));
+    }
+    line
+}
+
+/// The word as a shell reads it again.
+fn shell_word(word: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:=,@%+".contains(char);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// What clap says about a line that it refuses, without the secrets of these words and of the values
 /// that came from the environment. `None` where nothing had to be taken out: clap prints better then.
 pub fn clap_error_without_secrets(
@@ -65,6 +91,19 @@ mod tests {
         }
         let plain = "unexpected argument '--fast' found";
         assert_eq!(without_typed_secrets(plain, words()), plain);
+    }
+
+    #[test]
+    fn a_typed_command_can_be_run_again_and_has_no_secret() {
+        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let typed = words(&["backfill", "--restart", "--execute", "--stream", "it's a"]);
+        assert_eq!(
+            typed_command(typed, &["--restart"], &["--execute"]),
+            r"postrider backfill --execute --stream 'it'\''s a'"
+        );
+        let typed = words(&["repair", "--set", "kafka.sasl.password=hunter'22", URL]);
+        let line = typed_command(typed, &[], &["--execute"]);
+        assert!(!line.contains("hunter") && line.ends_with(" --execute"), "{line}");
     }
 
     #[test]

@@ -18,7 +18,8 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::needs_slot;
-use super::progress_line::ProgressLine;
+use super::progress_display::{ProgressDisplay, tell_interrupted};
+use super::run::listen_for_signals;
 use super::runtime;
 use postrider_config::OutboxSection;
 use postrider_postgres::control::prune::{
@@ -27,7 +28,7 @@ use postrider_postgres::control::prune::{
 };
 use postrider_postgres::control::{self, Client, ControlError};
 use postrider_postgres::wal::WalError;
-use postrider_relay::{Plan, kafka_spec};
+use postrider_relay::{ControlRequest, Meter, Plan, StopSignal, Total, Unit, kafka_spec};
 use postrider_service::units::parse_duration;
 use report::{Fate, PrunedPartition, PrunedTable};
 
@@ -35,6 +36,8 @@ use report::{Fate, PrunedPartition, PrunedTable};
 const ATTEMPTS: u32 = 5;
 /// Between two attempts: whoever has the lock needs some time.
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
+/// How soon a second signal is noticed.
+const ABORT_TICK: Duration = Duration::from_millis(100);
 /// Rows that are counted at once where none is deleted.
 const COUNTED: u32 = 50_000;
 
@@ -111,11 +114,23 @@ pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<ExitCode, Comma
         };
         passed.0.push(PassedSlot { slot, since, before: position.before });
     }
-    let run = PruneRun { args, client: &client, passed: &passed };
+    let (stop, meter) = (StopSignal::default(), Meter::default());
+    let run = PruneRun { args, client: &client, passed: &passed, stop: &stop, meter: &meter };
+    let display = run.display(context);
+    {
+        let _inside = runtime.enter();
+        runtime.spawn(listen_for_signals(stop.clone()));
+    }
     for table in tables {
         let name = table.name.clone();
         let (pruned, failure) = runtime.block_on(run.table(table));
         report::print(&name, &pruned, &passed, args.execute, context)?;
+        if run.is_stopped() {
+            let kept = if args.execute { "what was deleted stays deleted" } else { "nothing" };
+            drop(display);
+            tell_interrupted(meter.reading(), kept, (&[], &[]));
+            return Ok(ExitCode::Unavailable);
+        }
         match failure {
             Some(PruneError::Locked { .. } | PruneError::Needed { .. }) => left = left.or(failure),
             Some(failure) => return Err(failure.into()),
@@ -137,13 +152,34 @@ struct PruneRun<'a> {
     args: &'a PruneArgs,
     client: &'a Client,
     passed: &'a Passed,
+    stop: &'a StopSignal,
+    meter: &'a Meter,
 }
 
 impl PruneRun<'_> {
+    fn display(&self, context: &Context) -> ProgressDisplay {
+        let meter = self.meter.clone();
+        ProgressDisplay::start(context, move || meter.reading())
+    }
+
+    /// Whether a signal has come. The first one lets a transaction end.
+    fn is_stopped(&self) -> bool {
+        self.stop.most_urgent() >= ControlRequest::Drain
+    }
+
     /// One table, and why it was not done with, if it was not: what was done is done.
     async fn table(&self, table: PruneTable) -> (PrunedTable, Option<PruneError>) {
         let mut pruned = PrunedTable::default();
-        let failure = self.prune(table, &mut pruned).await.err();
+        let aborted = async {
+            while self.stop.most_urgent() < ControlRequest::Abort {
+                sleep(ABORT_TICK).await;
+            }
+        };
+        // Postgres rolls back what is open, as the session ends with the program.
+        let failure = tokio::select! {
+            done = self.prune(table, &mut pruned) => done.err(),
+            () = aborted => None,
+        };
         (pruned, failure)
     }
 
@@ -156,7 +192,16 @@ impl PruneRun<'_> {
             if !old.is_empty() {
                 table.may_drop(self.client).await?;
             }
-            for partition in old {
+            self.meter.begin(
+                "dropping partitions",
+                Unit::Partitions,
+                Total::Exactly(old.len() as u64),
+            );
+            for (done, partition) in (0..).zip(old) {
+                self.meter.set_done(done);
+                if self.is_stopped() {
+                    return Ok(());
+                }
                 let object = format!("partition {} of table {}", partition.name, table.name);
                 // Whoever keeps one of them in use mostly has the whole table.
                 let attempts = if locked.is_none() { ATTEMPTS } else { 0 };
@@ -174,6 +219,9 @@ impl PruneRun<'_> {
             }
         }
         for leaf in leaves(self.client, &table).await? {
+            if self.is_stopped() {
+                return Ok(());
+            }
             self.rows(leaf, pruned).await?;
         }
         locked.or(needed).map_or(Ok(()), Err)
@@ -197,7 +245,7 @@ impl PruneRun<'_> {
             (0, true) => Fate::Locked,
         };
         let mut tried = 0;
-        while fate == Fate::Locked && tried < attempts {
+        while fate == Fate::Locked && tried < attempts && !self.is_stopped() {
             if tried > 0 {
                 sleep(ATTEMPT_PAUSE).await;
             }
@@ -226,16 +274,19 @@ impl PruneRun<'_> {
         patiently(&object, async || table.indexed(self.client).await).await?;
         let rows = Rows::of(self.client, table, &pruned.cutoff, self.passed, batch);
         let mut rows = if self.args.execute { rows.deleting() } else { rows };
-        let mut line = ProgressLine::new();
-        while let Some(page) = patiently(&object, async || rows.next().await).await? {
+        let expected = patiently(&object, async || rows.expected().await).await?;
+        let stage = if self.args.execute { "deleting old rows" } else { "counting old rows" };
+        let before = pruned.old;
+        self.meter.begin(stage, Unit::Rows, Total::About(expected));
+        while !self.is_stopped()
+            && let Some(page) = patiently(&object, async || rows.next().await).await?
+        {
             pruned.add(&page);
-            let (old, deleted) = (pruned.old, pruned.deleted);
-            line.show(|| format!("{object}: {old} old rows, {deleted} deleted"));
+            self.meter.set_done(pruned.old - before);
             if self.args.execute {
                 sleep(self.args.pause).await;
             }
         }
-        line.clear();
         Ok(())
     }
 }

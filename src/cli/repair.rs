@@ -12,19 +12,20 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::backfill::{deliver, exit_of};
+use super::backfill::{Delivered, deliver, exit_of};
 use super::context::Context;
 use super::counted::counted;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::needs_slot;
+use super::progress_display::{ProgressDisplay, tell_interrupted};
 use super::replay::moment;
 use super::run::listen_for_signals;
 use crate::verify::VerifyError;
 use postrider_config::Loaded;
 use postrider_core::progress::{Moment, RepairScope, UnknownRows};
 use postrider_relay::{
-    Plan, RepairCounts, RepairJob, RepairPreview, RepairSlot, StopSignal, Summary, TableJob,
+    Meter, Plan, RepairCounts, RepairJob, RepairPreview, RepairSlot, StopSignal, Summary, TableJob,
     TableRows, preview_repair,
 };
 
@@ -99,20 +100,30 @@ pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<ExitCode, Comm
     let plan = Plan { stream, ..Plan::of(config) };
     let (job, runtime) = (args.job(), super::runtime()?);
     if !args.execute {
-        let stop = StopSignal::default();
+        let (stop, meter) = (StopSignal::default(), Meter::default());
+        let read = meter.clone();
+        let display = ProgressDisplay::start(context, move || read.reading());
         let found = runtime.block_on(async {
             tokio::spawn(listen_for_signals(stop.clone()));
-            preview_repair(&plan, &job, stop.clone()).await
+            preview_repair(&plan, &job, stop.clone(), meter.clone()).await
         });
         runtime.shutdown_background();
-        let found = found?.ok_or(VerifyError::Stopped)?;
+        drop(display);
+        let found = found?.ok_or_else(|| {
+            tell_interrupted(meter.reading(), "nothing", (&[], &[]));
+            VerifyError::Stopped
+        })?;
         print_plan(&plan, &found, context)?;
         return Ok(ExitCode::Ok);
     }
     let rows = TableRows::Repair(job);
-    let summary = deliver(&runtime, plan, TableJob { rows, rate: args.rate }, None);
+    let delivered = deliver(&runtime, plan, TableJob { rows, rate: args.rate }, None, context);
     runtime.shutdown_background();
-    let summary = summary?;
+    let Delivered { summary, reading } = delivered?;
+    if !summary.caught_up {
+        let kept = "the delivered rows: the next repair compares and sends only what is missing";
+        tell_interrupted(reading, kept, (&[], &[]));
+    }
     if context.json() {
         context.print_json(&json!({
             "what": "repair", "finished": summary.caught_up,
@@ -133,7 +144,7 @@ fn text(summary: &Summary) -> String {
     let verdict = if summary.caught_up {
         "the repair has ended: `postrider run` delivers what has committed since"
     } else {
-        "the repair was interrupted: run it again before `postrider run`"
+        "the repair was interrupted: resume it before `postrider run`"
     };
     format!(
         "{compared}{} confirmed, {}, {} left out\n{verdict}\n",

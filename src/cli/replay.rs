@@ -9,13 +9,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{ArgGroup, Args};
 use serde_json::json;
 
-use super::backfill::{deliver, exit_of};
+use super::backfill::{Delivered, deliver, exit_of};
 use super::codes::ErrorCode;
 use super::context::Context;
 use super::counted::counted;
 use super::dead_letters::DeadLettersError;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::progress_display::tell_interrupted;
 use postrider_config::Loaded;
 use postrider_core::pipeline::MissingTopic;
 use postrider_core::route::{check_topic, rfc3339};
@@ -119,9 +120,12 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
     {
         refuse_absent(&plan.kafka, topic)?;
     }
-    let summary = deliver(&runtime, plan, job, Some(found.rows()));
+    let delivered = deliver(&runtime, plan, job, Some(found.rows()), context);
     runtime.shutdown_background();
-    let summary = summary?;
+    let Delivered { summary, reading } = delivered?;
+    if !summary.caught_up {
+        tell_interrupted(reading, "no position: all rows are sent again", (&[], &[]));
+    }
     if context.json() {
         let line = json!({ "what": "replay", "finished": summary.caught_up, "summary": summary });
         context.print_json(&line)?;

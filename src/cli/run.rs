@@ -25,6 +25,7 @@ use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::logs;
 use super::needs_slot;
+use super::progress_display::ProgressDisplay;
 use super::version;
 use postrider_config::{Config, Effective, Loaded, Shown, SourceMode};
 use postrider_core::lsn::Lsn;
@@ -32,7 +33,8 @@ use postrider_relay::telemetry::{
     HttpError, Listener, Setting, Telemetry, TraceExport, TraceSettings, serve,
 };
 use postrider_relay::{
-    ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, delivered_tap, run as run_relay,
+    ControlRequest, Plan, Reading, RunOptions, StopSignal, Summary, deliver, delivered_tap,
+    run as run_relay,
 };
 use tracing::Instrument as _;
 
@@ -127,7 +129,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
                 let _ = http_ended.await;
             }));
         }
-        let work = deliver_or_print(args.dry_run, plan, options, stop.clone(), telemetry.clone());
+        let work = run_or_print((args, context), plan, options, stop.clone(), telemetry.clone());
         let summary = match manager {
             Some(manager) => manager.during(|| Seen::of(&telemetry), stop, work).await,
             None => Box::pin(work).await,
@@ -167,14 +169,17 @@ struct StreamSummary<'a> {
 }
 
 /// A dry run prints, and acknowledges and creates nothing.
-async fn deliver_or_print(
-    dry_run: bool,
+async fn run_or_print(
+    (args, context): (&RunArgs, &Context),
     plan: Plan,
     options: RunOptions,
     stop: StopSignal,
     telemetry: Telemetry,
 ) -> Result<Summary, CommandFailure> {
-    if !dry_run {
+    if !args.dry_run {
+        let watched = telemetry.clone();
+        let read = move || Reading::of_catch_up(&watched.view().snapshot);
+        let _display = ProgressDisplay::start(context, read);
         return deliver(plan, options, stop, telemetry).await.map_err(CommandFailure::from);
     }
     let told = Arc::new(OnceLock::new());

@@ -10,6 +10,7 @@ use crate::blocking::run_blocking;
 use crate::error::RelayError;
 use crate::plan::Plan;
 use postrider_config::Config;
+use postrider_core::lsn::Lsn;
 use postrider_postgres::control::{Client, Inspection, SlotFacts};
 use postrider_postgres::wal::{LogProbe, Readability, SessionParams};
 
@@ -24,8 +25,11 @@ pub async fn slot_readability(
     config.source.connect = client.server().clone();
     let params = plan.session_params(client, inspection).await?;
     let slot = inspection.slot.clone();
-    run_blocking(move || readability(&config, &params, slot.as_ref(), (false, &clock(limit))))
-        .await?
+    run_blocking(move || {
+        let is_left = clock(limit);
+        readability(&config, &params, slot.as_ref(), (false, &|_, _| is_left()))
+    })
+    .await?
 }
 
 /// Whether time is left. It begins when the copy of the slot is read first: a loaded machine may be late with the copy.
@@ -39,7 +43,7 @@ pub(super) fn readability(
     config: &Config,
     params: &SessionParams,
     slot: Option<&SlotFacts>,
-    (takes_slot, goes_on): (bool, &dyn Fn() -> bool),
+    (takes_slot, goes_on): (bool, &dyn Fn(Lsn, Lsn) -> bool),
 ) -> Result<Readability, RelayError> {
     if slot.is_none_or(|slot| slot.is_lost() || slot.is_unfinished()) {
         return Ok(Readability::Unknown("the slot cannot be read from".to_owned()));

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::frame_source::FrameSource;
+use crate::meter::CatchUp;
 use crate::outage::Outage;
 use crate::telemetry::{
-    Count, Histogram, RESTART_REASONS, RelayState, SILENCE_HELP, SKIPPED, STALL, STALL_HELP,
-    Snapshot, Telemetry, TopicCount, UnavailableTopic, UnavailableTopics, unix_us,
+    Count, DROPPED, Histogram, RESTART_REASONS, RelayState, SILENCE_HELP, SKIPPED, STALL,
+    STALL_HELP, Snapshot, Telemetry, TopicCount, UnavailableTopic, UnavailableTopics, unix_us,
 };
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
@@ -308,6 +309,13 @@ impl Reporter {
         self.telemetry.keep_oldest(self.oldest);
         self.acknowledged = acknowledged;
         self.unread = (acknowledged < log_end).then_some(log_end);
+        self.current.catch_up = self.unread.map(|until| {
+            let (from, until, since) = (acknowledged.get(), until.get(), Instant::now());
+            // A session that ended before it had caught up is a part of the same catch-up.
+            let begun = self.current.catch_up.filter(|_| self.has_streamed() && !self.caught_up);
+            let begun = begun.unwrap_or(CatchUp { from, until, since });
+            CatchUp { until, ..begun }
+        });
     }
 
     /// The totals so far.
@@ -501,7 +509,7 @@ fn ignored(counters: &Counters) -> Vec<Count> {
         ("delete", counters.deletes),
         ("truncate", counters.truncates),
         (SKIPPED, counters.skipped),
-        ("dropped", counters.dropped),
+        (DROPPED, counters.dropped),
         ("repeat", counters.repeats),
     ]
 }

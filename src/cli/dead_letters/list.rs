@@ -5,7 +5,7 @@
 //! and of records that are no dead letters. Values are never printed.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 
 use serde_json::json;
 
@@ -14,6 +14,7 @@ use crate::context::{Context, json_line};
 use crate::display_bytes::{DisplayBytes, shown};
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
+use crate::marks::columns;
 use postrider_core::route::rfc3339;
 use postrider_patterns::dead_letter::{DeadLetter, PartitionOffset};
 
@@ -59,7 +60,7 @@ pub struct ListArgs {
 /// Runs it.
 pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let source = Source::of(&args.source, context)?;
-    let survey = source.survey(&args.filter.filter(Vec::new()))?;
+    let survey = source.survey(&args.filter.filter(Vec::new()), context)?;
     let (mut letters, mut hidden) = (survey.letters, 0);
     if !args.filter.all {
         let found = letters.len();
@@ -73,7 +74,7 @@ pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Comman
             context.print(&json_lines(chunk)?)?;
         }
     } else {
-        let width = terminal_width();
+        let width = columns(io::stdout());
         for chunk in letters.chunks(CHUNK) {
             context.print(&text_lines(chunk, width))?;
         }
@@ -170,13 +171,6 @@ fn cut(text: &str, most: usize) -> String {
         None => text.to_owned(),
         Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
     }
-}
-
-/// Columns of the terminal, if stdout is one.
-fn terminal_width() -> Option<usize> {
-    let stdout = io::stdout();
-    let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
-    size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
 fn by_code(letters: &[DeadLetter]) -> BTreeMap<&str, usize> {

@@ -11,12 +11,12 @@ use super::{FilterArgs, Source, SourceArgs};
 use crate::context::Context;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
-use crate::progress_line::ProgressLine;
+use crate::progress_display::{ProgressDisplay, tell_interrupted};
 use crate::replay::refuse_absent;
 use crate::{run, runtime};
 use postrider_core::route::check_topic;
 use postrider_patterns::dead_letter::{DeadLetterError, Interrupt, RedriveControl, Target};
-use postrider_relay::{ControlRequest, StopSignal};
+use postrider_relay::{ControlRequest, Meter, StopSignal, Total, Unit};
 
 /// `dead-letters retry [filters] [PARTITION:OFFSET|ID ..] [--to TOPIC] [--rate N] [--execute]`
 #[derive(Debug, Default, clap::Args)]
@@ -72,7 +72,7 @@ pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Comma
         return Err(DeadLettersError::Reserved { topic, reason }.into());
     }
     let targets = args.targets.iter().map(|text| Target::parse(text)).collect();
-    let survey = source.survey(&args.filter.filter(targets))?;
+    let survey = source.survey(&args.filter.filter(targets), context)?;
     let plan = RetryPlan::of(&survey.letters, args, &source);
     if !args.execute {
         print(&plan, None, context)?;
@@ -81,7 +81,7 @@ pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Comma
     if let Some(topic) = &args.to {
         refuse_absent(&source.topic.kafka, topic)?;
     }
-    let (sent, outcome) = execute(&source, &plan, args.rate)?;
+    let (sent, outcome) = execute(&source, &plan, args.rate, context)?;
     print(&plan, Some(sent), context)?;
     outcome?;
     let is_success = args.targets.is_empty() && !plan.jobs.is_empty();
@@ -96,6 +96,7 @@ fn execute(
     source: &Source,
     plan: &RetryPlan,
     rate: u32,
+    context: &Context,
 ) -> Result<(u64, Result<(), DeadLetterError>), CommandFailure> {
     let stop = StopSignal::default();
     let (signals, listener) = (runtime()?, stop.clone());
@@ -107,14 +108,18 @@ fn execute(
         ControlRequest::Drain => Interrupt::Drain,
         ControlRequest::Abort => Interrupt::Abort,
     };
-    let mut progress = ProgressLine::new();
-    let total = plan.jobs.len();
+    let (meter, total) = (Meter::default(), plan.jobs.len() as u64);
+    meter.begin("sending dead letters", Unit::Records, Total::Exactly(total));
+    let read = meter.clone();
+    let _display = ProgressDisplay::start(context, move || read.reading());
     let control = RedriveControl { rate, interrupt: &interrupt };
-    let done = source.topic.redrive(&plan.jobs, control, &mut |done| {
-        progress.show(|| format!("{done} of {total} sent again"));
-    });
-    progress.clear();
-    Ok(done)
+    let (sent, outcome) =
+        source.topic.redrive(&plan.jobs, control, &mut |done| meter.set_done(done));
+    meter.set_done(sent);
+    if sent < total && interrupt() != Interrupt::None {
+        tell_interrupted(meter.reading(), "what was sent is not sent again", (&[], &[]));
+    }
+    Ok((sent, outcome))
 }
 
 fn print(plan: &RetryPlan, sent: Option<u64>, context: &Context) -> Result<(), CommandFailure> {

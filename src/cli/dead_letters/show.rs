@@ -47,7 +47,7 @@ pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Comman
     let source = Source::of(&args.source, context)?;
     let records = match Target::parse(&args.target) {
         Target::At(at) => vec![source.topic.record(at)?],
-        id @ Target::Id(_) => with_id(&source, id)?,
+        id @ Target::Id(_) => with_id(&source, id, context)?,
     };
     if args.raw {
         let value = match records.as_slice() {
@@ -71,8 +71,12 @@ pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Comman
     Ok(ExitCode::Ok)
 }
 
-fn with_id(source: &Source, id: Target) -> Result<Vec<StoredRecord>, DeadLetterError> {
-    let survey = source.survey(&Filter { targets: vec![id], ..Filter::default() })?;
+fn with_id(
+    source: &Source,
+    id: Target,
+    context: &Context,
+) -> Result<Vec<StoredRecord>, DeadLetterError> {
+    let survey = source.survey(&Filter { targets: vec![id], ..Filter::default() }, context)?;
     survey.letters.iter().map(|letter| source.topic.record(letter.at)).collect()
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::AUDIT;
+use super::{AUDIT, Screen};
 
 /// Bytes of lines that wait, besides those that say how many were left out; what comes beyond that is
 /// left out.
@@ -188,7 +188,7 @@ impl Write for QueueWriter {
         match self {
             Self::Queued { queue, is_audit: true } => queue.add_and_wait(line),
             Self::Queued { queue, is_audit: false } => queue.add(line),
-            Self::Direct => io::stderr().write_all(line)?,
+            Self::Direct => Screen.write_all(line)?,
         }
         Ok(line.len())
     }

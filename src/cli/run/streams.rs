@@ -18,6 +18,7 @@ use super::super::context::Context;
 use super::super::exit::ExitCode;
 use super::super::failure::{CommandFailure, Diagnostic};
 use super::super::logs;
+use super::super::progress_display::ProgressDisplay;
 use super::super::version;
 use super::operate::Operation;
 use super::reload::{ConfigSource, InEffect, Reloader};
@@ -29,7 +30,7 @@ use postrider_relay::telemetry::{
     NextRun, RelayState, Snapshot, Telemetry, serve_streams, unix_us,
 };
 use postrider_relay::{
-    ControlRequest, NewRun, Plan, RelayError, RunOptions, StopSignal, StreamHandle, Streams,
+    ControlRequest, NewRun, Plan, Reading, RelayError, RunOptions, StopSignal, StreamHandle, Streams,
     Summary, deliver, delivered_tap, sample_of_failed,
 };
 
@@ -97,6 +98,7 @@ pub(super) fn run(
     let manager = Systemd::of_environment(graces.max().unwrap_or_default());
     let begin = |loaded: &Loaded| Stream::new(loaded, args, &stop);
     let mut streams: Vec<Stream> = several.iter().map(begin).collect();
+    let displays: Vec<_> = streams.iter().map(Stream::display).collect();
     let handles = Streams::new(streams.iter().map(|one| one.handle.clone()).collect());
     let export = share_traces(&mut streams);
     let in_effect = several.into_iter().zip(handles.each());
@@ -110,7 +112,7 @@ pub(super) fn run(
     };
     let is_endless = !args.once;
     let runs = Runs { streams, running: JoinSet::new(), is_endless, stop: stop.clone() };
-    runtime.block_on(async {
+    let code = runtime.block_on(async {
         let begin = || Operation::begin(reloader, &stop, Some(handles.clone()));
         let operation = is_endless.then(begin).transpose()?;
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
@@ -134,7 +136,9 @@ pub(super) fn run(
             export.finish();
         }
         conclude((args, context), streams)
-    })
+    });
+    drop(displays);
+    code
 }
 
 impl Stream {
@@ -151,6 +155,13 @@ impl Stream {
         plan.kafka.tap = tap.clone();
         let handle = StreamHandle { name, telemetry, stop: stop.of_stream(), tap };
         Self { handle, plan, options, state: State::Runs }
+    }
+
+    /// Shows how far the stream has caught up. A terminal has one bar, and several streams have lines.
+    fn display(&self) -> ProgressDisplay {
+        let _of_stream = logs::span_of(Some(&self.handle.name)).entered();
+        let telemetry = self.handle.telemetry.clone();
+        ProgressDisplay::lines(move || Reading::of_catch_up(&telemetry.view().snapshot))
     }
 
     /// The pause after a failure. Whoever shortens `retry.max` wants to see a repair sooner.

@@ -17,8 +17,9 @@ use std::time::Duration;
 use crate::context::Context;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
+use crate::progress_display::{ProgressDisplay, tell_interrupted};
 use postrider_config::{Config, Delivery};
-use postrider_relay::StopSignal;
+use postrider_relay::{Meter, StopSignal};
 
 pub(crate) use postrider_relay::compare::CompareError as VerifyError;
 use run::Run;
@@ -118,11 +119,19 @@ pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<ExitCode, Comm
     std::thread::spawn(move || {
         signals.block_on(async { super::run::listen_for_signals(listener).await });
     });
-    let run = Run { args, config: &config, stop: &stop, runtime: super::runtime()? };
+    let meter = Meter::default();
+    let read = meter.clone();
+    let display = ProgressDisplay::start(context, move || read.reading());
+    let run = Run { args, config: &config, stop: &stop, runtime: super::runtime()?, meter };
     if args.follow {
         return run.follow(context);
     }
-    let report = run.once()?.ok_or(VerifyError::Stopped)?;
+    let report = run.once()?;
+    drop(display);
+    let report = report.ok_or_else(|| {
+        tell_interrupted(run.meter.reading(), "nothing", (&[], &[]));
+        VerifyError::Stopped
+    })?;
     let text = if context.json() { None } else { Some(report.to_text()) };
     match text {
         None => context.print_json(&report.to_json())?,

@@ -19,12 +19,11 @@ use crate::counted::counted;
 use crate::doctor::check::bytes as display;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
-use crate::progress_line::ProgressLine;
 use postrider_config::{Config, Rejected};
 use postrider_relay::compare::{
     Columns, Content, ENTRY_BYTES, Entry, ORDERED_BYTES, Sorter, TimeColumn, TopicNumbers, Topics,
 };
-use postrider_relay::{ControlRequest, StopSignal, kafka_spec};
+use postrider_relay::{ControlRequest, Meter, StopSignal, Total, Unit, kafka_spec};
 use postrider_sandbox::proc::peak_rss_bytes;
 use postrider_service::units::parse_duration;
 
@@ -37,15 +36,13 @@ const TICK: Duration = Duration::from_millis(100);
 /// Records of so long before the window are read too: a row's time may be of another clock than its commit's.
 const CLOCKS_APART_MS: i64 = 10 * 60 * 1_000;
 
-/// The time of day is looked at after so many records.
-const RECORDS_BETWEEN: u64 = 1_000;
-
 /// See the module's documentation.
 pub(super) struct Run<'a> {
     pub(super) args: &'a VerifyArgs,
     pub(super) config: &'a Config,
     pub(super) stop: &'a StopSignal,
     pub(super) runtime: Runtime,
+    pub(super) meter: Meter,
 }
 
 impl Run<'_> {
@@ -65,19 +62,14 @@ impl Run<'_> {
         }
         let looks = self.looks(&window);
         let (horizon, own_letters) = (tables.horizon, tables.letter_source());
-        let mut progress = ProgressLine::new();
-        let read = {
-            let (side, goes_on) = ((&looks, &window), &mut self.telling(&mut progress, "rows"));
-            tables.read(side, &mut numbers, &mut entries, goes_on)?
-        };
+        let read = tables.read((&looks, &window), &mut numbers, &mut entries, self)?;
         let Some(read) = read else { return Ok(None) };
         let since_ms = window.since_ms.map(|ms| (ms - CLOCKS_APART_MS).max(0));
         let from = (horizon, since_ms, self.config.outbox.timestamp.is_none());
         let topic = &self.config.dead_letters.topic;
         let topics = Topics::new(&kafka, looks.content, (topic, own_letters), from);
         let mut sides = Sides { entries, numbers, topics, letters, folder, read, order_bytes: 0 };
-        let Some(verdict) = self.compare(&mut sides, &mut progress)? else { return Ok(None) };
-        progress.clear();
+        let Some(verdict) = self.compare(&mut sides)? else { return Ok(None) };
         Ok(Some(self.report(sides, verdict, begun)))
     }
 
@@ -102,18 +94,14 @@ impl Run<'_> {
     }
 
     /// Reads the topics and judges, until nothing is pending or the time for that is over.
-    fn compare(
-        &self,
-        sides: &mut Sides,
-        progress: &mut ProgressLine,
-    ) -> Result<Option<Verdict>, CommandFailure> {
+    fn compare(&self, sides: &mut Sides) -> Result<Option<Verdict>, CommandFailure> {
         let deadline = Instant::now() + self.args.grace;
         loop {
             let Sides { entries, numbers, topics, .. } = sides;
-            if !topics.read(numbers, entries, &mut self.telling(progress, "records"))? {
+            if !topics.read(numbers, entries, &self.meter, &|| !self.is_stopped())? {
                 return Ok(None);
             }
-            progress.show(|| "comparing".to_owned());
+            self.meter.begin("comparing", Unit::Rows, Total::Unknown);
             let begun = Instant::now();
             let terms = Terms {
                 topics: topics.kept(numbers),
@@ -128,7 +116,7 @@ impl Run<'_> {
             if verdict.pending == 0 || Instant::now() + pause > deadline {
                 return Ok(Some(verdict));
             }
-            progress.show(|| format!("waiting for {} pending rows", verdict.pending));
+            self.meter.begin("waiting for pending rows", Unit::Rows, Total::Unknown);
             if !self.pause(pause) {
                 return Ok(None);
             }
@@ -162,24 +150,8 @@ impl Run<'_> {
         Looks { columns, content: Content::of(self.config) }
     }
 
-    /// Shows how far it is, and says whether to go on.
-    fn telling<'p>(
-        &'p self,
-        progress: &'p mut ProgressLine,
-        what: &'static str,
-    ) -> impl FnMut(u64) -> bool + 'p {
-        let mut next = 0;
-        move |read| {
-            // Between two waits it is asked with the same number.
-            if read >= next || read + RECORDS_BETWEEN < next {
-                next = read + RECORDS_BETWEEN;
-                progress.show(|| format!("{read} {what} read"));
-            }
-            !self.is_stopped()
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
+    /// Whether a signal has come.
+    pub(super) fn is_stopped(&self) -> bool {
         matches!(self.stop.most_urgent(), ControlRequest::Drain | ControlRequest::Abort)
     }
 

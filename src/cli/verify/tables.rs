@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::VerifyError;
+use super::run::Run;
 use crate::failure::CommandFailure;
 use postrider_config::{Config, Rejected, SourceMode};
 use postrider_core::frame::Frame;
@@ -22,12 +23,14 @@ use postrider_postgres::control::{self, ControlError, Inspection, Requirements};
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::{
     Connection, Positions, ScanRequest, SessionParams, StreamEncoding, TableStream, TextRow,
-    WalError, lock_tables,
+    WalError, expected_rows, lock_tables,
 };
 use postrider_relay::compare::{
     Columns, Content, Entry, Expected, Horizon, Sorter, TimeColumn, TopicNumbers, flag,
 };
-use postrider_relay::{Plan, RelayError, holds_for_tables, poll_mark, refuse_without_zone};
+use postrider_relay::{
+    Plan, RelayError, Total, Unit, holds_for_tables, poll_mark, refuse_without_zone,
+};
 
 /// A single wait for rows, so that a signal is noticed.
 const TICK: Duration = Duration::from_millis(200);
@@ -154,13 +157,13 @@ impl Tables {
         Ok(rows.first().and_then(|row| number(row, 0)).unwrap_or(0).unsigned_abs())
     }
 
-    /// Reads the rows of the window; `None` if `goes_on`, which is told how many were read, says no.
+    /// Reads the rows of the window; `None` if the run is stopped.
     pub(super) fn read(
         mut self,
         (looks, window): (&Looks, &Window),
         numbers: &mut TopicNumbers,
         out: &mut Sorter<Entry>,
-        goes_on: &mut dyn FnMut(u64) -> bool,
+        run: &Run<'_>,
     ) -> Result<Option<TablesRead>, CommandFailure> {
         let within = looks.within(window);
         if within.is_some() {
@@ -168,6 +171,11 @@ impl Tables {
         }
         self.connection.simple_query(BEGIN)?;
         lock_tables(&mut self.connection, &self.wanted.tables)?;
+        let scans = requests(&self.wanted, &self.inspection, within.as_deref());
+        let scans = scans.map(|scan| scan.prepare(&mut self.connection));
+        let scans = scans.collect::<Result<Vec<_>, _>>()?;
+        let expected = expected_rows(&scans, &mut self.connection)?;
+        run.meter.begin("reading rows", Unit::Rows, Total::About(expected));
         let passed = self.passed()?;
         let mut read = TablesRead { has_slot: passed.is_some(), ..TablesRead::default() };
         let mut scans = vec![(all_of(within.as_deref(), passed.as_deref()), 0)];
@@ -196,7 +204,10 @@ impl Tables {
             let mut expected = Expected::new(pipeline, translator, content, columns, flags);
             let mut stream = TableStream::begin(connection, scans, at);
             let before = read.rows;
-            let mut goes_on = |rows| goes_on(before + rows);
+            let mut goes_on = |rows| {
+                run.meter.set_done(before + rows);
+                !run.is_stopped()
+            };
             let done = pour(&mut stream, &mut expected, (&mut *numbers, &mut *out), &mut goes_on)?;
             read.rows += expected.rows;
             read.without_id += expected.without_id;

@@ -51,8 +51,9 @@ pub struct LogProbe<'a> {
 }
 
 impl LogProbe<'_> {
-    /// Reads up to the end that the log has now, or until `goes_on` returns false.
-    pub fn run(&self, goes_on: &dyn Fn() -> bool) -> Result<Readability, WalError> {
+    /// Reads up to the end that the log has now, or until `goes_on`, which gets the position and that end, returns
+    /// false.
+    pub fn run(&self, goes_on: &dyn Fn(Lsn, Lsn) -> bool) -> Result<Readability, WalError> {
         agreed(|| {
             let mut at = Lsn::ZERO;
             Ok((self.read(&mut at, goes_on)?, at))
@@ -60,7 +61,11 @@ impl LogProbe<'_> {
     }
 
     /// One read. `at` becomes the position of its last change.
-    fn read(&self, at: &mut Lsn, goes_on: &dyn Fn() -> bool) -> Result<Readability, WalError> {
+    fn read(
+        &self,
+        at: &mut Lsn,
+        goes_on: &dyn Fn(Lsn, Lsn) -> bool,
+    ) -> Result<Readability, WalError> {
         let mut connection = Connection::open(self.server, self.params)?;
         let end = connection.identify_system()?.flushed;
         let copy = format!("postrider_probe_{}", connection.server_process()?.pid);
@@ -121,11 +126,11 @@ fn agreed(
 fn read_to(
     stream: &mut Stream,
     (end, at): (Lsn, &mut Lsn),
-    goes_on: &dyn Fn() -> bool,
+    goes_on: &dyn Fn(Lsn, Lsn) -> bool,
 ) -> Result<Readability, WalError> {
     let (mut reached, mut transactions) = (Lsn::ZERO, 0_u64);
     let (mut moved, mut asked) = (Instant::now(), None::<Instant>);
-    while goes_on() {
+    while goes_on(reached, end) {
         stream.fill(TICK)?;
         while let Some(frame) = stream.peek()? {
             let position = match frame {

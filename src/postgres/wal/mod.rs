@@ -45,7 +45,8 @@ pub use stream::Stream;
 pub(crate) use table::columns_sql;
 pub use table::{
     OrderColumn, Positions, RowColumn, RowNumbers, RowNumbersWriter, ScanRequest, TableFile,
-    TableScan, TableStream, lock_tables, sql_after, sql_rows, table_files,
+    TableScan, TableStream, expected_rows, lock_tables, planned_rows, sql_after, sql_rows,
+    table_files,
 };
 pub use tls::TlsFilesError;
 pub(crate) use transport::Socket;

@@ -12,6 +12,7 @@ use super::content::{Content, position};
 use super::entry::{Entry, IdToken, Kind, flag, hash_of, table_mark};
 use super::error::CompareError;
 use super::sorter::Sorter;
+use crate::meter::{Meter, Total, Unit};
 use postrider_core::record::{
     DeadLetter, DeadLetterOrigin, Kinship, LSN_HEADER, LetterSource, ORIGIN_HEADER, RETRIED_HEADER,
 };
@@ -163,15 +164,24 @@ impl Topics {
         }
     }
 
-    /// Reads what has arrived in these topics since the last call; false if `goes_on`, which is told how many
-    /// records were read, says no.
+    /// Reads what has arrived in these topics since the last call; false if `goes_on` says no.
     pub fn read(
         &mut self,
         numbers: &mut TopicNumbers,
         out: &mut Sorter<Entry>,
-        goes_on: &mut dyn FnMut(u64) -> bool,
+        meter: &Meter,
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<bool, CompareError> {
-        for (topic, bounds) in topic_bounds(&self.kafka, numbers.names())? {
+        let all = topic_bounds(&self.kafka, numbers.names())?;
+        let before = self.read;
+        let mut goes_on = |read: u64| {
+            meter.set_done(read - before);
+            goes_on()
+        };
+        if let Some(total) = self.unread(&all) {
+            meter.begin("reading records", Unit::Records, total);
+        }
+        for (topic, bounds) in all {
             let is_new = bounds
                 .partitions
                 .iter()
@@ -190,7 +200,7 @@ impl Topics {
                     ..ReaderSpec::whole(&[&topic])
                 };
                 let reader = Reader::open(&self.kafka, spec, CONNECT_LIMIT)?;
-                if !self.read_part(reader, &mut part, out, goes_on)? {
+                if !self.read_part(reader, &mut part, out, &mut goes_on)? {
                     return Ok(false);
                 }
                 let seen = part.seen.into_iter();
@@ -239,6 +249,21 @@ impl Topics {
             (next < at.stable).then_some(Part::new(number, Some(at.partition), start, rest))
         });
         more.collect()
+    }
+
+    /// How many records the topics have that were not read; `None` if there are none.
+    fn unread(&self, all: &BTreeMap<String, TopicBounds>) -> Option<Total> {
+        let parts = all.iter().flat_map(|(topic, bounds)| {
+            bounds.partitions.iter().map(move |at| {
+                let next = self.next.get(&(topic.clone(), at.partition)).copied();
+                at.stable.saturating_sub(next.unwrap_or(at.first).max(at.first))
+            })
+        });
+        let records = parts.sum();
+        // Of a topic that is read from a time on, only a part is read.
+        let is_whole = self.since_ms.is_none() || !self.next.is_empty();
+        let total = if is_whole { Total::About(records) } else { Total::Unknown };
+        (records > 0).then_some(total)
     }
 
     fn read_part(

@@ -25,6 +25,7 @@ use tokio::runtime::Handle;
 
 use crate::blocking::run_blocking;
 use crate::error::RelayError;
+use crate::meter::Meter;
 use crate::plan::Plan;
 use crate::sessions::Sessions;
 use crate::start::OpenSink;
@@ -91,20 +92,22 @@ pub async fn deliver_tables(
     job: TableJob,
     stop: StopSignal,
     telemetry: Telemetry,
+    meter: Meter,
 ) -> Result<Summary, RelayError> {
     let plan = Plan { origin: job.rows.origin(), ..plan };
     let every = plan.config.source.status_interval;
+    let watched = (telemetry, meter);
     let keeps_progress = matches!(job.rows, TableRows::Backfill { .. } | TableRows::Repair(_));
     if keeps_progress && plan.config.kafka.delivery == Delivery::ExactlyOnce {
         // Not on the stack of the caller, which would have room for each kind of sink.
-        Box::pin(run(plan, job, stop, telemetry, ExactlyOnce::open)).await
+        Box::pin(run(plan, job, stop, watched, ExactlyOnce::open)).await
     } else if keeps_progress && plan.keeps_progress() {
         let open =
             move |spec: &_, lineage: &_, _| AtLeastOnceWithProgress::open(spec, lineage, every);
-        Box::pin(run(plan, job, stop, telemetry, open)).await
+        Box::pin(run(plan, job, stop, watched, open)).await
     } else {
         let open = |spec: &_, _: &_, _| Producer::open(spec);
-        Box::pin(run(plan, job, stop, telemetry, open)).await
+        Box::pin(run(plan, job, stop, watched, open)).await
     }
 }
 
@@ -112,7 +115,7 @@ async fn run<S: KafkaSink + Send + 'static>(
     plan: Plan,
     job: TableJob,
     stop: StopSignal,
-    telemetry: Telemetry,
+    (telemetry, meter): (Telemetry, Meter),
     open_sink: impl OpenSink<S>,
 ) -> Result<Summary, RelayError> {
     let patience = match plan.config.retry.give_up_after {
@@ -124,6 +127,7 @@ async fn run<S: KafkaSink + Send + 'static>(
     let mut run = TableRun {
         job,
         stop: stop.clone(),
+        meter,
         runtime: Handle::current(),
         begun: None,
         compared: None,
@@ -145,6 +149,7 @@ async fn run<S: KafkaSink + Send + 'static>(
 struct TableRun {
     job: TableJob,
     stop: StopSignal,
+    meter: Meter,
     runtime: Handle,
     /// The backfill that this process has begun.
     begun: Option<BackfillProgress>,

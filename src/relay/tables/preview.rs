@@ -27,12 +27,21 @@ pub struct TablePreview {
     pub order_by: Vec<String>,
     /// Rows that would be delivered, as of now.
     pub rows: u64,
+    /// Rows that the backfill has delivered before.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub delivered: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+const fn is_zero(rows: &u64) -> bool {
+    *rows == 0
 }
 
 impl fmt::Display for TablePreview {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { table, order_by, rows } = self;
-        write!(f, "{table}: {rows} rows, in the order of {}", order_by.join(", "))
+        let Self { table, order_by, rows, delivered } = self;
+        write!(f, "{table}: {rows} rows, in the order of {}", order_by.join(", "))?;
+        if *delivered > 0 { write!(f, "; {delivered} are delivered") } else { Ok(()) }
     }
 }
 
@@ -53,6 +62,11 @@ impl JobPreview {
     /// How many rows would be delivered.
     pub fn rows(&self) -> u64 {
         self.tables.iter().map(|table| table.rows).sum()
+    }
+
+    /// How many rows the backfill has delivered before.
+    pub fn delivered(&self) -> u64 {
+        self.tables.iter().map(|table| table.delivered).sum()
     }
 }
 
@@ -100,21 +114,26 @@ fn counts(
     let seen = begun.map(|begun| begun.snapshot.as_str()).filter(|seen| !seen.is_empty());
     let mut tables = Vec::new();
     for (at, table) in found.tables.iter().enumerate() {
-        let after = cursor.filter(|_| at == reached);
-        let after = after.map(|cursor| sql_after(&table.order_by, &cursor.after));
-        let done = (at < reached).then(|| "false".to_owned());
+        let left = match cursor {
+            _ if at < reached => "false".to_owned(),
+            Some(cursor) if at == reached => sql_after(&table.order_by, &cursor.after),
+            _ => "true".to_owned(),
+        };
         let conditions = table.condition.clone().into_iter().chain(seen.map(committed_in));
-        let conditions = conditions.chain(after).chain(done).map(|one| format!("({one})"));
-        let condition = conditions.chain(["true".to_owned()]).collect::<Vec<_>>().join(" AND ");
+        let conditions = conditions.map(|one| format!("({one})")).chain(["true".to_owned()]);
+        let condition = conditions.collect::<Vec<_>>().join(" AND ");
         let rows = sql_rows(&table.name, table.facts.is_partitioned());
-        let rows =
-            connection.patient_query(&format!("SELECT count(*) FROM {rows} WHERE {condition}"))?;
-        let rows = rows.first().and_then(|row| row.first()).and_then(Option::as_deref);
-        let rows = rows.and_then(|text| text.parse().ok());
+        let counted = connection.patient_query(&format!(
+            "SELECT count(*) FILTER (WHERE {left}), count(*) FROM {rows} WHERE {condition}"
+        ))?;
+        let number = |at: usize| counted.first()?.get(at)?.as_deref()?.parse::<u64>().ok();
+        let (rows, all) =
+            number(0).zip(number(1)).ok_or(WalError::Protocol("a malformed count"))?;
         tables.push(TablePreview {
             table: table.name.to_string(),
             order_by: table.order_by.iter().map(|column| column.name.clone()).collect(),
-            rows: rows.ok_or(WalError::Protocol("a malformed count"))?,
+            rows,
+            delivered: all.saturating_sub(rows),
         });
     }
     Ok(tables)

@@ -13,6 +13,7 @@ use super::{TableJob, TableRows, TableRowsError, TableRun, order_of};
 use crate::coalescing;
 use crate::compare::flag;
 use crate::error::RelayError;
+use crate::meter::{DELIVERING, Total, Unit, delivered};
 use crate::plan::Plan;
 use crate::sessions::Sessions;
 use crate::start::{OpenSink, meanwhile, translator};
@@ -142,6 +143,11 @@ impl TableRun {
         let scans = scans(&found, &mut remaining, cursor.as_ref())?;
         let selected = self.select(&found, remaining, &scans, heartbeat)?;
         let Some((remaining, selection)) = selected else { return Ok(End::Drained) };
+        if let Some(rows) = &selection {
+            // A session before this one has sent some of the missing rows.
+            let sent = delivered(sessions.reporter().totals());
+            self.meter.begin(DELIVERING, Unit::Rows, Total::Exactly(sent + rows.left()));
+        }
         let mut pipeline = plan.pipeline()?;
         pipeline.name_source(&plan.letter_source(&found.inspection.server));
         pipeline.resume_at(mark, None);

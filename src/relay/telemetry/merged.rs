@@ -35,6 +35,8 @@ fn both(one: Snapshot, other: Snapshot) -> Snapshot {
         messages: counts(one.messages, &other.messages),
         received_bytes: one.received_bytes + other.received_bytes,
         topics: topics(one.topics, &other.topics),
+        // Workers poll, and read no log.
+        catch_up: None,
         confirmed: one.confirmed + other.confirmed,
         rejections: counts(one.rejections, &other.rejections),
         ignored: counts(one.ignored, &other.ignored),

@@ -26,11 +26,11 @@ pub use histogram::{BOUNDS_US, Exemplar, Exemplars, Histogram};
 pub use http::{HttpError, Listener, serve, serve_streams};
 pub(crate) use operated::time_text;
 pub use operated::{Operated, ReloadOutcome};
-pub(crate) use snapshot::RESTART_REASONS;
 pub use snapshot::{
     CertificateEnd, Count, RelayState, SKIPPED, SlotMetrics, SlotWait, Snapshot, TopicCount,
     UnavailableTopic, UnavailableTopics,
 };
+pub(crate) use snapshot::{DROPPED, RESTART_REASONS};
 pub use traces::{InvalidVariable, TraceExport, TraceSettings};
 
 use postrider_core::session::Oldest;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::histogram::{Exemplars, Histogram};
+use crate::meter::CatchUp;
 use postrider_postgres::wal::LockedRows;
 
 /// What the relay is doing.
@@ -125,6 +126,8 @@ impl UnavailableTopics {
 
 /// The operation under which [`Snapshot::ignored`] counts rows left out by policy.
 pub const SKIPPED: &str = "skipped";
+/// The operation under which [`Snapshot::ignored`] counts rows that a rule drops.
+pub(crate) const DROPPED: &str = "dropped";
 
 /// Every reason that [`Snapshot::restarts`] counts sessions under, so that each is shown from 0 on and an increase
 /// from 0 to 1 is seen.
@@ -186,6 +189,8 @@ pub struct Snapshot {
     pub received_bytes: u64,
     /// Records by topic, in order of first use.
     pub topics: Vec<TopicCount>,
+    /// The log that is read before the relay has caught up.
+    pub catch_up: Option<CatchUp>,
     /// Records that the brokers confirmed, dead letters included.
     pub confirmed: u64,
     /// Rows rejected, by `route::RejectionCode::as_str`.

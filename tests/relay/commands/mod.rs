@@ -3,6 +3,7 @@
 mod bench;
 mod containers;
 mod demo;
+mod progress;
 mod readme;
 mod setup;
 mod setup_roles;

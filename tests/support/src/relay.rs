@@ -180,7 +180,8 @@ impl Relay {
         Some(value)
     }
 
-    fn spawn(&self, arguments: &[&str]) -> Running {
+    /// The command, for a caller that gives it other streams.
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(if self.shell.is_empty() { self.binary } else { "sh" });
         if !self.shell.is_empty() {
             command.args(["-c", &format!("{}; exec \"$0\" \"$@\"", self.shell), self.binary]);
@@ -190,13 +191,13 @@ impl Relay {
                 command.env_remove(name);
             }
         }
+        command.args(arguments).envs(self.variables.iter().cloned()).current_dir("/");
         command
-            .args(arguments)
-            .envs(self.variables.iter().cloned())
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+    }
+
+    fn spawn(&self, arguments: &[&str]) -> Running {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = spawn(&mut command).unwrap();
         let (lines, log_reader) = follow(child.stderr.take().unwrap());
         let (printed, print_reader) = follow(child.stdout.take().unwrap());

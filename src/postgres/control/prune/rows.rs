@@ -16,7 +16,8 @@ use crate::control::connect::{Client, sql_error};
 use crate::control::error::ControlError;
 use crate::control::hint_text::qualified;
 use crate::control::inspect::get;
-use crate::wal::quote::identifier;
+use crate::wal::planned_rows;
+use crate::wal::quote::{identifier, literal};
 
 const DOING: &str = "pruning rows";
 
@@ -71,6 +72,20 @@ impl<'a> Rows<'a> {
     #[must_use]
     pub fn deleting(self) -> Self {
         Self { deletes: true, ..self }
+    }
+
+    /// Number of old rows that the server expects, by its statistics.
+    pub async fn expected(&self) -> Result<u64, PruneError> {
+        let PruneTable { name, age, age_type, .. } = &self.table;
+        let sql = format!(
+            "EXPLAIN SELECT 1 FROM ONLY {} WHERE {} < ({}::text::timestamptz)::{age_type}",
+            qualified(name),
+            identifier(age),
+            literal(&self.cutoff)
+        );
+        let plan = self.client.run(DOING, self.client.sql().query(&sql, &[])).await?;
+        let top = plan.first().map(|row| get::<String>(row, 0)).transpose()?;
+        Ok(top.as_deref().and_then(planned_rows).unwrap_or(0))
     }
 
     /// The next page, in a transaction of its own; `None` at the end.

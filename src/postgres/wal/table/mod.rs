@@ -41,7 +41,9 @@ pub use columns::RowColumn;
 pub(super) use columns::all_columns_sql;
 pub(crate) use columns::columns_sql;
 pub use lock::{TableFile, lock_tables, table_files};
-pub use scan::{OrderColumn, ScanRequest, TableScan, sql_after, sql_rows};
+pub use scan::{
+    OrderColumn, ScanRequest, TableScan, expected_rows, planned_rows, sql_after, sql_rows,
+};
 pub(super) use scan::{columns_of, sql_name};
 pub use selection::{RowNumbers, RowNumbersWriter};
 

@@ -155,6 +155,28 @@ impl TableScan {
     }
 }
 
+/// Number of rows that the server expects these scans to read, by its statistics.
+pub fn expected_rows<T: Transport>(
+    scans: &[TableScan],
+    connection: &mut Connection<T>,
+) -> Result<u64, WalError> {
+    let mut all = 0;
+    for scan in scans {
+        let query = scan.sql.strip_prefix("COPY (").and_then(|sql| sql.strip_suffix(") TO STDOUT"));
+        let query = query.unwrap_or_else(|| unreachable!("a scan is a COPY of a query"));
+        let plan = connection.simple_query(&format!("EXPLAIN {query}"))?;
+        let top = plan.first().and_then(|row| row.first()?.as_deref());
+        all += top.and_then(planned_rows).ok_or(WalError::Protocol("a malformed plan"))?;
+    }
+    Ok(all)
+}
+
+/// The number of rows in the first line of an EXPLAIN.
+pub fn planned_rows(line: &str) -> Option<u64> {
+    let (_, rest) = line.split_once(" rows=")?;
+    rest.split(' ').next()?.parse().ok()
+}
+
 /// A table's name in SQL.
 pub(in crate::wal) fn sql_name(table: &TableName) -> String {
     format!("{}.{}", identifier(&table.schema), identifier(&table.name))

@@ -54,6 +54,11 @@ pub struct RowNumbers {
 }
 
 impl RowNumbers {
+    /// How many are still to come.
+    pub fn left(&self) -> u64 {
+        self.left + u64::from(self.next.is_some())
+    }
+
     /// Whether this row is wanted. To be asked of one row after the other.
     ///
     /// # Panics

@@ -19,6 +19,7 @@ use crate::compare::{
     TimeColumn, TopicNumbers, Topics, flag,
 };
 use crate::error::RelayError;
+use crate::meter::{Meter, Total, Unit};
 use crate::plan::Plan;
 use crate::start::translator;
 use postrider_config::Rejected;
@@ -28,13 +29,11 @@ use postrider_core::progress::UnknownRows;
 use postrider_core::record::LetterSource;
 use postrider_postgres::wal::{
     Connection, Positions, RowNumbers, RowNumbersWriter, SessionParams, TableScan, TableStream,
+    expected_rows,
 };
-use postrider_service::log_throttle::LogThrottle;
 
 /// A single wait for rows, so that a request to stop is noticed.
 const TICK: Duration = Duration::from_millis(200);
-/// Often enough to see that it goes on, and not a log of its own.
-const TOLD_EVERY: Duration = Duration::from_secs(5);
 /// Rows between two looks whether to go on.
 const ROWS_BETWEEN: u64 = 1_000;
 /// Positions that no record is behind: all records count.
@@ -82,6 +81,7 @@ pub(super) struct Sides<'a> {
     pub(super) unknown: Option<UnknownRows>,
     /// Records that a producer has under way that was killed: until then they are read again.
     pub(super) arrive_by: Option<Instant>,
+    pub(super) meter: &'a Meter,
 }
 
 /// What came of it.
@@ -98,29 +98,31 @@ impl Sides<'_> {
     /// [pending](RepairCounts::pending) unless they are delivered.
     pub(super) fn compare(
         &self,
-        connection: Connection,
+        mut connection: Connection,
         scans: Vec<TableScan>,
         goes_on: &(dyn Fn() -> bool + '_),
     ) -> Result<Option<Compared>, RelayError> {
+        let expected = expected_rows(&scans, &mut connection)?;
+        self.meter.begin("reading rows", Unit::Rows, Total::About(expected));
         let config = &self.plan.config;
         let mut numbers = TopicNumbers::default();
         let dead_letters = numbers.of(&config.dead_letters.topic);
         let mut entries = Sorter::new(self.folder)?;
         let mut outcomes = Outcomes::new(self.folder, self.unknown)?;
         let mut stream = TableStream::begin(connection, scans, whole());
-        let mut told = ReadSoFar::new();
         let mut rows = Rows {
             numbers: &mut numbers,
             entries: &mut entries,
             out: &mut outcomes,
-            told: &mut told,
+            meter: self.meter,
         };
         if !rows.read(&mut stream, &mut self.expected()?, goes_on)? {
             return Ok(None);
         }
         let connection = stream.into_connection();
-        let topics = self.read_topics(&mut numbers, &mut entries, (&mut told, goes_on))?;
+        let topics = self.read_topics(&mut numbers, &mut entries, goes_on)?;
         let Some(topics) = topics else { return Ok(None) };
+        self.meter.begin("comparing", Unit::Rows, Total::Unknown);
         let mut kept = topics.kept(&numbers);
         for (topic, kept) in numbers.names().iter().zip(&mut kept) {
             kept.is_open = topics.is_behind(topic);
@@ -156,7 +158,7 @@ impl Sides<'_> {
         &self,
         numbers: &mut TopicNumbers,
         entries: &mut Sorter<Entry>,
-        (told, goes_on): (&mut ReadSoFar, &(dyn Fn() -> bool + '_)),
+        goes_on: &(dyn Fn() -> bool + '_),
     ) -> Result<Option<Topics>, RelayError> {
         let config = &self.plan.config;
         let since_ms = self.since_ms.map(|ms| (ms - CLOCKS_APART_MS).max(0));
@@ -166,12 +168,7 @@ impl Sides<'_> {
         let mut topics = Topics::new(&self.plan.kafka, Content::of(config), letters, from);
         let deadline = Instant::now() + OPEN_LIMIT;
         loop {
-            let mut goes_on = |records| {
-                told.records = records;
-                told.tell();
-                goes_on()
-            };
-            if !topics.read(numbers, entries, &mut goes_on)? || !goes_on(topics.read) {
+            if !topics.read(numbers, entries, self.meter, goes_on)? || !goes_on() {
                 return Ok(None);
             }
             let now = Instant::now();
@@ -195,7 +192,7 @@ struct Rows<'a> {
     numbers: &'a mut TopicNumbers,
     entries: &'a mut Sorter<Entry>,
     out: &'a mut Outcomes,
-    told: &'a mut ReadSoFar,
+    meter: &'a Meter,
 }
 
 impl Rows<'_> {
@@ -230,41 +227,14 @@ impl Rows<'_> {
                 }
             }
             if expected.rows >= next_look {
-                self.told.rows = expected.rows;
-                self.told.tell();
+                self.meter.set_done(expected.rows);
                 if !goes_on() {
                     return Ok(false);
                 }
                 next_look = expected.rows + ROWS_BETWEEN;
             }
         }
-        self.told.rows = expected.rows;
         Ok(true)
-    }
-}
-
-/// Says now and then how far the comparison has come.
-struct ReadSoFar {
-    rows: u64,
-    records: u64,
-    throttle: LogThrottle,
-}
-
-impl ReadSoFar {
-    const LINE: &str = "comparing rows with records: read so far";
-
-    fn new() -> Self {
-        let mut throttle = LogThrottle::new(TOLD_EVERY);
-        // Of what takes no longer than that nothing is said.
-        throttle.is_due(Self::LINE);
-        Self { rows: 0, records: 0, throttle }
-    }
-
-    fn tell(&mut self) {
-        let Self { rows, records, throttle } = self;
-        if throttle.is_due(Self::LINE) {
-            tracing::info!(rows, records, "{}", Self::LINE);
-        }
     }
 }
 

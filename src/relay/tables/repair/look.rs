@@ -6,6 +6,7 @@
 use super::comparison::{RepairCounts, Sides};
 use super::{Found, RelayError, RepairJob, RepairScope, WalError, since_ms, window};
 use crate::compare::flag;
+use crate::meter::Meter;
 use crate::tables::backfill::{committed_in, written_before};
 use crate::tables::session::BEGIN;
 use postrider_postgres::wal::{Connection, ScanRequest, literal, lock_tables};
@@ -27,6 +28,7 @@ pub(super) fn look(
     found: &Found,
     job: &RepairJob,
     (seen, began): (&Seen, Option<u64>),
+    meter: &Meter,
     goes_on: &(dyn Fn() -> bool + '_),
 ) -> Result<Option<RepairCounts>, RelayError> {
     let mut connection = Connection::open(&found.plan.config.source.connect, &found.params)?;
@@ -71,6 +73,7 @@ pub(super) fn look(
         since_ms,
         unknown: scope.unknown,
         arrive_by: None,
+        meter,
     };
     Ok(sides.compare(connection, scans, goes_on)?.map(|compared| compared.counts))
 }

@@ -30,8 +30,10 @@ use super::watched::{goes_on, watched};
 use super::zone::refuse_without_zone;
 use crate::compare::{CompareError, Entry, Sorter};
 use crate::error::RelayError;
+use crate::meter::{Meter, Total, Unit};
 use crate::plan::Plan;
 use crate::readability::readability;
+use crate::stop::StopSignal;
 use comparison::{Compared, Sides};
 use look::{Seen, look};
 use postrider_config::{Config, Delivery};
@@ -91,7 +93,7 @@ impl TableRun {
             let Some(held) = &mut held else { unreachable!("a slot that is not there is made") };
             let heartbeat = Plan::heartbeat(found.inspection.server.wal_sender_timeout);
             let counts = watched(&mut held.stream, heartbeat, &self.stop, |goes_on| {
-                look(found, job, (&Seen::Alive(whole), first_xid), goes_on)
+                look(found, job, (&Seen::Alive(whole), first_xid), &self.meter, goes_on)
             });
             let Some(counts) = counts?? else { return Ok(None) };
             way = way::way(&terms, &known, Some(&counts))?;
@@ -140,7 +142,7 @@ impl TableRun {
         if is_held(found) {
             return Err(RelayError::SlotHeld { slot });
         }
-        let (state, unreadable) = probed(found, (true, &|| goes_on(&self.stop)))?;
+        let (state, unreadable) = probed(found, true, &self.stop, &self.meter)?;
         let Some(error) = unreadable else { return Ok(state) };
         if !job.drops_slot {
             let cause = error.to_string();
@@ -167,7 +169,7 @@ impl TableRun {
             return Ok(true);
         }
         let seen = (&Seen::ToBeMade, first_xid);
-        let Some(counts) = look(found, job, seen, &|| goes_on(&self.stop))? else {
+        let Some(counts) = look(found, job, seen, &self.meter, &|| goes_on(&self.stop))? else {
             return Ok(false);
         };
         refuse_unknown(&counts, &job.scope)?;
@@ -198,6 +200,7 @@ impl TableRun {
             since_ms: since_ms(&mut connection, &scope)?,
             unknown: scope.unknown,
             arrive_by: at_least_once.then(|| Instant::now() + ARRIVAL_LIMIT),
+            meter: &self.meter,
         };
         tracing::info!(
             slot = lineage.slot,
@@ -225,7 +228,9 @@ fn is_held(found: &Found) -> bool {
 /// What the slot is, and the error that every session of it ends with, if there is one. A slot that is held is not decoded.
 fn probed(
     found: &Found,
-    (takes_slot, goes_on): (bool, &dyn Fn() -> bool),
+    takes_slot: bool,
+    stop: &StopSignal,
+    meter: &Meter,
 ) -> Result<(SlotState, Option<WalError>), RelayError> {
     let state = SlotState::of(found)?;
     if !matches!(state, SlotState::At(_)) || is_held(found) {
@@ -233,7 +238,14 @@ fn probed(
     }
     tracing::info!("looking whether the log of the slot can be read");
     let slot = found.inspection.slot.as_ref();
-    Ok(match readability(&found.plan.config, &found.params, slot, (takes_slot, goes_on))? {
+    let from = slot.and_then(|slot| slot.confirmed_flush).unwrap_or_default().get();
+    meter.begin("decoding the log of the slot", Unit::WalBytes, Total::Unknown);
+    let looks = |reached: Lsn, end: Lsn| {
+        meter.set_done(reached.get().saturating_sub(from));
+        meter.set_whole(0, Total::Exactly(end.get().saturating_sub(from)));
+        goes_on(stop)
+    };
+    Ok(match readability(&found.plan.config, &found.params, slot, (takes_slot, &looks))? {
         Readability::Unreadable(error) => (SlotState::Unreadable, Some(error)),
         Readability::Readable => (state, None),
         Readability::Unknown(why) => {

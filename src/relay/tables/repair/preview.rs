@@ -15,6 +15,7 @@ use super::{
     goes_on, is_held, is_undrained, probed,
 };
 use crate::blocking::run_blocking;
+use crate::meter::Meter;
 use crate::plan::Plan;
 use crate::stop::StopSignal;
 use crate::tables::backfill::connect;
@@ -83,6 +84,7 @@ pub async fn preview_repair(
     plan: &Plan,
     job: &RepairJob,
     stop: StopSignal,
+    meter: Meter,
 ) -> Result<Option<RepairPreview>, RelayError> {
     let rows = TableRows::Repair(job.clone());
     let plan = Plan { origin: rows.origin(), ..plan.clone() };
@@ -90,13 +92,14 @@ pub async fn preview_repair(
     let found = Arc::new(find(&plan, &TableJob { rows, rate: None }, &wanted).await?);
     let job = job.clone();
     let runtime = Handle::current();
-    run_blocking(move || preview(&found, &job, &stop, &runtime)).await?
+    run_blocking(move || preview(&found, &job, &stop, &meter, &runtime)).await?
 }
 
 fn preview(
     found: &Found,
     job: &RepairJob,
     stop: &StopSignal,
+    meter: &Meter,
     runtime: &Handle,
 ) -> Result<Option<RepairPreview>, RelayError> {
     let (mut connection, lineage) = connect(found)?;
@@ -107,7 +110,7 @@ fn preview(
     let progress = if keeps_progress { newest_progress(kafka, &lineage.key())? } else { None };
     let first_xid = progress.as_ref().and_then(Progress::began);
     let known = Known::of(progress, found.inspection.slot.is_some());
-    let (state, unreadable) = probed(found, (false, &|| goes_on(stop)))?;
+    let (state, unreadable) = probed(found, false, stop, meter)?;
     let (scope, drops_slot) = (&job.scope, job.drops_slot);
     let terms = Terms { slot: state, lineage: &lineage, keeps_progress, scope, drops_slot };
     let seen = match way(&terms, &known, None) {
@@ -116,7 +119,7 @@ fn preview(
         Ok(Way::Make | Way::Replace) => Seen::ToBeMade,
         Err(error) => return Err(error),
     };
-    let Some(counts) = look(found, job, (&seen, first_xid), &|| goes_on(stop))? else {
+    let Some(counts) = look(found, job, (&seen, first_xid), meter, &|| goes_on(stop))? else {
         return Ok(None);
     };
     let name = &lineage.slot;

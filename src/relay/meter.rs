@@ -1,0 +1,185 @@
+//! Progress of a command that takes long, for a display that reads it from another thread.
+//!
+//! Input: the stage that begins, its size, and a count. Output: a [`Reading`]. Invariant: counting is one relaxed
+//! store, and nothing waits for the display.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::telemetry::{DROPPED, SKIPPED, Snapshot};
+
+/// The stage in which rows of tables are sent. Its count is the telemetry's.
+pub const DELIVERING: &str = "delivering rows";
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Rows of tables.
+    Rows,
+    /// Records of topics.
+    Records,
+    /// Bytes of the write-ahead log.
+    WalBytes,
+    /// Partitions of tables.
+    Partitions,
+}
+
+impl Unit {
+    /// The plural noun.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::Records => "records",
+            Self::WalBytes => "bytes of WAL",
+            Self::Partitions => "partitions",
+        }
+    }
+}
+
+/// Size of a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Total {
+    /// Not known, or not yet.
+    Unknown,
+    /// Estimated by the server's statistics.
+    About(u64),
+    /// Counted.
+    Exactly(u64),
+}
+
+/// State of a stage at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// What is done, such as `reading rows`.
+    pub stage: &'static str,
+    /// What is counted.
+    pub unit: Unit,
+    /// Amount that an earlier, interrupted command had done.
+    pub before: u64,
+    /// Amount done since the stage began.
+    pub done: u64,
+    /// The whole, `before` included.
+    pub total: Total,
+    /// When the stage began.
+    pub since: Instant,
+}
+
+impl Reading {
+    /// Amount done in all.
+    pub const fn all(&self) -> u64 {
+        self.before.saturating_add(self.done)
+    }
+
+    /// The reading with the rows that a relay has delivered, if this is the stage that delivers them.
+    #[must_use]
+    pub fn with_delivered(self, snapshot: &Snapshot) -> Self {
+        match self.stage {
+            DELIVERING => Self { done: delivered(snapshot), ..self },
+            _ => self,
+        }
+    }
+
+    /// How far a relay is with the log that had been written when its stream began; `None` once it has caught up.
+    pub fn of_catch_up(snapshot: &Snapshot) -> Option<Self> {
+        let CatchUp { from, until, since } = snapshot.catch_up.filter(|_| snapshot.holds_slot)?;
+        let whole = until.checked_sub(from).filter(|_| snapshot.settled_lsn < until)?;
+        Some(Self {
+            stage: "catching up",
+            unit: Unit::WalBytes,
+            before: 0,
+            done: snapshot.settled_lsn.saturating_sub(from),
+            total: Total::Exactly(whole),
+            since,
+        })
+    }
+}
+
+/// Rows of tables that are delivered, or left out by policy or a rule.
+pub(super) fn delivered(snapshot: &Snapshot) -> u64 {
+    let left_out = snapshot.ignored.iter().filter(|(what, _)| [SKIPPED, DROPPED].contains(what));
+    snapshot.confirmed + left_out.map(|(_, rows)| rows).sum::<u64>()
+}
+
+/// The log that had been written when a stream began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CatchUp {
+    /// Position that was acknowledged then.
+    pub from: u64,
+    /// End of the log then.
+    pub until: u64,
+    /// When the first of its sessions began.
+    pub since: Instant,
+}
+
+/// Progress of a command. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Meter(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    stage: Mutex<Option<Reading>>,
+    done: AtomicU64,
+}
+
+impl Meter {
+    /// Begins a stage at zero.
+    pub fn begin(&self, stage: &'static str, unit: Unit, total: Total) {
+        let mut current = self.stage();
+        self.0.done.store(0, Ordering::Relaxed);
+        let since = Instant::now();
+        *current = Some(Reading { stage, unit, before: 0, done: 0, total, since });
+    }
+
+    /// Adds what was counted after the stage had begun.
+    pub fn set_whole(&self, before: u64, total: Total) {
+        if let Some(stage) = &mut *self.stage() {
+            (stage.before, stage.total) = (before, total);
+        }
+    }
+
+    /// Sets the amount done since the stage began.
+    pub fn set_done(&self, done: u64) {
+        self.0.done.store(done, Ordering::Relaxed);
+    }
+
+    /// The current stage; `None` before the first one.
+    pub fn reading(&self) -> Option<Reading> {
+        let done = || self.0.done.load(Ordering::Relaxed);
+        self.stage().map(|stage| Reading { done: done(), ..stage })
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Option<Reading>> {
+        self.0.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_counts_from_zero_and_what_was_done_before_counts() {
+        let meter = Meter::default();
+        assert_eq!(meter.reading(), None);
+        meter.begin("reading rows", Unit::Rows, Total::Unknown);
+        meter.clone().set_done(7);
+        meter.set_whole(3, Total::Exactly(20));
+        let reading = meter.reading().unwrap();
+        assert_eq!((reading.done, reading.all(), reading.total), (7, 10, Total::Exactly(20)));
+        meter.begin("comparing", Unit::Rows, Total::Unknown);
+        assert_eq!(meter.reading().map(|it| (it.stage, it.all())), Some(("comparing", 0)));
+    }
+
+    #[test]
+    fn a_relay_catches_up_with_the_log_of_when_it_began() {
+        let catch_up = |settled_lsn, holds_slot| {
+            let catch_up = Some(CatchUp { from: 100, until: 300, since: Instant::now() });
+            let snapshot = Snapshot { settled_lsn, holds_slot, catch_up, ..Snapshot::default() };
+            Reading::of_catch_up(&snapshot).map(|it| (it.done, it.total))
+        };
+        assert_eq!(catch_up(0, true), Some((0, Total::Exactly(200))));
+        assert_eq!(catch_up(150, true), Some((50, Total::Exactly(200))));
+        assert_eq!([catch_up(300, true), catch_up(150, false)], [None, None]);
+    }
+}
