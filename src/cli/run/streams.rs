@@ -30,8 +30,8 @@ use postrider_relay::telemetry::{
     NextRun, RelayState, Snapshot, Telemetry, serve_streams, unix_us,
 };
 use postrider_relay::{
-    ControlRequest, NewRun, Plan, Reading, RelayError, RunOptions, StopSignal, StreamHandle, Streams,
-    Summary, deliver, delivered_tap, sample_of_failed,
+    ControlRequest, NewRun, Plan, Reading, RelayError, RunOptions, StopSignal, StreamHandle,
+    Streams, Summary, deliver, delivered_tap, sample_of_failed,
 };
 
 /// How soon the end of a pause is noticed, and a request to stop or to begin anew during one.
