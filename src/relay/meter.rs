@@ -175,7 +175,7 @@ mod tests {
     fn a_relay_catches_up_with_the_log_of_when_it_began() {
         let catch_up = |settled_lsn, holds_slot| {
             let catch_up = Some(CatchUp { from: 100, until: 300, since: Instant::now() });
-            let snapshot = Snapshot { settled_lsn, holds_slot, catch_up, ..Snapshot::default() };
+            let snapshot = Snapshot { holds_slot, settled_lsn, catch_up, ..Snapshot::default() };
             Reading::of_catch_up(&snapshot).map(|it| (it.done, it.total))
         };
         assert_eq!(catch_up(0, true), Some((0, Total::Exactly(200))));
