@@ -70,7 +70,10 @@ pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, Co
         let (kept, words): (_, (&[&str], &[&str])) = if keeps_progress {
             ("the position of the last delivered row", (&["--restart"], &[]))
         } else {
-            ("the slot, and no position: --restart sends all rows again", (&[], &["--restart"]))
+            (
+                "the slot; no position is stored, so --restart sends all rows again",
+                (&[], &["--restart"]),
+            )
         };
         tell_interrupted(reading, kept, words);
     }

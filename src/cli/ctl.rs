@@ -62,7 +62,7 @@ pub struct CtlArgs {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum CtlCommand {
-    /// Read nothing more until `resume`, or until the process ends; a slot retains WAL meanwhile
+    /// Stop reading until `resume` or until the process ends; a slot retains WAL
     Pause,
     /// Go on after `pause`; a stream that has failed begins anew at once
     Resume,

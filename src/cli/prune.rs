@@ -125,16 +125,17 @@ pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<ExitCode, Comma
         let name = table.name.clone();
         let (pruned, failure) = runtime.block_on(run.table(table));
         report::print(&name, &pruned, &passed, args.execute, context)?;
-        if run.is_stopped() {
-            let kept = if args.execute { "what was deleted stays deleted" } else { "nothing" };
-            drop(display);
-            tell_interrupted(meter.reading(), kept, (&[], &[]));
-            return Ok(ExitCode::Unavailable);
-        }
         match failure {
             Some(PruneError::Locked { .. } | PruneError::Needed { .. }) => left = left.or(failure),
             Some(failure) => return Err(failure.into()),
             None => {}
+        }
+        if run.is_stopped() {
+            let kept =
+                if args.execute { "what was deleted stays deleted" } else { "nothing was changed" };
+            drop(display);
+            tell_interrupted(meter.reading(), kept, (&[], &[]));
+            return Ok(ExitCode::Unavailable);
         }
     }
     if !args.execute && !context.json() {

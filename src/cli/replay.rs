@@ -124,7 +124,7 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
     runtime.shutdown_background();
     let Delivered { summary, reading } = delivered?;
     if !summary.caught_up {
-        tell_interrupted(reading, "no position: all rows are sent again", (&[], &[]));
+        tell_interrupted(reading, "no position; the next replay sends all rows again", (&[], &[]));
     }
     if context.json() {
         let line = json!({ "what": "replay", "finished": summary.caught_up, "summary": summary });

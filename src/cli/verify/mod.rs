@@ -124,6 +124,7 @@ pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<ExitCode, Comm
     let display = ProgressDisplay::start(context, move || read.reading());
     let run = Run { args, config: &config, stop: &stop, runtime: super::runtime()?, meter };
     if args.follow {
+        drop(display);
         return run.follow(context);
     }
     let report = run.once()?;

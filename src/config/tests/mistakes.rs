@@ -257,7 +257,7 @@ fn a_file_with_more_lines_than_the_url_is_refused() {
     let found = mistakes(&Given { file: Some(&file), ..Given::default() });
     let said = format!("{found:?}");
     assert!(
-        found.len() == 1 && said.contains("a URL is one line, and alone in its file"),
+        found.len() == 1 && said.contains("the URL must be one line without other text"),
         "{said}"
     );
     assert!(!said.contains("hunter2"), "{said}");

@@ -277,6 +277,8 @@ impl<E: Effects> BatchProcessor<E> {
             let mut rest = rest.into_iter();
             if let Some(culprit) = rest.next() {
                 let mut head = FailedMessage::new(culprit, self.successes);
+                // The time of the whole batch is not that of one message.
+                let failed = TransactionFailure { took: Duration::ZERO, ..failed };
                 head.fail(&failed, self.successes, Instant::now(), &self.spec);
                 self.put_back(KeyQueue { head, followers: VecDeque::new() });
             }
@@ -656,7 +658,7 @@ impl<E: Effects> BatchProcessor<E> {
 
 impl InvalidRecords {
     /// Whether no more of them should be kept.
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         let bytes = self.0.iter().map(|invalid| record_bytes(&invalid.record.0)).sum::<usize>();
         self.0.len() >= KEYS_MAX || bytes >= BYTES_MAX
     }

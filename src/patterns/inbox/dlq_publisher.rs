@@ -32,7 +32,7 @@ const TOPIC_WAIT_QUIET: Duration = Duration::from_secs(10);
 /// Maximum time to wait for the confirmation of a new letter. All messages wait during that time. Later attempts only
 /// look for the confirmation.
 const PUBLISH_LIMIT: Duration = Duration::from_secs(2);
-/// The same while the brokers owe the confirmation of another letter: many letters would stop all messages for long.
+/// Limit while another letter is unconfirmed. At the full limit, many letters would stop all messages.
 const PUBLISH_LIMIT_BESIDE: Duration = Duration::from_millis(200);
 /// A dead letter that is not confirmed for this long is reported. The election of a leader takes less time.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
@@ -390,6 +390,9 @@ mod tests {
             publisher.prepare().await;
             let unconfirmed = Published::Failed("the brokers have not confirmed it".to_owned());
             assert_eq!(publish(&mut publisher, 0, STUCK).await, unconfirmed);
+            for letter in publisher.letters.values_mut() {
+                letter.since = Instant::now();
+            }
             assert_eq!(publisher.unpublished(), None);
             for letter in publisher.letters.values_mut() {
                 letter.since -= REPORT_AFTER;

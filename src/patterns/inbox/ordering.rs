@@ -87,7 +87,9 @@ impl<E: Effects> BatchProcessor<E> {
         // Without an answer nothing is given up; the next batch, or the next check, says what is wrong.
         let Ok(lasts) = self.database.sequences(&aggregates).await else { return Ok(()) };
         let are_brokers_away = self.counters.status().are_brokers_unavailable;
-        let (now, is_reading) = (Instant::now(), self.full.is_empty() && !are_brokers_away);
+        // Messages that nobody reads are not missing.
+        let is_reading = self.full.is_empty() && !self.invalid.is_full() && !are_brokers_away;
+        let now = Instant::now();
         buffer.count_time(is_reading, now);
         for (aggregate, last) in &lasts {
             buffer.reach(aggregate, *last, now);

@@ -40,8 +40,7 @@ pub struct ConsumerStatus {
     pub paused_partitions: u64,
     /// The message that has failed for 5 s and that most others wait for: in a paused partition, or 1,000 of its key.
     pub blocking: Option<FailingMessage>,
-    /// The dead letter that the brokers have not confirmed for the longest time, at least 5 s. Its message and its key
-    /// wait; others do not.
+    /// Oldest unconfirmed dead letter, if older than 5 s. Later messages of its key wait.
     pub unpublished: Option<UnpublishedLetter>,
 }
 

@@ -412,7 +412,7 @@ impl ControlError {
                 format!("it needs {needs}\nor as a superuser, or a role that has that: {sql}")
             }
             Self::NoFreeSlot { limit, .. } => format!(
-                "{} then restart the server; or drop a slot whose reader is gone for good (what that reader has not read is lost to it)",
+                "{} then restart the server; or drop an unused slot; its reader loses the rows it has not read",
                 raise_limit("max_replication_slots", *limit)
             ),
             Self::SlotHeld { pid, .. } => format!(

@@ -44,7 +44,7 @@ pub(super) fn parse(rest: &str, offset: usize) -> Result<Settings, ConnectInfoEr
         at: offset + 1 + position(rest, part),
     };
     if let Some((_, later)) = rest.split_once(['\r', '\n']) {
-        return Err(syntax("a URL is one line, and alone in its file", later));
+        return Err(syntax("the URL must be one line without other text", later));
     }
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(end);

@@ -296,18 +296,17 @@ impl KeptOut {
                  those of Postgres itself"
             }
             Self::Login => {
-                "give the pooler this database, this user and the user's password ([databases], auth_file or auth_query \
-                 of PgBouncer, whose log names what is missing); or set host and port in source.url to those of Postgres \
-                 itself, since a replication connection cannot pass a pooler"
+                "add the database, the user and the password to PgBouncer ([databases], auth_file or auth_query)\n\
+                 PgBouncer's log names what is missing\n\
+                 or point source.url at Postgres itself"
             }
         }
     }
 }
 
 /// How the words begin by which PgBouncer refuses a login that its configuration does not let in (`client.c`, 1.12 to
-/// 1.24).
-const LOGIN_BY_POOLER: [&str; 6] = [
-    "bouncer config error",
+/// 1.24). `bouncer config error` is not one of them: PgBouncer also answers it while its server restarts.
+const LOGIN_BY_POOLER: [&str; 5] = [
     "no such database",
     "no such user",
     "login rejected",
@@ -670,8 +669,7 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
              raise max_connections and restart the server"
         }
         "08P01" => {
-            "if a pooler such as PgBouncer answers there, its log says why; or set host and port in source.url to those \
-             of Postgres itself, since a replication connection cannot pass a pooler"
+            "if a pooler such as PgBouncer answers there, read its log; or point source.url at Postgres itself"
         }
         _ => "",
     };

@@ -137,7 +137,7 @@ pub(crate) fn of_pause(view: &View) -> &'static str {
 /// The relay does as it was told, and would not be restarted for it; it does not deliver.
 fn paused(view: &View, since_us: i64, role: Role) -> Check {
     let detail = format!(
-        "paused since {} by request: {}; go on with `postrider ctl resume`",
+        "paused since {} by request: {}; resume with `postrider ctl resume`",
         time_text(since_us),
         of_pause(view)
     );

@@ -21,7 +21,7 @@ fn percent(text: &str) -> Option<u64> {
 
 /// Starts a backfill, interrupts it once it is further than that, and returns its last percentage.
 fn interrupted(relay: &Relay, behind: u64) -> u64 {
-    let arguments = ["backfill", "--execute", "--rate", "1500"];
+    let arguments = ["backfill", "--execute", "--rate", "300"];
     let mut terminal = Terminal::of(&mut relay.command(&arguments));
     let first = wait_for("a bar", || percent(&terminal.text()));
     assert!(first >= behind, "{first}% after {behind}%: {:?}", terminal.text());

@@ -5,13 +5,16 @@
 
 use serde::Serialize;
 
-use crate::telemetry::health::{Health, SILENCE_HELP, STALL, STALL_HELP};
+use crate::telemetry::health::{Health, SILENCE_HELP, STALL, STALL_HELP, of_pause};
 use crate::telemetry::snapshot::{RelayState, Snapshot, UnavailableTopic};
 use crate::telemetry::{StreamEnds, View, time_text};
 
 /// Words that a command in a remedy begins with.
-const COMMANDS: [&str; 5] =
-    ["postrider ", "kafka-topics.sh ", "kafka-acls.sh ", "SELECT ", "ALTER "];
+const COMMANDS: [&str; 7] =
+    ["postrider ", "kafka-topics.sh ", "kafka-acls.sh ", "SELECT ", "ALTER ", "GRANT ", "CREATE "];
+
+/// What a command follows in a remedy, unless the remedy begins with it.
+const BEFORE_COMMAND: [&str; 4] = ["\n", ": ", "; ", "("];
 
 /// Share of `max_slot_wal_keep_size` below which the slot is about to be lost; the shipped alert has this limit, too.
 const SAFE_SHARE_MIN: f64 = 0.2;
@@ -80,7 +83,7 @@ fn trouble(view: &View, health: &Health, ends: &StreamEnds) -> Option<Status> {
     }
     if let Some(since_us) = view.operated.paused_since_us {
         let since = time_text(since_us);
-        let cause = format!("Nothing is read since {since}. Postgres keeps the WAL meanwhile.");
+        let cause = format!("Paused since {since}: {}.", of_pause(view));
         let status = Status::waiting("Paused by request", cause);
         return Some(status.helped("`postrider ctl resume`"));
     }
@@ -127,7 +130,7 @@ fn not_streaming(view: &View, health: &Health) -> Option<Status> {
         RelayState::Draining => {
             return Some(
                 Status::waiting(
-                    "The relay stops",
+                    "Stopping",
                     "Reading has stopped; the last records are being confirmed.",
                 )
                 .plain(),
@@ -149,7 +152,7 @@ fn not_streaming(view: &View, health: &Health) -> Option<Status> {
 }
 
 fn starting() -> Status {
-    Status::waiting("The relay starts", "It connects to Postgres and Kafka.").plain()
+    Status::waiting("Starting", "The relay is connecting to Postgres and Kafka.").plain()
 }
 
 impl Status {
@@ -180,9 +183,8 @@ fn unavailable(topic: &UnavailableTopic, ends: &StreamEnds) -> Status {
         );
         Status::failed(format!("Rows wait for topic `{name}`"), cause)
     } else {
-        let cause =
-            format!("Topic `{name}` {what}. Its rows have become dead letters for {seconds} s.");
-        Status::waiting(format!("Rows of topic `{name}` become dead letters"), cause)
+        let cause = format!("Topic `{name}` {what}. Its rows have been rejected for {seconds} s.");
+        Status::waiting(format!("Rows of topic `{name}` are rejected"), cause)
     };
     status.helped(&of_brokers_named(&topic.help, ends))
 }
@@ -215,7 +217,7 @@ fn safe(view: &View) -> Option<Status> {
     let share = safe as f64 / all.max(1) as f64;
     (share < SAFE_SHARE_MIN).then(|| {
         let cause = format!(
-            "Postgres drops the slot after {safe} more bytes of WAL (max_slot_wal_keep_size). Rows that were not delivered are lost then."
+            "Postgres invalidates the slot after {safe} more bytes of WAL (max_slot_wal_keep_size). Undelivered rows are then lost."
         );
         Status::failed("The slot is about to be lost", cause).helped("`postrider lag`")
     })
@@ -229,16 +231,23 @@ fn of_brokers_named(help: &str, ends: &StreamEnds) -> String {
     help.replace("BROKER", &ends.brokers.join(","))
 }
 
-/// The first command in a remedy: in backquotes, or from its name to the end of its line or clause.
+/// The first command in a remedy: in backquotes, or from its name to the end of its line or clause. A command with a
+/// placeholder such as `<role>` cannot be run as it is.
 fn command_of(help: &str) -> Option<&str> {
     let is_command = |text: &&str| COMMANDS.iter().any(|name| text.starts_with(name));
+    let is_whole = |text: &&str| !text.contains('<');
     if let Some(quoted) = help.split('`').skip(1).step_by(2).find(is_command) {
-        return Some(quoted);
+        return Some(quoted).filter(is_whole);
     }
-    let at = COMMANDS.iter().filter_map(|name| help.find(name)).min()?;
-    let command = help.get(at..)?;
+    let begins = |at: &usize| {
+        let before = help.get(..*at).unwrap_or_default();
+        before.is_empty() || BEFORE_COMMAND.iter().any(|end| before.ends_with(end))
+    };
+    let places =
+        COMMANDS.iter().flat_map(|name| help.match_indices(name).map(|(at, _)| at)).filter(begins);
+    let command = help.get(places.min()?..)?;
     let end = command.find(['\n', ';']).unwrap_or(command.len());
-    command.get(..end)
+    command.get(..end).filter(is_whole)
 }
 
 /// The command, for one of several streams.
@@ -363,5 +372,9 @@ mod tests {
             Some("SELECT pg_wal_replay_resume()")
         );
         assert_eq!(command_of("see the log"), None);
+        let grant = "as its owner: GRANT SELECT ON t TO r; then retry";
+        assert_eq!(command_of(grant), Some("GRANT SELECT ON t TO r"));
+        assert_eq!(command_of("run: ALTER ROLE <role> REPLICATION"), None);
+        assert_eq!(command_of("the words SELECT and ALTER are no command"), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The picture of the short table: a panel of bars for each of its lines, as SVG.
 //!
-//! Input: the table of Markdown that [`super::summary`] writes. Output: one SVG document without scripts and fonts, readable
+//! Input: the short table of Markdown. Output: one SVG document without scripts and fonts, readable
 //! on a light and on a dark page. Invariant: each bar shows a value of the table, and no other value.
 
 use std::fmt::Write as _;

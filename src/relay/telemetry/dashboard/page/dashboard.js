@@ -366,7 +366,7 @@ function letters({ dead_letters: all, numbers }) {
   table("letters", ["Time", "Row id", "Key", "Payload", "Topic", "Reason", "Send again"], all.map((letter) => [
     { text: clock(letter.at_ms / 1000), title: ago(letter.at_ms), short: true }, { text: letter.id, code: true }, sized(letter.key), sized(letter.payload), letter.topic,
     `${letter.code}: ${letter.reason ?? ""}`, { command: letter.command }]),
-  count > 0 ? "None that this process remembers." : "No row has become a dead letter since the relay started.");
+  count > 0 ? "This process keeps none in memory." : "No row has become a dead letter since the relay started.");
 }
 function showSettings() {
   const holdsText = holds("settings-filter");
@@ -444,6 +444,7 @@ function showStreams() {
 // ---- the loop ----
 async function ask(path) {
   const answer = await fetch(path, { signal: AbortSignal.timeout(5000) });
+  if (answer.status === 404 && stream) throw new Error(`The relay has no stream ${stream}`);
   if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
   return answer.json();
 }
@@ -471,7 +472,7 @@ async function look() {
     document.body.classList.add("is-stale");
     const since = look.answered ? ` The page shows the answer of ${clock(look.answered / 1000)}.` : "";
     say("no answer", { level: "failed", headline: "The relay does not answer", cause: `${error.message}.${since}`,
-      help: "The process has ended, or the connection to it is broken.", command: "postrider doctor" });
+      help: "The process has ended, the connection to it is broken, or it has no such stream.", command: "postrider doctor" });
   }
   setTimeout(look, EVERY_MS);
 }
