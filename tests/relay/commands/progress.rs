@@ -10,7 +10,7 @@ use support::relay::Relay;
 use support::{postgres, wait_for};
 
 const ROWS: usize = 6_000;
-const RESUMES: &str = r#"resume="postrider backfill --execute --rate 1500""#;
+const RESUMES: &str = r#"resume="postrider backfill --execute --rate 300""#;
 
 /// The percentage of the last bar that has one.
 fn percent(text: &str) -> Option<u64> {
