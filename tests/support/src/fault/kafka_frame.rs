@@ -1,11 +1,20 @@
-//! What a Kafka request says of itself, and the little that is read of two of them.
+//! What a Kafka request says of itself, the little that is read of two of them, and an answer without brokers.
 //!
-//! Input: bytes a client sends to a broker. Output: header and body of whole requests. Facts: the
-//! protocol guide of Apache Kafka, and `EndTxnRequest.json` and `AddPartitionsToTxnRequest.json` of
+//! Input: bytes a client sends to a broker, and answers to Metadata. Output: header and body of whole requests. Facts: the
+//! protocol guide of Apache Kafka, and `EndTxnRequest.json`, `AddPartitionsToTxnRequest.json` and `MetadataResponse.json` of
 //! version 4.1.
 
 /// A request frame's length field.
 const LENGTH_BYTES: usize = 4;
+
+/// Names the brokers and the partitions of topics.
+pub const METADATA: i16 = 3;
+/// Versions of its answer that have an id for each topic.
+const METADATA_WITH_TOPIC_IDS: std::ops::RangeInclusive<i16> = 10..=13;
+/// Topics that are put into an answer without brokers. librdkafka 2.12 removes its brokers, handles these topics, and then
+/// cancels the return of the bootstrap servers. The return is scheduled when the connections end, so that must take less
+/// time than the topics do.
+const ABSENT_TOPICS: usize = 50_000;
 
 /// Begins what is done in a partition by a transaction; from version 4 brokers ask each other.
 const ADD_PARTITIONS_TO_TXN: i16 = 24;
@@ -55,6 +64,54 @@ pub fn answered(frame: &[u8]) -> Option<i32> {
     Some(i32::from_be_bytes(*frame.get(LENGTH_BYTES..)?.first_chunk()?))
 }
 
+/// An answer to Metadata as a broker gives it that just starts: without brokers, and with topics that it does not know yet
+/// before those that it knows.
+pub fn without_brokers(frame: &[u8], version: i16) -> Option<Vec<u8>> {
+    assert!(METADATA_WITH_TOPIC_IDS.contains(&version), "version {version} of Metadata");
+    let mut cursor = Cursor(frame.get(LENGTH_BYTES..)?);
+    // Correlation id, no tags, how long the client is throttled.
+    let mut answer = cursor.take(4 + 1 + 4)?.to_vec();
+    for _ in 1..cursor.varint()? {
+        // Id, host, port and rack.
+        cursor.int32()?;
+        cursor.text(true)?;
+        cursor.int32()?;
+        let rack = cursor.varint()?;
+        cursor.take(rack.saturating_sub(1))?;
+        cursor.tags()?;
+    }
+    answer.extend(varint(1));
+    let cluster_id = cursor.varint()?;
+    answer.extend(varint(cluster_id));
+    answer.extend(cursor.take(cluster_id.saturating_sub(1))?);
+    // The controller: none.
+    cursor.int32()?;
+    answer.extend([0xFF; 4]);
+    answer.extend(varint(cursor.varint()? + ABSENT_TOPICS));
+    for number in 0..ABSENT_TOPICS {
+        let name = format!("absent-{number}");
+        // UNKNOWN_TOPIC_OR_PARTITION.
+        answer.extend([0, 3]);
+        answer.extend(varint(name.len() + 1));
+        answer.extend(name.as_bytes());
+        // Its id, not internal, no partitions, no operations told, no tags.
+        answer.extend([[0; 16].as_slice(), &[0, 1, 0x80, 0, 0, 0, 0]].concat());
+    }
+    answer.extend(cursor.0);
+    Some([&i32::try_from(answer.len()).ok()?.to_be_bytes(), answer.as_slice()].concat())
+}
+
+/// As [`Cursor::varint`] reads it.
+fn varint(mut number: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number >= 0x80 {
+        bytes.push(u8::try_from(number & 0x7F).unwrap() | 0x80);
+        number >>= 7;
+    }
+    bytes.push(u8::try_from(number).unwrap());
+    bytes
+}
+
 impl<'a> Request<'a> {
     /// Reads a whole frame.
     pub fn read(frame: &'a [u8]) -> Option<Self> {
@@ -75,10 +132,15 @@ impl<'a> Request<'a> {
         frame
     }
 
+    /// The client's id, which has the old form in every version.
+    pub fn client_id(&self) -> Option<String> {
+        Cursor(self.rest).text(false)
+    }
+
     /// What comes behind the header.
     pub(super) fn body(&self, is_flexible: bool) -> Option<Cursor<'a>> {
         let mut cursor = Cursor(self.rest);
-        // The client's id, which has the old form in every version; -1 where it has none.
+        // The client's id; -1 where it has none.
         let length = cursor.int16()?;
         cursor.take(usize::try_from(length).unwrap_or(0))?;
         if is_flexible {
@@ -242,5 +304,20 @@ mod tests {
         assert_eq!(step(&other), step(&end));
         assert_eq!(answered(&[0, 0, 0, 4, 0, 0, 1, 0]), Some(256));
         assert_eq!(answered(&[0, 0, 0, 4, 0]), None);
+    }
+
+    #[test]
+    fn an_answer_loses_its_brokers_and_keeps_its_topics() {
+        let [controller, port] = [[0, 0, 0, 1], [0, 0, 35, 132]];
+        let broker = [&[0, 0, 0, 1, 2, b'a'][..], &port, &[0, 0]].concat();
+        let topics = [0, 0, 2, b't', 9];
+        let head = [0, 0, 0, 7, 0, 0, 0, 0, 0];
+        let cluster_id = [2, b'c'];
+        let all = frame(&[&head, &[2], &broker, &cluster_id, &controller, &[2], &topics]);
+        let answer = without_brokers(&all, 12).unwrap();
+        assert_eq!(length(&answer), Some(answer.len()));
+        let start = [&head[..], &[1], &cluster_id, &[0xFF; 4], &varint(ABSENT_TOPICS + 2)].concat();
+        assert!(answer[LENGTH_BYTES..].starts_with(&start) && answer.ends_with(&topics));
+        assert_eq!(Cursor(&varint(300)).varint(), Some(300));
     }
 }
