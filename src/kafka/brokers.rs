@@ -32,8 +32,8 @@ impl Brokers {
         let (before, after) = states.split_once(" -> ")?;
         let (was_up, is_up) = (before.trim() == UP, after.trim() == UP);
         self.let_in |= is_up;
-        if broker.contains(BOOTSTRAP) || broker.contains(COORDINATOR) {
-            // Connected is not yet answered, and nobody asks a coordinator of groups anything.
+        if broker.contains(BOOTSTRAP) || COORDINATORS.iter().any(|name| broker.contains(name)) {
+            // Connected is not yet answered, and no record goes to a coordinator.
         } else if is_up && !was_up {
             self.up = self.up.saturating_add(1);
         } else if was_up && !is_up {
@@ -58,6 +58,17 @@ impl Brokers {
         self.answering
     }
 
+    /// A connection is up. The library tries every second to have one.
+    pub(super) const fn has_connection(&self) -> bool {
+        self.up > 0
+    }
+
+    /// Takes note that no connection has been up for long, though no attempt failed. Returns whether a broker was thought
+    /// to answer.
+    pub(super) const fn lose(&mut self) -> bool {
+        std::mem::replace(&mut self.answering, false)
+    }
+
     /// The same of some time in the past.
     pub(super) const fn ever_answered(&self) -> bool {
         self.ever_answered
@@ -73,9 +84,10 @@ impl Brokers {
 /// their numbers as soon as one has said who they are. Until then nothing was answered: a listener
 /// that wants a login takes our connection too, and ends it at the first question.
 const BOOTSTRAP: &str = "/bootstrap";
-/// In the name of the connection that the library keeps for a consumer's group. Ours join none, so that
-/// it carries nothing: beside a broker that stands still it would pass for one that answers.
-const COORDINATOR: &str = "GroupCoordinator";
+/// In the names of the connections that the library keeps for a consumer's group and for transactions. Our consumers join
+/// no group, so that the first carries nothing: beside a broker that stands still it would pass for one that answers. The
+/// second outlives the connections to brokers that the library has removed.
+const COORDINATORS: [&str; 2] = ["GroupCoordinator", "TxnCoordinator"];
 /// librdkafka's names of these states (`rd_kafka_broker_state_names`).
 const UP: &str = "UP";
 const DOWN: &str = "DOWN";
@@ -139,6 +151,21 @@ mod tests {
         assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(BrokerChange::Connected));
         assert_eq!(observe(&mut brokers, "UP -> DOWN"), None);
         assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> DOWN"), Some(BrokerChange::Lost));
+    }
+
+    /// As seen with librdkafka 2.12.1 after an answer without brokers: no attempt to connect follows.
+    #[test]
+    fn a_library_without_brokers_has_no_connection_though_no_attempt_failed() {
+        let mut brokers = Brokers::default();
+        observe(&mut brokers, "APIVERSION_QUERY -> UP");
+        brokers.observe("TxnCoordinator/1: Broker changed state APIVERSION_QUERY -> UP");
+        assert!(brokers.has_connection() && brokers.answering());
+        for change in ["UP -> DOWN", "DOWN -> INIT", "INIT -> DOWN"] {
+            assert_eq!(observe(&mut brokers, change), None);
+        }
+        assert!(!brokers.has_connection() && brokers.answering());
+        assert!(brokers.lose() && !brokers.lose());
+        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(BrokerChange::Connected));
     }
 
     #[test]

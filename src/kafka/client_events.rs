@@ -308,6 +308,19 @@ impl ClientEvents {
         self.brokers.answering()
     }
 
+    /// A connection to a broker is up.
+    pub(super) const fn has_connection(&self) -> bool {
+        self.brokers.has_connection()
+    }
+
+    /// Takes note that the library has lost all brokers, and does not try to connect to any.
+    pub(super) fn lost(&mut self) {
+        if self.brokers.lose() {
+            self.outage = Some(Outage { told: true, ..Outage::new() });
+            warn!("no broker is reachable; the bootstrap servers were added again");
+        }
+    }
+
     /// How often, so far, a request may have been left without an answer. The client library sends
     /// requests again by itself, but only after one of these (`rd_kafka_broker_fail` and
     /// `rd_kafka_broker_bufq_timeout_scan`, librdkafka 2.12), and logs it first.

@@ -95,6 +95,16 @@ impl ConsumerEvents {
         self.events().tell_outage();
     }
 
+    /// A connection to a broker is up.
+    pub(super) fn has_connection(&self) -> bool {
+        self.events().has_connection()
+    }
+
+    /// The library has lost all brokers.
+    pub(super) fn lost(&self) {
+        self.events().lost();
+    }
+
     /// Why no broker answers, while none does.
     pub(super) fn outage_reason(&self) -> Option<String> {
         self.events().outage_reason().map(str::to_owned)

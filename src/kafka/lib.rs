@@ -46,6 +46,7 @@
 
 mod add_partition_error;
 mod admissions;
+mod bootstrap_servers;
 mod brokers;
 mod client_events;
 mod committer;
@@ -87,6 +88,7 @@ mod unawaited;
 mod version;
 mod with_progress;
 
+pub use bootstrap_servers::BootstrapServers;
 pub use delivered_tap::{
     Content, DEAD_LETTERS_MAX, DeliveredRecord, DeliveredTap, RECORDS_MAX, TapHeaders, TapSpec,
     TappedDeadLetter,

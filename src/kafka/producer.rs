@@ -16,6 +16,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::admissions::Admissions;
+use super::bootstrap_servers::BootstrapServers;
 use super::deliveries::{Alone, Deliveries, key_id, weight_of};
 use super::delivery_failure::{DeliveryFailure, FailedRecord, judge, words};
 use super::first_write_gate::{Admission, FirstWrite};
@@ -76,6 +77,7 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 pub struct Producer {
     inner: Arc<BaseProducer<Deliveries>>,
     spec: KafkaSpec,
+    bootstrap: BootstrapServers,
     admissions: Admissions,
     /// Records handed over.
     sent: u64,
@@ -115,6 +117,7 @@ impl Producer {
         Ok(Self {
             inner,
             spec: spec.clone(),
+            bootstrap: BootstrapServers::new(spec.brokers.join(",")),
             admissions: Admissions::default(),
             sent: 0,
             sent_bytes: 0,
@@ -386,6 +389,10 @@ impl Sink for Producer {
         self.limit.answered(now, self.answered, || gathered.first_writes.partitions());
         drop(gathered);
         self.limit.disturbed(self.disturbances());
+        let has_connection = context.events().has_connection();
+        if self.bootstrap.restore(self.inner.client(), has_connection) {
+            context.events().lost();
+        }
         self.check()
     }
 

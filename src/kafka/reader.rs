@@ -17,6 +17,7 @@ use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message, Timestamp, TopicPartitionList};
 
+use super::bootstrap_servers::BootstrapServers;
 use super::consumer_events::{ConsumerEvents, NoConsumer, serve};
 use super::start_offset::{StartOffset, place};
 use super::topic_book::to_create;
@@ -238,6 +239,7 @@ pub struct Reader {
 
 struct Open {
     consumer: BaseConsumer<ConsumerEvents>,
+    bootstrap: BootstrapServers,
     /// Partitions whose end was not reached yet.
     unfinished: BTreeSet<i32>,
 }
@@ -284,13 +286,17 @@ impl Reader {
         if self.spec.stop_at_end && self.current.as_ref().is_none_or(ended) && !self.turn_page()? {
             return Ok(ReaderEvent::End);
         }
-        let Some(Open { consumer, unfinished }) = &mut self.current else {
+        let Some(Open { consumer, bootstrap, unfinished }) = &mut self.current else {
             return Ok(ReaderEvent::End);
         };
         let deadline = Instant::now() + wait;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
-            consumer.context().tell_outage();
+            let context = consumer.context();
+            context.tell_outage();
+            if bootstrap.restore(consumer.client(), context.has_connection()) {
+                context.lost();
+            }
             match consumer.poll(rest.min(SLICE)) {
                 Some(Ok(message)) => return Ok(ReaderEvent::Record(Received(message))),
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
@@ -354,7 +360,8 @@ impl Reader {
         let wanted = place(&consumer, wanted, self.spec.start, deadline)?;
         let unfinished = wanted.elements().iter().map(TopicPartitionListElem::partition).collect();
         consumer.assign(&wanted).map_err(|error| ReaderError::Client(error.to_string()))?;
-        self.current = Some(Open { consumer, unfinished });
+        let bootstrap = BootstrapServers::new(self.brokers.clone());
+        self.current = Some(Open { consumer, bootstrap, unfinished });
         Ok(true)
     }
 

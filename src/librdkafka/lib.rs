@@ -1,8 +1,9 @@
 //! Gives a Kafka client its OAUTHBEARER token, which rdkafka 0.39 does only while the client is polled, asks the
-//! brokers what a client may do with topics, which rdkafka 0.39 has no call for, and sends what waits for others at once,
-//! which rdkafka 0.39 does only where it takes the delivery reports meanwhile.
+//! brokers what a client may do with topics, which rdkafka 0.39 has no call for, sends what waits for others at once,
+//! which rdkafka 0.39 does only where it takes the delivery reports meanwhile, and adds brokers to a client, which rdkafka
+//! 0.39 has no call for.
 //!
-//! Input: a client, and a token or names of topics. Output: librdkafka's refusal, if it refuses, or what is allowed.
+//! Input: a client, and a token, names of topics or addresses. Output: librdkafka's refusal, if it refuses, or what is allowed.
 //! Invariant: this crate has the only `unsafe` of the project.
 //!
 //! rdkafka hands a token over when it polls the client's main queue. It never polls that of an `AdminClient`, and a
@@ -14,7 +15,7 @@ use std::ffi::{CString, c_int};
 use std::ptr;
 use std::time::Duration;
 
-use rdkafka::bindings::{rd_kafka_flush, rd_kafka_oauthbearer_set_token};
+use rdkafka::bindings::{rd_kafka_brokers_add, rd_kafka_flush, rd_kafka_oauthbearer_set_token};
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::types::RDKafkaRespErr;
 
@@ -72,4 +73,15 @@ pub fn flush<C: ClientContext>(producer: &Client<C>, limit: Duration) {
     #[expect(unsafe_code, reason = "rdkafka's own takes delivery reports meanwhile")]
     // SAFETY: the client lives as long as the borrow of it, and librdkafka's functions may be called from any thread.
     let _ = unsafe { rd_kafka_flush(producer.native_ptr(), limit_ms) };
+}
+
+/// Adds these addresses (`host:port`, separated by commas) to the brokers that the client connects to. A broker that the
+/// client knows is not added twice. librdkafka keeps a copy of the text for as long as the client lives.
+pub fn add_brokers<C: ClientContext>(client: &Client<C>, addresses: &str) {
+    // No address has a zero byte: the client would not exist.
+    let Ok(addresses) = CString::new(addresses) else { return };
+    #[expect(unsafe_code, reason = "rdkafka has no safe function for it")]
+    // SAFETY: the client lives as long as the borrow of it, and librdkafka's functions may be called from any thread.
+    // The string ends with a zero and lives until the call returns; librdkafka copies it.
+    let _ = unsafe { rd_kafka_brokers_add(client.native_ptr(), addresses.as_ptr()) };
 }

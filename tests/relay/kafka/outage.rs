@@ -2,15 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use postrider::kafka::{KafkaSpec, Reader, ReaderEvent, ReaderSpec};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use crate::load::{Load, commit, prepare_at};
 use crate::stage::Stage;
 use support::relay_http::RelayHttp;
-use support::wait::let_pass;
-use support::{kafka, postgres};
+use support::wait::{let_pass, wait_until};
+use support::{kafka, postgres, requests};
 
+/// How often a client asks for metadata.
+const REFRESH: &str = "topic.metadata.refresh.interval.ms";
 /// Longer than an outage may leave the walsender without a status update.
 const WAL_SENDER_TIMEOUT: Duration = Duration::from_secs(6);
 /// Far above an idle relay of a debug build (47 MiB, most of it code) and far below what is written during the outage.
@@ -91,6 +94,46 @@ fn an_outage_is_told_every_minute_in_the_place_of_progress() {
     face.wait_count("postrider_state{state=\"streaming\"}", 1);
     stage.wait_for_records(110);
     running.stop();
+}
+
+/// A broker that just starts may name no broker. librdkafka then knows none, and tries to connect to none.
+#[test]
+fn clients_that_lost_all_brokers_go_on() {
+    let Some((kafka, requests)) = requests::start(&kafka::Options::default()) else { return };
+    let relays = ["at_least_once", "exactly_once"].map(|delivery| {
+        let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "lost_brokers");
+        stage.insert("A", 10);
+        let relay = stage.relay().set("kafka.brokers", &requests.bootstrap());
+        let relay = relay.set("kafka.delivery", delivery).set("kafka.client_id", delivery);
+        let relay = relay.property(REFRESH, "1000");
+        let relay = relay.allow_log("confirm nothing").expect_log("servers were added again");
+        let running = relay.run();
+        stage.wait_acknowledged(stage.log_end());
+        (stage, running)
+    });
+    let mut spec = KafkaSpec::of_brokers(&requests.bootstrap());
+    spec.properties.insert(REFRESH.to_owned(), "1000".to_owned());
+    let wanted = ReaderSpec::following(&[&relays[0].0.topic("A")]);
+    let mut reader = Reader::open(&spec, wanted, Duration::from_mins(1)).unwrap();
+    let mut read = 0;
+    let mut has_read = |count: usize| {
+        let event = reader.next(Duration::from_millis(100)).unwrap();
+        read += usize::from(matches!(event, ReaderEvent::Record(_)));
+        read == count
+    };
+    wait_until("the records", || has_read(10));
+    requests.hide_brokers();
+    requests.wait_misled(&["at_least_once", "exactly_once", &spec.client_id]);
+    requests.pass();
+    for (stage, _) in &relays {
+        stage.insert("A", 10);
+    }
+    wait_until("more records", || has_read(20));
+    for (stage, running) in relays {
+        stage.wait_acknowledged(stage.log_end());
+        assert_eq!(stage.records().len(), 20);
+        running.stop();
+    }
 }
 
 /// Brokers without enough replicas take the connection and refuse every record.
