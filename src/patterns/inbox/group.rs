@@ -25,7 +25,8 @@ use super::lag::{Watermarks, list, missing_topics};
 use super::membership::{GroupContext, Membership, commit, partitions};
 use super::start::{DatabaseOffsets, Plan, Start};
 use super::{ConsumerCounters, ConsumerSpec, InboxError};
-use postrider_kafka::to_stored_record;
+use crate::dead_letter::now_ms;
+use postrider_kafka::{BootstrapServers, to_stored_record};
 use postrider_service::log_throttle::LogThrottle;
 
 /// How soon a consumer that waits for records notices that it should stop.
@@ -67,6 +68,7 @@ pub(super) struct Group {
     throttle: LogThrottle,
     /// When the lag was last requested, and in which epoch.
     asked: (Instant, u64),
+    bootstrap: BootstrapServers,
     /// Whether the database has had a row of this consumer since it joined.
     has_rows: bool,
 }
@@ -91,6 +93,9 @@ impl Group {
             .set("auto.offset.reset", "earliest")
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set_log_level(RDKafkaLogLevel::Critical);
+        let bootstrap =
+            config.get("bootstrap.servers").or_else(|| config.get("metadata.broker.list"));
+        let bootstrap = BootstrapServers::new(bootstrap.unwrap_or_default());
         let consumer: BaseConsumer<GroupContext> = config
             .create_with_context(GroupContext::new(counters))
             .map_err(InboxError::of_client)?;
@@ -104,6 +109,7 @@ impl Group {
             full: BTreeSet::new(),
             throttle: LogThrottle::default(),
             asked: (Instant::now(), 0),
+            bootstrap,
             has_rows: false,
         })
     }
@@ -298,8 +304,17 @@ impl Group {
         // Counted from the answer: slow brokers are not asked without a break.
         self.asked = (Instant::now(), last);
         let lag = ends.map(|ends| ends.lag(&mut context.lock()));
+        let code = lag.as_ref().err().and_then(KafkaError::rdkafka_error_code);
+        // A broker's own error is an answer; librdkafka's are below zero.
+        let have_answered = lag.is_ok() || code.is_some_and(|code| code as i32 > 0);
+        let are_lost = self.bootstrap.restore(self.consumer.client(), have_answered);
+        let lost_ms = context.counters.status().brokers_lost_ms;
+        if are_lost && lost_ms.is_none() {
+            tracing::warn!("the brokers do not answer; the bootstrap servers were added again");
+        }
         context.counters.update_status(|status| {
             status.are_brokers_unavailable = lag.is_err();
+            status.brokers_lost_ms = are_lost.then(|| lost_ms.unwrap_or_else(now_ms));
             status.lag_messages = lag.ok();
         });
     }

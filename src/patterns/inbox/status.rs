@@ -31,6 +31,9 @@ pub struct ConsumerStatus {
     pub is_database_unavailable: bool,
     /// The brokers did not answer the last request. There is one every 5 s.
     pub are_brokers_unavailable: bool,
+    /// While the brokers do not answer: when that had lasted for 15 s, in milliseconds since the Unix epoch. The consumer
+    /// then adds its bootstrap servers to the Kafka client again.
+    pub brokers_lost_ms: Option<i64>,
     /// Messages that wait for another attempt, those of the same keys behind them, and those that wait for earlier
     /// ones of their aggregates.
     pub waiting_messages: u64,
@@ -123,6 +126,9 @@ impl ConsumerStatus {
             _ if self.is_database_unavailable => {
                 Some("the consumer is waiting for its database".to_owned())
             }
+            _ if self.brokers_lost_ms.is_some() => {
+                Some("the brokers have not answered the consumer for 15 s".to_owned())
+            }
             _ if !self.has_joined => Some("the consumer has not joined its group yet".to_owned()),
             (_, Some(blocking)) => Some(self.blocked_reason(blocking)),
             _ => self.unpublished.as_ref().map(|UnpublishedLetter { topic, reason, .. }| {
@@ -160,6 +166,8 @@ mod tests {
         assert_eq!(idle.not_ready_reason(), None);
         let away = ConsumerStatus { is_database_unavailable: true, ..idle.clone() };
         assert!(away.not_ready_reason().unwrap().ends_with("database"));
+        let lost = ConsumerStatus { brokers_lost_ms: Some(1), ..idle.clone() };
+        assert!(lost.not_ready_reason().unwrap().starts_with("the brokers"));
         let failing = Some(failing(&"Paid".repeat(100)));
         let one_fails = ConsumerStatus { failing: failing.clone(), ..idle };
         assert_eq!(one_fails.not_ready_reason(), None);

@@ -1,12 +1,12 @@
-//! Brokers that hang while the consumer is told to stop.
+//! Brokers that hang while the consumer is told to stop, and brokers that the client forgets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::inbox::scene::{Draft, Outcome, Scene, TestEffects};
+use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
 use support::postgres::{self, Database};
-use support::{kafka, topic, unique, wait_for};
+use support::{kafka, requests, topic, unique, wait_for};
 
 /// Brokers that hang would be waited for without an end. A stop may take 10 s for the batch, 5 s for the group,
 /// and what it takes on a machine that does much else.
@@ -44,4 +44,33 @@ fn a_consumer_stops_though_its_brokers_hang() {
         assert!(begin.elapsed() < STOP_MAX, "{:?}", begin.elapsed());
         kafka.resume_broker(0);
     }
+}
+
+/// A broker that just starts may name no broker. librdkafka then knows none, and tries to connect to none.
+#[test]
+fn a_consumer_whose_client_lost_all_brokers_reads_on() {
+    let Some((kafka, requests)) = requests::start(&kafka::Options::default()) else { return };
+    let database = Database::migrated(postgres::installed(), "lost_brokers");
+    database.sql().run("CREATE TABLE deeds (message_id uuid, number bigint, place text)");
+    let (topic, name) = (unique("lost"), unique("lost-consumer"));
+    topic::create(&kafka.bootstrap(), &topic, 3, &[]);
+    let scene = Scene { bootstrap: kafka.bootstrap(), topic, name, database };
+    scene.send(&Draft::many(10));
+    let mut spec = scene.spec();
+    let settings = [
+        ("bootstrap.servers", requests.bootstrap()),
+        ("topic.metadata.refresh.interval.ms", "500".to_owned()),
+    ];
+    spec.kafka = settings.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    let running = Running::start(spec, TestEffects::plain());
+    scene.await_effects(10);
+    requests.hide_brokers();
+    running.await_status("the outage", |status| status.are_brokers_unavailable);
+    requests.pass();
+    scene.send(&Draft::many(10));
+    running.await_status("the reason", |status| {
+        status.not_ready_reason().is_some_and(|reason| reason.contains("brokers"))
+    });
+    scene.await_effects(20);
+    running.stop();
 }
