@@ -111,8 +111,11 @@ fn g8_a_drain_that_a_supervisor_follows_up_is_clean() {
     let relay = relay.allow_log("BrokerTransportFailure").allow_log("confirm nothing");
     let relay = relay.allow_log("REQTMOUT").set("shutdown.grace", "2m");
     let mut running = relay.run();
+    let face = RelayHttp::of(&mut running);
     running.wait_for_log("streaming");
     stage.strand(&mock, 5);
+    // A drain leaves alone what was not read yet.
+    face.wait_count("postrider_in_flight_records", 5);
     let (code, answer) = ctl(&relay, &["drain"]);
     assert_eq!((code, &answer["draining"]), (0, &true.into()), "{answer}");
     running.wait_for_log("draining");

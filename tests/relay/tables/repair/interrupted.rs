@@ -275,7 +275,7 @@ fn g8_a_repair_that_is_stopped_says_so_and_goes_on_later() {
         running.signal(Signal::CONT);
         let outcome = running.outcome();
         assert_eq!(outcome.status.code(), Some(69), "{mode:?}: {:?}", outcome.log);
-        assert!(outcome.stdout.contains("run it again"), "{}", outcome.stdout);
+        assert!(outcome.stdout.contains("resume it before `postrider run`"), "{}", outcome.stdout);
         assert!(has_slot(&stage), "{mode:?}");
         assert_eq!(stage.records().len(), 20, "nothing was sent");
         free(&stage);
