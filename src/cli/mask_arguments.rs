@@ -5,6 +5,7 @@
 //! place; this removes the password.
 
 use postrider_secrets::mask::{for_scrubbing, mask_text, scrub, secret_parts};
+use postrider_service::shell::shell_word;
 
 /// The text, in which words that hold a secret stand without it.
 pub fn without_typed_secrets(text: &str, words: impl IntoIterator<Item = String>) -> String {
@@ -44,15 +45,6 @@ pub fn typed_command(
         line.push_str(&shell_word(&without_typed_secrets(word, words.iter().cloned())));
     }
     line
-}
-
-/// The word as a shell reads it again.
-fn shell_word(word: &str) -> String {
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:=,@%+".contains(char);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// What clap says about a line that it refuses, without the secrets of these words and of the values

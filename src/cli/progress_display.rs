@@ -18,13 +18,13 @@ use super::mask_arguments::{typed_command, typed_words};
 use postrider_config::LogFormat;
 use postrider_relay::{Reading, Total, Unit};
 
-/// Between two bars: as often as an eye can follow.
+/// Pause between two bars.
 const BAR_EVERY: Duration = Duration::from_millis(200);
-/// Between two lines, and the time that a rate is measured over.
+/// Pause between two lines, and the time over which a rate is measured.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Age of a stage from which on its rate tells the time left.
+/// Minimum age of a stage for a time left.
 const RATE_AFTER: Duration = Duration::from_secs(3);
-/// A longer time left says no more than that the work hardly moves.
+/// Longest time left that is shown.
 const LEFT_MAX: Duration = Duration::from_hours(100);
 /// Cells of a bar.
 const BAR_CELLS: std::ops::RangeInclusive<usize> = 6..=30;
@@ -80,7 +80,7 @@ impl ProgressDisplay {
             }
             logs::draw("");
         });
-        // Without a thread the work is done all the same.
+        // The work does not need the thread.
         Self { stop: Some(stop), thread: thread.ok() }
     }
 }
@@ -93,7 +93,8 @@ impl Drop for ProgressDisplay {
     }
 }
 
-/// Says what an interrupted command leaves, and how to resume it: the typed command `without` and `with` these words.
+/// Logs the kept state of an interrupted command, and the command that resumes it: the typed one `without` and `with` these
+/// words.
 pub(crate) fn tell_interrupted(
     reading: Option<Reading>,
     kept: &str,
@@ -182,7 +183,7 @@ impl Numbers {
         );
     }
 
-    /// One line that is narrower than the terminal; what does not fit is left out, and no number is cut.
+    /// One line that is narrower than the terminal. Parts that do not fit are left out, and no number is cut.
     fn to_bar(self, width: usize, color: bool) -> String {
         let Reading { stage, unit, total, .. } = self.reading;
         let amount = |amount: u64| match unit {
@@ -212,7 +213,7 @@ impl Numbers {
             &[&percent, &left],
             &[&percent],
         ];
-        // A terminal that has room for a bar has one, in the place of the last numbers.
+        // A bar replaces the last numbers if it has room.
         if let Some(done) = self.percent() {
             for parts in shorter {
                 let text = joined(parts);

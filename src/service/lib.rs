@@ -22,4 +22,5 @@ pub mod http;
 pub mod log_throttle;
 #[cfg(feature = "http")]
 pub mod prometheus;
+pub mod shell;
 pub mod units;

@@ -10,7 +10,6 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use super::check::Check;
-use super::config::word_of_shell;
 use super::fix::{Fix, Place, StepKind};
 use postrider_kafka::KafkaSpec;
 use postrider_postgres::certificate::{Validity, day, now_s};
@@ -19,6 +18,7 @@ use postrider_relay::certificates::{
     Address, Begins, first_to_expire, is_kafka_encrypted, is_kafka_verified, is_postgres_verified,
     postgres_servers,
 };
+use postrider_service::shell::shell_word;
 
 const OF_POSTGRES: &str = "postgres.certificate";
 const OF_KAFKA: &str = "kafka.certificate";
@@ -127,7 +127,8 @@ fn of_file(id: &'static str, certificate: &Path, key: Option<&Path>) -> Check {
         Ok(chain) => chain,
         Err(error) => return Check::unknown(id, format!("{shown} cannot be read: {error}")),
     };
-    let copy = |what: &str, file: &Path| format!("cp {what} {}", word_of_shell(file));
+    let copy =
+        |what: &str, file: &Path| format!("cp {what} {}", shell_word(&file.display().to_string()));
     let step = |fix: Fix, text| fix.then(StepKind::Shell, Place::Relay, text);
     let fix = Fix::from("put a renewed certificate and its key in the place of the old ones: ");
     let mut fix = step(fix, copy("NEW_CERTIFICATE", certificate));

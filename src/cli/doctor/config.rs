@@ -16,6 +16,7 @@ use super::fix::{Fix, Place, StepKind};
 use crate::status::relay::{RelayFacts, Silence};
 use postrider_config::Loaded;
 use postrider_secrets::mask;
+use postrider_service::shell::shell_word;
 
 /// Descriptors that a relay may need: for its servers, files, and some hundred brokers.
 const DESCRIPTORS_MIN: u64 = 1_024;
@@ -97,7 +98,7 @@ fn file_mode(file: &Path, is_secret: impl Fn(&str) -> bool) -> Check {
     let (owner, group) = (facts.uid(), facts.gid());
     let access = FileAccess { mode: facts.mode() & 0o777, owner, group };
     let us = (geteuid().as_raw(), our_groups());
-    let Some(commands) = access.closed(&us, &word_of_shell(file)) else {
+    let Some(commands) = access.closed(&us, &shell_word(&file.display().to_string())) else {
         let finding =
             format!("{shown} holds a secret, and only its owner and those who need it may read it");
         return Check::pass(FILE_MODE, finding);
@@ -141,13 +142,6 @@ impl FileAccess {
             (false, false) => vec![format!("chown {user} {file}"), format!("chmod 600 {file}")],
         })
     }
-}
-
-/// A path as a shell takes it for one word.
-pub(super) fn word_of_shell(path: &Path) -> String {
-    let path = path.display().to_string();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', "'\\''")) }
 }
 
 /// Another port of that address, which is free now.

@@ -15,7 +15,7 @@ use support::wait_for;
 /// A terminal of 80 columns and 24 lines with the program on it.
 pub(super) struct Terminal {
     pub(super) keys: File,
-    /// Our hold on the program's side, by which its settings are seen.
+    /// The program's side, whose settings the test reads.
     line: OwnedFd,
     /// Everything that was written to it.
     written: Arc<Mutex<Vec<u8>>>,
@@ -25,7 +25,7 @@ pub(super) struct Terminal {
 impl Terminal {
     /// Runs `top` or the like, which asks its controlling terminal.
     pub(super) fn run(arguments: &[&str]) -> Self {
-        // Else the program asks the terminal of whoever runs the tests how large it is.
+        // Otherwise the program reads the size of the tester's own terminal.
         let mut command = Command::new("setsid");
         Self::of(command.arg(env!("CARGO_BIN_EXE_postrider")).args(arguments))
     }
@@ -60,7 +60,7 @@ impl Terminal {
         Self { keys, line, written, child }
     }
 
-    /// Whether letters come as they are typed, and unseen.
+    /// Whether the terminal is in raw mode without echo.
     pub(super) fn is_raw(&self) -> bool {
         !tcgetattr(&self.line)
             .unwrap()
@@ -113,7 +113,7 @@ impl Terminal {
         })
     }
 
-    /// It has ended well, and the terminal is as it was.
+    /// Asserts a clean end and restored terminal settings.
     pub(super) fn ends(mut self) {
         let status = wait_for("the end", || self.child.try_wait().unwrap());
         assert_eq!(status.code(), Some(0), "{}", self.text());

@@ -1,4 +1,4 @@
-//! A stream that has failed begins anew: by itself, when it is told to, or with a configuration that is new for it.
+//! A failed stream restarts: by itself, on request, or with a changed configuration.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ fn a_stream_that_has_failed_begins_anew_with_what_is_new_in_the_file() {
         let mut running = start(&relay, &desk.file(), &["run"]);
         let face = RelayHttp::of(&mut running);
         running.wait_for_log(FAILED);
-        // What it keeps on disk is seen all the same.
+        // The metric shows the WAL that the failed stream retains.
         let slot = stage.slot();
         face.wait_metric(
             &format!("postrider_slot_retained_wal_bytes{{stream=\"wrong\",slot_name=\"{slot}\"}}"),
@@ -86,7 +86,7 @@ fn a_stream_that_has_failed_begins_anew_with_what_is_new_in_the_file() {
         assert_eq!((code, report["takes_restart"].to_string().as_str()), (0, "[]"), "{report}");
         stage.wait_for_records(5);
         face.wait_ready(200);
-        // What is as before is no reason to begin anew.
+        // An unchanged configuration does not restart a stream.
         let (_, report) = ctl(&relay, &desk.file(), &["reload"]);
         assert_eq!(report["outcome"], "unchanged", "{report}");
         running.stop();

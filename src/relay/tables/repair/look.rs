@@ -1,6 +1,6 @@
 //! Compares without sending: for the plan, and before a slot is dropped.
 //!
-//! Input: the database as it was found, the scope, and what the slot is. Output: [`RepairCounts`]. Invariant: nothing is
+//! Input: the inspected database, the scope, and the state of the slot. Output: [`RepairCounts`]. Invariant: nothing is
 //! written but temporary files; the role needs only to read the tables and the topics.
 
 use super::comparison::{RepairCounts, Sides};
@@ -11,7 +11,7 @@ use crate::tables::backfill::{committed_in, written_before};
 use crate::tables::session::BEGIN;
 use postrider_postgres::wal::{Connection, ScanRequest, literal, lock_tables};
 
-/// What the slot is.
+/// State of the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Seen {
     /// It is there, and delivers what it has not passed. What transactions from this number on have written it has not left

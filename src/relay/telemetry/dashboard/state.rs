@@ -14,6 +14,7 @@ use crate::telemetry::process::usage;
 use crate::telemetry::snapshot::{Count, RelayState, Snapshot, UnavailableTopic};
 use crate::telemetry::{Setting, StreamEnds, Telemetry, View, time_text};
 use postrider_kafka::{DeliveredTap, TappedDeadLetter};
+use postrider_service::shell::shell_word;
 
 /// Rows that wait for longer, in seconds, are a backlog.
 const CATCHING_UP: f64 = 5.0;
@@ -274,20 +275,11 @@ impl DeadLetter {
 fn retry_command(letter: &TappedDeadLetter, stream: Option<&str>) -> String {
     let is_plain = |id: &&String| !id.is_empty() && !id.contains(char::is_control);
     let which = match letter.id.as_ref().filter(|_| letter.is_whole_id).filter(is_plain) {
-        Some(id) => format!("--id={}", quoted(id)),
+        Some(id) => format!("--id={}", shell_word(id)),
         None => format!("--code={}", letter.code),
     };
     let stream = stream.map(|name| format!(" --stream {name}")).unwrap_or_default();
     format!("postrider dead-letters retry {which}{stream} --execute")
-}
-
-/// The text as one word of a shell.
-fn quoted(text: &str) -> String {
-    let is_bare = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    if text.chars().all(is_bare) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 fn is_late(view: &View) -> bool {
