@@ -17,7 +17,7 @@ use support::status_log::{Status, StatusLog};
 use support::topic::{self, Stored};
 use support::wait_for;
 
-/// See the module. Dropping it drops the slot, so that it holds back no log for other tests.
+/// See the module.
 pub(crate) struct Stage {
     pub(crate) database: Database,
     bootstrap: String,
@@ -189,17 +189,5 @@ impl Stage {
 
     fn position(&self, sql: &str) -> u64 {
         self.sql().value(sql).parse().unwrap()
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        // After a failed test the server may be down or the slot still in use.
-        let Ok(sql) = Sql::try_connect(&self.database.address().unix_url()) else { return };
-        let slot = self.slot();
-        let _ = sql.try_run(&format!(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
-             WHERE slot_name IN ('{slot}', '{slot}_oracle')"
-        ));
     }
 }

@@ -1,12 +1,12 @@
 //! The PostgreSQL clusters that the tests share: the one that is installed, and version 18 from
 //! the package that `docker/postgres/fetch` unpacks. One cluster each per run of the binary;
-//! tests keep apart by databases and slots of their own ([`Database`]).
+//! tests keep apart by databases and slots of their own ([`Database`]), which end with the test.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use postrider_sandbox::account::Account;
 use postrider_sandbox::postgres::{Address, Cluster, Options, Stop};
@@ -23,16 +23,23 @@ pub fn versions() -> Vec<&'static Cluster> {
     std::iter::once(installed()).chain(eighteen()).collect()
 }
 
+static INSTALLED: OnceLock<Cluster> = OnceLock::new();
+static EIGHTEEN: OnceLock<Option<Cluster>> = OnceLock::new();
+
 /// The installed PostgreSQL; without it no test here can do anything.
 pub fn installed() -> &'static Cluster {
-    static INSTALLED: OnceLock<Cluster> = OnceLock::new();
     INSTALLED.get_or_init(|| start(&Options::default()))
 }
 
 /// PostgreSQL 18, or `None` after saying why not.
 pub fn eighteen() -> Option<&'static Cluster> {
-    static EIGHTEEN: OnceLock<Option<Cluster>> = OnceLock::new();
     EIGHTEEN.get_or_init(|| Some(start(&eighteen_options()?))).as_ref()
+}
+
+/// Whether the cluster lives as long as the program, with the databases of other tests.
+fn is_shared(cluster: &Cluster) -> bool {
+    let eighteen = EIGHTEEN.get().and_then(Option::as_ref);
+    INSTALLED.get().into_iter().chain(eighteen).any(|shared| shared.port() == cluster.port())
 }
 
 /// Where version 18 lies, for a test that wants a cluster of its own.
@@ -144,10 +151,39 @@ pub fn readable(folder: &Path) -> PathBuf {
     copy
 }
 
-/// A database of the test's own.
+/// A database of the test's own. In a shared cluster, it and its slots end with its last copy: a slot that stays
+/// keeps the log of all later tests, and 700 tests write more than a disk has.
 #[derive(Debug, Clone)]
 pub struct Database {
     address: Address,
+    _end: Option<Arc<End>>,
+}
+
+/// What drops a database of a shared cluster.
+#[derive(Debug)]
+struct End {
+    server: String,
+    name: String,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // After a failed test the server may be down.
+        let Ok(sql) = Sql::try_connect(&self.server) else { return };
+        let name = &self.name;
+        let slots = format!(
+            "FROM pg_replication_slots \
+             WHERE (database = '{name}' OR slot_name = '{name}' OR slot_name LIKE '{name}\\_%')"
+        );
+        for statement in [
+            format!("SELECT pg_terminate_backend(active_pid, 5000) {slots} AND active"),
+            format!("SELECT pg_drop_replication_slot(slot_name) {slots} AND NOT active"),
+            format!("DROP DATABASE IF EXISTS \"{name}\" WITH (FORCE)"),
+        ] {
+            // A relay of a failed test may take the slot again.
+            let _ = sql.try_run(&statement);
+        }
+    }
 }
 
 impl Database {
@@ -158,8 +194,10 @@ impl Database {
 
     /// The same with a name of its own and options of CREATE DATABASE.
     fn create_with(cluster: &Cluster, name: &str, options: &str) -> Self {
-        Sql::connect(&cluster.unix_url()).run(&format!("CREATE DATABASE \"{name}\" {options}"));
-        Self { address: cluster.address().database(name) }
+        let server = cluster.unix_url();
+        Sql::connect(&server).run(&format!("CREATE DATABASE \"{name}\" {options}"));
+        let end = is_shared(cluster).then(|| Arc::new(End { server, name: name.to_owned() }));
+        Self { address: cluster.address().database(name), _end: end }
     }
 
     /// Creates one with the outbox table and the publication `postrider`: what `migrations` says.
@@ -199,7 +237,7 @@ impl Database {
     #[must_use]
     pub fn at(&self, copy: &Cluster) -> Self {
         let Address { port, socket_folder, .. } = copy.address();
-        Self { address: Address { port, socket_folder, ..self.address() } }
+        Self { address: Address { port, socket_folder, ..self.address() }, _end: None }
     }
 
     /// Its address, to build other URLs from.
@@ -230,5 +268,31 @@ impl Database {
     /// A session in it, as the superuser.
     pub fn sql(&self) -> Sql {
         Sql::connect(&self.address.unix_url())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_of_a_shared_cluster_leaves_neither_slots_nor_files() {
+        let server = Sql::connect(&installed().unix_url());
+        let database = Database::create(installed(), "ends");
+        let name = database.name().to_owned();
+        let copy = database.clone();
+        database.sql().run(&format!(
+            "SELECT pg_create_logical_replication_slot('{name}', 'pgoutput'); \
+             SELECT pg_create_logical_replication_slot('of_another_name', 'pgoutput'); \
+             SELECT pg_create_physical_replication_slot('{name}_physical', true)"
+        ));
+        let left = format!(
+            "SELECT (SELECT count(*) FROM pg_replication_slots WHERE database = '{name}' OR slot_name LIKE '{name}%') \
+             + (SELECT count(*) FROM pg_database WHERE datname = '{name}')"
+        );
+        drop(database);
+        assert_eq!(server.value(&left), "4");
+        drop(copy);
+        assert_eq!(server.value(&left), "0");
     }
 }

@@ -1,7 +1,10 @@
 //! A blocking SQL session for tests.
 
+use std::str::FromStr as _;
+
 use tokio::runtime::{Builder, Runtime};
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+use tokio_postgres::config::Host;
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
 /// One session. Its connection is served while a call waits, which is all a test needs.
 #[derive(Debug)]
@@ -13,7 +16,9 @@ pub struct Sql {
 impl Sql {
     /// Connects.
     pub fn connect(url: &str) -> Self {
-        Self::try_connect(url).unwrap_or_else(|error| panic!("cannot connect: {error:?}"))
+        Self::try_connect(url).unwrap_or_else(|error| {
+            panic!("cannot connect: {error:?}\n{}", crashes(url).join("\n"))
+        })
     }
 
     /// Connects, for a server that may be down.
@@ -56,5 +61,29 @@ impl Sql {
         let rows = self.rows(sql);
         let [row] = rows.as_slice() else { panic!("{sql}: {} rows", rows.len()) };
         row.first().cloned().flatten().unwrap_or_else(|| panic!("{sql}: NULL"))
+    }
+}
+
+/// What the log of a test's server says of its crashes: a full disk, or a process that was killed.
+fn crashes(url: &str) -> Vec<String> {
+    let config = Config::from_str(url).unwrap();
+    let Some(Host::Unix(folder)) = config.get_hosts().first() else { return Vec::new() };
+    let log = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+    let tells = |line: &&str| line.contains("PANIC") || line.contains("terminated by signal");
+    log.lines().filter(tells).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_is_found_in_the_log_of_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = "LOG:  checkpoint\nPANIC:  could not write to file: No space left on device\n";
+        std::fs::write(folder.path().join("log"), log).unwrap();
+        let url = format!("postgres://postgres@/postgres?host={}", folder.path().display());
+        assert_eq!(crashes(&url), [log.lines().last().unwrap()]);
+        assert!(crashes("postgres://postgres@127.0.0.1:1/postgres").is_empty());
     }
 }
