@@ -14,6 +14,7 @@ mod calls;
 mod citations;
 mod faults;
 mod modules;
+mod prose;
 mod scaling;
 mod sizes;
 mod source;
@@ -73,6 +74,38 @@ fn documents_link_to_files_that_exist() {
     let documents = texts().into_iter().filter(|text| text.has_extension("md"));
     let findings: Vec<_> = documents.flat_map(|text| tree::dead_links(&text, &exists)).collect();
     report(&findings);
+}
+
+#[test]
+fn documents_link_to_headings_that_exist() {
+    let texts = texts();
+    let pages: Vec<&Text> = texts.iter().filter(|text| text.has_extension("md")).collect();
+    report(&pages.iter().flat_map(|page| tree::dead_fragments(page, &pages)).collect::<Vec<_>>());
+}
+
+#[test]
+fn prose_is_plain_and_gets_no_worse() {
+    let path = root().join("tests/tidy/prose.txt");
+    let allowed = std::fs::read_to_string(&path).expect("tests/tidy/prose.txt");
+    let (findings, now) = prose::beyond(&texts(), &allowed);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, now).expect("tests/tidy/prose.txt can be written");
+    } else {
+        report(&findings);
+    }
+}
+
+/// `area: verb object`. Those before the newest 40 stay as they are.
+#[test]
+fn subjects_of_commits_have_an_area_and_fit_a_line() {
+    let log = Command::new("git")
+        .args(["log", "-40", "--no-merges", "--format=%s"])
+        .current_dir(root())
+        .output();
+    // An unpacked archive has none.
+    let Some(log) = log.ok().filter(|log| log.status.success()) else { return };
+    let log = String::from_utf8_lossy(&log.stdout);
+    report(&log.lines().filter_map(tree::subject).collect::<Vec<_>>());
 }
 
 #[test]

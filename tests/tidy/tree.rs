@@ -90,6 +90,37 @@ pub fn dead_links(file: &Text, exists: &dyn Fn(&str) -> bool) -> Vec<Finding> {
     findings
 }
 
+/// Links from a Markdown file to headings that are not there.
+pub fn dead_fragments(file: &Text, pages: &[&Text]) -> Vec<Finding> {
+    let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut findings = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let Some((path, fragment)) = target.split_once('#') else { continue };
+            let path = if path.is_empty() { file.path.clone() } else { resolved(folder, path) };
+            // Links to elsewhere are in no page of ours.
+            let page = pages.iter().find(|page| page.path == path);
+            if page.is_some_and(|page| !anchors(&page.text).any(|anchor| anchor == fragment)) {
+                let what = format!("`{path}` has no heading `#{fragment}`");
+                findings.push(file.finding(index + 1, what));
+            }
+        }
+    }
+    findings
+}
+
+/// What a heading is linked by: its words in lower case, with hyphens between them. A name is given by hand otherwise.
+fn anchors(page: &str) -> impl Iterator<Item = String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    let slug = |heading: &str| {
+        let words = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|it| it.is_alphanumeric() || matches!(it, ' ' | '-' | '_'));
+        kept.map(|it| if it == ' ' { '-' } else { it }).collect()
+    };
+    let named = page.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    headings.map(slug).chain(named.map(str::to_owned))
+}
+
 fn resolved(folder: &str, target: &str) -> String {
     let mut segments: Vec<&str> = folder.split('/').filter(|segment| !segment.is_empty()).collect();
     for segment in target.split('/') {
@@ -100,6 +131,21 @@ fn resolved(folder: &str, target: &str) -> String {
         }
     }
     segments.join("/")
+}
+
+/// What is wrong with the subject of a commit.
+pub fn subject(line: &str) -> Option<Finding> {
+    let is_area = |area: &str| !area.is_empty() && !area.chars().any(char::is_uppercase);
+    let is_verb = |rest: &str| rest.starts_with(|first: char| first.is_lowercase());
+    let is_right = line.split_once(": ").is_some_and(|(area, rest)| is_area(area) && is_verb(rest));
+    let what = if line.chars().count() > 70 {
+        "is longer than 70 characters"
+    } else if is_right {
+        return None;
+    } else {
+        "is not `area: verb object`"
+    };
+    Some(Finding { path: "the commit".to_owned(), line: 0, what: format!("`{line}` {what}") })
 }
 
 /// Every `g1_..` test that docs/guarantees.md names exists, and every guarantee has its heading.
@@ -205,6 +251,30 @@ mod tests {
         };
         assert_eq!(threads(&table("a"), &sources), []);
         assert_eq!(threads(&table("b"), &sources).len(), 2);
+    }
+
+    #[test]
+    fn headings_that_do_not_exist_are_reported() {
+        let page = file(
+            "docs/a.md",
+            "## When `it` ends: a list\n[a](#when-it-ends-a-list) [b](../b.md#end) [c](#none)",
+        );
+        let other = file("b.md", "# End\n");
+        let found = dead_fragments(&page, &[&page, &other]);
+        assert_eq!(found, [page.finding(2, "`docs/a.md` has no heading `#none`".to_owned())]);
+    }
+
+    #[test]
+    fn subjects_of_commits_without_an_area_or_too_long_are_reported() {
+        assert_eq!(subject("tests, ci: drop a database"), None);
+        for wrong in [
+            "Drop a database",
+            "ci: Drop a database",
+            "ci:drop",
+            &format!("ci: drop {}", "a".repeat(70)),
+        ] {
+            assert!(subject(wrong).is_some(), "{wrong}");
+        }
     }
 
     #[test]
