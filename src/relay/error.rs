@@ -6,6 +6,7 @@
 
 use crate::compare::{CompareError, SpillError};
 use crate::tables::TableRowsError;
+use crate::telemetry::FailedPart;
 use postrider_core::gate::GateError;
 use postrider_core::ledger::LedgerError;
 use postrider_core::lsn::Lsn;
@@ -314,6 +315,20 @@ impl RelayError {
                  threads (ulimit -u, TasksMax=, --pids-limit)"
                     .to_owned(),
             ),
+        }
+    }
+
+    /// The part of the way from Postgres to Kafka that it is about.
+    pub(crate) fn part(&self) -> FailedPart {
+        match self {
+            Self::GaveUp { last, .. } => last.part(),
+            Self::Gate(_) | Self::SlotHeld { .. } => FailedPart::Slot,
+            Self::Control(error) if error.is_of_slot() => FailedPart::Slot,
+            _ => match self.reason() {
+                "postgres" => FailedPart::Postgres,
+                "pipeline" | "other" => FailedPart::Relay,
+                _ => FailedPart::Kafka,
+            },
         }
     }
 

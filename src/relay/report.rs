@@ -16,8 +16,9 @@ use crate::frame_source::FrameSource;
 use crate::meter::CatchUp;
 use crate::outage::Outage;
 use crate::telemetry::{
-    Count, DROPPED, Histogram, RESTART_REASONS, RelayState, SILENCE_HELP, SKIPPED, STALL,
-    STALL_HELP, Snapshot, Telemetry, TopicCount, UnavailableTopic, UnavailableTopics, unix_us,
+    Count, DROPPED, FailedPart, Histogram, RESTART_REASONS, RelayState, SILENCE_HELP, SKIPPED,
+    STALL, STALL_HELP, Snapshot, Telemetry, TopicCount, UnavailableTopic, UnavailableTopics,
+    unix_us,
 };
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
@@ -134,6 +135,7 @@ impl Reporter {
         self.updates_warned_of = 0;
         // A drain that follows is not for what ended an earlier session.
         self.current.last_failure = None;
+        self.current.failed_part = None;
         self.current.failure_help = None;
         self.state(RelayState::Streaming);
     }
@@ -150,6 +152,7 @@ impl Reporter {
 
     /// What a session ended with; shown until the next one streams.
     pub(super) fn failed(&mut self, error: &RelayError, help: Option<&str>) {
+        self.current.failed_part = Some(error.part());
         self.current.failure_help = help.map(Into::into);
         let help = help.map(|help| format!("; {help}")).unwrap_or_default();
         self.current.last_failure = Some(format!("{error}{help}").into());
@@ -166,6 +169,7 @@ impl Reporter {
         {
             tracing::info!("{why}");
             self.current.last_failure = Some(why.into());
+            self.current.failed_part = Some(FailedPart::Slot);
             self.current.failure_help = None;
             self.state(RelayState::Retrying);
         }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postrider::sandbox::postgres::{Options, Stop};
 use rdkafka::mocking::MockCluster;
 use serde_json::Value;
 
@@ -161,6 +162,32 @@ fn a_broker_that_is_down_is_shown_with_the_cause() {
     running.kill();
 }
 
+/// What waits is not known then, and the server is what failed.
+#[test]
+fn a_server_that_is_down_is_shown_with_the_cause() {
+    // A cluster of its own: it is stopped.
+    let mut cluster = postgres::start(&Options::default());
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "page_gone");
+    let mut running = stage.relay().allow_log("").run();
+    let face = RelayHttp::of(&mut running);
+    stage.insert("A", 3);
+    face.wait_count("postrider_records_confirmed_total", 3);
+    cluster.stop(Stop::Fast).unwrap();
+    let told = wait_for("the outage to be shown", || {
+        let told = state(&face);
+        (told["chain"][0]["is"] == "failed").then_some(told)
+    });
+    assert_eq!(told["status"]["headline"], "Reading from Postgres fails; the relay retries");
+    let cause = told["status"]["cause"].as_str().unwrap();
+    assert!(cause.contains("Nothing is lost: rows wait in Postgres."), "{cause}");
+    assert_eq!(told["numbers"]["oldest_unacknowledged_seconds"], Value::Null);
+    cluster.start_again().unwrap();
+    face.wait_ready(200);
+    assert_eq!(state(&face)["chain"][0]["is"], "ok");
+    running.stop();
+}
+
 #[test]
 fn a_standby_says_that_another_relay_delivers() {
     let mock = MockCluster::new(1).unwrap();
@@ -195,13 +222,13 @@ fn dead_letters_are_listed_with_reason_and_command() {
     let id = letter["id"].as_str().unwrap();
     assert!(rows.iter().any(|row| row[0].as_deref() == Some(id)), "{letter}");
     assert_eq!(letter["code"], "invalid_topic");
-    assert_eq!(letter["command"], format!("postrider dead-letters retry --id={id} --execute"));
+    assert_eq!(letter["command"], format!("postrider dead-letters show -- {id}"));
     assert_eq!((&letter["key"]["text"], &letter["payload"]["text"]), (&Value::Null, &Value::Null));
     if let Some(seen) = looked(&face, "streaming", "dead-letters") {
         assert_eq!(shown(&seen, "dead_lettered"), number(4));
         let letters = seen["tables"]["letters"].as_array().unwrap();
         assert_eq!(letters.len(), 4, "{letters:?}");
-        assert!(letters[0][6].as_str().unwrap().starts_with("postrider dead-letters retry --id="));
+        assert!(letters[0][6].as_str().unwrap().starts_with("postrider dead-letters show -- "));
         let reasons = seen["tables"]["counts"].to_string();
         assert!(reasons.contains(r#"["Dead letter","invalid_topic","4"]"#), "{reasons}");
     }

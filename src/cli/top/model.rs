@@ -55,7 +55,7 @@ pub(super) struct Numbers {
     pub(super) confirmed: u64,
     pub(super) dead_lettered: u64,
     pub(super) in_flight_records: u64,
-    pub(super) oldest_unacknowledged_seconds: f64,
+    pub(super) oldest_unacknowledged_seconds: Option<f64>,
     pub(super) slot_lag_bytes: Option<u64>,
     pub(super) slot_retained_bytes: Option<u64>,
 }

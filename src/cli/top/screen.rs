@@ -297,7 +297,11 @@ fn numbers_cells(state: &State, model: &Model) -> [[Cell; 3]; 3] {
         [
             Cell::good("records/s", rate.map_or("–".to_owned(), rate_text)),
             Cell::good("p50/95/99", latency),
-            Cell { name: "oldest", value: time_text(oldest), mark: mark(oldest < LATE_SECONDS) },
+            Cell {
+                name: "oldest",
+                value: oldest.map_or("–".to_owned(), time_text),
+                mark: mark(oldest.is_some_and(|oldest| oldest < LATE_SECONDS)),
+            },
         ],
         [
             Cell::good("confirmed", numbers.confirmed.to_string()),

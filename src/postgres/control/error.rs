@@ -338,6 +338,23 @@ impl ControlError {
             if codes.contains(&server.code.as_str()))
     }
 
+    /// Whether it is about the replication slot.
+    pub fn is_of_slot(&self) -> bool {
+        matches!(
+            self,
+            Self::SlotMissing { .. }
+                | Self::SlotVanished { .. }
+                | Self::SlotForeign { .. }
+                | Self::SlotTwoPhase { .. }
+                | Self::SlotLost { .. }
+                | Self::SlotUnfinished { .. }
+                | Self::SlotHeld { .. }
+                | Self::SlotTaken { .. }
+                | Self::SlotBlocked { .. }
+                | Self::NoFreeSlot { .. }
+        )
+    }
+
     /// What it means for the relay.
     pub fn class(&self) -> Class {
         match self {

@@ -13,15 +13,16 @@ pub(super) fn merged<'a>(parts: impl Iterator<Item = &'a Snapshot>) -> Snapshot 
 fn both(one: Snapshot, other: Snapshot) -> Snapshot {
     let state = if one.state.rank() >= other.state.rank() { one.state } else { other.state };
     let of_one = one.last_failure.is_some() && (state == one.state || other.last_failure.is_none());
-    let (last_failure, failure_help) = if of_one {
-        (one.last_failure, one.failure_help)
+    let (last_failure, failed_part, failure_help) = if of_one {
+        (one.last_failure, one.failed_part, one.failure_help)
     } else {
-        (other.last_failure, other.failure_help)
+        (other.last_failure, other.failed_part, other.failure_help)
     };
     let has_gone = one.unavailable.named.is_empty();
     Snapshot {
         state,
         last_failure,
+        failed_part,
         is_polled: one.is_polled || other.is_polled,
         failure_help,
         holds_slot: one.holds_slot && other.holds_slot,

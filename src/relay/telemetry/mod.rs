@@ -27,8 +27,8 @@ pub use http::{HttpError, Listener, serve, serve_streams};
 pub(crate) use operated::time_text;
 pub use operated::{Operated, ReloadOutcome};
 pub use snapshot::{
-    CertificateEnd, Count, RelayState, SKIPPED, SlotMetrics, SlotWait, Snapshot, TopicCount,
-    UnavailableTopic, UnavailableTopics,
+    CertificateEnd, Count, FailedPart, RelayState, SKIPPED, SlotMetrics, SlotWait, Snapshot,
+    TopicCount, UnavailableTopic, UnavailableTopics,
 };
 pub(crate) use snapshot::{DROPPED, RESTART_REASONS};
 pub use traces::{InvalidVariable, TraceExport, TraceSettings};

@@ -129,6 +129,19 @@ pub const SKIPPED: &str = "skipped";
 /// The operation under which [`Snapshot::ignored`] counts rows that a rule drops.
 pub(crate) const DROPPED: &str = "dropped";
 
+/// The part of the way from Postgres to Kafka that a failure is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailedPart {
+    /// The server cannot be reached, refuses the login, or lacks what the relay reads.
+    Postgres,
+    /// The replication slot cannot be used.
+    Slot,
+    /// The relay itself.
+    Relay,
+    /// The brokers, or a topic.
+    Kafka,
+}
+
 /// Every reason that [`Snapshot::restarts`] counts sessions under, so that each is shown from 0 on and an increase
 /// from 0 to 1 is seen.
 pub(crate) const RESTART_REASONS: [&str; 10] = [
@@ -179,6 +192,8 @@ pub struct Snapshot {
     pub settled_lsn: u64,
     /// What the last session ended with, and the remedy; `None` before any has.
     pub last_failure: Option<Arc<str>>,
+    /// What `last_failure` is about.
+    pub failed_part: Option<FailedPart>,
     /// Remedy that `last_failure` ends with, after `"; "`.
     pub failure_help: Option<Arc<str>>,
     /// When the oldest transaction was last confirmed in part, or nothing was outstanding; `None` before either.

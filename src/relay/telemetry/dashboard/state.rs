@@ -11,10 +11,13 @@ use super::tail::Shown;
 use super::topics::TOPICS_MAX;
 use crate::telemetry::health::{Health, Role, readiness};
 use crate::telemetry::process::usage;
-use crate::telemetry::snapshot::{Count, RelayState, Snapshot, UnavailableTopic};
+use crate::telemetry::snapshot::{Count, FailedPart, RelayState, Snapshot, UnavailableTopic};
 use crate::telemetry::{Setting, StreamEnds, Telemetry, View, time_text};
 use postrider_kafka::{DeliveredTap, TappedDeadLetter};
 use postrider_service::shell::shell_word;
+
+/// Codes of dead letters that reach their topic once it takes them.
+const SENT_AGAIN: [&str; 3] = ["forbidden_topic", "missing_topic", "refused"];
 
 /// Rows that wait for longer, in seconds, are a backlog.
 const CATCHING_UP: f64 = 5.0;
@@ -69,7 +72,8 @@ struct Numbers {
     dead_lettered: u64,
     in_flight_records: u64,
     in_flight_bytes: u64,
-    oldest_unacknowledged_seconds: f64,
+    /// `None` if rows may wait that the relay has not seen.
+    oldest_unacknowledged_seconds: Option<f64>,
     transactions_settled: u64,
     received_lsn: u64,
     settled_lsn: u64,
@@ -107,7 +111,7 @@ struct DeadLetter {
     topic: Option<String>,
     key: Option<Shown>,
     payload: Option<Shown>,
-    /// Sends it again.
+    /// Sends it again, or shows it if it would be refused again.
     command: String,
 }
 
@@ -120,7 +124,7 @@ pub(super) struct StreamLine<'a> {
     database: &'a str,
     rate: Option<f64>,
     p99_us: Option<u64>,
-    oldest_unacknowledged_seconds: f64,
+    oldest_unacknowledged_seconds: Option<f64>,
     slot_lag_bytes: Option<u64>,
     dead_lettered: u64,
 }
@@ -221,12 +225,15 @@ impl Numbers {
             settled_lsn,
             ..
         } = *view.snapshot;
+        let oldest = view.oldest_unacknowledged_age;
+        let is_known = view.snapshot.holds_slot || !oldest.is_zero();
+        let oldest = is_known.then(|| oldest.as_secs_f64());
         Self {
             confirmed,
             dead_lettered: view.snapshot.topics.iter().map(|topic| topic.dead_lettered).sum(),
             in_flight_records,
             in_flight_bytes,
-            oldest_unacknowledged_seconds: view.oldest_unacknowledged_age.as_secs_f64(),
+            oldest_unacknowledged_seconds: oldest,
             transactions_settled,
             received_lsn,
             settled_lsn,
@@ -255,7 +262,7 @@ impl<'a> Unavailable<'a> {
 
 impl DeadLetter {
     fn of(letter: TappedDeadLetter, stream: Option<&str>) -> Self {
-        let command = retry_command(&letter, stream);
+        let command = next_command(&letter, stream);
         Self {
             at_ms: letter.at_us / 1_000,
             code: letter.code,
@@ -270,16 +277,24 @@ impl DeadLetter {
     }
 }
 
-/// The command that sends this dead letter again. An id that is not whole, or that a terminal would not take as text, is
-/// replaced by the code, which sends all dead letters of the code again.
-fn retry_command(letter: &TappedDeadLetter, stream: Option<&str>) -> String {
+/// The command that sends this dead letter again. If the row itself is wrong, the command shows the dead letter: a retry
+/// would send nothing that Kafka takes. An id that is not whole, or that a terminal would not take as text, is replaced by
+/// the code, which stands for all dead letters of the code.
+fn next_command(letter: &TappedDeadLetter, stream: Option<&str>) -> String {
     let is_plain = |id: &&String| !id.is_empty() && !id.contains(char::is_control);
-    let which = match letter.id.as_ref().filter(|_| letter.is_whole_id).filter(is_plain) {
-        Some(id) => format!("--id={}", shell_word(id)),
-        None => format!("--code={}", letter.code),
-    };
+    let id = letter.id.as_ref().filter(|_| letter.is_whole_id).filter(is_plain);
     let stream = stream.map(|name| format!(" --stream {name}")).unwrap_or_default();
-    format!("postrider dead-letters retry {which}{stream} --execute")
+    let code = letter.code;
+    match id.map(|id| shell_word(id)) {
+        Some(id) if SENT_AGAIN.contains(&code) => {
+            format!("postrider dead-letters retry --id={id}{stream} --execute")
+        }
+        None if SENT_AGAIN.contains(&code) => {
+            format!("postrider dead-letters retry --code={code}{stream} --execute")
+        }
+        Some(id) => format!("postrider dead-letters show{stream} -- {id}"),
+        None => format!("postrider dead-letters list --code={code}{stream}"),
+    }
 }
 
 fn is_late(view: &View) -> bool {
@@ -305,36 +320,43 @@ fn chain(view: &View, health: &Health) -> [Link; 4] {
         found.map(|check| check.detail.clone())
     };
     let is_standby = snapshot.state == RelayState::Standby;
+    // While a stream is open, what an earlier session ended with is over.
+    let failed = snapshot.failed_part.filter(|_| !snapshot.holds_slot && !is_standby);
     let has_failed = || snapshot.last_failure.as_deref().map(str::to_owned);
-    let postgres = match (snapshot.holds_slot, view.slot.is_some()) {
+    let postgres = match (snapshot.holds_slot, failed) {
         (true, _) if snapshot.is_polled => Link::ok("Postgres", "rows are polled"),
-        (true, _) => Link::ok("Postgres", "a stream is open"),
-        (false, true) => Link::ok("Postgres", "it answers"),
-        (false, false) => Link::unknown("Postgres", has_failed()),
+        (true, _) => Link::ok("Postgres", "replication stream open"),
+        (false, Some(FailedPart::Postgres)) => Link::failed("Postgres", has_failed()),
+        (false, Some(FailedPart::Slot)) => Link::ok("Postgres", "it answers"),
+        (false, _) if view.slot.is_some() => Link::ok("Postgres", "it answers"),
+        (false, _) => Link::unknown("Postgres", None),
     };
     let slot = match (snapshot.holds_slot, is_standby) {
         _ if snapshot.is_polled => Link::ok("Slot", "none: rows are polled"),
+        _ if failed == Some(FailedPart::Slot) => Link::failed("Slot", has_failed()),
         (true, _) => Link::ok("Slot", "held by this relay"),
         (false, true) => Link {
             name: "Slot",
             is: "waiting",
             detail: "another relay holds it; this one takes over when it ends".to_owned(),
         },
-        (false, false) => Link::unknown("Slot", has_failed()),
+        (false, false) => Link::unknown("Slot", None),
     };
     let paused = health.checks.iter().find(|check| check.name == "paused");
-    let relay = match (failing(&["loop", "state"]), paused) {
-        (Some(detail), _) if snapshot.state == RelayState::Stalled => {
-            Link { name: "Relay", is: "waiting", detail }
-        }
-        (Some(detail), _) => Link { name: "Relay", is: "failed", detail },
-        (None, Some(paused)) => {
-            Link { name: "Relay", is: "waiting", detail: paused.detail.clone() }
-        }
-        (None, None) => Link::ok("Relay", snapshot.state.as_str()),
+    let is_elsewhere = failed.is_some_and(|part| part != FailedPart::Relay);
+    let waiting = |detail: String| Link { name: "Relay", is: "waiting", detail };
+    let relay = match (failing(&["loop", "state"]), snapshot.state) {
+        (Some(_), RelayState::Stalled) => waiting("stalled".to_owned()),
+        (Some(_), RelayState::Retrying) if is_elsewhere => waiting("retrying".to_owned()),
+        (detail @ Some(_), _) => Link::failed("Relay", detail),
+        (None, _) => match paused {
+            Some(paused) => waiting(paused.detail.clone()),
+            None => Link::ok("Relay", snapshot.state.as_str()),
+        },
     };
     let kafka = match failing(&["kafka", "topics", "progress"]) {
-        Some(detail) if snapshot.holds_slot => Link { name: "Kafka", is: "failed", detail },
+        _ if failed == Some(FailedPart::Kafka) => Link::failed("Kafka", has_failed()),
+        detail @ Some(_) if snapshot.holds_slot => Link::failed("Kafka", detail),
         _ if snapshot.holds_slot && snapshot.broker_connected => {
             Link::ok("Kafka", "the brokers confirm")
         }
@@ -348,6 +370,10 @@ impl Link {
         Self { name, is: "ok", detail: detail.to_owned() }
     }
 
+    fn failed(name: &'static str, detail: Option<String>) -> Self {
+        Self { name, is: "failed", detail: detail.unwrap_or_default() }
+    }
+
     fn unknown(name: &'static str, detail: Option<String>) -> Self {
         Self { name, is: "unknown", detail: detail.unwrap_or_else(|| "not known yet".to_owned()) }
     }
@@ -356,11 +382,12 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::BuildInfo;
 
-    fn command(id: Option<&str>, is_whole_id: bool) -> String {
+    fn command(code: &'static str, id: Option<&str>, is_whole_id: bool) -> String {
         let letter = TappedDeadLetter {
             at_us: 0,
-            code: "too_large",
+            code,
             reason: None,
             id: id.map(str::to_owned),
             is_whole_id,
@@ -369,19 +396,52 @@ mod tests {
             key: None,
             payload: None,
         };
-        retry_command(&letter, Some("orders"))
+        next_command(&letter, Some("orders"))
     }
 
     #[test]
     fn the_command_of_a_dead_letter_is_safe_to_paste() {
-        let of =
+        let retry =
             |which: &str| format!("postrider dead-letters retry {which} --stream orders --execute");
-        assert_eq!(command(Some("17"), true), of("--id=17"));
-        assert_eq!(command(Some("a'; rm -rf ~ #$(x)"), true), of(r"--id='a'\''; rm -rf ~ #$(x)'"));
+        assert_eq!(command("refused", Some("17"), true), retry("--id=17"));
+        let id = r"a'; rm -rf ~ #$(x)";
+        let quoted = r"'a'\''; rm -rf ~ #$(x)'";
+        assert_eq!(command("refused", Some(id), true), retry(&format!("--id={quoted}")));
+        let show = format!("postrider dead-letters show --stream orders -- {quoted}");
+        assert_eq!(command("too_large", Some(id), true), show);
         for (id, is_whole) in
             [(Some("a\nb"), true), (Some("17…"), false), (Some(""), true), (None, true)]
         {
-            assert_eq!(command(id, is_whole), of("--code=too_large"), "{id:?}");
+            assert_eq!(command("refused", id, is_whole), retry("--code=refused"), "{id:?}");
+            let list = "postrider dead-letters list --code=too_large --stream orders";
+            assert_eq!(command("too_large", id, is_whole), list, "{id:?}");
         }
+    }
+
+    #[test]
+    fn the_chain_shows_the_part_that_failed() {
+        let shown = |state, part, holds_slot| {
+            let telemetry = Telemetry::new(BuildInfo::default());
+            telemetry.publish(Snapshot {
+                state,
+                holds_slot,
+                broker_connected: true,
+                last_failure: Some("it failed".into()),
+                failed_part: Some(part),
+                ..Snapshot::default()
+            });
+            let view = telemetry.view();
+            let health = readiness(&view, Role::Any);
+            (chain(&view, &health).map(|link| link.is), Numbers::of(&view, &StreamEnds::default()))
+        };
+        let (retrying, failed) = (RelayState::Retrying, RelayState::Failed);
+        let (is, numbers) = shown(retrying, FailedPart::Postgres, false);
+        assert_eq!(is, ["failed", "unknown", "waiting", "unknown"]);
+        assert_eq!(numbers.oldest_unacknowledged_seconds, None, "rows may wait");
+        assert_eq!(shown(failed, FailedPart::Slot, false).0, ["ok", "failed", "failed", "unknown"]);
+        assert_eq!(shown(retrying, FailedPart::Kafka, false).0[3], "failed");
+        let (is, numbers) = shown(RelayState::Streaming, FailedPart::Postgres, true);
+        assert_eq!(is[..2], ["ok", "ok"]);
+        assert_eq!(numbers.oldest_unacknowledged_seconds, Some(0.0));
     }
 }

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use crate::telemetry::health::{Health, SILENCE_HELP, STALL, STALL_HELP, of_pause};
-use crate::telemetry::snapshot::{RelayState, Snapshot, UnavailableTopic};
+use crate::telemetry::snapshot::{FailedPart, RelayState, Snapshot, UnavailableTopic};
 use crate::telemetry::{StreamEnds, View, time_text};
 
 /// Words that a command in a remedy begins with.
@@ -51,8 +51,14 @@ impl Status {
     /// With a remedy, and the command in it if there is one.
     fn helped(self, help: &str) -> Self {
         let command = command_of(help).map(str::to_owned).or(self.command);
-        let is_bare = command.as_deref() == Some(help.trim_matches('`'));
-        let help = (!is_bare).then(|| capitalized(help));
+        // What stands below as a command is not said twice.
+        let before =
+            command.as_deref().and_then(|command| help.trim_matches('`').strip_suffix(command));
+        let help = match before {
+            Some("") => None,
+            Some(before) => Some(sentence(before.trim_end_matches([':', ' ']))),
+            None => Some(capitalized(help)),
+        };
         Self { help, command, ..self }
     }
 
@@ -123,7 +129,11 @@ fn not_streaming(view: &View, health: &Health) -> Option<Status> {
     let headline = match snapshot.state {
         RelayState::Failed => "Stopped by an error",
         RelayState::Retrying | RelayState::Starting if snapshot.last_failure.is_some() => {
-            "The last session failed; the relay retries"
+            match snapshot.failed_part {
+                Some(FailedPart::Postgres) => "Reading from Postgres fails; the relay retries",
+                Some(FailedPart::Kafka) => "Delivery to Kafka fails; the relay retries",
+                _ => "The last session failed; the relay retries",
+            }
         }
         RelayState::Retrying => "The relay retries",
         RelayState::Starting => return Some(starting()),
@@ -143,7 +153,9 @@ fn not_streaming(view: &View, health: &Health) -> Option<Status> {
         }
         RelayState::Standby | RelayState::Streaming | RelayState::Stalled => return None,
     };
-    let cause = sentence(&what_failed(snapshot)) + &next.unwrap_or_default();
+    let retries = snapshot.state != RelayState::Failed;
+    let safe = if retries { " Nothing is lost: rows wait in Postgres." } else { "" };
+    let cause = sentence(&what_failed(snapshot)) + safe + &next.unwrap_or_default();
     let status = Status::failed(headline, cause);
     Some(match &snapshot.failure_help {
         Some(help) => status.helped(help),
@@ -324,6 +336,25 @@ mod tests {
         let command = status.command.unwrap();
         assert_eq!(command, "postrider setup --topics=orders --stream orders");
         assert!(status.help.unwrap().ends_with("--bootstrap-server kafka-1:9092,kafka-2:9092"));
+    }
+
+    #[test]
+    fn a_failed_session_says_what_failed_and_that_nothing_is_lost() {
+        let retrying = |part| Snapshot {
+            state: RelayState::Retrying,
+            last_failure: Some("connection refused; create it: ALTER ROLE r REPLICATION".into()),
+            failure_help: Some("create it: ALTER ROLE r REPLICATION".into()),
+            failed_part: Some(part),
+            ..Snapshot::default()
+        };
+        let postgres = status(retrying(FailedPart::Postgres), None);
+        assert_eq!(postgres.headline, "Reading from Postgres fails; the relay retries");
+        let cause = "Connection refused. Nothing is lost: rows wait in Postgres.";
+        assert_eq!(postgres.cause.as_deref(), Some(cause));
+        assert_eq!(postgres.help.as_deref(), Some("Create it."));
+        assert_eq!(postgres.command.as_deref(), Some("ALTER ROLE r REPLICATION"));
+        let kafka = status(retrying(FailedPart::Kafka), None);
+        assert_eq!(kafka.headline, "Delivery to Kafka fails; the relay retries");
     }
 
     #[test]

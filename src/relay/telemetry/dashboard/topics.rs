@@ -51,7 +51,9 @@ impl TopicsPast {
                     && (snapshot.in_flight_records == 0 || snapshot.settled_lsn >= *awaited)
             };
             let mut is_delivered = topic.awaited.take_if(is_settled).is_some();
-            let grows = topic.samples.back().is_some_and(|(_, sent)| *sent < count.sent);
+            // Dead letters are records of the topic that stores them.
+            let all_sent = count.sent + count.dead_lettered;
+            let grows = topic.samples.back().is_some_and(|(_, sent)| *sent < all_sent);
             if grows && topic.awaited.is_none() {
                 topic.awaited = Some(snapshot.received_lsn);
                 is_delivered |= topic.awaited.take_if(is_settled).is_some();
@@ -59,7 +61,7 @@ impl TopicsPast {
             if is_delivered {
                 topic.last_ms = Some(at_ms);
             }
-            topic.samples.push_back((at_ms, count.sent));
+            topic.samples.push_back((at_ms, all_sent));
             if topic.samples.len() > RATE_SAMPLES + 1 {
                 topic.samples.pop_front();
             }

@@ -75,6 +75,7 @@ function rates() {
 const inSeconds = (column) => column.map((us) => (us === null ? null : us / 1e6));
 
 // ---- charts ----
+const zone = () => new Date().toLocaleTimeString("en-GB", { timeZoneName: "shortOffset" }).split(" ").at(-1).replace("GMT", "UTC");
 const dark = () => {
   const chosen = document.documentElement.dataset.theme;
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -129,6 +130,7 @@ function draw(chart) {
   caption(chart);
 }
 function place() {
+  one("past").textContent = `Last 15 minutes (${zone()})`;
   for (const chart of CHARTS) {
     chart.time = made("span", { textContent: "now" });
     chart.values = chart.lines.map(() => made("span"));
@@ -343,6 +345,14 @@ function tiles(state) {
 }
 
 // ---- topics, dead letters, settings ----
+// The topics that were used last stand first when the page opens. Later the order stays, so that no line jumps.
+let places = null;
+function inPlace(topics) {
+  if (!places && topics.length === 0) return topics;
+  places ??= new Map([...topics].sort((a, b) => (b.last_ms ?? 0) - (a.last_ms ?? 0)).map(({ name }, at) => [name, at]));
+  const at = ({ name }) => places.get(name) ?? Infinity;
+  return [...topics].sort((a, b) => (at(a) === at(b) ? 0 : at(a) - at(b)));
+}
 function showTopics() {
   const holdsText = holds("topics-filter");
   const why = (topic) => {
@@ -352,20 +362,20 @@ function showTopics() {
   const unused = last.unavailable.filter((gone) => !last.topics.some((topic) => topic.name === gone.topic));
   const rows = [
     ...unused.map((gone) => [gone.topic, null, null, null, null, null, null, why(gone.topic)]),
-    ...last.topics.map((t) => [t.name || "all other topics", { text: rate(t.rate), isNumber: true }, t.sent,
+    ...inPlace(last.topics).map((t) => [t.name || "all other topics", { text: rate(t.rate), isNumber: true }, t.sent + t.dead_lettered,
       { text: bytes(t.bytes), isNumber: true },
       { text: ago(t.last_ms), isNumber: true, title: t.last_ms ? clock(t.last_ms / 1000) : "" },
       { text: isNone(t.partitions) ? "–" : whole(t.partitions), isNumber: true }, t.dead_lettered, why(t.name) ?? "available"]),
   ].filter(([name]) => holdsText(name));
-  table("topics", ["Topic", "Records/s", "Records", "Size", "Last delivery", "Partitions", "Dead letters", "State"], rows,
+  table("topics", ["Topic", "Records/s", "Sent", "Size", "Last delivery", "Partitions", "Dead letters", "State"], rows,
     one("topics-filter").value ? "No topic matches the filter." : "No record has been sent since the relay started.");
 }
 function letters({ dead_letters: all, numbers }) {
   const count = numbers.dead_lettered;
   put("letters-say", all.length === 0 ? "" : `The last ${counted(all.length, "dead letter")} of ${whole(count)} since the relay started. All of them: postrider dead-letters list`);
-  table("letters", ["Time", "Row id", "Key", "Payload", "Topic", "Reason", "Send again"], all.map((letter) => [
-    { text: clock(letter.at_ms / 1000), title: ago(letter.at_ms), short: true }, { text: letter.id, code: true }, sized(letter.key), sized(letter.payload), letter.topic,
-    `${letter.code}: ${letter.reason ?? ""}`, { command: letter.command }]),
+  table("letters", ["Time", "Row id", "Key", "Payload", "Topic", "Reason", "Next step"], all.map((letter) => [
+    { text: clock(letter.at_ms / 1000), title: ago(letter.at_ms), short: true }, { text: letter.id, code: true }, sized(letter.key), letter.code === "too_large" ? "not kept" : sized(letter.payload), letter.topic,
+    `${letter.code}: ${letter.reason ?? ""}`.replaceAll("`", ""), { command: letter.command }]),
   count > 0 ? "This process keeps none in memory." : "No row has become a dead letter since the relay started.");
 }
 function showSettings() {
