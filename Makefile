@@ -63,7 +63,7 @@ compare-bytes: ## Debezium and Postrider on the same tables, byte for byte; one 
 	@.ci/setup >&2
 	@CI=true $(CARGO) test --locked --quiet --test long compare_bytes
 
-faults: ## each row of the fault matrix, and its table in docs/guarantees.md; ROWS="14 43" for some
+faults: ## each row of the fault matrix, and its table in docs/evidence.md; ROWS="14 43" for some
 	@.ci/setup >&2
 	@$(CARGO) run --locked --quiet --example faults -- $(ROWS)
 

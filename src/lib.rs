@@ -44,7 +44,7 @@
 //! | G7 | malformed bytes give a typed error, never a panic or an over-allocation |
 //! | G8 | a clean shutdown leaves nothing unconfirmed, or exits non-zero saying what |
 //!
-//! Their conditions and limits, and the tests that show them: `docs/guarantees.md`.
+//! Their conditions and limits: `docs/guarantees.md`. The tests that show them: `docs/evidence.md`.
 
 #[cfg(feature = "mutants")]
 pub use postrider_core::mutants;

@@ -2,7 +2,7 @@
 //!
 //! `make faults`. Input: `fixtures/faults/matrix.toml`; names of rows as arguments, all without any;
 //! `--table` runs nothing and keeps the results that are there. Output: the table in
-//! docs/guarantees.md, one line a row on stdout, and exit code 1 where a row does not hold. Builds the
+//! docs/evidence.md, one line a row on stdout, and exit code 1 where a row does not hold. Builds the
 //! tests once, and runs each of them once, however many rows name it. What a machine lacks is a
 //! failure here, not a skip.
 

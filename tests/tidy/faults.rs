@@ -1,5 +1,5 @@
 //! The register of faults against the tree: every row of the matrix, tests that exist, and the table
-//! in the guarantees.
+//! on the page of evidence.
 //!
 //! Input: the register, the sources, the document. Output: a [`Finding`] for each row that is not as
 //! it should be.

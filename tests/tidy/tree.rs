@@ -148,7 +148,8 @@ pub fn subject(line: &str) -> Option<Finding> {
     Some(Finding { path: "the commit".to_owned(), line: 0, what: format!("`{line}` {what}") })
 }
 
-/// Every `g1_..` test that docs/guarantees.md names exists, and every guarantee has its heading.
+/// Every `g1_..` test that docs/guarantees.md or docs/evidence.md names exists, and every guarantee has its heading in
+/// each page.
 pub fn guarantees(document: &Text, sources: &[Source]) -> Vec<Finding> {
     let tests: Vec<&str> =
         sources.iter().flat_map(|source| &source.functions).map(|f| f.name.as_str()).collect();

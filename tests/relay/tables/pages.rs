@@ -62,7 +62,7 @@ fn the_examples_of_the_page_do_what_it_says() {
     let count = |name: &str| topic::read(&bootstrap, &[name.to_owned()]).len();
     assert_eq!((count("OrderPlaced"), count("orders.replayed")), (8, 1));
     let text = std::fs::read_to_string(page()).unwrap();
-    let plan = text.split("The plan is\n\n```\n").nth(1).unwrap().split("```").next().unwrap();
+    let plan = text.split("The plan of this example:\n\n```\n").nth(1).unwrap().split("```").next().unwrap();
     let shown = plan.replace("`postrider`", &format!("`{}`", database.name()));
     assert!(said.contains(&shown), "the page shows {shown}, not {said}");
     database.sql().run(&format!("SELECT pg_drop_replication_slot('{}')", database.name()));

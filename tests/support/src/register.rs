@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub const REGISTER: &str = "fixtures/faults/matrix.toml";
 
 /// Which document shows the table, relative to the package.
-pub const DOCUMENT: &str = "docs/guarantees.md";
+pub const DOCUMENT: &str = "docs/evidence.md";
 
 /// The table lies between these lines.
 const MARKS: [&str; 2] = ["<!-- faults: begin -->", "<!-- faults: end -->"];
