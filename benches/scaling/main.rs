@@ -1,7 +1,7 @@
-//! Prints the tables of docs/scaling.md: `cargo bench --bench scaling`.
+//! Prints the tables of docs/scaling-model.md: `cargo bench --bench scaling`.
 //!
-//! Input: none but the constants of `model`. Output: the tables on standard output, in the page's order. Nothing is
-//! measured here, so that the tables are the same on every machine; `tests/tidy` compares them with the page.
+//! Input: none but the constants of `model`. Output: the tables on standard output, each after its name on the page.
+//! Nothing is measured here, so that the tables are the same on every machine; `tests/tidy` compares them with the page.
 
 #![expect(clippy::print_stdout, reason = "tables are what this program is for")]
 

@@ -1,6 +1,6 @@
 //! A model of one relay and of a fleet: who is busy for how long with a row, and what waits for whom.
 //!
-//! Input: measured constants (docs/scaling.md says where each is from). Output: the page's tables, by name.
+//! Input: measured constants (docs/scaling-model.md says where each is from). Output: the page's tables, by name.
 //! Invariant: no clock and no chance but a seeded generator, so that the same constants give the same tables.
 //!
 //! A transaction is committed at moments of a Poisson process. Its rows pass three queues in turn, walsender, hot

@@ -110,14 +110,14 @@ fn subjects_of_commits_have_an_area_and_fit_a_line() {
 
 #[test]
 fn the_page_on_scaling_shows_what_its_model_computes() {
-    let path = root().join("docs/scaling.md");
-    let page = std::fs::read_to_string(&path).expect("docs/scaling.md");
+    let path = root().join("docs/scaling-model.md");
+    let page = std::fs::read_to_string(&path).expect("docs/scaling-model.md");
     let computed = scaling::with_tables(&page, &scaling::tables());
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &computed).expect("docs/scaling.md can be written");
+        std::fs::write(&path, &computed).expect("docs/scaling-model.md can be written");
     } else {
         let hint =
-            "docs/scaling.md is out of date: UPDATE_DOCS=1 cargo test --test tidy -- scaling";
+            "docs/scaling-model.md is out of date: UPDATE_DOCS=1 cargo test --test tidy -- scaling";
         assert!(page == computed, "{hint}");
     }
 }

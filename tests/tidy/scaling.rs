@@ -1,4 +1,4 @@
-//! The tables of docs/scaling.md are those of its model.
+//! The tables of docs/scaling-model.md are those of its model.
 //!
 //! Input: the page, and the tables of `benches/scaling`, each with the name of its place. Output: the page with these
 //! tables between `<!-- NAME -->` and `<!-- end -->`. Invariant: every table has exactly one place.
@@ -14,7 +14,7 @@ pub fn tables() -> Vec<(&'static str, String)> {
 
 pub fn with_tables(page: &str, tables: &[(&str, String)]) -> String {
     let places = page.matches(END).count();
-    assert_eq!(places, tables.len(), "places and tables of docs/scaling.md");
+    assert_eq!(places, tables.len(), "places and tables of docs/scaling-model.md");
     tables.iter().fold(page.to_owned(), |page, (name, table)| {
         let place = format!("<!-- {name} -->\n");
         let (before, rest) = page.split_once(&place).expect("a place for each table");

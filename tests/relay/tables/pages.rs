@@ -62,7 +62,8 @@ fn the_examples_of_the_page_do_what_it_says() {
     let count = |name: &str| topic::read(&bootstrap, &[name.to_owned()]).len();
     assert_eq!((count("OrderPlaced"), count("orders.replayed")), (8, 1));
     let text = std::fs::read_to_string(page()).unwrap();
-    let plan = text.split("The plan of this example:\n\n```\n").nth(1).unwrap().split("```").next().unwrap();
+    let (_, plan) = text.split_once("The plan of this example:\n\n```\n").unwrap();
+    let (plan, _) = plan.split_once("```").unwrap();
     let shown = plan.replace("`postrider`", &format!("`{}`", database.name()));
     assert!(said.contains(&shown), "the page shows {shown}, not {said}");
     database.sql().run(&format!("SELECT pg_drop_replication_slot('{}')", database.name()));
