@@ -250,6 +250,6 @@ mod tests {
     #[test]
     fn hints_are_passed_on() {
         let failure = server("42501", "permission denied");
-        assert!(failure.findings[0].help.as_deref().unwrap().contains("Privileges"));
+        assert!(failure.findings[0].help.as_deref().unwrap().contains("operations/privileges.md"));
     }
 }

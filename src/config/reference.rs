@@ -138,7 +138,7 @@ const STREAMS_REFERENCE: &str = "\n## [[stream]]\n\n\
     `[[stream.route.rules]]` has those rules alone. The environment, `--set` and flags go above every stream. Two streams \
     may not have the same name, read the same slot of a server (slots' names belong to the whole server) or poll the same \
     table. `--stream NAME` names the stream that a command works on. \
-    [How several streams are operated](operations.md#several-streams-in-one-process).\n";
+    [How several streams are operated](operations/streams.md).\n";
 
 /// The table of what a rule can say; it stands behind `[route]`.
 fn rules_reference() -> String {

@@ -176,7 +176,7 @@ impl ShopError {
             Self::MailFrom(_) => "set --mail-from to an address such as shop@example.com",
             Self::SlotLost { .. } => {
                 "resend undelivered rows from the table, and create the slot again: \
-                 docs/operations.md, \"The slot is lost\""
+                 docs/operations/slots-and-wal.md, \"The slot is lost\""
             }
             _ => return None,
         };

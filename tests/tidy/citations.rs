@@ -4,7 +4,7 @@
 //! for each name of a test or a metric that does not exist.
 
 use super::source::{Finding, Source};
-use super::tree::Text;
+use super::tree::{Text, headings};
 
 /// A test's name is a sentence: what is shorter in the text of a page is a column, a setting or a function.
 const WORDS_MIN: usize = 5;
@@ -68,14 +68,12 @@ fn names(text: &str, words_min: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Each alert has a runbook that is a heading of the page.
-pub fn dead_runbooks(rules: &Text, page: &Text) -> Vec<Finding> {
-    let headings = page.text.lines().filter(|line| line.starts_with('#'));
-    let anchor = |line: &str| {
-        let name = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
-        name.chars().filter(|it| it.is_alphanumeric() || *it == '-').collect::<String>()
+/// Each alert has a runbook that is a heading of one of the pages.
+pub fn dead_runbooks(rules: &Text, pages: &[&Text]) -> Vec<Finding> {
+    let is_heading = |(path, fragment): (&str, &str)| {
+        let mut page = pages.iter().filter(|page| page.path == path);
+        page.any(|page| headings(&page.text).iter().any(|known| known == fragment))
     };
-    let anchors: Vec<String> = headings.map(anchor).collect();
     let mut findings = Vec::new();
     let mut alerts = 0;
     for (index, line) in rules.text.lines().enumerate() {
@@ -83,9 +81,8 @@ pub fn dead_runbooks(rules: &Text, page: &Text) -> Vec<Finding> {
         alerts += i32::from(line.starts_with("- alert:"));
         let Some(named) = line.strip_prefix("runbook: ") else { continue };
         alerts -= 1;
-        let named = named.trim_matches('\'').split_once('#').filter(|(path, _)| *path == page.path);
-        if named.is_none_or(|(_, anchor)| !anchors.iter().any(|known| known == anchor)) {
-            findings.push(rules.finding(index + 1, format!("{} has no such heading", page.path)));
+        if !named.trim_matches('\'').split_once('#').is_some_and(is_heading) {
+            findings.push(rules.finding(index + 1, "no page has this heading".to_owned()));
         }
     }
     if alerts != 0 {
@@ -206,10 +203,11 @@ mod tests {
         let page = text("docs/a.md", "# A\n## Position refused (exit 70)\n");
         let found = |runbooks: &str| {
             let rules = text("relay.yaml", &format!("- alert: One\n{runbooks}"));
-            dead_runbooks(&rules, &page).len()
+            dead_runbooks(&rules, &[&page]).len()
         };
         assert_eq!(found("runbook: 'docs/a.md#position-refused-exit-70'\n"), 0);
         assert_eq!(found("runbook: 'docs/a.md#gone'\n"), 1);
+        assert_eq!(found("runbook: 'docs/b.md#position-refused-exit-70'\n"), 1);
         assert_eq!(found(""), 1);
     }
 

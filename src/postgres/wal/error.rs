@@ -585,12 +585,12 @@ const EARLY: &str = "compare the clocks of both machines; if they are right, put
 
 const UNSENDABLE: &str = "a row's text has 1 GiB or more, which Postgres cannot send; nothing is \
                           lost, but nothing after it is delivered: see `A row that Postgres \
-                          itself cannot send` in docs/operations.md";
+                          itself cannot send` in docs/operations/large-rows.md";
 
 const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, which Postgres cannot \
                               convert; if the database's encoding is multi-byte, nothing after \
                               the row is delivered (nothing is lost): see `A row that Postgres \
-                              itself cannot send` in docs/operations.md";
+                              itself cannot send` in docs/operations/large-rows.md";
 
 /// Where the server looks at pg_hba.conf (`libpq/auth.c`; refusals by a method that a line asks for are
 /// `auth_failed`'s), at the role that logs in (`utils/init/miscinit.c`) and at its database
@@ -638,7 +638,7 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
         }
         "42501" => {
             "grant the role what the message names (a table: GRANT SELECT ON <table> TO <role>;), or let a role \
-             do it that has it; which command needs which rights: docs/operations.md, Privileges"
+             do it that has it; which command needs which rights: docs/operations/privileges.md"
         }
         "42704" => {
             "are source.slot and source.publication right? If this database was never set up: \

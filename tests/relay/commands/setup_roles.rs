@@ -1,4 +1,4 @@
-//! `postrider setup` by roles with few rights, in the two ways that docs/operations.md describes, and
+//! `postrider setup` by roles with few rights, in the two ways that docs/operations/privileges.md describes, and
 //! what it says of rows that the log will not bring.
 
 use std::process::{Command, Output, Stdio};

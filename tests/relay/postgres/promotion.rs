@@ -48,7 +48,7 @@ fn g1_g6_a_standby_promoted_under_the_stream_costs_a_session_and_no_row() {
     }
 }
 
-/// As docs/operations.md has it: a slot that the standby copies, and both hosts in the URL.
+/// As docs/operations/postgres-failover.md has it: a slot that the standby copies, and both hosts in the URL.
 #[test]
 fn g1_g6_a_standby_reached_in_the_place_of_the_primary_costs_a_session_and_no_row() {
     let Some(options) = postgres::eighteen_options() else { return };

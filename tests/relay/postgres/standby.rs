@@ -62,7 +62,7 @@ impl Source {
         assert!(outcome.status.success(), "{:?}", outcome.log);
     }
 
-    /// As docs/operations.md has it.
+    /// As docs/operations/standby.md has it.
     fn set_up(&self, relay: &Relay) {
         self.slot_by(relay, &["setup"], || ());
         assert_eq!(self.at_standby.slot_value("database"), self.at_standby.slot());

@@ -1,4 +1,4 @@
-//! The example of docs/operations.md, as it stands there.
+//! The example of docs/operations/prune.md, as it stands there.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,8 +10,8 @@ use super::scene::Scene;
 use support::wait::wait_until;
 use support::{kafka, root};
 
-const PAGE: &str = "docs/operations.md";
-const SECTION: &str = "\n## Cleaning the outbox\n";
+const PAGE: &str = "docs/operations/prune.md";
+const SECTION: &str = "\n## Delete old rows\n";
 
 /// The first block of the section in this language.
 fn block(language: &str) -> String {
@@ -77,7 +77,7 @@ fn the_example_of_the_page_deletes_what_it_says() {
     let printed = String::from_utf8(output.stdout).unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{printed}{log}");
-    let shown = steady(&block(""));
+    let shown = steady(&block("text"));
     let printed = steady(&printed);
     assert_eq!(printed[..shown.len()], shown[..], "{log}");
     assert_eq!(printed[shown.len() + 1], "  rows deleted: 900", "{printed:?}");

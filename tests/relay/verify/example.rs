@@ -1,4 +1,4 @@
-//! The section of docs/operations.md about `postrider verify`: its commands, and what they print.
+//! The section of docs/operations/verify.md about one comparison: its commands, and what they print.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use support::broker::Broker;
 use support::relay::Relay;
 use support::topic;
 
-const SECTION: &str = "## Proving that nothing is missing";
+const SECTION: &str = "## Compare once";
 
 /// The fenced blocks of a language, in their order.
 fn blocks(language: &str) -> Vec<String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations/verify.md");
     let text = std::fs::read_to_string(page).unwrap();
     let (_, section) = text.split_once(SECTION).unwrap();
     let section = section.split("\n## ").next().unwrap();
