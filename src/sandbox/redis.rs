@@ -223,7 +223,8 @@ fn configuration(port: u16, role: &Role) -> Result<String, SandboxError> {
     let common = format!("requirepass {password}\nbind 127.0.0.1\nport {port}\n");
     let memory_only = format!("{common}masterauth {password}\nsave \"\"\nappendonly no\n");
     Ok(match role.kind {
-        Kind::Alone => memory_only,
+        // One server serves many tests, each with its own database.
+        Kind::Alone => format!("{memory_only}databases 1000\n"),
         Kind::ReplicaOf(master) => format!("{memory_only}replicaof 127.0.0.1 {master}\n"),
         Kind::ClusterNode { node_timeout } => {
             // By itself it would take the port ten thousand higher, which may be another's.

@@ -1,31 +1,45 @@
-//! A database with the application's tables.
+//! Sessions in a database with the application's tables.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-use postrider::sandbox::postgres::{Cluster, Options};
+use postrider::sandbox::postgres::Cluster;
+use support::postgres::{self, Database};
 use tokio_postgres::Client;
 
-/// Keep it: the server ends with it.
-pub(crate) struct Stage(Cluster);
+/// A database of the test's own, on the cluster that the tests share.
+pub(crate) struct Stage(Database);
 
 impl Stage {
     pub(crate) async fn set() -> (Self, Client) {
-        let stage = Self(Cluster::start(&Options::default()).unwrap());
+        Self::with(Database::migrated).await
+    }
+
+    /// The same without a table.
+    pub(crate) async fn empty() -> (Self, Client) {
+        Self::with(Database::create).await
+    }
+
+    async fn with(create: fn(&Cluster, &str) -> Database) -> (Self, Client) {
+        // It has a runtime of its own.
+        let create = move || create(postgres::installed(), "application");
+        let stage = Self(tokio::task::spawn_blocking(create).await.unwrap());
         let client = stage.connect().await;
-        for migration in [
-            include_str!("../../migrations/0001_outbox.sql"),
-            include_str!("../../migrations/0003_application.sql"),
-            // Migrations can be repeated.
-            include_str!("../../migrations/0003_application.sql"),
-        ] {
-            client.batch_execute(migration).await.unwrap();
-        }
         (stage, client)
     }
 
-    pub(crate) async fn connect(&self) -> Client {
-        postrider::shop::connect(&self.0.unix_url()).await.unwrap()
+    /// The name of the database, which no role of another test has.
+    pub(crate) fn name(&self) -> &str {
+        self.0.name()
     }
+
+    pub(crate) async fn connect(&self) -> Client {
+        postrider::shop::connect(&self.0.address().unix_url()).await.unwrap()
+    }
+}
+
+/// A session in a database that nobody else uses.
+pub(crate) async fn client() -> Client {
+    Stage::set().await.1
 }
 
 /// One number.

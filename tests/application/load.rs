@@ -1,4 +1,4 @@
-//! The shop's load against a private PostgreSQL: what is reported as committed is there, and nothing
+//! The shop's load against PostgreSQL: what is reported as committed is there, and nothing
 //! that was rolled back is.
 
 #![expect(
@@ -10,12 +10,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use postrider::sandbox::postgres::{Cluster, Options};
+use postrider::shop::ShopError;
 use postrider::shop::draw::Fate;
 use postrider::shop::load::{LoadPlan, LoadReport, Rate, run};
-use postrider::shop::{ShopError, connect};
 use tokio_postgres::Client;
 use uuid::Uuid;
+
+use crate::database::Stage;
 
 const TABLES: &str = "\
     CREATE TABLE orders (id uuid PRIMARY KEY, customer text NOT NULL, amount_cents bigint NOT NULL, \
@@ -85,8 +86,7 @@ async fn assert_rate_is_kept(client: &Client) {
 
 #[tokio::test(flavor = "current_thread")]
 async fn what_the_load_reports_is_what_the_database_holds() {
-    let cluster = Cluster::start(&Options::default()).expect("a private PostgreSQL");
-    let client = connect(&cluster.unix_url()).await.unwrap();
+    let (_, client) = Stage::empty().await;
     let error = run(&client, &LoadPlan::default(), |_| ()).await.unwrap_err();
     assert!(matches!(error, ShopError::TablesMissing(_)), "{error:?}");
 

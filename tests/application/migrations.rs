@@ -1,8 +1,9 @@
 //! `migrate()` where a role has few rights, and where sessions have another isolation level.
 
-use postrider::sandbox::postgres::{Cluster, Options};
-use postrider::shop::connect;
 use postrider_patterns::migrations::{MigrateError, Piece, migrate};
+
+use crate::database::Stage;
+use support::unique;
 
 /// The functions of the version before, with the parameters that they had.
 const FORMER_FUNCTIONS: &str = "
@@ -37,16 +38,16 @@ const CALLS: [&str; 13] = [
 /// As after an update of the library, when the publication is there already.
 #[tokio::test]
 async fn a_piece_is_made_anew_by_a_role_that_owns_it_and_nothing_else() {
-    let cluster = Cluster::start(&Options::default()).unwrap();
-    let mut client = connect(&cluster.unix_url()).await.unwrap();
-    let roles = "CREATE ROLE team_a; CREATE ROLE team_b; CREATE DATABASE teams";
-    for statement in roles.split("; ") {
-        client.batch_execute(statement).await.unwrap();
-    }
-    client.batch_execute("GRANT CREATE ON DATABASE teams TO team_a, team_b").await.unwrap();
-    let teams = cluster.address().database("teams").unix_url();
-    client = connect(&teams).await.unwrap();
-    client.batch_execute("SET ROLE team_a").await.unwrap();
+    let (stage, mut client) = Stage::empty().await;
+    let [team_a, team_b] = ["team_a", "team_b"].map(unique);
+    client
+        .batch_execute(&format!(
+            "CREATE ROLE {team_a}; CREATE ROLE {team_b};
+             GRANT CREATE ON DATABASE {} TO {team_a}, {team_b}; SET ROLE {team_a}",
+            stage.name()
+        ))
+        .await
+        .unwrap();
     migrate(&mut client, "a", &Piece::ALL).await.unwrap();
     client.batch_execute("COMMENT ON TABLE a.outbox_sequences IS NULL").await.unwrap();
     migrate(&mut client, "a", &Piece::ALL).await.unwrap();
@@ -55,16 +56,16 @@ async fn a_piece_is_made_anew_by_a_role_that_owns_it_and_nothing_else() {
     client.batch_execute("RESET ROLE").await.unwrap();
     migrate(&mut client, "b", &[Piece::Outbox]).await.unwrap();
     client
-        .batch_execute(
-            "ALTER SCHEMA b OWNER TO team_b; ALTER TABLE b.outbox OWNER TO team_b;
-             ALTER TABLE b.outbox_sequences OWNER TO team_b;
+        .batch_execute(&format!(
+            "ALTER SCHEMA b OWNER TO {team_b}; ALTER TABLE b.outbox OWNER TO {team_b};
+             ALTER TABLE b.outbox_sequences OWNER TO {team_b};
              DO $$ DECLARE function regprocedure; BEGIN
                  FOR function IN SELECT oid FROM pg_proc WHERE pronamespace = 'b'::regnamespace LOOP
-                     EXECUTE format('ALTER FUNCTION %s OWNER TO team_b', function);
+                     EXECUTE format('ALTER FUNCTION %s OWNER TO {team_b}', function);
                  END LOOP;
              END $$;
-             COMMENT ON TABLE b.outbox_sequences IS NULL; SET ROLE team_b",
-        )
+             COMMENT ON TABLE b.outbox_sequences IS NULL; SET ROLE {team_b}"
+        ))
         .await
         .unwrap();
     migrate(&mut client, "b", &[Piece::Outbox]).await.unwrap();
@@ -72,11 +73,9 @@ async fn a_piece_is_made_anew_by_a_role_that_owns_it_and_nothing_else() {
 
 #[tokio::test]
 async fn an_error_of_migrate_names_the_situation_and_the_fix() {
-    let cluster = Cluster::start(&Options::default()).unwrap();
-    let owner = connect(&cluster.unix_url()).await.unwrap();
-    owner.batch_execute("CREATE ROLE app").await.unwrap();
-    let mut client = connect(&cluster.unix_url()).await.unwrap();
-    client.batch_execute("SET ROLE app").await.unwrap();
+    let (_, mut client) = Stage::empty().await;
+    let app = unique("app");
+    client.batch_execute(&format!("CREATE ROLE {app}; SET ROLE {app}")).await.unwrap();
     let error = migrate(&mut client, "public", &[Piece::Inbox]).await.unwrap_err();
     assert!(matches!(error, MigrateError::Forbidden(_)), "{error:?}");
     assert!(error.hint().unwrap().contains("GRANT CREATE ON SCHEMA"), "{error:?}");
@@ -85,9 +84,9 @@ async fn an_error_of_migrate_names_the_situation_and_the_fix() {
 
 #[tokio::test]
 async fn an_update_keeps_and_extends_the_grants_of_functions() {
-    let cluster = Cluster::start(&Options::default()).unwrap();
-    let mut client = connect(&cluster.unix_url()).await.unwrap();
-    client.batch_execute("CREATE ROLE \"The App\"; CREATE ROLE other").await.unwrap();
+    let (_, mut client) = Stage::empty().await;
+    let [app, other] = ["The App", "other"].map(unique);
+    client.batch_execute(&format!("CREATE ROLE \"{app}\"; CREATE ROLE {other}")).await.unwrap();
     // The second time, no new function is granted to PUBLIC.
     for (schema, before) in
         [("a", ""), ("b", "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")]
@@ -96,25 +95,25 @@ async fn an_update_keeps_and_extends_the_grants_of_functions() {
             .batch_execute(&format!(
                 "{before}; CREATE SCHEMA {schema}; SET search_path TO {schema}; {FORMER_FUNCTIONS};
                  REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC;
-                 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO \"The App\""
+                 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO \"{app}\""
             ))
             .await
             .unwrap();
         migrate(&mut client, schema, &Piece::ALL).await.unwrap();
         client
             .batch_execute(&format!(
-                "GRANT USAGE ON SCHEMA {schema} TO \"The App\", other;
-                 GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO \"The App\", other"
+                "GRANT USAGE ON SCHEMA {schema} TO \"{app}\", {other};
+                 GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO \"{app}\", {other}"
             ))
             .await
             .unwrap();
         let transaction = client.transaction().await.unwrap();
-        transaction.batch_execute("SET LOCAL ROLE \"The App\"").await.unwrap();
+        transaction.batch_execute(&format!("SET LOCAL ROLE \"{app}\"")).await.unwrap();
         for call in CALLS {
             transaction.batch_execute(&format!("SELECT {call}")).await.unwrap();
         }
         transaction.commit().await.unwrap();
-        client.batch_execute("SET ROLE other").await.unwrap();
+        client.batch_execute(&format!("SET ROLE {other}")).await.unwrap();
         for call in CALLS {
             let error = client.batch_execute(&format!("SELECT {call}")).await.unwrap_err();
             assert_eq!(error.code().unwrap().code(), "42501", "{call}");
@@ -126,8 +125,7 @@ async fn an_update_keeps_and_extends_the_grants_of_functions() {
 /// As where a build with the same version number starts again while another one is rolled out.
 #[tokio::test]
 async fn functions_that_the_version_before_puts_back_make_no_call_ambiguous() {
-    let cluster = Cluster::start(&Options::default()).unwrap();
-    let mut client = connect(&cluster.unix_url()).await.unwrap();
+    let (_, mut client) = Stage::empty().await;
     migrate(&mut client, "public", &Piece::ALL).await.unwrap();
     client.batch_execute(FORMER_FUNCTIONS).await.unwrap();
     for anew in [false, true] {
@@ -146,10 +144,10 @@ async fn functions_that_the_version_before_puts_back_make_no_call_ambiguous() {
 /// Their snapshots are of the time before they had the lock.
 #[tokio::test]
 async fn services_of_any_isolation_level_may_all_migrate_at_once() {
-    let cluster = Cluster::start(&Options::default()).unwrap();
+    let (stage, _) = Stage::empty().await;
     let mut starts = Vec::new();
     for level in ["read committed", "repeatable read", "serializable"].repeat(3) {
-        let mut client = connect(&cluster.unix_url()).await.unwrap();
+        let mut client = stage.connect().await;
         let level = format!("SET default_transaction_isolation = '{level}'");
         client.batch_execute(&level).await.unwrap();
         starts.push(tokio::spawn(

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use postrider::outbox_writer::{Event, append};
-use postrider::sandbox::postgres::{Cluster, Options, Stop};
+use postrider::sandbox::postgres::{Options, Stop};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::json;
@@ -141,8 +141,9 @@ fn an_event_of_the_outbox_is_delivered_if_and_only_if_its_transaction_committed(
 
 #[test]
 fn postgres_prepares_no_transaction_unless_it_is_told_to() {
+    // A cluster of its own: the setting takes a start.
     const SETTING: &str = "max_prepared_transactions";
-    let cluster = Cluster::start(&Options::default().with(SETTING, "0")).unwrap();
+    let cluster = postgres::start(&Options::default().with(SETTING, "0"));
     let sql = Sql::connect(&cluster.unix_url());
     let default = format!("SELECT boot_val FROM pg_settings WHERE name = '{SETTING}'");
     assert_eq!(sql.value(&default), "0");
@@ -154,9 +155,9 @@ fn postgres_prepares_no_transaction_unless_it_is_told_to() {
 /// ends the transaction: no time limit, no lost connection, no restart of the server.
 #[test]
 fn a_prepared_transaction_without_its_coordinator_holds_locks_and_holds_vacuum_back() {
+    // A cluster of its own: it is killed.
     const UPDATE: &str = "UPDATE accounts SET balance = 1 WHERE id = 42";
-    let options = Options::default().with("max_prepared_transactions", "1");
-    let mut cluster = Cluster::start(&options).unwrap();
+    let mut cluster = postgres::start(&Options::default());
     let coordinator = Sql::connect(&cluster.unix_url());
     coordinator.run(
         "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint);

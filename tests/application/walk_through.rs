@@ -3,18 +3,19 @@
 use std::path::Path;
 use std::process::Command;
 
-use postrider::sandbox::postgres::{Cluster, Options};
-use support::{kafka, root};
+use postrider::sandbox::postgres::Options;
+use support::{kafka, postgres, root};
 
 #[test]
 fn the_way_into_a_service_that_exists_leads_to_an_event() {
+    // A cluster of its own: the page's commands name neither a database nor a slot.
+    let cluster = postgres::start(&Options::default());
     let Some(kafka) = kafka::shared() else { return };
     let page = std::fs::read_to_string(root().join("docs/patterns.md")).unwrap();
     let (_, section) = page.split_once("## Into a service that exists").unwrap();
     let (_, block) = section.split_once("```sh\n").unwrap();
     let (commands, _) = block.split_once("```").unwrap();
 
-    let cluster = Cluster::start(&Options::default()).unwrap();
     let address = cluster.address();
     let binaries = Path::new(env!("CARGO_BIN_EXE_postrider")).parent().unwrap();
     let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap());

@@ -76,7 +76,7 @@ impl Options {
         // One cluster serves many tests, each with its own database and slot.
         set("max_wal_senders", "64");
         set("max_replication_slots", "200");
-        set("max_connections", "200");
+        set("max_connections", "400");
         set("max_prepared_transactions", "16");
         set("max_wal_size", "4GB");
         // A server counts the descriptors it inherits, and the pipes of Kafka clients are inherited.

@@ -1,19 +1,17 @@
 //! Servers, requests and responses that the tests share.
 
-use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use postrider::idempotency::{
     BeginOutcome, Fingerprint, Guard, GuardSettings, Key, Lease, Request, StoredResponse,
 };
-use postrider::sandbox::postgres::{Address, Cluster, Options};
 use postrider::sandbox::redis::Redis;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use support::task::wait_for;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
+
+use crate::database::{Stage, count};
 
 /// For what must happen, some time.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -105,47 +103,31 @@ pub(crate) async fn begin_when_redis_is_back(guard: &Guard, request: &Request) -
     wait_for("Redis to decide", decided).await
 }
 
-/// A database with the tables of `migrations`, and one that records every effect.
-pub(crate) struct Database(Address);
+/// A database of the application, with a table that records every effect.
+pub(crate) struct Database(Stage);
 
 impl Database {
     pub(crate) async fn migrated() -> Self {
-        let empty = Self::empty().await;
-        let client = empty.client().await;
-        for file in ["0001_outbox.sql", "0003_application.sql"] {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(file);
-            client.batch_execute(&std::fs::read_to_string(path).unwrap()).await.unwrap();
-        }
+        let (stage, client) = Stage::set().await;
         // Nothing here is unique but the key of the guard.
         client.batch_execute("CREATE TABLE effects (key text NOT NULL)").await.unwrap();
-        empty
+        Self(stage)
     }
 
     pub(crate) async fn empty() -> Self {
-        static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let cluster = CLUSTER.get_or_init(|| Cluster::start(&Options::default()).unwrap());
-        let name = format!("idempotency_{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let server = Self(cluster.address()).client().await;
-        server.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
-        Self(cluster.address().database(&name))
+        Self(Stage::empty().await.0)
     }
 
     pub(crate) async fn client(&self) -> Client {
-        let (client, connection) =
-            tokio_postgres::connect(&self.0.unix_url(), NoTls).await.unwrap();
-        tokio::spawn(connection);
-        client
+        self.0.connect().await
     }
 
     pub(crate) async fn effects(&self) -> i64 {
-        let client = self.client().await;
-        client.query_one("SELECT count(*) FROM effects", &[]).await.unwrap().get(0)
+        count(&self.client().await, "SELECT count(*) FROM effects").await
     }
 
     pub(crate) async fn keys_with_effects(&self) -> i64 {
-        let client = self.client().await;
-        client.query_one("SELECT count(DISTINCT key) FROM effects", &[]).await.unwrap().get(0)
+        count(&self.client().await, "SELECT count(DISTINCT key) FROM effects").await
     }
 
     /// Waits until this many sessions wait for a lock.
@@ -154,8 +136,7 @@ impl Database {
         let blocked = "SELECT count(*) FROM pg_stat_activity \
                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
         wait_for("sessions that wait for a lock", async || {
-            let waiting: i64 = client.query_one(blocked, &[]).await.unwrap().get(0);
-            (waiting >= sessions).then_some(())
+            (count(&client, blocked).await >= sessions).then_some(())
         })
         .await;
     }

@@ -2,49 +2,27 @@
 
 use std::time::Duration;
 
-use postrider::inbox::{CacheSpec, ConsumerSpec};
 use postrider::sandbox::redis::Redis;
 use postrider::sandbox::redis_group::{RedisCluster, RedisSentinels};
 
 use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
+use support::redis_database::{self, ask};
 
 const COUNT: u64 = 400;
-
-fn with_cache(scene: &Scene, redis: &Redis) -> ConsumerSpec {
-    with_cache_at(scene, &redis.url())
-}
-
-fn with_cache_at(scene: &Scene, url: &str) -> ConsumerSpec {
-    let mut spec = scene.spec();
-    let mut cache = CacheSpec::new(url);
-    // Builds run beside the tests.
-    cache.timeout = Duration::from_secs(5);
-    spec.cache = Some(cache);
-    spec
-}
-
-fn ask(redis: &Redis, command: &str) -> i64 {
-    let client = redis::Client::open(redis.url()).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-        redis::cmd(command).query_async(&mut connection).await.unwrap()
-    })
-}
 
 #[test]
 fn cached_repeats_cost_no_statement() {
     let Some(scene) = Scene::new("remembered") else { return };
-    let redis = Redis::start().unwrap();
+    let redis = redis_database::next();
     scene.send(&Draft::many(400));
-    let first = Running::start(with_cache(&scene, &redis), TestEffects::plain());
+    let first = Running::start(scene.spec_with_cache(&redis), TestEffects::plain());
     scene.await_effects(400);
     let first = first.stop();
     assert_eq!((first.cache_hits, first.cache_misses), (0, COUNT));
-    assert_eq!(ask(&redis, "DBSIZE"), 400);
+    assert_eq!(ask::<i64>(&redis, "DBSIZE"), 400);
 
     scene.rewind();
-    let again = Running::start(with_cache(&scene, &redis), TestEffects::plain());
+    let again = Running::start(scene.spec_with_cache(&redis), TestEffects::plain());
     again.await_counters("the repeats", |now| now.duplicates == COUNT);
     let again = again.stop();
     assert_eq!((again.cache_hits, again.cache_misses, again.statements), (COUNT, 0, 0));
@@ -54,32 +32,28 @@ fn cached_repeats_cost_no_statement() {
 #[test]
 fn a_flushed_cache_costs_time_and_no_more() {
     let Some(scene) = Scene::new("forgotten") else { return };
-    let redis = Redis::start().unwrap();
+    let redis = redis_database::next();
     scene.send(&Draft::many(400));
-    let first = Running::start(with_cache(&scene, &redis), TestEffects::plain());
+    let first = Running::start(scene.spec_with_cache(&redis), TestEffects::plain());
     scene.await_effects(400);
     first.stop();
-    let client = redis::Client::open(redis.url()).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-        redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await.unwrap();
-    });
+    ask::<()>(&redis, "FLUSHDB");
     scene.rewind();
-    let again = Running::start(with_cache(&scene, &redis), TestEffects::plain());
+    let again = Running::start(scene.spec_with_cache(&redis), TestEffects::plain());
     again.await_counters("the repeats", |now| now.duplicates == COUNT);
     let again = again.stop();
     assert_eq!((again.cache_hits, again.cache_misses), (0, COUNT));
     scene.await_effects(400);
     // What the markers said is remembered from now on.
-    assert_eq!(ask(&redis, "DBSIZE"), 400);
+    assert_eq!(ask::<i64>(&redis, "DBSIZE"), 400);
 }
 
 #[test]
 fn a_cache_that_is_killed_and_comes_back_stops_nothing() {
-    let Some(scene) = Scene::new("killed_cache") else { return };
+    // A Redis of its own: it is killed.
     let mut redis = Redis::start().unwrap();
-    let running = Running::start(with_cache(&scene, &redis), TestEffects::plain());
+    let Some(scene) = Scene::new("killed_cache") else { return };
+    let running = Running::start(scene.spec_with_cache(&redis.url()), TestEffects::plain());
     scene.send(&Draft::many(100));
     scene.await_effects(100);
     redis.kill().unwrap();
@@ -90,13 +64,10 @@ fn a_cache_that_is_killed_and_comes_back_stops_nothing() {
     // It is asked again after a moment, and then remembers.
     support::wait_for("the cache to be used", || {
         scene.send(&Draft::many(10));
-        (ask(&redis, "DBSIZE") > 0).then_some(())
+        (ask::<i64>(&redis.url(), "DBSIZE") > 0).then_some(())
     });
-    let sent: i64 = support::topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic))
-        .len()
-        .try_into()
-        .unwrap();
-    scene.await_effects(sent.try_into().unwrap());
+    let sent = support::topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic)).len();
+    scene.await_effects(sent);
     let end = running.stop();
     assert_eq!((end.dead_letters, end.duplicates), (0, 0));
     assert!(end.cache_failures >= failures);
@@ -106,7 +77,7 @@ fn a_cache_that_is_killed_and_comes_back_stops_nothing() {
 fn a_cache_whose_master_sentinels_replace_is_used_again() {
     let Some(scene) = Scene::new("sentinel_cache") else { return };
     let mut group = RedisSentinels::start(Duration::from_secs(2)).unwrap();
-    let running = Running::start(with_cache_at(&scene, &group.url()), TestEffects::plain());
+    let running = Running::start(scene.spec_with_cache(&group.url()), TestEffects::plain());
     scene.send(&Draft::many(100));
     scene.await_effects(100);
     group.kill_master();
@@ -129,12 +100,12 @@ fn cached_repeats_of_a_cluster_cost_no_statement() {
     let Some(scene) = Scene::new("cluster_cache") else { return };
     let cluster = RedisCluster::start(Duration::from_secs(15)).unwrap();
     scene.send(&Draft::many(400));
-    let first = Running::start(with_cache_at(&scene, &cluster.url()), TestEffects::plain());
+    let first = Running::start(scene.spec_with_cache(&cluster.url()), TestEffects::plain());
     scene.await_effects(400);
     let first = first.stop();
     assert_eq!((first.cache_hits, first.cache_failures), (0, 0));
     scene.rewind();
-    let again = Running::start(with_cache_at(&scene, &cluster.url()), TestEffects::plain());
+    let again = Running::start(scene.spec_with_cache(&cluster.url()), TestEffects::plain());
     again.await_counters("the repeats", |now| now.duplicates == COUNT);
     let again = again.stop();
     assert_eq!((again.cache_hits, again.cache_misses, again.statements), (COUNT, 0, 0));
@@ -143,21 +114,17 @@ fn cached_repeats_of_a_cluster_cost_no_statement() {
 #[test]
 fn what_is_rolled_back_is_not_cached() {
     let Some(scene) = Scene::new("unremembered") else { return };
-    let redis = Redis::start().unwrap();
-    let url = redis.url();
+    let redis = redis_database::next();
+    let url = redis.clone();
     scene.send(&Draft::many(1));
     // Looked at from outside, after each attempt that was rolled back and before the next.
     let effect_rows = TestEffects::with(move |_, attempt| {
         let url = url.clone();
-        let known = std::thread::spawn(move || {
-            let mut session = redis::Client::open(url).unwrap().get_connection().unwrap();
-            redis::cmd("DBSIZE").query::<i64>(&mut session).unwrap()
-        });
-        assert_eq!(known.join().unwrap(), 0);
+        assert_eq!(ask::<i64>(&url, "DBSIZE"), 0);
         if attempt < 4 { Outcome::Fail } else { Outcome::Succeed }
     });
-    let running = Running::start(with_cache(&scene, &redis), effect_rows.clone());
+    let running = Running::start(scene.spec_with_cache(&redis), effect_rows.clone());
     scene.await_effects(1);
     running.stop();
-    assert_eq!((effect_rows.attempts(0), ask(&redis, "DBSIZE")), (4, 1));
+    assert_eq!((effect_rows.attempts(0), ask::<i64>(&redis, "DBSIZE")), (4, 1));
 }

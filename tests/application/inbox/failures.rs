@@ -7,10 +7,9 @@ use postrider::sandbox::postgres::{Options, Stop};
 use uuid::Uuid;
 
 use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
-use support::postgres::{self, Database};
 use support::task::let_pass;
 use support::wait::wait_until;
-use support::{kafka, topic};
+use support::{kafka, postgres, topic};
 
 #[test]
 fn an_effect_that_fails_for_a_while_works_in_the_end_and_once() {
@@ -226,11 +225,10 @@ fn an_error_of_the_database_is_reported_without_the_row() {
 
 #[test]
 fn an_unavailable_database_is_waited_for_and_makes_no_dead_letter() {
-    let Some(shared) = Scene::new("outage") else { return };
+    // A cluster of its own: it is stopped.
     let mut cluster = postgres::start(&Options::default());
-    let database = Database::migrated(&cluster, "outage");
-    database.sql().run("CREATE TABLE deeds (message_id uuid, number bigint, place text)");
-    let scene = Scene { database, ..shared };
+    let Some(kafka) = kafka::shared() else { return };
+    let scene = Scene::on(kafka, &cluster, "outage");
     // Away from the beginning.
     cluster.stop(Stop::Fast).unwrap();
     let running = scene.start(TestEffects::plain());

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
-use support::postgres::{self, Database};
-use support::{kafka, requests, topic, unique, wait_for};
+use support::{kafka, postgres, requests, wait_for};
 
 /// Brokers that hang would be waited for without an end. A stop may take 10 s for the batch, 5 s for the group,
 /// and what it takes on a machine that does much else.
@@ -14,13 +13,10 @@ const STOP_MAX: Duration = Duration::from_mins(1);
 
 #[test]
 fn a_consumer_stops_though_its_brokers_hang() {
+    // Brokers of its own: they are frozen.
     let Some(kafka) = kafka::start(&kafka::Options::default()) else { return };
     for is_dead_letter_due in [false, true] {
-        let database = Database::migrated(postgres::installed(), "frozen_brokers");
-        database.sql().run("CREATE TABLE deeds (message_id uuid, number bigint, place text)");
-        let (topic, name) = (unique("frozen"), unique("frozen-consumer"));
-        topic::create(&kafka.bootstrap(), &topic, 3, &[]);
-        let scene = Scene { bootstrap: kafka.bootstrap(), topic, name, database };
+        let scene = Scene::on(&kafka, postgres::installed(), "frozen");
         scene.send(&Draft::many(10));
         let [is_frozen, is_poison] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let switches = [Arc::clone(&is_frozen), Arc::clone(&is_poison)];
@@ -49,12 +45,9 @@ fn a_consumer_stops_though_its_brokers_hang() {
 /// A broker that just starts may name no broker. librdkafka then knows none, and tries to connect to none.
 #[test]
 fn a_consumer_whose_client_lost_all_brokers_reads_on() {
+    // Brokers of its own: they are behind a proxy.
     let Some((kafka, requests)) = requests::start(&kafka::Options::default()) else { return };
-    let database = Database::migrated(postgres::installed(), "lost_brokers");
-    database.sql().run("CREATE TABLE deeds (message_id uuid, number bigint, place text)");
-    let (topic, name) = (unique("lost"), unique("lost-consumer"));
-    topic::create(&kafka.bootstrap(), &topic, 3, &[]);
-    let scene = Scene { bootstrap: kafka.bootstrap(), topic, name, database };
+    let scene = Scene::on(&kafka, postgres::installed(), "lost");
     scene.send(&Draft::many(10));
     let mut spec = scene.spec();
     let settings = [

@@ -7,22 +7,17 @@ use std::time::Duration;
 use postrider::inbox::GapPolicy;
 use postrider::sandbox::postgres::{Options, Stop};
 
-use crate::inbox::scene::{Outcome, PARTITIONS, Running, Scene, TestEffects};
+use crate::inbox::scene::{Outcome, Running, Scene, TestEffects};
 use crate::inbox::sequences::{Split, numbered};
-use support::postgres::{self, Database};
 use support::wait::let_pass;
-use support::{kafka, topic, unique};
+use support::{kafka, postgres};
 
 #[test]
 fn while_the_database_is_away_nothing_waits_in_vain() {
-    let Some(mut split) = Split::new("unread") else { return };
+    // A cluster of its own: it is stopped.
     let mut cluster = postgres::start(&Options::default());
-    split.scene.database = Database::migrated(&cluster, "unread");
-    split
-        .scene
-        .database
-        .sql()
-        .run("CREATE TABLE deeds (message_id uuid, number bigint, place text, written bigserial)");
+    let Some(kafka) = kafka::shared() else { return };
+    let split = Split::with(Scene::on(kafka, &cluster, "unread"), "unread");
     split.scene.send(&[numbered(0, 1), numbered(0, 3)]);
     // It is missed until the database is away, and again until it is read after that.
     let gap_wait = Duration::from_secs(20);
@@ -43,12 +38,9 @@ fn while_the_database_is_away_nothing_waits_in_vain() {
 
 #[test]
 fn while_the_brokers_are_away_nothing_waits_in_vain() {
+    // Brokers of its own: they are frozen.
     let Some(kafka) = kafka::start(&kafka::Options::default()) else { return };
-    let database = Database::migrated(postgres::installed(), "brokers_away");
-    database.sql().run("CREATE TABLE deeds (message_id uuid, number bigint, place text)");
-    let (bootstrap, topic) = (kafka.bootstrap(), unique("away"));
-    topic::create(&bootstrap, &topic, PARTITIONS, &[]);
-    let split = Split::with(Scene { bootstrap, topic, name: unique("away"), database }, "away");
+    let split = Split::with(Scene::on(&kafka, postgres::installed(), "away"), "away");
     split.scene.send(&[numbered(0, 1), numbered(0, 3)]);
     // They are missed for up to 8 s before it is known, and until the brokers have a leader again after it.
     let gap_wait = Duration::from_secs(30);

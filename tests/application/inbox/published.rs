@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use postrider::sandbox::redis::Redis;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
@@ -12,7 +11,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use crate::inbox::scene::{Draft, Scene, TestEffects};
 use support::postgres::{self, Database};
 use support::sql::Sql;
-use support::{topic, wait_for};
+use support::{redis_database, topic, wait_for};
 
 /// What becomes of the process that has a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +63,8 @@ fn scene_of_one(stem: &str) -> Option<Scene> {
 }
 
 /// `SET key NX EX 30` before the work; who finds it held takes the message for one that is being processed.
-fn with_a_lock(scene: &Scene, redis: &Redis, end: End) -> Option<End> {
-    let mut redis = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+fn with_a_lock(scene: &Scene, redis: &str, end: End) -> Option<End> {
+    let mut redis = redis::Client::open(redis).unwrap().get_connection().unwrap();
     deliver(scene, |message| {
         let mut lock = redis::cmd("SET");
         lock.arg(id(message)).arg(1).arg("NX").arg("EX").arg(30);
@@ -103,7 +102,7 @@ fn act(sql: &Sql, id: &str) {
 #[test]
 fn a_lock_that_is_held_and_acknowledged_loses_what_its_holder_did_not_do() {
     let Some(scene) = scene_of_one("locked") else { return };
-    let redis = Redis::start().unwrap();
+    let redis = redis_database::next();
     assert_eq!(with_a_lock(&scene, &redis, End::Dies), Some(End::Dies));
     assert_eq!(with_a_lock(&scene, &redis, End::Acknowledges), Some(End::Acknowledges));
     assert_eq!(with_a_lock(&scene, &redis, End::Acknowledges), None, "it does not come again");

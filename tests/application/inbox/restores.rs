@@ -5,14 +5,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use postrider::inbox::{CacheSpec, ConsumerSpec};
 use postrider::sandbox::postgres::Options;
-use postrider::sandbox::redis::Redis;
 use support::chance::Chance;
 use support::postgres::{self, Database};
-use support::{topic, wait_for};
+use support::sql::Sql;
+use support::{kafka, redis_database, topic, wait_for};
 
 use crate::inbox::scene::{Draft, IGNORED, Outcome, Running, Scene, TestEffects};
 use crate::inbox::standby::Pair;
@@ -27,8 +25,7 @@ fn times(variable: &str, usual: usize) -> usize {
 /// A copy of the database as it is now. Its sessions end.
 fn snapshot(database: &Database) -> String {
     let (name, copy) = (database.name(), format!("{}_snapshot", database.name()));
-    let server = postgres::installed().address();
-    let sql = support::sql::Sql::connect(&server.unix_url());
+    let sql = Sql::connect(&postgres::installed().unix_url());
     alone(database, || sql.run(&format!("CREATE DATABASE \"{copy}\" TEMPLATE \"{name}\"")));
     copy
 }
@@ -36,8 +33,7 @@ fn snapshot(database: &Database) -> String {
 /// Puts the copy in the database's place.
 fn restore(database: &Database, copy: &str) {
     let name = database.name();
-    let server = postgres::installed().address();
-    let sql = support::sql::Sql::connect(&server.unix_url());
+    let sql = Sql::connect(&postgres::installed().unix_url());
     alone(database, || {
         sql.run(&format!("DROP DATABASE \"{name}\""));
         sql.run(&format!("ALTER DATABASE \"{copy}\" RENAME TO \"{name}\""));
@@ -47,8 +43,7 @@ fn restore(database: &Database, copy: &str) {
 /// While nobody can connect to it.
 fn alone(database: &Database, work: impl FnOnce()) {
     let name = database.name();
-    let server = postgres::installed().address();
-    let sql = support::sql::Sql::connect(&server.unix_url());
+    let sql = Sql::connect(&postgres::installed().unix_url());
     let allow =
         |allow: &str| sql.run(&format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS {allow}"));
     allow("false");
@@ -59,22 +54,13 @@ fn alone(database: &Database, work: impl FnOnce()) {
     allow("true");
 }
 
-/// With a cache, which has ids that the database forgets.
-fn spec(scene: &Scene, redis: &Redis) -> ConsumerSpec {
-    let mut spec = scene.spec();
-    let mut cache = CacheSpec::new(redis.url());
-    // Builds run beside the tests.
-    cache.timeout = Duration::from_secs(5);
-    spec.cache = Some(cache);
-    spec
-}
-
 #[test]
 fn a_database_that_is_put_back_gets_what_it_lacks_and_nothing_twice() {
     let Some(scene) = Scene::new("put_back") else { return };
-    let redis = Redis::start().unwrap();
+    // The cache has ids that the database forgets.
+    let redis = redis_database::next();
     let mut chance = Chance::new(SEED);
-    let mut running = Some(Running::start(spec(&scene, &redis), TestEffects::plain()));
+    let mut running = Some(Running::start(scene.spec_with_cache(&redis), TestEffects::plain()));
     let mut total = 0;
     let mut send = |count: usize| {
         scene.send(&Draft::many(count));
@@ -98,8 +84,9 @@ fn a_database_that_is_put_back_gets_what_it_lacks_and_nothing_twice() {
         });
         let (before, all) = (scene.effect_rows().1, send(0));
         eprintln!("put back by {lost} messages: {before} of {all} effects are there");
-        let now = running
-            .get_or_insert_with(|| Running::start(spec(&scene, &redis), TestEffects::plain()));
+        let now = running.get_or_insert_with(|| {
+            Running::start(scene.spec_with_cache(&redis), TestEffects::plain())
+        });
         now.await_counters("to notice it", |now| now.rewinds > rewinds);
         scene.await_effects(all);
     }
@@ -112,11 +99,10 @@ fn a_database_that_is_put_back_gets_what_it_lacks_and_nothing_twice() {
 
 #[test]
 fn a_failover_to_a_standby_that_lagged_loses_nothing() {
-    let Some(scene) = Scene::new("failed_over") else { return };
+    // Clusters of its own: they fail over.
     let mut pair = Pair::start(&Options::default());
-    let database = Database::migrated(pair.primary(), "failed_over");
-    database.sql().run("CREATE TABLE deeds (message_id uuid, number bigint, place text)");
-    let mut scene = Scene { database, ..scene };
+    let Some(kafka) = kafka::shared() else { return };
+    let mut scene = Scene::on(kafka, pair.primary(), "failed_over");
     let mut spec = scene.spec();
     spec.database = pair.url(scene.database.name()).parse().unwrap();
     let running = Running::start(spec, TestEffects::plain());
@@ -147,15 +133,16 @@ fn a_failover_to_a_standby_that_lagged_loses_nothing() {
 #[test]
 fn a_database_that_is_rebuilt_reads_everything_whatever_the_cache_has() {
     let Some(scene) = Scene::new("rebuilt") else { return };
-    let redis = Redis::start().unwrap();
+    // The cache has ids that the database forgets.
+    let redis = redis_database::next();
     scene.send(&Draft::many(400));
-    let first = Running::start(spec(&scene, &redis), TestEffects::plain());
+    let first = Running::start(scene.spec_with_cache(&redis), TestEffects::plain());
     scene.await_effects(400);
     first.stop();
     scene.database.sql().run(
         "TRUNCATE deeds; TRUNCATE processed_messages; TRUNCATE consumer_offsets; TRUNCATE outbox",
     );
-    let again = Running::start(spec(&scene, &redis), TestEffects::plain());
+    let again = Running::start(scene.spec_with_cache(&redis), TestEffects::plain());
     scene.await_effects(400);
     let again = again.stop();
     assert_eq!((again.processed, again.cache_hits), (400, 0));

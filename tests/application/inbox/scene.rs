@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use postrider::dead_letter::{DeadLetter, DeadLetters, Filter};
 use postrider::inbox::{
-    Backoff, Consumer, ConsumerCounters, ConsumerSnapshot, ConsumerSpec, ConsumerStatus, Effects,
-    Failure, InboxError, Interest, Message, Prepared,
+    Backoff, CacheSpec, Consumer, ConsumerCounters, ConsumerSnapshot, ConsumerSpec, ConsumerStatus,
+    Effects, Failure, InboxError, Interest, Message, Prepared,
 };
+use postrider::sandbox::postgres::Cluster;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::message::{Header, OwnedHeaders};
@@ -20,9 +21,10 @@ use tokio::sync::oneshot;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
+use support::kafka::{self, Kafka};
 use support::postgres::{self, Database};
 use support::task::let_pass;
-use support::{kafka, topic, unique, wait_for};
+use support::{topic, unique, wait_for};
 
 pub(crate) const PARTITIONS: i32 = 3;
 /// What `TestEffects` takes; everything else it does not know.
@@ -68,12 +70,16 @@ impl Draft {
 impl Scene {
     /// `None` where there is no Kafka; that is said once.
     pub(crate) fn new(stem: &str) -> Option<Self> {
-        let kafka = kafka::shared()?;
-        let database = Database::migrated(postgres::installed(), stem);
+        Some(Self::on(kafka::shared()?, postgres::installed(), stem))
+    }
+
+    /// The same on servers of the test's own.
+    pub(crate) fn on(kafka: &Kafka, cluster: &Cluster, stem: &str) -> Self {
+        let database = Database::migrated(cluster, stem);
         database.sql().run("CREATE TABLE deeds (message_id uuid, number bigint, place text)");
         let (topic, name) = (unique(stem), unique(&format!("{stem}-consumer")));
         topic::create(&kafka.bootstrap(), &topic, PARTITIONS, &[]);
-        Some(Self { bootstrap: kafka.bootstrap(), topic, name, database })
+        Self { bootstrap: kafka.bootstrap(), topic, name, database }
     }
 
     /// Waits between attempts are short here, and what may come later is not waited for.
@@ -84,6 +90,16 @@ impl Scene {
         spec.backoff =
             Backoff { first: Duration::from_millis(20), max: Duration::from_millis(200) };
         spec.give_up_after = Duration::ZERO;
+        spec
+    }
+
+    /// The same with a cache.
+    pub(crate) fn spec_with_cache(&self, url: &str) -> ConsumerSpec {
+        let mut cache = CacheSpec::new(url);
+        // Builds run beside the tests.
+        cache.timeout = Duration::from_secs(5);
+        let mut spec = self.spec();
+        spec.cache = Some(cache);
         spec
     }
 

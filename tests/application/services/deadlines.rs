@@ -14,9 +14,8 @@ fn an_order_that_cannot_time_out_does_not_block_others() {
          INSERT INTO outbox_sequences SELECT kind, id, 1 FROM sagas",
     );
     // The first and the last, from whichever end it begins: the numbers of their events are taken.
-    let other = stage.connect();
-    stage.run_in(
-        &other,
+    let other = stage.database.sql();
+    other.run(
         "BEGIN; SELECT FROM outbox_sequences
          WHERE aggregate_id LIKE '%1' OR aggregate_id LIKE '%6' FOR UPDATE",
     );
@@ -24,5 +23,5 @@ fn an_order_that_cannot_time_out_does_not_block_others() {
     let given_up = "SELECT count(*) FROM outbox WHERE event_type = 'OrderTimedOut'";
     wait_until("the others to time out", || stage.count(given_up) == 4);
     service.stop();
-    stage.run_in(&other, "COMMIT");
+    other.run("COMMIT");
 }

@@ -1,6 +1,6 @@
 //! Open orders and payments are on the metrics, and no poll scans a whole table for them.
 
-use crate::services::maintenance::{SLOT, deliver};
+use crate::services::maintenance::{deliver, with_slot};
 use crate::services::stage::Stage;
 use support::wait::wait_until;
 
@@ -48,8 +48,7 @@ fn assert_read_by_index(stage: &Stage, tables: &[&str]) {
 
 #[test]
 fn a_run_does_no_sequential_scan() {
-    let stage = Stage::set();
-    stage.run(SLOT);
+    let stage = with_slot();
     fill(&stage);
     deliver(&stage);
     // Counting with large pages; deleting with so many that Postgres plans once for all of them.
@@ -107,11 +106,11 @@ fn open_and_due_payments_are_on_the_metrics() {
     );
     fill(&stage);
     // These two are locked: they stay due.
-    let other = stage.connect();
-    stage.run_in(&other, "BEGIN; SELECT FROM payments WHERE next_attempt_at < now() FOR UPDATE");
+    let other = stage.database.sql();
+    other.run("BEGIN; SELECT FROM payments WHERE next_attempt_at < now() FOR UPDATE");
     let service = stage.start(&["payments"]);
     service.wait_for(&["\nshop_payments_open 5\n", "\nshop_payments_due 2\n"]);
-    stage.run_in(&other, "COMMIT");
+    other.run("COMMIT");
     service.wait_for(&["\nshop_payments_open 3\n", "\nshop_payments_due 0\n"]);
     service.stop();
     assert_read_by_index(&stage, &["payments"]);

@@ -5,10 +5,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use postrider::kafka::embedded::Broker;
-use postrider::sandbox::postgres::{Cluster, Options};
 
 use crate::services::stage::Stage;
 use support::http::get;
+use support::postgres::{self, Database};
+use support::unique;
 use support::wait::{let_pass, stays, wait_until};
 
 /// Never to be seen in what a service says.
@@ -32,7 +33,7 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn a_login_that_is_refused_ends_every_service_with_one_clear_error() {
-    let cluster = Cluster::start(&Options::default()).unwrap();
+    let cluster = postgres::installed();
     let login = |password| cluster.address().login_as("postgres", password).url();
     let (wrong, nobody) = (login(Some(CANARY)), login(None));
     let nowhere = cluster.address().database("nowhere").url();
@@ -64,24 +65,24 @@ fn a_login_that_is_refused_ends_every_service_with_one_clear_error() {
 #[test]
 fn a_login_that_is_withdrawn_is_told_once_and_makes_the_service_unready() {
     let stage = Stage::set();
-    stage.run("CREATE ROLE seller LOGIN SUPERUSER PASSWORD 'right'");
-    let service = stage.orders_as("seller", "right");
+    let name = unique("seller");
+    let seller = stage.database.create_role(&name, "SUPERUSER");
+    let service = stage.start_at(&seller.url(), &["orders"]);
     wait_until("a service that is ready", || get(&service.address, "/readyz").status == 200);
     // A refusal of that login ends the service, as it should at a start.
     let_pass(Duration::from_secs(2), "the login that the service tries at its start");
-    stage.run("ALTER ROLE seller PASSWORD 'other'");
-    stage.run(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-         WHERE usename = 'seller'",
-    );
+    stage.run(&format!("ALTER ROLE {name} PASSWORD 'other'"));
+    let sessions = format!("FROM pg_stat_activity WHERE usename = '{name}'");
+    stage.run(&format!("SELECT pg_terminate_backend(pid) {sessions}"));
     // Until then a pooled session may still answer, or break off.
-    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'seller'";
-    wait_until("its sessions to end", || stage.count(sessions) == 0);
+    let sessions = format!("SELECT count(*) {sessions}");
+    wait_until("its sessions to end", || stage.count(&sessions) == 0);
     let refused = "the database refuses the login\n";
     wait_until("a service that says so", || get(&service.address, "/readyz").body == refused);
     // For six looks at the deadlines.
     stays("refused", Duration::from_secs(3), || get(&service.address, "/readyz").body == refused);
-    stage.run("ALTER ROLE seller PASSWORD 'right'");
+    let password = seller.password.unwrap();
+    stage.run(&format!("ALTER ROLE {name} PASSWORD '{password}'"));
     wait_until("a service that is ready", || get(&service.address, "/readyz").status == 200);
     let log = service.stop();
     let refused: Vec<_> = log.iter().filter(|line| line.contains("28P01")).collect();
@@ -94,10 +95,10 @@ fn a_login_that_is_withdrawn_is_told_once_and_makes_the_service_unready() {
 
 #[test]
 fn a_missing_topic_is_named() {
-    let cluster = Cluster::start(&Options::default()).unwrap();
+    let database = Database::create(postgres::installed(), "missing_topic");
     let topics = ["PaymentProcessed", "PaymentFailed", "shop-orders.dead-letters"];
     let broker = Broker::start(1, &topics.map(|topic| (topic, 1))).unwrap();
-    let mut service = shop(&["orders", "--bind", "127.0.0.1:0"], &cluster.unix_url())
+    let mut service = shop(&["orders", "--bind", "127.0.0.1:0"], &database.address().unix_url())
         .env("KAFKA_BROKERS", broker.bootstrap())
         .stderr(Stdio::piped())
         .spawn()

@@ -30,8 +30,7 @@ impl LossyRelay {
     fn new(stage: &Stage, to_lose: BTreeMap<String, Vec<&'static str>>) -> Self {
         let bootstrap = stage.bootstrap();
         let producer = ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
-        let sql = Sql::connect(&stage.database_url());
-        Self { sql, producer, seen: BTreeSet::new(), to_lose }
+        Self { sql: stage.database.sql(), producer, seen: BTreeSet::new(), to_lose }
     }
 
     fn forward(&mut self) {

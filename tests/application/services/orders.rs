@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use postrider::sandbox::redis::Redis;
+
 use crate::services::stage::Stage;
 use support::http::{Response, get, place};
 use support::promtool;
@@ -114,7 +116,10 @@ pub(crate) fn assert_replayed(addresses: &[&str], key: &str, body: &str) {
 
 #[test]
 fn two_hundred_identical_requests_make_one_order_whatever_happens_to_redis() {
+    // A Redis of its own: it is killed.
+    let mut redis = Redis::start().unwrap();
     let mut stage = Stage::set();
+    stage.redis_url = redis.url();
     let (one, two) = (stage.orders(), stage.orders());
     let addresses = [one.address.as_str(), two.address.as_str()];
     let judged = |stage: &Stage, key: &str| {
@@ -123,9 +128,9 @@ fn two_hundred_identical_requests_make_one_order_whatever_happens_to_redis() {
         assert_replayed(&addresses, key, &assert_one_order(before, stage, &responses));
     };
     judged(&stage, "calm");
-    stage.redis.kill().unwrap();
+    redis.kill().unwrap();
     judged(&stage, "down");
-    stage.redis.restart().unwrap();
+    redis.restart().unwrap();
     judged(&stage, "back");
     one.stop();
     two.stop();

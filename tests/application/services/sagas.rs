@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::services::dead_letters::produce;
 use crate::services::stage::Stage;
+use support::unique;
 use support::wait::wait_until;
 
 const OPEN: &str = "00000000-0000-0000-0000-000000000001";
@@ -115,6 +116,7 @@ fn sagas_end_with_the_exit_codes_of_the_other_commands() {
     let (code, _, stderr) = stage.command(&["sagas", "compensate", OPEN, "--execute"]);
     assert_eq!(code, 78, "{stderr}");
     assert!(stderr.contains("migrations/0003_application.sql"), "{stderr}");
-    stage.run("CREATE ROLE stranger LOGIN; ALTER ROLE CURRENT_USER SET role = 'stranger'");
+    let (database, role) = (stage.database.name(), unique("stranger"));
+    stage.run(&format!("CREATE ROLE {role}; ALTER DATABASE {database} SET role = '{role}'"));
     assert_eq!(stage.command(&["sagas", "list"]).0, 77);
 }

@@ -5,23 +5,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use postrider::kafka::embedded::Broker;
-use postrider::sandbox::postgres::{Address, Cluster, Options};
-use postrider::sandbox::redis::Redis;
+use postrider::sandbox::postgres::{Address, Cluster};
 use postrider::shop::orders::EVENT_TYPES;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::runtime::Runtime;
-use tokio_postgres::Client;
 
 use crate::services::gate::Gate;
 use support::http::get;
+use support::postgres::{self, Database};
+use support::redis_database;
+use support::sql::Sql;
 use support::wait::wait_until;
 
-const MIGRATIONS: [&str; 4] = [
-    include_str!("../../../migrations/0001_outbox.sql"),
-    include_str!("../../../migrations/0002_shop.sql"),
-    include_str!("../../../migrations/0003_application.sql"),
-    include_str!("../../../migrations/0004_services.sql"),
-];
 /// How long a broker may take.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 const DEAD_LETTERS: &str = "shop-orders.dead-letters";
@@ -29,60 +23,47 @@ const DEAD_LETTERS: &str = "shop-orders.dead-letters";
 const NO_TIMEOUTS: &str = "options=-c%20lock_timeout%3D60s%20-c%20statement_timeout%3D0\
                        %20-c%20idle_in_transaction_session_timeout%3D0";
 
+/// A database, a part of Redis and a broker of the test's own.
 pub(crate) struct Stage {
-    cluster: Cluster,
+    pub(crate) database: Database,
+    sql: Sql,
     broker: Broker,
-    pub(crate) redis: Redis,
-    runtime: Runtime,
-    client: Client,
+    pub(crate) redis_url: String,
 }
 
 impl Stage {
     pub(crate) fn set() -> Self {
-        let cluster = Cluster::start(&Options::default()).unwrap();
+        Self::on(postgres::installed())
+    }
+
+    pub(crate) fn on(cluster: &Cluster) -> Self {
         let topics: Vec<_> =
             EVENT_TYPES.iter().chain(&[DEAD_LETTERS]).map(|topic| (*topic, 1)).collect();
         let broker = Broker::start(1, &topics).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let client = runtime.block_on(async {
-            let client = postrider::shop::connect(&cluster.unix_url()).await.unwrap();
-            for migration in MIGRATIONS {
-                client.batch_execute(migration).await.unwrap();
-            }
-            client
-        });
-        Self { cluster, broker, redis: Redis::start().unwrap(), runtime, client }
+        let database = Database::migrated(cluster, "shop");
+        let sql = database.sql();
+        Self { database, sql, broker, redis_url: redis_database::next() }
     }
 
     /// A process of the order service.
     pub(crate) fn orders(&self) -> Service {
-        self.orders_with(&self.cluster.unix_url(), &[])
+        self.orders_with(&self.database_url(), &[])
     }
 
     /// One without a limit for lock waits.
     pub(crate) fn orders_without_timeouts(&self, args: &[&str]) -> Service {
-        self.orders_with(&format!("{}&{NO_TIMEOUTS}", self.cluster.unix_url()), args)
+        self.orders_with(&format!("{}&{NO_TIMEOUTS}", self.database_url()), args)
     }
 
     /// The same behind a gate.
     pub(crate) fn orders_without_timeouts_behind(&self, gate: &Gate, args: &[&str]) -> Service {
-        let address = Address { port: gate.port, ..self.cluster.address() };
+        let address = Address { port: gate.port, ..self.database.address() };
         self.orders_with(&format!("{}?{NO_TIMEOUTS}", address.url()), args)
     }
 
     /// A gate before Postgres that lets everything pass until it sees `needle`.
     pub(crate) fn gate(&self, needle: &'static str) -> Gate {
-        Gate::before(self.cluster.address().port, needle)
-    }
-
-    /// A process of the order service that logs in over TCP, with this role and password.
-    pub(crate) fn orders_as(&self, role: &str, password: &str) -> Service {
-        let address = self.cluster.address().login_as(role, Some(password));
-        self.orders_with(&address.url(), &[])
+        Gate::before(self.database.address().port, needle)
     }
 
     /// One that may have so many descriptors open.
@@ -90,7 +71,7 @@ impl Stage {
         let mut shell = Command::new("sh");
         let shop = env!("CARGO_BIN_EXE_shop");
         shell.args(["-c", &format!("ulimit -n {most}; exec \"$0\" \"$@\""), shop, "orders"]);
-        self.serve(shell, &self.cluster.unix_url())
+        self.serve(shell, &self.database_url())
     }
 
     fn orders_with(&self, url: &str, args: &[&str]) -> Service {
@@ -99,7 +80,7 @@ impl Stage {
 
     /// A process that serves.
     pub(crate) fn start(&self, args: &[&str]) -> Service {
-        self.start_at(&self.cluster.unix_url(), args)
+        self.start_at(&self.database_url(), args)
     }
 
     /// One that serves with this database.
@@ -114,7 +95,7 @@ impl Stage {
             .args(["--bind", "127.0.0.1:0"])
             .env("DATABASE_URL", url)
             .env("KAFKA_BROKERS", self.broker.bootstrap())
-            .env("REDIS_URL", self.redis.url())
+            .env("REDIS_URL", &self.redis_url)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -132,16 +113,16 @@ impl Stage {
         Service { child, address, reader: Some(reader) }
     }
 
-    /// `shop maintain`: its exit code, stdout and stderr.
+    /// `shop maintain` with the slot that is named as the database: its exit code, stdout and stderr.
     pub(crate) fn maintain(&self, args: &[&str]) -> (i32, String, String) {
-        self.command(&[&["maintain"], args].concat())
+        self.command(&[&["maintain", "--slot", self.database.name()], args].concat())
     }
 
     /// A command of the shop that ends: its exit code, stdout and stderr.
     pub(crate) fn command(&self, args: &[&str]) -> (i32, String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_shop"))
             .args(args)
-            .env("DATABASE_URL", self.cluster.unix_url())
+            .env("DATABASE_URL", self.database_url())
             .output()
             .unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -165,44 +146,19 @@ impl Stage {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Another session.
-    pub(crate) fn connect(&self) -> Client {
-        self.runtime.block_on(postrider::shop::connect(&self.cluster.unix_url())).unwrap()
-    }
-
-    /// Statements without an answer, in another session.
-    pub(crate) fn run_in(&self, session: &Client, sql: &str) {
-        self.runtime.block_on(session.batch_execute(sql)).unwrap();
-    }
-
     /// Where the database is.
     pub(crate) fn database_url(&self) -> String {
-        self.cluster.unix_url()
-    }
-
-    /// Where another database of the cluster is.
-    pub(crate) fn url_of(&self, database: &str) -> String {
-        self.cluster.address().database(database).unix_url()
-    }
-
-    /// The tables there, by name.
-    pub(crate) fn tables_of(&self, database: &str) -> Vec<String> {
-        let sql = "SELECT relname::text FROM pg_class \
-             WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY relname";
-        self.runtime.block_on(async {
-            let client = postrider::shop::connect(&self.url_of(database)).await.unwrap();
-            client.query(sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
-        })
+        self.database.address().unix_url()
     }
 
     /// Statements without an answer.
     pub(crate) fn run(&self, sql: &str) {
-        self.runtime.block_on(self.client.batch_execute(sql)).unwrap();
+        self.sql.run(sql);
     }
 
     /// One number.
     pub(crate) fn count(&self, sql: &str) -> i64 {
-        self.runtime.block_on(self.client.query_one(sql, &[])).unwrap().get(0)
+        self.sql.value(sql).parse().unwrap()
     }
 
     /// Blocks writers of orders at their INSERT, with the key already claimed; until `unlock_orders`.
@@ -217,26 +173,23 @@ impl Stage {
 
     /// Waits until so many sessions wait for a lock.
     pub(crate) fn await_blocked(&self, sessions: i64) {
-        // Unlike pg_stat_activity this is not remembered for the length of a transaction.
-        let blocked = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted";
+        // Unlike pg_stat_activity this is not remembered for the length of a transaction. A lock on a row has
+        // no database, so those of each session's tables tell whose it is.
+        let blocked = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND pid IN (
+                 SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = database
+                 WHERE datname = current_database())";
         wait_until("sessions that wait for a lock", || self.count(blocked) >= sessions);
     }
 
-    /// Everything in Redis is gone at once.
+    /// Everything in its part of Redis is gone at once.
     pub(crate) fn flush(&self) {
-        redis::cmd("FLUSHALL").exec(&mut self.redis_session()).unwrap();
+        redis_database::ask::<()>(&self.redis_url, "FLUSHDB");
     }
 
-    /// Waits until Redis holds nothing: the time of whatever was there is over.
+    /// Waits until its part of Redis holds nothing: the time of whatever was there is over.
     pub(crate) fn await_empty_redis(&self) {
-        let mut session = self.redis_session();
-        wait_until("an empty Redis", || {
-            redis::cmd("DBSIZE").query::<u64>(&mut session).unwrap() == 0
-        });
-    }
-
-    fn redis_session(&self) -> redis::Connection {
-        redis::Client::open(self.redis.url()).unwrap().get_connection().unwrap()
+        let size = || redis_database::ask::<u64>(&self.redis_url, "DBSIZE");
+        wait_until("an empty Redis", || size() == 0);
     }
 
     /// Orders, sagas, keys and outbox rows.

@@ -1,13 +1,18 @@
 //! A read-only server, such as a standby, makes the service not ready.
 
+use postrider::sandbox::postgres::Options;
+
 use crate::services::orders::BODY;
 use crate::services::stage::Stage;
 use support::http::{get, place};
+use support::postgres;
 use support::wait::wait_until;
 
 #[test]
 fn a_read_only_database_makes_the_service_not_ready_until_it_accepts_writes() {
-    let stage = Stage::set();
+    // A cluster of its own: it is configured.
+    let cluster = postgres::start(&Options::default());
+    let stage = Stage::on(&cluster);
     let service = stage.orders();
     let ready = || {
         let response = get(&service.address, "/readyz");

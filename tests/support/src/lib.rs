@@ -33,6 +33,7 @@ pub mod otlp;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod promtool;
+pub mod redis_database;
 pub mod register;
 pub mod relay;
 pub mod relay_http;

@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use postrider_sandbox::account::Account;
 use postrider_sandbox::postgres::{Address, Cluster, Options, Stop};
@@ -14,6 +14,9 @@ use postrider_sandbox::watchdog::Watchdog;
 
 use super::sql::Sql;
 use super::{root, skip, unique};
+
+/// The database that those of tests are copies of.
+const MIGRATED: &str = "migrated";
 
 /// What ALTER SYSTEM writes.
 const AUTO_CONF: &str = "postgresql.auto.conf";
@@ -23,23 +26,31 @@ pub fn versions() -> Vec<&'static Cluster> {
     std::iter::once(installed()).chain(eighteen()).collect()
 }
 
-static INSTALLED: OnceLock<Cluster> = OnceLock::new();
-static EIGHTEEN: OnceLock<Option<Cluster>> = OnceLock::new();
-
 /// The installed PostgreSQL; without it no test here can do anything.
 pub fn installed() -> &'static Cluster {
-    INSTALLED.get_or_init(|| start(&Options::default()))
+    static INSTALLED: OnceLock<Cluster> = OnceLock::new();
+    INSTALLED.get_or_init(|| shared(&Options::default()))
 }
 
 /// PostgreSQL 18, or `None` after saying why not.
 pub fn eighteen() -> Option<&'static Cluster> {
-    EIGHTEEN.get_or_init(|| Some(start(&eighteen_options()?))).as_ref()
+    static EIGHTEEN: OnceLock<Option<Cluster>> = OnceLock::new();
+    EIGHTEEN.get_or_init(|| Some(shared(&eighteen_options()?))).as_ref()
 }
 
-/// Whether the cluster lives as long as the program, with the databases of other tests.
+/// Ports of the clusters in which many tests have their databases.
+static SHARED: Mutex<Vec<u16>> = Mutex::new(Vec::new());
+
+/// A cluster for many tests. A copy of its template takes half of the time that the migrations take.
+pub fn shared(options: &Options) -> Cluster {
+    let cluster = start(options);
+    Database::create_with(&cluster, MIGRATED, "").migrate();
+    SHARED.lock().unwrap().push(cluster.port());
+    cluster
+}
+
 fn is_shared(cluster: &Cluster) -> bool {
-    let eighteen = EIGHTEEN.get().and_then(Option::as_ref);
-    INSTALLED.get().into_iter().chain(eighteen).any(|shared| shared.port() == cluster.port())
+    SHARED.lock().unwrap().contains(&cluster.port())
 }
 
 /// Where version 18 lies, for a test that wants a cluster of its own.
@@ -168,21 +179,27 @@ struct End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // After a failed test the server may be down.
-        let Ok(sql) = Sql::try_connect(&self.server) else { return };
-        let name = &self.name;
-        let slots = format!(
-            "FROM pg_replication_slots \
-             WHERE (database = '{name}' OR slot_name = '{name}' OR slot_name LIKE '{name}\\_%')"
-        );
-        for statement in [
-            format!("SELECT pg_terminate_backend(active_pid, 5000) {slots} AND active"),
-            format!("SELECT pg_drop_replication_slot(slot_name) {slots} AND NOT active"),
-            format!("DROP DATABASE IF EXISTS \"{name}\" WITH (FORCE)"),
-        ] {
-            // A relay of a failed test may take the slot again.
-            let _ = sql.try_run(&statement);
-        }
+        let (server, name) = (std::mem::take(&mut self.server), std::mem::take(&mut self.name));
+        // A session has a runtime of its own, and the test may be within another one.
+        let dropped = std::thread::spawn(move || drop_database(&server, &name)).join();
+        assert!(dropped.is_ok() || std::thread::panicking(), "a database could not be dropped");
+    }
+}
+
+fn drop_database(server: &str, name: &str) {
+    // After a failed test the server may be down.
+    let Ok(sql) = Sql::try_connect(server) else { return };
+    let slots = format!(
+        "FROM pg_replication_slots \
+         WHERE (database = '{name}' OR slot_name = '{name}' OR slot_name LIKE '{name}\\_%')"
+    );
+    for statement in [
+        format!("SELECT pg_terminate_backend(active_pid, 5000) {slots} AND active"),
+        format!("SELECT pg_drop_replication_slot(slot_name) {slots} AND NOT active"),
+        format!("DROP DATABASE IF EXISTS \"{name}\" WITH (FORCE)"),
+    ] {
+        // A relay of a failed test may take the slot again.
+        let _ = sql.try_run(&statement);
     }
 }
 
@@ -202,11 +219,14 @@ impl Database {
 
     /// Creates one with the outbox table and the publication `postrider`: what `migrations` says.
     pub fn migrated(cluster: &Cluster, stem: &str) -> Self {
-        Self::create(cluster, stem).migrate()
+        Self::migrated_named(cluster, &unique(stem))
     }
 
     /// The same under a name that another cluster's database has.
     pub fn migrated_named(cluster: &Cluster, name: &str) -> Self {
+        if is_shared(cluster) {
+            return Self::create_with(cluster, name, &format!("TEMPLATE {MIGRATED}"));
+        }
         Self::create_with(cluster, name, "").migrate()
     }
 

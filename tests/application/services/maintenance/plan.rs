@@ -1,7 +1,8 @@
 //! What a run costs, and migrations of a database that an earlier version created.
 
-use super::{SLOT, deliver, line};
+use super::{deliver, line, with_slot};
 use crate::services::stage::Stage;
+use support::unique;
 use support::wait::wait_until;
 
 /// What earlier files made otherwise than today's.
@@ -14,8 +15,7 @@ const TODAY: [&str; 2] = [
 #[test]
 fn rows_of_one_age_are_deleted_without_reading_them_again_for_each_page() {
     const ROWS: u64 = 20_000;
-    let stage = Stage::set();
-    stage.run(SLOT);
+    let stage = with_slot();
     stage.run(&format!(
         "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, created_at)
              SELECT 't', n::text, 'e', '2020-01-01' FROM generate_series(1, {ROWS}) AS n;
@@ -81,8 +81,7 @@ fn migrations_can_be_repeated_also_on_tables_of_an_earlier_version() {
 
 #[test]
 fn a_table_that_cannot_be_cleaned_does_not_stop_the_others() {
-    let stage = Stage::set();
-    stage.run(SLOT);
+    let stage = with_slot();
     stage.run(super::FILL);
     deliver(&stage);
     stage.run("ALTER TABLE processed_messages RENAME COLUMN processed_at TO elsewhere");
@@ -92,8 +91,11 @@ fn a_table_that_cannot_be_cleaned_does_not_stop_the_others() {
     assert!(out.contains(&line("idempotency_keys", 32, 0, false)), "{out}");
     assert!(out.contains(&line("outbox", 32, 0, false)), "{out}");
     stage.run("ALTER TABLE processed_messages RENAME COLUMN elsewhere TO processed_at");
-    stage.run("CREATE ROLE reader LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader");
-    stage.run("ALTER ROLE CURRENT_USER SET role = 'reader'");
+    let (database, role) = (stage.database.name(), unique("reader"));
+    stage.run(&format!(
+        "CREATE ROLE {role}; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role};
+         ALTER DATABASE {database} SET role = '{role}'"
+    ));
     let (status, _, stderr) = stage.maintain(&[]);
     assert_eq!(status, 77, "{stderr}");
     assert!(stderr.contains("help: GRANT SELECT, UPDATE, DELETE ON"), "{stderr}");
@@ -101,8 +103,7 @@ fn a_table_that_cannot_be_cleaned_does_not_stop_the_others() {
 
 #[test]
 fn a_database_with_some_of_the_tables_is_cleaned_of_what_it_has() {
-    let stage = Stage::set();
-    stage.run(SLOT);
+    let stage = with_slot();
     stage.run(super::FILL);
     deliver(&stage);
     // As a service has it that takes no requests and has no saga.

@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
+use super::{FILL, create_slot, deliver, quiet};
 use crate::services::stage::{Stage, terminate};
 use support::http::get;
 use support::wait::wait_until;
@@ -68,17 +69,19 @@ fn metrics_grow_during_a_run_and_it_stops_when_told_to() {
 
 #[test]
 fn a_run_without_a_slot_is_counted_and_repeated() {
-    let stage = Stage::set();
-    let service = stage.start(&["maintain", "--every", "500ms", "--table", "outbox"]);
+    let stage = quiet();
+    let slot = stage.database.name();
+    let service =
+        stage.start(&["maintain", "--every", "500ms", "--table", "outbox", "--slot", slot]);
     let skipped = |often: u64| format!("\nshop_maintenance_outbox_left_alone_total {often}\n");
     let held_back = |rows: u64| format!("\nshop_maintenance_outbox_rows_held_back {rows}\n");
     service.wait_for(&[&skipped(2), &held_back(0)]);
-    stage.run(super::SLOT);
-    stage.run(super::FILL);
+    create_slot(&stage);
+    stage.run(FILL);
     service.wait_for(&[&held_back(32)]);
-    super::deliver(&stage);
+    deliver(&stage);
     service.wait_for(&[&held_back(0)]);
     let log = service.stop().join("\n");
-    assert!(log.contains("has no logical replication slot `postrider`"), "{log}");
+    assert!(log.contains(&format!("has no logical replication slot `{slot}`")), "{log}");
     assert_eq!(stage.count("SELECT count(*) FROM outbox"), 168);
 }
