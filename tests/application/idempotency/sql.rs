@@ -117,7 +117,8 @@ async fn the_calls_of_the_page_store_the_response_that_they_show() {
     const SHOWN: &str = r#"{"id": 7}"#;
     let database = Database::migrated().await;
     let client = database.client().await;
-    client.batch_execute("CREATE TABLE orders (id bigint, sku text)").await.unwrap();
+    let orders = "DROP TABLE orders; CREATE TABLE orders (id bigint, sku text)";
+    client.batch_execute(orders).await.unwrap();
     let block = block_of_page("idempotency_finish");
     assert_eq!(block.matches(SHOWN).count(), 1, "{block}");
     for (number, body) in BODIES.iter().enumerate() {

@@ -2,26 +2,28 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{BeginOutcome, Claim, GuardSettings, Lease, OwnerUpdate, claim};
+use postrider::idempotency::{BeginOutcome, Claim, Guard, Lease, OwnerUpdate, claim};
+use postrider::sandbox::redis::Redis;
 
+use crate::idempotency::dropped::{await_empty, lasting};
 use crate::idempotency::fixture::{
     Database, guarded, lease, replayed, request, response, settings,
 };
-use support::task::let_pass;
 
-const TTL: Duration = Duration::from_secs(5);
-
-fn brief() -> GuardSettings {
-    settings().pending_ttl(TTL)
+/// An owner whose lease has expired, its guard, and the guard of its successor, whose lease does not.
+async fn zombie() -> (Redis, Guard, Lease, Guard) {
+    let (redis, guard) = guarded(&settings().pending_ttl(Duration::from_millis(100)));
+    let zombie = lease(guard.begin(&request("k")).await);
+    await_empty(&redis).await;
+    let successors = Guard::connect(&redis.url(), &lasting()).unwrap();
+    (redis, guard, zombie, successors)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_zombie_is_told_and_its_successors_response_stays() {
-    let (_redis, guard) = guarded(&brief());
-    let zombie = lease(guard.begin(&request("k")).await);
-    let_pass(TTL + TTL / 10, "the lease expires").await;
-    let successor = lease(guard.begin(&request("k")).await);
-    assert_eq!(guard.complete(&successor, &response("successor")).await, OwnerUpdate::Applied);
+    let (_redis, guard, zombie, successors) = zombie().await;
+    let successor = lease(successors.begin(&request("k")).await);
+    assert_eq!(successors.complete(&successor, &response("successor")).await, OwnerUpdate::Applied);
 
     assert_eq!(guard.complete(&zombie, &response("zombie")).await, OwnerUpdate::Stale);
     assert_eq!(guard.renew(&zombie).await, OwnerUpdate::Stale);
@@ -32,18 +34,16 @@ async fn a_zombie_is_told_and_its_successors_response_stays() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_zombie_does_not_end_its_successors_work() {
-    let (_redis, guard) = guarded(&brief());
-    let zombie = lease(guard.begin(&request("k")).await);
-    let_pass(TTL + TTL / 10, "the lease expires").await;
-    let successor = lease(guard.begin(&request("k")).await);
+    let (_redis, guard, zombie, successors) = zombie().await;
+    let successor = lease(successors.begin(&request("k")).await);
     let work = async {
         assert_eq!(guard.complete(&zombie, &response("zombie")).await, OwnerUpdate::Stale);
         assert_eq!(guard.release(&zombie).await, OwnerUpdate::Stale);
         assert_eq!(guard.renew(&zombie).await, OwnerUpdate::Stale);
         assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Pending { .. }));
     };
-    guard.run_renewing(&successor, work).await;
-    assert_eq!(guard.complete(&successor, &response("successor")).await, OwnerUpdate::Applied);
+    successors.run_renewing(&successor, work).await;
+    assert_eq!(successors.complete(&successor, &response("successor")).await, OwnerUpdate::Applied);
 }
 
 /// Both believe to own the key; the unique key lets one of them have its effect, whichever of them
@@ -51,13 +51,11 @@ async fn a_zombie_does_not_end_its_successors_work() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_zombie_and_its_successor_one_has_its_effect() {
     for zombie_commits_first in [true, false] {
-        let (_redis, guard) = guarded(&brief());
+        let (_redis, guard, zombie, successors) = zombie().await;
         let database = Database::migrated().await;
-        let zombie = lease(guard.begin(&request("k")).await);
-        let_pass(TTL + TTL / 10, "the lease expires").await;
-        let successor = lease(guard.begin(&request("k")).await);
+        let successor = lease(successors.begin(&request("k")).await);
 
-        let execute = async |owner: &Lease, body: &str| {
+        let execute = async |guard: &Guard, owner: &Lease, body: &str| {
             let mut client = database.client().await;
             let transaction = client.transaction().await.unwrap();
             let mine = response(body);
@@ -74,15 +72,17 @@ async fn of_a_zombie_and_its_successor_one_has_its_effect() {
             let completed = guard.complete(owner, &valid).await;
             (valid, completed)
         };
+        let of_zombie = async || execute(&guard, &zombie, "zombie").await;
+        let of_successor = async || execute(&successors, &successor, "successor").await;
         let (first, second) = if zombie_commits_first {
-            (execute(&zombie, "zombie").await, execute(&successor, "successor").await)
+            (of_zombie().await, of_successor().await)
         } else {
-            (execute(&successor, "successor").await, execute(&zombie, "zombie").await)
+            (of_successor().await, of_zombie().await)
         };
         assert_eq!(first.0, second.0, "both return the same response");
         assert_eq!(database.effects().await, 1);
-        let of_zombie = if zombie_commits_first { first.1 } else { second.1 };
-        assert_eq!(of_zombie, OwnerUpdate::Stale);
+        let told = if zombie_commits_first { first.1 } else { second.1 };
+        assert_eq!(told, OwnerUpdate::Stale);
         assert_eq!(replayed(guard.begin(&request("k")).await), first.0);
     }
 }

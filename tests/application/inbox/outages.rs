@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::inbox::scene::{Draft, Outcome, Scene, TestEffects};
-use support::{topic, unique, wait_for};
+use support::{topic, wait_for};
 
 /// As `statement_timeout` or `pg_cancel_backend` do it.
 const CANCELLED: &str = "DO $$ BEGIN RAISE query_canceled; END $$";
@@ -183,15 +183,12 @@ fn a_statement_that_no_migration_fixes_is_a_failure_of_the_message() {
 
 #[test]
 fn of_one_key_the_earlier_message_comes_first_though_the_later_one_failed_first() {
-    let Some(scene) = Scene::new("inverted") else { return };
+    let Some(scene) = Scene::of_one_partition("inverted") else { return };
     // Of one key, with another between them, so that the batch is tried again as a batch.
     let mut drafts = Draft::many(3);
     for (draft, key) in drafts.iter_mut().zip(["account-0", "account-17", "account-0"]) {
         draft.key = key.into();
     }
-    let topic = unique("inverted");
-    topic::create(&scene.bootstrap, &topic, 1, &[]);
-    let scene = Scene { topic, ..scene };
     scene.send(&drafts);
     let running = scene.start(TestEffects::with(|number, attempt| match (number, attempt) {
         (2, 1) | (0, 2) => Outcome::Unavailable,

@@ -50,15 +50,10 @@ fn id(message: &BorrowedMessage<'_>) -> String {
     String::from_utf8(header.value.unwrap().to_vec()).unwrap()
 }
 
-/// One message, in the partition that is read here.
+/// One message.
 fn scene_of_one(stem: &str) -> Option<Scene> {
-    let scene = Scene::new(stem)?;
-    // The first number whose key is of that partition.
-    let drafts = (0..17).map(Draft::new).take_while(|_| {
-        let stored = topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic));
-        stored.iter().all(|record| record.partition != 0)
-    });
-    drafts.for_each(|draft| scene.send(&[draft]));
+    let scene = Scene::of_one_partition(stem)?;
+    scene.send(&[Draft::new(0)]);
     Some(scene)
 }
 

@@ -73,7 +73,15 @@ impl Scene {
         Some(Self::on(kafka::shared()?, postgres::installed(), stem))
     }
 
-    /// The same on servers of the test's own.
+    /// A scene whose topic has one partition.
+    pub(crate) fn of_one_partition(stem: &str) -> Option<Self> {
+        let scene = Self::new(stem)?;
+        let topic = unique(stem);
+        topic::create(&scene.bootstrap, &topic, 1, &[]);
+        Some(Self { topic, ..scene })
+    }
+
+    /// A scene on servers of the test's own.
     pub(crate) fn on(kafka: &Kafka, cluster: &Cluster, stem: &str) -> Self {
         let database = Database::migrated(cluster, stem);
         database.sql().run("CREATE TABLE deeds (message_id uuid, number bigint, place text)");

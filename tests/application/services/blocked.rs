@@ -1,17 +1,13 @@
 //! A service that one message blocks: the others have their effects, and its readiness names the message.
 
-use std::time::Duration;
-
 use rdkafka::ClientConfig;
-use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use uuid::Uuid;
 
-use crate::services::stage::Stage;
+use crate::services::dead_letters::headers;
+use crate::services::stage::{LIMIT, Stage};
 use support::http::get;
 use support::wait::{wait_for, wait_until};
-
-const LIMIT: Duration = Duration::from_mins(1);
 
 /// So many OrderCreated of each order, in this order.
 fn place(bootstrap: &str, orders: &[Uuid], copies: usize) {
@@ -21,12 +17,11 @@ fn place(bootstrap: &str, orders: &[Uuid], copies: usize) {
     for order in orders {
         for _ in 0..copies {
             let (id, key) = (Uuid::now_v7().to_string(), order.to_string());
-            let header = |key, value| Header { key, value: Some(value) };
-            let headers = OwnedHeaders::new()
-                .insert(header("id", id.as_str()))
-                .insert(header("event_type", "OrderCreated"));
             let record = BaseRecord::to("OrderCreated").key(&key).payload("{\"amount_cents\": 7}");
-            producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
+            producer
+                .send(record.headers(headers(&id, "OrderCreated")))
+                .map_err(|(error, _)| error)
+                .unwrap();
         }
     }
     producer.flush(LIMIT).unwrap();
@@ -44,14 +39,14 @@ fn readiness_names_a_refused_order_while_other_payments_succeed() {
              WHEN (NEW.order_id = '{blocked}') EXECUTE FUNCTION refuse()"
     ));
     // All in one partition.
-    place(&stage.bootstrap(), &[blocked], 1_301);
+    place(&stage.bootstrap(), &[blocked], 1_051);
     place(&stage.bootstrap(), &others, 1);
     let service = stage.start(&["payments"]);
     let paid = || stage.count("SELECT count(*) FROM payments");
     wait_until("the other payments", || paid() == 40);
     let answer = wait_for("readiness to name it", || {
         let answer = get(&service.address, "/readyz");
-        answer.body.contains("1300 messages wait behind message ").then_some(answer)
+        answer.body.contains("1050 messages wait behind message ").then_some(answer)
     });
     assert_eq!(answer.status, 503);
     assert!(

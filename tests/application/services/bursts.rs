@@ -1,10 +1,10 @@
 //! More requests than the database has sessions for.
 
+use crate::services::orders::BODY;
 use crate::services::stage::Stage;
 use support::http::{get, place};
 use support::wait::wait_until;
 
-const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 /// Many more than there are sessions.
 const CLIENTS: usize = 60;
 

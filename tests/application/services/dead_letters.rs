@@ -10,10 +10,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::services::stage::Stage;
+use crate::services::stage::{LIMIT, Stage};
 use support::wait::wait_for;
-
-const LIMIT: Duration = Duration::from_mins(1);
 
 /// An event without data, written so long ago that an order that is not there will not come.
 pub(crate) fn produce(bootstrap: &str, event_type: &str, order: &str) {
@@ -30,6 +28,12 @@ pub(crate) fn produce_as(
     send(bootstrap, (event_type, order), payload_and_id, SystemTime::now() - LIMIT);
 }
 
+/// The headers that a service reads.
+pub(crate) fn headers(id: &str, event_type: &str) -> OwnedHeaders {
+    let header = |key, value| Header { key, value: Some(value) };
+    OwnedHeaders::new().insert(header("id", id)).insert(header("event_type", event_type))
+}
+
 fn send(
     bootstrap: &str,
     (event_type, order): (&str, &str),
@@ -38,11 +42,7 @@ fn send(
 ) {
     let producer: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
-    let id = id.to_string();
-    let header = |key, value| Header { key, value: Some(value) };
-    let headers = OwnedHeaders::new()
-        .insert(header("id", id.as_str()))
-        .insert(header("event_type", event_type));
+    let headers = headers(&id.to_string(), event_type);
     let written = written.duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let record = BaseRecord::to(event_type).key(order).payload(payload).headers(headers);
     let record = record.timestamp(written.as_millis().try_into().unwrap());

@@ -37,7 +37,7 @@ fn a_login_that_is_refused_ends_every_service_with_one_clear_error() {
     let login = |password| cluster.address().login_as("postgres", password).url();
     let (wrong, nobody) = (login(Some(CANARY)), login(None));
     let nowhere = cluster.address().database("nowhere").url();
-    for service in ["orders", "payments", "inventory"] {
+    let refuse = &|service: &str| {
         for (url, exit, words) in [
             (&wrong, 77, ["password authentication failed for user \"postgres\"", "help:"]),
             (&nobody, 77, ["asks for a password for user `postgres`", "PGPASSWORD"]),
@@ -51,7 +51,12 @@ fn a_login_that_is_refused_ends_every_service_with_one_clear_error() {
             let errors = stderr.lines().filter(|line| line.starts_with("error: ")).count();
             assert_eq!(errors, 1, "{service}: {stderr}");
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        for service in ["orders", "payments", "inventory"] {
+            scope.spawn(move || refuse(service));
+        }
+    });
     let output = shop(&["load", "--count", "1"], &wrong).output().unwrap();
     let stderr = stderr(&output);
     assert_eq!(output.status.code(), Some(77), "{stderr}");

@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rdkafka::ClientConfig;
-use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
+use crate::services::dead_letters::headers;
 use crate::services::stage::{LIMIT, Stage};
 use support::http::place;
 use support::sql::Sql;
@@ -45,12 +45,11 @@ impl LossyRelay {
                 to_lose.remove(place);
                 continue;
             }
-            let header = |key, value| Header { key, value: Some(value) };
-            let headers = OwnedHeaders::new()
-                .insert(header("id", id.as_str()))
-                .insert(header("event_type", event_type.as_str()));
-            let record = BaseRecord::to(&event_type).key(&order).payload(&payload).headers(headers);
-            self.producer.send(record).map_err(|(error, _)| error).unwrap();
+            let record = BaseRecord::to(&event_type).key(&order).payload(&payload);
+            self.producer
+                .send(record.headers(headers(&id, &event_type)))
+                .map_err(|(error, _)| error)
+                .unwrap();
         }
         self.producer.flush(LIMIT).unwrap();
     }

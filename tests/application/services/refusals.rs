@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::services::orders::BODY;
 use crate::services::stage::Stage;
 use support::http::{Response, get, place, send};
 
-const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 const POST: &str = "POST /orders HTTP/1.1";
 const JSON: &str = "content-type: application/json";
 

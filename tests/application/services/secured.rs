@@ -1,27 +1,25 @@
 //! The shop's services towards servers that are picky: PostgreSQL with TLS and SCRAM, Kafka with logins
 //! and access lists, Redis with TLS. What must be secret stays so.
 
-use std::fs::{read_to_string, write};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::fs::write;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::JoinHandle;
 
 use postrider::sandbox::account::Account;
 use postrider::sandbox::password::RandomPassword;
 use postrider::sandbox::port;
 use postrider::sandbox::watchdog::{LastSignal, Watchdog};
 use postrider::shop::orders::EVENT_TYPES;
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use rustix::process::{Pid, Signal, kill_process};
 
+use crate::services::dead_letters::produce;
+use crate::services::orders::BODY;
+use crate::services::stage::Service;
 use support::kafka::{self, ALLOWED_USER, Kafka, PASSWORD};
 use support::postgres::Database;
 use support::secured::{self, SecuredServer, secured_server};
 use support::{http, topic, wait_for};
 
-const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 const CHECKED: &str = "sslmode=verify-full sslrootcert=$root.crt";
 /// A database behind TLS, brokers behind a login, and the file that holds the password for these.
 struct Stage {
@@ -60,19 +58,6 @@ impl Stage {
             .stdin(Stdio::null())
             .stderr(Stdio::piped());
         command
-    }
-
-    /// Sends the order service what payments would.
-    fn report_payment(&self, order: &str) {
-        let producer: BaseProducer = topic::client(&self.kafka.bootstrap()).create().unwrap();
-        let id = uuid::Uuid::now_v7().to_string();
-        let header = |key, value| Header { key, value: Some(value) };
-        let headers = OwnedHeaders::new()
-            .insert(header("id", id.as_str()))
-            .insert(header("event_type", "PaymentProcessed"));
-        let record = BaseRecord::to("PaymentProcessed").key(order).payload("{}").headers(headers);
-        producer.send(record).map_err(|(error, _)| error).unwrap();
-        producer.flush(std::time::Duration::from_mins(1)).unwrap();
     }
 }
 
@@ -137,39 +122,6 @@ impl Drop for SecretRedis {
     }
 }
 
-struct Service {
-    child: Child,
-    address: String,
-    log: JoinHandle<Vec<String>>,
-}
-
-impl Service {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let mut seen = Vec::new();
-        let address = lines.find_map(|line| {
-            let address = line.split("serving address=").nth(1).map(str::to_owned);
-            seen.push(line);
-            address
-        });
-        let address = address.unwrap_or_else(|| panic!("{seen:?}"));
-        let log = std::thread::spawn(move || seen.into_iter().chain(lines).collect());
-        Self { child, address, log }
-    }
-
-    /// Everything it has said, and its command line as `ps` shows it.
-    fn stop(mut self) -> String {
-        let id = self.child.id();
-        let command_line = read_to_string(format!("/proc/{id}/cmdline")).unwrap();
-        kill_process(Pid::from_raw(id.try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
-        let status = self.child.wait().unwrap();
-        let log = self.log.join().unwrap().join("\n");
-        assert!(status.success(), "{status}\n{log}");
-        format!("{command_line}\n{log}")
-    }
-}
-
 #[test]
 fn a_service_reaches_all_it_needs_by_tls_and_logins_and_shows_no_secret() {
     let Some(stage) = Stage::set() else { return };
@@ -198,7 +150,7 @@ fn a_service_reaches_all_it_needs_by_tls_and_logins_and_shows_no_secret() {
         let page = http::get(&service.address, "/metrics").body;
         (!page.contains("\nshop_requests_new_total 0\n")).then_some(())
     });
-    stage.report_payment(&order);
+    produce(&stage.kafka.bootstrap(), "PaymentProcessed", &order);
     wait_for("the consumer", || {
         let status = http::get(&service.address, &status).json()["status"].clone();
         (status == "PAID").then_some(())
@@ -206,7 +158,7 @@ fn a_service_reaches_all_it_needs_by_tls_and_logins_and_shows_no_secret() {
     let encrypted = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
                      WHERE datname = current_database() AND usename = 'scram_role'";
     assert_eq!(stage.database.sql().value(encrypted), "t");
-    let said = service.stop();
+    let said = [service.command_line(), service.stop().join("\n")].concat();
     for secret in [PASSWORD, secured::PASSWORD, redis.password.as_str()] {
         assert!(!said.contains(secret), "{said}");
     }

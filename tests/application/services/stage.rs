@@ -91,26 +91,11 @@ impl Stage {
     }
 
     fn serve(&self, mut shop: Command, url: &str) -> Service {
-        let mut child = shop
-            .args(["--bind", "127.0.0.1:0"])
+        shop.args(["--bind", "127.0.0.1:0"])
             .env("DATABASE_URL", url)
             .env("KAFKA_BROKERS", self.broker.bootstrap())
-            .env("REDIS_URL", &self.redis_url)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let address = log
-            .find_map(|line| {
-                let line = line.unwrap();
-                let address = line.split("address=").nth(1)?.split(' ').next()?;
-                line.contains("serving").then(|| address.to_owned())
-            })
-            .expect("the service serves");
-        // The pipe must be drained, or the process blocks when it is full.
-        let reader = std::thread::spawn(move || log.map_while(Result::ok).collect());
-        Service { child, address, reader: Some(reader) }
+            .env("REDIS_URL", &self.redis_url);
+        Service::start(&mut shop)
     }
 
     /// `shop maintain` with the slot that is named as the database: its exit code, stdout and stderr.
@@ -216,6 +201,28 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// Returns when it serves.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut seen = Vec::new();
+        let address = lines.find_map(|line| {
+            let address = line.split("address=").nth(1).and_then(|rest| rest.split(' ').next());
+            let address = address.filter(|_| line.contains("serving")).map(str::to_owned);
+            seen.push(line);
+            address
+        });
+        let address = address.unwrap_or_else(|| panic!("it does not serve: {seen:?}"));
+        // The pipe must be drained, or the process blocks when it is full.
+        let reader = std::thread::spawn(move || seen.into_iter().chain(lines).collect());
+        Self { child, address, reader: Some(reader) }
+    }
+
+    /// Its command line as `ps` shows it.
+    pub(crate) fn command_line(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/cmdline", self.child.id())).unwrap()
+    }
+
     /// Asks for its metrics until all of this is on them.
     pub(crate) fn wait_for(&self, wanted: &[&str]) {
         wait_until(&format!("{wanted:?}"), || {
@@ -224,7 +231,7 @@ impl Service {
         });
     }
 
-    /// Asks it to end; returns the rest of its log.
+    /// Asks it to end; returns its log.
     ///
     /// # Panics
     /// When it ends with an error.
