@@ -11,6 +11,8 @@ THREADS ?= $(shell expr 2 \* $$(nproc))
 SKIPPED := $(CURDIR)/.servers/skipped
 # What the suites print; what failed is printed again, last but one.
 TESTED := $(CURDIR)/.servers/tested
+# Has cargo run each test program through a script that says how long it and its tests took.
+TIMED := --config 'target."cfg(all())".runner = "$(CURDIR)/.ci/timed"'
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 15
@@ -24,12 +26,13 @@ demo: ## orders from a private Postgres to an embedded broker; ARGS="--count 200
 
 test: setup ## everything, on real PostgreSQL and real Kafka, with 10,000 simulated histories
 	@mkdir -p .servers && rm -f $(SKIPPED) $(TESTED)
-	@status=0; \
+	@status=0; begun=$$(date +%s); \
 	POSTRIDER_SKIPPED=$(SKIPPED) RUST_TEST_THREADS=$(THREADS) .ci/logged $(TESTED) \
-	$(CARGO) test --locked --no-fail-fast --features failpoints,mutants || status=$$?; \
+	$(CARGO) test --locked --no-fail-fast --features failpoints,mutants $(TIMED) || status=$$?; \
 	POSTRIDER_SKIPPED=$(SKIPPED) .ci/logged $(TESTED) \
 	$(CARGO) test --locked --manifest-path tests/drivers/Cargo.toml \
-	--target-dir $(or $(CARGO_TARGET_DIR),target)/drivers || status=$$?; \
+	--target-dir $(or $(CARGO_TARGET_DIR),target)/drivers $(TIMED) || status=$$?; \
+	.ci/times $(TESTED) $$(($$(date +%s) - begun)); \
 	if [ $$status != 0 ]; then .ci/failures $(TESTED); fi; \
 	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); else echo "nothing was skipped"; fi; \
 	exit $$status
