@@ -129,8 +129,10 @@ impl Stage {
         topic::read(&self.bootstrap, &topic::names(&self.bootstrap, &self.prefix))
     }
 
-    /// Waits until at least `count` records lie in the topics.
+    /// Waits until at least `count` records lie in the topics. First their ends are asked for, which costs less than to
+    /// read all records again and again.
     pub(crate) fn wait_for_records(&self, count: usize) {
+        topic::wait_for_offsets(&self.bootstrap, &self.prefix, count);
         wait_for("records", || (self.records().len() >= count).then_some(()));
     }
 

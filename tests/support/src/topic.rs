@@ -175,6 +175,27 @@ pub fn names(bootstrap: &str, prefix: &str) -> Vec<String> {
     names
 }
 
+/// Waits until the topics whose names begin with `prefix` hold at least `count` offsets, of which records are a part.
+pub fn wait_for_offsets(bootstrap: &str, prefix: &str, count: usize) {
+    super::wait_for("records", || {
+        // A client of its own per look: one that met a starting broker may know no broker for long.
+        let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+        let metadata = patiently(|| consumer.fetch_metadata(None, ASK_LIMIT));
+        let topics = metadata.topics().iter().filter(|topic| topic.name().starts_with(prefix));
+        let partitions = topics.flat_map(|topic| {
+            let ids = topic.partitions().iter().map(|partition| partition.id());
+            ids.map(|id| (topic.name(), id))
+        });
+        let offsets: i64 = partitions
+            .map(|(topic, id)| {
+                let (low, end) = patiently(|| consumer.fetch_watermarks(topic, id, ASK_LIMIT));
+                end - low
+            })
+            .sum();
+        (offsets >= i64::try_from(count).unwrap()).then_some(())
+    });
+}
+
 /// The end of every partition of a topic: what lies below was stored before this was called. Asks
 /// again while a leader is being elected.
 pub fn ends(consumer: &BaseConsumer, topic: &str) -> Vec<(i32, i64)> {

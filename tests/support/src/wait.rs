@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_mins(3);
 /// The first look comes at once and the second soon; later ones leave the machine to who is waited for.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+/// A look that takes long is followed by a pause as long, up to this: looks take half of a core at most.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Looks again and again until there is something to see.
 ///
@@ -36,14 +38,14 @@ pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option
     let [mut pause, longest] = LOOKS;
     let begun = Instant::now();
     loop {
-        let is_last = begun.elapsed() >= limit;
+        let looked = begun.elapsed();
         if let Some(found) = look() {
             return Some(found);
         }
-        if is_last {
+        if looked >= limit {
             return None;
         }
-        std::thread::sleep(pause);
+        std::thread::sleep(pause.max((begun.elapsed() - looked).min(LONGEST_PAUSE)));
         pause = (pause * 2).min(longest);
     }
 }
