@@ -1,31 +1,31 @@
-//! Computes how long to wait before the next attempt: exponential back-off with jitter.
+//! Exponential back-off with jitter: computes the wait before the next attempt.
 //!
-//! Input: the number of failures in a row, and a random number. Output: a wait between half and all of a
-//! limit that doubles with each failure, up to a maximum. The random part keeps relays that failed together
-//! from retrying together.
+//! Input: the number of consecutive failures, and a random number. Output: a wait between half and
+//! all of a limit that doubles with each failure, up to a maximum. The random part keeps relays
+//! that failed together from retrying together.
 
 use std::time::Duration;
 
 /// Waits between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// The longest wait after the first failure.
+    /// Longest wait after the first failure.
     pub first: Duration,
-    /// The longest wait of all.
+    /// Longest wait after any failure.
     pub max: Duration,
 }
 
 impl Default for Backoff {
-    /// 100 ms, doubled up to 10 s: five attempts take up to 1.5 s, and a database that comes back
-    /// is noticed soon.
+    /// 100 ms, doubled up to 10 s. Five attempts take up to 1.5 s, so a database that returns is
+    /// noticed soon.
     fn default() -> Self {
         Self { first: Duration::from_millis(100), max: Duration::from_secs(10) }
     }
 }
 
 impl Backoff {
-    /// The wait after so many failures in a row, at least 1: between half of the longest and all, as `draw`
-    /// says.
+    /// The wait after `failures` consecutive failures (at least 1). `draw` selects a point between
+    /// half of the longest wait and all of it.
     pub fn wait(&self, failures: u32, draw: u64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let half = self.first.saturating_mul(1 << doublings).min(self.max) / 2;
@@ -33,7 +33,8 @@ impl Backoff {
         half + half / 1_000 * per_mille
     }
 
-    /// The most failures in a row after which the wait is never longer than `limit`; none where it may be after one.
+    /// The largest number of consecutive failures whose wait never exceeds `limit`; `None` if even
+    /// the first may exceed it.
     pub fn failures_within(&self, limit: Duration) -> Option<u32> {
         if limit >= self.max {
             return Some(u32::MAX);

@@ -1,63 +1,63 @@
 //! Defines [`Frame`]: one message of a Postgres replication stream, borrowed from the read buffer.
 //!
-//! It is a keepalive, or an XLogData message that contains one pgoutput message. Two more variants are
-//! XLogData of which only an excerpt was kept, since it was too large to hold, and XLogData with text that
-//! has no equivalent in UTF-8. A frame can come from a socket, a recorded file or a simulation; the core
-//! does not know which.
+//! A frame is a keepalive, or an XLogData message that contains one pgoutput message. Two variants
+//! stand for unusual XLogData: an excerpt of a message that was too large to hold, and text without
+//! an equivalent in UTF-8. Frames come from a socket, a recorded file or a simulation; the core
+//! cannot tell which.
 
 use crate::lsn::Lsn;
 use crate::pgoutput::Excerpt;
 
-/// One replication message (protocol section "Streaming Replication Protocol"), borrowed from the
-/// read buffer: nothing is copied between the socket and the Kafka client.
+/// One replication message (protocol section "Streaming Replication Protocol"). Nothing is copied
+/// between the socket and the Kafka client.
 #[derive(Debug, Clone, Copy)]
 pub enum Frame<'a> {
     /// `XLogData`: one pgoutput message.
     Wal {
-        /// Where the change lies. Not usable for acknowledgements: a Relation carries `0/0`.
+        /// Position of the change. Do not acknowledge it: a Relation carries `0/0`.
         start: Lsn,
-        /// The server's clock when it sent this, in microseconds since 2000-01-01 UTC.
+        /// The server's send time, in microseconds since 2000-01-01 UTC.
         sent_us: i64,
         /// The pgoutput message.
         data: &'a [u8],
     },
-    /// `XLogData` with a pgoutput message over the limit on frames: what was kept while it passed.
+    /// `XLogData` whose pgoutput message exceeds the frame limit.
     Excerpt {
         /// As for [`Frame::Wal`].
         start: Lsn,
         /// As for [`Frame::Wal`].
         sent_us: i64,
-        /// What was kept.
+        /// The part that was kept while the message passed.
         excerpt: &'a Excerpt,
     },
-    /// A row with text that has no equivalent in UTF-8. Streams have none: the core makes it of a
-    /// [`Frame::Wal`] in another encoding.
+    /// A row with text that has no equivalent in UTF-8. The core derives this frame from a
+    /// [`Frame::Wal`] in another encoding; streams never contain one.
     Untranslatable {
         /// As for [`Frame::Wal`].
         start: Lsn,
         /// As for [`Frame::Wal`].
         sent_us: i64,
-        /// The pgoutput message, in UTF-8 but for those columns.
+        /// The pgoutput message, in UTF-8 except for `columns`.
         data: &'a [u8],
-        /// The columns, from 0, whose text is as the database has it.
+        /// Columns, from 0, whose text is still in the database's encoding.
         columns: &'a [usize],
     },
-    /// A sign of life, and proof that everything before `end` was sent.
+    /// A sign of life. The server has sent everything before `end`.
     Keepalive {
         /// The walsender's sent position.
         end: Lsn,
-        /// The server will end the connection unless it hears from us soon.
+        /// The server will close the connection unless it receives a reply soon.
         reply_now: bool,
     },
 }
 
-/// Where the last message was of which the server said it. Keepalives say how far the log has grown, and not where a message
-/// is.
+/// Position of the last message that had one. Keepalives do not change it: they report the end of
+/// the log, not the position of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LastPlace(pub Lsn);
 
 impl LastPlace {
-    /// This frame was read.
+    /// Records the position of a frame that was read.
     #[inline]
     pub fn read(&mut self, frame: &Frame<'_>) {
         if !matches!(frame, Frame::Keepalive { .. }) && frame.position() != Lsn::ZERO {
@@ -67,7 +67,7 @@ impl LastPlace {
 }
 
 impl Frame<'_> {
-    /// Where it lies in the log; zero for a Relation or a Type, of which the server does not say it.
+    /// Position in the log; zero for a Relation or a Type, which the server sends without one.
     pub const fn position(&self) -> Lsn {
         match self {
             Self::Wal { start, .. }
@@ -82,7 +82,7 @@ impl Frame<'_> {
 mod tests {
     use super::*;
 
-    /// A Relation or a Type has no position, and a keepalive is of another one each time.
+    /// Relations and Types have no position, and each session receives other keepalives.
     #[test]
     fn sessions_agree_on_the_place_of_a_message_whatever_keepalives_say() {
         let wal = |start| Frame::Wal { start: Lsn::new(start), sent_us: 0, data: b"" };

@@ -1,24 +1,23 @@
-//! Reads a JSON document into a tree that keeps what Kafka Connect's bytes depend on: the order of members,
-//! and each number as it is written.
+//! Reads JSON into a tree that keeps the order of members and the spelling of numbers, on which
+//! Kafka Connect's bytes depend.
 //!
-//! Input: text, or bytes that should be UTF-8. Output: a [`Json`], or [`NotJson`]; of an object that is cut
-//! off, the members before the cut. Invariant: what is accepted is what `serde_json` accepts (RFC 8259, nested
-//! at most 127 deep), in time linear in the text; of two members of one name the last value stays, at the
-//! place of the first.
+//! Input: text, or bytes that should be UTF-8. Output: a [`Json`], or [`NotJson`]; for an object
+//! that is cut off, the members before the cut. Invariant: this parser accepts what `serde_json`
+//! accepts (RFC 8259, nested at most 127 deep), in time linear in the text. If a member name
+//! repeats, the last value replaces the first in its place.
 //!
-//! `serde_json` has the same tree behind two of its features. Cargo turns a crate's features on for a whole
-//! program, and those two change what an application's own types accept (an `f64` in a tagged enum is
-//! refused), so a library must not ask for them. Its strings are read and written by `serde_json`.
+//! `serde_json` offers this tree behind two features. Cargo enables features for the whole program,
+//! and these two change what an application's own types accept (an `f64` in a tagged enum is
+//! refused). A library must therefore not enable them. `serde_json` reads and writes the strings.
 
 use indexmap::IndexMap;
 
-/// The members of an object, in order.
+/// Members of an object, in order.
 pub(crate) type Members = IndexMap<String, Json, foldhash::quality::RandomState>;
 
-/// Levels of arrays and objects, as `serde_json` and so Postgres's clients limit them: reading is recursive.
+/// Nesting limit of `serde_json`, and so of Postgres's clients. The parser is recursive.
 const DEPTH_MAX: usize = 127;
 
-/// A document.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Json {
     Null,
@@ -29,16 +28,16 @@ pub(crate) enum Json {
     Object(Members),
 }
 
-/// A number as it is written.
+/// A number with its original spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Number(Box<str>);
 
-/// The text is not JSON in UTF-8, or nested too deep.
+/// The text is not JSON in UTF-8, or is nested too deeply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotJson;
 
 impl Json {
-    /// The whole text is one document.
+    /// Parses text that consists of one document.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, NotJson> {
         let mut reader = Reader { text, at: 0 };
         let json = reader.value(0)?;
@@ -46,16 +45,16 @@ impl Json {
         if reader.at < text.len() { Err(NotJson) } else { Ok(json) }
     }
 
-    /// The document at the beginning of the text, whatever follows it.
+    /// Parses the document at the start of the text and ignores the rest.
     pub(crate) fn parse_first(text: &[u8]) -> Result<Self, NotJson> {
         Reader { text, at: 0 }.value(0)
     }
 
-    /// The first members of an object that may be cut off: those that are followed by a comma or by the
-    /// object's end. Nothing of what is no object.
+    /// The first members of an object that may be cut off. A member counts if a comma or the
+    /// object's end follows it. Empty if the text is not an object.
     pub(crate) fn parse_beginning(text: &[u8]) -> Members {
         let mut members = Members::default();
-        // An error is the cut.
+        // An error marks the cut.
         let _ = Reader { text, at: 0 }.members(1, &mut members);
         members
     }
@@ -76,7 +75,7 @@ impl Json {
         matches!(self, Self::Object(_))
     }
 
-    /// Appends it without white space, numbers as they were written.
+    /// Appends the document without white space and with the original numbers.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Null => out.extend(b"null"),
@@ -110,17 +109,16 @@ impl Json {
 }
 
 impl Number {
-    /// As it is written.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// A whole number of 64 bits, written without point and exponent.
+    /// The value, if it is a 64-bit integer written without point and exponent.
     pub(crate) fn as_i64(&self) -> Option<i64> {
         self.0.parse().ok()
     }
 
-    /// Whether it is written without point and exponent.
+    /// True for a number written without point and exponent.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
     }
@@ -137,7 +135,7 @@ struct Reader<'t> {
 }
 
 impl Reader<'_> {
-    /// `depth`: how many arrays and objects it is in.
+    /// `depth`: number of enclosing arrays and objects.
     fn value(&mut self, depth: usize) -> Result<Json, NotJson> {
         self.skip_space();
         match self.peek().ok_or(NotJson)? {
@@ -169,7 +167,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds each member when it is certain that it is complete.
+    /// Adds each member only once it is known to be complete.
     fn members(&mut self, depth: usize, members: &mut Members) -> Result<(), NotJson> {
         self.open(b'{', depth)?;
         if self.take(b'}') {
@@ -182,7 +180,7 @@ impl Reader<'_> {
                 return Err(NotJson);
             }
             let value = self.value(depth)?;
-            // A number that is cut off looks like one that is not; what follows tells them apart.
+            // Only the next byte shows whether a number was cut off.
             let has_ended = self.ends(b'}')?;
             members.insert(name, value);
             if has_ended {
@@ -196,7 +194,7 @@ impl Reader<'_> {
         is_open.then_some(()).ok_or(NotJson)
     }
 
-    /// Whether this ends here, or a comma follows.
+    /// True at the closing bracket; false at a comma.
     fn ends(&mut self, bracket: u8) -> Result<bool, NotJson> {
         if self.take(b',') {
             return Ok(false);
@@ -247,7 +245,7 @@ impl Reader<'_> {
         Ok(Json::Number(Number(text.into())))
     }
 
-    /// Passes bytes of a kind; how many.
+    /// Skips matching bytes and returns their number.
     fn skip(&mut self, is_wanted: impl Fn(u8) -> bool, max: usize) -> usize {
         let start = self.at;
         while self.at - start < max && self.peek().is_some_and(&is_wanted) {
@@ -260,7 +258,7 @@ impl Reader<'_> {
         self.skip(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'), usize::MAX);
     }
 
-    /// Passes white space and then this byte, if it is there.
+    /// Skips white space and then `byte`, if it is next.
     fn take(&mut self, byte: u8) -> bool {
         self.skip_space();
         let is_there = self.peek() == Some(byte);
@@ -310,7 +308,7 @@ mod tests {
         assert_eq!(Json::parse("{\"a\":".repeat(1_000_000).as_bytes()), Err(NotJson));
     }
 
-    /// JSON, nearly JSON, and what is neither.
+    /// JSON, nearly JSON, and arbitrary bytes.
     fn texts() -> impl Strategy<Value = Vec<u8>> {
         let scalar = proptest::sample::select(vec![
             "0",
@@ -372,7 +370,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-        /// A number is compared as a double, since a program may have `serde_json` without exact numbers.
+        /// Compares numbers as doubles, because a program may use `serde_json` without exact
+        /// numbers.
         #[test]
         fn it_accepts_what_serde_json_accepts_and_reads_the_same(text in texts()) {
             let theirs = serde_json::from_slice::<serde_json::Value>(&text);

@@ -1,5 +1,5 @@
-//! The core of Postrider: every decision about which row becomes which record, and which position Postgres
-//! is told.
+//! The core of Postrider: every decision about which row becomes which record, and which position
+//! is acknowledged to Postgres.
 //!
 //! ```text
 //!  Frame --> pgoutput --> Message --> outbox --> OutboxRow --> route --> Record | Rejection
@@ -8,11 +8,11 @@
 //! ```
 //!
 //! Input: values. Output: values. Invariant: nothing here reads a clock, a socket, a file or the
-//! environment, starts a thread or depends on a runtime, so that the code that ships is the code that is
-//! simulated by seeds, fuzzed and replayed from scripts. A [`session`] drives a [`pipeline`], whose stages
-//! are shown above; [`transaction`] is the sink that delivers exactly once; [`gate`] decides where a stream
-//! is resumed; [`supervisor`] decides what happens between two sessions. Comments name the guarantees of
-//! docs/guarantees.md as G1 to G8.
+//! environment, starts a thread or depends on a runtime. The shipped code is therefore the code
+//! that is simulated by seeds, fuzzed and replayed from scripts. A [`session`] drives a
+//! [`pipeline`], whose stages are shown above; [`transaction`] is the sink that delivers exactly
+//! once; [`gate`] decides where a stream resumes; [`supervisor`] decides what happens between two
+//! sessions. Comments name the guarantees of docs/guarantees.md as G1 to G8.
 //!
 //! ```
 //! use std::convert::Infallible;

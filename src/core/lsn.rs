@@ -1,7 +1,8 @@
-//! Defines [`Lsn`]: a position in Postgres's write-ahead log, and the error for text that is not one.
+//! Defines [`Lsn`], a position in Postgres's write-ahead log, and the error for text that is not
+//! one.
 //!
-//! Converts from and to the server's 64-bit number and its `X/X` text. A type of its own, so that a
-//! position is never confused with a count of bytes.
+//! Converts from and to the server's 64-bit number and its `X/X` text. The separate type prevents
+//! confusion of a position with a byte count.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Lsn(u64);
 
 impl Lsn {
-    /// `0/0`, which Postgres uses for "no position": START_REPLICATION takes it as "from the slot".
+    /// `0/0`, Postgres's "no position". START_REPLICATION interprets it as "from the slot".
     pub const ZERO: Self = Self(0);
 
     /// Wraps a position as the server sent it.
@@ -22,18 +23,18 @@ impl Lsn {
         Self(position)
     }
 
-    /// The position as the server counts it: bytes since the log began.
+    /// Bytes since the log began, as the server counts.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The byte after this one; the last one there can be has none, and stays.
+    /// The byte after this one; saturates at the maximum.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// Bytes of log between `earlier` and `self`; 0 when `earlier` is not earlier.
+    /// Bytes of log between `earlier` and `self`; 0 if `earlier` is not earlier.
     pub const fn bytes_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -51,7 +52,7 @@ impl fmt::Debug for Lsn {
     }
 }
 
-/// The text was not two hexadecimal numbers of up to eight digits with a slash between.
+/// The text is not two hexadecimal numbers of up to eight digits, separated by a slash.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a log position such as 16/B374D848")]
 pub struct LsnSyntax(String);
@@ -73,7 +74,7 @@ impl FromStr for Lsn {
     }
 }
 
-/// As text: `16/B374D848`.
+/// Serializes as text: `16/B374D848`.
 impl Serialize for Lsn {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)

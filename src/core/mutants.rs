@@ -1,28 +1,29 @@
-//! Lists deliberate bugs in the shipped code, which tests switch on to prove that the simulation notices
+//! Deliberate bugs in the shipped code. Tests enable them to prove that the simulation detects
 //! them.
 //!
-//! Input: which [`Mutant`] a test switches on for its thread, in builds with the feature `mutants`. Output:
-//! whether the code that asks is to behave wrongly. Without the feature the answer is constantly no, and
-//! the compiler removes the check. Public because the tests of other crates choose the bug.
+//! Input: the [`Mutant`] that a test enables for its thread, in builds with the feature `mutants`.
+//! Output: whether the calling code must misbehave. Without the feature the answer is constantly
+//! false, and the compiler removes the check. The module is public because tests of other crates
+//! enable bugs.
 
-/// One mistake.
+/// One deliberate bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
-    /// The watermark passes over a transaction that is not wholly confirmed.
+    /// The watermark passes a transaction with unconfirmed records.
     SettlesUnconfirmed,
-    /// A transaction counts as confirmed with one record missing.
+    /// A transaction counts as confirmed although one record is missing.
     CountsOneTooFew,
-    /// A keepalive settles what lies before it, confirmed or not.
+    /// A keepalive settles everything before it, confirmed or not.
     SettlesKeepalives,
-    /// A keepalive settles nothing: the log of an idle outbox grows for ever.
+    /// A keepalive settles nothing, so the log of an idle outbox grows without limit.
     IgnoresKeepalives,
-    /// A refused record is booked as stored.
+    /// A refused record counts as stored.
     ForgetsRefused,
-    /// A frame for whose record there was no room is done with.
+    /// A frame is consumed although there was no room for its record.
     ConsumesUnsent,
-    /// Frames are taken though the budget is used up.
+    /// The session takes frames after the budget is used up.
     IgnoresBudget,
-    /// The socket is waited for though a frame is buffered that may be taken.
+    /// The session waits for the socket although a frame is buffered and may be taken.
     WaitsBesideFrames,
     /// No heartbeat: the server ends the stream of an idle outbox.
     StaysSilent,
@@ -30,36 +31,36 @@ pub enum Mutant {
     EndsUnconfirmed,
     /// A drain ends within a transaction.
     EndsWithinTransaction,
-    /// Records count as stored when they are reported, before their Kafka transaction is committed.
+    /// Records count as stored when they are reported, before their Kafka transaction commits.
     ConfirmsBeforeCommit,
-    /// A Kafka transaction is committed before all reports are there.
+    /// A Kafka transaction commits before all reports have arrived.
     CommitsBeforeReports,
-    /// The session goes on after a commit during which EndTxn may have been sent twice.
+    /// The session continues after a commit during which EndTxn may have been sent twice.
     TrustsDisturbedCommit,
-    /// Progress does not say how many rows of a split transaction it covers.
+    /// Progress omits how many rows of a split transaction it covers.
     ForgetsPart,
-    /// A session begins at the slot's position, whatever progress says.
+    /// A session starts at the slot's position and ignores progress.
     IgnoresProgress,
-    /// Records are taken behind the progress record.
+    /// Records are taken after the progress record.
     SendsBehindProgress,
-    /// The session looks at what follows in the stream though no frame is wanted, and meets its end.
+    /// The session reads ahead although it wants no frame, and finds the stream's end.
     LooksForTheEnd,
-    /// The supervisor calls a stop a clean one, whatever sessions left unconfirmed.
+    /// The supervisor reports a clean stop although sessions left records unconfirmed.
     ForgetsOwed,
-    /// A session begins without what earlier ones learned of refused records.
+    /// A session starts without the refusals that earlier sessions learned.
     ForgetsSuspects,
-    /// A request to stop waits for the end of a pause.
+    /// A request to stop waits until a pause ends.
     SleepsThroughStop,
     /// Pauses after failures do not grow.
     NeverBacksOff,
-    /// A server that is silent over the same work again is given no more time.
+    /// A server that is silent again over one piece of work gets no more time.
     KeepsTimeout,
-    /// A message of the log that cannot be read is tried for ever.
+    /// An unreadable message of the log is retried forever.
     RetriesUnreadable,
 }
 
 impl Mutant {
-    /// All of them.
+    /// All mutants.
     pub const ALL: [Self; 24] = [
         Self::SettlesUnconfirmed,
         Self::CountsOneTooFew,
@@ -98,12 +99,12 @@ mod on_this_thread {
         static MADE: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
-    /// Makes this mistake on this thread from now on, or none.
+    /// Enables this bug on the current thread; `None` disables it.
     pub fn make(mutant: Option<Mutant>) {
         MADE.set(mutant);
     }
 
-    /// The mistake that is made on this thread.
+    /// The bug that is enabled on the current thread.
     pub fn made() -> Option<Mutant> {
         MADE.get()
     }

@@ -1,10 +1,10 @@
-//! Encodes and decodes the progress record: how far a stream was delivered, stored in Kafka beside the
-//! records.
+//! Encodes and decodes the progress record: how far a stream was delivered, stored in Kafka beside
+//! the records.
 //!
-//! Input: a [`Mark`] (how far), and the [`Lineage`] (cluster, timeline, slot, publication, tables) within
-//! which its positions have a meaning. Output: key and value of the Kafka record, and [`Progress`] again
-//! from such a value; also the transactional id of the stream's producer. Invariant: what another program
-//! or a later version wrote is an error and never a position.
+//! Input: a [`Mark`] (how far), and the [`Lineage`] (cluster, timeline, slot, publication, tables)
+//! in which its positions have a meaning. Output: key and value of the Kafka record, and
+//! [`Progress`] decoded from such a value; also the transactional id of the stream's producer.
+//! Invariant: a value from another program or a later version is an error and never a position.
 //!
 //! ```json
 //! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",
@@ -13,11 +13,12 @@
 //!  "last":{"commit":"0/1A2B3C8","xid":741,"time_us":848419200000000},
 //!  "written_by":"postrider 0.1.0"}
 //! ```
-//! `backfill` is there only while the rows of the tables are delivered that were there before the slot, all of them
-//! or, in a `repair`, those that are missing; positions then count transactions of the backfill. `commit` and `rows` are there only inside a transaction that is carried in several pieces. `last` is
-//! the last commit that had rows; version 1 did not write it, nor `members`, `messages` and `standby`. The
-//! first versions that wrote version 2 had no `publication_xid`, no `since` (later ones no `began` in it), and no `places`, which are there only
-//! where a schema is published.
+//! `backfill` is present only while rows older than the slot are delivered (all of them or, in a
+//! `repair`, the missing ones); positions then count transactions of the backfill. `commit` and
+//! `rows` are present only inside a transaction that is delivered in several parts. `last` is the
+//! last commit with rows. Version 1 did not write `last`, `members`, `messages` and `standby`. The
+//! first releases with version 2 had no `publication_xid`, `since` and `places`, later ones no
+//! `began` in `since`. `places` is present only if a schema is published.
 
 mod scope;
 
@@ -31,18 +32,19 @@ use crate::route::{NO_TIMESTAMP, OwnedRecord};
 
 pub use scope::{Moment, RepairScope, UnknownRows};
 
-/// The form described above.
+/// Version of the form described above.
 const VERSION: u32 = 2;
-/// The oldest form that is still read: the same with less in it.
+/// Oldest version that is still read. Its records lack some members.
 const VERSION_MIN: u32 = 1;
 
-/// What a mark's positions belong to: elsewhere they mean nothing. Written as part of each progress
-/// record, in this order and under these names.
+/// The stream to which a mark's positions belong; elsewhere they have no meaning. Each progress
+/// record contains these members in this order and under these names.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Lineage {
-    /// The cluster's identifier (IDENTIFY_SYSTEM); a restored backup shares it with its origin.
+    /// The cluster's system identifier (IDENTIFY_SYSTEM). A restored backup shares it with its
+    /// origin.
     pub system: String,
-    /// Its timeline, which a promotion increments.
+    /// The cluster's timeline, which a promotion increments.
     pub timeline: u32,
     /// The database.
     pub database: String,
@@ -50,111 +52,112 @@ pub struct Lineage {
     pub slot: String,
     /// The publication's OID.
     pub publication: u32,
-    /// The transaction that wrote the publication's row last, when the session began: another one has
-    /// altered it. `None`: not known.
+    /// The transaction that last wrote the publication's row when the session began. A different
+    /// value means that the publication was altered. `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publication_xid: Option<u32>,
-    /// The outbox tables, by name, with their OIDs.
+    /// OIDs of the outbox tables, by name.
     pub tables: BTreeMap<String, u32>,
-    /// The OIDs of their entries in the publication, which change when a table is taken out and put in
+    /// OIDs of the tables' entries in the publication. They change if a table is removed and added
     /// again. Empty: not known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<String, u32>,
-    /// The transactions that put the tables into their schemas, of those that are published with the schema:
-    /// one that is taken out of it and put in again is another one.
+    /// For tables published with their schema: the transactions that put them into it. They change
+    /// if a table leaves the schema and returns.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub places: BTreeMap<String, u32>,
-    /// Prefixes of the logical messages that are rows; `None`: not known.
+    /// Prefixes of the logical messages that are rows. `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<BTreeSet<String>>,
-    /// Whether the server was a standby when the session began. One that is promoted goes on streaming
-    /// on a timeline that the session does not hear of.
+    /// True if the server was a standby when the session began. A promoted standby keeps streaming
+    /// on a timeline that the session does not learn of.
     #[serde(default)]
     pub standby: bool,
-    /// Since when it has left out no row. `None`: not known.
+    /// The start of the complete part of the stream. `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Since>,
 }
 
-/// The beginning of a stream that has left out no row since: every transaction that committed behind `lsn` was
-/// delivered, or will be. A slot that is made anew begins anew.
+/// The start of a stream that has omitted no row since: every transaction that committed after
+/// `lsn` was delivered, or will be. A recreated slot starts over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Since {
-    /// Where the slot was then.
+    /// The slot's position at the start.
     pub lsn: Lsn,
-    /// No transaction of this number or a later one, in 64 bits, had committed then. What earlier ones wrote may
-    /// lie before the beginning. 0: there was no row before it.
+    /// At the start, no transaction with this 64-bit number or a later one had committed. Rows of
+    /// earlier transactions may precede the start. 0: no row precedes it.
     pub xid: u64,
-    /// The same of when the stream began first, whatever was left out since: what earlier transactions wrote may never
-    /// have been its own. 0: all rows are. `None`: not known (earlier versions).
+    /// `xid` at the stream's very first start, whatever was omitted since. Rows of earlier
+    /// transactions may never have belonged to the stream. 0: all rows belong to it. `None`: not
+    /// known (earlier versions).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<u64>,
 }
 
 impl Since {
-    /// The beginning of a stream that has none before it.
+    /// The start of a stream without a predecessor.
     pub const fn first(lsn: Lsn, xid: u64) -> Self {
         Self { lsn, xid, began: Some(xid) }
     }
 
-    /// What earlier transactions wrote may never have been of the stream.
+    /// Rows of transactions before this number may never have belonged to the stream.
     pub fn began(&self) -> u64 {
         self.began.unwrap_or(self.xid)
     }
 }
 
 impl Lineage {
-    /// The key of its progress records: the newest of them counts.
+    /// Key of the stream's progress records; the newest record counts.
     pub fn key(&self) -> String {
         let Self { system, database, slot, .. } = self;
         format!("{system}/{database}/{slot}")
     }
 
-    /// The transactional id of whoever carries this stream: a later one with the same id fences it.
+    /// Transactional id of the stream's producer. A later producer with this id fences it.
     pub fn transactional_id(&self) -> String {
         let Self { system, database, slot, .. } = self;
         format!("postrider.{system}.{database}.{slot}")
     }
 }
 
-/// How far a stream was carried, and which stream.
+/// The progress of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// Which stream, as it was when this was written.
+    /// The stream's identity when this was written.
     pub lineage: Lineage,
-    /// How far.
+    /// The position that was reached.
     pub mark: Mark,
-    /// The stream has not begun: the rows that were there before its slot are delivered first.
+    /// Set before the stream starts, while the rows older than its slot are delivered.
     pub backfill: Option<BackfillProgress>,
 }
 
-/// How far the delivery of the rows has come that were in their tables before the slot.
+/// Progress of delivering the rows that were in their tables before the slot existed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BackfillProgress {
-    /// Where the stream begins: the rows that committed before it are those of the backfill. `None`: the slot is
-    /// about to be made, and nothing was sent.
+    /// The stream's start. Rows that committed before it belong to the backfill. `None`: the slot
+    /// does not exist yet, and nothing was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins: Option<Lsn>,
-    /// Which transactions had committed then, as `pg_current_snapshot` writes it.
+    /// Transactions that had committed at the start, in the format of `pg_current_snapshot`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub snapshot: String,
-    /// Tables and partitions, by OID, with the files that held their rows then: one that was rewritten since has
-    /// rows of which nobody can tell when they were written.
+    /// Tables and partitions, by OID, with the file nodes of their rows at the start. A file that
+    /// was rewritten since does not show when its rows were written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<(u32, u32)>,
-    /// The last row that was delivered; `None`: none yet.
+    /// The last delivered row; `None` before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<RowCursor>,
-    /// Only rows that are missing in Kafka are sent, for an earlier slot was lost; `None`: all of them.
+    /// Limits a repair to rows missing in Kafka, after an earlier slot was lost. `None`: all rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repair: Option<RepairScope>,
-    /// Of a repair: when the stream began first ([`Since::began`]). `None`: not known.
+    /// For a repair: the stream's very first start ([`Since::began`]). `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<u64>,
 }
 
 impl BackfillProgress {
-    /// The beginning of the stream that follows once this is over: since when it has left out no row.
+    /// The start of the stream that follows the backfill.
     pub fn since(&self) -> Option<Since> {
         let lsn = self.begins?;
         let leaves_out = |scope: &RepairScope| {
@@ -162,15 +165,16 @@ impl BackfillProgress {
             is_part || scope.unknown == Some(UnknownRows::Skip)
         };
         if !self.repair.as_ref().is_some_and(leaves_out) {
-            // Nothing of before it is missing.
+            // No earlier row is missing.
             return Some(Since::first(lsn, 0));
         }
-        // A snapshot is `xmin:xmax:..`: no transaction from `xmax` on had committed.
+        // The snapshot `xmin:xmax:..` says that no transaction from `xmax` on had committed.
         let xid = self.snapshot.split(':').nth(1)?.parse().ok()?;
         Some(Since { lsn, xid, began: self.began.or(Some(xid)) })
     }
 
-    /// The same when this mark is reached, which lies behind the row of `cursor`; `None` once it is over.
+    /// Progress at the mark `reached`, after the row of `cursor`; `None` once the backfill is
+    /// complete.
     #[must_use]
     pub fn at(self, reached: Mark, cursor: Option<RowCursor>) -> Option<Self> {
         let is_over = self.begins.is_some_and(|begins| reached.end >= begins);
@@ -178,26 +182,26 @@ impl BackfillProgress {
     }
 }
 
-/// A place behind a row of a table.
+/// A position after one row of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowCursor {
-    /// The row's table, quoted as in SQL.
+    /// The table, quoted as in SQL.
     pub table: String,
-    /// The columns that rows are read in the order of.
+    /// Columns that define the reading order.
     pub order_by: Vec<String>,
-    /// The row's values of them, as text.
+    /// The row's values of those columns, as text.
     pub after: Vec<String>,
 }
 
-/// What is not a progress record of ours.
+/// A record in the progress topic that is not a progress record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a record in topic `{topic}` at offset {offset} is no progress record: {reason}")]
 pub struct ProgressSyntax {
-    /// The topic it lies in.
+    /// Topic of the record.
     pub topic: String,
-    /// Its offset.
+    /// Offset of the record.
     pub offset: i64,
-    /// What is wrong with it.
+    /// The reason why the record cannot be read.
     pub reason: String,
 }
 
@@ -227,7 +231,8 @@ struct WireCommit {
 }
 
 impl Progress {
-    /// When the stream began first ([`Since::began`]); `None`: not known. A backfill is about all rows.
+    /// The stream's very first start ([`Since::began`]); `None`: not known. A backfill covers all
+    /// rows.
     pub fn began(&self) -> Option<u64> {
         match &self.backfill {
             Some(begun) if begun.repair.is_none() => Some(0),
@@ -236,7 +241,7 @@ impl Progress {
         }
     }
 
-    /// The record's value.
+    /// Encodes the record's value.
     pub fn encode(&self) -> Vec<u8> {
         let last = self.mark.last.map(|CommitId { lsn, xid, time_us }| WireCommit {
             commit: lsn.to_string(),
@@ -259,7 +264,7 @@ impl Progress {
         }
     }
 
-    /// The record for this topic, whose one partition is the first.
+    /// The record for partition 0 of this topic.
     pub fn record(&self, topic: &str) -> OwnedRecord {
         OwnedRecord {
             topic: topic.to_owned(),
@@ -267,13 +272,13 @@ impl Progress {
             key: Some(self.lineage.key().into_bytes()),
             value: Some(self.encode()),
             headers: Vec::new(),
-            // A broker refuses a time that is too far from its own, so that a relay whose clock is wrong
-            // would stand still.
+            // Omits the timestamp. A broker refuses one that is too far from its own, which would
+            // block a relay with a wrong clock.
             timestamp_ms: NO_TIMESTAMP,
         }
     }
 
-    /// Reads a record's value; the error says what is wrong with it.
+    /// Decodes a record's value; the error says why it is invalid.
     pub fn decode(value: &[u8]) -> Result<Self, String> {
         let wire: ProgressJson =
             serde_json::from_slice(value).map_err(|error| error.to_string())?;
@@ -334,7 +339,7 @@ mod tests {
         assert_eq!(Progress::decode(text.as_bytes()), Ok(Progress { lineage, mark, backfill }));
     }
 
-    /// Byte for byte: other relays read it, and compaction compares nothing but the key.
+    /// Compares bytes, because other relays read the record and compaction compares only keys.
     #[test]
     fn g6_the_form_of_a_record_is_as_documented() {
         let part = Some(PartialTransaction { commit_lsn: Lsn::new(9), rows: 5 });
@@ -383,7 +388,7 @@ mod tests {
         assert!(Progress::decode(bad.as_bytes()).is_err());
     }
 
-    /// Or rows that were left out would be taken for delivered, and pruned.
+    /// Otherwise omitted rows would count as delivered and be pruned.
     #[test]
     fn g1_a_repair_of_some_rows_is_no_beginning_before_which_nothing_is_missing() {
         let moment =

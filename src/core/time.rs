@@ -1,8 +1,8 @@
-//! Defines [`Instant`], a moment on the caller's monotonic clock, and [`Now`], that moment with the wall
-//! clock's time.
+//! Defines [`Instant`], a moment on the caller's monotonic clock, and [`Now`], which adds the
+//! wall-clock time.
 //!
-//! The core reads no clock: its callers pass the time as an argument, so that a simulation runs hours in
-//! microseconds, and a run can be repeated exactly.
+//! The core reads no clock. Its callers pass the time as an argument, so a simulation runs hours in
+//! microseconds, and every run is repeatable.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
@@ -12,20 +12,20 @@ use std::time::Duration;
 pub struct Instant(Duration);
 
 impl Instant {
-    /// The moment at which the clock began.
+    /// The clock's origin.
     pub const START: Self = Self(Duration::ZERO);
 
-    /// The moment so long after the clock began.
+    /// The moment `time` after the clock's origin.
     pub const fn after_start(time: Duration) -> Self {
         Self(time)
     }
 
-    /// The time since `earlier`; zero if that is later.
+    /// Time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The moment so long before, but not before the clock began.
+    /// The moment `time` before this one, limited to the clock's origin.
     #[must_use]
     pub const fn before(self, time: Duration) -> Self {
         Self(self.0.saturating_sub(time))
@@ -54,18 +54,18 @@ impl Sub for Instant {
     }
 }
 
-/// What the caller's clocks show: one that only goes forward, and the wall's.
+/// The caller's monotonic clock and wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Now {
-    /// For everything that is measured.
+    /// Monotonic time, for every measurement.
     pub at: Instant,
-    /// Microseconds since the Unix epoch: to be held against the server's clock, and for nothing else, as it
-    /// may jump.
+    /// Microseconds since the Unix epoch. Compare it only with the server's clock, because it may
+    /// jump.
     pub unix_us: i64,
 }
 
 impl Now {
-    /// How long ago that was, in microseconds since the Unix epoch; zero for the future.
+    /// Time since `unix_us` (microseconds since the Unix epoch); zero for the future.
     pub fn age(self, unix_us: i64) -> Duration {
         let age_us = self.unix_us.saturating_sub(unix_us);
         u64::try_from(age_us).map_or(Duration::ZERO, Duration::from_micros)

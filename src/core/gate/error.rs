@@ -1,22 +1,22 @@
-//! Defines [`GateError`]: why a stream cannot be carried on, with a remedy for each reason.
+//! Defines [`GateError`]: why a stream cannot be resumed, with a remedy for each reason.
 
 use crate::lsn::Lsn;
 use crate::pipeline::CommitId;
 
-/// Why the stream cannot be carried on.
+/// Why the stream cannot be resumed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
-    /// Another cluster, database or slot than the record's key says: no relay wrote that.
+    /// The progress record names another cluster, database or slot than its key. No relay wrote it.
     #[error("the progress of slot `{slot}` belongs to `{before}`, and this is `{now}`")]
     OtherSource {
         /// The slot.
         slot: String,
-        /// System identifier, database and slot it was written for.
+        /// System identifier, database and slot in the record.
         before: String,
-        /// The same of this source.
+        /// System identifier, database and slot of this source.
         now: String,
     },
-    /// An older copy of the server.
+    /// The server is an older copy.
     #[error(
         "the server's log ends at {server}, and rows of slot `{slot}` were delivered up to \
          {delivered}: it is an older copy of the server"
@@ -24,35 +24,35 @@ pub enum GateError {
     Restored {
         /// The slot.
         slot: String,
-        /// Where the log ends.
+        /// End of the server's log.
         server: Lsn,
-        /// Up to here rows were delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// A standby that has yet to replay what it, or its primary, has sent: it has been started again, or another
-    /// server has been read from until now.
+    /// The standby has not yet replayed what it, or its primary, has sent. It was restarted, or
+    /// another server was the source until now.
     #[error(
         "the standby has replayed its log up to {server}, and rows of slot `{slot}` were delivered up to {delivered}"
     )]
     StandbyBehind {
         /// The slot.
         slot: String,
-        /// Up to where it has replayed.
+        /// End of the replayed log.
         server: Lsn,
-        /// Up to here rows were delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// A copy of the server that has grown since, so that it has another log where rows were delivered.
+    /// The server is a copy that has grown since. Its log differs where rows were delivered.
     #[error(
         "the server's log does not have the commit of transaction {} at {}, the last one that rows were \
          delivered from: it is another copy of the server, and has rows of its own",
         .delivered.xid, .delivered.lsn
     )]
     OtherLog {
-        /// The last commit that rows were delivered from.
+        /// The last commit whose rows were delivered.
         delivered: CommitId,
     },
-    /// The server's timeline does not descend from the one that was delivered from.
+    /// The server's timeline does not descend from the timeline of the delivered rows.
     #[error(
         "the server is on timeline {now}, which does not descend from timeline {before}, of which \
          rows of slot `{slot}` were delivered up to {delivered}"
@@ -60,14 +60,14 @@ pub enum GateError {
     OtherTimeline {
         /// The slot.
         slot: String,
-        /// The timeline that was delivered from.
+        /// Timeline of the delivered rows.
         before: u32,
-        /// The server's.
+        /// The server's timeline.
         now: u32,
-        /// Up to here rows were delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The slot was moved, or created anew.
+    /// The slot was advanced or recreated.
     #[error(
         "slot `{slot}` {} {confirmed}, and progress in Kafka ends at {delivered}",
         if *.created { "was gone; a new one begins at" } else { "begins at" }
@@ -75,30 +75,30 @@ pub enum GateError {
     Gap {
         /// The slot.
         slot: String,
-        /// Where it begins.
+        /// Position at which the slot starts.
         confirmed: Lsn,
-        /// Up to here rows were delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
-        /// Whether this process has created it.
+        /// True if this process created the slot.
         created: bool,
     },
-    /// The slot is not there any more.
+    /// The slot no longer exists.
     #[error("slot `{slot}` does not exist, and rows of it were delivered up to {delivered}")]
     SlotGone {
         /// The slot.
         slot: String,
-        /// Up to here rows were delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The slot was used already, and nobody knows how far its rows were delivered.
+    /// The slot was used before, and the position of its delivered rows is not known.
     #[error("slot `{slot}` is at {confirmed}, and Kafka holds no progress of it")]
     NoProgress {
         /// The slot.
         slot: String,
-        /// Its position.
+        /// The slot's position.
         confirmed: Lsn,
     },
-    /// The rows that were there before the slot are being delivered; the stream begins after them.
+    /// A backfill of the rows older than the slot is not complete. The stream starts after it.
     #[error(
         "the backfill of slot `{slot}` has not ended: rows that were there before the slot are missing"
     )]
@@ -106,23 +106,24 @@ pub enum GateError {
         /// The slot.
         slot: String,
     },
-    /// Rows that an earlier slot has not delivered are being delivered; the stream begins after them.
+    /// A repair of rows that an earlier slot did not deliver is not complete. The stream starts
+    /// after it.
     #[error("the repair of slot `{slot}` has not ended: rows of before the slot are missing")]
     RepairUnfinished {
         /// The slot.
         slot: String,
     },
-    /// Dropped and created again since the progress was written.
+    /// The publication was dropped and recreated after the progress was written.
     #[error(
         "the publication of slot `{slot}` was replaced {}", since(*delivered)
     )]
     PublicationReplaced {
         /// The slot.
         slot: String,
-        /// Up to here rows were delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// Renamed, or dropped and created again, since the progress was written.
+    /// The table was renamed, or dropped and recreated, after the progress was written.
     #[error(
         "table {table} is not the one that slot `{slot}` delivered rows of: it was renamed, dropped or \
          replaced {}", since(*delivered)
@@ -132,10 +133,10 @@ pub enum GateError {
         table: String,
         /// The slot.
         slot: String,
-        /// Up to here rows were delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// Taken out of the publication and put in again since the progress was written.
+    /// The table was removed from the publication and added again after the progress was written.
     #[error(
         "table {table} was taken out of the publication of slot `{slot}` and put in again {}",
         since(*delivered)
@@ -145,10 +146,11 @@ pub enum GateError {
         table: String,
         /// The slot.
         slot: String,
-        /// Up to here rows were delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// Rows of a half delivered transaction are counted, and the count is of other messages.
+    /// Progress counts the rows of a partly delivered transaction, and the count covers other
+    /// message prefixes.
     #[error(
         "messages.prefixes has changed within the transaction that commits at {commit}, of which slot \
          `{slot}` has delivered {rows} rows"
@@ -156,12 +158,13 @@ pub enum GateError {
     PrefixesChanged {
         /// The slot.
         slot: String,
-        /// The transaction.
+        /// Commit position of the transaction.
         commit: Lsn,
-        /// Delivered of it.
+        /// Number of its delivered rows.
         rows: u64,
     },
-    /// Rows of a half delivered transaction are counted, and the count is of other tables.
+    /// Progress counts the rows of a partly delivered transaction, and the count covers other
+    /// tables.
     #[error(
         "source.tables has changed ({table}) within the transaction that commits at {commit}, of \
          which slot `{slot}` has delivered {rows} rows"
@@ -171,15 +174,15 @@ pub enum GateError {
         table: String,
         /// The slot.
         slot: String,
-        /// The transaction.
+        /// Commit position of the transaction.
         commit: Lsn,
-        /// Delivered of it.
+        /// Number of its delivered rows.
         rows: u64,
     },
 }
 
 impl GateError {
-    /// The exact remedy.
+    /// The remedy, step by step.
     pub fn hint(&self) -> String {
         const ADOPT: &str = "`postrider adopt` (which says what becomes of rows), then `postrider \
                              adopt --execute`";
@@ -250,7 +253,8 @@ impl GateError {
     }
 }
 
-/// Since when something has been replaced: before the first row, the base names it.
+/// Names the time of a replacement: the delivered position, or the backfill's base before the first
+/// row.
 fn since(delivered: Lsn) -> String {
     if delivered == Lsn::ZERO {
         return "since the slot was made".to_owned();

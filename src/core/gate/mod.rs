@@ -1,12 +1,13 @@
-//! Decides, before a session reads its first row, from which position the replication stream may be
-//! resumed.
+//! Decides, before a session reads its first row, from which position the replication stream may
+//! resume.
 //!
-//! Input: [`Facts`] about the slot, cluster, timeline, publication and tables as they are now, and the
-//! [`Progress`] that was stored in Kafka. Output: a [`Resume`] (the mark up to which rows count as
-//! delivered, a check of the log, and [`Warning`]s), or a [`GateError`]; errors and warnings have a hint
-//! for the operator. Why: a log position has a meaning only within its cluster and timeline, but Postgres
-//! accepts one of another cluster without an error; rows would then be skipped or delivered twice.
-//! Invariant: the mark is never above the stored progress (G1, G6). No I/O.
+//! Input: current [`Facts`] about the slot, cluster, timeline, publication and tables, and the
+//! [`Progress`] stored in Kafka. Output: a [`Resume`] (the mark up to which rows count as
+//! delivered, a check of the log, and [`Warning`]s), or a [`GateError`]; errors and warnings have a
+//! hint for the operator. Why: a log position has a meaning only within its cluster and timeline,
+//! but Postgres accepts a position from another cluster without an error. Rows would then be
+//! skipped or delivered twice. Invariant: the mark is never above the stored progress (G1, G6). No
+//! I/O.
 
 mod error;
 mod promotion;
@@ -24,45 +25,46 @@ pub use error::GateError;
 pub use promotion::{Promotion, judge_promotion, promotion};
 pub use since::{begins, unbroken};
 
-/// What a timeline descends from: of each ancestor its number and where it ended, oldest first.
+/// Ancestors of a timeline, oldest first: number and end of each.
 pub type TimelineHistory = Vec<(u32, Lsn)>;
 
-/// The source as it is now. All of it read when the slot was taken already: until then another
-/// relay may carry on.
+/// The current source. Read all facts after the slot was taken, because until then another relay
+/// may advance the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// Which stream it is.
+    /// Identity of the stream.
     pub lineage: Lineage,
-    /// End of the server's log, read after the progress: one that was read before it may be behind it though nothing
-    /// is wrong.
+    /// End of the server's log. Read it after the progress; an earlier reading may fall short of
+    /// the progress although nothing is wrong.
     pub server: Lsn,
-    /// What its timeline descends from.
+    /// Ancestors of the server's timeline.
     pub history: TimelineHistory,
-    /// Everything before it is acknowledged: Postgres never sends it again. Read before the progress, unless the slot
-    /// is held: a live relay moves both.
+    /// The slot's acknowledged position: Postgres never sends anything before it again. Read it
+    /// before the progress, unless the slot is held, because a live relay moves both.
     pub confirmed: Lsn,
-    /// Whether this process has created the slot.
+    /// True if this process created the slot.
     pub created: bool,
-    /// Whether a row may neither be lost nor repeated; otherwise a gap is told and passed over.
+    /// True if no row may be lost or repeated. Otherwise a gap causes a warning, and the stream
+    /// continues.
     pub exactly_once: bool,
     /// The publication's name.
     pub publication: String,
-    /// No transaction of this number or a later one, in 64 bits, has committed.
+    /// No transaction with this 64-bit number or a later one has committed.
     pub next_xid: u64,
 }
 
-/// How to carry on.
+/// How the stream resumes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resume {
-    /// Rows before it were delivered.
+    /// Rows before this mark were delivered.
     pub mark: Mark,
-    /// What must be found in the log before that is believed.
+    /// Evidence that the log must contain before the mark is trusted.
     pub check: Option<ResumeCheck>,
-    /// What the operator should know.
+    /// Warnings for the operator.
     pub warnings: Vec<Warning>,
 }
 
-/// What happened to the source, where it can be carried on nevertheless.
+/// A change of the source that does not prevent resuming.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     /// A failover to a server that had not received everything.
@@ -71,14 +73,14 @@ pub enum Warning {
          committed between them is in Kafka and no longer in Postgres"
     )]
     TailLost {
-        /// The timeline that the server has left.
+        /// The timeline that the server left.
         timeline: u32,
-        /// Where.
+        /// End of that timeline.
         end: Lsn,
-        /// Up to here rows had been delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// What [`GateError::Gap`] is, where duplicates and losses are borne.
+    /// [`GateError::Gap`], if duplicates and losses are acceptable.
     #[error(
         "slot `{slot}` is at {confirmed}, and the newest progress names {delivered}: if the slot was \
          moved, rows committed between them are not delivered"
@@ -86,12 +88,12 @@ pub enum Warning {
     Gap {
         /// The slot.
         slot: String,
-        /// Up to here rows were delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
-        /// Where the slot begins.
+        /// Position at which the slot starts.
         confirmed: Lsn,
     },
-    /// Its options were changed since the session began that wrote the progress.
+    /// The publication's options changed since the session that wrote the progress began.
     #[error(
         "publication `{publication}` was altered since {}: rows committed while it left out inserts are \
          not delivered", began(slot, *delivered)
@@ -101,10 +103,10 @@ pub enum Warning {
         publication: String,
         /// The slot.
         slot: String,
-        /// Up to here rows were delivered.
+        /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The same between two looks at it.
+    /// The publication's options changed between two checks.
     #[error(
         "publication `{publication}` was altered after {since} in the server's log: rows committed \
          while it left out inserts are not delivered"
@@ -112,13 +114,13 @@ pub enum Warning {
     AlteredMeanwhile {
         /// The publication.
         publication: String,
-        /// Where the log ended when it was not altered yet.
+        /// End of the log when the publication was last seen unaltered.
         since: Lsn,
     },
 }
 
 impl Warning {
-    /// What the operator can do about it.
+    /// What the operator can do.
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::TailLost { .. } => {
@@ -139,7 +141,7 @@ impl Warning {
     }
 }
 
-/// Since when a publication has been another one.
+/// Names the time since which a publication differs.
 fn began(slot: &str, delivered: Lsn) -> String {
     if delivered == Lsn::ZERO {
         return format!("slot `{slot}` was made");
@@ -147,7 +149,7 @@ fn began(slot: &str, delivered: Lsn) -> String {
     format!("the session began that delivered rows of slot `{slot}` up to {delivered}")
 }
 
-/// Decides from where the stream may be carried on.
+/// Decides from where the stream may resume.
 pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateError> {
     let slot = || now.lineage.slot.clone();
     let Some(progress) = progress else {
@@ -170,7 +172,7 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
         let (timeline, delivered) = (before.timeline, furthest(progress.mark));
         warnings.push(Warning::TailLost { timeline, end, delivered });
     }
-    // A slot that no relay has read from yet stands where its stream begins.
+    // A slot that no relay has read from is still at the start of its stream.
     let begins = before.since.filter(|_| progress.mark == Mark::default());
     let lost_after = lost_after.or(begins.map(|since| since.lsn));
     if let Some(delivered) = delivered_before_gap(mark, lost_after, now.confirmed) {
@@ -188,7 +190,8 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
     Ok(Resume { mark, check, warnings })
 }
 
-/// That the stream has not begun: rows of before its slot are still to be delivered.
+/// The error if the stream has not started because rows older than its slot are still to be
+/// delivered.
 pub fn unfinished(progress: &Progress) -> Option<GateError> {
     let slot = progress.lineage.slot.clone();
     let backfill = progress.backfill.as_ref()?;
@@ -198,7 +201,7 @@ pub fn unfinished(progress: &Progress) -> Option<GateError> {
     })
 }
 
-/// Whether the session has found another log than the one that rows were delivered from.
+/// The error if the session found another log than the log of the delivered rows.
 pub const fn other_log(error: &PipelineError) -> Option<GateError> {
     match error {
         PipelineError::OtherLog { delivered } => {
@@ -208,12 +211,13 @@ pub const fn other_log(error: &PipelineError) -> Option<GateError> {
     }
 }
 
-/// What of the progress the server's log still has, and after which position it lacks some.
+/// The part of the progress that the server's log still contains, and the position after which some
+/// is missing.
 fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Lsn>), GateError> {
     let (mark, timeline) = (progress.mark, progress.lineage.timeline);
     let slot = || now.lineage.slot.clone();
     let delivered = furthest(mark);
-    // Of a standby that starts anew even the timeline may be an earlier one until it has replayed again what it had.
+    // After a restart, a standby may show an earlier timeline until it has replayed what it had.
     let may_replay = progress.lineage.standby || timeline >= now.lineage.timeline;
     if now.server < delivered && now.lineage.standby && may_replay {
         let server = now.server;
@@ -230,34 +234,35 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
         let (before, now) = (timeline, now.lineage.timeline);
         return Err(GateError::OtherTimeline { slot: slot(), before, now, delivered });
     };
-    // At least once the last commit may be that of a transaction which was open then, and is gone with
-    // what followed.
+    // With at-least-once delivery, the last commit may belong to a transaction that was open at
+    // that point and is lost with the rest.
     let last = mark.last.filter(|last| last.lsn < end);
     if delivered <= end {
         return Ok((Mark { last, ..mark }, None));
     }
     if progress.lineage.standby {
-        // A standby goes on streaming when it is promoted, or follows another server that was, and its relay hears of
-        // the new timeline a little later, or in its next session: what lies beyond the end of the old one may be of
-        // the new one. The log itself tells, for the last commit must be found in it; another standby that was
-        // promoted does not have it. Where none was delivered yet, the slot was told a position of the new timeline.
+        // A standby keeps streaming when it is promoted, or when it follows another promoted
+        // server. Its relay learns of the new timeline later, or in its next session, so positions
+        // after the old timeline's end may belong to the new one. The log proves it: it must
+        // contain the last commit, which another promoted standby lacks. If no commit was delivered
+        // yet, the slot's acknowledged position on the new timeline proves it.
         let is_known = mark.last.is_some() || now.confirmed > end;
         if is_known && delivered <= now.server {
             return Ok((mark, None));
         }
     }
-    // A transaction that was half delivered is gone too, and another may be where it was.
+    // A partly delivered transaction is lost too, and another may occupy its position.
     Ok((Mark { last, ..Mark::at(mark.end.min(end)) }, Some(end)))
 }
 
-/// The end of the log that must be there if this was delivered. Of a transaction in pieces, that is
-/// its commit record: rows come only when it is written.
+/// The end that the log must have if this was delivered. For a transaction in parts that is its
+/// commit record, because Postgres sends rows only after it is written.
 fn furthest(mark: Mark) -> Lsn {
     mark.part.map_or(mark.end, |part| mark.end.max(part.commit_lsn.next()))
 }
 
-/// Up to where rows were delivered, if the slot begins later. A mark without an end was written
-/// before there was a slot, which then began wherever it did, but not above what the mark names.
+/// End of the delivered rows, if the slot starts later. A mark without an end was written before
+/// the slot existed. Such a slot may start anywhere up to the mark's position.
 fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> Option<Lsn> {
     let delivered = match (mark.end, mark.part, lost_after) {
         (Lsn::ZERO, Some(part), _) => part.commit_lsn,
@@ -267,8 +272,8 @@ fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> 
     (confirmed > delivered).then_some(delivered)
 }
 
-/// A publication whose own row was written since. Most of what an operator alters there is harmless, and
-/// what it published in between nobody can tell.
+/// Warns of a publication whose row was written since. Most alterations are harmless, and what was
+/// published in between cannot be determined.
 fn altered(now: &Facts, progress: &Progress) -> Option<Warning> {
     let (before, after) = (progress.lineage.publication_xid?, now.lineage.publication_xid?);
     (before != after).then(|| Warning::PublicationAltered {
@@ -278,11 +283,12 @@ fn altered(now: &Facts, progress: &Progress) -> Option<Warning> {
     })
 }
 
-/// Tables may come and go between two transactions; none may take another's name.
+/// Tables may be added and removed between two transactions. A table may not take over another
+/// table's name.
 fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), GateError> {
     let (before, slot) = (&progress.lineage, || now.slot.clone());
     let delivered = mark.end;
-    // A base that was written before there was a slot knows of none.
+    // A base that was written before the slot existed names no publication.
     if before.publication != 0 && before.publication != now.publication {
         return Err(GateError::PublicationReplaced { slot: slot(), delivered });
     }
@@ -292,7 +298,7 @@ fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), Gat
             return Err(GateError::TableReplaced { table, slot: slot(), delivered });
         }
     }
-    // Told by its OID: what was renamed meanwhile may have been out of the publication, too.
+    // Compares OIDs: a renamed table may have left the publication for a while.
     for (before_name, oid) in &before.tables {
         let Some((name, _)) = now.tables.iter().find(|(_, now)| *now == oid) else { continue };
         let differs = |before: &BTreeMap<String, u32>, now: &BTreeMap<String, u32>| {
@@ -308,7 +314,7 @@ fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), Gat
     if before.messages.is_some() && before.messages != now.messages {
         return Err(GateError::PrefixesChanged { slot: slot(), commit, rows });
     }
-    // Rows are told by the OID of their table: one that was renamed has those that it had.
+    // Rows name their table by OID. A renamed table keeps its rows.
     let (old, new) = (oids(before), oids(now));
     let removed = before.tables.iter().find(|(_, oid)| !new.contains(oid));
     let added = now.tables.iter().find(|(_, oid)| !old.contains(oid));

@@ -1,10 +1,11 @@
-//! Proves after a promotion that the slot goes on where it was.
+//! Proves after a promotion that the slot continues where it was.
 //!
-//! Input: the [`Facts`] about the source now, of which timeline rows were delivered before, and how far. Output: a
-//! [`Promotion`] where nothing is missing between what was delivered and the slot; [`judge_promotion`], for a relay that
-//! keeps no progress, says what else it may be, or refuses. Invariant: it is told only if the server is the same by its
-//! identifier, its timeline descends from the one before, what was delivered lies on the part that both have, and the slot
-//! is not beyond it. No I/O.
+//! Input: the [`Facts`] about the source, the timeline of the delivered rows, and their end.
+//! Output: a [`Promotion`] if nothing is missing between the delivered rows and the slot. For a
+//! relay that stores no progress, [`judge_promotion`] classifies other cases, or refuses.
+//! Invariant: a promotion is reported only if the server has the known identifier, its timeline
+//! descends from the earlier one, the delivered rows lie on the common part, and the slot is not
+//! beyond it. No I/O.
 
 use std::fmt;
 
@@ -13,18 +14,18 @@ use crate::lsn::Lsn;
 use crate::pipeline::Mark;
 use crate::progress::{Lineage, Progress};
 
-/// A server on a later timeline than before, where nothing is missing.
+/// A server on a later timeline, without missing rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promotion {
-    /// The timeline that rows were delivered from.
+    /// Timeline of the delivered rows.
     pub before: u32,
-    /// The server's.
+    /// The server's timeline.
     pub now: u32,
-    /// Where the one before ended.
+    /// End of the earlier timeline.
     pub end: Lsn,
-    /// Up to here rows were delivered.
+    /// End of the delivered rows.
     pub delivered: Lsn,
-    /// Where the slot is.
+    /// The slot's position.
     pub confirmed: Lsn,
 }
 
@@ -39,7 +40,7 @@ impl fmt::Display for Promotion {
     }
 }
 
-/// The promotion since rows were delivered `before`, if there was one and nothing is missing.
+/// The promotion since rows were delivered from `before`, if one happened and nothing is missing.
 pub fn promotion(now: &Facts, before: &Lineage, delivered: Lsn) -> Option<Promotion> {
     let is_same = before.key() == now.lineage.key() && before.timeline < now.lineage.timeline;
     let ancestor = now.history.iter().find(|(ancestor, _)| *ancestor == before.timeline);
@@ -49,8 +50,9 @@ pub fn promotion(now: &Facts, before: &Lineage, delivered: Lsn) -> Option<Promot
     is_inside.then_some(Promotion { before, now, end, delivered, confirmed })
 }
 
-/// What a relay that keeps no progress must be told of a server on another timeline than its last session's, by which rows
-/// were delivered up to a position. One that was a standby then has gone on streaming, and says nothing of where.
+/// What a relay without stored progress must report about a server on another timeline than its
+/// last session's, if rows up to `delivered` were acknowledged. A former standby kept streaming,
+/// and its switch position is not known.
 pub fn judge_promotion(
     now: &Facts,
     before: &Lineage,

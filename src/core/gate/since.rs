@@ -1,37 +1,38 @@
-//! Since when a stream has left out no row, so that what a slot has passed is known to be delivered.
+//! Determines since when a stream has omitted no row, so that everything a slot has passed is known
+//! to be delivered.
 //!
-//! Input: the [`Facts`] about the source, the [`Progress`] in Kafka, and how the gate lets the stream be carried
-//! on. Output: the [`Since`] that the next progress holds. Why: a slot that was made anew in the place of a lost one
-//! passes rows that neither of them has delivered, and looks like its predecessor. Its position is what tells
-//! them apart: it lies beyond what the progress names. Invariant: a beginning is handed on only from one
-//! session to the next that goes on where it ended.
+//! Input: the [`Facts`] about the source, the [`Progress`] in Kafka, and the gate's [`Resume`].
+//! Output: the [`Since`] for the next progress record. Why: a slot that replaces a lost one skips
+//! rows that neither slot has delivered, and looks like its predecessor. Only its position reveals
+//! it: it lies beyond the stored progress. Invariant: a session inherits the start only if it
+//! resumes where the previous session ended.
 
 use super::{Facts, Resume, Warning, oids};
 use crate::lsn::Lsn;
 use crate::progress::{Lineage, Progress, Since};
 
-/// The beginning that the progress names, if nothing was left out from there to the slot's position.
+/// The start that the progress names, if nothing was omitted between it and the slot's position.
 pub fn unbroken(now: &Facts, progress: &Progress, resume: &Resume) -> Option<Since> {
     let since = progress.lineage.since?;
     let breaks = |warning: &Warning| match warning {
         Warning::TailLost { .. } => false,
-        // What an altered publication left out nobody can tell.
+        // It is not known what an altered publication omitted.
         Warning::Gap { .. }
         | Warning::PublicationAltered { .. }
         | Warning::AlteredMeanwhile { .. } => true,
     };
-    // What a table had before it was published is not in the stream.
+    // Rows that a table had before it was published are not in the stream.
     let (before, now_oids) = (oids(&progress.lineage), oids(&now.lineage));
     if resume.warnings.iter().any(breaks) || !now_oids.is_subset(&before) {
         return None;
     }
-    // Of a slot that nothing was acknowledged to, the beginning is the position.
+    // A slot without acknowledgements is still at the start.
     let delivered = if resume.mark.end == Lsn::ZERO { since.lsn } else { resume.mark.end };
     (now.confirmed <= delivered).then_some(since)
 }
 
-/// The beginning of a stream of whose earlier rows it is not known whether all were delivered. When it began first is
-/// handed on, but for tables that it did not have then.
+/// The start of a stream whose earlier rows may not all have been delivered. The very first start
+/// is inherited, unless a table was added since.
 pub fn begins(lsn: Lsn, next_xid: u64, lineage: &Lineage, before: Option<&Progress>) -> Since {
     let before = before.filter(|before| oids(lineage).is_subset(&oids(&before.lineage)));
     let began = before.and_then(Progress::began).unwrap_or(next_xid);
@@ -47,7 +48,7 @@ mod tests {
 
     const SINCE: Since = Since { lsn: Lsn::new(40), xid: 7, began: Some(5) };
 
-    /// Of a slot at 50, after progress up to `end`.
+    /// Facts and progress of a slot at 50, after progress up to `end`.
     fn of(end: u64, change: impl FnOnce(&mut Facts, &mut Progress)) -> Option<Since> {
         let mut now = Facts { confirmed: Lsn::new(50), server: Lsn::new(90), ..Facts::default() };
         let lineage = Lineage { since: Some(SINCE), ..Lineage::default() };

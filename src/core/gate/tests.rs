@@ -53,7 +53,7 @@ fn whole(end: u64) -> Mark {
     Mark::at(at(end))
 }
 
-/// The mark, and whether something was lost.
+/// The mark, and whether rows were lost.
 fn resumed(now: u32, before: u32, mark: Mark) -> (Mark, bool) {
     let resume = judge(&facts(now), Some(&progress(before, mark))).unwrap();
     for warning in &resume.warnings {
@@ -62,7 +62,7 @@ fn resumed(now: u32, before: u32, mark: Mark) -> (Mark, bool) {
     (resume.mark, !resume.warnings.is_empty())
 }
 
-/// The refusal, whose words name the slot and whose hint is a remedy.
+/// The refusal. Its text names the slot, and its hint is a remedy.
 fn refused(now: &Facts, progress: Option<&Progress>) -> GateError {
     let error = judge(now, progress).unwrap_err();
     assert!(error.to_string().contains("slot `postrider`"), "{error}");
@@ -70,7 +70,8 @@ fn refused(now: &Facts, progress: Option<&Progress>) -> GateError {
     error
 }
 
-/// At least once a mark between two transactions names the one that was open, as the last commit.
+/// With at-least-once delivery, a mark between two transactions names the open one as the last
+/// commit.
 #[test]
 fn g1_g6_an_unfinished_backfill_is_not_carried_on_as_a_stream() {
     let begins = Some(Lsn::new(500));
@@ -124,7 +125,7 @@ fn g1_after_a_failover_that_lost_rows_the_new_ones_are_not_taken_for_them() {
         (whole(1001), whole(1000)),
         (whole(2500), whole(1000)),
         (part(1100, 1200), whole(1000)),
-        // The half delivered transaction is gone: another one may be where it was.
+        // The partly delivered transaction is lost, and another may be in its position.
         (part(900, 1000), whole(900)),
         (part(0, 1200), Mark::default()),
     ] {
@@ -144,7 +145,7 @@ fn g1_an_older_copy_of_the_server_is_refused() {
     }
 }
 
-/// After its start it replays again what it had replayed.
+/// After a restart a standby replays again what it had replayed.
 #[test]
 fn g1_a_standby_that_has_not_replayed_what_was_delivered_is_waited_for() {
     let mut now = facts(3);
@@ -153,8 +154,7 @@ fn g1_a_standby_that_has_not_replayed_what_was_delivered_is_waited_for() {
     assert!(error.hint().contains("nothing to do"), "{error}");
     assert!(matches!(error, GateError::StandbyBehind { .. }), "{error}");
     assert!(judge(&now, Some(&progress(3, whole(3000)))).is_ok());
-    // So it is on another timeline than rows were delivered under: it goes through the earlier ones again, or followed
-    // another server under its relay.
+    // The timeline then differs: the standby replays earlier timelines, or followed another server.
     let mut of_a_standby = progress(1, whole(3001));
     of_a_standby.lineage.standby = true;
     for (timeline, before) in [(2, progress(3, whole(3001))), (3, of_a_standby)] {
@@ -162,7 +162,7 @@ fn g1_a_standby_that_has_not_replayed_what_was_delivered_is_waited_for() {
         let error = judge(&now, Some(&before)).unwrap_err();
         assert!(matches!(error, GateError::StandbyBehind { .. }), "{error}");
     }
-    // What a primary has delivered beyond its timeline comes from nowhere.
+    // A primary cannot have delivered anything beyond its timeline's end.
     let mark = judge(&now, Some(&progress(1, whole(3001)))).unwrap().mark;
     assert_eq!(mark, whole(1000));
     now.lineage.timeline = 2;
@@ -211,7 +211,7 @@ fn g6_a_slot_ahead_of_progress_is_a_gap() {
         assert_eq!(resume.mark, whole(900));
         assert!(matches!(resume.warnings[..], [Warning::Gap { .. }]), "{resume:?}");
     }
-    // The slot is beyond what the new server has of the old timeline.
+    // The slot is beyond the new server's part of the old timeline.
     let now = Facts { confirmed: at(1001), ..facts(3) };
     for mark in [whole(1200), part(0, 1200)] {
         let error = refused(&now, Some(&progress(1, mark)));
@@ -221,7 +221,8 @@ fn g6_a_slot_ahead_of_progress_is_a_gap() {
 
 #[test]
 fn g6_without_progress_there_is_no_exactly_once() {
-    // Nor for a slot of our own making: its base was written before it, so that it is gone.
+    // A slot that this process created fails too: its base was written before it, so the original
+    // slot is gone.
     for created in [false, true] {
         let error = refused(&Facts { created, ..facts(3) }, None);
         assert!(matches!(error, GateError::NoProgress { .. }), "{error}");
@@ -236,7 +237,7 @@ fn g6_a_base_written_before_the_slot_begins_wherever_the_slot_does() {
     let now = Facts { created: true, confirmed: at(2900), ..facts(3) };
     let mut base = progress(3, Mark::default());
     assert_eq!(judge(&now, Some(&base)), Ok(Resume::default()));
-    // What is published may be as new as the slot.
+    // The publication and tables may be as new as the slot.
     (base.lineage.publication, base.lineage.tables) = (0, BTreeMap::new());
     assert_eq!(judge(&now, Some(&base)), Ok(Resume::default()));
 }
@@ -303,7 +304,7 @@ fn g6_message_prefixes_change_between_transactions_and_not_within_one() {
     now.lineage.messages = prefixes("new");
     for (mark, refuses) in [(whole(900), false), (part(900, 950), true)] {
         let mut before = progress(3, mark);
-        // What an earlier version wrote does not say.
+        // Progress of an earlier version does not contain this.
         assert!(judge(&now, Some(&before)).is_ok());
         before.lineage.messages = prefixes("old");
         let judged = judge(&now, Some(&before));
@@ -341,7 +342,7 @@ fn g1_a_table_that_left_its_published_schema_for_a_while_is_refused() {
     assert!(matches!(error, GateError::MemberReplaced { .. }), "{error}");
 }
 
-/// Whoever alters a publication may have made it leave out rows for a while, or not.
+/// An altered publication may have omitted rows for a while.
 #[test]
 fn g1_a_publication_that_was_altered_is_told_and_carried_on() {
     let warnings = |before: Option<u32>, after: Option<u32>| {
@@ -376,8 +377,8 @@ fn g1_g6_the_last_commit_is_demanded_of_the_log() {
     assert_eq!(judge(&at_the_mark, Some(&progress(3, mark))).unwrap().check, None);
 }
 
-/// Timeline 1 ended at 1000, and the mark lies behind that: of a standby that was promoted under its
-/// relay, or of a server that is lost.
+/// Timeline 1 ended at 1000, and the mark lies after it. Either a standby was promoted while its
+/// relay streamed, or the old server is lost.
 #[test]
 fn g6_what_a_promoted_standby_has_sent_is_not_taken_for_lost() {
     let last = Some(CommitId { lsn: at(1190), xid: 7, time_us: 70 });
@@ -387,10 +388,11 @@ fn g6_what_a_promoted_standby_has_sent_is_not_taken_for_lost() {
     let resume = judge(&facts(3), Some(&of_a_standby)).unwrap();
     assert!(resume.mark == mark && resume.check.is_some() && resume.warnings.is_empty());
     assert_eq!(resumed(3, 1, mark), (whole(1000), true));
-    // A server whose log does not reach so far never sent it.
+    // A server whose log is shorter never sent it.
     let short = Facts { server: at(1100), ..facts(3) };
     assert_eq!(judge(&short, Some(&of_a_standby)).unwrap().mark, whole(1000));
-    // Where no commit was delivered yet, the slot is on the new timeline, or nothing tells that it is the same one.
+    // If no commit was delivered yet, only a slot on the new timeline proves that it is the same
+    // standby.
     of_a_standby.mark = whole(1200);
     let told = Facts { confirmed: at(1200), ..facts(3) };
     let resume = judge(&told, Some(&of_a_standby)).unwrap();
@@ -430,8 +432,8 @@ fn situations() -> impl Strategy<Value = (Facts, Option<Progress>)> {
 }
 
 proptest! {
-    /// Of every row that could be: it is left out if and only if it was delivered and is still there;
-    /// and with exactly-once, what the slot never sends again was delivered.
+    /// A row is skipped if and only if it was delivered and still exists. With exactly-once
+    /// delivery, every row that the slot never sends again was delivered.
     #[test]
     fn g1_g6_what_is_taken_for_delivered_was(situation in situations()) {
         let (now, progress) = situation;

@@ -1,35 +1,36 @@
-//! Defines [`LedgerError`]: transactions or confirmations that cannot be right, with a hint for the
-//! operator.
+//! Defines [`LedgerError`]: impossible transactions or confirmations, with a hint for the operator.
 //!
-//! Each means that a peer violated its protocol or that our code is wrong. The session ends, nothing more
-//! is acknowledged, and the next session starts from the slot. This can repeat rows and never loses one.
+//! Each error means that a peer violated its protocol or that this code has a bug. The session
+//! ends, acknowledges nothing more, and the next session starts from the slot. This can repeat rows
+//! and never loses one.
 
 use crate::lsn::Lsn;
 
-/// A step that would make the ledger's books wrong. A new session fixes all but [`Self::AbortedWithin`].
+/// A step that would corrupt the ledger's books. A new session fixes every error except
+/// [`Self::AbortedWithin`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
-    /// Begin inside a transaction; protocol v1 sends transactions one after the other.
+    /// Begin inside a transaction; protocol v1 sends transactions sequentially.
     #[error("a transaction began inside another one")]
     AlreadyOpen,
-    /// A commit or a record without a Begin before it.
+    /// A commit or a record without a Begin.
     #[error("a commit or row arrived outside a transaction")]
     NotOpen,
-    /// Commit positions rise strictly; this one lies in what was already promised.
+    /// A commit position that is not above everything promised; commit positions rise strictly.
     #[error("a transaction ended at {end}, not after {horizon}, which the server had already sent")]
     Backwards {
         /// The commit's end.
         end: Lsn,
-        /// The highest end seen before it.
+        /// The highest end before it.
         horizon: Lsn,
     },
-    /// A Stream Abort inside a transaction: rows of it that were sent may be among those that it takes back.
+    /// A Stream Abort inside a transaction, which may revoke rows that were already sent.
     #[error("the server took back a part of transaction {xid} inside a committed transaction")]
     AbortedWithin {
-        /// The number of the transaction that is taken back.
+        /// Number of the aborted transaction.
         xid: u32,
     },
-    /// No such transaction is waiting: never sent, or settled long ago.
+    /// The ticket's transaction was never sent, or settled long ago.
     #[error("a confirmation came for transaction {transaction}, which is not waiting for one")]
     UnknownTicket {
         /// Session number of the transaction, modulo 2^32.
@@ -44,7 +45,7 @@ pub enum LedgerError {
 }
 
 impl LedgerError {
-    /// There is nothing an operator can repair; a defect should be reported.
+    /// The hint to report a defect, because an operator cannot repair anything.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::AlreadyOpen | Self::NotOpen | Self::Backwards { .. } => Some(

@@ -1,33 +1,33 @@
 //! Counts which records of each transaction the brokers have stored, and so how far Postgres may be
 //! acknowledged: the watermark.
 //!
-//! Input: what the stream says (begin, commit, keepalive), what the sink took (`send`) and what the brokers
-//! stored (`confirm`). Output: [`Ledger::settled`], the only position that may be acknowledged;
-//! [`Ledger::has_room`], whether the [`Budget`] allows another record; what is in flight, and commit times
-//! for metrics.
+//! Input: events of the stream (begin, commit, keepalive), records that the sink took (`send`) and
+//! that the brokers stored (`confirm`). Output: [`Ledger::settled`], the only position that may be
+//! acknowledged; [`Ledger::has_room`], whether the [`Budget`] allows another record; what is in
+//! flight, and commit times for metrics.
 //!
 //! # The argument
 //!
-//! The stream delivers transactions in commit order, one after the other, so every position lies
-//! either at or below the end of the newest commit or in the future. The ring holds, oldest first,
-//! each transaction that still has something unconfirmed before it or in it:
+//! The stream delivers transactions sequentially in commit order, so every position lies either at
+//! or below the end of the newest commit or in the future. The ring holds, oldest first, each
+//! transaction that has something unconfirmed before it or in it:
 //!
 //! ```text
 //!   settled |  T7 end 90, 3 of 5 confirmed  |  T8 end 140, 2 of 2  |  T9 open, 0 of 1
 //!      80   |  <- front: holds everything   |  complete, must wait |  no end yet
 //! ```
 //!
-//! * `settled` moves only over a committed front whose every record is confirmed, so no
-//!   unconfirmed record lies at or below it (G1), however confirmations are ordered.
-//! * A keepalive at K says that everything below K was sent. It is an empty transaction, and an
-//!   empty transaction can settle exactly when its predecessor does: so it takes no slot of its own
-//!   but raises the predecessor's end, or `settled` itself when the ring is empty (G5). While a
-//!   transaction is open a keepalive proves nothing about the rows still to come and is ignored;
-//!   that transaction's own commit follows.
-//! * A position below one already promised would break the first rule, so a commit that goes
-//!   backwards is an error rather than a smaller maximum.
-//! * Every slot but the open one holds at least one record, so the ring is bounded by the record
-//!   budget as well as by its own (G3).
+//! * `settled` moves only over a committed front whose every record is confirmed, so no unconfirmed
+//!   record lies at or below it (G1), whatever the order of confirmations.
+//! * A keepalive at K says that everything below K was sent. It counts as an empty transaction,
+//!   which can settle exactly when its predecessor does. It therefore takes no slot but raises the
+//!   predecessor's end, or `settled` itself if the ring is empty (G5). While a transaction is open,
+//!   a keepalive proves nothing about the rows still to come and is ignored; that transaction's own
+//!   commit follows.
+//! * A position below a promised one would break the first rule, so a commit that goes backwards is
+//!   an error and not a smaller maximum.
+//! * Every slot except the open one holds at least one record, so the record budget bounds the ring
+//!   as well as its own limit (G3).
 
 mod error;
 mod ticket;
@@ -40,26 +40,27 @@ use crate::mutants::{self, Mutant};
 pub use error::LedgerError;
 pub use ticket::Ticket;
 
-/// Slots the ring starts with, 3 KiB; it doubles from there.
+/// Initial ring slots (3 KiB); the ring doubles from there.
 const RING_SLOTS_INITIAL: usize = 64;
 
-/// How much may be unconfirmed at once: the relay's memory bound and its back-pressure (G3).
+/// Limits on unconfirmed records: the relay's memory bound and its back-pressure (G3).
 ///
-/// Each limit is soft by one item: a record is taken while there is room, whatever it weighs, so a
-/// record larger than the whole budget still passes alone instead of blocking for good.
+/// Each limit is soft by one item: a record of any weight is taken while there is room. A record
+/// larger than the whole budget therefore passes alone and does not block forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Records handed to the sink and not yet confirmed; at least 1.
+    /// Records sent and not confirmed; at least 1.
     pub records: u64,
-    /// Their keys, values and headers in bytes; at least 1.
+    /// Their keys, values and headers, in bytes; at least 1.
     pub bytes: u64,
-    /// Transactions that have committed and not yet settled; at least 1.
+    /// Transactions committed and not settled; at least 1.
     pub transactions: usize,
 }
 
 impl Budget {
-    /// Where records are confirmed with their Kafka transaction only: what is stored takes some 40 bytes until then, so that
-    /// the sink's queue bounds memory, and four times as much may wait for its commit. Fewer commits wait for less.
+    /// The budget for sinks that confirm records with their Kafka transaction. A stored record
+    /// takes about 40 bytes until its commit. The sink's queue bounds memory, so four times as much
+    /// may wait, and fewer commits follow.
     #[must_use]
     pub const fn in_transactions(self) -> Self {
         let Self { records, bytes, transactions } = self;
@@ -68,8 +69,8 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// The product's defaults: 50,000 records and 32 MiB (`kafka.max_in_flight`). Small records reach the
-    /// first before the second; 50,000 feed 150 partitions over a 20 ms round trip.
+    /// Defaults: 50,000 records and 32 MiB (`kafka.max_in_flight`). Small records reach the first
+    /// limit before the second; 50,000 feed 150 partitions over a 20 ms round trip.
     fn default() -> Self {
         Self { records: 50_000, bytes: 32 << 20, transactions: 50_000 }
     }
@@ -78,29 +79,31 @@ impl Default for Budget {
 /// What is unconfirmed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InFlight {
-    /// Records handed to the sink and not yet confirmed.
+    /// Records sent and not confirmed.
     pub records: u64,
     /// Their weight in bytes.
     pub bytes: u64,
-    /// Transactions in the ring, the open one included.
+    /// Transactions in the ring, including the open one.
     pub transactions: usize,
 }
 
-/// How far the oldest unsettled transaction has come; differs after every confirmation of it.
+/// Progress of the oldest unsettled transaction; differs after each of its confirmations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LedgerProgress {
-    /// Everything up to here is settled.
+    /// Everything up to this position is settled.
     pub settled: Lsn,
     /// Confirmed records of the transaction after that.
     pub confirmed: u64,
 }
 
-/// One transaction that is not settled. Invariant: `confirmed <= expected`.
+/// An unsettled transaction. Invariant: `confirmed <= expected`.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// What may be acknowledged once this settles; meaningless while the transaction is open.
+    /// Position that may be acknowledged once this settles; meaningless while the transaction is
+    /// open.
     end: Lsn,
-    /// Where it ends itself, which empty transactions after it do not move; zero while it is open.
+    /// The transaction's own end, which later empty transactions do not move; zero while it is
+    /// open.
     own_end: Lsn,
     commit_lsn: Lsn,
     commit_time: i64,
@@ -116,24 +119,24 @@ impl Slot {
     }
 }
 
-/// The ring of unsettled transactions. See the module's argument.
+/// The ring of unsettled transactions. The module documentation has the argument.
 #[derive(Debug)]
 pub struct Ledger {
     budget: Budget,
     ring: VecDeque<Slot>,
-    /// Number of the ring's front. A transaction without records gives its number back.
+    /// Number of the front slot. A transaction without records returns its number.
     front: u32,
-    /// The newest slot has begun and not committed. No other slot can be open.
+    /// True if the newest slot has not committed. No other slot can be open.
     open: bool,
     settled: Lsn,
-    /// The highest end position seen: everything at or below it has been sent to us.
+    /// Highest end position seen: the server has sent everything at or below it.
     horizon: Lsn,
     in_flight: InFlight,
     settled_times: Vec<i64>,
 }
 
 impl Ledger {
-    /// An empty ledger for a new session. Nothing is settled until this session has seen it.
+    /// An empty ledger for a new session. Nothing is settled yet.
     pub fn new(budget: Budget) -> Self {
         let slots = RING_SLOTS_INITIAL.min(budget.transactions.saturating_add(1));
         Self {
@@ -148,7 +151,7 @@ impl Ledger {
         }
     }
 
-    /// A transaction begins. Where and when it commits is kept as it is, in the caller's unit.
+    /// Starts a transaction and keeps its commit position and time, in the caller's unit.
     pub fn begin(&mut self, commit_lsn: Lsn, commit_time: i64) -> Result<(), LedgerError> {
         if self.open {
             return Err(LedgerError::AlreadyOpen);
@@ -165,16 +168,16 @@ impl Ledger {
         Ok(())
     }
 
-    /// Hands the open transaction's next record, which weighs `weight` bytes, to `send` under its ticket. If
-    /// `send` takes it, it must be confirmed from now on; if not, nothing has changed, and the same ticket is
-    /// handed out again.
+    /// Passes the next record of the open transaction (`weight` bytes) to `send` under its ticket.
+    /// An accepted record must be confirmed. After a refusal nothing has changed, and the next call
+    /// uses this ticket again.
     #[inline]
     pub fn send<T, E>(
         &mut self,
         weight: usize,
         send: impl FnOnce(Ticket) -> Result<T, E>,
     ) -> Result<Result<T, E>, LedgerError> {
-        // The ring is far shorter than 2^32, so a number modulo 2^32 names one slot.
+        // The ring is far shorter than 2^32, so a number modulo 2^32 identifies one slot.
         let number = self.front.wrapping_add(truncated(self.ring.len()).wrapping_sub(1));
         let newest = self.ring.back_mut().filter(|_| self.open).ok_or(LedgerError::NotOpen)?;
         let ticket = Ticket::new(number, u32::try_from(weight).unwrap_or(u32::MAX));
@@ -187,11 +190,11 @@ impl Ledger {
         Ok(taken)
     }
 
-    /// The open transaction committed; `end` is the commit message's `end_lsn`, the first position
-    /// after it. (Acknowledging its `commit_lsn` would make Postgres send it again.)
+    /// Commits the open transaction. `end` is the commit message's `end_lsn`, the first position
+    /// after it. Postgres would repeat a transaction whose `commit_lsn` was acknowledged.
     pub fn commit(&mut self, end: Lsn) -> Result<(), LedgerError> {
         let newest = self.ring.back_mut().filter(|_| self.open).ok_or(LedgerError::NotOpen)?;
-        // Upholds G1: `end` may have been promised already on behalf of an earlier transaction.
+        // Upholds G1: `end` may already have been promised for an earlier transaction.
         if end <= self.horizon {
             return Err(LedgerError::Backwards { end, horizon: self.horizon });
         }
@@ -208,7 +211,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The server has sent everything before `end`: an empty transaction.
+    /// Handles a keepalive like an empty transaction: the server has sent everything before `end`.
     pub fn keepalive(&mut self, end: Lsn) {
         if mutants::is(Mutant::IgnoresKeepalives) {
             return;
@@ -216,24 +219,24 @@ impl Ledger {
         if mutants::is(Mutant::SettlesKeepalives) {
             self.settled = self.settled.max(end);
         }
-        // Upholds G1: rows of the open transaction may still come and lie below `end`.
+        // Upholds G1: rows of the open transaction may still arrive below `end`.
         if !self.open && end > self.horizon {
             self.horizon = end;
             self.extend_to(end);
         }
     }
 
-    /// When the transaction of an unconfirmed ticket committed, in the unit given to `begin`.
+    /// Commit time of an unconfirmed ticket's transaction, in the unit given to `begin`.
     pub fn commit_time(&self, ticket: Ticket) -> Result<i64, LedgerError> {
         Ok(self.slot(ticket)?.commit_time)
     }
 
-    /// Where it committed, as given to `begin`.
+    /// Commit position, as given to `begin`.
     pub fn commit_lsn(&self, ticket: Ticket) -> Result<Lsn, LedgerError> {
         Ok(self.slot(ticket)?.commit_lsn)
     }
 
-    /// Where it ends, whatever was read since; `None` while its commit was not read.
+    /// The transaction's own end, whatever was read since; `None` before its commit was read.
     pub fn end(&self, ticket: Ticket) -> Result<Option<Lsn>, LedgerError> {
         Ok(Some(self.slot(ticket)?.own_end).filter(|end| *end != Lsn::ZERO))
     }
@@ -244,7 +247,7 @@ impl Ledger {
         slot.ok_or(LedgerError::UnknownTicket { transaction: ticket.transaction() })
     }
 
-    /// The brokers stored the record of `ticket`.
+    /// Books that the brokers stored the record of `ticket`.
     pub fn confirm(&mut self, ticket: Ticket) -> Result<(), LedgerError> {
         let age = ticket.transaction().wrapping_sub(self.front);
         let unknown = LedgerError::UnknownTicket { transaction: ticket.transaction() };
@@ -262,18 +265,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// End of the longest settled prefix, never lower than before; `0/0` while this session has
-    /// settled nothing. The one position that may be acknowledged.
+    /// End of the longest settled prefix. The position never decreases, and is `0/0` until this
+    /// session settles something. Only this position may be acknowledged.
     pub const fn settled(&self) -> Lsn {
         self.settled
     }
 
-    /// The end of the newest transaction that was read to its end, or of the empty one after it.
+    /// End of the newest transaction that was read completely, or of the empty one after it.
     pub const fn horizon(&self) -> Lsn {
         self.horizon
     }
 
-    /// Whether another frame may be handed in. Upholds G3.
+    /// True if the budget allows another frame. Upholds G3.
     pub fn has_room(&self) -> bool {
         let closed = self.ring.len() - usize::from(self.open);
         if mutants::is(Mutant::IgnoresBudget) {
@@ -289,32 +292,32 @@ impl Ledger {
         InFlight { transactions: self.ring.len(), ..self.in_flight }
     }
 
-    /// How far confirmation has come. Records of later transactions do not count: what holds the
-    /// slot back is the oldest one.
+    /// Progress of the oldest transaction, which holds the slot back. Records of later transactions
+    /// do not count.
     pub fn progress(&self) -> LedgerProgress {
         let confirmed = self.ring.front().map_or(0, |slot| slot.confirmed);
         LedgerProgress { settled: self.settled, confirmed }
     }
 
-    /// Whether the open transaction, if there is one, has had no record that was sent.
+    /// True if there is no open transaction, or it has sent no record.
     pub fn open_is_empty(&self) -> bool {
         !self.open || self.ring.back().is_none_or(|newest| newest.expected == 0)
     }
 
-    /// Commit time of the oldest transaction that is not settled, in the unit given to `begin`.
+    /// Commit time of the oldest unsettled transaction, in the unit given to `begin`.
     pub fn oldest_commit_time(&self) -> Option<i64> {
         self.ring.front().map(|slot| slot.commit_time)
     }
 
     /// Commit times of the transactions with records that settled since the last call, oldest
-    /// first: the samples of the commit-to-confirm histogram. Kept up to the transaction budget;
-    /// a caller who does not drain loses samples, not memory.
+    /// first: samples for the commit-to-confirm histogram. The list is limited to the transaction
+    /// budget, so a caller that does not drain loses samples, not memory.
     pub fn drain_settled_times(&mut self) -> std::vec::Drain<'_, i64> {
         self.settled_times.drain(..)
     }
 
-    /// Nothing with records lies between the newest commit and `end`: whatever settles the newest
-    /// commit settles `end` too. Upholds G5.
+    /// Extends the newest commit to `end`, because no records lie between them: both settle
+    /// together. Upholds G5.
     fn extend_to(&mut self, end: Lsn) {
         match self.ring.back_mut() {
             Some(newest) => newest.end = end,
@@ -322,7 +325,7 @@ impl Ledger {
         }
     }
 
-    /// Upholds G1: the only place where a transaction with records moves the watermark.
+    /// Upholds G1: only this function moves the watermark over a transaction with records.
     fn settle_front(&mut self) {
         let closed = self.ring.len() - usize::from(self.open);
         for _ in 0..closed {

@@ -10,7 +10,7 @@ fn ledger() -> Ledger {
     Ledger::new(Budget::default())
 }
 
-/// Opens a transaction of `records` records of one byte, commits it, returns its tickets.
+/// Commits a transaction of `records` one-byte records and returns its tickets.
 fn transaction(ledger: &mut Ledger, records: usize, end: u64) -> Vec<Ticket> {
     ledger.begin(Lsn::ZERO, i64::try_from(end).unwrap()).unwrap();
     let tickets = send(ledger, records);
@@ -22,7 +22,7 @@ fn send(ledger: &mut Ledger, records: usize) -> Vec<Ticket> {
     (0..records).map(|_| sent(ledger, 1)).collect()
 }
 
-/// Sends a record of so many bytes in the open transaction.
+/// Sends a record of `weight` bytes in the open transaction.
 fn sent(ledger: &mut Ledger, weight: usize) -> Ticket {
     let Ok(ticket) = ledger.send(weight, Ok::<_, Infallible>).unwrap();
     ticket
@@ -194,7 +194,7 @@ fn commit_times_come_out_as_transactions_settle() {
     assert_eq!(ledger.oldest_commit_time(), None);
 }
 
-/// One step of a random history. Positions are distances, so that they rise.
+/// One step of a random history. Positions are relative, so that they rise.
 #[derive(Debug, Clone)]
 enum Step {
     Begin,
@@ -215,7 +215,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// Every record and every promise ever made, looked through from the start each time.
+/// Keeps every record and promise, and searches all of them each time.
 #[derive(Default)]
 struct Naive {
     /// (transaction, its end once committed)
@@ -244,7 +244,7 @@ impl Naive {
 }
 
 proptest! {
-    /// G1, G3 and G5 at once: the ring says what looking through everything says.
+    /// G1, G3 and G5 at once: the ring agrees with an exhaustive search.
     #[test]
     fn g1_the_ring_agrees_with_a_naive_model(steps in steps()) {
         let mut ledger = ledger();

@@ -1,18 +1,19 @@
 //! Defines [`Ticket`]: the 64-bit number that identifies a record in flight.
 //!
-//! It holds the transaction's number and the record's weight (key, value and headers in bytes). It fits
-//! into librdkafka's delivery opaque, so that a delivery report finds its transaction without a map or an
-//! allocation. The ledger issues tickets; the Kafka client passes them through.
+//! A ticket holds the transaction's number and the record's weight (key, value and headers in
+//! bytes). It fits into librdkafka's delivery opaque, so a delivery report finds its transaction
+//! without a map or an allocation. The ledger issues tickets; the Kafka client returns them.
 
-/// What a delivery report gives back of a record: two records of one transaction and size share a ticket.
+/// The identification that a delivery report returns. Two records of one transaction with equal
+/// size share a ticket.
 ///
 /// Low 32 bits: the transaction's sequence number, modulo 2^32. High 32 bits: the record's weight
-/// in bytes, so that the byte budget is exact without a word of memory per record.
+/// in bytes. The byte budget is exact without any memory per record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket(u64);
 
 impl Ticket {
-    /// Joins a transaction's number with a record's weight in bytes (at most 4 GiB - 1).
+    /// Combines a transaction's number with a record's weight in bytes (at most 4 GiB - 1).
     pub const fn new(transaction: u32, weight: u32) -> Self {
         Self(((weight as u64) << 32) | transaction as u64)
     }
@@ -23,17 +24,17 @@ impl Ticket {
         self.0 as u32
     }
 
-    /// The record's weight in bytes, as counted against the budget.
+    /// The record's weight in bytes, for the byte budget.
     pub const fn weight(self) -> u64 {
         self.0 >> 32
     }
 
-    /// As librdkafka carries it.
+    /// The ticket as librdkafka's opaque.
     pub const fn to_opaque(self) -> u64 {
         self.0
     }
 
-    /// As librdkafka gave it back.
+    /// The ticket from librdkafka's opaque.
     pub const fn from_opaque(opaque: u64) -> Self {
         Self(opaque)
     }

@@ -1,20 +1,21 @@
-//! Defines [`OutboxError`]: an inserted row that does not match the description of its table in the stream.
+//! Defines [`OutboxError`]: an inserted row that does not match its table's description in the
+//! stream.
 //!
-//! Then the stream is not valid pgoutput: the session ends, and a new one reads the stream again from the
-//! slot.
+//! The stream is then not valid pgoutput. The session ends, and a new one reads the stream again
+//! from the slot.
 
 use super::spec::TableName;
 
-/// What the relation cache refuses.
+/// A row that the relation cache refuses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
-    /// A row of a table that was never described in this session.
+    /// The row's table was never described in this session.
     #[error("a row of relation {relation}, which the server has not described")]
     UnknownRelation {
-        /// The OID.
+        /// OID of the table.
         relation: u32,
     },
-    /// A row whose number of columns is not that of its table.
+    /// The row's number of columns differs from its table's.
     #[error("a row of {table} with {found} columns where {expected} were described")]
     ColumnCount {
         /// The table.
@@ -24,7 +25,7 @@ pub enum OutboxError {
         /// Columns in the row.
         found: usize,
     },
-    /// An inserted row that leaves out a value, which only an UPDATE may do.
+    /// An inserted row omits a value, which only an UPDATE may do.
     #[error("an inserted row of {table} with a value left out")]
     ValueLeftOut {
         /// The table.

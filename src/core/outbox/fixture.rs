@@ -1,18 +1,17 @@
-//! Helpers for unit tests: outbox rows that are encoded as pgoutput and decoded again, as if a server had
+//! Helpers for unit tests: outbox rows encoded as pgoutput and decoded again, as if a server had
 //! sent them.
 //!
-//! Input: columns of a table or values of a row. Output: the relation cache with that table; rows that
-//! borrow from it, also of an excerpt.
+//! Input: columns of a table or values of a row. Output: the relation cache with that table; rows
+//! that borrow from it, also from an excerpt.
 
 use super::{Outbox, OutboxError, OutboxRow, OutboxSpec, Position, TableName};
 use crate::lsn::Lsn;
 use crate::pgoutput::encode::{self, Table};
 use crate::pgoutput::{Column, Excerpt, Message, PgTime, Type, decode};
 
-/// The OID of the fixture's table.
 pub(crate) const TABLE: u32 = 16_394;
 
-/// Where the fixture's rows stand.
+/// Position of the fixture's rows.
 pub(crate) const POSITION: Position = Position {
     commit_lsn: Lsn::new(0x1_6B37_4D84),
     index: 3,
@@ -20,12 +19,12 @@ pub(crate) const POSITION: Position = Position {
     commit_time: PgTime(820_540_800_123_456),
 };
 
-/// A spec of one table, `public.outbox`.
+/// A spec with the table `public.outbox`.
 pub(crate) fn spec() -> OutboxSpec {
     OutboxSpec::new(vec![TableName::new("public", "outbox")])
 }
 
-/// Tells the cache a table's shape.
+/// Adds a table's shape to the cache.
 pub(crate) fn describe(outbox: &mut Outbox, id: u32, name: &str, columns: &[(&str, u32)]) {
     let columns: Vec<_> = columns.iter().map(|(name, oid)| (name.as_bytes(), *oid)).collect();
     let mut data = Vec::new();
@@ -37,12 +36,12 @@ pub(crate) fn describe(outbox: &mut Outbox, id: u32, name: &str, columns: &[(&st
     }
 }
 
-/// Tells the cache that `id` is a domain over a built-in type.
+/// Declares `id` a domain over a built-in type.
 pub(crate) fn describe_domain(outbox: &mut Outbox, id: u32, schema: &str, base: &str) {
     outbox.type_name(&Type { id, schema: schema.as_bytes(), name: base.as_bytes() });
 }
 
-/// Lends the row that an insert into `table` gives. `data` holds it.
+/// Lends the row that an insert into `table` yields. `data` holds the message.
 pub(crate) fn insert<'a>(
     outbox: &'a mut Outbox,
     data: &'a mut Vec<u8>,
@@ -57,7 +56,7 @@ pub(crate) fn insert<'a>(
     }
 }
 
-/// The excerpt of an insert into the fixture's table, as one too large to be held would leave it.
+/// The excerpt of an oversized insert into the fixture's table.
 pub(crate) fn excerpt(row: &[Column<'_>]) -> Excerpt {
     let mut data = Vec::new();
     encode::insert(&mut data, TABLE, row);
@@ -66,7 +65,7 @@ pub(crate) fn excerpt(row: &[Column<'_>]) -> Excerpt {
     excerpt
 }
 
-/// Lends the row that was kept.
+/// Lends the row of an excerpt.
 pub(crate) fn kept<'a>(
     outbox: &'a mut Outbox,
     excerpt: &'a Excerpt,

@@ -1,13 +1,13 @@
-//! Matches glob patterns: `*` is any bytes, `?` one UTF-8 character, everything else itself.
+//! Matches glob patterns: `*` matches any bytes, `?` one UTF-8 character, everything else itself.
 //!
-//! [`matches()`] compares a whole text; [`may_match`] says of a text whose end was cut off whether it may
-//! match. The time is at most the product of both lengths. Used for prefixes of logical messages, routing
-//! rules and topic names.
+//! [`matches()`] compares a whole text; [`may_match`] decides whether a text with a cut end may
+//! match. The time is at most the product of both lengths. Used for prefixes of logical messages,
+//! routing rules and topic names.
 
-/// Whether `text` as a whole matches.
+/// True if the whole `text` matches.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut pattern, mut text) = (pattern, text);
-    // Where to go on when a star must swallow one more byte.
+    // Where to resume if a star must swallow one more byte.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         let step = match (pattern.split_first(), text.split_first()) {
@@ -31,8 +31,8 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Whether a text that begins like this, and is longer than any pattern without a star can match,
-/// may match as a whole: what follows the first star is not looked at.
+/// True if a text with this beginning may match, provided it is longer than any match of a pattern
+/// without a star. The pattern after the first star is ignored.
 pub fn may_match(pattern: &[u8], beginning: &[u8]) -> bool {
     let head = pattern.split_inclusive(|byte| *byte == b'*').next().unwrap_or(pattern);
     head.ends_with(b"*") && matches(head, beginning)

@@ -1,9 +1,9 @@
 //! Reads a logical message (`pg_logical_emit_message`) as an outbox row.
 //!
-//! Input: the message's content, a JSON object whose members are columns; of a message too large to hold,
-//! its beginning. Output: an [`OutboxRow`] whose values are text, typed by their JSON type; objects and
-//! arrays have the type `type_oid::DOCUMENT`. Invariant: every content gives a row; content that is not a
-//! JSON object gives a row with a flaw, which becomes a dead letter (G4, G7).
+//! Input: the message's content, a JSON object whose members are columns; for an oversized message,
+//! its beginning. Output: an [`OutboxRow`] whose values are text, typed by their JSON type; objects
+//! and arrays have the type `type_oid::DOCUMENT`. Invariant: every content yields a row. Content
+//! that is not a JSON object yields a row with a flaw, which becomes a dead letter (G4, G7).
 
 use super::row::{Cell, ColumnPosition, Format, OutboxRow, Position};
 use super::spec::{MessageSpec, OutboxSpec, TableName, Wanted};
@@ -11,7 +11,7 @@ use super::type_oid as oid;
 use crate::json::{Json, Members};
 use crate::pgoutput::{Excerpt, LogicalMessage};
 
-/// The row last made, kept for its capacity.
+/// The last row, kept for its capacity.
 #[derive(Debug, Clone)]
 pub(super) struct Content {
     table: TableName,
@@ -85,8 +85,8 @@ impl Content {
         });
     }
 
-    /// Appends the value as Postgres would print it, and tells its type: the narrowest that
-    /// Debezium's decoder would choose.
+    /// Appends the value as Postgres would print it, and returns the narrowest type that Debezium's
+    /// decoder would choose.
     fn write(&mut self, json: &Json) -> u32 {
         match json {
             Json::Null => oid::TEXT,

@@ -1,10 +1,10 @@
 //! Turns pgoutput messages into outbox rows.
 //!
-//! Input: an [`OutboxSpec`] (which tables and logical messages are outboxes, which columns are read), then
-//! the Relation, Type, Insert and logical messages of one replication session. Output: [`OutboxRow`]s,
-//! whose columns are found by index. Invariant: a row is read with the newest Relation message of its
-//! table, whatever DDL ran in between; a column that the table lacks is absent from the row; malformed rows
-//! are a typed error (G7).
+//! Input: an [`OutboxSpec`] (which tables and logical messages are outboxes, which columns are
+//! read), then the Relation, Type, Insert and logical messages of one replication session. Output:
+//! [`OutboxRow`]s, whose columns are found by index. Invariant: a row is read with its table's
+//! newest Relation message, whatever DDL ran before. A column that the table lacks is absent from
+//! the row. Malformed rows are a typed error (G7).
 
 mod error;
 #[cfg(test)]

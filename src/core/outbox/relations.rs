@@ -1,10 +1,10 @@
-//! The relation cache ([`Outbox`]): remembers the tables that the stream describes, and reads outbox rows
-//! by them.
+//! The relation cache ([`Outbox`]): remembers the tables that the stream describes, and reads
+//! outbox rows with these descriptions.
 //!
-//! Input: Relation and Type messages, then inserts and logical messages. Output: outbox rows, borrowed from
-//! the frame and the cache; nothing for other tables and other message prefixes. Invariant: columns are
-//! found by name in the newest description, never by the place they had before. A domain over a built-in
-//! type counts as that type.
+//! Input: Relation and Type messages, then inserts and logical messages. Output: outbox rows,
+//! borrowed from the frame and the cache; `None` for other tables and message prefixes. Invariant:
+//! columns are found by name in the newest description, never by an earlier place. A domain over a
+//! built-in type counts as that type.
 
 use std::collections::BTreeMap;
 
@@ -16,36 +16,36 @@ use super::spec::{OutboxSpec, TableName, Wanted};
 use super::type_oid;
 use crate::pgoutput::{Column, Excerpt, Insert, LogicalMessage, Relation, RelationColumn, Type};
 
-/// The prefix of what `run --once` writes to mark the end of the log.
+/// Prefix of the message with which `run --once` marks the end of the log.
 const OWN_PREFIX: &[u8] = b"postrider";
 
-/// Knows the shape of every table of the stream, and lends the rows of outbox tables.
+/// Knows the shape of every table in the stream, and lends the rows of outbox tables.
 #[derive(Debug, Clone)]
 pub struct Outbox {
     spec: OutboxSpec,
     /// By OID. `None`: described, but not an outbox table.
     relations: BTreeMap<u32, Option<Layout>>,
-    /// Domains over built-in types: their OID and that of the base type.
+    /// Domains over built-in types: their OID and the base type's.
     domains: BTreeMap<u32, u32>,
-    /// The columns of the row last lent; kept for its capacity.
+    /// The last row's columns; kept for its capacity.
     cells: Vec<Cell>,
-    /// The logical message last lent as a row.
+    /// The last logical message; kept for its capacity.
     content: Content,
 }
 
-/// An outbox table as last described.
+/// The newest shape of an outbox table.
 #[derive(Debug, Clone)]
 struct Layout {
     table: TableName,
-    /// Of its columns, in its order.
+    /// Names of the columns, in order.
     names: Vec<String>,
     /// By slot.
     places: Vec<Option<ColumnPosition>>,
 }
 
 impl Outbox {
-    /// A cache that knows no table yet; one per replication session, since the server describes
-    /// every table anew in each.
+    /// An empty cache. Create one per replication session, because the server describes every table
+    /// again.
     pub fn new(spec: OutboxSpec) -> Self {
         Self {
             spec,
@@ -56,17 +56,16 @@ impl Outbox {
         }
     }
 
-    /// Takes a table's shape, in place of the one known before. The server sends it before the
-    /// table's first row and again after each change, so columns are found by name every time. A
-    /// column that the shape lacks is absent from its rows: what was written before a column had its
-    /// name is decoded without it, whatever the table looks like now.
+    /// Replaces a table's shape. The server sends it before the table's first row and after each
+    /// change, so columns are always found by name. A column that the shape lacks is absent from
+    /// its rows: a row from before a column's rename lacks it, whatever the table looks like now.
     pub fn relation(&mut self, relation: &Relation<'_>) {
         let layout = self.spec.table(relation).map(|table| self.layout(table, relation));
         self.relations.insert(relation.id, layout);
     }
 
-    /// Takes the name of a type that is not built in. A domain over a built-in type is from then
-    /// on treated as that type.
+    /// Handles the name of a type that is not built in. A domain over a built-in type counts as
+    /// that type from then on.
     pub fn type_name(&mut self, named: &Type<'_>) {
         let base = if named.schema.is_empty() { type_oid::by_name(named.name) } else { None };
         match base {
@@ -75,16 +74,17 @@ impl Outbox {
         };
     }
 
-    /// The outbox table with this OID; `None` when it is another table or was never described.
+    /// The outbox table with this OID; `None` for another table or an unknown OID.
     pub fn table(&self, relation: u32) -> Option<&TableName> {
         self.relations.get(&relation)?.as_ref().map(|layout| &layout.table)
     }
 
-    /// Lends an inserted row; `None` when it is not of an outbox table. Calling it again for the
-    /// same insert gives the same row.
+    /// Lends an inserted row; `None` if the table is not an outbox. Repeated calls with one insert
+    /// give the same row.
     ///
     /// # Panics
-    /// Never on what the decoder takes, which counts a row's columns before it gives it.
+    ///
+    /// Never for a decoded row: the decoder counts a row's columns.
     pub fn row<'a>(
         &'a mut self,
         insert: &Insert<'a>,
@@ -93,10 +93,11 @@ impl Outbox {
         self.row_of(insert, None, &[], position)
     }
 
-    /// The same for an insert that may be what an excerpt has kept, and of which these columns, from 0,
-    /// are text without an equivalent in UTF-8.
+    /// Lends an inserted row that may come from an excerpt. `untranslatable`: columns, from 0,
+    /// whose text has no equivalent in UTF-8.
     ///
     /// # Panics
+    ///
     /// As [`Outbox::row`].
     pub fn row_of<'a>(
         &'a mut self,
@@ -150,8 +151,8 @@ impl Outbox {
         Ok(Some(row))
     }
 
-    /// Whether a logical message stands for a row. Those of the relay itself never do. Of a prefix
-    /// that an excerpt has cut, it is enough that it may be one.
+    /// True if a logical message stands for a row. The relay's own messages never do. A prefix that
+    /// an excerpt has cut only needs to be a possible match.
     pub fn is_row_of(&self, message: &LogicalMessage<'_>, excerpt: Option<&Excerpt>) -> bool {
         if !excerpt.is_some_and(Excerpt::prefix_is_cut) {
             return self.is_row(message);
@@ -160,7 +161,7 @@ impl Outbox {
         prefixes.iter().any(|prefix| glob::may_match(prefix.as_bytes(), message.prefix))
     }
 
-    /// Whether a logical message stands for a row. Those of the relay itself never do.
+    /// True if a logical message stands for a row. The relay's own messages never do.
     pub fn is_row(&self, message: &LogicalMessage<'_>) -> bool {
         if message.prefix == OWN_PREFIX {
             return false;
@@ -169,8 +170,8 @@ impl Outbox {
         prefixes.iter().any(|prefix| glob::matches(prefix.as_bytes(), message.prefix))
     }
 
-    /// Lends the row that a logical message stands for, which may be what an excerpt has kept.
-    /// Calling it again for the same message gives the same row.
+    /// Lends the row of a logical message, which may come from an excerpt. Repeated calls give the
+    /// same row.
     pub fn message_row<'a>(
         &'a mut self,
         message: &LogicalMessage<'a>,

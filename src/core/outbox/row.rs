@@ -1,35 +1,35 @@
 //! Defines [`OutboxRow`]: one outbox row, borrowed from the read buffer and the relation cache.
 //!
-//! It gives columns by slot ([`Value`]: NULL, absent, or bytes in text or binary format), their declared
-//! types, the row's table and its [`Position`] in commit order, and, where the row was too large to hold,
-//! what was cut. The debug output of a [`Value`] tells its length alone, since contents belong in no log.
+//! A row provides its columns by slot ([`Value`]: NULL, absent, or bytes in text or binary format),
+//! their declared types, the table, the [`Position`] in commit order, and the cuts of an oversized
+//! row. The debug output of a [`Value`] shows only its length, because contents must not be logged.
 
 use super::spec::{ColumnSlot, TableName};
 use crate::lsn::Lsn;
 use crate::pgoutput::{Cut, Excerpt, PgTime};
 
-/// Where a row stands in the history of the database. `(commit_lsn, index)` rises strictly from
-/// row to row, also across tables and sessions: transactions are sent in commit order.
+/// A row's place in the database's history. `(commit_lsn, index)` rises strictly from row to row,
+/// across tables and sessions, because transactions are sent in commit order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// Begin's `final_lsn`: where the transaction's commit record begins.
+    /// Begin's `final_lsn`: the start of the transaction's commit record.
     pub commit_lsn: Lsn,
-    /// The row's number among the outbox rows of its transaction, from 0. The row's own log
-    /// position would not do: all rows of a COPY can share one.
+    /// Number of the row among the outbox rows of its transaction, from 0. A log position is not
+    /// unique: all rows of a COPY can share one.
     pub index: u64,
-    /// When the transaction committed.
+    /// Commit time of the transaction.
     pub commit_time: PgTime,
 }
 
-/// The form a value has.
+/// Format of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// As `SELECT` prints it.
+    /// Text, as in the output of `SELECT`.
     Text,
-    /// As the type's send function writes it.
+    /// Output of the type's send function.
     Binary,
-    /// As [`Format::Text`], but in the database's encoding: UTF-8 has no equivalent. Whatever it looks
-    /// like in UTF-8, it is another text.
+    /// Text in the database's encoding, without an equivalent in UTF-8. Read as UTF-8 it would be
+    /// another text.
     Untranslatable,
 }
 
@@ -42,17 +42,17 @@ pub enum Value<'a> {
     Absent,
     /// A value.
     Bytes {
-        /// As it came over the wire.
+        /// Bytes as received.
         bytes: &'a [u8],
-        /// Its type; for a domain over a built-in type, that type.
+        /// The type; for a domain over a built-in type, that type.
         type_oid: u32,
-        /// How to read `bytes`.
+        /// Format of `bytes`.
         format: Format,
     },
 }
 
 impl std::fmt::Debug for Value<'_> {
-    /// Tells the length only: contents belong in no log.
+    /// Shows only the length, because contents must not be logged.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Null => f.write_str("Null"),
@@ -67,31 +67,31 @@ impl std::fmt::Debug for Value<'_> {
     }
 }
 
-/// What one column of a tuple is, apart from its bytes: these stay where they are in the frame.
+/// A tuple's column without its bytes, which stay in the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cell {
     Null,
     Bytes { start: usize, end: usize, format: Format },
 }
 
-/// Where a wanted column stands in its table.
+/// Place of a wanted column in its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ColumnPosition {
     pub(super) column: usize,
     pub(super) type_oid: u32,
-    /// As in `pg_attribute.atttypmod`; -1 for none.
+    /// `pg_attribute.atttypmod`; -1 for none.
     pub(super) modifier: i32,
     pub(super) is_nullable: bool,
 }
 
-/// What a column is declared as.
+/// A column's declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declared {
     /// The type; for a domain over a built-in type, that type.
     pub type_oid: u32,
-    /// As in `pg_attribute.atttypmod`: for times the digits after the second; -1 for none.
+    /// `pg_attribute.atttypmod`: for times the fractional digits; -1 for none.
     pub modifier: i32,
-    /// Whether it may be NULL, as far as is known.
+    /// True if it may be NULL, as far as known.
     pub is_nullable: bool,
 }
 
@@ -110,7 +110,7 @@ pub struct OutboxRow<'a> {
     pub(super) excerpt: Option<&'a Excerpt>,
 }
 
-/// Apart from those that look for a value, which happens some twenty times a row.
+/// Kept out of the value lookups, which run about twenty times per row.
 #[cold]
 #[inline(never)]
 fn no_such_value(place: usize, of: usize) -> ! {
@@ -134,7 +134,7 @@ impl<'a> OutboxRow<'a> {
         }
     }
 
-    /// Where the column stands, if the table has it. A message with a flaw has none.
+    /// The column's place, if the table has it. A message with a flaw has no columns.
     #[inline]
     fn place(&self, slot: ColumnSlot) -> Option<&'a ColumnPosition> {
         let Some(place) = self.places.get(slot.0) else {
@@ -147,50 +147,49 @@ impl<'a> OutboxRow<'a> {
         place.as_ref()
     }
 
-    /// What it was made of, where it was too large to be held: then longer values are cut.
+    /// The excerpt of an oversized row, in which longer values are cut.
     pub fn excerpt(&self) -> Option<&'a Excerpt> {
         self.excerpt
     }
 
-    /// Size and hash of a wanted column's value, of which [`OutboxRow::column`] gives the beginning
-    /// alone; `None` where it gives all of it.
+    /// Size and hash of a value of which [`OutboxRow::column`] returns only the beginning; `None`
+    /// if it returns the whole value.
     pub fn cut(&self, slot: ColumnSlot) -> Option<&'a Cut> {
         let excerpt = self.excerpt.filter(|_| !self.is_message)?;
         let place = self.place(slot)?;
         excerpt.cuts().iter().find(|cut| cut.column == place.column)
     }
 
-    /// The name of the column that stands in this place of its table; of a logical message none.
+    /// Name of the column at this place of its table; `None` for a logical message.
     pub fn column_name(&self, column: usize) -> Option<&'a str> {
         self.names.get(column).map(String::as_str)
     }
 
-    /// What the column is declared as; `None` where the table lacks it.
+    /// The column's declaration; `None` if the table lacks the column.
     pub fn declared(&self, slot: ColumnSlot) -> Option<Declared> {
         let place = self.place(slot)?;
         let ColumnPosition { type_oid, modifier, is_nullable, .. } = *place;
         Some(Declared { type_oid, modifier, is_nullable })
     }
 
-    /// Why no column of it can be read: it is a logical message of which no row can be made. What
-    /// it holds instead is in [`OutboxRow::content`].
+    /// Why no column can be read: a logical message that does not form a row. Its contents are in
+    /// [`OutboxRow::content`].
     pub fn flaw(&self) -> Option<&'static str> {
         self.flaw
     }
 
-    /// Whether a column, read or not, has text without an equivalent in UTF-8.
+    /// True if any column, wanted or not, has text without an equivalent in UTF-8.
     pub fn has_untranslatable(&self) -> bool {
         let is = |cell: &Cell| matches!(cell, Cell::Bytes { format: Format::Untranslatable, .. });
         self.cells.iter().any(is)
     }
 
-    /// Whether it is a logical message.
+    /// True for a logical message.
     pub fn is_message(&self) -> bool {
         self.is_message
     }
 
-    /// Every column of a table's row by name, wanted or not; `None` is NULL. Of a message there are
-    /// none.
+    /// All columns of a table's row by name, wanted or not; `None` is NULL. Empty for a message.
     pub fn all(&self) -> impl Iterator<Item = (&'a str, Option<(&'a [u8], Format)>)> {
         let (names, cells, tuple) = (self.names, self.cells, self.tuple);
         names.iter().zip(cells).map(move |(name, cell)| match cell {
@@ -201,17 +200,17 @@ impl<'a> OutboxRow<'a> {
         })
     }
 
-    /// The bytes that its columns lie in.
+    /// The bytes that contain the columns.
     pub fn content(&self) -> &'a [u8] {
         self.tuple
     }
 
-    /// The table it was inserted into; for a logical message `message.<prefix>`.
+    /// The row's table; for a logical message `message.<prefix>`.
     pub fn table(&self) -> &'a TableName {
         self.table
     }
 
-    /// Where it stands in history.
+    /// The row's place in history.
     pub fn position(&self) -> Position {
         self.position
     }

@@ -1,25 +1,26 @@
-//! Defines [`OutboxSpec`]: which tables and message prefixes are outboxes, and which columns are read.
+//! Defines [`OutboxSpec`]: which tables and message prefixes are outboxes, and which columns are
+//! read.
 //!
-//! Configuration and router fill it in; the relation cache reads it. A column may have aliases: of required
-//! columns, the default names here and Debezium's stand for each other. [`TableName`] prints as a quoted
-//! SQL identifier; [`ColumnSlot`] is the index by which a wanted column is found in each row.
+//! Configuration and router build the spec; the relation cache reads it. A column may have aliases:
+//! for required columns, the default names here and Debezium's are equivalent. [`TableName`] prints
+//! as a quoted SQL identifier; [`ColumnSlot`] is the index of a wanted column in each row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::pgoutput::Relation;
 
-/// A table's full name. Prints as an SQL identifier, quoted where it must be.
+/// A table's qualified name. Prints as an SQL identifier, quoted if necessary.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName {
-    /// The schema, as in `pg_namespace.nspname`.
+    /// The schema (`pg_namespace.nspname`).
     pub schema: String,
-    /// The table, as in `pg_class.relname`.
+    /// The table (`pg_class.relname`).
     pub name: String,
 }
 
 impl TableName {
-    /// Joins the two halves, as they are in the catalog.
+    /// Combines the catalog's two names.
     pub fn new(schema: impl Into<String>, name: impl Into<String>) -> Self {
         Self { schema: schema.into(), name: name.into() }
     }
@@ -31,7 +32,7 @@ impl fmt::Display for TableName {
     }
 }
 
-/// An identifier, in double quotes unless it is plain lower case.
+/// The identifier, in double quotes unless it is plain lower case.
 pub(super) fn quoted(identifier: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let starts_plain = identifier.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
@@ -42,25 +43,25 @@ pub(super) fn quoted(identifier: &str) -> String {
     }
 }
 
-/// A column that somebody downstream reads.
+/// A column that a later stage reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// Its name.
     pub name: String,
-    /// Names to try, in order, where the table has no column of that name.
+    /// Names to try, in order, if the table has no column of that name.
     pub aliases: Vec<String>,
-    /// Whether a table without it is refused at start, and a row without it rejected.
+    /// True if a table without it is refused at start, and a row without it is rejected.
     pub required: bool,
 }
 
-/// The default column names here and those of Debezium, each an alias of the other.
+/// Equivalent default column names: the ones here and Debezium's.
 const DEFAULT_NAMES: [(&str, &str); 3] =
     [("aggregate_type", "aggregatetype"), ("aggregate_id", "aggregateid"), ("event_type", "type")];
 
 impl Wanted {
-    /// A column that every outbox table must have. A default name has the other default as its
-    /// alias, so that an outbox made for Debezium is understood without configuration, and a
-    /// configuration made for Debezium finds the columns of an outbox made here.
+    /// A column that every outbox table must have. The two default names are aliases of each other.
+    /// A Debezium outbox therefore works without configuration, and a Debezium configuration finds
+    /// the columns of an outbox made here.
     pub fn required(name: impl Into<String>) -> Self {
         let name = name.into();
         let other = DEFAULT_NAMES.iter().find_map(|(ours, theirs)| match name.as_str() {
@@ -71,8 +72,8 @@ impl Wanted {
         Self { name, aliases: other.into_iter().collect(), required: true }
     }
 
-    /// A column that is read where there is one. Debezium's names stand for nothing but themselves
-    /// here: what a configuration made for Debezium may miss must not be found elsewhere.
+    /// A column that is read if it exists. Debezium's names have no aliases here: what a Debezium
+    /// configuration may miss must not be found elsewhere.
     pub fn optional(name: impl Into<String>) -> Self {
         let required = Self::required(name);
         let is_ours = DEFAULT_NAMES.iter().any(|(ours, _)| *ours == required.name);
@@ -81,65 +82,66 @@ impl Wanted {
     }
 }
 
-/// Where the value of a wanted column is found in an [`super::OutboxRow`]. Valid only for rows of
-/// the [`super::Outbox`] built from the spec that issued it.
+/// Index of a wanted column in an [`super::OutboxRow`]. Valid only for rows of the
+/// [`super::Outbox`] built from the spec that issued it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ColumnSlot(pub(super) usize);
 
-/// What the relation cache must know: built by the configuration and by the router, then given to
+/// The relation cache's configuration: built by configuration and router, then passed to
 /// [`super::Outbox::new`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OutboxSpec {
     tables: Vec<TableName>,
-    /// By OID: the tables as they are now, whatever they were called when a row was written.
+    /// Current tables by OID, whatever their names were when a row was written.
     oids: BTreeMap<u32, TableName>,
     wanted: Vec<Wanted>,
     messages: MessageSpec,
     not_null: BTreeSet<(TableName, String)>,
-    /// By a column's name: others to try where a table has none of that name.
+    /// Names to try if a table has no column of the key's name.
     aliases: BTreeMap<String, Vec<String>>,
 }
 
-/// Which logical messages (`pg_logical_emit_message`) are rows.
+/// Selects the logical messages (`pg_logical_emit_message`) that are rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MessageSpec {
-    /// Globs of prefixes; none: no message is a row.
+    /// Globs of prefixes; empty: no message is a row.
     pub prefixes: Vec<String>,
-    /// Whether a member that is null counts as a missing column, where a column may be missing.
+    /// True if a null member counts as a missing column, where a column may be missing.
     pub null_is_missing: bool,
 }
 
 impl OutboxSpec {
-    /// An outbox of these tables, of which no column is wanted yet.
+    /// An outbox of these tables, without wanted columns.
     pub fn new(tables: Vec<TableName>) -> Self {
         Self { tables, ..Self::default() }
     }
 
-    /// The same, with these logical messages.
+    /// Adds logical messages.
     #[must_use]
     pub fn with_messages(self, messages: MessageSpec) -> Self {
         Self { messages, ..self }
     }
 
-    /// The same, with further names for columns, in the order in which they are tried.
+    /// Adds names for columns, in the order in which they are tried.
     #[must_use]
     pub fn with_aliases(self, aliases: BTreeMap<String, Vec<String>>) -> Self {
         Self { aliases, ..self }
     }
 
-    /// Says that a column is declared NOT NULL, which the stream does not tell. Only schemas that
-    /// are sent along with a value say so.
+    /// Declares a column NOT NULL, which the stream does not show. Used only for schemas sent with
+    /// a value.
     pub fn declare_not_null(&mut self, table: TableName, column: String) {
         self.not_null.insert((table, column));
     }
 
-    /// Says which OID the table with this name has. Its rows are told by that, too: the log has those
-    /// of before it was renamed, or moved to another schema, under the name that it had.
+    /// Sets the OID of a table, which identifies its rows as well. Rows written before a rename or
+    /// a move to another schema carry the old name in the log.
     pub fn identify(&mut self, table: TableName, oid: u32) {
         self.oids.insert(oid, table);
     }
 
-    /// Asks for a column. Asking twice for one name gives the same slot, required if either was.
+    /// Requests a column. Repeated requests of one name return one slot, required if any request
+    /// was.
     pub fn want(&mut self, mut wanted: Wanted) -> ColumnSlot {
         if let Some(index) = self.wanted.iter().position(|known| known.name == wanted.name) {
             if let Some(known) = self.wanted.get_mut(index) {
@@ -154,9 +156,9 @@ impl OutboxSpec {
         ColumnSlot(self.wanted.len() - 1)
     }
 
-    /// The table that a Relation describes, if it is one of ours: the one with its OID, or else, as a
-    /// table that was replaced had another, the one with its name. A replaced table that has another
-    /// name now is ours only where the log was written under the old one.
+    /// The outbox table of a Relation: by OID, or else by name, because a replaced table had
+    /// another OID. A replaced table that now has another name matches only in the part of the log
+    /// written under the old name.
     pub(super) fn table(&self, relation: &Relation<'_>) -> Option<&TableName> {
         let is_named = |table: &&TableName| {
             table.name.as_bytes() == relation.name && schema_of(table) == relation.schema
@@ -164,7 +166,7 @@ impl OutboxSpec {
         self.oids.get(&relation.id).or_else(|| self.tables.iter().find(is_named))
     }
 
-    /// The tables, in the order given.
+    /// The tables in the given order.
     pub fn tables(&self) -> &[TableName] {
         &self.tables
     }
@@ -174,18 +176,18 @@ impl OutboxSpec {
         &self.messages
     }
 
-    /// Whether [`OutboxSpec::declare_not_null`] said so.
+    /// True if [`OutboxSpec::declare_not_null`] declared it.
     pub(super) fn is_not_null(&self, table: &TableName, column: &str) -> bool {
         self.not_null.iter().any(|(known, name)| known == table && name == column)
     }
 
-    /// The columns asked for so far.
+    /// The columns requested so far.
     pub fn wanted(&self) -> &[Wanted] {
         &self.wanted
     }
 }
 
-/// pgoutput writes `pg_catalog` as the empty string.
+/// The schema's name as pgoutput writes it: empty for `pg_catalog`.
 fn schema_of(table: &TableName) -> &[u8] {
     if table.schema == "pg_catalog" { &[] } else { table.schema.as_bytes() }
 }

@@ -70,7 +70,7 @@ fn other_tables_are_told_apart_from_unknown_ones() {
     );
     assert_eq!(outbox.table(2), Some(&TableName::new("public", "letters")));
     assert_eq!((outbox.table(3), outbox.table(4)), (None, None));
-    // A rename takes a table out, and another one in.
+    // A rename removes one table and adds another.
     describe(&mut outbox, 1, "outbox_old", &columns);
     describe(&mut outbox, 3, "outbox", &columns);
     assert!(insert(&mut outbox, &mut data, 1, &[Text(b"x")]).expect("a row").is_none());
@@ -92,7 +92,7 @@ fn g1_a_table_is_known_by_its_oid_whatever_it_was_called_when_the_row_was_writte
             ("public.outbox", text(b"x"))
         );
     }
-    // One that had the name before, and was dropped.
+    // A dropped table that had the name before.
     describe(&mut outbox, TABLE - 1, "outbox", &[("id", type_oid::TEXT)]);
     assert!(insert(&mut outbox, &mut data, TABLE - 1, &[Text(b"x")]).expect("a row").is_some());
 }

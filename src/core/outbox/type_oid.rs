@@ -1,8 +1,8 @@
-//! OIDs of the built-in types that the router treats in a special way (from `pg_type.dat`; these never
+//! OIDs of the built-in types that the router treats specially (from `pg_type.dat`; they never
 //! change).
 //!
-//! Also the look-ups between a type's name and OID, and between the OIDs of an array and of its elements.
-//! `DOCUMENT` is no type of Postgres: it marks a JSON object or array in a logical message.
+//! Also look-ups between a type's name and OID, and between the OIDs of an array and its elements.
+//! `DOCUMENT` is not a Postgres type: it marks a JSON object or array in a logical message.
 
 /// `bool`
 pub const BOOL: u32 = 16;
@@ -52,11 +52,10 @@ pub const TIMETZ: u32 = 1266;
 pub const NUMERIC: u32 = 1700;
 /// `tsvector`
 pub const TSVECTOR: u32 = 3614;
-/// No type of Postgres (0 is `InvalidOid`): a JSON object or array that is a member of a logical
-/// message's content.
+/// Not a Postgres type (0 is `InvalidOid`): a JSON object or array in a logical message's content.
 pub const DOCUMENT: u32 = 0;
 
-/// The OID of a type in `pg_catalog`, where it is one of those above.
+/// OID of a type in `pg_catalog`, if it is listed above.
 pub fn by_name(name: &[u8]) -> Option<u32> {
     Some(match name {
         b"bool" => BOOL,
@@ -87,7 +86,7 @@ pub fn by_name(name: &[u8]) -> Option<u32> {
     })
 }
 
-/// Types of arrays, each before the type of its elements.
+/// Array types, each before its element type.
 const ARRAYS: [(u32, u32); 20] = [
     (199, JSON),
     (1000, BOOL),
@@ -111,12 +110,12 @@ const ARRAYS: [(u32, u32); 20] = [
     (3807, JSONB),
 ];
 
-/// The type of an array's elements; `None` where it is no array, or one of other elements.
+/// Element type of an array; `None` for other types.
 pub fn element_of(array: u32) -> Option<u32> {
     ARRAYS.iter().find(|(of, _)| *of == array).map(|(_, element)| *element)
 }
 
-/// The type of an array of these elements.
+/// Array type of these elements.
 pub fn array_of(element: u32) -> Option<u32> {
     ARRAYS.iter().find(|(_, of)| *of == element).map(|(array, _)| *array)
 }

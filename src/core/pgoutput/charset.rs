@@ -1,69 +1,71 @@
-//! Converts pgoutput messages from a single-byte encoding to UTF-8, since the server's conversion would end
-//! the stream at a character without an equivalent.
+//! Converts pgoutput messages from a single-byte encoding to UTF-8, because the server's conversion
+//! ends the stream at a character without an equivalent.
 //!
-//! Input: the Unicode character for each byte above 127, as the server itself converts it, and messages
-//! that the server did not convert. Output: messages that [`decode`] reads; also commands in that encoding.
-//! Invariant: a column's text is converted as a whole, or stays as it came and is reported; a message that
-//! needs no conversion is not copied; the result is bounded by the caller (G3). No I/O.
+//! Input: the Unicode character for each byte above 127, according to the server, and messages that
+//! the server did not convert. Output: messages that [`decode`] reads; also commands in that
+//! encoding. Invariant: a column's text is converted completely, or stays unchanged and is
+//! reported. A message that needs no conversion is not copied. The caller bounds the result (G3).
+//! No I/O.
 
 use super::error::DecodeError;
 use super::message::{Insert, LogicalMessage, Message, Relation, decode};
 use super::tuple::Column;
 
-/// How many bytes are no ASCII.
+/// Number of non-ASCII byte values.
 const HIGH_BYTES: usize = 128;
 
-/// What stays allocated between messages: one huge row must not hold its memory for good.
+/// Capacity kept between messages, so that one huge row does not hold its memory forever.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// What stands in a name for a byte without an equivalent.
+/// Replaces a byte without an equivalent in a name.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// A single-byte encoding, in which the first 128 bytes are ASCII.
+/// A single-byte encoding whose first 128 bytes are ASCII.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charset {
     name: String,
     characters: [Option<char>; HIGH_BYTES],
 }
 
-/// What became of a message.
+/// Result of a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conversion {
-    /// It is the same in UTF-8.
+    /// The message is identical in UTF-8.
     Same,
-    /// It was written anew.
+    /// The message was rewritten in UTF-8.
     Converted,
-    /// It would have more bytes than it may, and was not written.
+    /// The result would exceed the limit, and was not written.
     TooLong,
 }
 
-/// A message that was written anew; kept for its capacity.
+/// Buffer for a rewritten message; kept for its capacity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Converted {
-    /// The message.
+    /// The rewritten message.
     pub message: Vec<u8>,
-    /// The columns of an inserted row, from 0, whose text has no equivalent: they are in it as they came.
+    /// Columns of an inserted row, from 0, whose text has no equivalent and stays unchanged.
     pub untranslatable: Vec<usize>,
 }
 
 impl Charset {
-    /// The encoding of that name, as Postgres calls it; of each byte from 128 on the character, `None`
-    /// where UTF-8 has none.
+    /// Creates an encoding with Postgres's name. `characters`: the character of each byte from 128
+    /// on; `None` without an equivalent in UTF-8.
     pub const fn new(name: String, characters: [Option<char>; HIGH_BYTES]) -> Self {
         Self { name, characters }
     }
 
-    /// As Postgres calls it.
+    /// Postgres's name of the encoding.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Text as UTF-8; what has no equivalent becomes U+FFFD. For names and for what people read.
+    /// Converts text to UTF-8, with U+FFFD for bytes without an equivalent. For names and for texts
+    /// that people read.
     pub fn text(&self, bytes: &[u8]) -> String {
         bytes.iter().map(|&byte| self.character(byte).unwrap_or(REPLACEMENT)).collect()
     }
 
-    /// Text in this encoding; `None` if it lacks a character.
+    /// Encodes text; `None` if the encoding lacks a character.
     pub fn encode(&self, text: &str) -> Option<Vec<u8>> {
         let byte = |character: char| {
             if character.is_ascii() {
@@ -75,7 +77,7 @@ impl Charset {
         text.chars().map(byte).collect()
     }
 
-    /// Writes a message anew in UTF-8, if it is another one there and has no more than so many bytes.
+    /// Rewrites a message in UTF-8, unless it is identical there or would exceed `bytes_max`.
     pub fn convert(
         &self,
         data: &[u8],
@@ -95,7 +97,7 @@ impl Charset {
         }
     }
 
-    /// Appends text as UTF-8, and what has no equivalent as it is.
+    /// Appends text as UTF-8, and bytes without an equivalent unchanged.
     pub(super) fn append(&self, text: &[u8], out: &mut Vec<u8>) {
         let mut utf8 = [0; 4];
         for chunk in text.chunk_by(|one, next| one.is_ascii() == next.is_ascii()) {
@@ -112,7 +114,7 @@ impl Charset {
         }
     }
 
-    /// Bytes that the text has in UTF-8; `None` if it has no equivalent.
+    /// Length of the text in UTF-8; `None` if a byte has no equivalent.
     fn converted_bytes(&self, text: &[u8]) -> Option<usize> {
         if text.is_ascii() {
             return Some(text.len());
@@ -207,7 +209,7 @@ impl Charset {
         bytes_max: usize,
         out: &mut Converted,
     ) -> Conversion {
-        // What its content is in is its writer's choice, and Postgres converts none of it.
+        // The content's encoding is the writer's choice; Postgres never converts it.
         let bytes = logical.content.len().saturating_add(4 * logical.prefix.len());
         if bytes > bytes_max {
             return Conversion::TooLong;
@@ -222,7 +224,7 @@ impl Charset {
         Conversion::Converted
     }
 
-    /// A name with the zero byte that ends it.
+    /// Appends a zero-terminated name.
     fn name_into(&self, name: &[u8], out: &mut Vec<u8>) {
         out.extend(self.text(name).as_bytes());
         out.push(0);

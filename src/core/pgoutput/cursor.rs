@@ -1,11 +1,10 @@
-//! Reads big-endian integers, lengths, byte strings and zero-terminated strings from a message, with bounds
-//! checks.
+//! Reads big-endian integers, lengths, byte strings and zero-terminated strings from a message,
+//! with bounds checks.
 //!
-//! A read returns what is there or an error with the field and offset; it never panics or allocates (G7).
+//! A read returns the value, or an error with field and offset; it never panics or allocates (G7).
 
 use super::error::DecodeError;
 
-/// A position in one message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
@@ -17,7 +16,7 @@ impl<'a> Cursor<'a> {
         Self { rest: message, whole: message.len() }
     }
 
-    /// How many bytes were read.
+    /// Number of bytes read.
     pub(super) fn offset(&self) -> usize {
         self.whole.saturating_sub(self.rest.len())
     }
@@ -46,7 +45,7 @@ impl<'a> Cursor<'a> {
         self.array(field).map(i64::from_be_bytes)
     }
 
-    /// A 32-bit length or count; the protocol has it signed.
+    /// A 32-bit length or count, which is signed in the protocol.
     pub(super) fn length(&mut self, field: &'static str) -> Result<usize, DecodeError> {
         usize::try_from(self.i32(field)?).map_err(|_| DecodeError::NegativeLength { field })
     }
@@ -61,7 +60,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// A string that ends with a zero byte, without that byte.
+    /// A zero-terminated string, without the zero byte.
     pub(super) fn string(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
         let end = self.rest.iter().position(|&byte| byte == 0).ok_or(self.truncated(field))?;
         let text = self.bytes(end, field)?;
@@ -69,7 +68,7 @@ impl<'a> Cursor<'a> {
         Ok(text)
     }
 
-    /// Whatever `skip` passes over, as one slice.
+    /// The bytes that `skip` passes, as one slice.
     pub(super) fn span(
         &mut self,
         skip: impl FnOnce(&mut Self) -> Result<(), DecodeError>,
@@ -80,7 +79,7 @@ impl<'a> Cursor<'a> {
         Ok(passed)
     }
 
-    /// Every message is consumed to its last byte.
+    /// Checks that the message is consumed to its last byte.
     pub(super) fn finish(self) -> Result<(), DecodeError> {
         match self.rest.len() {
             0 => Ok(()),

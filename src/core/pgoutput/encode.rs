@@ -1,7 +1,7 @@
 //! Encodes pgoutput messages, for simulations, benchmarks and the dry run of routing.
 //!
-//! Each public function appends one whole message to `out`. A length that the protocol cannot represent is
-//! a caller's mistake: it is cut to the largest possible one, and the decoder then refuses the message.
+//! Each public function appends one whole message to `out`. A length that the protocol cannot
+//! represent is cut to the largest possible one, and the decoder then refuses the message.
 
 use super::message::{Begin, Commit, LogicalMessage, Origin, StreamAbort, Type};
 use super::tuple::Column;
@@ -19,7 +19,7 @@ pub struct Table<'a> {
     pub columns: &'a [(&'a [u8], u32)],
 }
 
-/// The row before an UPDATE or DELETE.
+/// The old row of an UPDATE or DELETE.
 #[derive(Debug, Clone, Copy)]
 pub enum Old<'a> {
     /// The replica identity's columns.
@@ -51,12 +51,12 @@ pub fn origin(out: &mut Vec<u8>, origin: &Origin<'_>) {
     string(out, origin.name);
 }
 
-/// Tag `R`, with the default replica identity and no key columns, of types without modifiers.
+/// Tag `R`, with the default replica identity, no key columns, and no type modifiers.
 pub fn relation(out: &mut Vec<u8>, table: &Table<'_>) {
     relation_with(out, table, &[]);
 }
 
-/// As [`relation`], with modifiers for the first columns.
+/// Like [`relation`], with type modifiers for the first columns.
 pub fn relation_with(out: &mut Vec<u8>, table: &Table<'_>, modifiers: &[i32]) {
     out.push(b'R');
     out.extend(table.id.to_be_bytes());

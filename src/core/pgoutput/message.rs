@@ -1,9 +1,10 @@
 //! Decodes the messages of pgoutput, protocol version 1, into borrowed values.
 //!
-//! Input: the bytes of one message. Output of [`decode`]: a [`Message`] (Begin, Commit, Origin, Relation,
-//! Type, Insert, Update, Delete, Truncate, a logical message or Stream Abort), or an error. Layouts: PostgreSQL
-//! documentation, "Logical Replication Message Formats"; unchanged from version 10 to 18. Names are bytes
-//! and not text, since in a SQL_ASCII database they need not be UTF-8.
+//! Input: the bytes of one message. Output of [`decode`]: a [`Message`] (Begin, Commit, Origin,
+//! Relation, Type, Insert, Update, Delete, Truncate, a logical message or Stream Abort), or an
+//! error. Layouts: PostgreSQL documentation, "Logical Replication Message Formats"; unchanged from
+//! version 10 to 18. Names are bytes, because a SQL_ASCII database may contain names that are not
+//! UTF-8.
 
 use super::cursor::Cursor;
 use super::error::DecodeError;
@@ -14,15 +15,16 @@ use crate::lsn::Lsn;
 /// One pgoutput message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// A transaction's rows follow. Only committed transactions are sent, whole and in commit order.
+    /// Starts a transaction. Postgres sends only committed transactions, completely and in commit
+    /// order.
     Begin(Begin),
     /// The transaction's end.
     Commit(Commit),
-    /// The transaction came to this server by replication.
+    /// The transaction reached this server by replication.
     Origin(Origin<'a>),
-    /// A table's shape; precedes its first row in a session and the first row after each change.
+    /// A table's shape; precedes its first row in a session and its first row after each change.
     Relation(Relation<'a>),
-    /// The name behind a type that is not built in; precedes the Relation that uses it.
+    /// The name of a type that is not built in; precedes the Relation that uses it.
     Type(Type<'a>),
     /// A new row.
     Insert(Insert<'a>),
@@ -32,29 +34,29 @@ pub enum Message<'a> {
     Delete(Delete<'a>),
     /// Emptied tables.
     Truncate(Truncate<'a>),
-    /// What `pg_logical_emit_message` wrote; sent only when asked for.
+    /// Content of `pg_logical_emit_message`; sent only on request.
     Logical(LogicalMessage<'a>),
-    /// A transaction of which nothing was sent was rolled back.
+    /// Rollback of a transaction of which nothing was sent.
     StreamAbort(StreamAbort),
 }
 
 /// Tag `B`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begin {
-    /// Where the transaction's commit record begins: the same as [`Commit::commit_lsn`].
+    /// Start of the commit record; equals [`Commit::commit_lsn`].
     pub final_lsn: Lsn,
     /// When it committed.
     pub commit_time: PgTime,
-    /// Its 32-bit transaction number; comes around again.
+    /// 32-bit transaction number, which wraps around.
     pub xid: u32,
 }
 
 /// Tag `C`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// Where the commit record begins. Acknowledging it has the transaction sent again.
+    /// Start of the commit record. If it is acknowledged, Postgres sends the transaction again.
     pub commit_lsn: Lsn,
-    /// Where the commit record ends: what to acknowledge.
+    /// End of the commit record: the position to acknowledge.
     pub end_lsn: Lsn,
     /// When it committed.
     pub commit_time: PgTime,
@@ -72,7 +74,7 @@ pub struct Origin<'a> {
 /// Tag `R`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Relation<'a> {
-    /// The table's OID, by which rows refer to it.
+    /// The table's OID, which rows contain.
     pub id: u32,
     /// The schema's name; empty for `pg_catalog`.
     pub schema: &'a [u8],
@@ -84,14 +86,14 @@ pub struct Relation<'a> {
 }
 
 impl<'a> Relation<'a> {
-    /// The table's columns, in the order of its tuples. Generated columns and those outside a
-    /// publication's column list are not among them.
+    /// Columns in the order of the tuples. Generated columns and columns outside the publication's
+    /// column list are missing.
     pub fn columns(&self) -> RelationColumns<'a> {
         RelationColumns { cursor: Cursor::new(self.columns.bytes), left: self.columns.count }
     }
 }
 
-/// The checked bytes that describe a Relation's columns.
+/// The checked bytes of a Relation's columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Description<'a> {
     count: u16,
@@ -101,17 +103,17 @@ struct Description<'a> {
 /// One column of a [`Relation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelationColumn<'a> {
-    /// Whether the column is part of the replica identity.
+    /// True if the column is part of the replica identity.
     pub in_key: bool,
     /// The column's name.
     pub name: &'a [u8],
     /// The type's OID (`pg_type.oid`).
     pub type_oid: u32,
-    /// The type's modifier, such as a length; -1 for none.
+    /// The type's modifier, for example a length; -1 for none.
     pub type_modifier: i32,
 }
 
-/// Walks a [`Relation`]'s columns.
+/// Iterator over a [`Relation`]'s columns.
 #[derive(Debug, Clone)]
 pub struct RelationColumns<'a> {
     cursor: Cursor<'a>,
@@ -141,10 +143,10 @@ impl ExactSizeIterator for RelationColumns<'_> {}
 pub struct Type<'a> {
     /// The type's OID.
     pub id: u32,
-    /// The schema's name, of the *base* type when it is a domain; empty for `pg_catalog`.
+    /// The schema's name (the *base* type's for a domain); empty for `pg_catalog`.
     pub schema: &'a [u8],
-    /// The type's name, or that of its base type when it is a domain
-    /// (`logicalrep_write_typ` in `replication/logical/proto.c`).
+    /// The type's name, or its base type's for a domain (`logicalrep_write_typ` in
+    /// `replication/logical/proto.c`).
     pub name: &'a [u8],
 }
 
@@ -157,10 +159,10 @@ pub struct Insert<'a> {
     pub tuple: Tuple<'a>,
 }
 
-/// What an UPDATE or DELETE tells about the row as it was.
+/// The old row of an UPDATE or DELETE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldRow<'a> {
-    /// Tag `K`: only the columns of the replica identity, the others NULL.
+    /// Tag `K`: only the replica identity's columns; the others are NULL.
     Key(Tuple<'a>),
     /// Tag `O`: the whole row (REPLICA IDENTITY FULL).
     Whole(Tuple<'a>),
@@ -171,7 +173,7 @@ pub enum OldRow<'a> {
 pub struct Update<'a> {
     /// The table's OID.
     pub relation: u32,
-    /// The row before; sent when its identity changed, or always with REPLICA IDENTITY FULL.
+    /// The old row; sent if its identity changed, or always with REPLICA IDENTITY FULL.
     pub old: Option<OldRow<'a>>,
     /// The row after.
     pub new: Tuple<'a>,
@@ -182,7 +184,7 @@ pub struct Update<'a> {
 pub struct Delete<'a> {
     /// The table's OID.
     pub relation: u32,
-    /// The row that is gone.
+    /// The deleted row.
     pub old: OldRow<'a>,
 }
 
@@ -204,9 +206,9 @@ impl<'a> Truncate<'a> {
 /// Tag `M`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogicalMessage<'a> {
-    /// Whether it belongs to the transaction it is sent in.
+    /// True if the message belongs to the surrounding transaction.
     pub transactional: bool,
-    /// Where it lies.
+    /// Position in the log.
     pub lsn: Lsn,
     /// The prefix its writer chose.
     pub prefix: &'a [u8],
@@ -214,20 +216,21 @@ pub struct LogicalMessage<'a> {
     pub content: &'a [u8],
 }
 
-/// Tag `A`. Belongs to version 2, and takes back what was streamed before its commit. Without streaming
-/// there is nothing to take back. PostgreSQL 18 sends it all the same, between transactions: it drops the changes
-/// of a large transaction that has been rolled back, and marks the subtransactions as streamed on the way
-/// (`ReorderBufferCheckAndTruncateAbortedTXN` in `replication/logical/reorderbuffer.c`; bug 19616 of PostgreSQL).
+/// Tag `A` of version 2, which revokes rows streamed before their commit. Without streaming there
+/// is nothing to revoke. PostgreSQL 18 sends it anyway, between transactions: it drops the changes
+/// of a large rolled-back transaction, and thereby marks the subtransactions as streamed
+/// (`ReorderBufferCheckAndTruncateAbortedTXN` in `replication/logical/reorderbuffer.c`; bug 19616
+/// of PostgreSQL).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamAbort {
     /// The transaction's number.
     pub xid: u32,
-    /// The number of the subtransaction; that of the transaction if all of it is meant.
+    /// Number of the subtransaction; equals `xid` if the whole transaction is aborted.
     pub subxid: u32,
 }
 
-/// Reads one message. It is consumed to its last byte, and the tuples in it are checked, so what
-/// is read from them later cannot fail.
+/// Decodes one message to its last byte and checks its tuples, so that later reads of them cannot
+/// fail.
 pub fn decode(data: &[u8]) -> Result<Message<'_>, DecodeError> {
     let mut cursor = Cursor::new(data);
     let tag = cursor.u8("tag").map_err(|_| DecodeError::Empty)?;
@@ -284,7 +287,8 @@ fn read_commit(cursor: &mut Cursor<'_>) -> Result<Commit, DecodeError> {
     })
 }
 
-// Inlined into `decode`, it cost each row 100 instructions: the reads of the cursor were no longer inlined there.
+// Inlined into `decode`, this cost 100 instructions per row, because the cursor's reads were no
+// longer inlined there.
 #[cold]
 #[inline(never)]
 fn read_stream_abort(cursor: &mut Cursor<'_>) -> Result<StreamAbort, DecodeError> {
@@ -346,7 +350,7 @@ fn read_delete<'a>(cursor: &mut Cursor<'a>) -> Result<Delete<'a>, DecodeError> {
 fn read_truncate<'a>(cursor: &mut Cursor<'a>) -> Result<Truncate<'a>, DecodeError> {
     let count = cursor.length("number of relations")?;
     let options = cursor.u8("truncate options")?;
-    // A count that cannot be multiplied certainly exceeds the message.
+    // A count whose product overflows certainly exceeds the message.
     let relations = cursor.bytes(count.saturating_mul(4), "relation OIDs")?;
     Ok(Truncate { options, relations })
 }

@@ -1,9 +1,9 @@
 //! Decodes pgoutput, the format of Postgres's logical replication messages.
 //!
-//! Input: the payload of one XLogData frame. Output: a [`Message`] that borrows from it; nothing is copied
-//! or allocated. Invariant: a message is read to its last byte or refused with a typed [`DecodeError`]
-//! (G7). [`mod@encode`] is the inverse; [`Excerpt`] reads a message that is too large to hold; [`Charset`]
-//! converts messages from a single-byte encoding.
+//! Input: the payload of one XLogData frame. Output: a [`Message`] that borrows from it, without
+//! copies or allocations. Invariant: a message is read to its last byte, or refused with a typed
+//! [`DecodeError`] (G7). [`mod@encode`] is the inverse; [`Excerpt`] reads a message that is too
+//! large to hold; [`Charset`] converts messages from a single-byte encoding.
 
 mod charset;
 mod cursor;

@@ -28,8 +28,8 @@ fn columns<'a>(tuple: &Tuple<'a>) -> Vec<Column<'a>> {
     columns
 }
 
-/// Writes the message again. The recordings prove that this is the server's layout, so comparing
-/// with the original proves that every field of every kind was read.
+/// Encodes the message again. The recordings prove that the layout is the server's, so equality
+/// with the original proves that every field was read.
 fn encoded(message: &Message<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     match message {
@@ -83,7 +83,7 @@ fn a_servers_messages_are_read_and_written_alike() {
             assert_eq!(encoded(&message), data);
             continue;
         };
-        // The writer marks no key columns and gives no type modifiers.
+        // The encoder writes neither key columns nor type modifiers.
         let columns: Vec<_> = relation.columns().collect();
         assert!(columns[0].in_key && !columns[1].in_key);
         assert_eq!((columns[1].type_modifier, columns[2].type_modifier), (-1, 20 + 4));
@@ -137,7 +137,7 @@ fn markers_that_mean_nothing_are_refused() {
     let marker = |field, found| Err(DecodeError::UnknownMarker { field, found });
     assert_eq!(decode(b""), Err(DecodeError::Empty));
     assert_eq!(decode(b"S\0\0\0\x01\x01"), Err(DecodeError::UnknownTag { tag: b'S' }));
-    // Streaming in parallel would add a position and a time to it.
+    // Parallel streaming would add a position and a time.
     let parallel = [b"A\0\0\0\x01\0\0\0\x02".as_slice(), &[0; 16]].concat();
     assert_eq!(decode(&parallel), Err(DecodeError::Trailing { bytes: 16 }));
     assert_eq!(decode(b"I\0\0\0\x01K\0\0"), marker("row marker", b'K'));
@@ -152,7 +152,6 @@ fn markers_that_mean_nothing_are_refused() {
     assert!(decode(b"T\x7F\xFF\xFF\xFF\0").is_err(), "a count beyond the message");
 }
 
-/// A column by its kind and bytes.
 fn column((kind, bytes): &(u8, Vec<u8>)) -> Column<'_> {
     match kind {
         0 => Column::Null,

@@ -1,22 +1,22 @@
-//! Defines [`PgTime`]: a moment as Postgres sends it, in microseconds since 2000-01-01 UTC.
+//! Defines [`PgTime`]: a Postgres timestamp in microseconds since 2000-01-01 UTC.
 //!
-//! Converts from and to Unix time; values out of range saturate.
+//! Conversions from and to Unix time saturate.
 
-/// Microseconds from 2000-01-01 00:00:00 UTC to the Unix epoch's zero, as Postgres counts time
+/// Microseconds from the Unix epoch to Postgres's epoch, 2000-01-01 00:00:00 UTC
 /// (`POSTGRES_EPOCH_JDATE` in `datatype/timestamp.h`).
 const EPOCH_DISTANCE_US: i64 = 946_684_800_000_000;
 
-/// A moment as Postgres sends it: microseconds since 2000-01-01 00:00:00 UTC.
+/// Microseconds since 2000-01-01 00:00:00 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PgTime(pub i64);
 
 impl PgTime {
-    /// The moment that lies `unix_us` microseconds after 1970-01-01 00:00:00 UTC; saturates.
+    /// Converts microseconds since 1970-01-01 00:00:00 UTC; saturates.
     pub const fn from_unix_us(unix_us: i64) -> Self {
         Self(unix_us.saturating_sub(EPOCH_DISTANCE_US))
     }
 
-    /// Microseconds since 1970-01-01 00:00:00 UTC; saturates some 290,000 years from here.
+    /// Microseconds since 1970-01-01 00:00:00 UTC; saturates about 290,000 years from now.
     pub const fn unix_us(self) -> i64 {
         self.0.saturating_add(EPOCH_DISTANCE_US)
     }

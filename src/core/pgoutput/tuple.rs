@@ -1,19 +1,19 @@
-//! Reads the column values of one row (TupleData), as they are on the wire.
+//! Reads the column values of one row (TupleData) in their wire form.
 //!
-//! A [`Tuple`] is checked as a whole when its message is decoded, and borrows the bytes; [`Columns`] walks
-//! it without errors and without allocation. A [`Column`] is NULL, unchanged, text or binary.
+//! A [`Tuple`] is checked when its message is decoded, and borrows the bytes; [`Columns`] walks it
+//! without errors and without allocation. A [`Column`] is NULL, unchanged, text or binary.
 
 use super::cursor::Cursor;
 use super::error::DecodeError;
 
-/// One column of a [`Tuple`]. Which form a value takes is the server's choice, column by column:
-/// a type without a send function stays text in binary mode.
+/// One column of a [`Tuple`]. The server selects the form per column: a type without a send
+/// function stays text in binary mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Column<'a> {
     /// SQL NULL.
     Null,
-    /// A stored-out-of-line value that an UPDATE did not touch; its bytes are not sent. Never part
-    /// of an INSERT.
+    /// An out-of-line (TOAST) value that an UPDATE did not change; its bytes are not sent. Never
+    /// part of an INSERT.
     Unchanged,
     /// The type's text form, in the session's encoding.
     Text(&'a [u8]),
@@ -21,8 +21,8 @@ pub enum Column<'a> {
     Binary(&'a [u8]),
 }
 
-/// The columns of a row, in the order of the Relation. They were checked when the message was
-/// decoded, so walking them cannot fail; they are found again at each walk instead of being stored.
+/// A row's columns in the order of the Relation. They were checked during decoding, so walking them
+/// cannot fail. Each walk parses them again, which saves an index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Tuple<'a> {
     count: u16,
@@ -30,7 +30,7 @@ pub struct Tuple<'a> {
 }
 
 impl<'a> Tuple<'a> {
-    /// Checks a whole tuple and steps over it.
+    /// Checks a whole tuple and skips it.
     pub(super) fn read(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
         let count = cursor.u16("number of columns")?;
         let columns = cursor.span(|cursor| {
@@ -47,30 +47,30 @@ impl<'a> Tuple<'a> {
         self.count as usize
     }
 
-    /// Whether the row has no column at all, which Postgres allows.
+    /// True for a row without columns, which Postgres allows.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The columns as they are on the wire. [`Columns::with_ends`] tells where each one lies here.
+    /// The wire bytes of the columns. [`Columns::with_ends`] gives each column's offset.
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.columns
     }
 
-    /// The columns, first to last.
+    /// Iterates over the columns in order.
     pub fn columns(&self) -> Columns<'a> {
         Columns { cursor: Cursor::new(self.columns), left: self.count }
     }
 }
 
 impl std::fmt::Debug for Tuple<'_> {
-    /// Tells the number of columns only: contents belong in no log.
+    /// Shows only the number of columns, because contents must not be logged.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tuple").field("columns", &self.count).finish_non_exhaustive()
     }
 }
 
-/// Walks a [`Tuple`].
+/// Iterator over a [`Tuple`]'s columns.
 #[derive(Debug, Clone)]
 pub struct Columns<'a> {
     cursor: Cursor<'a>,
@@ -78,8 +78,8 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Each column with the offset in [`Tuple::as_bytes`] at which it ends. A value is the last
-    /// part of its column, so it begins its own length before that.
+    /// Each column with its end offset in [`Tuple::as_bytes`]. A value is the last part of its
+    /// column, so it starts its own length before that offset.
     pub fn with_ends(mut self) -> impl Iterator<Item = (Column<'a>, usize)> {
         std::iter::from_fn(move || {
             let column = self.next()?;

@@ -1,12 +1,12 @@
-//! Limits the share of time that may be spent on waits which hold up all other rows ([`Allowance`]).
+//! Limits the share of time spent on waits that hold up all other rows ([`Allowance`]).
 //!
-//! Input: the time, as a duration since any fixed moment, and what was spent or given back. Output: how
-//! much may still be spent. Invariant: within any span of time no more is granted than `most` plus one part
-//! in `share` of that span.
+//! Input: the time, as a duration since any fixed moment, and the time spent or returned. Output:
+//! the time that may still be spent. Invariant: in any span of time the grants total at most `most`
+//! plus one part in `share` of that span.
 
 use std::time::Duration;
 
-/// So much at once, and a share of all time.
+/// A limit for one wait, and a share of all time.
 #[derive(Debug, Clone, Copy)]
 pub struct Allowance {
     most: Duration,
@@ -16,17 +16,17 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// `most` at once, and of what was spent one part in `share` of the time that passes is granted
-    /// again.
+    /// Allows `most` at once. One part in `share` of the passing time is granted again.
     ///
     /// # Panics
+    ///
     /// If `share` is 0.
     pub const fn new(most: Duration, share: u32) -> Self {
         assert!(share > 0, "a share of time is a part of it");
         Self { most, share, left: most, at: Duration::ZERO }
     }
 
-    /// What may be spent now.
+    /// The time that may be spent now.
     pub fn left(&mut self, now: Duration) -> Duration {
         let earned = now.saturating_sub(self.at) / self.share;
         self.at = self.at.max(now);
@@ -34,12 +34,12 @@ impl Allowance {
         self.left
     }
 
-    /// So much is spent, or is going to be.
+    /// Books time that is spent, or is about to be.
     pub fn spend(&mut self, time: Duration, now: Duration) {
         self.left = self.left(now).saturating_sub(time);
     }
 
-    /// So much of it was not needed.
+    /// Returns booked time that was not needed.
     pub fn give_back(&mut self, time: Duration, now: Duration) {
         self.left = self.left(now).saturating_add(time).min(self.most);
     }

@@ -1,8 +1,9 @@
-//! Defines the types with which a Kafka client reports what became of a record.
+//! Defines the types with which a Kafka client reports the result of a record.
 //!
-//! [`Confirmation`] says for a ticket whether the record was stored or refused; a [`Refused`] record comes
-//! back with its bytes, of which a dead letter is made. [`Blame`] names a record that may be the reason why
-//! a batch was refused, and what the brokers object to. Defined here so that the core depends on no client.
+//! [`Confirmation`] says for a ticket whether the record was stored or refused. A [`Refused`]
+//! record returns with its bytes, for a dead letter. [`Blame`] names a record that may be why a
+//! batch was refused, and the brokers' objection. The types are defined here so that the core
+//! depends on no client.
 
 use crate::ledger::Ticket;
 use crate::route::{OwnedRecord, Rejection};
@@ -10,22 +11,22 @@ use crate::route::{OwnedRecord, Rejection};
 /// The answer to one accepted ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Confirmation {
-    /// Which record.
+    /// Ticket of the record.
     pub ticket: Ticket,
-    /// What became of it.
+    /// Result of the record.
     pub outcome: Outcome,
 }
 
-/// What became of a record.
+/// Result of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Stored by the broker, as durably as `acks=all` promises.
+    /// Stored by the broker, with the durability of `acks=all`.
     Stored,
-    /// Refused by the broker for what it is; sending it again cannot help.
+    /// Refused by the broker because of its content; sending it again cannot help.
     Refused(Box<Refused>),
 }
 
-/// A record the broker will never take, with the bytes it takes to make a dead letter of it.
+/// A record that the broker will never accept, with its bytes for a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// The record as it was sent.
@@ -34,47 +35,47 @@ pub struct Refused {
     pub rejection: Rejection,
 }
 
-/// A record that may be the reason why the brokers refused a batch.
+/// A record that may be why the brokers refused a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blame {
-    /// Which record.
+    /// Ticket of the record.
     pub ticket: Ticket,
-    /// Where it was to go.
+    /// Its topic.
     pub topic: String,
     /// See [`content_of`](crate::route::content_of).
     pub content: u64,
-    /// It was sent alone: nothing else was under way.
+    /// True if nothing else was in flight.
     pub alone: bool,
-    /// What of it the brokers object to.
+    /// The brokers' objection.
     pub cause: RefusalCause,
-    /// What our clock showed when they had refused it, in milliseconds since the Unix epoch.
+    /// Local time when they refused it, in milliseconds since the Unix epoch.
     pub at_ms: i64,
-    /// What they said, of it or of its batch.
+    /// The brokers' message about the record or its batch.
     pub reason: String,
-    /// The brokers' verdict on this very record; `None` where they blame the batch, or do not say that
-    /// the record is at fault.
+    /// The brokers' verdict on this record; `None` if they blame the batch, or do not blame the
+    /// record.
     pub rejection: Option<Rejection>,
 }
 
-/// What of a record the brokers may object to.
+/// Property of a record to which the brokers object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// How large it is.
+    /// Its size.
     Size,
-    /// That it has no key.
+    /// Its missing key.
     Key,
     /// Its timestamp.
     Time,
-    /// Anything of these: several records of its batch were refused, and for what is told only of one.
+    /// One of these. Several records of the batch were refused, and the report covers only one.
     OfSeveral,
-    /// They do not say.
+    /// Not stated.
     Unknown,
-    /// Perhaps nothing: the fault may be their own.
+    /// Perhaps none: the fault may be the brokers' own.
     Brokers,
 }
 
 impl RefusalCause {
-    /// Whether the brokers may take a record without a time, where they refused the same with one.
+    /// True if the brokers may accept the record without its timestamp.
     pub(super) const fn may_be_the_time(self) -> bool {
         matches!(self, Self::Time | Self::OfSeveral)
     }

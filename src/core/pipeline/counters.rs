@@ -1,9 +1,9 @@
-//! Counts rows, records, rejections and transactions of a session, and what was sent to each topic, for
-//! metrics.
+//! Counts rows, records, rejections and transactions of a session, and what was sent to each topic,
+//! for metrics.
 //!
-//! The telemetry reads the totals once per tick; the relay adds them up across sessions. A frame that is
-//! submitted twice is counted once. Invariant: topics beyond the first 1,000 share one count, since rows
-//! choose their topics (G3).
+//! The telemetry reads the totals once per tick; the relay adds them up across sessions. A frame
+//! that is submitted twice is counted once. Invariant: topics beyond the first 1,000 share one
+//! count, because rows choose their topics (G3).
 
 use std::collections::HashMap;
 
@@ -16,38 +16,40 @@ pub struct Counters {
     pub begins: u64,
     /// Transactions ended.
     pub commits: u64,
-    /// Signs of life from the server.
+    /// Keepalives from the server.
     pub keepalives: u64,
     /// Table descriptions.
     pub relations: u64,
-    /// Names of types and origins, and transactions that were rolled back.
+    /// Names of types and origins, and rolled-back transactions.
     pub annotations: u64,
     /// Rows that were sent, skipped or dropped.
     pub rows: u64,
-    /// Rows left out by a rule, on purpose.
+    /// Rows that a rule omitted on purpose.
     pub dropped: u64,
-    /// Rows that an earlier session has stored, and Postgres sent again.
+    /// Rows that an earlier session stored and Postgres sent again.
     pub repeats: u64,
     /// Rows of other tables in the publication.
     pub foreign_rows: u64,
     /// UPDATEs of outbox tables.
     pub updates: u64,
-    /// DELETEs from outbox tables: how an outbox is usually kept small.
+    /// DELETEs from outbox tables: the usual way to keep an outbox small.
     pub deletes: u64,
     /// TRUNCATEs that emptied an outbox table.
     pub truncates: u64,
-    /// Messages written with `pg_logical_emit_message` that are no rows.
+    /// `pg_logical_emit_message` messages that are not rows.
     pub logical_messages: u64,
-    /// Records the sink took, dead letters for rejected rows included: as many as there are tickets.
+    /// Records that the sink took, including dead letters for rejected rows; equals the number of
+    /// tickets.
     pub records: u64,
     /// Their keys, values and headers in bytes.
     pub bytes: u64,
-    /// Records the brokers stored, dead letters included. A total alone: a ticket is a full word
-    /// without the topic, and a map of what is under way would cost every row a look-up.
+    /// Records that the brokers stored, including dead letters. There is no count per topic: a
+    /// ticket has no room for the topic, and a map of records in flight would cost a look-up per
+    /// row.
     pub confirmed: u64,
     /// Rows that became dead letters, before or after the brokers saw them.
     pub dead_letters: u64,
-    /// Rows left out by policy.
+    /// Rows skipped by policy.
     pub skipped: u64,
     /// Rejections, by position in [`RejectionCode::ALL`].
     rejections: [u64; RejectionCode::ALL.len()],
@@ -55,13 +57,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Rows rejected for this reason.
+    /// Number of rows rejected for this reason.
     pub fn rejections(&self, code: RejectionCode) -> u64 {
         let all = RejectionCode::ALL.iter().zip(self.rejections);
         all.filter(|(known, _)| **known == code).map(|(_, count)| count).sum()
     }
 
-    /// What was sent, by topic; topics beyond the first 1,000 share the name `""`.
+    /// Totals by topic; topics beyond the first 1,000 share the name `""`.
     pub fn topics(&self) -> &[TopicTotal] {
         &self.topics.totals
     }
@@ -71,7 +73,8 @@ impl Counters {
         all.filter(|(known, _)| **known == code).for_each(|(_, count)| *count += 1);
     }
 
-    /// The sink took a record of so many bytes, which is a dead letter if there is a `rejection`.
+    /// Counts a record of `weight` bytes that the sink took; a dead letter if there is a
+    /// `rejection`.
     pub fn count_record(&mut self, topic: &str, weight: u64, rejection: Option<RejectionCode>) {
         self.records += 1;
         self.bytes += weight;
@@ -83,7 +86,7 @@ impl Counters {
         }
     }
 
-    /// A dead letter goes out, if need be in the place of a record that was counted as sent.
+    /// Counts a dead letter, which may replace a record that was counted as sent.
     pub(super) fn count_dead_letter(&mut self, topic: &str, weight: u64, code: RejectionCode) {
         self.dead_letters += 1;
         self.count_rejection(code);
@@ -94,25 +97,24 @@ impl Counters {
     }
 }
 
-/// What was sent to one topic.
+/// Totals of one topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TopicTotal {
     /// The topic; `""` for all beyond the first 1,000.
     pub topic: String,
-    /// Records the sink took, dead letters apart. One that the brokers refused stays counted here,
-    /// for it was sent; its dead letter is counted with the dead letters' topic.
+    /// Records that the sink took, without dead letters. A refused record stays counted here; its
+    /// dead letter counts for the dead-letter topic.
     pub sent: u64,
     /// Dead letters, before or after the brokers saw the record.
     pub dead_letters: u64,
-    /// Keys, values and headers of both in bytes.
+    /// Keys, values and headers of both, in bytes.
     pub bytes: u64,
 }
 
 impl TopicTotal {
-    /// Topics that are counted by name. Rows choose topics, so their number is not ours to trust (G3);
-    /// this is far beyond any sane dashboard.
+    /// Topics counted by name. Rows choose topics, so their number is not trustworthy (G3).
     pub const NAMED_MAX: usize = 1_000;
-    /// The name that the others share.
+    /// Shared name of the other topics.
     pub const OTHERS: &str = "";
 }
 
@@ -120,7 +122,8 @@ impl TopicTotal {
 struct Topics {
     totals: Vec<TopicTotal>,
     places: HashMap<String, usize>,
-    /// Neighbouring rows often share a topic; comparing names is cheaper than hashing them.
+    /// Index of the last topic. Neighbouring rows often share one, and comparing names is cheaper
+    /// than hashing them.
     last: usize,
 }
 
@@ -156,7 +159,7 @@ mod tests {
         let mut counters = Counters::default();
         counters.count_record("orders", 10, None);
         counters.count_record("dead", 7, Some(RejectionCode::NoRoute));
-        // The brokers refused the first one: no further ticket, but one more dead letter.
+        // The brokers refused the first record: one more dead letter without another ticket.
         counters.count_dead_letter("dead", 12, RejectionCode::TooLarge);
         assert_eq!(counters.topics(), [total("orders", 1, 0, 10), total("dead", 0, 2, 19)]);
         assert_eq!((counters.records, counters.bytes, counters.dead_letters), (2, 17, 2));

@@ -1,8 +1,8 @@
 //! Defines [`PipelineError`]: why the pipeline ends its session, with a hint for the operator.
 //!
-//! Undecodable messages, contradictions in the stream, rows or dead letters that cannot be delivered,
-//! updated outbox rows, or a log other than the one that was resumed. `is_definite` separates those that
-//! only the operator can fix from those that a new session fixes.
+//! Causes: undecodable messages, contradictions in the stream, rows or dead letters that cannot be
+//! delivered, updated outbox rows, or a log other than the resumed one. `is_definite` separates
+//! errors that only the operator can fix from those that a new session fixes.
 
 use super::mark::CommitId;
 use crate::ledger::LedgerError;
@@ -10,66 +10,66 @@ use crate::outbox::{OutboxError, TableName};
 use crate::pgoutput::{DecodeError, UNREAD_MESSAGE};
 use crate::route::{Rejection, RejectionCode};
 
-/// After any of these the session is dropped. Nothing unconfirmed has been acknowledged, so the
-/// next one starts from the slot without losing a row.
+/// Why a session ends. Nothing unconfirmed was acknowledged, so the next session starts from the
+/// slot without losing a row.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PipelineError {
     /// The bytes are not pgoutput.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The tables are not what the configuration says.
+    /// The tables do not match the configuration.
     #[error(transparent)]
     Outbox(#[from] OutboxError),
-    /// Begin, commit or confirmation where none can be.
+    /// A begin, commit or confirmation that cannot be right.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// A row cannot be delivered and the policy is to stop.
+    /// A row cannot be delivered, and the policy is to stop.
     #[error("{row} cannot be delivered: {}", .rejection.reason)]
     Rejected {
         /// Names the row by table and position, or the record by topic.
         row: String,
-        /// Why.
+        /// The reason.
         rejection: Rejection,
     },
-    /// Not even the dead letter can be delivered.
+    /// The dead letter cannot be delivered either.
     #[error("a dead letter for topic `{topic}` is refused: {}", .rejection.reason)]
     DeadLetterRefused {
         /// The dead-letter topic.
         topic: String,
-        /// Why.
+        /// The reason.
         rejection: Rejection,
     },
-    /// A row of the outbox was updated and the policy is to stop.
+    /// A row of the outbox was updated, and the policy is to stop.
     #[error("a row of outbox table {table} was updated")]
     Updated {
         /// The table.
         table: TableName,
     },
-    /// The log is not the one that rows were delivered from.
+    /// The server's log differs from the log of the delivered rows.
     #[error(
         "the server's log does not have the commit of transaction {} at {}, up to which rows were \
          delivered",
         .delivered.xid, .delivered.lsn
     )]
     OtherLog {
-        /// The last commit that was delivered.
+        /// The last delivered commit.
         delivered: CommitId,
     },
-    /// The caller went on to the next frame though there was no room for the record of the last one: a
-    /// defect of ours, caught before the row could be lost.
+    /// The caller submitted the next frame although there was no room for the last one's record: a
+    /// bug, detected before the row could be lost.
     #[error("a record was neither sent nor refused before the next frame")]
     NotSent,
 }
 
 impl PipelineError {
-    /// Whether only a human can fix it. The others are fixed by a new session.
+    /// True if only a human can fix the error. A new session fixes the others.
     pub const fn is_definite(&self) -> bool {
         match self {
             Self::Rejected { .. }
             | Self::DeadLetterRefused { .. }
             | Self::Updated { .. }
             | Self::Ledger(LedgerError::AbortedWithin { .. }) => true,
-            // With another log nothing is settled that could be drained: the session ends as it is.
+            // In another log nothing is settled that could be drained, so the session ends at once.
             Self::OtherLog { .. }
             | Self::Decode(_)
             | Self::Outbox(_)
@@ -78,8 +78,8 @@ impl PipelineError {
         }
     }
 
-    /// Whether the message in hand cannot be read, or cannot stand where it stands: a session that meets it again ends
-    /// in the same way.
+    /// True if the current message is unreadable or misplaced. Another session fails at it in the
+    /// same way.
     pub const fn is_of_a_message(&self) -> bool {
         match self {
             Self::Decode(_) | Self::Outbox(_) => true,
@@ -95,7 +95,7 @@ impl PipelineError {
         }
     }
 
-    /// What the operator can do about it.
+    /// What the operator can do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Decode(error) => error.hint(),
@@ -127,7 +127,7 @@ impl PipelineError {
                  passed over: report it with the log"
                     .to_owned(),
             ),
-            // The gate's error says it, with its own hint.
+            // The gate's error reports it with its own hint.
             Self::OtherLog { .. } => None,
         }
     }

@@ -1,12 +1,12 @@
-//! Predicts which records a topic would refuse from those that it has just refused, so that they are not
-//! sent: each refused batch ends a session, and a topic must not cost one for each of its rows (G4).
+//! Predicts from recent refusals which records a topic would refuse, so that they are not sent.
+//! Each refused batch ends a session, and a topic must not cost one session per row (G4).
 //!
-//! Input: refused records, and for what of them: their size, their timestamp, a missing key. Output: for a
-//! later record of the topic, a rejection, or nothing if it is to be sent. Invariant: several related
-//! refusals come first (one for a missing key), and the record is as far off as those or within a bounded
-//! margin of them; after a pause of one to ten minutes records are sent again; memory is bounded. Time is
-//! commit time, so that every session decides alike. Since neither compression nor the brokers' clock is
-//! known, a record that would have been stored may be rejected.
+//! Input: refused records, with the cause: size, timestamp or a missing key. Output: for a later
+//! record of the topic, a rejection, or `None` if it is to be sent. Invariant: several related
+//! refusals come first (one for a missing key), and the record deviates as far as those or within a
+//! bounded margin. After a pause of one to ten minutes records are sent again. Memory is bounded.
+//! Time is commit time, so that all sessions decide alike. Neither compression nor the brokers'
+//! clock is known, so a record that would have been stored may be rejected.
 
 use std::collections::BTreeMap;
 
@@ -15,32 +15,33 @@ use crate::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode};
 
 /// Refusals further apart than this, in microseconds, are not related.
 const RELATED_US: i64 = 60_000_000;
-/// For so long other records are not sent, in microseconds; then one is, and decides on twice as long.
+/// Time for which other records are not sent, in microseconds. Then one is sent, and decides on
+/// twice that time.
 const PAUSE_US: i64 = 60_000_000;
-/// The longest pause: as long as a topic whose settings were changed may still lack records.
+/// Longest pause. A topic may lack records for this long after its settings were changed.
 const PAUSE_MAX_US: i64 = 600_000_000;
-/// Rows committed so much earlier, in microseconds, are not related to what was refused.
+/// Rows committed this much earlier, in microseconds, are not related to a refusal.
 const EARLIER_US: i64 = 3_600_000_000;
-/// The server's clock, which every message has, has been put back when it shows so much less than
-/// before, in microseconds. What was refused before says nothing of rows that come later.
+/// Backward step of the server's clock, in microseconds, after which it counts as set back. Every
+/// message has this clock. Earlier refusals then say nothing about later rows.
 const CLOCK_PUT_BACK_US: i64 = 1_000_000;
-/// Times that lie ahead are compared as multiples of this, in milliseconds: those that are to be as far from
-/// their commits differ by what a commit takes. One that is closer did not choose its time.
+/// Unit in milliseconds for comparing future timestamps. Timestamps with a fixed offset to their
+/// commits differ by a commit's duration. A timestamp closer than this was not chosen on purpose.
 const MINUTE_MS: u64 = 60_000;
-/// How much younger than a record that was refused as too old, or older than one that was refused as too
-/// new, others may be that are not sent, in milliseconds.
+/// Margin in milliseconds: how much younger than a too old record, or older than a too new one,
+/// other unsent records may be.
 const NEARER_MS: u64 = 60_000;
-/// Topics remembered; beyond that the one that refused longest ago is forgotten.
+/// Remembered topics; after that the one with the oldest refusal is forgotten.
 const TOPICS_MAX: usize = 1_000;
 
-/// Why a topic refuses records, where a record shows whether it has the same cause.
+/// Why a topic refuses records, if a record shows whether it has this cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Size,
     NoKey,
-    /// After its commit, by so much.
+    /// Later than its commit, by the degree.
     Ahead,
-    /// Too new, though not after its commit: a clock is wrong.
+    /// Too new, although not after its commit: a clock is wrong.
     New,
     Old,
 }
@@ -48,9 +49,9 @@ enum Cause {
 impl Cause {
     const ALL: [Self; 5] = [Self::Size, Self::NoKey, Self::Ahead, Self::New, Self::Old];
 
-    /// How much of it a record has whose row committed at `at_us`: bytes of its weight, minutes after its
-    /// commit, milliseconds since the Unix epoch, milliseconds below the largest timestamp; `None` if
-    /// nothing, as of times where it has none.
+    /// Degree of this cause in a record whose row committed at `at_us`: bytes of its weight,
+    /// minutes after its commit, milliseconds since the Unix epoch, or milliseconds below the
+    /// largest timestamp. `None` if it has none, for example without a timestamp.
     fn degree(self, record: &Record<'_>, at_us: i64) -> Option<u64> {
         let ahead = record.timestamp_ms.saturating_sub(at_us.div_euclid(1_000));
         match self {
@@ -66,8 +67,8 @@ impl Cause {
         }
     }
 
-    /// So many refusals are seen before other records are not sent. That a topic demands keys is known from
-    /// its settings; how well a record compresses, and the brokers' clock, are not known.
+    /// Refusals required before other records are not sent. The topic's settings show that it
+    /// demands keys. A record's compression and the brokers' clock are not known.
     const fn refusals(self) -> u32 {
         match self {
             Self::NoKey => 1,
@@ -76,7 +77,7 @@ impl Cause {
         }
     }
 
-    /// The most by which records may fall short of what was refused, and are not sent either.
+    /// The largest margin below a refused record within which records are not sent.
     fn margin_max(self, least: u64) -> u64 {
         match self {
             Self::New | Self::Old => NEARER_MS,
@@ -84,8 +85,8 @@ impl Cause {
         }
     }
 
-    /// What the brokers' complaint about this record comes to, and to what degree; `now_ms` is what our
-    /// clock showed then. No topic is so strict that a minute is too old for it.
+    /// Cause and degree of the brokers' objection to this record; `now_ms` is the local clock at
+    /// that time. No topic is so strict that a minute counts as too old.
     fn of(
         (refused_for, now_ms): (RefusalCause, i64),
         record: &Record<'_>,
@@ -102,7 +103,7 @@ impl Cause {
         causes.iter().find_map(|cause| Some((*cause, cause.degree(record, at_us)?)))
     }
 
-    /// What of a record it is about.
+    /// The property of a record that this cause concerns.
     const fn refused_for(self) -> RefusalCause {
         match self {
             Self::Size => RefusalCause::Size,
@@ -132,25 +133,24 @@ impl Cause {
     }
 }
 
-/// What one topic refused for one cause.
+/// Refusals of one topic for one cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limit {
-    /// The least degree.
+    /// The smallest refused degree.
     least: u64,
     refusals: u32,
     /// Commit time of the last one, in microseconds since the Unix epoch.
     last_us: i64,
     pause_us: i64,
-    /// What the server's clock showed when the last one was sent, in microseconds since 2000.
+    /// The server's clock when the last one was sent, in microseconds since 2000.
     sent_us: i64,
-    /// How often a record was refused that was below the limit, since others are not sent.
+    /// Number of refusals below the limit since others are not sent.
     lowered: u32,
 }
 
 impl Limit {
-    /// From this degree on records are not sent. Of records that each fall below what was refused before,
-    /// those that are twice as far below as the last one are not sent either, up to a bound: a few sessions
-    /// find out where they end.
+    /// Degree from which records are not sent. If each refused record falls below the previous one,
+    /// the limit falls twice as far, up to a bound. A few sessions then find the topic's own limit.
     fn threshold(self, cause: Cause) -> u64 {
         let margin = 1_u64.checked_shl(self.lowered).unwrap_or(u64::MAX);
         match self.lowered {
@@ -163,7 +163,7 @@ impl Limit {
         self.last_us.saturating_add(self.pause_us)
     }
 
-    /// Whether it says anything of a row that committed at `at_us`.
+    /// True if the refusals concern a row that committed at `at_us`.
     const fn is_related(self, at_us: i64, within_us: i64) -> bool {
         at_us <= self.until_us().saturating_add(within_us)
             && at_us >= self.last_us.saturating_sub(EARLIER_US)
@@ -182,8 +182,8 @@ impl Limit {
     }
 }
 
-/// When a row was committed, in microseconds since the Unix epoch, and what the server's clock showed when
-/// it was sent, in microseconds since 2000.
+/// A row's commit time, in microseconds since the Unix epoch, and the server's clock when it was
+/// sent, in microseconds since 2000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) at_us: i64,
@@ -196,18 +196,18 @@ fn last_us(limits: &CauseLimits) -> Option<i64> {
     limits.iter().flatten().map(|limit| limit.last_us).max()
 }
 
-/// See the module.
+/// Limits per topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Inferred(BTreeMap<String, CauseLimits>);
 
 impl Inferred {
-    /// Whether no topic has refused any.
+    /// True without any refusal.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Its topic has refused a record, for this cause, when our clock showed so many milliseconds
-    /// since the Unix epoch.
+    /// Books a refused record and its cause; `now_ms`: the local clock in milliseconds since the
+    /// Unix epoch.
     pub(super) fn refused(
         &mut self,
         cause_at_ms: (RefusalCause, i64),
@@ -239,7 +239,7 @@ impl Inferred {
         *limit = Some(known);
     }
 
-    /// Forgets what a topic refused before the server's clock was put back, if it was.
+    /// Forgets a topic's refusals from before the server's clock was set back.
     fn forget_before(&mut self, topic: &str, sent_us: i64) {
         let Some(limits) = self.0.get(topic) else { return };
         let newest_us = limits.iter().flatten().map(|limit| limit.sent_us).max();
@@ -249,7 +249,7 @@ impl Inferred {
         }
     }
 
-    /// Why a record is not sent, if it is not, and for what of it.
+    /// The reason and the cause why a record is not sent, if any.
     pub(super) fn judge(
         &mut self,
         record: &Record<'_>,

@@ -1,53 +1,53 @@
-//! Defines [`Mark`]: how far a stream was delivered, in a form that outlives a session.
+//! Defines [`Mark`]: a stream's delivered position, in a form that outlives a session.
 //!
-//! It is a place between two rows: the end of a transaction or a row within one, and the last delivered
-//! commit ([`CommitId`]). The pipeline makes it, it is stored in Kafka beside the records, and the pipeline
-//! of a later session skips the rows that it covers. A log position alone would not do: all rows of a COPY
-//! can share one, and a transaction may be larger than what is stored at once.
+//! A mark lies between two rows: the end of a transaction or a row within one, and the last
+//! delivered commit ([`CommitId`]). The pipeline makes it, Kafka stores it beside the records, and
+//! a later session's pipeline skips the rows that it covers. A log position is not enough: all rows
+//! of a COPY can share one, and a transaction may be larger than one stored batch.
 
 use crate::lsn::Lsn;
 use crate::outbox::Position;
 
-/// A place between two rows. Marks are ordered as the stream is.
+/// A position between two rows. Marks have the order of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Mark {
     /// Every transaction that ends at or below this lies before the mark.
     pub end: Lsn,
-    /// And of the transaction that follows, so much.
+    /// The delivered part of the following transaction.
     pub part: Option<PartialTransaction>,
-    /// The last commit that rows before the mark come from, or that of the transaction in `part`: what
-    /// tells this log from that of a copy. `None`: not known.
+    /// The last commit of rows before the mark, or the commit of the transaction in `part`. It
+    /// distinguishes this log from a copy's log. `None`: not known.
     pub last: Option<CommitId>,
 }
 
-/// A commit, as no other one is at its place in another log.
+/// Identifies a commit; another log has a different one at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitId {
-    /// Where the commit record begins.
+    /// Start of the commit record.
     pub lsn: Lsn,
     /// The transaction's 32-bit number.
     pub xid: u32,
-    /// When it committed, in microseconds of Postgres's clock, which begins in 2000.
+    /// Commit time in microseconds since 2000.
     pub time_us: i64,
 }
 
-/// The beginning of a transaction that is carried in several pieces.
+/// The beginning of a transaction that is delivered in several parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartialTransaction {
-    /// Where its commit record begins; at or above the mark's `end`.
+    /// Start of its commit record; at or above the mark's `end`.
     pub commit_lsn: Lsn,
-    /// Its first so many rows lie before the mark; at least 1.
+    /// Number of rows before the mark; at least 1.
     pub rows: u64,
 }
 
 impl Mark {
-    /// Between two transactions.
+    /// A mark between two transactions.
     pub const fn at(end: Lsn) -> Self {
         Self { end, part: None, last: None }
     }
 
-    /// Whether a row lies before the mark. A transaction's commit record begins below its end and
-    /// not below the end of the one before it.
+    /// True if the row lies before the mark. A transaction's commit record starts below its own
+    /// end, and not below the previous transaction's end.
     pub fn covers(&self, row: Position) -> bool {
         row.commit_lsn < self.end
             || self
@@ -69,7 +69,7 @@ mod tests {
     fn g6_a_transaction_lies_before_the_mark_as_a_whole_or_not_at_all() {
         let mark = Mark::at(Lsn::new(100));
         assert!(mark.covers(row(99, 0)) && mark.covers(row(50, 1_000)));
-        // The next commit record may begin where the last one ended.
+        // The next commit record may start where the last one ended.
         assert!(!mark.covers(row(100, 0)));
         assert!(!Mark::default().covers(row(1, 0)));
     }

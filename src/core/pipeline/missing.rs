@@ -1,18 +1,18 @@
 //! Decides what to do with rows whose topic does not exist or may not be written.
 //!
-//! Input: the operator's [`MissingPolicy`], the brokers' answers about a topic, and the time, as a duration
-//! since any fixed moment. Output: a [`TopicDecision`] for a row (ask, wait, create the topic, or reject
-//! the row), and a list of topics that cannot be used. [`MissingTopics`] remembers the answers. No I/O.
-//! Invariants:
+//! Input: the operator's [`MissingPolicy`], the brokers' answers about a topic, and the time, as a
+//! duration since any fixed moment. Output: a [`TopicDecision`] for a row (ask, wait, create the
+//! topic, or reject the row), and a list of topics that cannot be used. [`MissingTopics`] remembers
+//! the answers. No I/O. Invariants:
 //!
-//! * a decision is the same for every row of a topic until the brokers' answer changes, so that the rows of
-//!   one key take one way and keep their order (G2);
-//! * rows are rejected only after the brokers were asked for their topic, or for all topics, since the
-//!   first of them was read;
-//! * rows of other topics wait for one topic no longer than the policy allows; topics that brokers may
-//!   create by themselves, those that we try to create, and those that may come back, are waited for in a
-//!   bounded share of the time, however many there are and whether or not they appear (G4). The topics that
-//!   we create are bounded in number;
+//! * a decision is the same for every row of a topic until the brokers' answer changes, so the rows
+//!   of one key keep their order (G2);
+//! * rows are rejected only after the brokers were asked for their topic, or for all topics, since
+//!   the first of them was read;
+//! * rows of other topics wait for one topic no longer than the policy allows. Topics that brokers
+//!   may create by themselves, those that the relay creates, and those that may return are waited
+//!   for in a bounded share of the time, however many there are and whether or not they appear
+//!   (G4). The number of topics that the relay creates is bounded;
 //! * memory is bounded (G3).
 
 mod decision;
@@ -27,55 +27,56 @@ pub use decision::{
     AbsentTopic, CreateRule, MissingPolicy, MissingTopic, TopicDecision, TopicFault,
 };
 
-/// Topics remembered; beyond that those are forgotten that were asked for longest ago, and asked for
+/// Remembered topics. After that the topics with the oldest queries are forgotten, and queried
 /// again.
 const TOPICS_MAX: usize = 10_000;
-/// So many at a time, for to find them costs a look at all.
+/// Topics forgotten at once, because finding them requires a full scan.
 const FORGOTTEN: usize = TOPICS_MAX / 10;
-/// How soon the brokers are asked again for a topic that rows want.
+/// Interval of queries for a topic that rows want.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// The same for a topic that the brokers may be about to create.
+/// Interval of queries for a topic that the brokers may be about to create.
 const ASK_AGAIN_NEW: Duration = Duration::from_millis(200);
-/// The same while a row waits for the answer: at first, as brokers create a topic in some 20 ms, and
-/// later.
+/// First interval of queries while a row waits, because brokers create a topic in about 20 ms.
+/// Later intervals are longer.
 const ASK_AGAIN_SOON: Duration = Duration::from_millis(10);
 const ASK_AGAIN_WAITING: Duration = Duration::from_millis(100);
-/// How long brokers that are known to create topics by themselves may take for it.
+/// Wait for brokers that are known to create topics by themselves.
 const CREATION: Duration = Duration::from_millis(1_600);
-/// The same where it is not known whether they do.
+/// Wait for brokers that may create topics by themselves.
 const CREATION_MAYBE: Duration = Duration::from_millis(500);
-/// How long a broker may not know of a topic that the controller has created, and said so: whoever creates a
-/// topic may write the first row for it at once, and the relay may ask another broker. Measured with three on
-/// two busy cores: one topic in ten was denied when it was asked for at once.
+/// Time for which a broker may not know a topic that the controller has created and confirmed. An
+/// application may write a topic's first row at once, and the relay may ask another broker.
+/// Measured with three brokers on two busy cores: an immediate query denied one topic in ten.
 const SPREADING: Duration = Duration::from_millis(500);
-/// Time that rows of other topics wait at once while brokers create topics, and the share of all time
-/// after that (one part in so many): some topics cannot be created, and rows choose how many others
-/// there are.
+/// Time that other topics' rows wait at once while brokers create topics, and then the share of all
+/// time (one part in this number). Some topics cannot be created, and rows choose the number of
+/// others.
 const CREATIONS: Allowance = Allowance::new(CREATION, 10);
-/// Less than this is not worth waiting for one.
+/// Shortest useful wait for a topic's creation.
 const CREATION_MIN: Duration = Duration::from_millis(100);
-/// A topic that was there a moment ago may be away because a broker has just started.
+/// Wait for a topic that existed before, because a broker may just have started.
 const KNOWN: Duration = Duration::from_secs(5);
-/// The same for all of them together: what a broker has after so long is all that it has.
+/// Limit for all these topics together. A broker that has run this long shows everything it has.
 const RETURNS: Allowance = Allowance::new(KNOWN, 20);
-/// Less than this is not worth waiting for one.
+/// Shortest useful wait for a topic's return.
 const RETURN_MIN: Duration = Duration::from_secs(1);
-/// How long we may take to create one.
+/// Longest time for the relay to create a topic.
 const OWN_CREATION: Duration = Duration::from_secs(10);
-/// Time that rows of other topics wait at once while we try in vain, and the share of all time after
-/// that: rows choose how many names there are, and each costs an answer of the controller.
+/// Time that other topics' rows wait at once for failing attempts, and then the share of all time.
+/// Rows choose the number of names, and each costs a controller's answer.
 const OWN_CREATIONS: Allowance = Allowance::new(OWN_CREATION, 10);
-/// With less than this left, none is begun.
+/// Minimum budget left to start creating a topic.
 const OWN_CREATION_MIN: Duration = Duration::from_secs(1);
-/// Until then, that is not looked at again for a topic.
+/// Delay until a topic's budget is checked again.
 const OWN_CREATION_LATER: Duration = Duration::from_secs(5);
-/// After a topic could not be created, this long passes until it is tried again.
+/// Delay before another attempt to create a topic.
 const CREATE_AGAIN: Duration = Duration::from_mins(1);
-/// Whether writing is still denied only a record can tell, which costs a session: first after this.
+/// First delay before a trial record. Only a record, whose failure costs a session, shows whether
+/// writing is still denied.
 const TRIAL_FIRST: Duration = Duration::from_secs(30);
-/// The same where rows wait for it.
+/// First delay before a trial if rows wait for the topic.
 const TRIAL_WAITING: Duration = Duration::from_secs(5);
-/// The pauses double up to this.
+/// Longest delay before a trial; delays double.
 const TRIAL_MAX: Duration = Duration::from_mins(30);
 
 #[derive(Debug, Clone)]
@@ -84,29 +85,29 @@ struct Absent {
     since: Duration,
     asked: Duration,
     waiting: bool,
-    /// It was there once; it is waited for so long.
+    /// Wait for its return, if the topic existed before.
     returns: Duration,
-    /// Brokers that may create it, or may not know of it yet, are given so long.
+    /// Wait for brokers that may create it, or may not know it yet.
     creates: Duration,
-    /// That it is not to be had was told.
+    /// True once the topic was reported as unusable.
     told: bool,
-    /// Our attempt to create it began then, and is waited for so long.
+    /// Start of the relay's attempt to create it, and the longest wait.
     creating: Option<(Duration, Duration)>,
-    /// Why it was not created, and when that may be tried.
+    /// Time of the next attempt to create it, and why the last one failed.
     not_created: Option<(Duration, String)>,
-    /// The next trial, and the pause after it.
+    /// Time of the next trial, and the delay after it.
     trial: (Duration, Duration),
 }
 
-/// What is known of topics that are not to be had.
+/// State of topics that records cannot be sent to.
 #[derive(Debug)]
 pub struct MissingTopics {
     policy: MissingPolicy,
     absent: BTreeMap<String, Absent>,
-    /// Topics that were there, by their names as Kafka compares them.
+    /// Topics that existed, by their names as Kafka compares them.
     known: BTreeMap<String, String>,
     brokers_create: Option<bool>,
-    /// The last topic that brokers may have created, for all we knew, did not come.
+    /// True if the last wait for a topic that brokers might create was in vain.
     in_vain: bool,
     creations: Allowance,
     own_creations: Allowance,
@@ -115,7 +116,7 @@ pub struct MissingTopics {
 }
 
 impl MissingTopics {
-    /// Knows nothing yet.
+    /// A state without any answers.
     pub const fn new(policy: MissingPolicy) -> Self {
         Self {
             policy,
@@ -130,18 +131,18 @@ impl MissingTopics {
         }
     }
 
-    /// Whether the brokers create topics that are asked for, if that is known.
+    /// Sets whether the brokers create topics by themselves, if known.
     pub const fn brokers_create(&mut self, created: Option<bool>) {
         self.brokers_create = created;
     }
 
-    /// What to do with a row of this topic before anybody is asked. `quiet`: nothing is in flight, so
-    /// that a trial that fails repeats nothing; where that is never so, it is done all the same.
+    /// The decision for a row of this topic before any query. `quiet`: nothing is in flight, so a
+    /// failed trial repeats nothing. If records are always in flight, the trial happens anyway.
     pub fn decide(&mut self, topic: &str, now: Duration, quiet: bool) -> TopicDecision {
         let Some(absent) = self.absent.get_mut(topic) else { return TopicDecision::Ask };
         if absent.fault == TopicFault::Denied {
             let (due, pause) = match self.policy.then {
-                // Nothing goes on anyway.
+                // All rows wait anyway.
                 MissingTopic::Wait(_) => (absent.asked + TRIAL_WAITING, TRIAL_WAITING),
                 _ => absent.trial,
             };
@@ -152,12 +153,12 @@ impl MissingTopics {
             return self.verdict(topic, now);
         }
         let (again, ask) = if absent.waiting {
-            // What a list of a moment ago said of it is known.
+            // A recent list has shown the topic's state.
             let waited = now.saturating_sub(absent.since);
             ((waited / 2).clamp(ASK_AGAIN_SOON, ASK_AGAIN_WAITING), TopicDecision::AskByName)
         } else if self.brokers_create != Some(false) && now.saturating_sub(absent.since) < ASK_AGAIN
         {
-            // They may have created it, though nobody could wait for that.
+            // The brokers may have created it, although no row could wait for it.
             (ASK_AGAIN_NEW, TopicDecision::Ask)
         } else {
             (ASK_AGAIN, TopicDecision::Ask)
@@ -168,15 +169,16 @@ impl MissingTopics {
         self.verdict(topic, now)
     }
 
-    /// What is wrong with a topic whose rows are given up from now on, unless somebody was told already: the time
-    /// that it is waited for can end without another answer.
+    /// The fault of a topic whose rows are rejected from now on, unless it was reported. The wait
+    /// can end without another answer.
     pub fn untold(&mut self, topic: &str) -> Option<TopicFault> {
         let absent = self.absent.get_mut(topic)?;
         (!std::mem::replace(&mut absent.told, true)).then_some(absent.fault)
     }
 
-    /// The brokers were asked for all topics, and this one was not among those that they named. Unless
-    /// it `collides` with one that was, they may create it or have just created it, and be worth waiting for.
+    /// Handles a topic that is missing from the brokers' list of all topics. Unless it `collides`
+    /// with a listed topic, the brokers may create it or have just created it, so a wait may be
+    /// useful.
     pub fn unlisted(
         &mut self,
         topic: &str,
@@ -184,7 +186,7 @@ impl MissingTopics {
         now: Duration,
     ) -> (TopicDecision, bool) {
         let fault = match self.absent.get(topic) {
-            // Who was asked for it by its name knows more than a list.
+            // An answer for the topic's name is more precise than a list.
             Some(Absent {
                 fault: fault @ (TopicFault::Forbidden | TopicFault::Missing), ..
             }) => *fault,
@@ -204,8 +206,8 @@ impl MissingTopics {
         self.found(topic, Found { fault, collides }, now)
     }
 
-    /// The brokers were asked, or refused a record, and this is why the topic is not to be had. Returns
-    /// whether that is news, too.
+    /// Handles an answer or a refused record that shows why the topic cannot be used. Also returns
+    /// whether to report it.
     pub fn absent(
         &mut self,
         topic: &str,
@@ -225,7 +227,7 @@ impl MissingTopics {
         absent.told &= absent.fault.is_missing() == fault.is_missing();
         (absent.fault, absent.asked) = (fault, now);
         let decision = self.verdict(topic, now);
-        // That brokers, or we, are about to create a topic is none.
+        // A topic that the brokers or the relay may be about to create does not count.
         let lasts = match decision {
             TopicDecision::Reject(_) => true,
             TopicDecision::Wait => matches!(self.policy.then, MissingTopic::Wait(_)),
@@ -236,7 +238,7 @@ impl MissingTopics {
         (decision, news)
     }
 
-    /// Grants what it is waited for, once.
+    /// Grants the topic's waits, once.
     fn add(&mut self, topic: &str, found: Found, now: Duration) {
         if self.absent.len() >= TOPICS_MAX {
             self.forget();
@@ -255,14 +257,14 @@ impl MissingTopics {
             }
             let limit = match self.may_take() {
                 _ if found.collides => Duration::ZERO,
-                // The controller, which is asked to create it, knows.
+                // The controller, which creates it, knows the topic.
                 _ if self.brokers_create == Some(false) && self.is_ours_to_create(topic) => {
                     Duration::ZERO
                 }
                 limit => limit,
             };
             let left = self.creation_left(now);
-            // A wait that is granted already costs nobody more.
+            // A granted wait costs other rows nothing more.
             if returns < limit && left >= CREATION_MIN {
                 creates = limit.min(left);
                 self.creations.spend(creates, now);
@@ -283,7 +285,7 @@ impl MissingTopics {
         self.absent.insert(topic.to_owned(), absent);
     }
 
-    /// How long a topic may be away although it is about to be there.
+    /// Time for which a topic that is about to appear may still be missing.
     const fn may_take(&self) -> Duration {
         match self.brokers_create {
             Some(false) => SPREADING,
@@ -292,8 +294,8 @@ impl MissingTopics {
         }
     }
 
-    /// How long rows may wait for another one. Where brokers create none, all at once no more than for one:
-    /// what was created before the first was asked for has spread when its time is over.
+    /// Time that rows may wait for another topic. If brokers create none, all topics share the time
+    /// of one: earlier topics have spread by its end.
     fn creation_left(&mut self, now: Duration) -> Duration {
         let creates = match self.brokers_create {
             None => !self.in_vain,
@@ -311,12 +313,12 @@ impl MissingTopics {
         self.absent.retain(|_, absent| absent.waiting || absent.asked > oldest);
     }
 
-    /// Whether Kafka creates no such topic for the sake of one that was there.
+    /// True if Kafka cannot create the topic because an existing name collides.
     fn collides(&self, topic: &str) -> bool {
         self.known.get(&as_compared(topic)).is_some_and(|known| known != topic)
     }
 
-    /// It is there. Returns for how long it was not, if it was not.
+    /// Handles a topic that exists. Returns for how long it was missing, if it was.
     pub fn present(&mut self, topic: &str, now: Duration) -> Option<Duration> {
         let alike = as_compared(topic);
         if self.known.len() < TOPICS_MAX || self.known.contains_key(&alike) {
@@ -324,7 +326,7 @@ impl MissingTopics {
         }
         let absent = self.absent.remove(topic)?;
         let away = now.saturating_sub(absent.since);
-        // Those that come of it are counted, and so many are wanted.
+        // Only created topics count against the limit.
         if let Some((_, granted)) = absent.creating {
             self.own_creations.give_back(granted, now);
         }
@@ -336,7 +338,7 @@ impl MissingTopics {
         Some(away)
     }
 
-    /// The brokers have it, but who was denied to write to it need not be any less.
+    /// Handles a topic that the brokers list. Writing may still be denied.
     pub fn seen(&mut self, topic: &str, now: Duration) -> Option<Duration> {
         match self.absent.get(topic) {
             Some(Absent { fault: TopicFault::Denied, .. }) => None,
@@ -344,7 +346,7 @@ impl MissingTopics {
         }
     }
 
-    /// Our attempt to create it failed.
+    /// Handles a failed attempt to create the topic.
     pub fn not_created(&mut self, topic: &str, reason: &str, now: Duration) {
         self.created = self.created.saturating_sub(1);
         let Some(absent) = self.absent.get_mut(topic) else { return };
@@ -354,7 +356,7 @@ impl MissingTopics {
         absent.not_created = Some((now + CREATE_AGAIN, reason.to_owned()));
     }
 
-    /// Topics that are not to be had, those that rows wait for first; at most `most`.
+    /// At most `most` unusable topics; those that rows wait for come first.
     pub fn list(&self, most: usize) -> Vec<AbsentTopic> {
         let of = |(topic, absent): (&String, &Absent)| AbsentTopic {
             topic: topic.clone(),
@@ -367,22 +369,22 @@ impl MissingTopics {
         waiting.chain(others).take(most).collect()
     }
 
-    /// Whether this topic is not to be had.
+    /// True if this topic cannot be used.
     pub fn has(&self, topic: &str) -> bool {
         self.absent.contains_key(topic)
     }
 
-    /// How many topics are not to be had.
+    /// Number of topics that cannot be used.
     pub fn len(&self) -> usize {
         self.absent.len()
     }
 
-    /// Whether every topic is to be had, as far as anybody knows.
+    /// True if every topic can be used, as far as known.
     pub fn is_empty(&self) -> bool {
         self.absent.is_empty()
     }
 
-    /// How many of them there are with this fault.
+    /// Number of topics with this fault.
     pub fn count(&self, fault: TopicFault) -> usize {
         self.absent.values().filter(|absent| absent.fault == fault).count()
     }
@@ -416,7 +418,7 @@ impl MissingTopics {
         TopicDecision::Reject(Rejection { code: fault.code(), reason })
     }
 
-    /// What our own creating says, where it has a say.
+    /// The decision about creating the topic, if the relay does so.
     fn creation(&mut self, topic: &str, now: Duration) -> Option<TopicDecision> {
         let absent = self.absent.get_mut(topic)?;
         if self.policy.then != MissingTopic::Create || !absent.fault.is_missing() {
@@ -455,7 +457,7 @@ impl MissingTopics {
         self.policy.then == MissingTopic::Create && self.policy.rule(topic).is_some()
     }
 
-    /// How long rows wait for it; `None`: for ever.
+    /// Longest wait of rows for the topic; `None`: no limit.
     fn patience(&self, topic: &str) -> Option<Duration> {
         let absent = self.absent.get(topic)?;
         let asked_for = match self.policy.then {
@@ -475,7 +477,7 @@ impl MissingTopics {
     }
 }
 
-/// What was found of a topic that was not to be had before.
+/// An answer about a topic that could be used before.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     fault: TopicFault,

@@ -1,19 +1,19 @@
-//! The pipeline of one session: makes records of frames, and of the brokers' confirmations the position
-//! that may be acknowledged.
+//! The pipeline of one session: turns frames into records, and the brokers' confirmations into the
+//! position that may be acknowledged.
 //!
-//! Input: the frames of one replication session, in order, and the confirmations of the records that were
-//! sent, in any order. Output: records, through the closure that sends them; [`Answer`]s; and
-//! [`Pipeline::settled`], the one position that may be acknowledged to Postgres. No clock, socket or
-//! thread: a session drives it, and so do scripts, fuzzers and the seeded simulation.
+//! Input: the frames of one replication session, in order, and the confirmations of sent records,
+//! in any order. Output: records, through the closure that sends them; [`Answer`]s; and
+//! [`Pipeline::settled`], the only position that may be acknowledged to Postgres. No clock, socket
+//! or thread: a session drives the pipeline, and so do scripts, fuzzers and the seeded simulation.
 //!
-//! Invariant:
-//! * A record is counted as unconfirmed from the moment it was sent until the brokers stored it or its dead
+//! Invariants:
+//! * A record counts as unconfirmed from its sending until the brokers stored it or its dead
 //!   letter, and nothing at or beyond it is settled before (G1).
-//! * Records leave in the order of the stream (G2). A frame whose record was not taken is handed in again
-//!   and gives the same record under the same ticket.
-//! * Nothing grows with what the peers do: the ledger has a budget (G3).
-//! * A row leaves as a record, as a dead letter under the ticket the record would have had, or as an
-//!   explicit [`Skipped`], unless a rule drops it or an earlier session stored it (G4).
+//! * Records leave in the order of the stream (G2). A frame whose record was not taken is submitted
+//!   again and yields an equal record under its ticket.
+//! * Nothing grows with the peers' actions: the ledger has a budget (G3).
+//! * A row leaves as a record, as a dead letter under the record's ticket, or as an explicit
+//!   [`Skipped`], unless a rule drops it or an earlier session stored it (G4).
 //!
 //! ```text
 //!   frame -> row -> record -------> send -- taken ---------> Handled::Done: consume the frame
@@ -76,28 +76,28 @@ pub struct Pipeline {
     ledger: Ledger,
     counters: Counters,
     at: StreamPosition,
-    /// What lies before it was stored by an earlier session.
+    /// An earlier session stored everything before this mark.
     resume: Mark,
-    /// What is still to be found in the log before anything is settled.
+    /// Evidence to find in the log before anything is settled.
     check: Option<ResumeCheck>,
     /// The transaction that began last.
     begun: Option<CommitId>,
-    /// The last one that had rows.
+    /// The last transaction with rows.
     last: Option<CommitId>,
-    /// The same, or the message outside of all transactions that came after it.
+    /// Position of that transaction, or of a later non-transactional message.
     last_row: Option<Lsn>,
     newest_commit_time_us: Option<i64>,
     suspects: Suspects,
-    /// The row of the last frame was not taken.
+    /// True if the sink did not take the last frame's row.
     has_unsent: bool,
-    /// The rows that are not sent again of the transaction that they belong to.
+    /// Rows of one transaction that are not sent again.
     left_out: Option<PartialTransaction>,
     traces: TraceSampler,
 }
 
 impl Pipeline {
-    /// A pipeline for a new session: `outbox` and `router` must come from one spec and know no
-    /// table yet.
+    /// A pipeline for a new session. `outbox` and `router` must come from one spec and must not
+    /// know any table yet.
     pub fn new(outbox: Outbox, router: Router, policy: Policy, budget: Budget) -> Self {
         Self {
             outbox,
@@ -119,13 +119,13 @@ impl Pipeline {
         }
     }
 
-    /// Has dead letters say which stream they are of.
+    /// Adds the stream's names to dead letters.
     pub fn name_source(&mut self, source: &LetterSource) {
         self.router.name_source(source);
     }
 
-    /// Leaves out the rows before this mark, for an earlier session has stored them, once `check` has
-    /// found that this is the log they came from. To be called before the first frame. Upholds G6.
+    /// Skips the rows before this mark, which an earlier session stored, once `check` has confirmed
+    /// the log. Call it before the first frame. Upholds G6.
     pub fn resume_at(&mut self, mark: Mark, check: Option<ResumeCheck>) {
         if mutants::is(Mutant::IgnoresProgress) {
             return;
@@ -134,29 +134,29 @@ impl Pipeline {
         self.last_row = mark.last.map(|commit| commit.lsn);
     }
 
-    /// The first transaction is sent without the rows before the mark, which are counted all the same, as those of
-    /// a table are. To be called before the first frame, after [`Pipeline::resume_at`].
+    /// Skips the part of the first transaction before the mark but counts its rows, as for a table.
+    /// Call it before the first frame, after [`Pipeline::resume_at`].
     pub const fn begin_within(&mut self) {
         self.left_out = self.resume.part;
     }
 
-    /// What earlier sessions found: these records go alone, or not again, and their rows as the policy
-    /// says. To be called before the first frame.
+    /// Sets the findings of earlier sessions: these records are sent alone, or treated by the
+    /// policy. Call it before the first frame.
     pub fn set_suspects(&mut self, suspects: Suspects) {
-        // What was not tried must not be lost for it.
+        // Records that were not tried must not be lost by inference.
         let infers = matches!(self.policy.rejected, RejectPolicy::DeadLetter { .. });
         self.suspects = suspects.inferring(infers);
     }
 
-    /// Each transaction is a row whose position says nothing, and whose number is made of its table and id. To be
-    /// called after [`Pipeline::set_suspects`].
+    /// Identifies each transaction as a row by its number, made of table and id, because its
+    /// position is meaningless. Call it after [`Pipeline::set_suspects`].
     pub fn identify_rows(&mut self) {
         self.suspects = std::mem::take(&mut self.suspects).by_row();
     }
 
-    /// What a later session is to know of the records that the brokers blame; `unnamed` is a topic that
-    /// refused a batch for its size, and no record stood out. An error if they refuse a dead letter whatever
-    /// its size and time are.
+    /// The findings about blamed records for a later session. `unnamed`: a topic that refused a
+    /// batch for its size, although no record stood out. Returns an error if the brokers refuse a
+    /// dead letter whatever its size and time.
     pub fn analyse_refusals(
         &self,
         blamed: &[Blame],
@@ -170,8 +170,8 @@ impl Pipeline {
         self.suspects.learn(blamed, letters, &self.ledger, unnamed)
     }
 
-    /// What was handed over: every row before this mark is in the sink, was stored by an earlier
-    /// session, or needs no record. Never goes back. To be asked between two frames.
+    /// The mark before which every row was sent, was stored by an earlier session, or needs no
+    /// record. The mark never decreases. Ask between two frames.
     pub fn reached(&self) -> Mark {
         let end = self.ledger.horizon().max(self.resume.end);
         let part = self.at.part().filter(|part| part.commit_lsn >= end);
@@ -179,8 +179,8 @@ impl Pipeline {
         Mark { end, part, last }.max(self.resume)
     }
 
-    /// Takes the next frame of the stream, or the same one again after [`Handled::Full`]. `send` gets the
-    /// record of a row, if it has one, or its dead letter; whatever it took must be confirmed. To be called
+    /// Takes the next frame, or repeats the last one after [`Handled::Full`]. `send` receives the
+    /// row's record, if any, or its dead letter; everything it takes must be confirmed. Call it
     /// only while [`Pipeline::has_room`].
     #[inline]
     pub fn frame<E: From<PipelineError>>(
@@ -254,7 +254,7 @@ impl Pipeline {
         }
     }
 
-    /// Books what the brokers answered.
+    /// Books the brokers' answer.
     pub fn confirm(&mut self, confirmation: Confirmation) -> Result<Answer, PipelineError> {
         let Confirmation { ticket, outcome } = confirmation;
         match outcome {
@@ -271,7 +271,7 @@ impl Pipeline {
         }
     }
 
-    /// Tells a sink that is observed where the transactions of these records committed.
+    /// Reports the commits of these records to a sink that is observed.
     pub fn tell_commits(&self, confirmations: &[Confirmation], sink: &mut impl Sink) {
         for &Confirmation { ticket, .. } in confirmations {
             let place = (self.ledger.commit_lsn(ticket), self.ledger.commit_time(ticket));
@@ -281,34 +281,34 @@ impl Pipeline {
         }
     }
 
-    /// The position to acknowledge; see [`Ledger::settled`]. None while it is not certain that this
-    /// is the log of the mark to go on at. Upholds G1.
+    /// The position to acknowledge; see [`Ledger::settled`]. Zero until the log is known to be the
+    /// mark's. Upholds G1.
     pub const fn settled(&self) -> Lsn {
         if self.check.is_some() { Lsn::ZERO } else { self.ledger.settled() }
     }
 
-    /// Whether a frame may be handed in; if not, stop reading. Upholds G3.
+    /// True if a frame may be submitted; if not, stop reading. Upholds G3.
     pub fn has_room(&self) -> bool {
         self.ledger.has_room()
     }
 
-    /// Whether everything received is settled: nothing unconfirmed, no transaction open.
+    /// True if everything received is settled and no transaction is open.
     pub fn is_idle(&self) -> bool {
         self.ledger.in_flight() == InFlight::default()
     }
 
-    /// Whether a transaction is open: its commit was not read yet.
+    /// True until the open transaction's commit is read.
     pub const fn is_open(&self) -> bool {
         self.at.next.is_some()
     }
 
-    /// Whether to end here repeats nothing: no transaction is open of which anything was sent, in this
-    /// session or, as the mark has it, in an earlier one.
+    /// True if ending here repeats nothing: nothing of an open transaction was sent, in this
+    /// session or, according to the mark, in an earlier one.
     pub fn may_end_here(&self) -> bool {
         self.ledger.open_is_empty()
     }
 
-    /// Where the last row committed whose transaction was read to its end.
+    /// Commit position of the last completely read row.
     pub const fn last_row(&self) -> Option<Lsn> {
         self.last_row
     }
@@ -318,34 +318,33 @@ impl Pipeline {
         self.ledger.in_flight()
     }
 
-    /// How far confirmation has come.
+    /// Progress of confirmation.
     pub fn progress(&self) -> LedgerProgress {
         self.ledger.progress()
     }
 
-    /// Commit time of the oldest transaction that is not settled, in microseconds since the Unix
-    /// epoch.
+    /// Commit time of the oldest unsettled transaction, in microseconds since the Unix epoch.
     pub fn oldest_commit_time_us(&self) -> Option<i64> {
         self.ledger.oldest_commit_time()
     }
 
-    /// Commit time of the newest transaction begun, in microseconds since the Unix epoch.
+    /// Commit time of the newest transaction, in microseconds since the Unix epoch.
     pub const fn newest_commit_time_us(&self) -> Option<i64> {
         self.newest_commit_time_us
     }
 
     /// Commit times, in microseconds since the Unix epoch, of the transactions that settled since
-    /// the last call; see [`Ledger::drain_settled_times`]. And what was picked of their traces.
+    /// the last call (see [`Ledger::drain_settled_times`]), and the sampler of their traces.
     pub fn drain_settled_times_us(&mut self) -> (std::vec::Drain<'_, i64>, &mut TraceSampler) {
         (self.ledger.drain_settled_times(), &mut self.traces)
     }
 
-    /// Whether dead letters go to this topic.
+    /// True if dead letters go to this topic.
     pub fn sends_dead_letters_to(&self, topic: &str) -> bool {
         matches!(&self.policy.rejected, RejectPolicy::DeadLetter { topic: known } if known == topic)
     }
 
-    /// UPDATEs of outbox tables that the operator wants to be told of, and what to do about them.
+    /// Number of outbox UPDATEs that the operator wants reported, and the policy for them.
     pub fn unwelcome_updates(&self) -> (u64, UpdatePolicy) {
         let updates = match self.policy.on_update {
             UpdatePolicy::Warn | UpdatePolicy::Error => self.counters.updates,
@@ -359,7 +358,7 @@ impl Pipeline {
         &self.counters
     }
 
-    /// Upholds G4: a row that is no record leaves as a dead letter, or it is told that it was left out.
+    /// Upholds G4: a row without a record leaves as a dead letter, or its omission is reported.
     #[cold]
     fn leave<E: From<PipelineError>>(
         &mut self,
@@ -389,7 +388,7 @@ impl Pipeline {
                 Ok(Handled::DeadLetter(Box::new(SentDeadLetter { record: letter, code })))
             }
             Err(SendError::Full) => Ok(self.unsent()?),
-            // It has no other place to go.
+            // The record has no other destination.
             Err(SendError::Refused(rejection)) => {
                 Err(PipelineError::DeadLetterRefused { topic: letter.topic, rejection }.into())
             }
@@ -397,14 +396,14 @@ impl Pipeline {
         }
     }
 
-    /// The brokers refused what the sink took: its ticket is still waiting.
+    /// The brokers refused a record that the sink took. Its ticket stays open.
     fn refused(&mut self, ticket: Ticket, refused: Box<Refused>) -> Result<Answer, PipelineError> {
         let rejection = &refused.rejection;
         match &self.policy.rejected {
             RejectPolicy::DeadLetter { topic }
                 if *topic == refused.record.topic && is_dead_letter(&refused.record) =>
             {
-                // Perhaps for its time: a producer that says so does not say for what.
+                // Possibly for its time: a producer does not name the cause.
                 if refused.record.timestamp_ms != NO_TIMESTAMP {
                     let commit_ms = self.ledger.commit_time(ticket)?.div_euclid(1000);
                     let rejection = refused.rejection.code;
@@ -440,14 +439,14 @@ impl Pipeline {
         }
     }
 
-    /// A row is done with: the next one stands after it.
+    /// Completes a row.
     fn done(&mut self) -> Result<(), PipelineError> {
         self.has_unsent = false;
         self.last_row = self.at.lone().or(self.last_row);
         self.at.row_done(&mut self.counters, &mut self.ledger)
     }
 
-    /// There was no room for a row's record: the same frame is handed in again.
+    /// Notes that there was no room for a row's record. The frame will be submitted again.
     #[cold]
     fn unsent(&mut self) -> Result<Handled, PipelineError> {
         if mutants::is(Mutant::ConsumesUnsent) {

@@ -1,9 +1,9 @@
 //! Handles the messages of the stream that are not outbox rows.
 //!
-//! Input: begin, commit, Relation and Type messages, changes of other kinds than inserts, and other logical
-//! messages, in stream order. Output: the stream position, the ledger's transactions, the relation cache
-//! and the counters are brought up to date; an error where the policy says to stop at an UPDATE of an
-//! outbox row, or where the log is not the one that was resumed (G6).
+//! Input: begin, commit, Relation and Type messages, changes other than inserts, and other logical
+//! messages, in stream order. Output: updates of the stream position, the ledger's transactions,
+//! the relation cache and the counters; an error if the policy is to stop at an UPDATE of an outbox
+//! row, or if the log is not the resumed one (G6).
 
 use super::Pipeline;
 use super::error::PipelineError;
@@ -16,7 +16,7 @@ use crate::outbox::Position;
 use crate::pgoutput::{Begin, Message};
 
 impl Pipeline {
-    /// Asks for what the log is still held against, if anything.
+    /// Checks the log against the evidence that is still missing, if any.
     pub(super) fn verify(
         &mut self,
         ask: impl FnOnce(&mut ResumeCheck) -> Result<bool, PipelineError>,
@@ -29,7 +29,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Notes a message that is no row.
+    /// Handles a message that is not a row.
     pub(super) fn note(&mut self, message: &Message<'_>) -> Result<Handled, PipelineError> {
         self.expect_nothing_unsent()?;
         match message {
@@ -74,12 +74,12 @@ impl Pipeline {
                 self.counters.truncates += u64::from(ours);
             }
             Message::Logical(_) => self.counters.logical_messages += 1,
-            // Nothing was streamed before its commit, so it takes nothing back.
+            // Nothing was streamed before its commit, so nothing is revoked.
             Message::StreamAbort(abort) if self.at.next.is_some() => {
                 return Err(LedgerError::AbortedWithin { xid: abort.xid }.into());
             }
             Message::Origin(_) | Message::StreamAbort(_) => self.counters.annotations += 1,
-            // An insert is answered before it comes here.
+            // Inserts are handled before.
             Message::Insert(_) => {}
         }
         Ok(Handled::Done)

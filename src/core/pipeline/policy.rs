@@ -5,12 +5,12 @@
 
 use crate::route::keyword_enum;
 
-/// The operator's decisions.
+/// The operator's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// For a row that cannot be delivered as it is.
+    /// Treatment of a row that cannot be delivered.
     pub rejected: RejectPolicy,
-    /// For an UPDATE of an outbox row.
+    /// Treatment of an UPDATE of an outbox row.
     pub on_update: UpdatePolicy,
 }
 
@@ -24,12 +24,12 @@ pub enum RejectPolicy {
     },
     /// Stop the relay; the row stays in Postgres.
     Stop,
-    /// Leave it out, with an audit record.
+    /// Skip it, with an audit record.
     Skip,
 }
 
 keyword_enum!(
-    /// `[outbox] on_update`. An outbox is append-only: an UPDATE publishes nothing, whatever this says.
+    /// `[outbox] on_update`. An outbox is append-only: an UPDATE never publishes anything.
     UpdatePolicy {
         /// Count it.
         Ignore = "ignore",

@@ -1,9 +1,10 @@
-//! Decides what a rejected row becomes: a dead letter, a skipped row, or an error that stops the relay.
+//! Decides what a rejected row becomes: a dead letter, a skipped row, or an error that stops the
+//! relay.
 //!
-//! Input: the row, its rejection, the policy, and what the dead-letter topic has refused so far. Output: a
-//! dead letter that is not known to be refused (with a note in place of its value, or no timestamp, if the
-//! topic has refused such a one), a row to skip, or an error. `is_dead_letter` recognises a dead letter by
-//! its first header. No I/O.
+//! Input: the row, its rejection, the policy, and the dead-letter topic's refusals so far. Output:
+//! a dead letter that is not known to be refused, a row to skip, or an error. If the topic refused
+//! such a letter before, a note replaces the value, or the timestamp is omitted. `is_dead_letter`
+//! recognises a dead letter by its first header. No I/O.
 
 use super::confirmation::{Blame, RefusalCause};
 use super::error::PipelineError;
@@ -13,13 +14,13 @@ use super::suspects::{LetterTreatment, Suspects};
 use crate::outbox::{OutboxRow, Position};
 use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Router, untimed};
 
-/// What a rejected row leaves as.
+/// Form in which a rejected row leaves.
 pub(super) enum Rejected {
     Letter { letter: OwnedRecord, code: RejectionCode, alone: bool },
     Skip(Box<Skipped>),
 }
 
-/// What the policy makes of a rejected row, which came with the server's clock in microseconds since 2000.
+/// Applies the policy to a rejected row. `sent_us`: the server's clock in microseconds since 2000.
 pub(super) fn rejected(
     policy: &RejectPolicy,
     router: &Router,
@@ -44,14 +45,14 @@ pub(super) fn rejected(
     }
 }
 
-/// As in the header `postrider-lsn` and in Postgres's tools.
+/// The form of the header `postrider-lsn` and Postgres's tools.
 fn printed(position: Position) -> String {
     format!("{}.{}", position.commit_lsn, position.index)
 }
 
-/// The dead letter of a row, and whether it goes alone. One that its topic refuses for its size has a note
-/// in its body's place, one that it refuses for its time, or perhaps for it, has none: a row whose letter is
-/// refused for either stops nobody else's (G4).
+/// A row's dead letter, and whether it is sent alone. If its topic refuses it for its size, a note
+/// replaces the body. If the topic refuses it for its time, or possibly so, it has no timestamp. No
+/// other letter is delayed by either refusal (G4).
 fn letter(
     router: &Router,
     suspects: &mut Suspects,
@@ -87,8 +88,8 @@ fn letter(
     }
 }
 
-/// An error if the topic has refused a dead letter for good: for what neither a note in its body's place nor
-/// a missing time changes.
+/// The error if the topic has refused a dead letter for a cause that neither a note nor a missing
+/// timestamp resolves.
 pub(super) fn check_letters(blamed: &[Blame], letters: Option<&str>) -> Result<(), PipelineError> {
     for Blame { topic, cause, rejection, .. } in blamed {
         let is_final = *cause != RefusalCause::Size && !cause.may_be_the_time();
@@ -103,7 +104,7 @@ pub(super) fn check_letters(blamed: &[Blame], letters: Option<&str>) -> Result<(
     Ok(())
 }
 
-/// Whether the record is a dead letter, rather than that of a row which chose their topic.
+/// True for a dead letter; false for a row's record in the dead-letter topic.
 pub(super) fn is_dead_letter(record: &OwnedRecord) -> bool {
     record.headers.first().is_some_and(|(name, _)| name == ERROR_CODE_HEADER)
 }

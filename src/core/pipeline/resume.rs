@@ -1,33 +1,33 @@
-//! Checks, when a stream is resumed, that the server's log is the one that rows were delivered from.
+//! Checks on resuming that the server's log is the one from which rows were delivered.
 //!
-//! Input: the mark of an earlier session, and what the server sends again. Output: an error where the two
-//! disagree; and whether a row lies before the mark, so that it is not sent again (G6). A copy of the
-//! cluster that was restored and has since grown has the same system identifier, timeline and slot, but
-//! other rows at the same positions; the transaction id and time of the last delivered commit tell the two
-//! logs apart. Postgres sends that commit again, unless it lies before a position that was acknowledged to
-//! the slot, and so is in the copy too.
+//! Input: the mark of an earlier session, and what the server sends again. Output: an error if they
+//! disagree, and whether a row lies before the mark, so that it is not sent again (G6). A restored
+//! copy of the cluster that has since grown has the same system identifier, timeline and slot, but
+//! other rows at these positions. The transaction id and time of the last delivered commit
+//! distinguish the logs. Postgres sends that commit again, unless it lies before an acknowledged
+//! position and is therefore in the copy too.
 
 use super::error::PipelineError;
 use super::mark::{CommitId, Mark};
 use crate::lsn::Lsn;
 use crate::outbox::Position;
 
-/// What must be found when the log is read again. Begins with the session, ends with the mark.
+/// Evidence to find while the log is read again, from the session's start to the mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeCheck {
     last: CommitId,
-    /// Up to here there are no rows but those up to `last`.
+    /// Up to here there are only rows up to `last`.
     end: Lsn,
     found: bool,
-    /// Whether rows are counted as they were when the mark was made.
+    /// True if rows are counted as when the mark was made.
     same_rows: bool,
 }
 
 impl ResumeCheck {
-    /// What a session has to demand that goes on at `mark`, with a slot that is at `confirmed`; `None`
-    /// if nothing before the mark is sent again, or the mark names no commit. With other tables or
-    /// message prefixes than when the mark was made (`same_rows` is false) there may be other rows
-    /// before the mark: then only another commit in the place of the last one is an error.
+    /// The evidence for a session that resumes at `mark` with a slot at `confirmed`; `None` if
+    /// nothing before the mark is sent again, or the mark names no commit. If tables or message
+    /// prefixes changed since (`same_rows` is false), other rows may precede the mark. Only a
+    /// different commit at the last commit's position is then an error.
     pub fn new(mark: Mark, confirmed: Lsn, same_rows: bool) -> Option<Self> {
         let last = mark.last?;
         let found = confirmed > last.lsn;
@@ -35,7 +35,7 @@ impl ResumeCheck {
         (!is_done).then_some(Self { last, end: mark.end, found, same_rows })
     }
 
-    /// A transaction begins. True once there is nothing more to demand.
+    /// Handles a transaction's begin. True once the check is complete.
     pub(super) fn begin(&mut self, commit: CommitId) -> Result<bool, PipelineError> {
         if commit.lsn == self.last.lsn {
             if commit != self.last {
@@ -46,12 +46,13 @@ impl ResumeCheck {
         self.passed(commit.lsn)
     }
 
-    /// The server has sent everything before `end`. True once there is nothing more to demand.
+    /// Handles a keepalive: the server has sent everything before `end`. True once the check is
+    /// complete.
     pub(super) fn keepalive(&mut self, end: Lsn) -> Result<bool, PipelineError> {
         self.passed(end)
     }
 
-    /// Everything that committed before `lsn` has been sent.
+    /// Everything that committed before `lsn` was sent.
     fn passed(&mut self, lsn: Lsn) -> Result<bool, PipelineError> {
         if lsn > self.last.lsn && !self.found {
             return if self.same_rows { Err(self.contradicted()) } else { Ok(true) };
@@ -59,8 +60,8 @@ impl ResumeCheck {
         Ok(self.found && (lsn >= self.end || !self.same_rows))
     }
 
-    /// A row of a transaction, or one that is a transaction of its own (`alone`), whose number and time
-    /// nobody knows.
+    /// Handles a row of a transaction, or a row that is its own transaction (`alone`), whose number
+    /// and time are not known.
     pub(super) fn row(&self, row: Position, alone: bool) -> Result<(), PipelineError> {
         let at = row.commit_lsn;
         let after_last = at > self.last.lsn && at < self.end && !alone;
@@ -77,7 +78,7 @@ impl ResumeCheck {
     }
 }
 
-/// Whether a row lies before the mark, as far as that may be believed of this log.
+/// True if the row lies before the mark, as far as this log is trusted.
 pub(super) fn covers(
     mark: Mark,
     check: Option<ResumeCheck>,
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(check.row(row(400), false), Ok(()));
         assert_eq!(check.begin(LAST), Ok(false));
         assert_eq!(check.row(row(500), false), Ok(()));
-        // A message outside of transactions is sent again as anything else.
+        // A non-transactional message is sent again like any row.
         assert_eq!(check.row(row(550), true), Ok(()));
         assert_eq!(check.keepalive(Lsn::new(599)), Ok(false));
         assert_eq!(check.keepalive(Lsn::new(600)), Ok(true));
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(check.begin(LAST), Ok(false));
         assert_eq!(check.begin(commit(550, 9)), Ok(false));
         assert!(check.row(row(550), false).is_err());
-        // Of a transaction that is half delivered the commit lies behind the mark.
+        // The commit of a partly delivered transaction lies after the mark.
         let half = ResumeCheck::new(mark(450), Lsn::new(300), true).unwrap();
         assert!(half.row(row(460), false).is_err() && half.row(row(440), false).is_ok());
     }

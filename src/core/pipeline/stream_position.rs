@@ -1,9 +1,9 @@
-//! Tracks which transaction of the stream is open, and numbers its rows.
+//! Tracks the open transaction of the stream, and numbers its rows.
 //!
-//! Input: logical messages, and rows that are done; `note` sets the position at begin and commit. Output:
-//! the position of the next row, and how much of the open transaction is done. Invariant: rows get the same
-//! numbers when their transaction is sent again; a non-transactional logical message counts as a
-//! transaction of its own, which ends where the message ends (G1).
+//! Input: logical messages, and completed rows; `note` sets the position at begin and commit.
+//! Output: the position of the next row, and the completed part of the open transaction. Invariant:
+//! rows get the same numbers when their transaction is sent again. A non-transactional logical
+//! message counts as a transaction of its own, which ends where the message ends (G1).
 
 use super::counters::Counters;
 use super::error::PipelineError;
@@ -15,20 +15,20 @@ use crate::pgoutput::{LogicalMessage, PgTime};
 
 #[derive(Debug, Default)]
 pub(super) struct StreamPosition {
-    /// Where the open transaction's next row stands; `None` between transactions.
+    /// Position of the open transaction's next row; `None` between transactions.
     pub(super) next: Option<Position>,
-    /// The end of the message that is a transaction of its own, while it is in hand.
+    /// End of the current message, if it is its own transaction.
     lone_end: Option<Lsn>,
 }
 
 impl StreamPosition {
-    /// Where the open transaction's next row stands.
+    /// Position of the open transaction's next row.
     pub(super) fn open(&self) -> Result<Position, PipelineError> {
         Ok(self.next.ok_or(LedgerError::NotOpen)?)
     }
 
-    /// The position of a logical message; the same one when it is handed in again. `sent_us` is the
-    /// server's clock when it sent it: a message of its own has no commit time.
+    /// Position of a logical message, equal at each submission. `sent_us`: the server's clock,
+    /// because a non-transactional message has no commit time.
     pub(super) fn message(
         &mut self,
         message: &LogicalMessage<'_>,
@@ -49,24 +49,24 @@ impl StreamPosition {
         Ok(position)
     }
 
-    /// Whether a transaction that committed and ends there is a message outside of all transactions.
+    /// True if the transaction with this commit and end is a non-transactional message.
     pub(super) fn is_lone(commit_lsn: Lsn, end: Option<Lsn>) -> bool {
-        // A commit record takes more than a byte.
+        // A commit record is longer than one byte.
         end.is_some_and(|end| commit_lsn == lone_place(end))
     }
 
-    /// Where the message in hand has its place that is a transaction of its own.
+    /// Position of the current message, if it is its own transaction.
     pub(super) fn lone(&self) -> Option<Lsn> {
         self.lone_end.map(lone_place)
     }
 
-    /// How much of the open transaction is done, if any of it is.
+    /// The completed part of the open transaction, if any.
     pub(super) fn part(&self) -> Option<PartialTransaction> {
         let Position { commit_lsn, index: rows, .. } = self.next?;
         (rows > 0).then_some(PartialTransaction { commit_lsn, rows })
     }
 
-    /// A row was sent, skipped or dropped: the next one stands after it.
+    /// Books a row that was sent, skipped or dropped.
     pub(super) fn row_done(
         &mut self,
         counters: &mut Counters,
@@ -83,9 +83,9 @@ impl StreamPosition {
     }
 }
 
-/// Where a message that ends there has its place. The message's position is its end (`DecodeLogicalMsg`
-/// in `replication/logical/decode.c`), where the next commit record may begin: one before it, positions
-/// stay distinct.
+/// Position of a message that ends at `end`. Its log position is its end (`DecodeLogicalMsg` in
+/// `replication/logical/decode.c`), where the next commit record may start. One byte before it,
+/// positions stay distinct.
 fn lone_place(end: Lsn) -> Lsn {
     Lsn::new(end.get().saturating_sub(1))
 }

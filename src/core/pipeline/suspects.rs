@@ -1,16 +1,16 @@
-//! Remembers the records of a refused batch, so that the next sessions find the one at fault: a broker
+//! Remembers the records of a refused batch, so that later sessions find the one at fault. A broker
 //! refuses a batch as a whole, which ends the session.
 //!
-//! Input: the records that may be at fault, reported by the session that ended. Output: for a row's record
-//! (or its dead letter) whether it is sent as usual, alone in its batch, or not again; for the next session
-//! a [`RefusalAnalysis`]. Invariant: a row is rejected only if its record, or an identical one, was refused
-//! alone or named by the brokers, or because it resembles several that its topic has just refused
-//! (`Inferred`) (G4).
+//! Input: the records that may be at fault, reported by the ended session. Output: whether a row's
+//! record (or its dead letter) is sent as usual, sent alone, or not sent again; for the next
+//! session a [`RefusalAnalysis`]. Invariant: a row is rejected only if its record, or an identical
+//! one, was refused alone or named by the brokers, or if it resembles several records that its
+//! topic has just refused (`Inferred`) (G4).
 //!
-//! Tickets differ between sessions, so a record is recognised by its transaction's commit position, its
-//! weight, and its topic, key and value; a non-transactional logical message by its position and topic
-//! alone. A row that was polled stands at another position in each session: it is recognised by the number
-//! of its transaction, which is made of its table and id ([`Suspects::by_row`]).
+//! Tickets differ between sessions. A record is therefore recognised by its transaction's commit
+//! position, its weight, and its topic, key and value; a non-transactional logical message only by
+//! position and topic. A polled row has another position in each session, and is recognised by its
+//! transaction's number, which is made of table and id ([`Suspects::by_row`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,14 +24,14 @@ use crate::lsn::Lsn;
 use crate::outbox::Position;
 use crate::route::{Record, Rejection, RejectionCode, content_of};
 
-/// Attempts that a record gets alone, where the brokers do not say that it is at fault.
+/// Attempts for a record alone, if the brokers do not blame it.
 const ATTEMPTS_ALONE: u32 = 2;
-/// The same where the fault may be the brokers' own, with waits between them that double.
+/// Attempts if the fault may be the brokers' own, with doubling waits.
 const ATTEMPTS_LATER: u32 = 8;
-/// The first of these; 32 s in all.
+/// The first wait; all waits total 32 s.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 
-/// What identifies a record from one session to the next.
+/// Identity of a record across sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct RecordIdentity {
     commit_lsn: Lsn,
@@ -40,7 +40,7 @@ struct RecordIdentity {
 }
 
 impl RecordIdentity {
-    /// A message outside of all transactions.
+    /// A non-transactional message.
     fn lone(commit_lsn: Lsn, topic: &str) -> Self {
         Self { commit_lsn, weight: 0, content: content_of(topic, None, None) }
     }
@@ -48,79 +48,80 @@ impl RecordIdentity {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Suspect {
-    /// How often it was refused when it was sent alone, but for what may be the brokers' own fault.
+    /// Refusals while sent alone, without possible faults of the brokers.
     alone: u32,
-    /// How often it met such a fault when it was sent alone.
+    /// Possible faults of the brokers while sent alone.
     faults: u32,
     cause: RefusalCause,
     /// See [`Blame::at_ms`].
     at_ms: i64,
     rejection: Option<Rejection>,
-    /// What it says of others is known.
+    /// True once inference has used it.
     is_inferred_from: bool,
-    /// It came again, in this session.
+    /// True if the record occurred again in this session.
     is_seen: bool,
 }
 
-/// How a row's record is treated.
+/// Treatment of a row's record.
 enum Treatment {
     Usual,
     Alone,
     Refused(Rejection, RefusalCause),
-    /// It was not refused, but others like it were.
+    /// Not refused itself, but similar to refused ones.
     NotSent(Rejection, RefusalCause),
 }
 
-/// How the dead letter of a row is treated.
+/// Treatment of a row's dead letter.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LetterTreatment {
     Usual,
     Alone,
-    /// Its topic has refused it, or others like it, for this cause.
+    /// Its topic has refused it, or similar ones, for this cause.
     Refused(Rejection, RefusalCause),
 }
 
-/// The records that may be at fault for the end of sessions.
+/// Records that may be the cause of failed sessions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suspects {
     all: BTreeMap<RecordIdentity, Suspect>,
-    /// Whether a record may be refused for what was said of others.
+    /// True if a record may be rejected because of similar ones.
     infers: bool,
     inferred: Inferred,
-    /// Topics of which a record went alone since a batch was refused for its size and none stood out.
+    /// Topics with a record sent alone since a batch was refused for its size and no record stood
+    /// out.
     probed: BTreeSet<String>,
-    /// What the row in hand is known by, where positions say nothing.
+    /// Identity of the current row, if positions are meaningless.
     row: Option<Lsn>,
 }
 
-/// Above each position that rows without one in the log are counted by.
+/// Base for the numbers of rows without a log position; above every position.
 const ROWS: u64 = 1 << 62;
-/// Records of rows without a position that are remembered; beyond that it begins anew. Of one session there are no
-/// more than may be unconfirmed.
+/// Remembered records of rows without a position; after that the set is cleared. One session has at
+/// most as many as may be unconfirmed.
 const ROWS_MAX: usize = 100_000;
 
-/// Topics in `probed`; beyond that it begins anew.
+/// Topics in `probed`; after that the set is cleared.
 const PROBED_MAX: usize = 1_000;
 
-/// What a session that ended for a refused batch leaves to the next one.
+/// What a session that ended with a refused batch leaves to the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusalAnalysis {
-    /// What is known now.
+    /// All findings so far.
     pub suspects: Suspects,
-    /// Something of it was not known before, so that the next session will not end the same way.
+    /// True if a finding is new, so that the next session will not fail in the same way.
     pub is_news: bool,
-    /// How many records were found that the brokers refuse for good.
+    /// Number of records that the brokers refuse for good.
     pub refused: usize,
-    /// The topic takes records, and no such batch of them: smaller ones may help.
+    /// True if the topic takes records, but not such a batch. Smaller batches may help.
     pub is_of_the_batch: bool,
-    /// How long the next session is to wait, where the fault may be the brokers' own, and pass; zero
-    /// otherwise.
+    /// Wait before the next session, if the fault may be the brokers' own and temporary; otherwise
+    /// zero.
     pub wait: Duration,
 }
 
 impl Suspects {
-    /// Adds what one more session has found: `blamed`, of which those for the topic `letters` are dead
-    /// letters, and the topic of a batch that was refused for its size, where no record stood out.
+    /// Adds the findings of a session: `blamed` records (those for the topic `letters` are dead
+    /// letters), and the topic of a batch refused for its size without a conspicuous record.
     pub(super) fn learn(
         &self,
         blamed: &[Blame],
@@ -148,12 +149,12 @@ impl Suspects {
         Ok(RefusalAnalysis { suspects, is_news, refused, is_of_the_batch, wait })
     }
 
-    /// The same; whether a record is refused for what was said of others.
+    /// Sets whether records may be rejected because of similar ones.
     pub(super) fn inferring(self, infers: bool) -> Self {
         Self { infers, ..self }
     }
 
-    /// The same; each transaction is a row that is known by the transaction's number, whatever its position.
+    /// Identifies each transaction as a row by its number, whatever its position.
     pub(super) fn by_row(self) -> Self {
         let mut all = self.all;
         for suspect in all.values_mut() {
@@ -162,7 +163,7 @@ impl Suspects {
         Self { all, row: Some(Lsn::new(ROWS)), ..self }
     }
 
-    /// A transaction begins. Returns the position by which its records are known.
+    /// Begins a transaction. Returns the position that identifies its records.
     pub(super) fn begins(&mut self, lsn: Lsn, xid: u32) -> Lsn {
         match &mut self.row {
             None => lsn,
@@ -173,15 +174,15 @@ impl Suspects {
         }
     }
 
-    /// Every row that came is marked, and not sent again.
+    /// Every received row is marked, and will not be sent again.
     pub(super) fn marked(&mut self) {
         if self.row.is_some() && !self.all.is_empty() {
             self.all.retain(|_, suspect| !suspect.is_seen);
         }
     }
 
-    /// Whatever committed before `lsn` is settled, and not sent again. What was only sent may be: it stays
-    /// known, or the next session would meet it as if for the first time.
+    /// Everything that committed before `lsn` is settled, and will not be sent again. Records that
+    /// were only sent stay known, because they may be sent again.
     pub(super) fn passed(&mut self, lsn: Lsn) {
         let first = self.all.first_key_value();
         if first.is_some_and(|(first, _)| first.commit_lsn < lsn) {
@@ -190,18 +191,18 @@ impl Suspects {
         }
     }
 
-    /// How many rows are refused for good.
+    /// Number of rows refused for good.
     fn refused(&self) -> usize {
         self.all.values().filter(|suspect| suspect.rejection.is_some()).count()
     }
 
-    /// Whether no record needs another treatment than usual.
+    /// True if every record is treated as usual.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty() && self.inferred.is_empty()
     }
 
-    /// Whether a row's record goes alone; an error if it is not sent. Of the row its position is asked for,
-    /// and what the server's clock showed when it was sent, in microseconds since 2000.
+    /// Whether a row's record is sent alone; an error if it is not sent. `times`: the row's times,
+    /// from which refusals are inferred.
     #[inline]
     pub(super) fn judge(
         &mut self,
@@ -215,7 +216,8 @@ impl Suspects {
             Treatment::Usual => Ok(false),
             Treatment::Alone => Ok(true),
             Treatment::Refused(rejection, _) => Err(rejection),
-            // The brokers may have taken it, so its dead letter keeps all that it can be sent from.
+            // The brokers may have stored it, so its dead letter keeps everything needed to send it
+            // again.
             Treatment::NotSent(rejection, _) => {
                 Err(Rejection { code: RejectionCode::Refused, ..rejection })
             }
@@ -231,17 +233,17 @@ impl Suspects {
         };
         suspect.is_seen = true;
         let Some(rejection) = suspect.rejection.clone() else {
-            // Others like it may have been refused since it came under suspicion.
+            // Similar records may have been refused since it became a suspect.
             return self.inferred.judge(record, times).map_or(Treatment::Alone, not_sent);
         };
-        // Only here its timestamp is known.
+        // Its timestamp is known only here.
         if self.infers && !std::mem::replace(&mut suspect.is_inferred_from, true) {
             self.inferred.refused((suspect.cause, suspect.at_ms), record, times);
         }
         Treatment::Refused(rejection, suspect.cause)
     }
 
-    /// The same for the dead letter of a row.
+    /// Treatment of a row's dead letter.
     pub(super) fn judge_letter(
         &mut self,
         row: (Position, i64),
@@ -280,7 +282,7 @@ impl Suspects {
         self.all.contains_key(&identity).then_some(identity)
     }
 
-    /// Whether that was not known.
+    /// True if the finding is new.
     fn add(&mut self, identity: RecordIdentity, blame: &Blame) -> bool {
         let fresh = Suspect {
             alone: 0,
@@ -299,7 +301,7 @@ impl Suspects {
         if known.rejection.is_some() {
             return false;
         }
-        // An answer of one kind says nothing of how often the other one came.
+        // Answers of one kind do not count for the other.
         let count = match blame.cause {
             RefusalCause::Brokers => &mut known.faults,
             _ => &mut known.alone,
@@ -320,7 +322,7 @@ impl Suspects {
         is_new || is_named || blame.alone
     }
 
-    /// How long to wait before the record is sent again.
+    /// Wait before the record is sent again.
     fn wait_for(&self, identity: &RecordIdentity) -> Duration {
         let tried = self.all.get(identity).filter(|one| one.rejection.is_none());
         match tried {
@@ -331,7 +333,7 @@ impl Suspects {
         }
     }
 
-    /// Whether a record of the topic, that is to go alone, is the first that does.
+    /// True if this is the topic's first record sent alone.
     fn is_first_probe(&mut self, topic: &str) -> bool {
         if self.probed.len() >= PROBED_MAX {
             self.probed.clear();

@@ -1,5 +1,5 @@
-//! Tests of the pipeline with malformed frames, and of which record an error names. fixtures/scenarios and
-//! tests/core/session test the rest of the contract.
+//! Tests of the pipeline with malformed frames, and of the record that an error names.
+//! fixtures/scenarios and tests/core/session test the rest of the contract.
 
 use super::*;
 use crate::ledger::LedgerError;
@@ -36,7 +36,7 @@ pub(crate) fn dead_letters() -> RejectPolicy {
     RejectPolicy::DeadLetter { topic: "dead".to_owned() }
 }
 
-/// A whole transaction of one row, frame by frame.
+/// A transaction of one row, as frames.
 pub(crate) fn transaction(payload: &[u8]) -> Vec<Vec<u8>> {
     let (final_lsn, commit_time) = (Lsn::new(0x100), PgTime(0));
     let commit = Commit { commit_lsn: final_lsn, end_lsn: Lsn::new(0x130), commit_time };
@@ -54,10 +54,10 @@ pub(crate) fn wal(data: &[u8]) -> Frame<'_> {
     Frame::Wal { start: Lsn::ZERO, sent_us: 0, data }
 }
 
-/// What was handed to the sink.
+/// A record that the sink received.
 pub(super) type Sent = (Ticket, Option<RejectionCode>, OwnedRecord);
 
-/// Hands in a frame, and tells what the sink got, whether or not it had room for it.
+/// Submits a frame, and returns what the sink received, with or without room for it.
 pub(super) fn hand_in(
     pipeline: &mut Pipeline,
     frame: Frame<'_>,
@@ -71,7 +71,7 @@ pub(super) fn hand_in(
     Ok((handled, sent))
 }
 
-/// Hands in a frame and takes what is sent.
+/// Submits a frame and takes the record.
 pub(super) fn pass(pipeline: &mut Pipeline, data: &[u8]) -> Result<Option<Ticket>, PipelineError> {
     let (_, sent) = hand_in(pipeline, wal(data), true)?;
     Ok(sent.map(|(ticket, ..)| ticket))
@@ -111,7 +111,7 @@ fn g4_a_row_that_was_not_sent_is_not_forgotten() {
     assert_eq!(pass(&mut pipeline, &frames[3]), Ok(None));
 }
 
-/// Names of topics that nothing is sent to take no room in the counters.
+/// Names of unused topics take no room in the counters.
 #[test]
 fn g3_a_topic_that_refuses_is_not_counted() {
     let mut pipeline = pipeline(dead_letters());
@@ -131,12 +131,12 @@ fn g3_a_topic_that_refuses_is_not_counted() {
     assert_eq!(topics, ["dead"]);
 }
 
-/// The payload's column plays the time's part.
+/// The payload column serves as the timestamp.
 #[test]
 fn g4_a_dead_letter_is_of_the_commits_time_and_tells_its_own() {
     let timestamp =
         TimestampSource::Column { name: "payload".to_owned(), unit: EpochUnit::Milliseconds };
-    // A time is no topic's name.
+    // A timestamp is not a topic name.
     let route = RouteSpec { by: "payload".to_owned(), timestamp, ..RouteSpec::default() };
     for (time, own) in [("9999-12-31 00:00:00", "253402214400000"), ("1970-01-01 00:00:01", "1000")]
     {
@@ -153,8 +153,8 @@ fn g4_a_dead_letter_is_of_the_commits_time_and_tells_its_own() {
     }
 }
 
-/// A session that knows these suspects and meets a row without a topic: its dead letter, and what the
-/// topic's refusal comes to, for this cause and with more letters of its batch.
+/// A session with these suspects and a row without a topic. Returns its dead letter, and the
+/// findings if the topic refuses it for this cause together with others of its batch.
 fn refused_letter(
     suspects: Suspects,
     cause: RefusalCause,
@@ -176,7 +176,7 @@ fn refused_letter(
     Ok((letter, pipeline.analyse_refusals(&[blame], None)))
 }
 
-/// Of a batch that has several at fault the library does not say for what.
+/// If a batch has several faults, the library does not name the cause.
 #[test]
 fn g1_g4_a_letter_refused_with_others_goes_without_its_time_before_it_stops_the_relay() {
     let is_stop = |error: &PipelineError| matches!(error, PipelineError::DeadLetterRefused { .. });
@@ -191,7 +191,7 @@ fn g1_g4_a_letter_refused_with_others_goes_without_its_time_before_it_stops_the_
         assert_eq!(letter.timestamp_ms, NO_TIMESTAMP);
         assert_eq!((&letter.key, &letter.value), (&timed.key, &timed.value));
         let end = match analysis {
-            // Refused for what is told, or known from the first try in the session after.
+            // The cause is stated, or known from the next session's first attempt.
             Ok(analysis) => refused_letter(analysis.suspects, second).map(|_| ()),
             Err(error) => Err(error),
         };
@@ -210,7 +210,7 @@ fn g1_g4_a_letter_refused_for_what_no_other_form_changes_stops_the_relay_at_once
     }
 }
 
-/// What a frame over the limit leaves; here the limit is 0.
+/// The excerpt of a frame over the limit, which is 0 here.
 fn excerpt(data: &[u8]) -> Excerpt {
     let mut excerpt = Excerpt::begin(data.len());
     excerpt.take(data).unwrap();
@@ -258,7 +258,7 @@ fn g4_a_row_too_large_to_be_held_is_left_out_or_stops_the_relay_where_the_policy
     assert_eq!(skipping.settled(), Lsn::new(0x130));
 }
 
-/// A session that finds that an earlier one has sent it passes over it, like every other row.
+/// A session skips the row if an earlier one has sent it, like every row.
 #[test]
 fn g6_a_row_too_large_to_be_held_is_sent_once() {
     let frames = transaction(b"payload");
@@ -316,7 +316,7 @@ fn errors_say_whom_they_concern_and_what_to_do() {
     }
 }
 
-/// Transactions of so many rows each, frame by frame, with the row's number as its id.
+/// Transactions with these numbers of rows, as frames, with the row's number as id.
 fn history(sizes: &[usize]) -> Vec<Vec<u8>> {
     let table = Table { id: 1, schema: b"public", name: b"outbox", columns: &COLUMNS };
     let (mut frames, mut row, mut lsn) = (vec![Vec::new()], 0, 0x100);
@@ -335,13 +335,13 @@ fn history(sizes: &[usize]) -> Vec<Vec<u8>> {
         let commit = Commit { commit_lsn: final_lsn, end_lsn, commit_time };
         encode::commit(&mut transaction[size + 1], &commit);
         frames.append(&mut transaction);
-        // Commit records lie back to back, or apart.
+        // Commit records are adjacent, or apart.
         lsn = end_lsn.get() + (size as u64 % 2) * 0x40;
     }
     frames
 }
 
-/// Where transactions begin, up to the first one that does not lie before the mark as a whole.
+/// Starts of transactions, up to the first that is not completely before the mark.
 fn begins_before(frames: &[Vec<u8>], mark: Mark) -> Vec<usize> {
     let begin = |frame: &[u8]| match decode(frame) {
         Ok(Message::Begin(begin)) => Some(begin.final_lsn),
@@ -352,7 +352,7 @@ fn begins_before(frames: &[Vec<u8>], mark: Mark) -> Vec<usize> {
     all.into_iter().map(|(at, _)| at).take(done + 1).collect()
 }
 
-/// The ids that a pipeline sends of these frames.
+/// The ids that a pipeline sends from these frames.
 fn ids(pipeline: &mut Pipeline, frames: &[Vec<u8>]) -> Vec<String> {
     let mut sent = Vec::new();
     for frame in frames {
@@ -392,8 +392,8 @@ fn g1_g6_while_the_last_commit_is_not_found_nothing_is_sent_or_settled() {
 }
 
 proptest! {
-    /// Whatever was reached when a session ended, and wherever Postgres begins to send again: what all
-    /// sessions send is every row once.
+    /// Whatever a session reached and wherever Postgres resumes, all sessions together send every
+    /// row once.
     #[test]
     fn g6_a_session_resumed_anywhere_sends_the_rest_once(
         sizes in prop::collection::vec(0_usize..5, 1..6),
@@ -407,11 +407,11 @@ proptest! {
         let ends = [cuts[0].index(frames.len()), cuts[1].index(frames.len()), frames.len()];
         for (end, from) in ends.into_iter().zip(from) {
             let mut pipeline = pipeline(dead_letters());
-            // The table is announced in each session; the first transaction may be any that was not
-            // acknowledged, or an earlier one.
+            // Each session announces the table. It may start at any unacknowledged transaction, or
+            // earlier.
             let start = from.index(begins_before(&frames, mark).len());
             let start = begins_before(&frames, mark)[start];
-            // The log is the same, so whatever is demanded of it is found.
+            // The log is unchanged, so the evidence is found.
             let confirmed = match frames.get(start).map(|frame| decode(frame).unwrap()) {
                 Some(Message::Begin(begin)) => begin.final_lsn,
                 _ => mark.end,
@@ -425,7 +425,7 @@ proptest! {
         prop_assert_eq!(sent, expected);
     }
 
-    /// G7 through the whole core: a damaged frame is an error or some other row, never a panic,
+    /// G7 for the whole core: a damaged frame is an error or another row. It never causes a panic,
     /// and never settles what was not stored.
     #[test]
     fn g7_damaged_frames_are_errors_and_settle_nothing(
@@ -449,7 +449,7 @@ proptest! {
     fn g1_g7_any_bytes_settle_nothing(frames: Vec<Vec<u8>>) {
         let mut pipeline = pipeline(dead_letters());
         for frame in frames {
-            // A table has not been announced, nor has a transaction begun: nothing can be sent.
+            // Without an announced table or a begun transaction nothing can be sent.
             prop_assert!(!matches!(pass(&mut pipeline, &frame), Ok(Some(_))));
             prop_assert_eq!(pipeline.settled(), Lsn::ZERO);
         }

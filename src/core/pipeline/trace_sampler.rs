@@ -1,15 +1,16 @@
-//! Picks, from time to time, a row whose trace stands for the latency of its transaction: an exemplar.
+//! Picks a row from time to time whose trace represents its transaction's latency: an exemplar.
 //!
-//! Input: records about to be sent, with the time of their commit; the times of transactions that are settled. Output: the
-//! trace of a settled transaction, if a row of it was picked. Invariant: one row is picked at a time, and of few
-//! rows between two turns the headers are looked at, so that a row costs no allocation and mostly one comparison.
+//! Input: records about to be sent, with commit time; commit times of settled transactions. Output:
+//! the trace of a settled transaction, if one of its rows was picked. Invariant: one row is picked
+//! at a time. The headers of only a few rows per turn are inspected, so a row costs no allocation
+//! and usually one comparison.
 
 use crate::route::{Record, TraceContext};
 
-/// Of so many rows after each [`TraceSampler::arm`] the headers are looked at.
+/// Rows whose headers are inspected after each [`TraceSampler::arm`].
 const LOOKS: u8 = 8;
 
-/// See the module.
+/// Picks rows whose traces become exemplars.
 #[derive(Debug, Default)]
 pub struct TraceSampler {
     looks: u8,
@@ -17,12 +18,12 @@ pub struct TraceSampler {
 }
 
 impl TraceSampler {
-    /// The next rows may be picked, if none is. To be called in each turn.
+    /// Allows one of the next rows to be picked, if none is. Call it in each turn.
     pub fn arm(&mut self) {
         self.looks = if self.picked.is_some() { 0 } else { LOOKS };
     }
 
-    /// The row of this record committed then, and is about to be sent.
+    /// Considers a record about to be sent, and its row's commit time.
     #[inline]
     pub(super) fn consider(&mut self, record: &Record<'_>, commit_time_us: i64) {
         if self.looks > 0 {
@@ -38,9 +39,9 @@ impl TraceSampler {
         }
     }
 
-    /// A transaction that committed then is settled: the trace that was picked of it.
+    /// Returns the picked trace of the transaction that settled, if any.
     pub fn settled(&mut self, commit_time_us: i64) -> Option<TraceContext> {
-        // Whatever committed before is settled as well.
+        // All earlier commits are settled as well.
         let (_, context) = self.picked.take_if(|(time, _)| *time == commit_time_us)?;
         Some(context)
     }

@@ -1,38 +1,39 @@
 //! Converts frames of a database in a single-byte encoding to UTF-8.
 //!
-//! Input: frames that the server does not convert; a frame may be submitted several times. Output: the same
-//! frames in UTF-8. Invariant: a frame is converted once; the extra memory is bounded by the largest row
-//! that is delivered (G3), and a row that would be larger in UTF-8 counts as too large; a row of ASCII
-//! alone is not copied.
+//! Input: frames that the server does not convert; a frame may be submitted several times. Output:
+//! these frames in UTF-8. Invariant: a frame is converted once. The extra memory is bounded by the
+//! largest delivered row (G3), and a row that would be larger in UTF-8 counts as too large. A pure
+//! ASCII row is not copied.
 
 use std::sync::Arc;
 
 use crate::frame::Frame;
 use crate::pgoutput::{Charset, Conversion, Converted, DecodeError, Excerpt};
 
-/// See the module's documentation.
+/// Converts frames and keeps the current one.
 #[derive(Debug)]
 pub struct Translator {
     charset: Arc<Charset>,
     bytes_max: usize,
     converted: Converted,
     excerpt: Option<Box<Excerpt>>,
-    /// What became of the frame in hand.
+    /// Result for the current frame.
     at_hand: Option<Conversion>,
 }
 
 impl Translator {
-    /// From this encoding; messages of up to so many bytes in UTF-8 are held as a whole.
+    /// Converts from this encoding; a message of up to `bytes_max` bytes in UTF-8 is held as a
+    /// whole.
     pub fn new(charset: Arc<Charset>, bytes_max: usize) -> Self {
         Self { charset, bytes_max, converted: Converted::default(), excerpt: None, at_hand: None }
     }
 
-    /// The frame in hand was taken; the next one is another.
+    /// Drops the current frame, which was taken.
     pub const fn consume(&mut self) {
         self.at_hand = None;
     }
 
-    /// The same frame in UTF-8, until [`Translator::consume`] says that it was taken.
+    /// The frame in UTF-8; kept until [`Translator::consume`].
     pub fn frame<'a>(&'a mut self, frame: Frame<'a>) -> Result<Frame<'a>, DecodeError> {
         // An excerpt was converted when it was made.
         let Frame::Wal { start, sent_us, data } = frame else { return Ok(frame) };

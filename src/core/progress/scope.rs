@@ -1,46 +1,46 @@
-//! Which rows a repair is about.
+//! Defines the rows that a repair covers.
 //!
-//! Input: what the operator typed. Output: a [`RepairScope`], kept in the progress while the repair has not ended.
-//! Invariant: a repair that has sent something goes on with the rows that it was begun for. Pure.
+//! Input: the operator's options. Output: a [`RepairScope`], kept in the progress until the repair
+//! ends. Invariant: a repair that has sent something continues with its original rows. Pure.
 
 use serde::{Deserialize, Serialize};
 
-/// Which rows a repair is about, and what becomes of those of which nobody can tell.
+/// The rows that a repair covers, and how it treats rows that may have been delivered.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RepairScope {
-    /// Only rows that were written then or later.
+    /// Only rows written at this time or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Moment>,
-    /// Only rows that were written before.
+    /// Only rows written before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Moment>,
-    /// `None`: there must be none.
+    /// `None`: there must be no such row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<UnknownRows>,
 }
 
-/// A time of day.
+/// A point in time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// As the operator wrote it, such as `2h`.
+    /// The operator's text, for example `2h`.
     pub typed: String,
-    /// As Postgres reads it, as of when it was written.
+    /// The time in Postgres's format, computed when it was entered.
     pub at: String,
 }
 
-/// What becomes of rows that may have been delivered.
+/// Treatment of rows that may have been delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownRows {
-    /// They are sent, and may come twice.
+    /// Send them; they may be delivered twice.
     Send,
-    /// They are left out, and may be missing.
+    /// Skip them; they may be missing.
     Skip,
 }
 
 impl RepairScope {
-    /// Whether one that was begun with this scope may go on with `other`, which was typed now: the same, but that
-    /// what becomes of rows of which nobody can tell may be settled later.
+    /// True if a repair with this scope may continue with `other`. The scopes must be equal, except
+    /// that the treatment of unknown rows may be decided later.
     pub fn goes_on_as(&self, other: &Self) -> bool {
         let typed = |moment: &Option<Moment>| moment.as_ref().map(|moment| moment.typed.clone());
         typed(&self.since) == typed(&other.since)
@@ -48,7 +48,7 @@ impl RepairScope {
             && (self.unknown.is_none() || self.unknown == other.unknown)
     }
 
-    /// As options of the command.
+    /// The scope as command-line options.
     pub fn options(&self) -> String {
         let moment = |name, moment: &Option<Moment>| {
             moment.as_ref().map(|moment| format!("{name} '{}'", moment.typed))

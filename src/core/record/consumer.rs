@@ -1,9 +1,9 @@
-//! Builds the dead letter of a consumer: why it could not process a record, and how often it failed.
+//! Builds a consumer's dead letter: why it could not process a record, and how often it failed.
 //!
-//! Input: the record, a [`ConsumerFailure`], and a [`Truncation`] (which parts are left out) if the brokers
-//! do not store a record so large. Output: the dead letter's headers, key and value; for a record that is
-//! sent again, headers with its history. Invariant: attempts and the time of the first failure are kept,
-//! however often the record is sent again. No I/O.
+//! Input: the record, a [`ConsumerFailure`], and a [`Truncation`] (which parts are omitted) if the
+//! brokers refuse the full size. Output: the dead letter's headers, key and value; for a record
+//! that is sent again, headers with its history. Invariant: attempts and the time of the first
+//! failure are kept, however often the record is sent again. No I/O.
 
 use super::headers::{
     ATTEMPTS_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, FAILED_HEADER,
@@ -11,13 +11,13 @@ use super::headers::{
 };
 use super::{Header, StoredRecord, text};
 
-/// Of the reason no more is kept: headers are for reading.
+/// Bytes of the reason that a header keeps, because headers are for reading.
 const REASON_BYTES_MAX: usize = 1_024;
 
-/// Of the record's own headers, how many are kept when the others have to go. The relay puts the id first, under
-/// whatever name.
+/// Number of the record's own headers that are kept if the others must go. The relay's id header
+/// comes first, whatever its name.
 const KEPT_HEADERS_MAX: usize = 16;
-/// How large such a header may be, with its name.
+/// Largest size of such a header, including its name.
 const KEPT_BYTES_MAX: usize = 256;
 
 /// Why a consumer set a record aside.
@@ -25,29 +25,31 @@ const KEPT_BYTES_MAX: usize = 256;
 pub struct ConsumerFailure {
     /// The consumer's name.
     pub consumer: String,
-    /// How often it was tried, also before it was sent again; 0 for what could not be understood.
+    /// Number of attempts, including those before it was sent again; 0 for a record that cannot be
+    /// parsed.
     pub attempts: u32,
-    /// Milliseconds since the Unix epoch; sending it again begins no new time.
+    /// Milliseconds since the Unix epoch; sending the record again does not change it.
     pub first_failed_ms: i64,
     /// Milliseconds since the Unix epoch.
     pub failed_ms: i64,
 }
 
-/// What is left where the record lay, since the brokers take no dead letter so large: each step more.
+/// Parts omitted from a dead letter whose full size the brokers refuse. Each step omits more; the
+/// parts remain in the original record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truncation {
-    /// All of it is in the dead letter.
+    /// Nothing is omitted.
     Nothing,
-    /// The value is missing.
+    /// The value is omitted.
     Value,
-    /// And its headers, but the first 16 of 256 bytes or less.
+    /// Headers are omitted too, except the first 16 of at most 256 bytes.
     Headers,
-    /// And its key.
+    /// The key is omitted too.
     Key,
 }
 
 impl Truncation {
-    /// The next step, if there is one.
+    /// The next step, if any.
     pub const fn deeper(self) -> Option<Self> {
         match self {
             Self::Nothing => Some(Self::Value),
@@ -57,7 +59,7 @@ impl Truncation {
         }
     }
 
-    /// The record's key and value, as far as they go along.
+    /// The remaining key and value.
     pub fn rest(self, record: &StoredRecord) -> (Option<&[u8]>, Option<&[u8]>) {
         let key = record.key.as_deref().filter(|_| self != Self::Key);
         (key, record.value.as_deref().filter(|_| self == Self::Nothing))
@@ -74,8 +76,8 @@ impl Truncation {
 }
 
 impl ConsumerFailure {
-    /// The dead letter's headers: why, in a word and in a sentence without a word of the payload, of which
-    /// 1,024 bytes are kept; and then those of the record's own that go along.
+    /// The dead letter's headers: code, reason (without payload, cut to 1,024 bytes), and the
+    /// remaining headers of the record.
     pub fn headers(
         &self,
         (code, reason): (&str, &str),
@@ -109,9 +111,9 @@ impl ConsumerFailure {
         ours.into_iter().chain(mark).chain(own).collect()
     }
 
-    /// With what became of the record before it was sent again. Whose dead letter it was: others of the
-    /// topic took it when it first came, so the first failure of any of them is the one that counts for
-    /// their markers. Attempts are each consumer's own.
+    /// Adds the history from before the record was sent again. The first failure counts whichever
+    /// consumer wrote the dead letter, because all of the topic's consumers took the record when it
+    /// first arrived, and their markers depend on that time. Attempts belong to one consumer.
     #[must_use]
     pub fn after_all(self, record: &StoredRecord) -> Self {
         let Some(history) = History::of(&record.headers) else { return self };
@@ -123,7 +125,8 @@ impl ConsumerFailure {
         }
     }
 
-    /// What a record that is sent again tells of its dead letter, before the mark.
+    /// The headers, before the mark, that carry the dead letter's history on a record that is sent
+    /// again.
     pub(super) fn history(&self) -> [Header; 3] {
         [
             text(CONSUMER_HEADER, self.consumer.as_str()),
@@ -133,8 +136,8 @@ impl ConsumerFailure {
     }
 }
 
-/// What a record that was sent again tells of its dead letter: the last four headers, so that its own
-/// may have the same names.
+/// History of a record that was sent again: its last four headers, so that its own may have the
+/// same names.
 struct History<'h> {
     own: &'h [Header],
     consumer: &'h str,
@@ -155,7 +158,7 @@ impl<'h> History<'h> {
     }
 }
 
-/// The headers that the record had before it was sent again.
+/// The record's headers without its history.
 pub(super) fn without_history(headers: &[Header]) -> &[Header] {
     History::of(headers).map_or(headers, |history| history.own)
 }
@@ -164,12 +167,12 @@ fn named<'h>((name, value): &'h Header, wanted: &str) -> Option<&'h str> {
     str::from_utf8(value.as_deref()?).ok().filter(|_| name == wanted)
 }
 
-/// Whether the header cannot be what makes the record too large.
+/// True if the header cannot make the record too large.
 fn is_small((name, value): &Header) -> bool {
     name.len() + value.as_ref().map_or(0, Vec::len) <= KEPT_BYTES_MAX
 }
 
-/// Cut between characters, and on one line: it is shown on terminals.
+/// Cuts the reason between characters and joins its lines, because terminals show it.
 fn on_one_line(reason: &str) -> String {
     let kept = reason.get(..reason.floor_char_boundary(REASON_BYTES_MAX)).unwrap_or_default();
     kept.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
@@ -205,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Written to the dead-letter topic and read there.
+    /// Writes a dead letter and reads it back.
     fn dead(
         record: &StoredRecord,
         failure: &ConsumerFailure,
@@ -224,7 +227,8 @@ mod tests {
             ),
             value in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..4)),
         ) {
-            // A cut mark right behind ours would be taken for ours; no writer puts it first.
+            // A cut mark directly after the consumer's headers would count as its own; no writer
+            // puts it first.
             prop_assume!(names.first() != Some(&CUT_HEADER));
             let own = names.iter().map(|name| ((*name).to_owned(), value.clone())).collect();
             let record = record(own);
@@ -299,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_record_that_fails_again_keeps_its_first_failure_and_all_its_attempts() {
-        // A header of its own that is called like one of ours stays where it is.
+        // The record's own header keeps its place even if its name is one of these.
         let own = vec![text(ATTEMPTS_HEADER, "99")];
         let mut record = record(own.clone());
         let (mut seen, mut expected) = (failure().after_all(&record), 5);
@@ -312,7 +316,7 @@ mod tests {
             let later = ConsumerFailure { first_failed_ms: 18, ..failure() };
             seen = later.clone().after_all(&record);
             expected += 5;
-            // Another consumer of the topic has tried less often.
+            // Another consumer of the topic has made fewer attempts.
             let other = ConsumerFailure { consumer: "stock".into(), ..later }.after_all(&record);
             assert_eq!((other.first_failed_ms, other.attempts), (17, 5));
         }

@@ -1,9 +1,9 @@
-//! Parses a dead letter, and builds what is needed to send its record again.
+//! Parses a dead letter, and builds the record that is sent again from it.
 //!
-//! Input: a record of a dead-letter topic: headers that explain the failure, written by the relay or a
-//! consumer, then the record's own headers. Output: a [`DeadLetter`]; headers, partition and timestamp of
-//! the record that is sent again; the receipt that marks the dead letter as sent again. [`Note`] is the
-//! JSON that the relay writes in the place of a value that is too large. No I/O.
+//! Input: a record of a dead-letter topic: headers that explain the failure, written by the relay
+//! or a consumer, then the record's own headers. Output: a [`DeadLetter`]; headers, partition and
+//! timestamp of the record that is sent again; the receipt that marks the dead letter as sent
+//! again. [`Note`] is the JSON that replaces a value that is too large. No I/O.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,81 +17,82 @@ use super::letter_source::LetterSource;
 use super::stored::first;
 use super::{Header, PartitionOffset, StoredRecord, text};
 
-/// Longer the note in a body's place cannot be: an id of 1 KiB at most, six bytes for each as JSON may
-/// write it, and some 120 for the rest.
+/// Size limit of a note that replaces a body: an id of at most 1 KiB, six bytes per byte in JSON,
+/// and about 120 for the rest.
 const NOTE_BYTES_MAX: usize = 8 << 10;
 
-/// Of ids and keys a summary keeps no more: a list is for finding.
+/// Bytes of ids and keys that a summary keeps, because a list is for finding.
 const SUMMARY_BYTES_MAX: usize = 256;
 
 /// A dead letter in its topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Where it lies in the dead-letter topic.
+    /// Position in the dead-letter topic.
     pub at: PartitionOffset,
-    /// When it was written, in milliseconds since the Unix epoch.
+    /// Time of writing, in milliseconds since the Unix epoch.
     pub timestamp_ms: Option<i64>,
-    /// The reason in one word.
+    /// The reason as a code.
     pub code: String,
-    /// The reason in a sentence.
+    /// The reason as a sentence.
     pub reason: String,
-    /// Where the row was to go, legal or not, as far as that is known; or where the consumer received it.
+    /// The row's intended topic, legal or not, if known; or the topic from which the consumer
+    /// received the record.
     pub topic: Option<String>,
-    /// Who wrote it, and what else is known.
+    /// The writer, and its details.
     pub origin: DeadLetterOrigin,
-    /// The record's own.
+    /// The original record's key.
     pub key: Option<Vec<u8>>,
-    /// The record's own, or the note that the relay puts in the place of one that is too large.
+    /// The original record's value, or the relay's note if it was too large.
     pub value: Option<Vec<u8>>,
-    /// How large the value is; `None` for a null value.
+    /// Size of the value; `None` for a null value.
     pub value_bytes: Option<usize>,
-    /// The record's own, without the explanation. Of a row the first is its id.
+    /// The original record's headers, without the explanation. For a row, the first is its id.
     pub headers: Vec<Header>,
-    /// Parts of the record are missing: too large for the brokers.
+    /// True if parts are missing because they were too large for the brokers.
     pub is_cut: bool,
-    /// It was sent again and stored.
+    /// True if it was sent again and stored.
     pub is_retried: bool,
 }
 
-/// Who wrote a dead letter.
+/// Writer of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadLetterOrigin {
-    /// The relay, of a row that could not be routed or that the brokers refused.
+    /// The relay, for a row that could not be routed or that the brokers refused.
     Relay {
-        /// The outbox table; a record that the brokers refused does not name it.
+        /// The outbox table; `None` for a record that the brokers refused.
         table: Option<String>,
         /// The row's position in the log.
         lsn: Option<String>,
-        /// Its stream; of one that an earlier version wrote nothing is known.
+        /// The row's stream; empty if an earlier version wrote the letter.
         source: LetterSource,
-        /// The time of the row's own choice, in milliseconds since the Unix epoch.
+        /// The time that the row chose, in milliseconds since the Unix epoch.
         timestamp_ms: Option<i64>,
-        /// The commit's time, of a dead letter that has none.
+        /// Commit time, for a dead letter without a timestamp.
         commit_timestamp_ms: Option<i64>,
     },
-    /// A consumer, of a record that it could not take.
+    /// A consumer, for a record that it could not process.
     Consumer {
-        /// Where the record lay in its topic.
+        /// Position of the record in its topic.
         at: PartitionOffset,
-        /// What happened.
+        /// Details of the failure.
         failure: ConsumerFailure,
     },
 }
 
-/// What the relay puts in the place of a body that is too large.
+/// The relay's replacement for a body that is too large.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Note {
-    /// The row's id, as far as it is text and not too large itself.
+    /// The row's id, if it is text and not too large.
     pub id: Option<String>,
-    /// Of the body, in bytes.
+    /// Size of the body in bytes.
     pub size: u64,
-    /// Of the body, in hexadecimal.
+    /// SHA-256 of the body in hexadecimal.
     pub sha256: String,
 }
 
 impl DeadLetter {
-    /// Reads a record of a dead-letter topic; `None` for one that is no dead letter.
+    /// Parses a record of a dead-letter topic; `None` if it is not a dead letter.
     pub fn read(record: StoredRecord) -> Option<Self> {
         let at = record.at();
         let StoredRecord { timestamp_ms, key, value, headers, .. } = record;
@@ -137,12 +138,12 @@ impl DeadLetter {
             is_cut,
             is_retried,
         };
-        // A row that was rejected for another reason may be too large as well.
+        // A row rejected for another reason may be too large as well.
         letter.is_cut |= letter.failure().is_none() && letter.is_note();
         Some(letter)
     }
 
-    /// What happened to the consumer that wrote it; `None` for the relay's.
+    /// The consumer's failure; `None` for the relay's letters.
     pub const fn failure(&self) -> Option<&ConsumerFailure> {
         match &self.origin {
             DeadLetterOrigin::Consumer { failure, .. } => Some(failure),
@@ -150,7 +151,7 @@ impl DeadLetter {
         }
     }
 
-    /// The outbox table, where the relay names it.
+    /// The outbox table, if the relay names it.
     pub fn table(&self) -> Option<&str> {
         match &self.origin {
             DeadLetterOrigin::Relay { table, .. } => table.as_deref(),
@@ -158,7 +159,7 @@ impl DeadLetter {
         }
     }
 
-    /// The row's position in the log, where the relay names it.
+    /// The row's position in the log, if the relay names it.
     pub fn lsn(&self) -> Option<&str> {
         match &self.origin {
             DeadLetterOrigin::Relay { lsn, .. } => lsn.as_deref(),
@@ -166,7 +167,7 @@ impl DeadLetter {
         }
     }
 
-    /// The row's stream, where the relay names it.
+    /// The row's stream, if the relay names it.
     pub const fn source(&self) -> Option<&LetterSource> {
         match &self.origin {
             DeadLetterOrigin::Relay { source, .. } => Some(source),
@@ -174,13 +175,13 @@ impl DeadLetter {
         }
     }
 
-    /// The text of one of the record's own headers, such as `event_type`.
+    /// Text of an original header, for example `event_type`.
     pub fn header(&self, name: &str) -> Option<&str> {
         first(&self.headers, name).and_then(|value| str::from_utf8(value).ok())
     }
 
-    /// The id of the row or message; `None` for NULL, or where it was set aside for its size. The
-    /// relay's header for it has any name, and comes first.
+    /// Id of the row or message; `None` for NULL, or if it was omitted for its size. The relay's id
+    /// header may have any name, and comes first.
     pub fn id(&self) -> Option<&[u8]> {
         match &self.origin {
             DeadLetterOrigin::Relay { .. } => {
@@ -192,12 +193,13 @@ impl DeadLetter {
         }
     }
 
-    /// The type of the event, where a header says it: the relay's, or that of CloudEvents.
+    /// Event type from a header of the relay or CloudEvents.
     pub fn event_type(&self) -> Option<&str> {
         self.header("event_type").or_else(|| self.header("ce_type"))
     }
 
-    /// Keeps what lists and plans need: no value, no header but a row's id, the beginning of id and key.
+    /// Reduces the letter for lists and plans: no value, no header except a row's id, only the
+    /// beginning of id and key.
     pub fn summarize(&mut self) {
         self.value = None;
         let id = self.id().map(beginning);
@@ -208,8 +210,8 @@ impl DeadLetter {
         self.key = self.key.as_deref().map(beginning);
     }
 
-    /// Whether the value is, to the byte, what the relay puts in a body's place: of what is too large,
-    /// size and checksum are all that it keeps.
+    /// True if the value is exactly the relay's note, which keeps only size and checksum of a large
+    /// body.
     fn is_note(&self) -> bool {
         let Some(value) = self.value.as_deref() else { return false };
         if value.len() > NOTE_BYTES_MAX {
@@ -224,9 +226,8 @@ impl DeadLetter {
         same_id && note.sha256.len() == 64 && is_exact
     }
 
-    /// The headers of the record to send again: its own, of a row its position as every record has it, of
-    /// a message what has become of it so far, and the mark. Older marks of a message go: it may have
-    /// died before.
+    /// Headers of the record to send again: its own, a row's position, a message's history so far,
+    /// and the mark. Older marks of a message are removed, because it may have failed before.
     pub fn headers_again(&self) -> Vec<Header> {
         let mark = retried(self.at);
         match &self.origin {
@@ -242,8 +243,8 @@ impl DeadLetter {
         }
     }
 
-    /// The partition to send to, where it must be this one: a message goes back to where it lay, whatever
-    /// chose that, for later records of its key go there.
+    /// The required partition, if any. A message returns to its original partition, because later
+    /// records of its key go there.
     pub const fn partition_again(&self) -> Option<i32> {
         match &self.origin {
             DeadLetterOrigin::Relay { .. } => None,
@@ -251,22 +252,23 @@ impl DeadLetter {
         }
     }
 
-    /// The time of the record to send again: the row's own, or else the dead letter's; of a message now.
+    /// Timestamp of the record to send again: the row's own, or else the dead letter's; the current
+    /// time for a message.
     pub fn timestamp_again(&self, now_ms: i64) -> i64 {
         let DeadLetterOrigin::Relay { timestamp_ms, commit_timestamp_ms, .. } = self.origin else {
             return now_ms;
         };
-        // Earlier versions stamped what the brokers had refused with the first millisecond of 1970, which
+        // Earlier versions stamped refused records with the first millisecond of 1970, which
         // retention removes at once.
         let stamped_ms = self.timestamp_ms.filter(|ms| *ms > 1);
-        // It was refused for being ahead of the brokers' clock, as likely as not.
+        // The record was probably refused because its time was ahead of the brokers' clock.
         let commit_ms = commit_timestamp_ms.map(|ms| ms.min(now_ms));
         timestamp_ms.or(stamped_ms).or(commit_ms).unwrap_or(now_ms)
     }
 }
 
 impl DeadLetter {
-    /// One of the relay's, made up: for tests of whoever reads them.
+    /// An invented dead letter of the relay, for tests of readers.
     #[doc(hidden)]
     pub fn rejected(offset: i64, code: &str, reason: &str) -> Self {
         let headers = vec![
@@ -283,19 +285,19 @@ impl DeadLetter {
     }
 }
 
-/// The mark of a record that was sent again, and the only header of the receipt for it.
+/// The mark of a record that was sent again, and the only header of its receipt.
 pub fn retried(at: PartitionOffset) -> Header {
     text(RETRIED_HEADER, at.to_string())
 }
 
-/// The dead letter that a record is the receipt of, if it is one: a null value and the mark alone.
+/// The dead letter that a receipt covers. A receipt has a null value and only the mark.
 pub fn receipt_of(record: &StoredRecord) -> Option<PartitionOffset> {
     let [(name, Some(at))] = record.headers.as_slice() else { return None };
     let at = str::from_utf8(at).ok()?.parse().ok()?;
     (name == RETRIED_HEADER && record.value.is_none()).then_some(at)
 }
 
-/// The beginning, cut between characters where it is text.
+/// The beginning; text is cut between characters.
 fn beginning(bytes: &[u8]) -> Vec<u8> {
     let end = match str::from_utf8(bytes) {
         Ok(text) => text.floor_char_boundary(SUMMARY_BYTES_MAX),
@@ -357,7 +359,7 @@ mod tests {
         let letter = read(&[relays(), source.headers(), times, own()], None);
         assert_eq!((letter.source(), letter.timestamp_again(99)), (Some(&source), 9));
         assert_eq!((letter.id(), &letter.headers), (Some(&b"7"[..]), &own()));
-        // What the brokers refused names no table; what no_route rejected no topic.
+        // A letter for a refused record names no table; a `no_route` letter names no topic.
         let bare = read(&[relays()[..2].to_vec(), own()[..1].to_vec()], None);
         assert_eq!((bare.table(), bare.lsn(), &bare.topic), (None, None, &None));
         assert_eq!(bare.headers, own()[..1]);
@@ -396,7 +398,7 @@ mod tests {
         let body = |id: &str| format!(r#"{{"id":"{id}","size":2000000,"sha256":"{sha256}"}}"#);
         let is_cut = |value: &str| read(&[relays(), own()], Some(value.as_bytes())).is_cut;
         assert!(is_cut(&body("7")));
-        // An application may well send such things of its own.
+        // An application may send such values itself.
         for own in [body("8"), body("7").replace(':', ": "), "{}".into(), "[".into()] {
             assert!(!is_cut(&own), "{own}");
         }

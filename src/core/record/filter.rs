@@ -1,43 +1,43 @@
-//! Selects the dead letters that an operator asked for: by code, topic, table, event type, id, age or
-//! position.
+//! Selects the dead letters that an operator requested: by code, topic, table, event type, id, age
+//! or position.
 //!
-//! Input: a [`Filter`], whose conditions must all hold, and dead letters, one after the other. Output:
-//! whether each is selected, and which of those named by id or position were not found. One that is in the
-//! topic counts as found, even if another condition excludes it. [`Target`] parses `PARTITION:OFFSET`, or
-//! takes the text as an id. No I/O.
+//! Input: a [`Filter`], whose conditions must all hold, and dead letters one by one. Output:
+//! whether each is selected, and which of those named by id or position were not found. A letter in
+//! the topic counts as found, even if another condition excludes it. [`Target`] parses
+//! `PARTITION:OFFSET`, or takes the text as an id. No I/O.
 
 use super::{DeadLetter, PartitionOffset};
 
-/// All that is given must hold. The default is all of them.
+/// Conditions that must all hold. The default selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// With this reason code.
+    /// The reason code.
     pub code: Option<String>,
-    /// Meant for this topic, or received from it.
+    /// Intended topic, or the topic from which it was received.
     pub topic: Option<String>,
-    /// Of a row of this table.
+    /// Outbox table of the row.
     pub table: Option<String>,
-    /// Of this event type.
+    /// Event type.
     pub event_type: Option<String>,
-    /// With this id; there must be one.
+    /// Id, which must exist.
     pub id: Option<String>,
-    /// Written no earlier than this, in milliseconds since the Unix epoch.
+    /// Earliest time of writing, in milliseconds since the Unix epoch.
     pub since_ms: Option<i64>,
-    /// Any of these, each of which must be there; empty for any.
+    /// Any of these, each of which must exist; empty: any.
     pub targets: Vec<Target>,
 }
 
-/// One dead letter, or the row or message that it was.
+/// A dead letter, or its original row or message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// By where it lies in the dead-letter topic.
+    /// Position in the dead-letter topic.
     At(PartitionOffset),
-    /// By its row's or message's id, which may have left several.
+    /// Id of the row or message, which may have left several letters.
     Id(String),
 }
 
 impl Target {
-    /// Reads `PARTITION:OFFSET`; everything else is an id.
+    /// Parses `PARTITION:OFFSET`; any other text is an id.
     pub fn parse(text: &str) -> Self {
         text.parse().map_or_else(|()| Self::Id(text.to_owned()), Self::At)
     }
@@ -60,7 +60,7 @@ impl std::fmt::Display for Target {
 }
 
 impl Filter {
-    /// Whether this dead letter is meant. What of `missing` it is, is taken from there: begin with
+    /// True if this dead letter is selected. Removes it from `missing`; start with
     /// [`Filter::named`].
     pub fn admits(&self, letter: &DeadLetter, missing: &mut Vec<Target>) -> bool {
         missing.retain(|target| !target.means(letter));
@@ -77,7 +77,7 @@ impl Filter {
             && (self.targets.is_empty() || self.targets.iter().any(|target| target.means(letter)))
     }
 
-    /// All that must be there.
+    /// All targets that must exist.
     pub fn named(&self) -> Vec<Target> {
         self.targets.iter().cloned().chain(self.id.clone().map(Target::Id)).collect()
     }
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(targets[3].to_string(), "with id `b`");
     }
 
-    /// A dead letter that another option leaves out is there all the same.
+    /// A dead letter that another option excludes still exists.
     #[test]
     fn what_is_left_out_is_not_missing() {
         let targets = vec![Target::parse("1:2")];

@@ -1,12 +1,14 @@
-//! Which stream a dead letter of the relay's is of: streams of several databases may share a dead-letter topic.
+//! Identifies the stream of a relay's dead letter, because streams of several databases may share a
+//! dead-letter topic.
 //!
-//! Input: what the relay knows of its source; the headers of a dead letter. Output: a [`LetterSource`], and whether a dead
-//! letter is of another one ([`Kinship`]). Invariant: what says nothing of its source is never taken for another's.
+//! Input: the relay's names of its source; the headers of a dead letter. Output: a
+//! [`LetterSource`], and whether a dead letter belongs to another stream ([`Kinship`]). Invariant:
+//! a letter that does not name its source never counts as another stream's.
 
 use super::headers::{DATABASE_HEADER, SLOT_HEADER, STREAM_HEADER, SYSTEM_HEADER};
 use super::{Header, text};
 
-/// Names of a dead letter's stream. A name that is `None` is not known, or there is none.
+/// Names of a dead letter's stream. `None`: not known, or not applicable.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LetterSource {
     /// The cluster's system identifier.
@@ -19,23 +21,23 @@ pub struct LetterSource {
     pub stream: Option<String>,
 }
 
-/// How a dead letter is related to a stream.
+/// Relation of a dead letter to a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kinship {
-    /// It may be of this stream: it says nothing, or another system has a database and a slot of these names, as the same
-    /// server has after an upgrade.
+    /// The letter may belong to this stream: it names no source, or another system with this
+    /// database and slot, as after a server upgrade.
     Unknown = 0,
-    /// It is of this stream.
+    /// The letter belongs to this stream.
     Own = 1,
-    /// It names another database or slot of this system: another stream's, or a former name of this one's. It counts only for
-    /// a row that has its id.
+    /// The letter names another database or slot of this system: another stream's, or this stream's
+    /// former name. It counts only for a row with the letter's id.
     Sibling = 2,
-    /// It is of another stream.
+    /// The letter belongs to another stream.
     Foreign = 3,
 }
 
 impl LetterSource {
-    /// As headers, in their order.
+    /// The names as headers, in order.
     pub(crate) fn headers(&self) -> Vec<Header> {
         let Self { system, database, slot, stream } = self;
         let named = [
@@ -48,7 +50,7 @@ impl LetterSource {
         known.map(|(name, value)| text(name, value.as_str())).collect()
     }
 
-    /// Takes them from a dead letter, in their order.
+    /// Takes the names from a dead letter's headers, in order.
     pub(super) fn take(mut take: impl FnMut(&str) -> Option<String>) -> Self {
         Self {
             system: take(SYSTEM_HEADER),
@@ -58,7 +60,8 @@ impl LetterSource {
         }
     }
 
-    /// How a dead letter of `letter` is related to this stream. A stream may be given another name in the configuration.
+    /// Relation of a dead letter from `letter` to this stream. A stream's name in the configuration
+    /// may change.
     pub fn kinship(&self, letter: &Self) -> Kinship {
         let differs = |own: &Option<String>, other: &Option<String>| {
             own.as_ref().zip(other.as_ref()).is_some_and(|(own, other)| own != other)

@@ -1,10 +1,11 @@
-//! Reads records back from Kafka, above all dead letters, and builds what is sent when one is sent again.
+//! Reads records back from Kafka, especially dead letters, and builds the record for sending one
+//! again.
 //!
-//! Input: records read from topics. Output: [`DeadLetter`]s, written by the relay or by a consumer; a
-//! selection of them ([`Filter`]); headers for a consumer's dead letter and for a record that is sent
-//! again; the receipt that says so. Also the header names, and the setting for partitioning by key.
-//! Invariant: parsing returns what was written, even where the record's own headers have the same names. No
-//! I/O.
+//! Input: records read from topics. Output: [`DeadLetter`]s, written by the relay or by a consumer;
+//! a selection of them ([`Filter`]); headers for a consumer's dead letter and for a record that is
+//! sent again; the receipt for it. Also the header names, and the setting for partitioning by key.
+//! Invariant: parsing returns what was written, even if the record's own headers have the same
+//! names. No I/O.
 
 mod consumer;
 mod dead_letter;

@@ -1,25 +1,25 @@
-//! Defines [`Partitioner`]: the setting that says how a record's key chooses its partition.
+//! Defines [`Partitioner`]: the setting for how a record's key chooses its partition.
 //!
-//! The words are librdkafka's; `murmur2_random` agrees with the default of Java's producers.
+//! The names are librdkafka's; `murmur2_random` agrees with the default of Java's producers.
 
 use crate::route::keyword_enum;
 
 keyword_enum!(
-    /// How a key chooses its partition; librdkafka's names.
+    /// How a key chooses its partition, with librdkafka's names.
     Partitioner {
         /// Java's default: murmur2, random for null keys.
         Murmur2Random = "murmur2_random",
-        /// Murmur2, null keys to one partition.
+        /// Murmur2, one partition for null keys.
         Murmur2 = "murmur2",
         /// CRC32, random for empty and null keys.
         ConsistentRandom = "consistent_random",
-        /// CRC32, empty and null keys to one partition.
+        /// CRC32, one partition for empty and null keys.
         Consistent = "consistent",
         /// FNV-1a, random for null keys.
         Fnv1aRandom = "fnv1a_random",
-        /// FNV-1a, null keys to one partition.
+        /// FNV-1a, one partition for null keys.
         Fnv1a = "fnv1a",
-        /// Any partition: gives up order per key.
+        /// Any partition, without order per key.
         Random = "random",
     }
 );

@@ -1,8 +1,8 @@
-//! Defines [`StoredRecord`]: a Kafka record read from a topic, with its partition and offset, in memory of
-//! its own.
+//! Defines [`StoredRecord`]: an owned Kafka record read from a topic, with its partition and
+//! offset.
 //!
-//! It outlives the client's next poll and can be sent again byte for byte. [`PartitionOffset`] parses and
-//! prints `PARTITION:OFFSET`.
+//! The record outlives the client's next poll and can be sent again byte for byte.
+//! [`PartitionOffset`] parses and prints `PARTITION:OFFSET`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ pub struct StoredRecord {
     pub partition: i32,
     /// Its offset in the partition.
     pub offset: i64,
-    /// Milliseconds since the Unix epoch, if it carries a time.
+    /// Milliseconds since the Unix epoch, if present.
     pub timestamp_ms: Option<i64>,
     /// Null and empty differ.
     pub key: Option<Vec<u8>>,
@@ -30,24 +30,24 @@ pub struct StoredRecord {
 }
 
 impl StoredRecord {
-    /// Where it lies in its topic.
+    /// Position of the record in its topic.
     pub fn at(&self) -> PartitionOffset {
         PartitionOffset { partition: self.partition, offset: self.offset }
     }
 
-    /// The value of the first header of that name; `None` also where it is null.
+    /// Value of the first header with this name; `None` if it is missing or null.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         first(&self.headers, name)
     }
 }
 
-/// The value of the first header of that name; `None` also where it is null.
+/// Value of the first header with this name; `None` if it is missing or null.
 pub(super) fn first<'h>(headers: &'h [Header], name: &str) -> Option<&'h [u8]> {
     let (_, value) = headers.iter().find(|(header, _)| header == name)?;
     value.as_deref()
 }
 
-/// Where a record lies in its topic. Prints as `PARTITION:OFFSET`.
+/// Position of a record in its topic. Prints as `PARTITION:OFFSET`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionOffset {
     /// From 0.

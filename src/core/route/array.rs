@@ -1,10 +1,11 @@
 //! Parses one-dimensional arrays in Postgres's text format, which Debezium's style sends as lists.
 //!
-//! Input: what Postgres prints, such as `{a,NULL,"b c"}`. Output: the elements' text without quotes and
-//! escapes, `None` for NULL; nothing if it has several dimensions or is no array.
+//! Input: Postgres's output, for example `{a,NULL,"b c"}`. Output: the elements' text without
+//! quotes and escapes, `None` for NULL; no result for several dimensions or text that is not an
+//! array.
 
-/// Reads the elements of an array of one dimension, `{a,NULL,"b c"}`; NULL is `None`. `None`: it has
-/// several dimensions, or is no array.
+/// Parses a one-dimensional array, for example `{a,NULL,"b c"}`; NULL is `None`. Returns `None` for
+/// several dimensions or text that is not an array.
 pub(super) fn read(printed: &[u8]) -> Option<Vec<Option<Vec<u8>>>> {
     let inside = without_bounds(printed).strip_prefix(b"{")?.strip_suffix(b"}")?;
     let mut elements = Vec::new();
@@ -26,7 +27,7 @@ pub(super) fn read(printed: &[u8]) -> Option<Vec<Option<Vec<u8>>>> {
     Some(elements)
 }
 
-/// Bounds other than from 1 are written before the elements: `[0:1]={7,8}`.
+/// Removes bounds that do not start at 1: `[0:1]={7,8}`.
 fn without_bounds(printed: &[u8]) -> &[u8] {
     let end = printed.iter().position(|byte| *byte == b'=').filter(|_| printed.starts_with(b"["));
     end.and_then(|end| printed.get(end + 1..)).unwrap_or(printed)
@@ -34,7 +35,7 @@ fn without_bounds(printed: &[u8]) -> &[u8] {
 
 type Read<'a> = Option<(Option<Vec<u8>>, &'a [u8])>;
 
-/// Up to the quote at the end; what follows a backslash is meant as it is.
+/// Reads up to the closing quote; a backslash escapes the next character.
 fn unquoted(text: &[u8]) -> Read<'_> {
     let mut element = Vec::new();
     let mut rest = text;

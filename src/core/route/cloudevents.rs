@@ -1,8 +1,8 @@
 //! Formats rows as CloudEvents 1.0 (Kafka protocol binding 1.0.2).
 //!
-//! Input: a row and the columns of its attributes. Output: headers (binary mode), or a value that contains
-//! everything (structured mode); a rejection if a required attribute is missing. The payload is not
-//! changed: JSON is embedded as it is, bytes as base64, other text as a string.
+//! Input: a row and the columns of its attributes. Output: headers (binary mode), or a value that
+//! contains everything (structured mode); a rejection if a required attribute is missing. The
+//! payload is unchanged: JSON is embedded, bytes become base64, other text a string.
 
 use std::io::Write as _;
 
@@ -13,13 +13,13 @@ use super::render::Part;
 use super::source::SourceColumn;
 use crate::outbox::{OutboxRow, Value, type_oid as oid};
 
-/// The header that says what the value is.
+/// Header with the value's media type.
 pub(super) const CONTENT_TYPE: &str = "content-type";
 
-/// Its value in structured mode.
+/// The media type in structured mode.
 pub(super) const STRUCTURED: &[u8] = b"application/cloudevents+json; charset=UTF-8";
 
-/// What a row is as an event.
+/// Attributes of a row as an event.
 pub(super) struct CloudEvent<'a> {
     pub(super) id: &'a SourceColumn,
     pub(super) kind: &'a SourceColumn,
@@ -30,7 +30,7 @@ pub(super) struct CloudEvent<'a> {
     pub(super) timestamp_ms: i64,
 }
 
-/// What the payload is, by its column's type.
+/// Kind of payload, by its column's type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     Json,
@@ -57,7 +57,6 @@ impl Content {
 }
 
 impl CloudEvent<'_> {
-    /// Adds the attributes as headers.
     pub(super) fn binary(
         &self,
         row: &OutboxRow<'_>,
@@ -85,7 +84,7 @@ impl CloudEvent<'_> {
         Ok(())
     }
 
-    /// Writes the event around the payload, which `value` is the bytes of.
+    /// Writes the event around the payload `value`.
     pub(super) fn structured(
         &self,
         row: &OutboxRow<'_>,
@@ -152,7 +151,7 @@ fn text(source: &SourceColumn, row: &OutboxRow<'_>) -> Result<Option<String>, Re
     Ok(Some(text.to_owned()))
 }
 
-/// `None`: the payload is NULL.
+/// `None` if the payload is NULL.
 fn content(payload: &SourceColumn, row: &OutboxRow<'_>) -> Option<Content> {
     match row.column(payload.slot) {
         Value::Bytes { type_oid, .. } => Some(Content::of(type_oid)),

@@ -1,9 +1,9 @@
-//! Renders one column's value in the configured style: as Postgres prints it, or as Debezium represents it.
+//! Renders one column's value in the configured style: like Postgres or like Debezium.
 //!
-//! Input: a value, its declared type, and a [`ColumnStyle`]. Output: its text for keys, values and headers
-//! (bytes also as base64 or hexadecimal), the elements of an array, and its `Kind`, by which the value is
-//! written into JSON and into schemas. Invariant: a value that is not as Postgres prints its type is
-//! `Unreadable`; nothing panics (G7).
+//! Input: a value, its declared type, and a [`ColumnStyle`]. Output: its text for keys, values and
+//! headers (bytes also as base64 or hexadecimal), the elements of an array, and its `Kind`, which
+//! determines the form in JSON and in schemas. Invariant: a value that is not valid text of its
+//! type is `Unreadable`; nothing panics (G7).
 
 use super::debezium_time;
 use super::format::{ByteaForm, ColumnStyle};
@@ -11,27 +11,25 @@ use super::json::{base64, write_double, write_float};
 use super::render::{Part, Unreadable, hex_digit, render};
 use crate::outbox::{Declared, Value, type_oid as oid};
 
-/// What a value is in JSON and in Connect's schemas.
+/// Kind of a value in JSON and in Connect's schemas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Text begins with `t` for true.
+    /// The text starts with `t` for true.
     Boolean,
-    /// Text is a whole number.
+    /// The text is an integer.
     Int16,
     Int32,
     Int64,
-    /// Text is a number, or the name of what is none.
+    /// The text is a number, or the name of a non-number.
     Float32,
     Float64,
-    /// Text is a decimal number, of so many digits after the point if they are declared.
+    /// The text is a decimal number, with a fixed scale if declared.
     Decimal {
         scale: Option<i32>,
     },
-    /// Text is text.
     Text,
-    /// Bytes.
     Bytes,
-    /// Text is a JSON object or array.
+    /// The text is a JSON object or array.
     Document,
 }
 
@@ -58,7 +56,7 @@ impl Kind {
     }
 }
 
-/// What the elements of an array are declared as; `None` where it stays the text Postgres prints.
+/// Declared type of an array's elements; `None` if the array stays text.
 pub(super) fn element(declared: Declared, style: ColumnStyle) -> Option<Declared> {
     if style == ColumnStyle::Postgres {
         return None;
@@ -67,12 +65,12 @@ pub(super) fn element(declared: Declared, style: ColumnStyle) -> Option<Declared
     Some(Declared { type_oid, is_nullable: true, ..declared })
 }
 
-/// Whether a column is an array that can be taken apart.
+/// True for an array that can be parsed.
 pub(super) fn is_array(declared: Option<Declared>, style: ColumnStyle) -> bool {
     declared.is_some_and(|declared| element(declared, style).is_some())
 }
 
-/// The text of an array's element, of which `printed` is what Postgres printed; `None`: it is null.
+/// Text of an array element that Postgres printed as `printed`; `None` for null.
 pub(super) fn element_text(printed: Vec<u8>, of: Declared) -> Result<Option<Vec<u8>>, Unreadable> {
     let mut made = Vec::new();
     Ok(match convert(&printed, of, &mut made).ok_or(Unreadable::Moment)? {
@@ -82,19 +80,19 @@ pub(super) fn element_text(printed: Vec<u8>, of: Declared) -> Result<Option<Vec<
     })
 }
 
-/// The scale in the modifier of a `numeric(precision, scale)` (`make_numeric_typmod` in
-/// `utils/adt/numeric.c`): eleven bits with a sign, after the length of the header.
+/// Scale in the modifier of a `numeric(precision, scale)` (`make_numeric_typmod` in
+/// `utils/adt/numeric.c`): eleven signed bits, after the header's length.
 fn scale(modifier: i32) -> Option<i32> {
     let bits = modifier.checked_sub(4).filter(|bits| *bits >= 0)? & 0x7FF;
     Some((bits ^ 1024) - 1024)
 }
 
-/// The precision in that modifier.
+/// Precision in that modifier.
 pub(super) fn precision(modifier: i32) -> Option<i32> {
     modifier.checked_sub(4).filter(|bits| *bits >= 0).map(|bits| bits >> 16)
 }
 
-/// A value's text; bytes stay bytes. What must be made is appended to `scratch`.
+/// A value's text; bytes stay bytes. Converted text is appended to `scratch`.
 pub(super) fn text(
     value: Value<'_>,
     declared: Declared,
@@ -115,7 +113,8 @@ pub(super) fn text(
     })
 }
 
-/// As [`text`], for a header: Debezium's has bytes in base64, unless `bytea` says otherwise.
+/// Like [`text`], for a header. Debezium's headers have bytes in base64, unless `bytea` says
+/// otherwise.
 pub(super) fn header(
     value: Value<'_>,
     declared: Declared,
@@ -144,7 +143,7 @@ pub(super) fn header(
     Ok(append(scratch, &made))
 }
 
-/// Appends bytes in the form; those that are no text stay bytes.
+/// Appends bytes in this form; a form that is not text leaves the bytes unchanged.
 pub(super) fn write_bytes(out: &mut Vec<u8>, bytes: &[u8], form: ByteaForm) {
     match form {
         ByteaForm::Encoded | ByteaForm::Raw => out.extend(bytes),
@@ -164,15 +163,15 @@ fn append(scratch: &mut Vec<u8>, bytes: &[u8]) -> Part {
 }
 
 enum Converted {
-    /// It is as Postgres prints it.
+    /// Postgres's text is used unchanged.
     Not,
-    /// Connect has nothing for it.
+    /// Connect has no value for it.
     Nothing,
-    /// It was written to `out`.
+    /// The result is in `out`.
     Made,
 }
 
-/// `None`: it is not what its type promises.
+/// `None` if the text is not valid for its type.
 fn convert(printed: &[u8], declared: Declared, out: &mut Vec<u8>) -> Option<Converted> {
     let digits = declared.modifier;
     let number = match declared.type_oid {

@@ -1,8 +1,8 @@
-//! Compiles the routing configuration into a router, or says why no row could be routed with it.
+//! Compiles the routing configuration into a router, or explains why it cannot route any row.
 //!
-//! Input: a [`RouteSpec`]. Output: a [`Router`], with rules, topic templates, and the columns that it reads
-//! requested from the [`OutboxSpec`]; or a [`RouteSpecError`]. [`check_members`] checks the member names of
-//! an envelope, a JSON object of payload and other columns.
+//! Input: a [`RouteSpec`]. Output: a [`Router`] with rules and topic templates, and its columns
+//! requested from the [`OutboxSpec`]; or a [`RouteSpecError`]. [`check_members`] checks the member
+//! names of an envelope, a JSON object of payload and other columns.
 
 use super::decisions::{Decisions, Rule, RulePattern, RuleTopic};
 use super::format::{FormatSpec, Members, MissingColumn, ValueFormat};
@@ -19,7 +19,7 @@ use super::value::Encoder;
 use crate::outbox::{OutboxSpec, Wanted};
 
 impl Router {
-    /// Compiles a specification, and asks `outbox` for the columns it needs.
+    /// Compiles a specification, and requests the columns that it needs from `outbox`.
     pub fn compile(spec: &RouteSpec, outbox: &mut OutboxSpec) -> Result<Self, RouteSpecError> {
         if spec.id_header.is_empty() {
             return Err(RouteSpecError::Empty { what: "id header's name" });
@@ -74,7 +74,7 @@ impl Router {
     }
 }
 
-/// An envelope is an object of `payload` and others, each once, in a format that has objects.
+/// Checks that the format supports an envelope, and that member names are unique.
 fn check_envelope(spec: &RouteSpec) -> Result<(), RouteSpecError> {
     let FormatSpec { value, .. } = spec.format;
     if !spec.envelope.is_empty() && !value.takes_envelope() {
@@ -83,7 +83,7 @@ fn check_envelope(spec: &RouteSpec) -> Result<(), RouteSpecError> {
     check_members(&spec.envelope)
 }
 
-/// Whether these columns can share an object with the payload.
+/// Checks that these columns can share an object with the payload.
 pub fn check_members(envelope: &[FieldSpec]) -> Result<(), RouteSpecError> {
     let mut names = vec!["payload"];
     for field in envelope {
@@ -137,7 +137,7 @@ impl Compiler<'_> {
         fields.iter().map(field).collect()
     }
 
-    /// Adds a destination, and gives its number.
+    /// Adds a destination and returns its index.
     fn destination(&mut self, of: &DestinationSpec) -> Result<usize, RouteSpecError> {
         let spec = self.spec;
         let key = self.source(of.key.as_ref().unwrap_or(&spec.key), "key column", true)?;

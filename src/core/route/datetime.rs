@@ -1,18 +1,18 @@
 //! Parses and prints dates and times: Postgres's ISO style, and RFC 3339.
 //!
-//! Input: text such as `2026-01-01 00:00:00.123456+05:30`, or a time as a number. Output: microseconds
-//! since 1970 or since midnight, year, month and day; or text. As in Postgres there are no leap seconds,
-//! and the Gregorian calendar applies to all dates.
+//! Input: text, for example `2026-01-01 00:00:00.123456+05:30`, or a time as a number. Output:
+//! microseconds since 1970 or since midnight, year, month and day; or text. As in Postgres there
+//! are no leap seconds, and the Gregorian calendar applies to all dates.
 
 use std::io::Write as _;
 
 use crate::pgoutput::PgTime;
 
-/// Microseconds of a day.
+/// Microseconds per day.
 pub(super) const DAY_US: i64 = 86_400_000_000;
 
-/// Microseconds since 1970-01-01 UTC of `2026-01-01 00:00:00.123456+05:30`; without an offset it is
-/// read as UTC, without a time as midnight. `None` for other text and for the infinities.
+/// Parses `2026-01-01 00:00:00.123456+05:30` to microseconds since 1970-01-01 UTC. A missing offset
+/// means UTC, a missing time means midnight. `None` for other text and for infinities.
 pub fn parse(text: &[u8]) -> Option<i64> {
     let (text, is_before_christ) = match text.strip_suffix(b" BC") {
         Some(text) => (text, true),
@@ -20,7 +20,7 @@ pub fn parse(text: &[u8]) -> Option<i64> {
     };
     let mut rest = Reader(text);
     let year = rest.number(4, 6)?;
-    // Before 1 AD comes 1 BC, which astronomers call 0.
+    // The year before 1 AD is 1 BC, astronomical year 0.
     let year = if is_before_christ { 1 - year } else { year };
     let month = rest.after(b"-")?.number(2, 2)?;
     let day = rest.after(b"-")?.number(2, 2)?;
@@ -40,8 +40,8 @@ pub fn parse(text: &[u8]) -> Option<i64> {
     days.checked_mul(DAY_US)?.checked_add(time_us)?.checked_sub(offset_s * 1_000_000)
 }
 
-/// Microseconds since midnight of `12:34:56.789012`, and the offset from UTC in seconds. Midnight
-/// at the end of a day is `24:00:00`.
+/// Parses `12:34:56.789012` with an optional offset to microseconds since midnight and seconds from
+/// UTC. The end of a day is `24:00:00`.
 pub(super) fn parse_time(text: &[u8]) -> Option<(i64, i64)> {
     let mut rest = Reader(text);
     let time_us = rest.time_us()?;
@@ -74,7 +74,7 @@ fn days_and_rest(us: i128) -> (i64, i64) {
     (days, within)
 }
 
-/// Appends what Postgres prints for a `timestamp`, or a `timestamptz` in time zone UTC.
+/// Appends Postgres's text of a `timestamp`, or of a `timestamptz` in time zone UTC.
 pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
     match time.0 {
         i64::MAX => return out.extend(b"infinity"),
@@ -86,7 +86,7 @@ pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
     let (year, month, day) = civil_from_days(days);
     let (seconds, fraction) = (within / 1_000_000, within % 1_000_000);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    // There is no year 0: before 1 AD comes 1 BC.
+    // Year 0 does not exist: 1 BC precedes 1 AD.
     let shown = if year > 0 { year } else { 1 - year };
     // Writing to a `Vec` cannot fail.
     let _ = write!(out, "{shown:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}");
@@ -104,11 +104,11 @@ pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
     }
 }
 
-/// What is left of a text.
+/// The unread rest of a text.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
-    /// Steps over one byte that must be one of `any`.
+    /// Skips one byte that must be one of `any`.
     fn after(&mut self, any: &[u8]) -> Option<&mut Self> {
         let (first, rest) = self.0.split_first()?;
         if !any.contains(first) {
@@ -118,7 +118,7 @@ impl Reader<'_> {
         Some(self)
     }
 
-    /// A number of `min` to `max` digits; `max` is at most 9, so it cannot overflow.
+    /// Reads a number of `min` to `max` digits; `max` is at most 9, so it cannot overflow.
     fn number(&mut self, min: usize, max: usize) -> Option<i64> {
         let digits = self.0.iter().take(max).take_while(|byte| byte.is_ascii_digit()).count();
         let (digits, rest) = self.0.split_at_checked(digits)?;
@@ -129,7 +129,7 @@ impl Reader<'_> {
         Some(digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')))
     }
 
-    /// `12:34:56.789012` in microseconds.
+    /// Reads `12:34:56.789012` as microseconds.
     fn time_us(&mut self) -> Option<i64> {
         let hour = self.number(2, 2)?;
         let minute = self.after(b":")?.number(2, 2)?;
@@ -139,7 +139,7 @@ impl Reader<'_> {
         (minute < 60 && second <= 60 && time_us <= DAY_US).then_some(time_us)
     }
 
-    /// Digits after the point, as microseconds, the rest of them cut off.
+    /// Reads the fraction as microseconds and drops further digits.
     fn fraction_us(&mut self) -> Option<i64> {
         let before = self.0.len();
         let fraction = self.number(1, 6)?;
@@ -149,7 +149,7 @@ impl Reader<'_> {
         (digits..6).try_fold(fraction, |scaled, _| scaled.checked_mul(10))
     }
 
-    /// The offset from UTC in seconds; 0 where none is given.
+    /// Reads the offset from UTC in seconds; 0 if there is none.
     fn offset_s(&mut self) -> Option<i64> {
         if self.0.is_empty() || self.after(b"Z").is_some() {
             return Some(0);
@@ -178,8 +178,8 @@ fn days_in_month(year: i64, month: i64) -> Option<i64> {
     })
 }
 
-/// Days since 1970-01-01. Counts in eras of 400 years that begin on 1 March, so that the leap day
-/// is a year's last (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Days since 1970-01-01. Counts in eras of 400 years that start on 1 March, so that the leap day
+/// is a year's last day (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn text_is_what_postgres_prints() {
-        // SELECT of these moments under TimeZone UTC, PostgreSQL 15.
+        // Output of SELECT under TimeZone UTC, PostgreSQL 15.
         for (us, text) in [
             (0, "2000-01-01 00:00:00+00"),
             (820_540_800_123_456, "2026-01-01 00:00:00.123456+00"),
@@ -293,7 +293,7 @@ mod tests {
         fn any_text_is_a_moment_or_its_digits_are_no_date(
             text in "[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}|(?s:.){0,24}"
         ) {
-            // A moment is the same with an offset of none said.
+            // Without an offset the result is equal.
             if let Some(us) = parse(text.as_bytes()).filter(|_| text.len() == 19 && text.is_ascii()) {
                 prop_assert_eq!(parse(format!("{text}+00").as_bytes()), Some(us));
                 prop_assert_eq!(parse(format!("{text}+01").as_bytes()), Some(us - 3_600_000_000));

@@ -1,10 +1,11 @@
-//! Builds the dead letter of a row that was rejected, or of a record that the brokers refused.
+//! Builds the dead letter of a rejected row, or of a record that the brokers refused.
 //!
-//! Input: the row and the rejection, or the record and the brokers' reason. Output: a record for the
-//! dead-letter topic, with the value that consumers would have received and headers that say why they did
-//! not; of a value that is too large, size and hash instead. [`untimed`] removes the timestamp of one that
-//! brokers refuse for its time. Invariant: it contains the row's id, up to 1 KiB, and what makes it too
-//! large is left out (otherwise G4 would not hold). It allocates, since dead letters are rare.
+//! Input: the row and the rejection, or the record and the brokers' reason. Output: a record for
+//! the dead-letter topic, with the value that consumers would have received and headers that
+//! explain the failure; size and hash replace a value that is too large. [`untimed`] removes the
+//! timestamp of a letter that brokers refuse for its time. Invariant: the letter contains the row's
+//! id, up to 1 KiB, and omits what makes it too large (otherwise G4 would not hold). It allocates,
+//! because dead letters are rare.
 
 use serde::Serialize;
 
@@ -23,26 +24,26 @@ use crate::record::{
     LSN_HEADER, LetterSource, Note, ORIGIN_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
 };
 
-/// Of a record that is too large only parts of up to this many bytes are kept, besides size and
-/// checksum of its value: enough for ids, keys and traces, and with any sensible number of headers
-/// far below every limit on message sizes.
+/// Largest part that is kept of an oversized record, besides size and checksum of its value. Enough
+/// for ids, keys and traces, and with a usual number of headers far below any limit on message
+/// sizes.
 const KEPT_PART_BYTES_MAX: usize = 1024;
 
-/// Of a row that was too large to be held, size and checksum are told of so many columns at most.
+/// Columns of an oversized row for which size and checksum are reported.
 const CUTS_TOLD_MAX: usize = 16;
 
-/// Longer values of `postrider-topic`, `postrider-table` (of a logical message, which has a prefix of
-/// any length) and `postrider-error` are cut: four times what a legal topic's name has.
+/// Limit for the values of `postrider-topic`, `postrider-table` (a logical message's prefix has any
+/// length) and `postrider-error`: four times the longest legal topic name.
 const EXPLANATION_BYTES_MAX: usize = 1000;
 
 impl Router {
-    /// Has dead letters say which stream they are of.
+    /// Adds the stream's names to dead letters.
     pub fn name_source(&mut self, source: &LetterSource) {
         self.letter_source = source.headers();
     }
 
-    /// The dead letter of a row that was rejected. What cannot be read is in it as it came over
-    /// the wire. Of what the brokers refused as too large, or would, a note takes the body's place.
+    /// The dead letter of a rejected row. Unreadable values keep their wire bytes. A note replaces
+    /// a body that the brokers refused, or would refuse, as too large.
     pub fn dead_letter(
         &self,
         row: &OutboxRow<'_>,
@@ -52,7 +53,7 @@ impl Router {
         self.letter(row, rejection, topic, rejection.code == RejectionCode::TooLarge)
     }
 
-    /// The same, with a note in the body's place whatever the rejection is.
+    /// A dead letter in which a note always replaces the body.
     pub fn short_dead_letter(
         &self,
         row: &OutboxRow<'_>,
@@ -118,12 +119,12 @@ impl Router {
         self.fit(record, explained, is_short)
     }
 
-    /// The row's id, for an audit line: as its header would have had it, up to a kilobyte.
+    /// The row's id for an audit line: as in its header, up to 1 KiB.
     pub fn id_of(&self, row: &OutboxRow<'_>) -> Option<String> {
         shown(row, &self.id)
     }
 
-    /// What stands for the body of a row that was too large to be held.
+    /// The note that replaces the body of an oversized row.
     fn stand_in(&self, row: &OutboxRow<'_>, excerpt: &Excerpt) -> Vec<u8> {
         let id = shown(row, &self.id);
         let payload = self.payload_digest(row, excerpt);
@@ -140,7 +141,7 @@ impl Router {
         })
     }
 
-    /// Of what the consumer would have got; of a logical message, of its content.
+    /// Digest of the consumer's payload; for a logical message, of its content.
     fn payload_digest(&self, row: &OutboxRow<'_>, excerpt: &Excerpt) -> Option<Digest> {
         if row.is_message()
             && let Some(content) = excerpt.cuts().first()
@@ -158,8 +159,8 @@ impl Router {
         Some(cut.bytea.filter(|_| is_bytea).unwrap_or(cut.sent))
     }
 
-    /// The dead letter of a record that the broker refused, of a transaction that committed at
-    /// `commit_ms`, in milliseconds since the Unix epoch.
+    /// The dead letter of a refused record, whose transaction committed at `commit_ms`
+    /// (milliseconds since the Unix epoch).
     pub fn dead_letter_of_refused(
         &self,
         refused: &OwnedRecord,
@@ -185,17 +186,17 @@ impl Router {
             headers,
             timestamp_ms: commit_ms,
         };
-        // The broker may have a lower limit than ours, so its word counts too.
+        // The broker's limit may be lower than the configured one, so its verdict counts too.
         self.fit(record, explained, rejection.code == RejectionCode::TooLarge)
     }
 
-    /// Whether the row is a table's whose shape has no column for the payload.
+    /// True for a table's row without a payload column.
     fn lacks_payload(&self, row: &OutboxRow<'_>) -> bool {
         !row.is_message() && row.column(self.encoder.payload.slot) == Value::Absent
     }
 
-    /// Sets aside what makes a dead letter too large. The first `explained` headers always stay;
-    /// the next one is the row's id.
+    /// Omits what makes a dead letter too large. The first `explained` headers always stay; the
+    /// next one is the row's id.
     fn fit(&self, mut record: OwnedRecord, explained: usize, is_short: bool) -> OwnedRecord {
         let too_large = is_short || record.as_record().wire_size_max() > self.max_record_bytes;
         if !too_large {
@@ -212,8 +213,8 @@ impl Router {
     }
 }
 
-/// The same dead letter without a time of its own, which brokers take whatever their clock shows. Of a
-/// transaction that committed at `commit_ms`, in milliseconds since the Unix epoch.
+/// Removes the timestamp, so that brokers accept the letter whatever their clock shows.
+/// `commit_ms`: commit time of the row's transaction, in milliseconds since the Unix epoch.
 pub fn untimed(mut letter: OwnedRecord, commit_ms: i64) -> OwnedRecord {
     let mut own = 0;
     for name in EXPLANATION_HEADERS {
@@ -224,7 +225,7 @@ pub fn untimed(mut letter: OwnedRecord, commit_ms: i64) -> OwnedRecord {
     letter
 }
 
-/// Takes away what is long of a key and of the row's own headers.
+/// Omits long parts of the key and of the row's own headers.
 fn set_aside(record: &mut OwnedRecord, explained: usize) {
     let is_kept = |bytes: &Vec<u8>| bytes.len() <= KEPT_PART_BYTES_MAX;
     record.key = record.key.take().filter(is_kept);
@@ -254,19 +255,19 @@ fn prefix(bytes: &[u8]) -> &[u8] {
     bytes.get(..KEPT_PART_BYTES_MAX).unwrap_or(bytes)
 }
 
-/// What stands in for a row that is too large to hold; members in this order.
+/// The note for an oversized row; members in this order.
 #[derive(Serialize)]
 struct CutRow<'r> {
     id: Option<String>,
-    /// Of the payload, in bytes.
+    /// Size of the payload in bytes.
     size: Option<usize>,
-    /// Of the payload, in hexadecimal.
+    /// Hash of the payload in hexadecimal.
     sha256: Option<String>,
     row_size: usize,
     cut: Vec<CutColumn<'r>>,
 }
 
-/// A column of which only the beginning was held.
+/// A column of which only the beginning was kept.
 #[derive(Serialize)]
 struct CutColumn<'r> {
     column: Option<&'r str>,
@@ -281,8 +282,8 @@ fn to_json(value: &impl Serialize) -> Vec<u8> {
     json
 }
 
-/// A row of which no payload is known, as JSON: its columns by name, as Postgres prints them; what has
-/// no equivalent in UTF-8, as it prints a bytea.
+/// A row without a known payload, as JSON: its columns by name, as Postgres prints them. A value
+/// without an equivalent in UTF-8 is printed like a bytea.
 fn all_columns(row: &OutboxRow<'_>) -> Vec<u8> {
     let member = |(name, value): (&str, Option<(&[u8], Format)>)| {
         let text = value.map(|(bytes, format)| printed(bytes, format));
@@ -293,7 +294,7 @@ fn all_columns(row: &OutboxRow<'_>) -> Vec<u8> {
     text
 }
 
-/// What people read of a value.
+/// A readable form of a value.
 fn printed(bytes: &[u8], format: Format) -> String {
     if format != Format::Untranslatable {
         return String::from_utf8_lossy(bytes).into_owned();
@@ -303,7 +304,7 @@ fn printed(bytes: &[u8], format: Format) -> String {
     ['\\', 'x'].into_iter().chain(digits).collect()
 }
 
-/// The beginning of a column, to be read by people.
+/// Readable beginning of a column.
 fn shown(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<String> {
     let format = match row.column(source.slot) {
         Value::Bytes { format: Format::Untranslatable, .. } => Format::Untranslatable,
@@ -312,8 +313,7 @@ fn shown(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<String> {
     Some(printed(prefix(&rendered(row, source)?), format))
 }
 
-/// A column's bytes for Kafka, or those from the wire if there is no making sense of them; nothing
-/// of a value that is cut.
+/// A column's bytes for Kafka, or its wire bytes if it is unreadable; `None` for a cut value.
 fn as_sent(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<Vec<u8>> {
     if row.cut(source.slot).is_some() {
         return None;
@@ -321,7 +321,7 @@ fn as_sent(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<Vec<u8>> {
     rendered(row, source)
 }
 
-/// The same, and of a value that is cut the beginning.
+/// Like [`Self::as_sent`], with the beginning of a cut value.
 fn rendered(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<Vec<u8>> {
     let value = row.column(source.slot);
     let mut scratch = Vec::new();

@@ -1,15 +1,15 @@
 //! Converts dates and times to Debezium's representation (`time.precision.mode = adaptive`).
 //!
-//! Input: Postgres's ISO-style text, and the declared digits after the second. Output: days, or milli- or
-//! microseconds, since 1970 or since midnight; for types with a time zone ISO 8601 text in UTC; `None` for
-//! other text. Infinite dates and timestamps become the numbers that Debezium's driver gives them (observed
-//! with 3.7.0.Final).
+//! Input: Postgres's ISO-style text, and the declared fractional digits. Output: days, or milli- or
+//! microseconds, since 1970 or since midnight; for types with a time zone ISO 8601 text in UTC;
+//! `None` for other text. Infinite dates and timestamps become the numbers of Debezium's driver
+//! (observed with 3.7.0.Final).
 
 use std::io::Write as _;
 
 use super::datetime::{DAY_US, civil, parse, parse_time};
 
-/// What stands in for `infinity` and `-infinity`.
+/// Numbers for `infinity` and `-infinity`.
 struct Infinities(i64, i64);
 
 const DATE: Infinities = Infinities(2_146_033_979, -2_147_472_691);
@@ -31,7 +31,7 @@ pub(super) fn days(text: &[u8]) -> Option<i64> {
     DATE.or(text, |us| us.div_euclid(DAY_US))
 }
 
-/// A `timestamp` in milliseconds or microseconds, by its declared digits after the second.
+/// A `timestamp` in milliseconds or microseconds, depending on its declared fractional digits.
 pub(super) fn timestamp(text: &[u8], digits: i32) -> Option<i64> {
     if is_in_milliseconds(digits) {
         MILLISECONDS.or(text, |us| us.div_euclid(1000))
@@ -40,19 +40,18 @@ pub(super) fn timestamp(text: &[u8], digits: i32) -> Option<i64> {
     }
 }
 
-/// A `time` in milliseconds or microseconds since midnight, by its declared digits.
+/// A `time` in milliseconds or microseconds since midnight, depending on its declared digits.
 pub(super) fn time(text: &[u8], digits: i32) -> Option<i64> {
     let (us, _) = parse_time(text)?;
     Some(if is_in_milliseconds(digits) { us / 1000 } else { us })
 }
 
-/// Whether a column of so many digits after the second is sent in milliseconds; -1 means none were
-/// declared.
+/// True if a column with this many fractional digits is sent in milliseconds; -1: not declared.
 pub(super) fn is_in_milliseconds(digits: i32) -> bool {
     (0..=3).contains(&digits)
 }
 
-/// Appends a `timestamptz` with its declared digits after the second.
+/// Appends a `timestamptz` with its declared fractional digits.
 pub(super) fn write_zoned_timestamp(out: &mut Vec<u8>, text: &[u8], digits: i32) -> Option<()> {
     if matches!(text, b"infinity" | b"-infinity") {
         out.extend(text);
@@ -73,11 +72,11 @@ pub(super) fn write_zoned_timestamp(out: &mut Vec<u8>, text: &[u8], digits: i32)
     Some(())
 }
 
-/// Appends a `timetz` with as many digits after the second as it has.
+/// Appends a `timetz` with all its fractional digits.
 pub(super) fn write_zoned_time(out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
     let (local_us, offset_s) = parse_time(text)?;
     let us = local_us - offset_s * 1_000_000;
-    // A day's last midnight stays what it is.
+    // The last midnight of a day stays `24:00`.
     let us = if us == DAY_US { us } else { us.rem_euclid(DAY_US) };
     let fraction = format!("{:06}", us % 1_000_000);
     write_clock(out, us, fraction.trim_end_matches('0').len());

@@ -1,21 +1,20 @@
-//! Writes decimal numbers (`numeric`) as Kafka Connect and Java do.
+//! Writes decimal numbers (`numeric`) like Kafka Connect and Java.
 //!
-//! Input: the number as Postgres prints it. Output, for JSON: Connect's base64 of the unscaled value in
-//! big-endian two's complement, with the scale beside it where none is declared, or the plain number; for
-//! headers and keys: scientific notation, where Java's `BigDecimal` prints a small number so.
+//! Input: the number as Postgres prints it. Output for JSON: Connect's base64 of the unscaled value
+//! in big-endian two's complement, with the scale beside it if none is declared, or the plain
+//! number. Output for headers and keys: scientific notation if Java's `BigDecimal` uses it.
 
 use super::json::{base64, write_string};
 
-/// Appends a number of fixed scale as JSON: its digits in base64.
+/// Appends a number of fixed scale as JSON: base64 of its digits.
 pub(super) fn write_fixed(out: &mut Vec<u8>, printed: &[u8]) {
     out.push(b'"');
     base64(out, &unscaled(printed), false);
     out.push(b'"');
 }
 
-/// Appends a number of its own scale as JSON: `{"scale":1,"value":"Dw=="}`. The scale is that of the
-/// number, not of how it was written: 1.50 has one digit after the point (observed with Debezium
-/// 3.7.0.Final).
+/// Appends a number with its scale as JSON: `{"scale":1,"value":"Dw=="}`. Trailing zeros do not
+/// count: 1.50 has scale 1 (observed with Debezium 3.7.0.Final).
 pub(super) fn write_struct(out: &mut Vec<u8>, printed: &[u8]) {
     let printed = without_zeros(printed);
     let scale = printed.iter().rev().position(|byte| *byte == b'.').unwrap_or(0);
@@ -24,7 +23,7 @@ pub(super) fn write_struct(out: &mut Vec<u8>, printed: &[u8]) {
     out.push(b'}');
 }
 
-/// Without the zeros at the end of what follows the point.
+/// Removes trailing zeros of the fraction.
 fn without_zeros(printed: &[u8]) -> &[u8] {
     if !printed.contains(&b'.') {
         return printed;
@@ -34,13 +33,13 @@ fn without_zeros(printed: &[u8]) -> &[u8] {
     printed.strip_suffix(b".").unwrap_or(printed)
 }
 
-/// Decimal digits that are taken at once: the most whose power of ten is below 2^32.
+/// Decimal digits per step: the largest count whose power of ten is below 2^32.
 const DIGITS_AT_ONCE: usize = 9;
 
-/// The digits of `-12.50`, without the point, as the shortest two's complement.
+/// Digits of `-12.50` without the point, as the shortest two's complement.
 fn unscaled(printed: &[u8]) -> Vec<u8> {
     let digits: Vec<u8> = printed.iter().copied().filter(u8::is_ascii_digit).collect();
-    // The least significant limb first. Postgres's longest numeric has some 14,000.
+    // Least significant limb first. Postgres's longest numeric has about 14,000.
     let mut limbs: Vec<u32> = Vec::new();
     for chunk in digits.chunks(DIGITS_AT_ONCE) {
         let (mut factor, mut carry) = (1_u64, 0_u64);
@@ -72,7 +71,7 @@ fn low(product: u64) -> u32 {
     u32::try_from(product & u64::from(u32::MAX)).unwrap_or_default()
 }
 
-/// Two's complement of a magnitude, the least significant byte first.
+/// Two's complement of a magnitude, least significant byte first.
 fn negate(magnitude: &mut Vec<u8>) {
     magnitude.push(0);
     let mut carry = true;
@@ -80,7 +79,7 @@ fn negate(magnitude: &mut Vec<u8>) {
         let (negated, overflow) = (!*byte).overflowing_add(u8::from(carry));
         (*byte, carry) = (negated, overflow);
     }
-    // The sign byte is superfluous where the byte below it has the sign already.
+    // A sign byte is redundant if the byte below it has the sign bit.
     while let [.., below, 0xFF] = magnitude.as_slice() {
         if below & 0x80 == 0 {
             break;
@@ -89,15 +88,15 @@ fn negate(magnitude: &mut Vec<u8>) {
     }
 }
 
-/// Appends a number as Java prints it (`BigDecimal.toString`): in scientific notation where it is
-/// smaller than 10^-6. `None`: it is as it was printed.
+/// The number in Java's scientific notation (`BigDecimal.toString`) if it is smaller than 10^-6;
+/// `None`: Postgres's text is used.
 pub(super) fn scientific(printed: &[u8]) -> Option<Vec<u8>> {
     let point = printed.iter().position(|byte| *byte == b'.')?;
     let scale = printed.len() - point - 1;
     let digits: Vec<u8> = printed.iter().copied().filter(u8::is_ascii_digit).collect();
     let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
     let significant = digits.get(zeros.min(digits.len().saturating_sub(1))..)?;
-    // The exponent of the first significant digit, negated.
+    // Negated exponent of the first significant digit.
     let exponent = (scale + 1).checked_sub(significant.len())?;
     if exponent <= 6 {
         return None;
@@ -114,7 +113,7 @@ pub(super) fn scientific(printed: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Appends a number as JSON prints it; what is no number as a string.
+/// Appends a plain JSON number; a non-number becomes a string.
 pub(super) fn write_plain(out: &mut Vec<u8>, printed: &[u8]) {
     let text = String::from_utf8_lossy(printed);
     if text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'.')) {

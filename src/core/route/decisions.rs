@@ -1,9 +1,9 @@
 //! Decides a row's topic and destination by the routing rules, and caches the decisions.
 //!
-//! Input: compiled rules (`Rule`), and the columns that rules and templates use. Output: a `Decision`: drop
-//! the row, or send it to a topic; or a rejection. For dead letters also the topic that a row was meant
-//! for. Invariant: the same values always give the same decision; the cache is bounded (G3). In steady
-//! state a row costs one look-up by its values: no expression is evaluated, no name is built.
+//! Input: compiled rules (`Rule`), and the columns that rules and templates use. Output: a
+//! `Decision`: drop the row, or send it to a topic; or a rejection. For dead letters also the row's
+//! intended topic. Invariant: equal values always give equal decisions; the cache is bounded (G3).
+//! In steady state a row costs one look-up by its values, without expressions or name building.
 
 use std::collections::HashMap;
 
@@ -14,76 +14,75 @@ use super::template::TopicTemplate;
 use super::topics::TopicsSpec;
 use crate::outbox::{OutboxRow, glob};
 
-/// How many decisions are remembered. Far more than a sensible set of topics; bounds the memory
-/// where a column that is looked at has a value of its own in every row (G3).
+/// Cached decisions. Far more than a reasonable number of topics; bounds memory if a consulted
+/// column is unique per row (G3).
 const REMEMBERED_MAX: usize = 1024;
 
-/// Longer values are not remembered; bounds a remembered decision's size.
+/// Longest cached value; bounds a decision's size.
 const REMEMBERED_BYTES_MAX: usize = 512;
 
-/// What stands for NULL, and for a missing column, in the place of a length.
+/// Replaces the length for NULL and for a missing column.
 const NO_VALUE: u32 = u32::MAX;
 
-/// Where the column stands that the default routes by.
+/// Index of the column that the default routes by.
 const BY: usize = 0;
 
-/// What becomes of a row.
+/// Treatment of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It is left out, as a rule says.
+    /// A rule drops the row.
     Drop,
-    /// It goes to this topic, as this destination says.
+    /// Send the row to this topic with this destination.
     Send { topic: TopicId, destination: usize },
 }
 
-/// A topic's name; good until the next row is decided on.
+/// Index of a topic's name; valid until the next decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TopicId(usize);
 
-/// A rule, compiled.
+/// A compiled rule.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
-    /// Which of the consulted columns it looks at.
+    /// Index of its column in `consulted`.
     pub(super) consulted: usize,
     pub(super) pattern: RulePattern,
-    /// `None` drops.
+    /// `None` drops the row.
     pub(super) send: Option<RuleTopic>,
 }
 
-/// What a rule's column must be, as a whole.
+/// What a rule's whole value must match.
 #[derive(Debug, Clone)]
 pub(super) enum RulePattern {
     Glob(String),
     Regex(Box<Matcher>),
 }
 
-/// How a rule finds the topic.
+/// Topic of a rule.
 #[derive(Debug, Clone)]
 pub(super) struct RuleTopic {
-    /// By a template of its own, over its column; without one, as by default.
+    /// Its own template, over its column; `None`: the default's.
     pub(super) template: Option<TopicTemplate>,
     pub(super) destination: usize,
 }
 
-/// Everything that decides.
+/// All rules, and cached decisions.
 #[derive(Debug, Clone)]
 pub(super) struct Decisions {
     rules: Vec<Rule>,
     topics: TopicsSpec,
     template: TopicTemplate,
-    /// The default's destination.
     destination: usize,
-    /// The columns that are looked at, each once; the first is the one that the default routes by.
+    /// The consulted columns, each once; the first is the default's.
     consulted: Vec<SourceColumn>,
-    /// Small and cleared when full, so a quick hash that rows could collide on does no harm.
+    /// Small and cleared when full, so a fast hash with possible collisions does no harm.
     remembered: HashMap<Box<[u8]>, Decision, foldhash::fast::RandomState>,
-    /// Number 0 is the one made last without being remembered.
+    /// Index 0 is the last name that was not cached.
     names: Vec<String>,
     key: Vec<u8>,
 }
 
 impl Decisions {
-    /// Nothing decided yet. The default is `template` over the first column of `consulted`.
+    /// Starts without decisions. The default is `template` over the first column of `consulted`.
     pub(super) fn new(
         rules: Vec<Rule>,
         topics: TopicsSpec,
@@ -103,7 +102,6 @@ impl Decisions {
         }
     }
 
-    /// Decides on a row.
     #[inline]
     pub(super) fn decide(
         &mut self,
@@ -111,7 +109,7 @@ impl Decisions {
         scratch: &mut Vec<u8>,
     ) -> Result<Decision, Rejection> {
         if let [only] = self.consulted.as_slice() {
-            // The value itself is the key; NULL is decided on each time.
+            // The value itself is the key; NULL is not cached.
             let part = only.render(row, scratch)?;
             if let Some(value) = part.bytes(row.column(only.slot), scratch) {
                 if let Some(&decision) = self.remembered.get(value) {
@@ -161,7 +159,6 @@ impl Decisions {
         self.make(&values, key)
     }
 
-    /// The topic's name.
     pub(super) fn name(&self, topic: TopicId) -> &str {
         let Some(name) = self.names.get(topic.0) else {
             unreachable!("topic {} of {}: the row was decided on last", topic.0, self.names.len());
@@ -169,8 +166,8 @@ impl Decisions {
         name
     }
 
-    /// The name of the topic that a row would have gone to, legal or not, where there is one; and the
-    /// destination, the default's where no rule's is known.
+    /// The intended topic of a row, legal or not, if there is one; and the destination, the
+    /// default's if no rule's is known.
     pub(super) fn intended(&self, row: &OutboxRow<'_>) -> (Option<String>, usize) {
         let nowhere = (None, self.destination);
         let Some(values) = self.values(row) else { return nowhere };
@@ -186,14 +183,14 @@ impl Decisions {
         (name, destination)
     }
 
-    /// Whether no value that is looked at is cut. Of a logical message that is, what is missing may
-    /// just as well have come later.
+    /// True if no consulted value is cut. In a cut logical message, missing members may simply come
+    /// later.
     pub(super) fn sees_all_of(&self, row: &OutboxRow<'_>) -> bool {
         let is_cut = |source: &SourceColumn| row.cut(source.slot).is_some();
         row.excerpt().is_none() || !(row.is_message() || self.consulted.iter().any(is_cut))
     }
 
-    /// What is looked at; `None` where that cannot be read, or is cut.
+    /// The consulted values; `None` if one is unreadable or cut.
     fn values(&self, row: &OutboxRow<'_>) -> Option<Vec<Option<Vec<u8>>>> {
         if self.consulted.iter().any(|source| row.cut(source.slot).is_some()) {
             return None;
@@ -206,7 +203,7 @@ impl Decisions {
         self.consulted.iter().map(&mut value).collect()
     }
 
-    /// Decides anew, and remembers it under `key`.
+    /// Computes a decision and caches it under `key`.
     fn make(&mut self, values: &[Option<&[u8]>], key: &[u8]) -> Result<Decision, Rejection> {
         let choice = self.choose(values).map_err(|undecided| Rejection {
             code: RejectionCode::NoRoute,
@@ -221,7 +218,7 @@ impl Decisions {
         };
         let is_remembered = key.len() <= REMEMBERED_BYTES_MAX && values.iter().any(Option::is_some);
         if is_remembered && self.remembered.len() >= REMEMBERED_MAX {
-            // Forgetting all is rare, cheap, and lets a changed set of values in.
+            // Clearing is rare and cheap, and admits a changed set of values.
             self.remembered.clear();
             self.names.truncate(1);
         }
@@ -245,7 +242,7 @@ impl Decisions {
         Ok(decision)
     }
 
-    /// The name of a column that is looked at, for reasons.
+    /// Name of a consulted column, for rejections.
     fn column(&self, number: usize) -> &str {
         let Some(source) = self.consulted.get(number) else {
             unreachable!("column {number} of {}", self.consulted.len());
@@ -278,14 +275,14 @@ impl Decisions {
     }
 }
 
-/// What the rules come to; `value` is the consulted column that the template is applied to.
+/// Result of the rules; `value` is the column to which the template applies.
 enum Choice<'a> {
     Drop,
     Send { template: &'a TopicTemplate, value: usize, destination: usize },
 }
 
-/// The value of a column that is looked at; `None` is NULL. A column that is not among them would
-/// let its rule match nothing, and its rows go elsewhere.
+/// Value of a consulted column; `None` is NULL. A wrong index would let the rule match nothing, and
+/// its rows take another route.
 fn value_at<'a>(values: &[Option<&'a [u8]>], number: usize) -> Option<&'a [u8]> {
     let Some(value) = values.get(number) else {
         unreachable!("the value of column {number} of {}", values.len());
@@ -293,7 +290,7 @@ fn value_at<'a>(values: &[Option<&'a [u8]>], number: usize) -> Option<&'a [u8]> 
     *value
 }
 
-/// Not [`NO_VALUE`]: no value that Postgres sends comes near.
+/// Never [`NO_VALUE`]: no Postgres value is that long.
 fn length_of(value: &[u8]) -> u32 {
     match u32::try_from(value.len()) {
         Ok(length) if length < NO_VALUE => length,

@@ -1,60 +1,60 @@
-//! Defines the settings for the form of keys, values and headers: [`FormatSpec`] and the enums of its
-//! words.
+//! Defines the settings for the form of keys, values and headers: [`FormatSpec`] and its keyword
+//! enums.
 //!
-//! Formats of key and value, styles of columns and bytes, null members and empty arrays of JSON. Beside
-//! them the words of other settings of a row's form: empty payloads, the unit of timestamp columns, and
-//! missing columns.
+//! They cover the formats of key and value, styles of columns and bytes, null members and empty
+//! arrays of JSON, and also empty payloads, the unit of timestamp columns, and missing columns.
 
 use super::keyword_enum::keyword_enum;
 
 keyword_enum!(
-    /// What a record's key is made of the key column.
+    /// Form of a record's key.
     KeyFormat {
-        /// Its text, or the bytes of a bytea.
+        /// The column's text, or the bytes of a bytea.
         Raw = "raw",
-        /// A JSON value, as Kafka Connect's JsonConverter writes it without schemas.
+        /// A JSON value, like Kafka Connect's JsonConverter without schemas.
         Json = "json",
         /// A JSON value in Kafka Connect's wrapper of schema and payload.
         JsonSchema = "json_schema",
     }
 );
 keyword_enum!(
-    /// What a record's value is made of the payload column and the envelope.
+    /// Form of a record's value, from payload column and envelope.
     ValueFormat {
-        /// The payload as it is: the text Postgres prints, or the bytes of a bytea.
+        /// The unchanged payload: Postgres's text, or the bytes of a bytea.
         Raw = "raw",
-        /// As Kafka Connect's StringConverter: text as it is, an object as `Struct{a=1}`.
+        /// Like Kafka Connect's StringConverter: text is unchanged, an object becomes
+        /// `Struct{a=1}`.
         Text = "string",
-        /// As Kafka Connect's JsonConverter without schemas: text becomes a JSON string.
+        /// Like Kafka Connect's JsonConverter without schemas: text becomes a JSON string.
         Json = "json",
-        /// As Kafka Connect's JsonConverter with schemas.
+        /// Like Kafka Connect's JsonConverter with schemas.
         JsonSchema = "json_schema",
-        /// The payload as it is, the row's attributes as CloudEvents headers (binary mode).
+        /// The unchanged payload, with the row's attributes as CloudEvents headers (binary mode).
         CloudEventsBinary = "cloudevents_binary",
-        /// One CloudEvents JSON object with the payload in it (structured mode).
+        /// One CloudEvents JSON object that contains the payload (structured mode).
         CloudEventsStructured = "cloudevents_structured",
     }
 );
 impl ValueFormat {
-    /// Whether columns can be put beside the payload.
+    /// True if the format has room for columns beside the payload.
     pub const fn takes_envelope(self) -> bool {
         matches!(self, Self::Text | Self::Json | Self::JsonSchema)
     }
 }
 
 keyword_enum!(
-    /// How a column's value is written in a header, a key or an envelope.
+    /// Form of a column's value in a header, a key or an envelope.
     ColumnStyle {
-        /// As Postgres prints it.
+        /// Postgres's text.
         Postgres = "postgres",
-        /// As Debezium's connector represents it: `true`, base64, microseconds since 1970.
+        /// Debezium's representation: `true`, base64, microseconds since 1970.
         Debezium = "debezium",
     }
 );
 keyword_enum!(
-    /// How a bytea is written in keys and values.
+    /// Form of a bytea in keys and values.
     ByteaForm {
-        /// As the format does it: raw, or base64 inside of JSON.
+        /// The format's own form: raw, or base64 in JSON.
         Encoded = "encoded",
         /// As raw bytes, whatever the format.
         Raw = "raw",
@@ -67,25 +67,25 @@ keyword_enum!(
     }
 );
 keyword_enum!(
-    /// What becomes of some members of a JSON object.
+    /// Treatment of some members of a JSON object.
     Members {
-        /// They are left out.
+        /// Omit them.
         Drop = "drop",
-        /// They stay.
+        /// Keep them.
         Keep = "keep",
     }
 );
 keyword_enum!(
-    /// What becomes of a payload that is empty or only white space.
+    /// Treatment of a payload that is empty or only white space.
     EmptyPayload {
-        /// It is sent as it is.
+        /// Send it unchanged.
         Keep = "keep",
-        /// It becomes a null value. Never done to a `bytea`.
+        /// Send a null value. Never applies to a `bytea`.
         Tombstone = "tombstone",
     }
 );
 keyword_enum!(
-    /// What an integer timestamp column counts since 1970-01-01 UTC.
+    /// Unit of an integer timestamp column, since 1970-01-01 UTC.
     EpochUnit {
         /// Seconds.
         Seconds = "s",
@@ -96,36 +96,35 @@ keyword_enum!(
     }
 );
 keyword_enum!(
-    /// What a table is to the router that lacks a column of a header, an envelope or a partition.
+    /// Treatment of a table that lacks a column of a header, an envelope or a partition.
     MissingColumn {
-        /// Refused, before its first row.
+        /// Refuse the table before its first row.
         Refuse = "refuse",
-        /// Taken; its rows go without.
+        /// Accept the table; its rows omit the column.
         Ignore = "ignore",
     }
 );
 
-/// The forms of one routing. The default sends columns as Postgres prints them.
+/// Formats of one routing. The default sends columns as Postgres prints them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatSpec {
     /// The key's form.
     pub key: KeyFormat,
     /// The value's form.
     pub value: ValueFormat,
-    /// How columns are written.
+    /// Style of columns.
     pub columns: ColumnStyle,
-    /// How bytes are written.
+    /// Form of bytes.
     pub bytea: ByteaForm,
-    /// Whether a payload that is text and holds JSON is taken apart. Without effect on
-    /// [`ValueFormat::Raw`].
+    /// True if a text payload that contains JSON is parsed. No effect on [`ValueFormat::Raw`].
     pub expand_json: bool,
-    /// In an expanded payload: members that are null.
+    /// Null members of a parsed payload.
     pub null_members: Members,
-    /// In an expanded payload: members that are empty arrays.
+    /// Empty arrays in a parsed payload.
     pub empty_arrays: Members,
-    /// What the schema names of envelopes begin with; [`ValueFormat::JsonSchema`] only.
+    /// Prefix of the envelopes' schema names; [`ValueFormat::JsonSchema`] only.
     pub schema_prefix: String,
-    /// The `source` of CloudEvents; empty: the table's name.
+    /// CloudEvents `source`; empty: the table's name.
     pub cloudevents_source: String,
 }
 

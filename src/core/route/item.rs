@@ -1,8 +1,8 @@
-//! Writes a payload, key or envelope column as Kafka Connect's converters do.
+//! Writes a payload, key or envelope column like Kafka Connect's converters.
 //!
-//! Input: a value that `value` has parsed (`Body`: NULL, a plain value, an array or a JSON document).
-//! Output: JSON as JsonConverter writes it, or the text that StringConverter sends (Java's `toString`).
-//! `write_object` and `write_struct_text` do so for an object of several columns.
+//! Input: a value parsed by `value` (`Body`: NULL, a plain value, an array or a JSON document).
+//! Output: JSON like JsonConverter, or text like StringConverter (Java's `toString`).
+//! `write_object` and `write_struct_text` write an object of several columns.
 
 use super::column::Kind;
 use super::decimal;
@@ -12,7 +12,6 @@ use super::render::Unreadable;
 use crate::json::Json;
 use crate::outbox::Declared;
 
-/// A value.
 pub(super) enum Body<'a> {
     Null,
     Plain {
@@ -24,7 +23,7 @@ pub(super) enum Body<'a> {
         kind: Kind,
         elements: Vec<Option<Vec<u8>>>,
     },
-    /// Written as JSON it is cut off beyond `bytes_max`, which no record may have.
+    /// In JSON it is cut off beyond `bytes_max`, which no record may exceed.
     Document {
         json: Json,
         shape: Shape,
@@ -32,14 +31,13 @@ pub(super) enum Body<'a> {
     },
 }
 
-/// A value with what is known of its column.
+/// A value with its column's properties.
 pub(super) struct Item<'a> {
     pub(super) body: Body<'a>,
     pub(super) declared: Option<Declared>,
 }
 
 impl Item<'_> {
-    /// Appends it as JSON.
     pub(super) fn write_json(
         &self,
         out: &mut Vec<u8>,
@@ -68,7 +66,7 @@ impl Item<'_> {
         Ok(())
     }
 
-    /// Appends it as Java prints it.
+    /// Appends Java's text.
     pub(super) fn write_text(&self, out: &mut Vec<u8>) {
         match &self.body {
             Body::Null => out.extend(b"null"),
@@ -117,7 +115,6 @@ fn write_plain(
     Ok(())
 }
 
-/// Appends a JSON object.
 pub(super) fn write_object(
     out: &mut Vec<u8>,
     members: &[(&str, &Item<'_>)],
@@ -136,7 +133,7 @@ pub(super) fn write_object(
     Ok(())
 }
 
-/// Appends the text of Connect's `Struct`, which leaves out what is null.
+/// Appends the text of Connect's `Struct`, which omits nulls.
 pub(super) fn write_struct_text(out: &mut Vec<u8>, members: &[(&str, &Item<'_>)]) {
     out.extend(b"Struct{");
     let present = members.iter().filter(|(_, item)| !matches!(item.body, Body::Null));

@@ -1,10 +1,10 @@
-//! Regular expressions with the syntax and meaning of `java.util.regex`, since routing settings of Debezium
-//! use it.
+//! Regular expressions with the syntax and meaning of `java.util.regex`, because Debezium's routing
+//! settings use it.
 //!
-//! Input: a Java pattern. Output: a [`Matcher`], or an error for a pattern or flag that is not supported.
-//! Where Java and the engine used here differ by default, the pattern is rewritten: `\d`, `\w`, `\s` and
-//! the POSIX classes are ASCII, `.` stops at five line terminators, `\Q..\E` quotes. A match that needs
-//! more steps than the engine allows is [`Undecided`], never a guess.
+//! Input: a Java pattern. Output: a [`Matcher`], or an error for a pattern or flag that is not
+//! supported. The pattern is rewritten where Java and the engine differ by default: `\d`, `\w`,
+//! `\s` and the POSIX classes are ASCII, `.` stops at five line terminators, `\Q..\E` quotes. A
+//! match that needs more steps than the engine allows is [`Undecided`], never a guess.
 
 use fancy_regex::{Regex, RegexBuilder};
 
@@ -15,10 +15,10 @@ use super::spec::RouteSpecError;
 #[error("the regular expression needs too many steps")]
 pub struct Undecided;
 
-/// The groups of a match.
+/// Groups of a match.
 pub(super) type Captures<'t> = fancy_regex::Captures<'t, str>;
 
-/// Steps a match may take where it has to backtrack: some milliseconds.
+/// Steps for a match with backtracking: a few milliseconds.
 const STEPS_MAX: usize = 100_000;
 
 /// A compiled pattern.
@@ -30,7 +30,7 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// Compiles, or tells why there is no such expression.
+    /// Compiles a pattern; the error gives the reason.
     pub fn compile(pattern: &str) -> Result<Self, RouteSpecError> {
         for flag in ['x', 'U', 'd', 'c'] {
             if has_flag(pattern, flag) {
@@ -50,17 +50,17 @@ impl Matcher {
         Ok(Self { whole, search })
     }
 
-    /// The names of the groups, by number.
+    /// Names of the groups, by number.
     pub(super) fn groups(&self) -> Vec<Option<String>> {
         self.search.capture_names().map(|name| name.map(str::to_owned)).collect()
     }
 
-    /// Whether the whole text matches.
+    /// True if the whole text matches.
     pub fn matches(&self, text: &str) -> Result<bool, Undecided> {
         self.whole.is_match(text).map_err(|_| Undecided)
     }
 
-    /// The first match found in a text that matches as a whole.
+    /// The first match in a text that matches as a whole.
     pub(super) fn first_of_whole<'t>(
         &self,
         text: &'t str,
@@ -72,10 +72,10 @@ impl Matcher {
     }
 }
 
-/// A Java pattern in the engine's words.
+/// A Java pattern translated for the engine.
 struct Translated {
     text: String,
-    /// Where each piece begins: in `text`, and in Java's pattern.
+    /// Start of each piece in `text` and in Java's pattern.
     pieces: Vec<(usize, usize)>,
 }
 
@@ -86,10 +86,10 @@ impl Translated {
         Self { text, pieces }
     }
 
-    /// What is wrong with the pattern, and at which of its characters.
+    /// The pattern's error, with the character's position.
     fn reason(&self, pattern: &str, error: &fancy_regex::Error) -> String {
         let fancy_regex::Error::ParseError(at, problem) = error else {
-            // The compiler draws the pattern with a caret; its last line says what is wrong.
+            // The compiler draws the pattern with a caret; the last line has the reason.
             let text = error.to_string();
             return text.lines().last().unwrap_or("").trim_start_matches("error: ").to_owned();
         };
@@ -101,9 +101,9 @@ impl Translated {
     }
 }
 
-/// Java's pattern in the engine's words. `begins` is told where each piece of it begins, here and there.
+/// Translates Java's pattern. `begins` receives the start of each piece in both patterns.
 fn translate(pattern: &str, begins: &mut dyn FnMut((usize, usize))) -> String {
-    // With the flag `s` a dot is any character, here as there.
+    // With flag `s` a dot matches any character in both engines.
     let is_dot_all = has_flag(pattern, 's');
     let mut out = String::with_capacity(pattern.len());
     let mut characters = pattern.chars();
@@ -121,8 +121,8 @@ fn translate(pattern: &str, begins: &mut dyn FnMut((usize, usize))) -> String {
                 out.push('[');
                 open_class(&mut characters, &mut out);
             }
-            // Two in a row would be an operation on sets, which Java does not have: there a
-            // range ends in a hyphen, and a tilde is said twice.
+            // A doubled character would be a set operation, which Java lacks. In Java a range ends
+            // in a hyphen, and a tilde is repeated.
             '-' if classes > 0 && characters.as_str().starts_with('-') => {
                 characters.next();
                 out.push_str(r"-\-");
@@ -138,8 +138,7 @@ fn translate(pattern: &str, begins: &mut dyn FnMut((usize, usize))) -> String {
     out
 }
 
-/// What a class begins with: a bracket or hyphen there is itself, and a colon begins no class of
-/// POSIX.
+/// Opens a class: a bracket or hyphen there is literal, and a colon does not start a POSIX class.
 fn open_class(characters: &mut std::str::Chars<'_>, out: &mut String) {
     if let Some(rest) = characters.as_str().strip_prefix('^') {
         out.push('^');
@@ -154,7 +153,7 @@ fn open_class(characters: &mut std::str::Chars<'_>, out: &mut String) {
     }
 }
 
-/// What follows a backslash.
+/// Translates the sequence after a backslash.
 fn escape(characters: &mut std::str::Chars<'_>, out: &mut String) {
     let rest = characters.as_str();
     let Some(escaped) = characters.next() else { return out.push('\\') };
@@ -197,7 +196,7 @@ fn escape(characters: &mut std::str::Chars<'_>, out: &mut String) {
 const HORIZONTAL: &str = r"[ \t\x{A0}\x{1680}\x{180E}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]";
 const VERTICAL: &str = r"[\n\x0B\f\r\x{85}\x{2028}\x{2029}]";
 
-/// The classes of POSIX, which Java reads as ASCII.
+/// POSIX classes, which Java interprets as ASCII.
 fn posix(name: &str) -> Option<&'static str> {
     Some(match name {
         "Lower" => "a-z",
@@ -217,7 +216,7 @@ fn posix(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether a group such as `(?is)` or `(?s:` sets the flag.
+/// True if a group, for example `(?is)` or `(?s:`, sets the flag.
 fn has_flag(pattern: &str, flag: char) -> bool {
     pattern.match_indices("(?").any(|(at, opening)| {
         let rest = pattern.get(at + opening.len()..).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The macro [`keyword_enum`]: an enum for a setting that takes one of several words.
 //!
-//! It defines the enum, its parser and the list of its words from one table.
+//! One table defines the enum, its parser and the list of its words.
 
 /// Defines an enum of lowercase words, its parser and its list, from one table.
 #[macro_export]

@@ -1,9 +1,9 @@
-//! Defines [`Record`]: what is sent to Kafka (topic, partition, key, value, headers, timestamp).
+//! Defines [`Record`]: a Kafka record to send (topic, partition, key, value, headers, timestamp).
 //!
-//! It borrows from the read buffer and the router's scratch buffer, without allocation in steady state.
-//! [`OwnedRecord`] is for the rare record that outlives its frame: dead letters and refused records. Also a
-//! record's weight against the in-flight budget, its largest size on the wire, and a hash by which it is
-//! recognised when it is sent again.
+//! A record borrows from the read buffer and the router's scratch buffer, without allocation in
+//! steady state. [`OwnedRecord`] is for the rare record that outlives its frame: dead letters and
+//! refused records. The module also defines a record's weight against the in-flight budget, its
+//! largest size on the wire, and a hash that identifies it when it is sent again.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -11,19 +11,19 @@ use smallvec::SmallVec;
 
 use super::trace::{TRACEPARENT_HEADER, TraceContext};
 
-/// Header name and value in wire order; `None` is Kafka's null value. Repeated names are kept.
-/// Eight fit inline, more spill to the heap.
+/// Header name and value in wire order; `None` is Kafka's null value. Names may repeat. Eight fit
+/// inline, more spill to the heap.
 pub type Headers<'a> = SmallVec<[(&'a str, Option<&'a [u8]>); 8]>;
 
-/// Bytes a record alone in its batch takes besides its parts, at most: 61 of the batch's header and
-/// some 35 of lengths, offsets and timestamps (record format 2), rounded up.
+/// Upper bound of the overhead of a record alone in its batch: 61 bytes of batch header and about
+/// 35 of lengths, offsets and timestamps (record format 2), rounded up.
 pub(super) const RECORD_OVERHEAD_BYTES: usize = 128;
 
-/// Bytes a header takes besides name and value, at most: two lengths of up to 5 bytes.
+/// Upper bound of a header's overhead: two lengths of up to 5 bytes.
 pub(super) const HEADER_OVERHEAD_BYTES: usize = 10;
 
-/// A record has no time of its own; brokers take it whatever they think of times (`NO_TIMESTAMP` of
-/// Kafka's record format 2).
+/// Marks a record without a timestamp, which brokers accept regardless of their clock
+/// (`NO_TIMESTAMP` of Kafka's record format 2).
 pub const NO_TIMESTAMP: i64 = -1;
 
 /// One Kafka record.
@@ -31,7 +31,7 @@ pub const NO_TIMESTAMP: i64 = -1;
 pub struct Record<'a> {
     /// A legal topic name.
     pub topic: &'a str,
-    /// A fixed partition, or `None` to let the partitioner choose by key.
+    /// A fixed partition; `None`: the partitioner chooses by key.
     pub partition: Option<i32>,
     /// `None` is the null key, which differs from an empty one.
     pub key: Option<&'a [u8]>,
@@ -43,8 +43,8 @@ pub struct Record<'a> {
     pub timestamp_ms: i64,
 }
 
-/// A number by which a record is recognised when it is sent again. Headers and timestamp do not count:
-/// a report of the brokers names neither.
+/// Hash that identifies a record when it is sent again. Headers and timestamp do not count, because
+/// the brokers' reports contain neither.
 pub fn content_of(topic: &str, key: Option<&[u8]>, value: Option<&[u8]>) -> u64 {
     let mut hasher = DefaultHasher::new();
     (topic, key, value).hash(&mut hasher);
@@ -52,7 +52,7 @@ pub fn content_of(topic: &str, key: Option<&[u8]>, value: Option<&[u8]>) -> u64 
 }
 
 impl Record<'_> {
-    /// Bytes this record weighs against the in-flight budget: key, value and headers.
+    /// Bytes that count against the in-flight budget: key, value and headers.
     pub fn weight(&self) -> usize {
         let header =
             |(name, value): &(&str, Option<&[u8]>)| name.len() + value.map_or(0, <[u8]>::len);
@@ -61,13 +61,12 @@ impl Record<'_> {
             + self.headers.iter().map(header).sum::<usize>()
     }
 
-    /// The largest number of bytes the record can take on the wire, uncompressed: what limits on
-    /// message sizes are held against.
+    /// Largest uncompressed size on the wire in bytes, for comparison with message size limits.
     pub fn wire_size_max(&self) -> usize {
         RECORD_OVERHEAD_BYTES + self.headers.len() * HEADER_OVERHEAD_BYTES + self.weight()
     }
 
-    /// The trace that its `traceparent` names, if it has a valid one.
+    /// The trace in its `traceparent`, if valid.
     pub fn trace(&self) -> Option<TraceContext> {
         let mut headers = self.headers.iter();
         let (_, text) = headers.find(|(name, _)| *name == TRACEPARENT_HEADER)?;
@@ -91,7 +90,7 @@ impl Record<'_> {
     }
 }
 
-/// A [`Record`] that owns its bytes.
+/// An owned [`Record`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnedRecord {
     /// See [`Record::topic`].
@@ -109,7 +108,7 @@ pub struct OwnedRecord {
 }
 
 impl OwnedRecord {
-    /// Lends the record to the send path.
+    /// Borrows the record for sending.
     pub fn as_record(&self) -> Record<'_> {
         Record {
             topic: &self.topic,

@@ -1,24 +1,25 @@
-//! Defines [`Rejection`]: why a row cannot become a record, as a stable [`RejectionCode`] and a sentence.
+//! Defines [`Rejection`]: why a row cannot become a record, as a stable [`RejectionCode`] and a
+//! sentence.
 //!
-//! It is a value and not an error: by default the row becomes a dead letter under the ticket that its
-//! record would have had (G4). The codes appear in headers, metrics and `postrider route`.
+//! A rejection is a value and not an error: by default the row becomes a dead letter under its
+//! record's ticket (G4). The codes appear in headers, metrics and `postrider route`.
 
 use std::fmt;
 
 use crate::record::TOO_LARGE_CODE;
 
-/// What was wrong, as a stable word for headers, metrics and `postrider route`.
+/// The reason as a stable word for headers, metrics and `postrider route`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectionCode {
-    /// The routing column is NULL or not text, or gives an empty name.
+    /// The routing column is NULL or not text, or yields an empty name.
     NoRoute,
-    /// The template gave a name Kafka does not allow.
+    /// The template yields a name that Kafka does not allow.
     InvalidTopic,
-    /// A column that must be there is not.
+    /// A required column is missing.
     MissingColumn,
-    /// A column that must have a value is NULL.
+    /// A column that requires a value is NULL.
     MissingValue,
-    /// A column's bytes are not what its type promises.
+    /// A column's bytes do not match its type.
     InvalidValue,
     /// A column's text has no equivalent in UTF-8.
     UntranslatableCharacter,
@@ -26,9 +27,9 @@ pub enum RejectionCode {
     TooLarge,
     /// The topic does not exist, and the policy is not to wait for it.
     MissingTopic,
-    /// We may not write to the topic, and the policy is not to wait until we may.
+    /// The relay may not write to the topic, and the policy is not to wait for permission.
     ForbiddenTopic,
-    /// The broker refused this very record.
+    /// The broker refused this record.
     Refused,
 }
 
@@ -47,7 +48,7 @@ impl RejectionCode {
         Self::Refused,
     ];
 
-    /// The stable word: header `postrider-error-code`, metric label `reason`.
+    /// The stable word in the header `postrider-error-code` and the metric label `reason`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoRoute => "no_route",
@@ -70,7 +71,7 @@ impl fmt::Display for RejectionCode {
     }
 }
 
-/// A row that cannot be delivered as it is.
+/// Why a row cannot be delivered unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     /// The kind, stable across releases.

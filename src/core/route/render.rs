@@ -1,9 +1,9 @@
-//! Converts a column's value to the bytes that Kafka gets.
+//! Converts a column's value to the bytes for Kafka.
 //!
-//! Input: a column in text or binary format. Output: a `Part`, which tells where the bytes are: the text
-//! that Postgres prints for the value, or the raw bytes of a `bytea`; or why the value is `Unreadable`. A
-//! value that needs no conversion is a slice of the frame; others are written to a reused scratch buffer,
-//! so that nothing is allocated in steady state.
+//! Input: a column in text or binary format. Output: a `Part`, which locates the bytes: Postgres's
+//! text of the value, or the raw bytes of a `bytea`; or why the value is `Unreadable`. A value
+//! without conversion is a slice of the frame; others are written to a reused scratch buffer, so
+//! nothing is allocated in steady state.
 
 use std::io::Write as _;
 
@@ -11,23 +11,20 @@ use super::datetime;
 use crate::outbox::{Format, Value, type_oid as oid};
 use crate::pgoutput::PgTime;
 
-/// Where a column's bytes for Kafka are.
+/// Location of a column's bytes for Kafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Part {
-    /// There is no such column.
+    /// The table lacks the column.
     #[default]
     Absent,
-    /// SQL NULL.
     Null,
-    /// In the frame, after this many bytes of the value.
+    /// In the frame, after `skip` bytes of the value.
     Frame { skip: usize },
-    /// In the scratch buffer.
     Scratch { start: usize, end: usize },
 }
 
 impl Part {
-    /// The bytes; `value` and `scratch` are those that [`render`] was given. `None` when there are
-    /// none.
+    /// The bytes; `value` and `scratch` are those of [`render`]. `None` without bytes.
     pub(super) fn bytes<'a>(self, value: Value<'a>, scratch: &'a [u8]) -> Option<&'a [u8]> {
         let bytes = match (self, value) {
             (Self::Absent | Self::Null, _) => return None,
@@ -35,13 +32,13 @@ impl Part {
             (Self::Scratch { start, end }, _) => scratch.get(start..end),
             (Self::Frame { .. }, Value::Null | Value::Absent) => None,
         };
-        // Not None: that is NULL, and a tombstone where there was a value.
+        // `None` would mean NULL, and a tombstone instead of a value.
         assert!(bytes.is_some(), "a part of another row's value");
         bytes
     }
 }
 
-/// What a value is instead of what its type promises.
+/// Why a value does not match its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("is a bytea that is neither in hex nor in escape format")]
@@ -64,7 +61,7 @@ pub(super) enum Unreadable {
     NoSchema,
 }
 
-/// Decides where a column's bytes are, appending them to `scratch` if they must be made.
+/// Locates a column's bytes, after appending them to `scratch` if they must be converted.
 pub(super) fn render(value: Value<'_>, scratch: &mut Vec<u8>) -> Result<Part, Unreadable> {
     let (bytes, type_oid, format) = match value {
         Value::Absent => return Ok(Part::Absent),
@@ -147,7 +144,7 @@ fn from_hex(digit: u8) -> Option<u8> {
     }
 }
 
-/// Reads a bytea's text: `\x` and hex digits, or what `bytea_output = escape` prints.
+/// Parses a bytea's text: `\x` and hex digits, or the output of `bytea_output = escape`.
 fn bytea(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     if let Some(digits) = text.strip_prefix(b"\\x") {
         let (pairs, rest) = digits.as_chunks::<2>();

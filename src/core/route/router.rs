@@ -1,10 +1,10 @@
-//! Makes the Kafka record of an outbox row, or says why there is none.
+//! Makes the Kafka record of an outbox row, or explains why there is none.
 //!
-//! Input: a row. Output: a record that borrows the row and this router's scratch buffer; nothing where a
-//! rule drops the row; or a rejection, of which a dead letter is made. It joins what the other files of
-//! `route` decide and write: topic, key, value, headers, partition, timestamp and size limit.
-//! [`position_text`] prints a row's position as text of fixed width, for the header by which consumers drop
-//! repeats.
+//! Input: a row. Output: a record that borrows the row and this router's scratch buffer; `None` if
+//! a rule drops the row; or a rejection for a dead letter. The router combines the results of the
+//! other files of `route`: topic, key, value, headers, partition, timestamp and size limit.
+//! [`position_text`] prints a row's position as text of fixed width, for the header with which
+//! consumers drop repeats.
 
 use super::cloudevents;
 use super::datetime;
@@ -20,7 +20,7 @@ use super::value::Encoder;
 use crate::outbox::{Format, OutboxRow, Position, Value, type_oid};
 use crate::record::{Header, LSN_HEADER, ORIGIN_HEADER};
 
-/// A column sent as header.
+/// A column sent as a header.
 #[derive(Debug, Clone)]
 pub(super) struct HeaderSource {
     pub(super) source: SourceColumn,
@@ -28,16 +28,16 @@ pub(super) struct HeaderSource {
     pub(super) content: HeaderContent,
 }
 
-/// What of the column is sent.
+/// The part of the column that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderContent {
     /// Its value; NULL is a null value.
     Column,
-    /// The trace context in it, by the header's name; without one the header is left out.
+    /// Its trace context under the header's name; omitted without one.
     Trace,
 }
 
-/// What of a record does not depend on its topic's name.
+/// The part of a record that does not depend on its topic.
 #[derive(Debug, Clone)]
 pub(super) struct Destination {
     pub(super) key: SourceColumn,
@@ -45,8 +45,8 @@ pub(super) struct Destination {
     pub(super) partition: Option<SourceColumn>,
 }
 
-/// Makes records of outbox rows. Upholds G4: every row is a record, a rejection, or left out by a
-/// rule; and G7: no column's bytes can make it panic.
+/// Makes records of outbox rows. Upholds G4: every row is a record, a rejection, or dropped by a
+/// rule; and G7: no column's bytes cause a panic.
 #[derive(Debug, Clone)]
 pub struct Router {
     pub(super) id: SourceColumn,
@@ -57,12 +57,12 @@ pub struct Router {
     pub(super) max_record_bytes: usize,
     pub(super) lsn_header: bool,
     pub(super) origin: RowOrigin,
-    /// What dead letters say of the stream.
+    /// The stream's names for dead letters.
     pub(super) letter_source: Vec<Header>,
     pub(super) timestamp: Option<(SourceColumn, EpochUnit)>,
-    /// The columns of type and subject, where CloudEvents are sent.
+    /// Columns of type and subject, for CloudEvents.
     pub(super) cloud_event: Option<(SourceColumn, SourceColumn)>,
-    /// What [`Router::route`] found for the last row; reused, so that a row allocates nothing.
+    /// Parts of the last row in [`Router::route`]; reused, so that a row allocates nothing.
     pub(super) found: Found,
 }
 
@@ -73,12 +73,12 @@ pub(super) struct Found {
     value: Part,
     key: Part,
     headers: Vec<Part>,
-    /// Headers that are no columns, after the id.
+    /// Headers without a column, after the id.
     attributes: Vec<(&'static str, Part)>,
     lsn: Part,
 }
 
-/// What of a deliverable row's record is no column.
+/// Properties of a deliverable record that are not columns.
 struct Routed {
     topic: TopicId,
     destination: usize,
@@ -86,13 +86,14 @@ struct Routed {
     timestamp_ms: i64,
 }
 
-/// What stays allocated between rows: one huge row must not hold its memory for good.
+/// Capacity kept between rows, so that one huge row does not hold its memory forever.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
 
 impl Router {
-    /// Makes a row's record, good until the next row is routed; `None` when a rule leaves the row out.
+    /// Makes a row's record, valid until the next row is routed; `None` if a rule drops the row.
     ///
     /// # Panics
+    ///
     /// If parts were not found for each header of the destination: a bug in this file.
     pub fn route<'a>(&'a mut self, row: &OutboxRow<'a>) -> Result<Option<Record<'a>>, Rejection> {
         let mut scratch = std::mem::take(&mut self.found.scratch);
@@ -141,8 +142,8 @@ impl Router {
         Ok(Some(record))
     }
 
-    /// Of several reasons the one that forbids to send the dead letter again: it has text as the database
-    /// has it, which consumers would take for other text. What was cut is not sent again anyway.
+    /// Prefers the reason that forbids sending the dead letter again: text in the database's
+    /// encoding, which consumers would misread. A cut letter is not sent again anyway.
     #[cold]
     fn foremost(&self, row: &OutboxRow<'_>, found: Rejection) -> Rejection {
         if !row.has_untranslatable() {
@@ -163,12 +164,11 @@ impl Router {
         foremost.filter(|_| row.excerpt().is_none()).unwrap_or(found)
     }
 
-    /// The destination of that number.
     pub(super) fn destination(&self, number: usize) -> &Destination {
         place_of(&self.destinations, number)
     }
 
-    /// Decides where a row goes, and finds the parts of its record.
+    /// Decides the row's destination, and finds the parts of its record.
     fn find(
         &mut self,
         row: &OutboxRow<'_>,
@@ -209,8 +209,7 @@ impl Router {
         Ok(Some(Routed { topic, destination, partition, timestamp_ms }))
     }
 
-    /// A row that was too large to be held is left out where a rule says so beyond doubt, and
-    /// rejected otherwise.
+    /// Drops an oversized row if a rule certainly applies, and rejects it otherwise.
     #[cold]
     fn find_cut(
         &mut self,
@@ -228,7 +227,7 @@ impl Router {
         Err(Rejection { code: RejectionCode::TooLarge, reason })
     }
 
-    /// What CloudEvents have beside the row's own headers.
+    /// CloudEvents attributes beside the row's own headers.
     fn attributes(
         &mut self,
         row: &OutboxRow<'_>,
@@ -277,15 +276,15 @@ impl Router {
             (true, EpochUnit::Microseconds) => number().map(|us| us.div_euclid(1000)),
             (false, _) => datetime::parse(text).map(|us| us.div_euclid(1000)),
         };
-        // Kafka has no timestamps before 1970, and -1 means that there is none.
+        // Kafka has no timestamps before 1970; -1 means none.
         unix_ms.filter(|ms| *ms >= 0).ok_or_else(|| {
             source.reject(RejectionCode::InvalidValue, "is not a moment since 1970-01-01")
         })
     }
 }
 
-/// A decision names a destination by the number that it was compiled to. Upholds G4: a row is never
-/// left out for want of one.
+/// The destination with this compiled index. Upholds G4: no row is omitted for a missing
+/// destination.
 fn place_of(destinations: &[Destination], number: usize) -> &Destination {
     let Some(destination) = destinations.get(number) else {
         unreachable!("a decision for destination {number} of {}", destinations.len());
@@ -298,7 +297,7 @@ fn is_integer(value: Value<'_>) -> bool {
     matches!(value, Value::Bytes { type_oid: INT2 | INT4 | INT8, .. })
 }
 
-/// `None`: the row leaves the partition to the partitioner.
+/// `None`: the partitioner chooses.
 fn partition(source: &SourceColumn, row: &OutboxRow<'_>) -> Result<Option<i32>, Rejection> {
     source.demand(row)?;
     if matches!(row.column(source.slot), Value::Null | Value::Absent) {
@@ -346,11 +345,11 @@ impl HeaderSource {
     }
 }
 
-/// Digits of [`position_text`]: 16, the point, 10.
+/// Length of [`position_text`]: 16 digits, the point, 10 digits.
 const POSITION_TEXT_BYTES: usize = 27;
 
-/// A position as text of fixed width, so that it sorts as bytes: 16 upper-case hexadecimal digits
-/// of the commit LSN, a point, 10 decimal digits of the row's index in its transaction, as in
+/// A position as text of fixed width, which sorts as bytes: 16 upper-case hexadecimal digits of the
+/// commit LSN, a point, 10 decimal digits of the row's index in its transaction, for example
 /// `000000016B374D84.0000000003`.
 pub fn position_text(position: Position) -> [u8; POSITION_TEXT_BYTES] {
     let mut text = [b'.'; POSITION_TEXT_BYTES];
@@ -358,7 +357,7 @@ pub fn position_text(position: Position) -> [u8; POSITION_TEXT_BYTES] {
     for (pair, byte) in lsn.chunks_exact_mut(2).zip(position.commit_lsn.get().to_be_bytes()) {
         pair.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 0xF)]);
     }
-    // A transaction of 10^10 rows would need terabytes of log; such rows would share a position.
+    // A transaction of 10^10 rows would need terabytes of log; further rows would share a position.
     let mut index = position.index.min(9_999_999_999);
     for digit in rest.iter_mut().skip(1).rev() {
         *digit = b'0' + (index % 10) as u8;

@@ -1,8 +1,9 @@
-//! Writes the schema of a column's value as Debezium's connector does.
+//! Writes the schema of a column's value like Debezium's connector.
 //!
-//! Input: a column's declared type (or an array's), its `Kind` and its style. Output: the JSON schema that
-//! JsonConverter sends along, with Debezium's semantic name such as `io.debezium.time.Date`. Omitted,
-//! unlike in Debezium: defaults, values of an enum, and columns whose style is text.
+//! Input: a column's declared type (or an array's), its `Kind` and its style. Output: the JSON
+//! schema that JsonConverter sends, with Debezium's semantic name, for example
+//! `io.debezium.time.Date`. Unlike Debezium it omits defaults, values of an enum, and columns whose
+//! style is text.
 
 use super::column::{Kind, precision};
 use super::debezium_time::is_in_milliseconds;
@@ -10,7 +11,7 @@ use super::format::ColumnStyle;
 use super::json::{Attributes, begin, end, write_scalar};
 use crate::outbox::{Declared, type_oid as oid};
 
-/// Appends the schema. `kind` is what the column was made.
+/// Appends a column's schema. `kind` is the kind of the written value.
 pub(super) fn write_column(
     out: &mut Vec<u8>,
     declared: Declared,
@@ -48,7 +49,6 @@ pub(super) fn write_column(
     write_scalar(out, connect_type, &named);
 }
 
-/// Appends the schema of an array.
 pub(super) fn write_list(
     out: &mut Vec<u8>,
     of: Declared,
@@ -67,7 +67,7 @@ fn parameters(declared: Declared, scale: i32) -> String {
     format!("{{\"scale\":\"{scale}\",\"connect.decimal.precision\":\"{precision}\"}}")
 }
 
-/// What the value means beyond its type.
+/// The value's meaning beyond its type.
 fn semantic_name(declared: Declared, kind: Kind, style: ColumnStyle) -> Option<&'static str> {
     if style == ColumnStyle::Postgres {
         return None;

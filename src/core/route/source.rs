@@ -1,24 +1,23 @@
-//! Reads the columns that the router needs, and words the rejection where that fails.
+//! Reads the columns that the router needs, and words the rejection if that fails.
 //!
-//! Input: a row. Output of a `SourceColumn`: the column's bytes or whole number; or a rejection that names
-//! the column, where it is missing, NULL or unreadable. `NamedColumn` is a column that is sent under
-//! another name.
+//! Input: a row. Output of a `SourceColumn`: the column's bytes or integer; or a rejection that
+//! names the column, if it is missing, NULL or unreadable. `NamedColumn` is a column that is sent
+//! under another name.
 
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, Unreadable, render};
 use crate::outbox::{ColumnSlot, Declared, OutboxRow, Value};
 
-/// A column and how a rejection calls it.
+/// A column and its name in rejections.
 #[derive(Debug, Clone)]
 pub(super) struct SourceColumn {
     pub(super) slot: ColumnSlot,
     pub(super) column: String,
-    /// Whether a row without the column is rejected: a logical message, or a row that was written
-    /// before its table had a column of that name.
+    /// True if a row without the column is rejected: a logical message, or a row from before its
+    /// table had such a column.
     pub(super) is_required: bool,
 }
 
-/// A column that is sent under a name.
 #[derive(Debug, Clone)]
 pub(super) struct NamedColumn {
     pub(super) source: SourceColumn,
@@ -26,7 +25,7 @@ pub(super) struct NamedColumn {
 }
 
 impl SourceColumn {
-    /// The column's text as Postgres prints it, or its bytes.
+    /// The column as Postgres's text, or its bytes.
     #[inline]
     pub(super) fn render(
         &self,
@@ -57,7 +56,7 @@ impl SourceColumn {
         }
     }
 
-    /// The column's whole number, where it has one.
+    /// The column's integer, if it has one.
     pub(super) fn integer(&self, row: &OutboxRow<'_>) -> Option<i64> {
         let mut scratch = Vec::new();
         let value = row.column(self.slot);
@@ -77,7 +76,7 @@ impl SourceColumn {
         self.reject(code, &unreadable.to_string())
     }
 
-    /// Rejects a row without the column, where it must have one.
+    /// Rejects a row without a required column.
     pub(super) fn demand(&self, row: &OutboxRow<'_>) -> Result<(), Rejection> {
         if self.is_required && row.column(self.slot) == Value::Absent {
             return Err(self.missing());

@@ -1,66 +1,65 @@
-//! Defines [`RouteSpec`]: the routing configuration, before it is compiled into a router.
+//! Defines [`RouteSpec`]: the routing configuration, before compilation into a router.
 //!
-//! It names the columns of id, payload, key, headers and timestamp, the topic template, rules
-//! ([`RuleSpec`]) and formats; the default routes an outbox table as `setup` creates it. [`FieldSpec`]
-//! parses `column:name`. [`RouteSpecError`] says why a routing cannot work for any row, with a hint for the
-//! operator.
+//! The spec names the columns of id, payload, key, headers and timestamp, the topic template, rules
+//! ([`RuleSpec`]) and formats; the default routes an outbox table as `setup` creates it.
+//! [`FieldSpec`] parses `column:name`. [`RouteSpecError`] explains why a routing cannot work for
+//! any row, with a hint for the operator.
 
 use std::str::FromStr;
 
 use super::format::{EmptyPayload, EpochUnit, FormatSpec, MissingColumn};
 use super::topics::TopicsSpec;
 
-/// Everything the router must be told. Built by the configuration, compiled by
-/// [`super::Router::compile`]. Columns are named as they are in the table.
+/// The router's settings. Built by the configuration, compiled by [`super::Router::compile`].
+/// Columns have the table's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// The column with the row's id, which consumers use to recognise a repeat.
+    /// Column with the row's id, with which consumers recognise a repeat.
     pub id: String,
-    /// The column whose bytes are the record's value.
+    /// Column whose bytes are the record's value.
     pub payload: String,
-    /// The column that decides on the topic.
+    /// Column that decides the topic.
     pub by: String,
-    /// What `by` must match, as a whole. A value that does not match is itself the topic.
+    /// Pattern that the whole `by` value must match. Another value is itself the topic.
     pub regex: String,
-    /// The topic's name, with `$1` or `${name}` for the groups of `regex` as in Java.
+    /// Topic name, with Java's `$1` or `${name}` for the groups of `regex`.
     pub topic: String,
-    /// Which topics may come of that.
+    /// Allowed topics.
     pub topics: TopicsSpec,
-    /// The column whose bytes are the record's key.
+    /// Column whose bytes are the record's key.
     pub key: String,
     /// Columns sent as headers, in this order, after the id.
     pub headers: Vec<FieldSpec>,
-    /// An integer column that is the partition; NULL leaves it to the partitioner.
+    /// Integer column with the partition; NULL: the partitioner chooses.
     pub partition: Option<String>,
     /// Columns that share the value with the payload: an object of `payload` and these.
     pub envelope: Vec<FieldSpec>,
-    /// An integer column that is the version of the envelope's schema.
+    /// Integer column with the version of the envelope's schema.
     pub schema_version: Option<String>,
-    /// What a table is that lacks a column of `headers`, `envelope` or `partition`.
+    /// Treatment of a table that lacks a column of `headers`, `envelope` or `partition`.
     pub missing_column: MissingColumn,
-    /// What goes elsewhere; the first rule that matches decides.
+    /// Exceptions; the first matching rule decides.
     pub rules: Vec<RuleSpec>,
-    /// The forms of key, value and headers.
+    /// Formats of key, value and headers.
     pub format: FormatSpec,
-    /// The column that is the `type` of CloudEvents.
+    /// Column with the `type` of CloudEvents.
     pub event_type: String,
-    /// The column that is the `subject` of CloudEvents.
+    /// Column with the `subject` of CloudEvents.
     pub subject: String,
-    /// The name of the header that carries the row's id.
+    /// Name of the header with the row's id.
     pub id_header: String,
-    /// Whether each record tells its position in the header [`super::LSN_HEADER`].
+    /// True if each record has its position in the header [`super::LSN_HEADER`].
     pub lsn_header: bool,
-    /// Where rows are read from.
+    /// Source of the rows.
     pub origin: RowOrigin,
-    /// A column sent as header [`super::TRACEPARENT_HEADER`] where the table has it and it is not
-    /// NULL.
+    /// Column sent as header [`super::TRACEPARENT_HEADER`], if the table has it and it is not NULL.
     pub traceparent: Option<String>,
-    /// Where the record's timestamp comes from.
+    /// Source of the record's timestamp.
     pub timestamp: TimestampSource,
-    /// What becomes of an empty payload.
+    /// Treatment of an empty payload.
     pub empty_payload: EmptyPayload,
-    /// The largest record that is sent, in bytes: key, value, headers and their framing, as
-    /// [`super::Record::wire_size_max`] counts them.
+    /// Size limit of a record in bytes: key, value, headers and framing, as
+    /// [`super::Record::wire_size_max`] counts.
     pub max_record_bytes: usize,
 }
 
@@ -68,7 +67,7 @@ pub struct RouteSpec {
 const RECORD_BYTES_MAX: usize = 1_000_000;
 
 impl RouteSpec {
-    /// Sends what is delivered to one topic; which rows are dropped stays, and keys, values and headers do.
+    /// Sends everything to one topic. Dropped rows, keys, values and headers are unchanged.
     pub fn send_all_to(&mut self, topic: &str) {
         super::template::WHOLE_VALUE.clone_into(&mut self.regex);
         topic.clone_into(&mut self.topic);
@@ -111,25 +110,25 @@ impl Default for RouteSpec {
     }
 }
 
-/// Where rows are read from. Those of a table have no position in the log: their records say in the header
-/// [`super::ORIGIN_HEADER`] why they were read, unless all rows are polled.
+/// Source of rows. A table's rows have no log position. Their records state the purpose in the
+/// header [`super::ORIGIN_HEADER`], unless all rows are polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RowOrigin {
     /// The log.
     #[default]
     Log,
-    /// The table, for the rows that were there before the slot.
+    /// The table, for rows older than the slot.
     Backfill,
-    /// The table, for rows that are sent once more.
+    /// The table, for rows that are sent again.
     Replay,
-    /// The table, for rows that a lost slot has not delivered.
+    /// The table, for rows that a lost slot did not deliver.
     Repair,
     /// The table, for rows that wait in it.
     Poll,
 }
 
 impl RowOrigin {
-    /// The header's value, if it has one.
+    /// Value of the header, if any.
     pub const fn header(self) -> Option<&'static str> {
         match self {
             Self::Log | Self::Poll => None,
@@ -140,17 +139,17 @@ impl RowOrigin {
     }
 }
 
-/// A column under a name: a header, or a member of the envelope. Written `column` or `column:name`.
+/// A column with a name: a header, or a member of the envelope. Written `column` or `column:name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldSpec {
     /// The column.
     pub column: String,
-    /// The name it is sent under.
+    /// Name under which it is sent.
     pub name: String,
 }
 
 impl FieldSpec {
-    /// A field named like its column.
+    /// A field with its column's name.
     pub fn of_column(column: &str) -> Self {
         Self { column: column.to_owned(), name: column.to_owned() }
     }
@@ -169,36 +168,36 @@ impl FromStr for FieldSpec {
     }
 }
 
-/// Where the rows go whose `column` has a certain value.
+/// Treatment of rows whose `column` matches a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleSpec {
-    /// The column that is looked at. NULL matches nothing.
+    /// The consulted column. NULL matches nothing.
     pub column: String,
-    /// What it must be.
+    /// The pattern.
     pub pattern: PatternSpec,
-    /// What becomes of the row.
+    /// The treatment.
     pub action: RuleAction,
 }
 
-/// What a rule's column must be, as a whole.
+/// Pattern for a rule's whole value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PatternSpec {
     /// Text in which `*` stands for any characters and `?` for one.
     Glob(String),
-    /// A regular expression, whose groups the rule's topic may name.
+    /// Regular expression, whose groups the rule's topic may use.
     Regex(String),
 }
 
-/// What a rule does.
+/// Action of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleAction {
-    /// The row is not delivered, on purpose.
+    /// Drop the row on purpose.
     Drop,
-    /// The row is delivered this way.
+    /// Deliver the row this way.
     Send(DestinationSpec),
 }
 
-/// Where and as what rows are delivered; what is `None` is as it is without the rule.
+/// Delivery of a rule's rows; `None` keeps the default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DestinationSpec {
     /// The topic, with groups of the rule's pattern.
@@ -211,16 +210,17 @@ pub struct DestinationSpec {
     pub partition: Option<String>,
 }
 
-/// Where a record's timestamp comes from.
+/// Source of a record's timestamp.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimestampSource {
-    /// The moment the row's transaction committed.
+    /// Commit time of the row's transaction.
     Commit,
-    /// A column: `timestamptz`, `timestamp` (read as UTC) or an integer. NULL: the commit time.
+    /// A column: `timestamptz`, `timestamp` (interpreted as UTC) or an integer. NULL: the commit
+    /// time.
     Column {
         /// The column.
         name: String,
-        /// What an integer column counts.
+        /// Unit of an integer column.
         unit: EpochUnit,
     },
 }
@@ -228,10 +228,10 @@ pub enum TimestampSource {
 /// A routing that cannot work for any row.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteSpecError {
-    /// The pattern is not a regular expression that can be run in bounded time.
+    /// The pattern is not a regular expression that runs in bounded time.
     #[error("the route's regex does not compile: {reason}")]
     Regex {
-        /// What is wrong, and at which character of the pattern where that is known.
+        /// The reason, with the character's position if known.
         reason: String,
     },
     /// The topic refers to a group that the pattern lacks.
@@ -241,7 +241,7 @@ pub enum RouteSpecError {
         topic: String,
         /// The group's name or number.
         group: String,
-        /// The groups there are.
+        /// The existing groups.
         known: Vec<String>,
     },
     /// A `$` or `\` that is not part of a reference.
@@ -251,30 +251,30 @@ pub enum RouteSpecError {
         topic: String,
         /// `$` or `\`.
         character: char,
-        /// Where it stands.
+        /// Offset of the character.
         offset: usize,
     },
-    /// A fixed part of the topic that no topic may have.
+    /// A fixed part of the topic contains an illegal character.
     #[error("the topic `{topic}` has the character `{character}`, which Kafka does not allow")]
     TopicCharacter {
         /// The topic template.
         topic: String,
-        /// The first such character.
+        /// The first illegal character.
         character: char,
     },
-    /// A field that is not `column` or `column:name`.
+    /// A field is not `column` or `column:name`.
     #[error("`{text}` is not of the form `column` or `column:name`")]
     FieldSyntax {
-        /// As written.
+        /// The field's text.
         text: String,
     },
-    /// An envelope in a format that has no place for one.
+    /// The format does not support an envelope.
     #[error("an envelope needs JSON around it, and the value's format is `{format}`")]
     Envelope {
-        /// The format's word.
+        /// The format's keyword.
         format: &'static str,
     },
-    /// Two members of one envelope.
+    /// Two members of one envelope share a name.
     #[error("the envelope has the member `{name}` twice")]
     MemberTwice {
         /// The member.
@@ -283,13 +283,13 @@ pub enum RouteSpecError {
     /// An empty name.
     #[error("the {what} is empty")]
     Empty {
-        /// Which setting.
+        /// The setting.
         what: &'static str,
     },
 }
 
 impl RouteSpecError {
-    /// What the operator can do about it.
+    /// What the operator can do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Regex { .. } => Some("the syntax is that of java.util.regex".to_owned()),

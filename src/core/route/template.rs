@@ -1,16 +1,17 @@
-//! Builds a topic name from the routing column's value, by a regular expression and a replacement.
+//! Builds a topic name from the routing column's value, with a regular expression and a
+//! replacement.
 //!
-//! Input: the settings `regex` and `topic`, then the value of each row. Output: a [`TopicTemplate`], or an
-//! error for settings that fit no row; then the name, which may be an illegal topic name. The rules are
-//! those of Kafka Connect's RegexRouter, which Debezium's EventRouter uses: if the whole value matches, the
-//! first match found in it is replaced (it may be shorter than the value); a value that does not match is
-//! itself the name.
+//! Input: the settings `regex` and `topic`, then the value of each row. Output: a
+//! [`TopicTemplate`], or an error for settings that fit no row; then the name, which may be an
+//! illegal topic name. The rules are those of Kafka Connect's RegexRouter, which Debezium's
+//! EventRouter uses. If the whole value matches, the first match in it is replaced (it may be
+//! shorter than the value); a value that does not match is itself the name.
 
 use super::java_regex::{Captures, Matcher, Undecided};
 use super::spec::RouteSpecError;
 use super::topics::is_topic_byte;
 
-/// The default pattern: the value as a whole. Takes a path without a regular expression.
+/// The default pattern: the whole value. It bypasses the regex engine.
 pub const WHOLE_VALUE: &str = "(?<routedByValue>.*)";
 
 /// A compiled `regex` and `topic`.
@@ -24,19 +25,19 @@ pub struct TopicTemplate {
 enum Pattern {
     /// [`WHOLE_VALUE`]: groups 0 and 1 are the value.
     Whole,
-    /// Boxed, as it is much larger.
+    /// Boxed, because it is much larger.
     Regex(Box<Matcher>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Piece {
     Literal(String),
-    /// By number; a group that took no part in the match is empty.
+    /// By number; a group outside the match is empty.
     Group(usize),
 }
 
 impl TopicTemplate {
-    /// Compiles both, and refuses what no row could be routed by.
+    /// Compiles both, and refuses settings that cannot route any row.
     pub fn compile(regex: &str, topic: &str) -> Result<Self, RouteSpecError> {
         let (pattern, groups) = if regex == WHOLE_VALUE {
             (Pattern::Whole, vec![None, Some("routedByValue".to_owned())])
@@ -48,8 +49,8 @@ impl TopicTemplate {
         Ok(Self { pattern, pieces: Replacement { topic, groups }.parse()? })
     }
 
-    /// The only name that it gives to what its first match takes as a whole, if there is one: `|.*` takes
-    /// nothing, and the value follows.
+    /// The only possible name for values whose first match is the whole value, if there is one. For
+    /// example, `|.*` matches nothing at first, so the value is appended.
     pub fn fixed(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [Piece::Literal(text)] => Some(text),
@@ -57,7 +58,7 @@ impl TopicTemplate {
         }
     }
 
-    /// What every name that it gives to what it matches begins with.
+    /// Common beginning of all names for matching values.
     pub fn beginning(&self) -> &str {
         match self.pieces.first() {
             Some(Piece::Literal(text)) => text,
@@ -65,7 +66,7 @@ impl TopicTemplate {
         }
     }
 
-    /// Appends the topic's name for `value` to `out`.
+    /// Appends the topic name for `value` to `out`.
     pub fn expand(&self, value: &str, out: &mut String) -> Result<(), Undecided> {
         match &self.pattern {
             Pattern::Whole if value.contains(is_line_end) => out.push_str(value),
@@ -100,12 +101,12 @@ impl TopicTemplate {
     }
 }
 
-/// What Java's `.` does not match.
+/// True for a character that Java's `.` does not match.
 fn is_line_end(character: char) -> bool {
     matches!(character, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// A topic template being read by the rules of `java.util.regex.Matcher.appendReplacement`.
+/// Parses a topic template by the rules of `java.util.regex.Matcher.appendReplacement`.
 struct Replacement<'a> {
     topic: &'a str,
     /// By number; group 0 is the whole match.
@@ -148,7 +149,7 @@ impl Replacement<'_> {
         Ok(pieces)
     }
 
-    /// The group that `after`, the text behind a `$`, begins with, and the text behind it.
+    /// The group at the start of `after` (the text behind a `$`), and the remaining text.
     fn reference<'b>(
         &self,
         rest: &str,
@@ -163,7 +164,7 @@ impl Replacement<'_> {
         if digit_count == 0 {
             return Err(self.syntax('$', rest));
         }
-        // Java takes one digit in any case, and further ones as long as there is such a group.
+        // Java always takes one digit, and further digits while such a group exists.
         let number = |digits: usize| -> Option<(usize, &'b str)> {
             let (number, after) = after.split_at_checked(digits)?;
             let number = number.parse().ok().filter(|number| *number < self.groups.len())?;

@@ -360,7 +360,7 @@ fn g4_a_refused_record_becomes_a_dead_letter_too() {
     assert_eq!(names(&letter)[3..7], explained);
     let commit_ms = COMMIT_MS.to_string();
     assert_eq!(header(&letter, "postrider-commit-timestamp"), [Some(commit_ms.as_bytes())]);
-    // The broker's limit can be lower than ours: its word is taken.
+    // The broker's limit can be lower than the configured one, so its verdict counts.
     record.value = Some(vec![b'x'; 5000]);
     let letter = refuse(&record, RejectionCode::TooLarge);
     assert!(letter.value.is_some_and(|value| value.starts_with(b"{\"id\":\"da8d6de6-")));

@@ -1,22 +1,22 @@
-//! Validates topic names: legal in Kafka, not reserved for Kafka or the relay itself, and among those
-//! allowed.
+//! Validates topic names: legal in Kafka, not reserved for Kafka or the relay itself, and among
+//! those allowed.
 //!
-//! Input: a name or its beginning, from a row, a setting or the command line; [`TopicsSpec`], the relay's
-//! own topics and the allowed patterns. Output: an error if it may not be used. Invariant: a name that
-//! Kafka treats as equal to a reserved one is reserved too, since topics may not differ in `.` and `_`
-//! alone.
+//! Input: a name or its beginning, from a row, a setting or the command line; [`TopicsSpec`], the
+//! relay's own topics and the allowed patterns. Output: an error if the name may not be used.
+//! Invariant: a name that Kafka treats as equal to a reserved one is reserved too, because topics
+//! may not differ only in `.` and `_`.
 
 use crate::outbox::glob;
 
 /// Kafka's limit on a topic's name, in bytes (`org.apache.kafka.common.internals.Topic`).
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// Whether Kafka allows the byte in a topic's name.
+/// True if Kafka allows the byte in a topic's name.
 pub(super) fn is_topic_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
-/// Checks a topic's name by Kafka's rule. The reason names the fault, never the name itself.
+/// Checks a topic's name by Kafka's rules. The reason names the fault, never the name itself.
 pub fn check_topic(name: &str) -> Result<(), &'static str> {
     match name {
         "" => Err("the topic's name is empty"),
@@ -29,19 +29,18 @@ pub fn check_topic(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// What the names of topics begin with in which relays keep their progress, unless they are told
-/// another one.
+/// Default prefix of the topics in which relays keep their progress.
 pub const PROGRESS_PREFIX: &str = "postrider.progress.";
 
-/// What the names of Kafka's own topics begin with: `__consumer_offsets`, `__transaction_state`.
+/// Prefix of Kafka's own topics: `__consumer_offsets`, `__transaction_state`.
 const INTERNAL_PREFIX: &str = "__";
 
-/// Which topics rows may go to, besides what Kafka allows.
+/// Restricts the topics for rows beyond Kafka's rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicsSpec {
-    /// Topics that the relay writes to on its own account.
+    /// Topics that the relay itself writes to.
     pub own: Vec<String>,
-    /// Globs; rows go to topics that match one of them. Empty: to any.
+    /// Globs for the topics that rows may use. Empty: any.
     pub allowed: Vec<String>,
 }
 
@@ -54,7 +53,7 @@ impl Default for TopicsSpec {
 }
 
 impl TopicsSpec {
-    /// Whether rows may choose the topic. The reason names the fault, never the name itself.
+    /// Checks that rows may use the topic. The reason names the fault, never the name itself.
     pub fn check(&self, name: &str) -> Result<(), &'static str> {
         self.check_reserved(name)?;
         let matches = |pattern: &String| glob::matches(pattern.as_bytes(), name.as_bytes());
@@ -65,7 +64,7 @@ impl TopicsSpec {
         }
     }
 
-    /// The same without what is allowed: whether anybody may send a row's record there.
+    /// Checks all rules except the allowed patterns: whether any row's record may be sent there.
     pub fn check_reserved(&self, name: &str) -> Result<(), &'static str> {
         check_topic(name)?;
         check_beginning(name)?;
@@ -76,7 +75,7 @@ impl TopicsSpec {
     }
 }
 
-/// Whether names that begin like this are reserved, whatever follows.
+/// Checks whether all names with this beginning are reserved.
 pub fn check_beginning(text: &str) -> Result<(), &'static str> {
     if begins_with(text, INTERNAL_PREFIX) {
         return Err("the topic's name begins with `__`, as Kafka's own topics do");
@@ -89,8 +88,9 @@ pub fn check_beginning(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// A name as Kafka compares it with others (`org.apache.kafka.common.internals.Topic.hasCollision`): of
-/// topics whose names are alike so, it creates one.
+/// The name in the form that Kafka compares
+/// (`org.apache.kafka.common.internals.Topic.hasCollision`). Of topics with equal forms only one
+/// can exist.
 pub fn as_compared(name: &str) -> String {
     name.replace('.', "_")
 }

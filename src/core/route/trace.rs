@@ -1,16 +1,16 @@
-//! Reads a W3C trace context from a column, and a header's.
+//! Reads a W3C trace context from a column, and from a header.
 //!
-//! Input: the column's text: a bare `traceparent`, or Java properties as Debezium's outbox libraries write
-//! them (`traceparent=00-..` in lines of `name=value`). Output: the value for one header, which is not
-//! validated. Input: a header's value. Output: a [`TraceContext`], if it is a valid one.
+//! Input: the column's text: a bare `traceparent`, or Java properties as Debezium's outbox
+//! libraries write them (`traceparent=00-..` in lines of `name=value`). Output: the value for one
+//! header, without validation. Input: a header's value. Output: a [`TraceContext`], if valid.
 
-/// W3C Trace Context's header.
+/// Header of W3C Trace Context.
 pub const TRACEPARENT_HEADER: &str = "traceparent";
 
-/// Its companion, which only properties hold.
+/// Its companion, which only properties contain.
 pub(super) const TRACESTATE_HEADER: &str = "tracestate";
 
-/// The bytes of version 00: `00-` trace id `-` span id `-` flags. Later versions begin in the same way.
+/// Length of version 00: `00-` trace id `-` span id `-` flags. Later versions start in this way.
 const BYTES: usize = 55;
 
 /// The trace that a row belongs to, and the span that wrote it.
@@ -20,12 +20,12 @@ pub struct TraceContext {
     pub trace_id: [u8; 16],
     /// Not all zero.
     pub span_id: [u8; 8],
-    /// Whether whoever began the trace keeps it.
+    /// The sampling decision of the trace's origin.
     pub is_sampled: bool,
 }
 
 impl TraceContext {
-    /// Of a `traceparent`; without allocation.
+    /// Parses a `traceparent` without allocation.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = text.trim_ascii();
         let (fixed, rest) = text.split_first_chunk::<BYTES>()?;
@@ -49,7 +49,7 @@ impl TraceContext {
     }
 }
 
-/// Lower-case hexadecimal digits of exactly as many bytes.
+/// Decodes exactly as many lower-case hexadecimal digits as `bytes` needs.
 fn decode(digits: &[u8], bytes: &mut [u8]) -> Option<()> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -66,12 +66,12 @@ fn decode(digits: &[u8], bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Whether the text is a `traceparent` as it stands, not properties.
+/// True for a bare `traceparent`; false for properties.
 pub(super) fn is_bare(text: &[u8]) -> bool {
     !text.iter().any(|byte| matches!(byte, b'=' | b':' | b'\n' | b'\r'))
 }
 
-/// Appends the value of `header` among properties to `out`, and tells whether there is one.
+/// Appends the value of `header` among properties to `out`; false if there is none.
 pub(super) fn extract(text: &[u8], header: &str, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     for line in text.split(|byte| matches!(byte, b'\n' | b'\r')) {
@@ -82,7 +82,7 @@ pub(super) fn extract(text: &[u8], header: &str, out: &mut Vec<u8>) -> bool {
         let end = line.iter().position(|byte| matches!(byte, b'=' | b':' | b' ' | b'\t'));
         let (name, rest) = line.split_at_checked(end.unwrap_or(line.len())).unwrap_or((line, &[]));
         if name == header.as_bytes() {
-            // The last of several holds, as in a map.
+            // The last value counts, as in a map.
             out.truncate(start);
             unescape(value(rest), out);
         }
@@ -90,15 +90,15 @@ pub(super) fn extract(text: &[u8], header: &str, out: &mut Vec<u8>) -> bool {
     out.len() > start
 }
 
-/// What follows the name: blanks, at most one separator, blanks.
+/// The text after the blanks, optional separator and blanks that follow the name.
 fn value(rest: &[u8]) -> &[u8] {
     let rest = rest.trim_ascii_start();
     let separated = rest.strip_prefix(b"=").or_else(|| rest.strip_prefix(b":"));
     separated.unwrap_or(rest).trim_ascii_start()
 }
 
-/// Takes the backslashes off: `Properties.store` puts one before `=`, `:`, `#` and `!`. Trace
-/// context is ASCII, so `\uXXXX` does not occur in it.
+/// Removes the backslashes that `Properties.store` puts before `=`, `:`, `#` and `!`. Trace context
+/// is ASCII, so `\uXXXX` does not occur in it.
 fn unescape(value: &[u8], out: &mut Vec<u8>) {
     let mut bytes = value.iter();
     while let Some(byte) = bytes.next() {

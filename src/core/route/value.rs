@@ -1,9 +1,9 @@
 //! Writes keys, values and headers in the configured format.
 //!
 //! Input: a row, and the columns of its key, payload, headers and envelope (columns sent beside the
-//! payload). Output: a `Part` whose bytes are those that Kafka Connect's converters write for the same row
-//! after Debezium's router (raw formats: the column itself). Invariant: a value contains the whole payload
-//! or there is none; what the format cannot represent is a rejection (G4).
+//! payload). Output: a `Part` with the bytes that Kafka Connect's converters write for this row
+//! after Debezium's router (raw formats: the column itself). Invariant: a value contains the whole
+//! payload or there is none. Content that the format cannot represent is a rejection (G4).
 
 use super::array;
 use super::column::{self, Kind};
@@ -20,24 +20,24 @@ use super::source::{NamedColumn, SourceColumn};
 use crate::json::Json;
 use crate::outbox::{Declared, OutboxRow, Value, type_oid};
 
-/// The formats of one routing, compiled.
+/// The compiled formats of one routing.
 #[derive(Debug, Clone)]
 pub(super) struct Encoder {
     pub(super) format: FormatSpec,
     pub(super) payload: SourceColumn,
-    /// The column that `route.by` names: part of the name of an envelope's schema.
+    /// The column of `route.by`: part of the name of an envelope's schema.
     pub(super) by: SourceColumn,
     pub(super) envelope: Vec<NamedColumn>,
     pub(super) schema_version: Option<SourceColumn>,
     pub(super) empty_payload: EmptyPayload,
-    /// Whether a logical message's null members stay in its documents.
+    /// Treatment of null members in a logical message's documents.
     pub(super) message_nulls: Members,
-    /// What a record may have at most.
+    /// Largest size of a record.
     pub(super) bytes_max: usize,
 }
 
 impl Encoder {
-    /// The key's bytes, made of `source` in the scratch buffer if need be.
+    /// The key's bytes, converted from `source` in the scratch buffer if necessary.
     pub(super) fn key(
         &self,
         row: &OutboxRow<'_>,
@@ -67,7 +67,6 @@ impl Encoder {
         Ok(Part::Scratch { start, end: scratch.len() })
     }
 
-    /// A column as a header.
     pub(super) fn header(
         &self,
         row: &OutboxRow<'_>,
@@ -86,7 +85,7 @@ impl Encoder {
             if let Body::List { kind, .. } = &mut item.body {
                 if matches!(kind, Kind::Decimal { scale: Some(_) } | Kind::Float32 | Kind::Float64)
                 {
-                    // Headers have every number as it is printed.
+                    // Headers contain every number in printed form.
                     *kind = Kind::Int64;
                 }
                 let start = scratch.len();
@@ -98,7 +97,7 @@ impl Encoder {
         source.part(row, |value, declared| column::header(value, declared, form, scratch))
     }
 
-    /// A decimal number in scientific notation, where Java has it so.
+    /// A decimal number in scientific notation, if Java uses it.
     fn as_java_prints(
         &self,
         row: &OutboxRow<'_>,
@@ -118,7 +117,7 @@ impl Encoder {
         Part::Scratch { start, end: scratch.len() }
     }
 
-    /// A column as it is: its text, or its bytes in the form they are to have.
+    /// The column's text, or its bytes in the configured form.
     fn verbatim(
         &self,
         row: &OutboxRow<'_>,
@@ -131,7 +130,6 @@ impl Encoder {
         })
     }
 
-    /// The value's bytes.
     pub(super) fn value(
         &self,
         row: &OutboxRow<'_>,
@@ -148,7 +146,7 @@ impl Encoder {
             || (self.is_raw_bytes(declared) && self.envelope.is_empty());
         if is_verbatim {
             let part = if is_event {
-                // An event says what its bytes are, so they are not made text before.
+                // An event names the type of its bytes, so they are not converted to text first.
                 source.part(row, |value, declared| column::text(value, declared, style, scratch))?
             } else {
                 self.verbatim(row, source, scratch)?
@@ -219,7 +217,7 @@ impl Encoder {
         Ok(Part::Scratch { start, end: scratch.len() })
     }
 
-    /// A column that is no payload: never expanded, unless it is a document already.
+    /// A column other than the payload: never expanded, unless it is a document already.
     fn item<'a>(
         &self,
         row: &OutboxRow<'a>,
@@ -243,7 +241,7 @@ impl Encoder {
         }
     }
 
-    /// The member of a logical message that is an object or array.
+    /// A logical message's member that is an object or array.
     fn document<'a>(&self, text: &'a [u8]) -> Body<'a> {
         let inference = Inference { null_members: self.message_nulls, empty_arrays: Members::Drop };
         match Json::parse(text) {
@@ -255,7 +253,7 @@ impl Encoder {
         }
     }
 
-    /// A payload that holds JSON, taken apart if that is wanted and possible.
+    /// A payload with JSON, parsed if configured and possible.
     fn expanded<'a>(&self, body: Body<'a>, declared: Option<Declared>) -> Body<'a> {
         let Body::Plain { kind: Kind::Text, text } = body else { return body };
         if !self.format.expand_json || declared.is_none() {
@@ -266,7 +264,7 @@ impl Encoder {
         let json = str::from_utf8(text).ok().and_then(json::parse);
         let shaped = json.and_then(|json| Some((json::infer(&json, inference).ok()?, json)));
         let Some((shape, json)) = shaped else { return body };
-        // Connect would print these as the text they are.
+        // Connect would print these as their text.
         let is_printed = !matches!(shape, Shape::Struct(_)) || !shape.has_schema();
         if value == ValueFormat::Text && is_printed {
             return body;
@@ -286,7 +284,7 @@ impl Encoder {
         is_bytea && self.format.bytea == ByteaForm::Raw
     }
 
-    /// A bytea as text, where that is wanted.
+    /// A bytea as text, if configured.
     fn bytes_as_text(
         &self,
         value: Value<'_>,
@@ -308,8 +306,8 @@ impl Encoder {
         Part::Scratch { start, end: scratch.len() }
     }
 
-    /// Whether an empty or blank payload becomes a null value. White space is what Java's
-    /// `String.trim` takes for it: everything up to the blank.
+    /// True if an empty or blank payload becomes a null value. White space is defined as in Java's
+    /// `String.trim`: everything up to the blank.
     fn is_tombstone(&self, value: Value<'_>, bytes: Option<&[u8]>) -> bool {
         let is_bytea = matches!(value, Value::Bytes { type_oid: type_oid::BYTEA, .. });
         let is_text =
@@ -318,7 +316,6 @@ impl Encoder {
         self.empty_payload == EmptyPayload::Tombstone && is_text && bytes.is_some_and(is_blank)
     }
 
-    /// Schema and payload in one object.
     fn write_wrapped(
         &self,
         out: &mut Vec<u8>,
@@ -352,7 +349,7 @@ impl Encoder {
                 Ok(())
             }
             (body, Some(declared)) => {
-                // What the table said when the session began may have changed.
+                // The table may have changed since the session began.
                 let is_nullable = declared.is_nullable || matches!(body, Body::Null);
                 let declared = Declared { is_nullable, ..declared };
                 match column::element(declared, style) {
@@ -370,8 +367,7 @@ impl Encoder {
         }
     }
 
-    /// The name of an envelope's schema. Debezium's for a logical message is the value that it
-    /// was routed by.
+    /// Name of an envelope's schema. For a logical message Debezium uses the routing value.
     fn envelope_name(&self, row: &OutboxRow<'_>, route: &str) -> String {
         if row.is_message() {
             return route.to_owned();
@@ -382,7 +378,7 @@ impl Encoder {
         format!("{}.{route}.Value", parts.join("."))
     }
 
-    /// Up to where the payload begins.
+    /// The schema up to the payload's part.
     fn write_envelope_schema(
         &self,
         out: &mut Vec<u8>,
@@ -413,7 +409,7 @@ impl Encoder {
     }
 }
 
-/// An array that can be taken apart.
+/// An array that can be parsed.
 fn list<'a>(text: &[u8], declared: Declared, style: ColumnStyle) -> Option<Body<'a>> {
     let of = column::element(declared, style)?;
     let element = |printed: Option<Vec<u8>>| match printed {

@@ -1,24 +1,24 @@
-//! Sends the dead letters of records that the brokers refused, and defines [`Audit`]: what became of such a record, for a
-//! line in the relay's log.
+//! Sends the dead letters of refused records, and defines [`Audit`]: the result for such a record,
+//! for a line in the relay's log.
 //!
-//! Its dead letter was sent, or the operator's policy left the record out.
+//! Either its dead letter was sent, or the operator's policy skipped the record.
 
 use super::{Session, SessionError};
 use crate::pipeline::{Answer, Confirmation, Outcome, OwnedOutgoing, Refused, SentDeadLetter};
 use crate::sink::{SendError, Sink};
 use crate::time::Instant;
 
-/// What became of a record that the brokers refused.
+/// Result for a record that the brokers refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Audit {
-    /// Its dead letter was sent; here without its body.
+    /// Its dead letter was sent (without its body here).
     DeadLetter(SentDeadLetter),
-    /// The policy leaves it out.
+    /// The policy skipped it.
     Skipped(Refused),
 }
 
 impl Session {
-    /// Keeps what a refused record needs: its dead letter until there is room, or a line in the audit.
+    /// Queues the dead letter of a refused record until there is room, or an audit entry.
     pub(super) fn keep(&mut self, answer: Answer) {
         match answer {
             Answer::Stored => {}

@@ -1,49 +1,49 @@
-//! Limits how many frames are processed before confirmations and status updates get their turn.
+//! Limits how many frames are processed before confirmations and status updates are handled.
 //!
-//! Input: how many bytes are buffered, and the time. Output: [`Work`]: process the next frame, read the
-//! socket first (so that the server can go on sending), or leave the rest for the next turn. No I/O; the
-//! caller reads the clock.
+//! Input: the number of buffered bytes, and the time. Output: [`Work`]: process the next frame,
+//! read the socket first (so that the server can continue to send), or leave the rest for the next
+//! turn. No I/O; the caller reads the clock.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// After this much the socket is read again, or the server would stand still while we work: a unix
-/// socket's default buffer holds some 80 kB of small messages.
+/// Bytes to process before the next read. A unix socket's default buffer holds about 80 kB of small
+/// messages, so the server would otherwise stop while the session works.
 const REFILL_BYTES: usize = 16 * 1024;
-/// After this much the rest is worked off without reading on, for there is more to do than that.
+/// With more buffered bytes than this, the session does not read again in this turn.
 const BURST_BYTES: usize = 1024 * 1024;
-/// After so long the rest waits for the next turn: rows whose topics the brokers are asked for take
-/// milliseconds each, and signals, heartbeats and metrics must not wait for all of them.
+/// Longest turn. Rows whose topics require a broker query take milliseconds each, and signals,
+/// heartbeats and metrics must not wait for all of them.
 const BURST_MAX: Duration = Duration::from_millis(50);
 
 /// What to do before the next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// Take it.
+    /// Process the frame.
     Go,
-    /// Read what has come, without waiting, and take it.
+    /// Read available bytes without waiting, then process the frame.
     ReadOn,
-    /// Leave it for the next turn.
+    /// Leave the frame for the next turn.
     Stop,
 }
 
-/// Frames that are worked on in one turn.
+/// The frames processed in one turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Burst {
     began: Instant,
-    /// Buffered when the clock was asked last; `None`: what is buffered at the next frame.
+    /// Bytes buffered when the clock was last read; `None`: set at the next frame.
     buffered: Option<usize>,
     worked: usize,
 }
 
 impl Burst {
-    /// One that begins now.
+    /// Starts a turn.
     pub const fn begin(now: Instant) -> Self {
         Self { began: now, buffered: None, worked: 0 }
     }
 
-    /// What to do with so many bytes buffered. The clock is asked once in 16 KiB.
+    /// Decides about the next frame; reads the clock once per 16 KiB.
     #[inline]
     pub fn next(&mut self, buffered: usize, clock: impl FnOnce() -> Instant) -> Work {
         let worked = self.buffered.get_or_insert(buffered).saturating_sub(buffered);
@@ -64,7 +64,7 @@ impl Burst {
 mod tests {
     use super::*;
 
-    /// Works off `total` bytes of frames of `frame` bytes, of which no more come: counts reads.
+    /// Processes `total` bytes in frames of `frame` bytes, without new input, and counts reads.
     fn reads(total: usize, frame: usize, each: Duration) -> (usize, usize) {
         let (mut now, mut left, mut reads) = (Instant::START, total, 0);
         let mut burst = Burst::begin(now);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn frames_that_take_long_end_the_turn() {
-        // Also where the socket is no longer read.
+        // The limit also applies if the socket is no longer read.
         for (each, most) in
             [(Duration::from_millis(4), BURST_BYTES), (Duration::from_micros(45), 0)]
         {

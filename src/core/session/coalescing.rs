@@ -1,57 +1,57 @@
-//! Read coalescing: decides when to read the socket, at once under little load, in batches under much.
+//! Read coalescing: reads the socket at once under light load, and in batches under heavy load.
 //!
-//! Input: the number of bytes of each read, and its time. Output: whether to process what is buffered, or
-//! how long to wait before the next read. The caller reads the clock and sleeps.
+//! Input: the size and time of each read. Output: whether to process the buffer, or how long to
+//! wait before the next read. The caller reads the clock and sleeps.
 //!
-//! It saves work in the server and the Kafka client; two facts were measured (PostgreSQL 15, 2 cores). The
-//! walsender issues one `send` per message and pays for waking an eager reader each time; a reader that
-//! sleeps 100-300 us under load halves the walsender's cost over TCP. And the Kafka client's cost goes with
-//! the number of produce requests: rows handed over in one burst share requests, whatever the configured
-//! linger. Only a sleep of the thread that owns the socket does this; a timer on an event loop does not.
+//! Coalescing saves work in the server and the Kafka client, as measured (PostgreSQL 15, 2 cores).
+//! The walsender issues one `send` per message, each of which wakes an eager reader; a reader that
+//! sleeps 100-300 us under load halves the walsender's cost over TCP. The Kafka client's cost
+//! depends on the number of produce requests, and rows handed over in one burst share requests,
+//! whatever the linger. Only a sleep of the socket's own thread achieves this, not an event loop's
+//! timer.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How the socket at hand is read under load.
+/// How the socket is read under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoalescingProfile {
-    /// Shortest wait between two reads. A unix socket's default buffer holds only some hundred small
-    /// messages, so it is kept short there.
+    /// Shortest wait between two reads. A unix socket's default buffer holds only a few hundred
+    /// small messages, so its wait is short.
     pub delay: Duration,
-    /// A batch of reads ends after this long.
+    /// Longest duration of a batch of reads.
     pub batch_max: Duration,
-    /// A batch of reads ends when this many bytes are buffered.
+    /// A batch of reads ends at this many buffered bytes.
     pub batch_bytes: usize,
 }
 
-/// Below this many bytes per millisecond (some four small rows) reading at once costs little, and
-/// waiting would cost latency. Above it an eager reader pays 10 to 20 us a row for wake-ups, which
-/// slows the server down as much as itself.
+/// Bytes per millisecond (about four small rows) below which immediate reads cost little and
+/// waiting would add latency. Above, wake-ups cost an eager reader 10 to 20 us per row, and the
+/// server as much.
 const SLOW_BYTES_PER_MS: usize = 2 * 1024;
-/// Above this many bytes per millisecond (some twenty small rows) reads are batched for longer.
+/// Bytes per millisecond (about twenty small rows) above which batches are longer.
 const FAST_BYTES_PER_MS: usize = 10 * 1024;
-/// Rows this old have waited in the log already: batching them for some milliseconds more costs
-/// nobody anything. Clocks that disagree by more cost a batch's length of latency at medium rates.
+/// Rows of this age have already waited in the log, so a few milliseconds more do not matter. A
+/// larger clock difference costs one batch's latency at medium rates.
 const BEHIND: Duration = Duration::from_millis(100);
-/// A read in a batch should bring this much: twenty small rows, sixty of the walsender's messages, a
-/// third of what a unix socket's default buffer holds of them.
+/// Target size of a read: twenty small rows, sixty walsender messages, a third of a unix socket's
+/// default buffer.
 const READ_BYTES: usize = 12 * 1024;
-/// The window over which bytes are counted: long enough that a batch's own rhythm does not show.
+/// Window over which bytes are counted; longer than a batch's own rhythm.
 const WINDOW: Duration = Duration::from_millis(4);
 
-/// What a read brought.
+/// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SocketRead {
-    /// Bytes it brought.
+    /// Bytes read.
     pub(super) bytes: usize,
-    /// Bytes not worked on yet, these included.
+    /// Unprocessed bytes, including these.
     pub(super) buffered: usize,
-    /// Age of the newest transaction that was worked on.
+    /// Age of the newest processed transaction.
     pub(super) lag: Duration,
 }
 
-/// The state of a batch of reads.
 #[derive(Debug)]
 pub(super) struct ReadCoalescing {
     profile: CoalescingProfile,
@@ -62,12 +62,12 @@ pub(super) struct ReadCoalescing {
 }
 
 impl ReadCoalescing {
-    /// Starts as if little came.
+    /// Starts in the state of light load.
     pub(super) const fn new(profile: CoalescingProfile, now: Instant) -> Self {
         Self { profile, window_start: now, window_bytes: 0, bytes_per_ms: 0, batch_start: None }
     }
 
-    /// How long to wait before reading on; `None`: work on what is buffered.
+    /// Wait before the next read; `None`: process the buffer.
     pub(super) fn after_read(&mut self, now: Instant, read: SocketRead) -> Option<Duration> {
         self.count(now, read.bytes);
         let CoalescingProfile { delay, batch_max, batch_bytes } = self.profile;
@@ -86,7 +86,7 @@ impl ReadCoalescing {
         Some(wait)
     }
 
-    /// How long it takes until a read is worth its wake-up.
+    /// Time until a read is worth its wake-up.
     fn until_filled(&self) -> Duration {
         let CoalescingProfile { delay, batch_max, .. } = self.profile;
         let filled_us = READ_BYTES * 1_000 / self.bytes_per_ms.max(1);
@@ -118,7 +118,8 @@ mod tests {
     const LIVE: Duration = Duration::from_millis(1);
     const OLD: Duration = Duration::from_secs(5);
 
-    /// A thousand reads of `bytes`, one every `step`, unused bytes piling up: lists the answers.
+    /// Simulates a thousand reads of `bytes`, one every `step`, without processing, and returns the
+    /// answers.
     fn drive(
         reads: &mut ReadCoalescing,
         step: Duration,

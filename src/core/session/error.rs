@@ -1,36 +1,36 @@
 //! Defines [`SessionError`]: why a session failed.
 //!
-//! An error of the pipeline or of the sink, a server that does not answer, a request to end at once, or
-//! records that were not confirmed within the grace period. The caller supplies the type of the sink's
-//! errors.
+//! Causes: an error of the pipeline or the sink, a silent server, a request to end at once, or
+//! records that were not confirmed within the grace period. The caller supplies the sink's error
+//! type.
 
 use crate::pipeline::PipelineError;
 
-/// After any of these the session is dropped; nothing unconfirmed was acknowledged.
+/// Why a session failed. The session is dropped, and nothing unconfirmed was acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError<E> {
-    /// See there.
+    /// The pipeline failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
     /// The sink is no longer usable.
     #[error("the sink is no longer usable")]
     Sink(E),
-    /// The server has not answered for so long.
+    /// The server did not answer.
     #[error("the server has not answered for {seconds} s")]
     Silent {
-        /// Whole ones.
+        /// Whole seconds of silence.
         seconds: u64,
     },
-    /// The request to end at once.
+    /// A request to end at once.
     #[error("aborted with {records} unconfirmed records")]
     Aborted {
-        /// How many records were unconfirmed.
+        /// Number of unconfirmed records.
         records: u64,
     },
-    /// What was sent was not confirmed in time.
+    /// Records were not confirmed within the grace period.
     #[error("{records} records were not confirmed in time")]
     GraceExpired {
-        /// How many records were unconfirmed.
+        /// Number of unconfirmed records.
         records: u64,
     },
 }

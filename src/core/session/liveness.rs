@@ -1,49 +1,48 @@
 //! Detects that the Postgres server no longer answers.
 //!
-//! Input: when a keepalive was requested, and what each read brought. Output: for how long the server was
-//! silent after the request, once that is too long. `TimeoutEscalation` doubles the timeout if the next
-//! session ends in silence without having come further, since then a large decoding may be the reason.
-//! Invariant: time in which we did not read does not count; a server that sends, however slowly, is never
-//! given up. The caller reads the clock.
+//! Input: when a keepalive was requested, and the result of each read. Output: the length of the
+//! server's silence after the request, if it exceeds the timeout. `TimeoutEscalation` doubles the
+//! timeout if the next session also ends in silence without progress, because a large decoding may
+//! be the reason. Invariant: time without reads does not count, and a server that sends, however
+//! slowly, is never given up. The caller reads the clock.
 
 use std::time::Duration;
 
 use crate::lsn::Lsn;
 use crate::time::Instant;
 
-/// Unanswered heartbeats after which nobody is there any more. A live walsender answers within a
-/// round trip, unless it decodes something large that it does not publish.
+/// Unanswered heartbeats until the server counts as gone. A live walsender answers within a round
+/// trip, unless it decodes something large that it does not publish.
 const HEARTBEATS: u32 = 3;
-/// Timeout at least: a server on a busy machine, or its disk, may stall for seconds.
+/// Minimum timeout: a busy server or its disk may stall for seconds.
 const SILENCE_MIN: Duration = Duration::from_secs(5);
-/// Timeout at most grows by 2^6: to half an hour and more with the usual heartbeat.
+/// Doublings of the timeout: 2^6, more than half an hour with the usual heartbeat.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// Listens for a sign of life in one session.
 #[derive(Debug)]
 pub(super) struct Liveness {
     timeout: Duration,
-    /// The oldest question that nothing has followed.
+    /// Time of the oldest unanswered request.
     asked: Option<Instant>,
 }
 
 impl Liveness {
-    /// Silence for `timeout` after a question is too long.
+    /// `timeout`: the longest allowed silence after a request.
     pub(super) const fn new(timeout: Duration) -> Self {
         Self { timeout, asked: None }
     }
 
-    /// The server is asked for a reply.
+    /// Notes that the server is asked for a reply.
     pub(super) fn ask(&mut self, now: Instant) {
         self.asked.get_or_insert(now);
     }
 
-    /// Something came; or nothing could, for we did not read.
+    /// Restarts the measurement, because bytes arrived or the session did not read.
     pub(super) const fn rest(&mut self) {
         self.asked = None;
     }
 
-    /// Takes note of what a read brought. How long the server has been silent, once that is too long.
+    /// Handles a read's result. Returns the length of the silence once it exceeds the timeout.
     pub(super) fn heard(&mut self, bytes: usize, now: Instant) -> Option<Duration> {
         if bytes > 0 {
             self.rest();
@@ -51,15 +50,15 @@ impl Liveness {
         self.lost(now)
     }
 
-    /// How long the server has been silent, once that is too long. To be asked after a read, which may have
-    /// brought the answer, never before.
+    /// Length of the silence once it exceeds the timeout. Ask only after a read, which may contain
+    /// the answer.
     fn lost(&self, now: Instant) -> Option<Duration> {
         let silence = now - self.asked?;
         (silence >= self.timeout).then_some(silence)
     }
 }
 
-/// What sessions that ended in silence teach the next one.
+/// Timeout for the next session, after sessions that ended in silence.
 #[derive(Debug, Default)]
 pub struct TimeoutEscalation {
     settled: Lsn,
@@ -67,8 +66,8 @@ pub struct TimeoutEscalation {
 }
 
 impl TimeoutEscalation {
-    /// A session ended in silence, having settled everything up to `settled`. No further than the
-    /// one before: then it is the work that takes so long, not the network.
+    /// A session ended in silence after it settled everything up to `settled`. If that is no
+    /// further than before, the server's work takes so long, not the network.
     pub fn silent(&mut self, settled: Lsn) {
         if settled > self.settled {
             *self = Self { settled, doublings: 0 };
@@ -77,7 +76,7 @@ impl TimeoutEscalation {
         }
     }
 
-    /// The timeout of the next session, which asks at least every `heartbeat`.
+    /// The next session's timeout; it sends a request at least every `heartbeat`.
     pub fn timeout(&self, heartbeat: Duration) -> Duration {
         (heartbeat * HEARTBEATS).max(SILENCE_MIN) * (1 << self.doublings)
     }

@@ -1,20 +1,20 @@
-//! One session: what a relay does between the start of a replication stream and its end.
+//! One session: from the start of a replication stream to its end.
 //!
-//! Input: frames, what the sink confirms, requests to stop, and the time. Output: records to the sink, the
-//! status update that is due, what to wait for ([`Next`]), and how the session ended. It reads no clock and
-//! waits for nothing, so that the code that ships is simulated by seeds in virtual time.
+//! Input: frames, the sink's confirmations, requests to stop, and the time. Output: records to the
+//! sink, the status update that is due, what to wait for ([`Next`]), and how the session ended. The
+//! session reads no clock and never waits, so seeds simulate the shipped code in virtual time.
 //!
-//! Invariant:
-//! * a [`StatusUpdate`] names only a position that the pipeline has settled and, where progress is stored
-//!   in Kafka, that the stored progress covers (G1, G6);
-//! * a session that has begun to end reads no further than the open transaction and what earlier sessions
-//!   left unconfirmed; it ends once everything is confirmed and acknowledged, or at its deadline, which is
-//!   an error after a request to stop (G8);
-//! * a session that is paused takes no frame, keeps its stream, and tells the server the same position as before;
-//! * while there is no room the socket is not read, so that TCP holds the server back (G3).
+//! Invariants:
+//! * a [`StatusUpdate`] names only a position that the pipeline has settled and, if progress is
+//!   stored in Kafka, that the stored progress covers (G1, G6);
+//! * an ending session reads no further than the open transaction and the unconfirmed rows of
+//!   earlier sessions; it ends once everything is confirmed and acknowledged, or at its deadline,
+//!   which is an error after a request to stop (G8);
+//! * a paused session takes no frame, keeps its stream, and repeats its position to the server;
+//! * while there is no room the socket is not read, so TCP holds the server back (G3).
 //!
-//! A session carries nothing over to the next: on any error it is dropped as a whole, and Postgres sends
-//! again what was not acknowledged.
+//! A session passes nothing to the next. After any error it is dropped as a whole, and Postgres
+//! sends unacknowledged rows again.
 //!
 //! ```text
 //!   loop {
@@ -28,8 +28,8 @@
 //!       session.next(..)                  wait and read, then session.has_read(now, ..)
 //!   }
 //! ```
-//! If a frame must end the relay, the caller calls [`Session::stop_reading`]; after a read between two
-//! frames it calls [`Session::has_refilled`].
+//! If a frame must end the relay, the caller calls [`Session::stop_reading`]. After a read between
+//! two frames it calls [`Session::has_refilled`].
 
 mod audit;
 mod burst;
@@ -72,52 +72,51 @@ pub use phase::End;
 pub use request::{ControlRequest, Draining, Requested};
 pub use stall::{StallDetector, Stalled};
 
-/// While records are unconfirmed the socket is waited on no longer than this, so that a delivery
-/// report is noticed within a millisecond.
+/// Longest wait for the socket while records are unconfirmed, so that a delivery report is noticed
+/// within a millisecond.
 const CONFIRM_TICK: Duration = Duration::from_millis(1);
-/// While a Kafka transaction ends: how soon that is noticed, and how often the socket is emptied.
+/// Poll interval while a Kafka transaction ends; the socket is emptied as often.
 const COMMIT_TICK: Duration = Duration::from_micros(300);
-/// While nothing is outstanding: how soon a request to stop is noticed.
+/// Longest wait while nothing is outstanding, so that a request to stop is noticed.
 const IDLE_TICK: Duration = Duration::from_millis(50);
-/// Rows this old are many, or wait for something: then their number counts, not their latency.
+/// Rows older than this are many, or wait for something. Throughput then matters more than latency.
 const BEHIND: Duration = Duration::from_millis(250);
-/// How long a session that must close the stream for a server that stops still waits for the brokers.
-/// Postgres's `fast` stop waits for us no longer than this.
+/// Longest wait for the brokers if Postgres shuts down. Postgres's `fast` stop waits for the stream
+/// to close.
 const SERVER_SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
-/// What to tell Postgres.
+/// A status update for Postgres.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusUpdate {
-    /// Everything up to here is settled.
+    /// Everything up to this position is settled.
     pub settled: Lsn,
-    /// Whether the server is to answer at once.
+    /// True if the server must answer at once.
     pub ask_reply: bool,
 }
 
 /// What to do before the next turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Read, waiting at most so long for something to come; then ask [`Session::has_read`].
+    /// Read, and wait at most this long for input; then call [`Session::has_read`].
     Read(Duration),
-    /// Wait so long, then read what has come: a Kafka transaction ends, and what is read now need not be
-    /// waited for later.
+    /// Wait this long, then read what has arrived: a Kafka transaction ends, and early reads save
+    /// waiting later.
     Refill(Duration),
-    /// Wait so long and leave the socket alone: there is no room (G3), or no frame is wanted.
+    /// Wait this long without reading: there is no room (G3), or no frame is wanted.
     Wait(Duration),
 }
 
-/// The state of a session. See the module for the order of calls.
+/// The state of a session. The module documentation has the order of calls.
 #[derive(Debug)]
 pub struct Session {
     pipeline: Pipeline,
-    /// Of a stream that is not in UTF-8.
+    /// Set if the stream is not in UTF-8.
     translator: Option<Translator>,
     limits: Limits,
     phase: Phase,
     confirmations: Vec<Confirmation>,
-    /// Of refused records; they wait for room.
+    /// Dead letters of refused records that wait for room.
     dead_letters: VecDeque<OwnedOutgoing>,
-    /// What became of refused records.
     audit: Vec<Audit>,
     acknowledged: Lsn,
     last_status: Instant,
@@ -125,15 +124,15 @@ pub struct Session {
     sink_is_full: bool,
     coalescing: ReadCoalescing,
     liveness: Liveness,
-    /// No further frame can be taken: the session ends once it has drained.
+    /// True if no further frame can be taken. The session ends after it has drained.
     stops_reading: bool,
     reading: Reading,
-    /// What earlier sessions left unconfirmed, which a drain confirms as well.
+    /// Unconfirmed records of earlier sessions, which a drain confirms as well.
     owed: Owed,
 }
 
 impl Session {
-    /// A session that begins now. `owed`: what earlier sessions left unconfirmed.
+    /// Starts a session. `owed`: the unconfirmed records of earlier sessions.
     pub fn new(
         pipeline: Pipeline,
         limits: Limits,
@@ -161,28 +160,29 @@ impl Session {
         }
     }
 
-    /// The same for a stream that is not in UTF-8.
+    /// Sets the translator of a stream that is not in UTF-8.
     #[must_use]
     pub fn translated_by(self, translator: Option<Translator>) -> Self {
         Self { translator, ..self }
     }
 
-    /// The pipeline, for what it can tell.
+    /// The session's pipeline.
     pub const fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
 
-    /// The pipeline, for samples that are taken out of it.
+    /// The session's pipeline, for draining its samples.
     pub const fn pipeline_mut(&mut self) -> &mut Pipeline {
         &mut self.pipeline
     }
 
-    /// What bounds it.
+    /// The session's limits.
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Turns what is asked from outside into a phase. `Some`: it has begun to end, or has less time.
+    /// Applies a request from outside to the phase. `Some`: the session has begun to end, or has
+    /// less time.
     pub fn request<E>(
         &mut self,
         now: Now,
@@ -191,7 +191,7 @@ impl Session {
         self.reading = if asked.is_paused { Reading::Paused } else { Reading::On };
         let end = match asked.request {
             ControlRequest::Run => return Ok(None),
-            // It goes on with others at once: no drain to tell of.
+            // Another session follows at once, so no drain is logged.
             ControlRequest::Reconfigure => {
                 self.head_for(End::Reconfigured, self.limits.grace, now);
                 return Ok(None);
@@ -203,7 +203,7 @@ impl Session {
             ControlRequest::ServerShutdown => End::ServerShutdown,
         };
         let grace = match self.phase {
-            // What earlier sessions have taken of it since the signal is gone.
+            // Earlier sessions have used part of the grace period since the signal.
             Phase::Streaming => self.limits.grace.saturating_sub(asked.told_for),
             Phase::Ending { .. } => self.limits.grace,
         };
@@ -211,8 +211,9 @@ impl Session {
         Ok(self.head_for(end, grace, now))
     }
 
-    /// Takes no further frame: the next one is a row that only a human can help, or comes in another way. What was
-    /// sent is confirmed and acknowledged, then the session ends so. `Some`: it has begun to end for that.
+    /// Takes no further frame, because the next row needs a human, or arrives in another way. The
+    /// session confirms and acknowledges what it sent, then ends with `end`. `Some`: the session
+    /// has begun to end for this reason.
     pub fn stop_reading(&mut self, end: End, now: Now) -> Option<Draining> {
         self.stops_reading = true;
         match self.phase {
@@ -230,7 +231,7 @@ impl Session {
         Some(Draining { unconfirmed: self.unconfirmed().max(self.owed.records()), grace })
     }
 
-    /// Whether the next frame is taken now. To be asked before each.
+    /// True if the next frame may be taken. Ask before each frame.
     pub fn takes_frames(&self, sink: &impl Sink) -> bool {
         if self.sink_is_full || !self.wants_frames(sink) {
             return false;
@@ -238,8 +239,8 @@ impl Session {
         !sink.has_enough() || self.pipeline.is_open()
     }
 
-    /// Takes the next frame of the stream; see [`Pipeline::frame`]. After [`Handled::Full`] none is taken
-    /// until [`Session::next`].
+    /// Takes the stream's next frame; see [`Pipeline::frame`]. After [`Handled::Full`] no frame is
+    /// taken until [`Session::next`].
     #[inline]
     pub fn frame<S: Sink>(
         &mut self,
@@ -266,14 +267,15 @@ impl Session {
         Ok(handled)
     }
 
-    /// Books what the sink has confirmed.
+    /// Books the sink's confirmations.
     pub fn confirm<S: Sink>(
         &mut self,
         now: Now,
         sink: &mut S,
     ) -> Result<(), SessionError<S::Error>> {
         let polled = sink.poll(now.at, &mut self.confirmations);
-        // What is stored is, whatever has ended the sink meanwhile: the next session need not repeat it.
+        // Stored records stay stored, even if the sink failed since. The next session need not
+        // repeat them.
         let mut confirmations = std::mem::take(&mut self.confirmations);
         if sink.is_observed() {
             self.pipeline.tell_commits(&confirmations, sink);
@@ -286,8 +288,8 @@ impl Session {
         polled.map_err(SessionError::Sink)
     }
 
-    /// Sends the dead letters of records that the brokers refused, and tells the sink how far the session has
-    /// come: between two frames, when all that was confirmed is booked.
+    /// Sends the dead letters of refused records, and reports the session's progress to the sink.
+    /// Call it between two frames, after all confirmations are booked.
     pub fn advance<S: Sink>(
         &mut self,
         now: Now,
@@ -312,24 +314,25 @@ impl Session {
         }
     }
 
-    /// What became of refused records since the last call: a line in the log each.
+    /// Results for refused records since the last call; each becomes a log line.
     pub fn drain_audit(&mut self) -> std::vec::Drain<'_, Audit> {
         self.audit.drain(..)
     }
 
-    /// What Postgres may be told: everything up to here is confirmed, and so is, where progress is
-    /// kept, that it is. Upholds G1, G6.
+    /// The position that Postgres may be told: everything up to it is confirmed and, if progress is
+    /// stored, covered by stored progress. Upholds G1, G6.
     pub fn settled(&self, sink: &impl Sink) -> Lsn {
         let settled = self.pipeline.settled();
         sink.kept().map_or(settled, |kept| settled.min(kept))
     }
 
-    /// The status update that is due, to be sent at once: when asked, when silent for too long, within the
-    /// status interval of an advance, and almost at once when nothing else is in flight. After a silence
-    /// of ours the server is asked whether it still lives. Upholds G1, G5.
+    /// The status update to send now. One is due when the server asks, after too long a silence,
+    /// within the status interval of an advance, and almost at once if nothing else is in flight.
+    /// After its own silence the session asks the server for a reply. Upholds G1, G5.
     ///
     /// # Panics
-    /// If what was settled is not any more.
+    ///
+    /// If the settled position decreases.
     pub fn status_due(&mut self, now: Now, sink: &impl Sink) -> Option<StatusUpdate> {
         let settled = if self.limits.acknowledge { self.settled(sink) } else { Lsn::ZERO };
         assert!(settled >= self.acknowledged, "what is settled stays settled");
@@ -344,7 +347,7 @@ impl Session {
         if !(advanced || self.reply_now || heartbeat) {
             return None;
         }
-        // A position to wait for may lie behind the last published change: ask for a keepalive.
+        // The awaited position may lie after the last published change, so request a keepalive.
         let awaited = self.limits.until.is_some_and(|(until, _)| settled < until);
         let ask_reply = heartbeat || awaited || settled < self.owed.until();
         if ask_reply {
@@ -354,15 +357,15 @@ impl Session {
         Some(StatusUpdate { settled, ask_reply })
     }
 
-    /// What Postgres is told by a session that ends for the sake of a record, for the next one would repeat
-    /// it; `None` where nothing is acknowledged.
+    /// The status for a session that ends because of a record, which the next session would repeat;
+    /// `None` if nothing is acknowledged.
     pub fn final_status(&self, sink: &impl Sink) -> Option<StatusUpdate> {
         let settled = self.settled(sink);
         self.limits.acknowledge.then_some(StatusUpdate { settled, ask_reply: false })
     }
 
-    /// Whether the session has come to its end. Having reached the position to stop at, it takes no
-    /// further transaction, and confirms what it has sent beyond: the next run would repeat it.
+    /// Whether the session has ended. At its stop position the session takes no further
+    /// transaction, and confirms what it sent beyond, because the next run would repeat it.
     pub fn ended<S: Sink>(
         &mut self,
         now: Now,
@@ -388,7 +391,8 @@ impl Session {
             return Ok(None);
         }
         match end {
-            // What is stored may end within a transaction, whose rest would be routed in another way. Upholds G6.
+            // Stored rows may end within a transaction, and new routes must not apply to its rest.
+            // Upholds G6.
             End::Reconfigured if sink.may_end_within() && !self.stops_reading => Ok(None),
             // Another session follows.
             End::ServerShutdown | End::ModeOver | End::Reconfigured => Ok(Some(end)),
@@ -398,7 +402,8 @@ impl Session {
         }
     }
 
-    /// What to do before the next turn. Where no frame is wanted, none is looked for: it may be the stream's end.
+    /// What to do before the next turn. If no frame is wanted, none is read, because it may be the
+    /// stream's end.
     pub fn next<S: Sink, E>(
         &mut self,
         sink: &S,
@@ -418,15 +423,16 @@ impl Session {
             let is_idle = self.is_paused() && self.unconfirmed() == 0;
             return Ok(Next::Wait(if is_idle { IDLE_TICK } else { CONFIRM_TICK }));
         }
-        // It came while a Kafka transaction ended, or was left behind by a burst: it waits for nothing.
+        // The frame arrived while a Kafka transaction ended, or remained from a burst, so it need
+        // not wait.
         if self.takes_frames(sink) && !mutants::is(Mutant::WaitsBesideFrames) && has_frame()? {
             return Ok(Next::Read(Duration::ZERO));
         }
         Ok(Next::Read(if self.unconfirmed() > 0 { CONFIRM_TICK } else { IDLE_TICK }))
     }
 
-    /// A read brought so many bytes, and so many are buffered now. How long to wait before reading on;
-    /// `None`: work on what is buffered.
+    /// Handles a read of `bytes` bytes, with `buffered` bytes now. Returns the wait before the next
+    /// read; `None`: process the buffer.
     pub fn has_read<E>(
         &mut self,
         now: Now,
@@ -440,18 +446,18 @@ impl Session {
         Ok(self.coalescing.after_read(now.at, read))
     }
 
-    /// A read between two frames brought something.
+    /// Notes that a read between two frames brought bytes.
     pub const fn has_refilled(&mut self) {
         self.liveness.rest();
     }
 
-    /// Whether another frame may be taken: the phase allows it, and there is room.
+    /// True if the phase allows another frame and there is room.
     fn wants_frames(&self, sink: &impl Sink) -> bool {
         self.allows_frames(sink) && self.pipeline.has_room() && sink.takes_records()
     }
 
-    /// A session that ends still reads the open transaction to its commit, where otherwise some of it would
-    /// be sent twice, and what earlier sessions left unconfirmed.
+    /// An ending session still reads the open transaction to its commit, which would otherwise be
+    /// repeated in part, and the unconfirmed rows of earlier sessions.
     fn allows_frames(&self, sink: &impl Sink) -> bool {
         let is_open = || self.pipeline.is_open() && !self.may_end_within(sink);
         let owes = || self.pays() && self.pipeline.reached().end < self.owed.until();
@@ -462,26 +468,26 @@ impl Session {
         allows && !self.stops_reading
     }
 
-    /// Whether a session that ends may do so within a transaction: not if the rest of it would be routed in another
-    /// way.
+    /// True if an ending session may end within a transaction: not if new routes would apply to the
+    /// rest.
     fn may_end_within(&self, sink: &impl Sink) -> bool {
         let is_replaced = matches!(self.phase, Phase::Ending { end: End::Reconfigured, .. });
         sink.may_end_within() && !is_replaced
     }
 
-    /// Whether a transaction is stored in part, by an earlier session perhaps, and has to be stored whole before the
-    /// routes change.
+    /// True if a transaction is stored in part, perhaps by an earlier session. It must be stored
+    /// completely before the routes change.
     fn is_in_pieces(&self, sink: &impl Sink) -> bool {
         let is_replaced = matches!(self.phase, Phase::Ending { end: End::Reconfigured, .. });
         is_replaced && sink.may_end_within() && self.pipeline.reached().part.is_some()
     }
 
-    /// Whether it waits until further notice, and not for room.
+    /// True while the operator pauses the session. Waiting for room does not count.
     pub fn is_paused(&self) -> bool {
         self.reading == Reading::Paused && self.phase == Phase::Streaming
     }
 
-    /// Whether what earlier sessions left unconfirmed is confirmed before the end. Upholds G8.
+    /// True if the records of earlier sessions must be confirmed before the end. Upholds G8.
     const fn pays(&self) -> bool {
         matches!(self.phase, Phase::Ending { end: End::Drained, .. }) && !self.stops_reading
     }
@@ -490,7 +496,7 @@ impl Session {
         self.pipeline.in_flight().records
     }
 
-    /// The age of the newest transaction that was taken.
+    /// Age of the newest transaction that was taken.
     fn lag(&self, now: Now) -> Duration {
         self.pipeline.newest_commit_time_us().map_or(Duration::ZERO, |time_us| now.age(time_us))
     }

@@ -1,23 +1,24 @@
-//! Keeps the commit time of the oldest undelivered transaction across sessions, for the metric of its age.
+//! Keeps the commit time of the oldest undelivered transaction across sessions, for the metric of
+//! its age.
 //!
-//! Input: what each session left, and how far the next one has read. Output: the commit time. Invariant: a
-//! transaction that a session left counts until it is settled, or until the next session has read as far,
-//! so that a new session does not reset its age. No I/O.
+//! Input: the state that each session left, and the next session's progress. Output: the commit
+//! time. Invariant: a transaction that a session left counts until it is settled, or until the next
+//! session has read as far. A new session therefore does not reset its age. No I/O.
 
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
 
-/// What a session left behind.
+/// The oldest transaction that earlier sessions left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Oldest {
-    /// Commit time in microseconds since the Unix epoch, and the position that settles everything that
-    /// the session had read.
+    /// Commit time in microseconds since the Unix epoch, and the position that settles everything
+    /// the session read.
     left: Option<(i64, Lsn)>,
 }
 
 impl Oldest {
-    /// What is left after a session that had settled everything up to `settled`, had read everything
-    /// before `reached`, and whose oldest transaction not settled was committed at `oldest_us`.
+    /// The state after a session that settled everything up to `settled`, read everything before
+    /// `reached`, and whose oldest unsettled transaction committed at `oldest_us`.
     #[must_use]
     pub fn after(self, settled: Lsn, reached: Mark, oldest_us: Option<i64>) -> Self {
         let Some(oldest) = oldest_us else { return self.settled(settled) };
@@ -25,19 +26,19 @@ impl Oldest {
         Self { left: Some((oldest, until)) }
     }
 
-    /// What is left of it when everything up to `position` is confirmed.
+    /// The remaining state once everything up to `position` is confirmed.
     #[must_use]
     pub fn settled(self, position: Lsn) -> Self {
         Self { left: self.left.filter(|(_, until)| position < *until) }
     }
 
-    /// The commit time of the oldest transaction, where the session that runs has settled everything up to
-    /// `settled` and has `oldest_us` for its own oldest: it reads in order, so that its own is the oldest.
+    /// Commit time of the oldest transaction, given the running session's `settled` position and
+    /// its own oldest. A session reads in order, so its own transaction is older if it has one.
     pub fn with(self, settled: Lsn, oldest_us: Option<i64>) -> Option<i64> {
         oldest_us.or_else(|| self.settled(settled).time_us())
     }
 
-    /// The commit time of the oldest transaction that sessions have left.
+    /// Commit time of the oldest transaction that earlier sessions left.
     pub fn time_us(self) -> Option<i64> {
         self.left.map(|(oldest, _)| oldest)
     }
@@ -55,7 +56,7 @@ mod tests {
     #[test]
     fn what_a_session_left_keeps_its_age_until_it_is_settled() {
         assert_eq!(left().time_us(), Some(7));
-        // A session that fails before it has read anything, or has read something older only.
+        // The session failed before it read anything, or read only older transactions.
         let failed = left().after(Lsn::ZERO, Mark::default(), None);
         assert_eq!(failed.time_us(), Some(7));
         assert_eq!(failed.with(Lsn::new(150), None), Some(7));

@@ -1,97 +1,102 @@
-//! Counts across sessions the records that were sent and that Postgres would send again after a stop.
+//! Counts across sessions the records that were sent and that Postgres would send again after a
+//! stop.
 //!
-//! A relay that stops must know whether the next start would repeat anything. Input: how each session
-//! ended, and how far the slot was acknowledged, by any relay. Output: [`Owed`]: the number of records
-//! without confirmation, and the position whose acknowledgement settles them. Invariant: a record counts as
-//! confirmed only if this relay or its successor confirmed it (G8). With exactly-once delivery nothing is
-//! left once a later producer has fenced the session's own: its open transaction is aborted, and its rows
-//! are sent like any others.
+//! A relay that stops must know whether the next start would repeat anything. Input: how each
+//! session ended, and how far any relay acknowledged the slot. Output: [`Owed`]: the number of
+//! unconfirmed records, and the position whose acknowledgement settles them. Invariant: a record
+//! counts as confirmed only if this relay or its successor confirmed it (G8). With exactly-once
+//! delivery nothing is owed once a later producer has fenced the session's own: its open
+//! transaction is aborted, and its rows are sent like any others.
 
 use super::Session;
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
 use crate::sink::Sink;
 
-/// See the module.
+/// Records that Postgres would send again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Owed {
-    /// Settled up to here, nothing is owed any more.
+    /// Position that settles the debt.
     until: Lsn,
     records: u64,
 }
 
 impl Owed {
-    /// The debt after another session, which confirmed everything up to `settled`, had handed over
-    /// everything before `reached`, and left so many `unconfirmed` records. Of a transaction that was
-    /// handed over in part, and whose end was not read, even what is confirmed would be sent again.
+    /// The debt after another session, which settled everything up to `settled`, sent everything
+    /// before `reached`, and left `unconfirmed` records. If a transaction was sent in part and its
+    /// end was not read, even its confirmed records would be sent again.
     ///
     /// # Panics
-    /// If what is unconfirmed does not lie beyond what is settled.
+    ///
+    /// If unconfirmed records do not lie beyond the settled position.
     #[must_use]
     pub fn after(self, settled: Lsn, reached: Mark, unconfirmed: u64) -> Self {
         let rest = self.settled(settled);
         if unconfirmed == 0 && reached.part.is_none() {
             return rest;
         }
-        // Whatever settles a position behind the open transaction's commit has settled that one.
+        // A settled position beyond the open transaction's commit has settled that transaction.
         let until = reached.part.map_or(reached.end, |part| part.commit_lsn.next());
         assert!(until > settled, "what is unconfirmed lies beyond what is settled");
         Self { until: until.max(rest.until), records: unconfirmed.max(rest.records) }
     }
 
-    /// The debt after a session that told Postgres of the rows of the commit at `last_row`, and does not know
-    /// whether that was heard.
+    /// The debt after a session that acknowledged the commit at `last_row` without knowing whether
+    /// Postgres received it.
     #[must_use]
     pub fn told(self, last_row: Lsn) -> Self {
         Self { until: self.until.max(last_row.next()), ..self }
     }
 
-    /// The debt at a server whose log lacks what was delivered beyond `end`: nobody can send that again.
+    /// The debt at a server whose log lacks the delivered rows beyond `end`, which cannot be sent
+    /// again.
     #[must_use]
     pub fn lost_after(self, end: Lsn) -> Self {
         Self { until: self.until.min(end), ..self }
     }
 
-    /// What is left of it when everything up to `position` is confirmed.
+    /// The remaining debt once everything up to `position` is confirmed.
     #[must_use]
     pub fn settled(self, position: Lsn) -> Self {
         if position >= self.until { Self::default() } else { self }
     }
 
-    /// Whether there is nothing.
+    /// True without debt.
     pub fn is_nothing(self) -> bool {
         self == Self::default()
     }
 
-    /// The position that settles it.
+    /// The position that settles the debt.
     pub const fn until(self) -> Lsn {
         self.until
     }
 
-    /// Records, at least.
+    /// Number of records, as a lower bound.
     pub const fn records(self) -> u64 {
         self.records
     }
 }
 
 impl Session {
-    /// What earlier sessions and this one have sent and the next start would repeat.
+    /// Records of this and earlier sessions that the next start would repeat.
     pub fn owed(&self, sink: &impl Sink) -> Owed {
         let reached = self.pipeline.reached();
-        // Of an open transaction nothing is repeated if nothing was sent, or if progress says how much was.
+        // An open transaction is not repeated if nothing of it was sent, or if progress counts its
+        // rows.
         let is_repeated = !self.pipeline.may_end_here() && !sink.may_end_within();
         let part = reached.part.filter(|_| is_repeated || self.unconfirmed() > 0);
         self.owed.after(self.pipeline.settled(), Mark { part, ..reached }, self.unconfirmed())
     }
 
-    /// What the session leaves when it ends: what is owed, and rows of which Postgres was told that it may not
-    /// have heard. Of a transaction that is delivered in part nothing was told.
+    /// The debt when the session ends: unconfirmed records, and acknowledged rows whose
+    /// acknowledgement Postgres may not have received. A partly delivered transaction is not
+    /// acknowledged.
     pub fn leaves(&self, sink: &impl Sink) -> Owed {
         let owed = self.owed(sink);
         let settled = self.settled(sink);
         let told =
             self.pipeline.last_row().filter(|last| self.limits.acknowledge && *last < settled);
-        // Where the next session knows from Kafka where to go on, it need not be heard.
+        // If the next session resumes from Kafka, Postgres need not have received it.
         let told = told.filter(|last| sink.kept().is_none_or(|kept| kept <= *last));
         told.map_or(owed, |last| owed.told(last))
     }
@@ -116,7 +121,7 @@ mod tests {
         assert!(clean.is_nothing());
         let owed = after(clean, 100, at(120), 7);
         assert_eq!((owed.records(), owed.until()), (7, Lsn::new(120)));
-        // A session that ended before it came so far changes nothing, nor does one that sent less.
+        // A session that ended earlier, or sent less, changes nothing.
         assert_eq!(after(owed, 0, at(0), 0), owed);
         assert_eq!(after(owed, 110, at(115), 3), owed);
         assert_eq!(after(owed, 120, at(130), 2).records(), 2);
@@ -127,7 +132,7 @@ mod tests {
     fn g8_rows_of_an_open_transaction_are_owed_until_its_commit_is_settled() {
         let part = Some(PartialTransaction { commit_lsn: Lsn::new(500), rows: 1 });
         let owed = after(Owed::default(), 200, Mark { part, ..at(200) }, 1);
-        // A keepalive may settle what lies before the transaction.
+        // A keepalive may settle what precedes the transaction.
         assert_eq!(after(owed, 250, at(250), 0), owed);
         assert_eq!(after(owed, 500, at(500), 0), owed);
         assert!(after(owed, 560, at(560), 0).is_nothing());

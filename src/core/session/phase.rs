@@ -1,34 +1,34 @@
-//! Defines the phases of a session (`Phase`: streaming or ending) and the reasons for its end ([`End`]).
+//! Defines a session's phases (`Phase`: streaming or ending) and the reasons for its end ([`End`]).
 //!
-//! Input: a reason to end, and the time that it allows for confirming what was sent. Output: the new phase,
-//! with the reason and the deadline. Invariant: a session that has begun to end never streams again, and
-//! its deadline only moves closer, unless it was to end for other routes and is then told to stop. The caller reads the clock.
+//! Input: a reason to end, and the time it allows for confirmations. Output: the new phase, with
+//! reason and deadline. Invariant: an ending session never streams again, and its deadline only
+//! moves closer. The exception is a session that ends for new routes and is then told to stop. The
+//! caller reads the clock.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How a session ended without an error; of two reasons the later in this list decides.
+/// How a session ended without an error. If several reasons apply, the last in this list wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
-    /// The position was reached up to which it was to send in another way.
+    /// The session reached the position up to which it sends in another mode.
     ModeOver,
-    /// The routes have changed: everything that was sent is confirmed and acknowledged, and no transaction is sent in
-    /// part.
+    /// The routes changed. Everything sent is confirmed and acknowledged, and no transaction is
+    /// sent in part.
     Reconfigured,
-    /// Postgres is shutting down and the stream was closed for it.
+    /// Postgres is shutting down, and the session closed the stream for it.
     ServerShutdown,
-    /// A signal: everything that was sent is confirmed and acknowledged.
+    /// A signal. Everything sent is confirmed and acknowledged.
     Drained,
-    /// Everything that was committed when the relay started is confirmed and acknowledged.
+    /// Everything committed before the relay's start is confirmed and acknowledged.
     CaughtUp,
 }
 
-/// Whether frames are still taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Streaming,
-    /// Read the open transaction to its end, confirm what was sent, then end.
+    /// Read the open transaction to its end, confirm everything sent, then end.
     Ending {
         end: End,
         deadline: Instant,
@@ -39,17 +39,17 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     On,
-    /// Not until further notice.
+    /// Paused until further notice.
     Paused,
 }
 
 impl Phase {
-    /// The phase after a reason to end that leaves `grace` from `now`. Saying it again changes
+    /// The phase after a reason to end that allows `grace` from `now`. Repeated calls change
     /// nothing.
     pub(super) fn towards(self, end: End, grace: Duration, now: Instant) -> Self {
         match self {
             Self::Streaming => Self::Ending { end, deadline: now + grace },
-            // It had as long as it took.
+            // The previous reason had no time limit.
             Self::Ending { end: End::Reconfigured, .. } if end > End::Reconfigured => {
                 Self::Ending { end, deadline: now + grace }
             }

@@ -1,58 +1,60 @@
-//! Defines the requests that come from outside: run, make room for a session with other routes, close the stream for a
-//! server shutdown, drain (confirm what is in flight, then exit) and abort.
+//! Defines the requests from outside: run, end for new routes, close the stream for a server
+//! shutdown, drain (confirm what is in flight, then exit) and abort.
 //!
-//! [`Requested`] combines the most urgent request with how long ago the relay was told to stop, and decides
-//! whether it must end between two sessions. [`Draining`] tells the log how many records a session that
-//! begins to end still waits for. A pause is no request to end: the session lives on and takes no frame.
+//! [`Requested`] combines the most urgent request with the time since the relay was told to stop,
+//! and decides whether the relay must end between two sessions. [`Draining`] gives the log the
+//! number of records for which an ending session waits. A pause does not end the session: it keeps
+//! its stream and takes no frame.
 
 use std::time::Duration;
 
 use super::owed::Owed;
 
-/// How long a session streams before it ends for other routes, so that routes which are reloaded again and again hold
-/// up nothing: between two sessions nothing is delivered, for 0.1 s, and up to a second with transactions.
+/// Shortest streaming time before a session ends for new routes, so that repeated reloads do not
+/// stop delivery. Nothing is delivered between two sessions, which takes 0.1 s, and up to a second
+/// with transactions.
 const RECONFIGURES_AFTER: Duration = Duration::from_secs(2);
 
-/// What a session is asked to do from outside.
+/// A request to a session from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ControlRequest {
-    /// Go on.
+    /// Continue.
     Run,
-    /// The routes have changed: read the open transaction to its end, confirm what is in flight, and end for a session
-    /// that has the new ones. Nobody waits for it, so that it has as long as it takes where a transaction would
-    /// otherwise be routed in two ways.
+    /// The routes changed. Read the open transaction to its end, confirm what is in flight, and end
+    /// for a session with the new routes. There is no time limit if a transaction would otherwise
+    /// be routed in two ways.
     Reconfigure,
-    /// Postgres is shutting down: confirm what is in flight within seconds, close the stream,
-    /// and come back with a new session. Otherwise a `fast` stop of the server would wait for us.
+    /// Postgres is shutting down. Confirm what is in flight within seconds, close the stream, and
+    /// reconnect in a new session. Otherwise a `fast` stop of the server would wait.
     ServerShutdown,
-    /// Confirm what is in flight within the grace period, acknowledge it, then end for good.
+    /// Confirm what is in flight within the grace period, acknowledge it, then exit.
     Drain,
-    /// End now; what is unconfirmed will be delivered again by the next run.
+    /// End now. The next run delivers unconfirmed rows again.
     Abort,
 }
 
-/// All that is asked from outside.
+/// All requests from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Requested {
-    /// The most urgent of it.
+    /// The most urgent request.
     pub request: ControlRequest,
-    /// Whether Postgres is shutting down, whatever else is asked for.
+    /// True if Postgres is shutting down, whatever else is requested.
     pub server_stops: bool,
-    /// How long ago the relay was told to end; zero if it was not.
+    /// Time since the relay was told to stop; zero if it was not.
     pub told_for: Duration,
-    /// Whether nothing more is to be read until further notice.
+    /// True if nothing may be read until further notice.
     pub is_paused: bool,
 }
 
 impl Requested {
-    /// What a session heeds of it that has streamed for this long.
+    /// The request that applies to a session after this streaming time.
     #[must_use]
     pub fn of_session(self, streamed: Duration) -> Self {
         let is_early = self.request == ControlRequest::Reconfigure && streamed < RECONFIGURES_AFTER;
         Self { request: if is_early { ControlRequest::Run } else { self.request }, ..self }
     }
 
-    /// Whether the relay was told to end, and nothing is left to confirm or no time for it.
+    /// True if the relay was told to stop, and nothing is left to confirm or no time remains.
     pub fn must_end(self, owed: Owed, grace: Duration) -> bool {
         match self.request {
             ControlRequest::Run | ControlRequest::Reconfigure | ControlRequest::ServerShutdown => {
@@ -64,12 +66,12 @@ impl Requested {
     }
 }
 
-/// A session has begun to end, or has less time for it than before.
+/// An ending session, reported when it starts to end or gets less time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Draining {
-    /// Records that wait for their confirmation, those of earlier sessions included.
+    /// Unconfirmed records, including those sent by earlier sessions.
     pub unconfirmed: u64,
-    /// How long they may take.
+    /// Time limit for their confirmation.
     pub grace: Duration,
 }
 

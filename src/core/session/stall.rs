@@ -1,53 +1,53 @@
-//! Stall detector: ends the relay when the brokers store nothing for too long.
+//! Stall detector: ends the relay if the brokers store nothing for too long.
 //!
-//! Input: the state of the connection and the ledger, a few times a second. Output: the error that ends the
-//! relay once the limit is reached, and for how long nothing was confirmed. Invariant: brokers that are
-//! unreachable and brokers that answer without storing are both detected; a large transaction is not a
-//! stall as long as records of it are confirmed; time in which this process was suspended does not count.
-//! The caller reads the clock.
+//! Input: the state of the connection and the ledger, a few times per second. Output: the error
+//! that ends the relay at the limit, and the time since the last confirmation. Invariant: it
+//! detects unreachable brokers and brokers that answer without storing. A large transaction is not
+//! a stall while its records are confirmed. Time in which this process was suspended does not
+//! count. The caller reads the clock.
 
 use std::time::Duration;
 
 use crate::ledger::LedgerProgress;
 use crate::time::Instant;
 
-/// At most so much counts between two looks: a process that was stopped has not waited.
+/// Most time counted between two checks, because a suspended process has not waited.
 const STEP_MAX: Duration = Duration::from_secs(1);
 
-/// Nothing was confirmed for as long as it may.
+/// Nothing was confirmed within the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stalled {
-    /// No broker has answered for so many seconds.
+    /// No broker has answered.
     BrokersAway {
-        /// Whole ones.
+        /// Whole seconds without an answer.
         seconds: u64,
     },
-    /// Brokers that answer have stored nothing.
+    /// The brokers answer but store nothing.
     NothingStored {
-        /// For so many whole seconds.
+        /// Whole seconds without progress.
         seconds: u64,
-        /// How many records are unconfirmed.
+        /// Number of unconfirmed records.
         records: u64,
     },
 }
 
-/// See the module.
+/// Detects that the brokers store nothing.
 #[derive(Debug)]
 pub struct StallDetector {
-    /// Zero: for ever.
+    /// Zero: no limit.
     limit: Duration,
-    /// How long no broker has answered.
+    /// Time since a broker answered.
     away: Duration,
     last_look: Option<Instant>,
     progress: LedgerProgress,
-    /// How long brokers that answered have confirmed nothing of the oldest transaction.
+    /// Time during which answering brokers confirmed nothing of the oldest transaction.
     stuck: Duration,
-    /// The same, whether or not they answered.
+    /// Time without a confirmation, whether or not brokers answered.
     unconfirmed_for: Duration,
 }
 
 impl StallDetector {
-    /// Gives up after this time; zero never does.
+    /// Gives up after `limit`; zero disables it.
     pub fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -64,12 +64,12 @@ impl StallDetector {
         *self = Self::new(self.limit);
     }
 
-    /// How long the session has, up to now, had something to confirm and got no further with it.
+    /// Time during which the session had unconfirmed records without progress.
     pub const fn unconfirmed_for(&self) -> Duration {
         self.unconfirmed_for
     }
 
-    /// A look at the brokers and at what is unconfirmed.
+    /// Checks the brokers and the unconfirmed records.
     pub fn look(
         &mut self,
         connected: bool,
@@ -107,7 +107,7 @@ mod tests {
     const TICK: Duration = Duration::from_millis(250);
     const LIMIT: Duration = Duration::from_mins(1);
 
-    /// Looks for `time`; in each look the brokers are as told.
+    /// Checks for `time`, with the given state of the brokers.
     fn watch(
         stall: &mut StallDetector,
         from: Instant,
@@ -147,7 +147,7 @@ mod tests {
         let start = Instant::START;
         let now = watch(&mut stall, start, 9 * LIMIT, |n| (true, 9, at(5, n / 200))).unwrap();
         assert!(stall.unconfirmed_for() < LIMIT);
-        // Nothing to do is no lack of progress.
+        // An idle session does not stall.
         watch(&mut stall, now, 9 * LIMIT, |_| (true, 0, at(6, 0))).unwrap();
     }
 

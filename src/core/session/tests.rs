@@ -12,7 +12,7 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(25);
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The end of the transaction that [`transaction`] makes.
+/// End of the transaction from [`transaction`].
 const END: Lsn = Lsn::new(0x130);
 
 const LIMITS: Limits = Limits {
@@ -24,15 +24,15 @@ const LIMITS: Limits = Limits {
     acknowledge: true,
 };
 
-/// Takes everything, but for what it is told to refuse, and confirms what it is told to.
+/// Takes every record, except those it is set to refuse, and confirms on request.
 #[derive(Default)]
 struct TestSink {
     sent: Vec<(OwnedRecord, crate::ledger::Ticket)>,
     refuses: usize,
     confirms: bool,
-    /// A Kafka transaction ends.
+    /// True while a Kafka transaction ends.
     commits: bool,
-    /// As where progress is kept with the records.
+    /// True like a sink that stores progress with the records.
     ends_within: bool,
 }
 
@@ -82,7 +82,7 @@ fn at(time: Duration) -> Now {
     Now { at: Instant::START + time, unix_us: 0 }
 }
 
-/// Hands in the first frames of a transaction of one row.
+/// Takes the first frames of a one-row transaction.
 fn hand_in(session: &mut Session, sink: &mut TestSink, frames: usize) {
     for frame in &transaction(b"payload")[..frames] {
         assert!(session.takes_frames(sink));
@@ -174,7 +174,7 @@ fn g8_a_drain_reads_the_open_transaction_to_its_end_and_waits_for_what_was_sent(
 fn g8_a_drain_that_takes_too_long_says_what_is_unconfirmed() {
     let (mut session, mut sink) = (session(LIMITS), TestSink::default());
     hand_in(&mut session, &mut sink, 4);
-    // Earlier sessions have taken five seconds of it.
+    // Earlier sessions have used five seconds of the grace period.
     let told_for = Duration::from_secs(5);
     let asked = Requested { told_for, ..DRAIN };
     let grace = GRACE.saturating_sub(told_for);
@@ -207,8 +207,8 @@ fn an_abort_says_what_is_unconfirmed() {
     assert_eq!(session.request::<String>(at(INTERVAL), asked), aborted);
 }
 
-/// The brokers refuse the record, then the producer its dead letter, perhaps for its time: that goes once
-/// more, without one.
+/// The brokers refuse the record, then the producer refuses its dead letter, perhaps for its
+/// timestamp. The dead letter is sent again without a timestamp.
 #[test]
 fn g4_a_dead_letter_that_is_refused_at_once_is_sent_again_without_its_time() {
     let (mut session, mut sink) = (session(LIMITS), TestSink::default());
@@ -242,7 +242,7 @@ fn a_frame_that_is_there_already_waits_for_nothing() {
 
 #[test]
 fn g8_a_drain_that_wants_no_frame_leaves_the_stream_alone() {
-    // By how many frames of the transaction are read, and whether the Kafka transaction ends meanwhile.
+    // The number of frames read, and whether the Kafka transaction is ending.
     for (frames, commits, streaming, draining) in [
         (4, false, Next::Read(CONFIRM_TICK), Next::Wait(CONFIRM_TICK)),
         (4, true, Next::Refill(COMMIT_TICK), Next::Wait(COMMIT_TICK)),
@@ -274,7 +274,8 @@ fn g6_routes_change_between_two_transactions() {
         session.confirm(at(INTERVAL), &mut sink).unwrap();
         session.advance(at(INTERVAL), &mut sink).unwrap();
         assert_eq!(session.ended(at(INTERVAL), &sink), Ok(None), "the transaction is open");
-        // What may be stored in part has no deadline: the rest of it would go by other routes.
+        // A transaction that may be stored in part has no deadline, because its rest would use
+        // other routes.
         let late = at(INTERVAL + GRACE);
         let ended = if ends_within { None } else { Some(End::Reconfigured) };
         assert_eq!(session.ended(late, &sink), Ok(ended));
@@ -287,7 +288,7 @@ fn g6_routes_change_between_two_transactions() {
     }
 }
 
-/// What an earlier session has stored in part is stored whole by the routes that began it.
+/// A transaction that an earlier session stored in part is completed by the routes that started it.
 #[test]
 fn g6_routes_do_not_change_within_a_transaction_that_an_earlier_session_began() {
     let mut sink = TestSink { ends_within: true, confirms: true, ..TestSink::default() };
@@ -323,7 +324,7 @@ fn g1_a_paused_session_takes_nothing_and_tells_the_server_the_same_as_before() {
     assert!(!session.takes_frames(&sink) && session.is_paused());
     let look = || Err::<bool, _>("a frame");
     assert_eq!(session.next(&sink, look), Ok(Next::Wait(IDLE_TICK)), "nothing is read");
-    // Long after any wal_sender_timeout the server has heard of us as often as it must.
+    // After long waits the server has received as many updates as it requires.
     let mut told = INTERVAL;
     for _ in 0..100 {
         told += HEARTBEAT;

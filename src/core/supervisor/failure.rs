@@ -1,9 +1,9 @@
 //! Defines the types that tell the supervisor how a session failed and what it left.
 //!
-//! [`SessionFailure`] and [`SinkFault`] classify errors by what the supervisor does next; the caller maps
-//! the errors of its libraries to them and keeps their texts. [`RefusedBatch`] holds what the brokers
-//! refused, [`RefusalConsequence`] what follows for the next session, and [`Left`] what a session leaves: unconfirmed
-//! records, positions, and whether it did useful work.
+//! [`SessionFailure`] and [`SinkFault`] classify errors by what the supervisor does next. The
+//! caller maps the errors of its libraries to them and keeps their texts. [`RefusedBatch`] holds
+//! what the brokers refused, [`RefusalConsequence`] the effect on the next session, and [`Left`]
+//! what a session leaves: unconfirmed records, positions, and whether it did useful work.
 
 use std::time::Duration;
 
@@ -11,103 +11,103 @@ use crate::lsn::Lsn;
 use crate::pipeline::{Blame, RefusalAnalysis};
 use crate::session::Owed;
 
-/// What ended a session, or kept it from beginning.
+/// The reason why a session ended, or could not start.
 #[derive(Debug, Clone, Copy)]
 pub enum SessionFailure<'a> {
-    /// It passes by itself, and says nothing of the next session.
+    /// A temporary failure that says nothing about the next session.
     Transient,
-    /// Another process has the slot.
+    /// Another process holds the slot.
     Held,
     /// The server was silent for too long.
     Silent,
-    /// A message of the log could not be read. It is there.
+    /// The message at this position of the log is unreadable.
     Unreadable(Lsn),
-    /// The producer ended.
+    /// The producer failed.
     Sink(SinkFault),
-    /// The brokers refused records, and with them a batch.
+    /// The brokers refused a batch because of some of its records.
     Refused(RefusedBatch<'a>),
-    /// A peer did not let the relay in. That says nothing of the source and of what is stored.
+    /// A peer refused the login. That says nothing about the source's state or the stored data.
     Barred {
-        /// Who.
+        /// The peer that refused.
         by: Peer,
-        /// Whether the next attempt reads the secret again, and so may present another one.
+        /// True if the next attempt reads the secret again, and so may present another one.
         secret_can_change: bool,
     },
     /// Only a human can help, or no time is left.
     Final,
 }
 
-/// Whom a relay connects to.
+/// A server that the relay connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// Where rows come from.
+    /// PostgreSQL, the source of rows.
     Source,
-    /// Where records go.
+    /// Kafka, the destination of records.
     Sink,
 }
 
-/// What the end of a producer means for the next one.
+/// How a producer's failure affects the next session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SinkFault {
-    /// The brokers are away, or do not let us now.
+    /// The brokers are unreachable, or temporarily refuse the relay.
     Outage,
-    /// A topic is forbidden, and the next session does not wait for it.
+    /// The relay may not write to a topic. The next session does not wait for it.
     Forbidden,
-    /// A session that sends the same may end in the same way.
+    /// The failure may repeat if a session sends the same records.
     Fatal,
-    /// Likewise: records did not reach the brokers in time.
+    /// Records did not reach the brokers in time. The failure may repeat.
     Late,
-    /// Likewise: a batch was refused.
+    /// The brokers refused a batch. The failure may repeat.
     Refused,
 }
 
 impl SinkFault {
-    /// Whether a session that sends the same may end in the same way, and no outage need be the reason.
+    /// True if the failure may repeat with the same records, without any outage.
     pub(super) const fn may_repeat(self) -> bool {
         matches!(self, Self::Fatal | Self::Late | Self::Refused)
     }
 
-    /// Whether the next session does otherwise, so that it need not wait.
+    /// True if the next session acts differently, so that it need not wait.
     pub(super) const fn is_met_otherwise(self) -> bool {
         matches!(self, Self::Forbidden | Self::Refused)
     }
 }
 
-/// A refused batch, or several.
+/// One or several refused batches.
 #[derive(Debug, Clone, Copy)]
 pub struct RefusedBatch<'a> {
-    /// What the session made of it.
+    /// The session's analysis.
     pub analysis: &'a RefusalAnalysis,
-    /// The records that may be at fault.
+    /// Records that may be the cause.
     pub records: &'a [Blame],
-    /// Batches must not be larger than so many bytes: no record stood out.
+    /// New limit for the batch size in bytes, because no record stood out.
     pub batch_bytes: Option<u32>,
 }
 
-/// What came of a refused batch.
+/// The effect of a refused batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusalConsequence {
-    /// From now on no batch of any topic is larger than this.
+    /// New limit for the batches of all topics, in bytes.
     pub smaller_batches: Option<u32>,
-    /// The next session will not end the same way.
+    /// True if the next session will not fail in the same way.
     pub is_news: bool,
-    /// Topics whose settings may say why, and are to be asked for before it.
+    /// Topics whose settings may explain the refusal. Query them before the next session.
     pub unexplained: Vec<String>,
 }
 
-/// What a session leaves.
+/// The state that a session leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Left {
-    /// What it and those before it have sent and the next start would repeat.
+    /// Records of all sessions so far that the next start would repeat.
     pub owed: Owed,
-    /// Everything up to here is confirmed, by the last session that streamed.
+    /// Everything up to this position is confirmed, according to the last session that streamed.
     pub settled: Lsn,
-    /// And this much was received.
+    /// Everything up to this position was received.
     pub received: Lsn,
-    /// How long it streamed to some purpose.
+    /// Duration of useful streaming.
     pub useful: Duration,
-    /// Whether it, or one before it, streamed.
+    /// True if this session or an earlier one streamed.
     pub has_streamed: bool,
-    /// Whether the sink let it in, or one before it.
+    /// True if the sink accepted the login of this session or an earlier one.
     pub sink_let_in: bool,
 }

@@ -1,25 +1,27 @@
-//! Decides whether a refused connection is tried again: a password, a certificate or pg_hba.conf may be about to change.
+//! Decides whether a refused login is retried: a password, a certificate or pg_hba.conf may be
+//! about to change.
 //!
-//! Input: when a connection was refused, and the configured limits. Output: whether to try again. Invariant:
-//! retries end once connections were refused for `retry.login_give_up_after` without a break. See
-//! docs/decisions/0018.
+//! Input: when a connection was refused, and the configured limits. Output: whether to retry.
+//! Invariant: retries end once connections were refused for `retry.login_give_up_after` without a
+//! break. See docs/decisions/0018.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// Refusals that are further apart than this, back-off not counted, are two: between them the relay
-/// was let in.
+/// Refusals further apart than this (back-off not counted) are separate: a login succeeded between
+/// them.
 const TOGETHER: Duration = Duration::from_mins(2);
 
-/// How long connections have been refused without a break.
+/// Time for which logins have been refused without a break.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LoginRetry {
     refused: Option<(Instant, Instant)>,
 }
 
 impl LoginRetry {
-    /// Whether it is tried again. `give_up_after`: zero never tries again. `pause_max`: the longest back-off.
+    /// Returns whether to retry. `give_up_after`: zero never retries. `pause_max`: the longest
+    /// back-off.
     pub(super) fn refused(
         &mut self,
         now: Instant,

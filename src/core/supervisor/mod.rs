@@ -1,20 +1,22 @@
 //! Decides what happens between two sessions: whether the next one starts, when, and in which mode.
 //!
-//! Input: how each session ended ([`SessionFailure`]), what it left ([`Left`]), the slot's position,
-//! requests from outside, and the time. Output: what to do next ([`NextAction`]), and the parameters of the
-//! next session ([`SessionStart`]). [`SupervisorPolicy`] holds the limits. No I/O and no clock, so that a
-//! relay's whole life is simulated by seeds in virtual time.
+//! Input: how each session ended ([`SessionFailure`]), what it left ([`Left`]), the slot's
+//! position, requests from outside, and the time. Output: what to do next ([`NextAction`]), and the
+//! parameters of the next session ([`SessionStart`]). [`SupervisorPolicy`] holds the limits. No I/O
+//! and no clock, so seeds simulate a relay's whole life in virtual time.
 //!
 //! Invariants:
-//! * a stop is clean only when everything that any session sent is confirmed (G8);
-//! * a transient failure causes a pause that grows until a session has done useful work; a definite one
-//!   ends the relay;
-//! * sessions that end at the same message of the log, since it cannot be read, end the relay after a few: no pause helps;
-//! * a relay that was let in before is not ended by a refusal at connect until refusals have lasted for the
-//!   limit; a first start is, unless another secret may help;
-//! * a session that would end like the last one because of a refused record is not started again unchanged:
-//!   records are sent alone, or in smaller batches, until the one at fault is found (G4);
-//! * a slot that another process holds is waited for, if so configured.
+//! * a stop is clean only if everything that any session sent is confirmed (G8);
+//! * a transient failure causes a pause that grows until a session has done useful work; a definite
+//!   failure ends the relay;
+//! * a few sessions that end at one unreadable message of the log end the relay, because no pause
+//!   helps;
+//! * a refused login ends a relay that logged in before only after refusals have lasted for the
+//!   limit; it ends a first start at once, unless another secret may help;
+//! * a session that would end like the last one because of a refused record is not repeated
+//!   unchanged: records are sent alone, or in smaller batches, until the one at fault is found
+//!   (G4);
+//! * the relay waits for a slot that another process holds, if so configured.
 //!
 //! ```text
 //!   loop {
@@ -52,171 +54,176 @@ use unreadable::{SESSIONS_MAX, UnreadableMessage};
 pub use failure::{Left, Peer, RefusalConsequence, RefusedBatch, SessionFailure, SinkFault};
 pub use mode::{ModeKind, SessionMode, SlotPosition};
 
-/// How soon a pause notices a request to stop.
+/// Longest delay until a pause notices a request to stop.
 const PAUSE_TICK: Duration = Duration::from_millis(50);
-/// How often a standby looks whether the slot is free: fast enough to take over well within a second.
+/// Interval at which a standby checks the slot: short enough to take over well within a second.
 const STANDBY_TICK: Duration = Duration::from_millis(200);
-/// A session that streamed this long was healthy.
+/// Streaming time after which a session counts as healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// The pause after a session that got further is no longer than this part of the time for which it streamed: where sessions
-/// are ended every few seconds, pauses do not grow until rows wait for longer than they flow.
+/// Limits the pause after a session that made progress to this fraction of its streaming time. If
+/// sessions end every few seconds, pauses would otherwise grow until rows wait longer than they
+/// flow.
 const PAUSE_PART: u32 = 8;
 
-/// What the operator wants.
+/// The operator's settings.
 #[derive(Debug, Clone, Copy)]
 pub struct SupervisorPolicy {
-    /// Pauses after sessions that failed.
+    /// Pauses after failed sessions.
     pub backoff: Backoff,
     /// Time without progress after which the relay gives up; zero: never.
     pub give_up_after: Duration,
-    /// Time for which connections that are refused are tried again; zero: the first refusal ends the relay.
+    /// Time for which refused logins are retried; zero: the first refusal ends the relay.
     pub login_give_up_after: Duration,
-    /// How long what was sent may take to be confirmed, from the first request to stop.
+    /// Time limit for confirmations, counted from the first request to stop.
     pub grace: Duration,
-    /// Whether a slot that another process holds is waited for.
+    /// True if the relay waits for a slot that another process holds.
     pub wait_for_slot: bool,
-    /// Whether positions are acknowledged at all (`run --dry-run` does not).
+    /// False for `run --dry-run`, which acknowledges nothing.
     pub acknowledge: bool,
 }
 
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextAction {
-    /// Begin a session. `Some`, once: a request to stop came while no session ran, and at least so many
-    /// records are unconfirmed.
+    /// Begin a session. `Some`, once: a request to stop came while no session ran, and at least
+    /// this many records are unconfirmed.
     Begin(Option<u64>),
-    /// Wait so long at most, then ask again.
+    /// Wait at most this long, then ask again.
     Wait(Duration),
-    /// Look at the slot that often until nobody holds it, or until told to stop; then say
+    /// Check the slot at this interval until it is free, or until a stop is requested; then call
     /// [`Supervisor::slot_is_free`].
     Standby(Duration),
-    /// There is nothing more to do.
+    /// The relay ends.
     End(Conclusion),
 }
 
-/// How the relay ended without a failure of a session.
+/// How the relay ended, if no session failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conclusion {
-    /// It was told to, and everything is confirmed.
+    /// Stopped on request, with everything confirmed.
     Stopped,
-    /// Everything is delivered that was asked for.
+    /// Everything requested is delivered.
     CaughtUp,
-    /// It was told to, and had no more time.
+    /// Stopped on request, after the grace period expired.
     GraceExpired {
-        /// Unconfirmed.
+        /// Number of unconfirmed records.
         records: u64,
     },
-    /// It was told to end at once.
+    /// Ended at once on request.
     Aborted {
-        /// Unconfirmed.
+        /// Number of unconfirmed records.
         records: u64,
     },
 }
 
-/// What the end of a session comes to.
+/// The consequence of a session's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterSession {
-    /// It ended in good order: [`Supervisor::next`] says how to go on.
+    /// The session ended normally: call [`Supervisor::next`].
     GoOn,
     /// Postgres is shutting down. Another session begins after a pause.
     ServerShutdown,
     /// Another session begins after a pause.
     Retry {
-        /// Sessions that failed before this one, since one did useful work.
+        /// Failed sessions before this one, since one did useful work.
         failures: u32,
     },
-    /// Another session sends what was refused in another way.
+    /// Another session sends the refused records in another way.
     SendDifferently,
-    /// The slot is waited for.
+    /// The relay waits for the slot.
     Standby,
-    /// The slot is held, and not waited for.
+    /// The slot is held, and the relay does not wait for it.
     SlotHeld,
-    /// There was no progress for longer than allowed.
+    /// No progress for longer than allowed.
     GaveUp {
-        /// How long.
+        /// Time without progress.
         quiet: Duration,
     },
-    /// So many sessions ended at the same message of the log: the relay ends with it.
+    /// Too many sessions ended at one unreadable message of the log. The relay ends.
     Unreadable {
-        /// How many, this one included.
+        /// Number of these sessions, including this one.
         sessions: u32,
     },
-    /// The relay ends with it.
+    /// The relay ends with the session's error.
     Final,
 }
 
-/// What a session begins with.
+/// Parameters of the next session.
 #[derive(Debug, Clone)]
 pub struct SessionStart {
-    /// What bounds it.
+    /// Limits of the session.
     pub limits: Limits,
-    /// How it differs from the usual, if it does.
+    /// The mode, if it is not the usual one.
     pub mode: Option<SessionMode>,
     /// Records that the brokers refused.
     pub suspects: Suspects,
-    /// The largest batch in bytes, where it is not as configured.
+    /// The largest batch in bytes, if it differs from the configuration.
     pub batch_bytes: Option<u32>,
-    /// What earlier sessions left unconfirmed.
+    /// Unconfirmed records of earlier sessions.
     pub owed: Owed,
 }
 
-/// What stands between the relay and its next session.
+/// What the next session must wait for.
 #[derive(Debug, Clone, Copy)]
 enum Waiting {
     Nothing,
-    /// So long; once it has begun, until then.
+    /// The length of a pause, and its end once it has started.
     Pause(Duration, Option<Instant>),
     Standby,
     ForEver(Conclusion),
 }
 
-/// Who has let the relay in: a refusal of theirs is not for a mistake in its configuration.
+/// Peers that accepted the relay before. A later refusal is not a configuration mistake.
 #[derive(Debug, Clone, Copy, Default)]
 struct LetIn {
-    /// It has streamed, or seen another relay stream.
+    /// True if the relay streamed, or saw another relay stream.
     source: bool,
     sink: bool,
 }
 
-/// See the module.
+/// Decides what happens between two sessions.
 #[derive(Debug)]
 pub struct Supervisor {
     policy: SupervisorPolicy,
     waiting: Waiting,
-    /// For pauses: those who failed together do not come back together.
+    /// State of the pauses' random numbers, so that relays that failed together do not return
+    /// together.
     draw: u64,
-    /// Sessions that failed since one did useful work.
+    /// Failed sessions since one did useful work.
     failures: u32,
     last_progress: Instant,
-    /// How far any session got.
+    /// Highest position that any session settled.
     settled: Lsn,
-    /// What sessions left unconfirmed.
+    /// Unconfirmed records of earlier sessions.
     owed: Owed,
-    /// It was told to stop before the last session ended: a pause that follows is not cut short.
+    /// True if the stop was requested before the last session ended. The following pause is not cut
+    /// short.
     was_told: bool,
-    /// It was told to stop between two sessions, and goes on for what is owed.
+    /// True if the stop was requested between two sessions, and the relay continues for the owed
+    /// records.
     settling: bool,
     has_streamed: bool,
     let_in: LetIn,
-    /// What `--once` has to reach; fixed when the relay first reaches Postgres.
+    /// The position that `--once` must reach; set when the relay first reaches Postgres.
     target: Option<Lsn>,
-    /// The way of sending that holds up to a position, if it is not the usual one.
+    /// Mode up to a position, if it is not the usual one.
     mode: Option<SessionMode>,
-    /// How often sessions ended where the last one did.
+    /// Counts sessions that ended where the last one did.
     narrowing: RepeatedFailures,
-    /// What the brokers refused, and with it a session.
+    /// Records whose refusal ended a session.
     refusals: Refusals,
-    /// How long the server may be silent.
+    /// Timeout for a silent server.
     escalation: TimeoutEscalation,
-    /// How long connections have been refused.
+    /// Tracks refused logins.
     login_retry: LoginRetry,
-    /// The message of the log that ended the last session that could not read on.
+    /// The unreadable message that ended the last such session.
     unreadable: UnreadableMessage,
 }
 
 impl Supervisor {
-    /// A relay that begins now. Its pauses go by `draw`, a number that no other relay has.
+    /// Creates the supervisor of a starting relay. `draw`: a random number that differs between
+    /// relays.
     pub fn new(policy: SupervisorPolicy, draw: u64, now: Instant) -> Self {
         Self {
             policy,
@@ -258,7 +265,7 @@ impl Supervisor {
                     return NextAction::Wait(PAUSE_TICK.min(*wait));
                 }
                 if now < until {
-                    // There is something to confirm, and little time.
+                    // Records must be confirmed, and time is short.
                     self.failures = 0;
                 }
                 self.waiting = Waiting::Nothing;
@@ -269,7 +276,8 @@ impl Supervisor {
         NextAction::Begin(is_news.then(|| self.owed.records()))
     }
 
-    /// What the session that begins now is to do, where the limits are usually these.
+    /// Parameters of the session that begins now; `usual` are its limits unless a mode changes
+    /// them.
     pub fn start(&mut self, now: Instant, usual: Limits) -> SessionStart {
         let owed = self.owed;
         let once = self.target.map(|target| (target.max(owed.until()), End::CaughtUp));
@@ -289,7 +297,7 @@ impl Supervisor {
         }
     }
 
-    /// A session has ended, or did not begin.
+    /// Handles the end of a session, or its failure to start.
     pub fn ended(
         &mut self,
         now: Instant,
@@ -320,14 +328,15 @@ impl Supervisor {
         (verdict, None)
     }
 
-    /// A session that did its work for a while is forgiven its end: the next pause is short again. One that got further than
-    /// any before was let in everywhere, and its pause goes by the time for which it streamed.
+    /// Forgives the failure of a session that worked for a while: the next pause is short again. A
+    /// session that reached a new position was accepted everywhere, so its pause depends on its
+    /// streaming time.
     fn forgive(&mut self, now: Instant, left: Left) {
         let is_healthy = left.useful >= HEALTHY_AFTER;
         if is_healthy || left.settled > self.settled {
             (self.login_retry, self.last_progress) = (LoginRetry::default(), now);
             let within = self.policy.backoff.failures_within(left.useful / PAUSE_PART);
-            // The end itself counts as one more.
+            // This end counts as one more failure.
             let kept = within.map_or(self.failures, |within| within.saturating_sub(1));
             self.failures = if is_healthy { 0 } else { self.failures.min(kept) };
         }
@@ -338,7 +347,7 @@ impl Supervisor {
         match end {
             End::ModeOver => self.mode = None,
             End::Reconfigured => {}
-            // A server that is shutting down takes as long as it likes.
+            // A shutdown of the server has no time limit.
             End::ServerShutdown if request < ControlRequest::Drain => {
                 self.pause();
                 return AfterSession::ServerShutdown;
@@ -354,7 +363,8 @@ impl Supervisor {
     fn failed(&mut self, failure: SessionFailure<'_>, left: Left, now: Instant) -> AfterSession {
         match failure {
             SessionFailure::Final => return AfterSession::Final,
-            // Once it has streamed, what holds the slot is most likely what is left of its own session.
+            // After it has streamed, the slot's holder is most likely the rest of the relay's own
+            // session.
             SessionFailure::Held if !self.policy.wait_for_slot && !self.has_streamed => {
                 return AfterSession::SlotHeld;
             }
@@ -388,7 +398,7 @@ impl Supervisor {
         self.retry(now)
     }
 
-    /// Makes the next session send in another way, where it would end like this one.
+    /// Selects another mode if the next session would otherwise fail like this one.
     fn narrow(&mut self, fault: SinkFault, left: Left) {
         self.mode = self.narrowing.after(fault, self.mode, left.settled, left.received);
         if fault.is_met_otherwise() {
@@ -404,7 +414,7 @@ impl Supervisor {
         self.pause()
     }
 
-    /// Waits before the next session, longer each time.
+    /// Starts a pause, which grows with each failure.
     fn pause(&mut self) -> AfterSession {
         let failures = self.failures;
         self.failures = failures.saturating_add(1);
@@ -414,8 +424,8 @@ impl Supervisor {
         AfterSession::Retry { failures }
     }
 
-    /// The end that a signal asked for: a clean one only when every record is confirmed that any
-    /// session has sent. Upholds G8.
+    /// The conclusion after a signal: clean only if every record of every session is confirmed.
+    /// Upholds G8.
     fn stopped(&self, request: ControlRequest) -> Conclusion {
         let records = self.owed.records();
         match request {
@@ -425,40 +435,40 @@ impl Supervisor {
         }
     }
 
-    /// The slot is waited for no longer.
+    /// Ends the wait for the slot.
     pub const fn slot_is_free(&mut self, now: Instant) {
         (self.waiting, self.last_progress) = (Waiting::Nothing, now);
     }
 
-    /// Where the slot stands, if it exists. The next session sends a long backlog in larger batches, unless a failed
-    /// session asked for another mode.
+    /// Reports the slot's position, if it exists. The next session sends a long backlog in larger
+    /// batches, unless a failed session requires another mode.
     pub fn slot_reaches(&mut self, slot: Option<SlotPosition>) {
         if let Some(slot) = slot {
             self.owed = self.owed.settled(slot.confirmed);
         }
-        // What acknowledges nothing would begin anew behind every mode.
+        // Without acknowledgements each mode would start over after its end.
         if self.policy.acknowledge && !self.mode.is_some_and(SessionMode::is_for_an_end) {
             self.mode = slot.and_then(SessionMode::of_backlog);
         }
     }
 
-    /// The position that `--once` has to reach, if it is known.
+    /// The position that `--once` must reach, if known.
     pub const fn target(&self) -> Option<Lsn> {
         self.target
     }
 
-    /// The position after which the relay ends.
+    /// Sets the position after which the relay ends.
     pub const fn end_at(&mut self, target: Lsn) {
         self.target = Some(target);
     }
 
-    /// What sessions that have ended left unconfirmed.
+    /// Unconfirmed records of ended sessions.
     pub const fn owed(&self) -> Owed {
         self.owed
     }
 }
 
-/// The next of a sequence of numbers (SplitMix64).
+/// Next number of a SplitMix64 sequence.
 const fn split_mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mixed = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

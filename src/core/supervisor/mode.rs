@@ -1,47 +1,48 @@
-//! Chooses the mode of the next session: another way of sending, up to a log position.
+//! Chooses the next session's mode, which changes how records are sent up to a log position.
 //!
-//! Modes: `Backlog` (larger batches, while the slot is far behind), `Small` (less in flight, after records
-//! did not reach the brokers in time) and `Cautious` (single records, so that the next refusal names one).
-//! Input: how far behind the slot is when a session begins, and how sessions end. Output: a
-//! [`SessionMode`], which the caller turns into producer settings. Invariant: sessions that keep ending at
-//! the same position because of the producer lead to `Cautious` (G4).
+//! Modes: `Backlog` (larger batches, while the slot is far behind), `Small` (less in flight, after
+//! records did not reach the brokers in time) and `Cautious` (single records, so that the next
+//! refusal names one). Input: how far behind the slot is when a session begins, and how sessions
+//! end. Output: a [`SessionMode`], which the caller turns into producer settings. Invariant:
+//! sessions that keep ending at one position because of the producer lead to `Cautious` (G4).
 
 use super::failure::SinkFault;
 use crate::lsn::Lsn;
 
-/// A log this long holds seconds of work, so that what a row waits for its batch is not noticed.
+/// A backlog of this size takes seconds, so a row's wait for its batch does not matter.
 const BACKLOG_BYTES: u64 = 64 << 20;
 
-/// The server may decode this much log again when the session after the backlog begins. An open transaction holds
-/// `restart_lsn` back. If the server decodes more, another backlog builds up meanwhile, and such sessions never end.
+/// Limit on the log that the server may decode again when the session after the backlog begins. An
+/// open transaction holds `restart_lsn` back. If decoding took longer, another backlog would build
+/// up and such sessions would never end.
 const DECODED_AGAIN_BYTES_MAX: u64 = 128 << 20;
 
-/// Where a replication slot stands.
+/// Position of a replication slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotPosition {
-    /// Each session decodes the log from here on (`restart_lsn`).
+    /// `restart_lsn`: each session decodes the log from here.
     pub restart: Lsn,
-    /// The relays have acknowledged the log up to here (`confirmed_flush_lsn`).
+    /// `confirmed_flush_lsn`: the relays have acknowledged the log up to here.
     pub confirmed: Lsn,
-    /// The end of the server's log.
+    /// End of the server's log.
     pub log_end: Lsn,
 }
 
-/// How a session differs from the usual.
+/// How a session differs from the usual one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModeKind {
-    /// Old rows are many: larger batches.
+    /// Larger batches, because many old rows wait.
     Backlog,
-    /// What was under way did not reach the brokers in time, as it may be more than they take in that time:
-    /// less at once.
+    /// Less in flight, because records did not reach the brokers in time and may exceed their
+    /// throughput.
     Small,
-    /// Sessions end at one place and no record is known to be at fault: single records, so that it is
-    /// named.
+    /// Single records, because sessions end at one position without a known cause. The next refusal
+    /// then names the record.
     Cautious,
 }
 
 impl ModeKind {
-    /// As the log names it.
+    /// Name for the log.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Backlog => "backlog",
@@ -51,12 +52,11 @@ impl ModeKind {
     }
 }
 
-/// A kind, and the position where it ends.
+/// A mode and the position where it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionMode {
-    /// In what the session differs.
     pub kind: ModeKind,
-    /// Up to where.
+    /// Position where the mode ends.
     pub until: Lsn,
 }
 
@@ -68,31 +68,31 @@ impl SessionMode {
         (is_long && is_near).then_some(Self { kind: ModeKind::Backlog, until: slot.log_end })
     }
 
-    /// Whether an end of a session asked for it.
+    /// True if a session's failure requires this mode.
     pub(super) const fn is_for_an_end(self) -> bool {
         matches!(self.kind, ModeKind::Small | ModeKind::Cautious)
     }
 
-    /// Whether it looks for a record that the brokers refuse.
+    /// True if the mode searches for a record that the brokers refuse.
     const fn is_cautious(self) -> bool {
         matches!(self.kind, ModeKind::Cautious)
     }
 }
 
-/// How often sessions ended at one place.
+/// Counts sessions that ended at one position.
 #[derive(Debug, Default)]
 pub(super) struct RepeatedFailures {
     settled: Lsn,
     ended: u32,
 }
 
-/// Sessions that may end at one place, for a reason that names no record, before single records are
-/// sent: a broker that is replaced can end two.
+/// Sessions that may end at one position, for a reason that names no record, before single records
+/// are sent. A broker's replacement can end two.
 const ENDS_MAX: u32 = 3;
 
 impl RepeatedFailures {
-    /// What the next session needs after one that ended so, having settled everything up to `settled`
-    /// and received up to `received`.
+    /// The mode required after a session that failed with `fault`, settled everything up to
+    /// `settled` and received up to `received`.
     pub(super) fn after(
         &mut self,
         fault: SinkFault,
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(kinds, [None, None, cautious, cautious, cautious, cautious]);
     }
 
-    /// Brokers that throttle us, say: 24 MiB in one Kafka transaction took longer than it may.
+    /// For example, throttling brokers: 24 MiB in one Kafka transaction took longer than allowed.
     #[test]
     fn g3_what_was_late_is_sent_in_smaller_parts_before_it_is_sent_singly() {
         let mut narrowing = RepeatedFailures::default();

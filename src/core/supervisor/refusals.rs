@@ -1,11 +1,11 @@
-//! Remembers from session to session what the brokers refused, so that the next one does not fail in the
-//! same way.
+//! Remembers across sessions what the brokers refused, so that the next session does not fail in
+//! the same way.
 //!
-//! Input: a [`RefusedBatch`] (which records may be at fault, by the session's analysis), and how far the
-//! session settled. Output: the records that need another treatment ([`Suspects`]), a smaller largest
-//! batch, topics whose settings may explain the refusal, and whether the next session is worth starting at
-//! once. Invariant: batches become smaller only for a topic that stores single records, and for an hour at
-//! a time (G4).
+//! Input: a [`RefusedBatch`] (which records may be at fault, by the session's analysis), and how
+//! far the session settled. Output: the records that need another treatment ([`Suspects`]), a
+//! smaller largest batch, topics whose settings may explain the refusal, and whether to start the
+//! next session at once. Invariant: batches become smaller only for a topic that stores single
+//! records, and for an hour at a time (G4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,30 +16,32 @@ use crate::mutants::{self, Mutant};
 use crate::pipeline::{Blame, RefusalAnalysis, RefusalCause, Suspects};
 use crate::time::Instant;
 
-/// For so long no batch of any topic is larger than one topic takes; then a session may find out again.
+/// Time for which the batches of all topics are limited to what one topic accepts. After that a
+/// session may probe the limit again.
 const SMALL_BATCHES_FOR: Duration = Duration::from_hours(1);
 
-/// See the module.
+/// Refusals of all sessions so far.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     suspects: Suspects,
     small_batches: Option<SmallBatches>,
-    /// Topics that refused something, and when their settings were asked for.
+    /// Topics that refused something, with the time when their settings were queried.
     topics: BTreeMap<String, Instant>,
-    /// Up to where the last session settled that learned something, and how many before it settled no more
-    /// and found no record that the brokers refuse.
+    /// The position settled by the last session that learned something, and the number of sessions
+    /// since that settled nothing more and found no refused record.
     fruitless: (Lsn, u32),
 }
 
-/// So many sessions that settle nothing and find no record to refuse may follow each other at once. A record
-/// that was sent alone takes ten at most.
+/// Fruitless sessions that may follow each other without a pause. A record that is sent alone takes
+/// ten at most.
 const FRUITLESS_MAX: u32 = 20;
 
-/// Topics remembered; beyond that all are asked for again.
+/// Remembered topics. After that all are forgotten and queried again.
 const TOPICS_MAX: usize = 1_000;
-/// A topic's settings are asked for again when it refuses something so much later: they may have changed.
+/// Age after which a topic's settings are queried again when it refuses something, because they may
+/// have changed.
 const SETTINGS_AGE: Duration = Duration::from_secs(10);
-/// Topics that are asked for at once.
+/// Topics per query.
 const ASKED_MAX: usize = 10;
 
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +51,7 @@ struct SmallBatches {
 }
 
 impl Refusals {
-    /// How records of rows are treated.
+    /// Treatment of suspected records.
     pub(super) fn suspects(&self) -> Suspects {
         if mutants::is(Mutant::ForgetsSuspects) {
             return Suspects::default();
@@ -57,14 +59,15 @@ impl Refusals {
         self.suspects.clone()
     }
 
-    /// The largest batch of a session that begins now, in bytes, where it is not as configured.
+    /// The largest batch in bytes for a session that begins now, if it differs from the
+    /// configuration.
     pub(super) fn batch_bytes(&mut self, now: Instant) -> Option<u32> {
         self.small_batches.take_if(|small| now - small.since >= SMALL_BATCHES_FOR);
         self.small_batches.map(|small| small.bytes)
     }
 
-    /// Takes over what a session has learned that came as far as `settled`. What it comes to is no news if
-    /// the next one would end the same way, or many have already that were to end in another.
+    /// Merges the result of a session that settled up to `settled`. The result is news unless the
+    /// next session would fail in the same way, or too many such sessions were fruitless.
     pub(super) fn learn(
         &mut self,
         refused: &RefusedBatch<'_>,
@@ -88,8 +91,8 @@ impl Refusals {
         }
     }
 
-    /// Topics that refused something for what their settings may explain and are to be asked for: what they
-    /// say is not known, or old. A refusal for size explains itself.
+    /// Topics whose settings may explain a refusal and are unknown or old. A refusal for size
+    /// explains itself.
     fn unexplained(&mut self, records: &[Blame], now: Instant) -> Vec<String> {
         let is_unexplained =
             |one: &&Blame| matches!(one.cause, RefusalCause::OfSeveral | RefusalCause::Unknown);
@@ -107,7 +110,7 @@ impl Refusals {
         due
     }
 
-    /// Whether something comes of what sessions learn.
+    /// True while sessions still learn something.
     fn is_fruitful(&mut self, analysis: &RefusalAnalysis, settled: Lsn) -> bool {
         let (place, sessions) = self.fruitless;
         let sessions = match analysis.refused {

@@ -1,4 +1,4 @@
-//! Tests of the supervisor with given ends of sessions, without running any.
+//! Tests of the supervisor with scripted session ends, without running any session.
 
 use super::*;
 use crate::pipeline::{Mark, RefusalAnalysis};
@@ -14,7 +14,7 @@ const RUN: Requested = Requested {
 };
 const DRAIN: Requested = Requested { request: ControlRequest::Drain, ..RUN };
 const START: Instant = Instant::START;
-/// A refusal that another secret may pass, and one that only somebody else can end.
+/// A refusal that another secret may resolve, and one that only another person can.
 const SECRET: SessionFailure<'static> =
     SessionFailure::Barred { by: Peer::Source, secret_can_change: true };
 const BARRED: SessionFailure<'static> =
@@ -55,7 +55,7 @@ fn at(settled: u64) -> Left {
     Left { settled: Lsn::new(settled), received: Lsn::new(settled + 50), ..Left::default() }
 }
 
-/// So many records are unconfirmed, up to 120.
+/// A session's end with `records` unconfirmed records, up to 120.
 fn owing(records: u64) -> Left {
     let reached = Mark::at(Lsn::new(120));
     Left { owed: Owed::default().after(Lsn::new(100), reached, records), ..at(100) }
@@ -74,7 +74,7 @@ fn refused(analysis: &RefusalAnalysis) -> SessionFailure<'_> {
     SessionFailure::Refused(RefusedBatch { analysis, records: &[], batch_bytes: None })
 }
 
-/// Waits out a pause; how long it was.
+/// Waits for the end of a pause and returns its length.
 fn paused(supervisor: &mut Supervisor, now: Instant) -> Duration {
     let mut later = now;
     while let NextAction::Wait(tick) = supervisor.next(later, RUN) {
@@ -103,7 +103,7 @@ fn pauses_grow_until_a_session_has_done_useful_work() {
     assert_eq!(verdict, AfterSession::Retry { failures: 0 });
 }
 
-/// Sessions of 8 s, ended by somebody: 100 times, and a login is refused each time before the next one.
+/// 100 sessions of 8 s each, with a refused login before each.
 #[test]
 fn pauses_do_not_grow_where_sessions_get_further() {
     let mut supervisor = supervisor();
@@ -121,7 +121,7 @@ fn pauses_do_not_grow_where_sessions_get_further() {
     }
     let mut longest = Duration::ZERO;
     for _ in 0..9 {
-        // It streams as long, and gets no further.
+        // The session streams as long, but makes no progress.
         let left = Left { useful: 8 * SECOND, ..at(settled) };
         fails(&mut supervisor, now, SessionFailure::Transient, left);
         longest = longest.max(paused(&mut supervisor, now));
@@ -175,7 +175,7 @@ fn g8_a_stop_between_sessions_is_clean_once_nothing_is_owed() {
     assert!(matches!(relay.next(START, RUN), NextAction::Wait(_)));
     assert_eq!(relay.next(START, DRAIN), NextAction::End(Conclusion::Stopped));
 
-    // Told before the pause, but after the session.
+    // The stop is requested before the pause, but after the session.
     fails(&mut relay, START, SessionFailure::Transient, owing(7));
     assert_eq!(relay.next(START, DRAIN), NextAction::Begin(Some(7)), "no pause is slept through");
     fails(&mut relay, START, SessionFailure::Transient, owing(7));
@@ -183,7 +183,7 @@ fn g8_a_stop_between_sessions_is_clean_once_nothing_is_owed() {
     assert_eq!(relay.next(START, DRAIN), NextAction::Begin(None), "nor its rest");
     assert_eq!(relay.start(START, limits()).owed.records(), 7);
     assert_eq!(relay.next(START, DRAIN), NextAction::Begin(None), "said once");
-    // A session that fails after that costs its pause.
+    // A later failure costs its pause.
     relay.ended(START, ControlRequest::Drain, owing(7), Err(SessionFailure::Transient));
     assert!(matches!(relay.next(START, DRAIN), NextAction::Wait(_)));
     let late = Requested { told_for: GRACE, ..DRAIN };
@@ -276,7 +276,7 @@ fn g4_what_is_learned_of_refused_records_changes_the_next_session_at_once() {
     let verdict = fails(&mut relay, START, refused(&analysis), at(100));
     assert_eq!(verdict, AfterSession::SendDifferently);
     assert_eq!(relay.next(START, RUN), NextAction::Begin(None));
-    // Nobody knows which record it was.
+    // The record at fault is not known.
     let analysis = RefusalAnalysis { is_news: false, ..analysis };
     let verdict = fails(&mut relay, START, refused(&analysis), at(100));
     assert_eq!(verdict, AfterSession::Retry { failures: 0 });

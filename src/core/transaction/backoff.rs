@@ -1,28 +1,28 @@
-//! Commit back-off: how long a Kafka transaction waits after the one before it.
+//! Commit back-off: the pause between two Kafka transactions.
 //!
-//! Input: how long the first record of a transaction took to be stored. Output: the pause before the next
-//! transaction, between zero and 16 ms.
+//! Input: how long a transaction's first record took to be stored. Output: the pause before the
+//! next transaction, between zero and 16 ms.
 //!
-//! The brokers answer EndTxn before the transaction markers are written, and refuse to begin another
-//! transaction until they are (CONCURRENT_TRANSACTIONS). librdkafka then asks again 20 ms later
-//! (rdkafka_txnmgr.c, 2.12), though the markers take a few milliseconds. It does not report this, but a
-//! record that takes so long was delayed by it. Measured at 1,000 rows/s over 15 partitions: rows are
-//! visible after 41 ms at the median without a pause, and after 27 ms with one of 4 ms.
+//! The brokers answer EndTxn before they write the transaction markers, and refuse to begin another
+//! transaction until then (CONCURRENT_TRANSACTIONS). librdkafka then retries after 20 ms
+//! (rdkafka_txnmgr.c, 2.12), although the markers take a few milliseconds. It does not report the
+//! retry, but the first record's time shows it. Measured at 1,000 rows/s over 15 partitions: rows
+//! are visible after 41 ms at the median without a pause, and after 27 ms with a pause of 4 ms.
 
 use std::time::Duration;
 
-/// What being put off costs.
+/// Time that librdkafka's retry costs.
 const PUT_OFF: Duration = Duration::from_millis(20);
-/// What a record takes at most that was not put off, beside its wait for others.
+/// Longest time of a record without the retry, beside its linger.
 const ANSWER: Duration = Duration::from_millis(4);
-/// Beyond this a pause is no better than being put off.
+/// Longest pause: beyond it a retry costs no more.
 const PAUSE_MAX: Duration = Duration::from_millis(16);
-/// By how much the pause grows when it was too short.
+/// Growth after a pause that was too short.
 const STEP: Duration = Duration::from_millis(2);
-/// By how much it shrinks otherwise: one transaction in some twenty finds out how short it may be.
+/// Reduction otherwise. About one transaction in twenty probes how short the pause may be.
 const EASE: Duration = Duration::from_micros(100);
 
-/// See the module.
+/// The current pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CommitBackoff {
     pause: Duration,
@@ -30,7 +30,7 @@ pub(super) struct CommitBackoff {
 }
 
 impl CommitBackoff {
-    /// Before producers whose records wait so long for company.
+    /// For producers with this linger.
     pub(super) const fn new(linger: Duration) -> Self {
         Self { pause: Duration::ZERO, linger }
     }
@@ -40,7 +40,7 @@ impl CommitBackoff {
         self.pause
     }
 
-    /// Takes in how long the first record took, from the begin of its transaction.
+    /// Learns from the time between a transaction's begin and its first stored record.
     pub(super) fn learn(&mut self, first_stored: Duration) {
         // Both waits run at once.
         self.pause = if first_stored >= PUT_OFF.max(self.linger + ANSWER) {
@@ -57,7 +57,7 @@ mod tests {
 
     const LINGER: Duration = Duration::from_millis(5);
 
-    /// Brokers that write markers for this long, and answer a record in 3 ms.
+    /// Simulates brokers that write markers for this long, and store a record in 3 ms.
     fn pause_before(markers: Duration, linger: Duration) -> Duration {
         let mut backoff = CommitBackoff::new(linger);
         for _ in 0..1_000 {

@@ -1,59 +1,63 @@
 //! Decides where a Kafka transaction ends.
 //!
-//! Input: [`BatchLimits`] (records, bytes, age), what was sent in the transaction, how long it is open, and
-//! how far the session has come. Output: whether it ends here. Invariant: it ends between two rows; within
-//! a Postgres transaction only if that one is too large or too slow to wait for, if the session has no room
-//! for more records, or if each record has a Kafka transaction of its own. The caller reads the clock.
+//! Input: [`BatchLimits`] (records, bytes, age), the records and age of the transaction, and the
+//! session's progress. Output: whether the transaction ends here. Invariant: it ends between two
+//! rows. It ends within a Postgres transaction only if that one is too large or too slow to wait
+//! for, if the session has no room for more records, or if each record has a Kafka transaction of
+//! its own. The caller reads the clock.
 
 use std::time::Duration;
 
 use crate::sink::Reached;
 
-/// How large a Kafka transaction becomes and how long it stays open.
+/// Limits on the size and age of a Kafka transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchLimits {
-    /// Records after which it ends with the transaction of Postgres that is open.
+    /// Records after which it ends together with the open Postgres transaction.
     pub records: u64,
-    /// The same in bytes.
+    /// Bytes after which it ends together with the open Postgres transaction.
     pub bytes: u64,
-    /// How long it stays open while rows are carried as they come. What a row waits for company.
+    /// Longest time that it stays open while rows are recent: how long a row waits for others.
     pub age: Duration,
 }
 
-/// While rows are old the number of commits counts, not the wait.
+/// Minimum age while rows are old. The number of commits then matters more than the wait.
 const AGE_BEHIND: Duration = Duration::from_millis(50);
-/// And what commits cost: with many partitions, each of which gets a marker, a transaction is open
-/// this many times as long as the last one took to end, so that ends take a tenth of the time.
+/// Age in multiples of the last end's duration while rows are old. Each partition gets a marker, so
+/// with many partitions an end is slow. With this factor ends take a tenth of the time.
 const ENDS_BEHIND: u32 = 10;
-/// Old rows that come more slowly than this need few commits less: whatever one takes to end, the next one takes up what
-/// has come meanwhile. Without this a stream that was once late stayed late: at 1,000 rows/s and 150 partitions a
-/// transaction was open for 300 ms because the last one took 80 to end, and took 80 to end because it was open for so long.
+/// Rate below which saving commits does not matter for old rows, because the next transaction takes
+/// the rows that arrived during an end. Without this limit a late stream stayed late: at 1,000
+/// rows/s and 150 partitions a transaction stayed open for 300 ms because the last end took 80 ms,
+/// and the end took 80 ms because of the long transaction.
 const FEW_RECORDS_PER_MS: u64 = 10;
-/// The same in bytes.
+/// Rate limit in bytes, like [`FEW_RECORDS_PER_MS`].
 const FEW_BYTES_PER_MS: u64 = 10 << 10;
-/// Half of what a session reads while a transaction ends: with more, it may be that no more came because no more was read.
+/// Half of what a session reads while a transaction ends. Above this, a low rate may only show that
+/// the session could not read more.
 const FEW_BYTES: u64 = 1 << 20;
-/// What a session reads while a transaction ends: rows of so many bytes are many, however few they are, unless they came
-/// more slowly than [`FEW_BYTES_PER_MS`].
+/// Bytes that a session reads while a transaction ends. This much counts as many, whatever the
+/// number of rows, unless they arrived below [`FEW_BYTES_PER_MS`].
 const MANY_BYTES: u64 = 2 << 20;
-/// In less time the records of one transaction of Postgres would be many.
+/// Shortest time for measuring a rate. In less, even one Postgres transaction would count as many
+/// records.
 const MANY_TIME_MIN: Duration = Duration::from_millis(50);
-/// After an end that took this long the next transaction becomes larger: over 150 partitions ends took a quarter of the
-/// time of a backlog that was sent in transactions of 48,000 records.
+/// Duration of an end after which the next transaction is larger. Over 150 partitions, ends took a
+/// quarter of a backlog's time with transactions of 48,000 records.
 const SLOW_END: Duration = Duration::from_millis(40);
-/// This many times as large.
+/// Factor for the larger transaction.
 const SLOW_END_TIMES: u64 = 2;
-/// A batch of this many times its limits ends even within a transaction of Postgres.
+/// A batch of this many times its limits ends even within a Postgres transaction.
 const SPLIT_AT: u64 = SLOW_END_TIMES + 2;
-/// One that takes longer to arrive is split too: while it is open, it holds back whoever reads
-/// committed records only.
+/// A transaction that takes longer to arrive is split too, because an open transaction blocks
+/// consumers that read committed records only.
 const SPLIT_AFTER: Duration = Duration::from_secs(1);
 
 impl BatchLimits {
-    /// 48,000 records are a quarter of what a session may have under way, so that a transaction four
-    /// times as large still fits; one record each when the culprit of a refusal is looked for. An end takes as long for
-    /// few records as for many: the last batches, the end of the transaction and its markers, some 20 ms over 15 partitions;
-    /// 16,000 records made a third of the time of a backlog when it was 50.
+    /// 48,000 records, a quarter of a session's in-flight limit, so that a transaction four times
+    /// as large still fits; one record while the cause of a refusal is searched. An end's duration
+    /// does not depend on the number of records (last batches, EndTxn and markers: about 20 ms over
+    /// 15 partitions). With 16,000 records a third of a backlog's time went to ends of 50 ms.
     pub const fn new(age: Duration, alone: bool) -> Self {
         if alone {
             return Self { records: 1, bytes: 1, age: Duration::ZERO };
@@ -61,22 +65,22 @@ impl BatchLimits {
         Self { records: 48_000, bytes: 24 << 20, age }
     }
 
-    /// Whether each record has a transaction of its own.
+    /// True if each record has a transaction of its own.
     pub(super) const fn is_alone(self) -> bool {
         self.records == 1
     }
 }
 
-/// Where a transaction ends.
+/// Where a Kafka transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ends {
     Here,
-    /// Where the transaction of Postgres ends that is open.
+    /// At the end of the open Postgres transaction.
     WithPostgres,
     Later,
 }
 
-/// What was sent in the open transaction.
+/// Contents of the open transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Batch {
     pub(super) records: u64,
@@ -84,12 +88,13 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Whether it should end as soon as Postgres's transaction does, where the last one took so long to end.
+    /// True if the batch must end together with Postgres's transaction, given the last end's
+    /// duration.
     pub(super) fn is_large(self, limits: BatchLimits, last_end: Duration) -> bool {
         self.exceeds(limits, if last_end < SLOW_END { 1 } else { SLOW_END_TIMES })
     }
 
-    /// Whether nothing more is taken.
+    /// True if the batch takes no more records.
     pub(super) const fn is_huge(self, limits: BatchLimits) -> bool {
         self.exceeds(limits, SPLIT_AT)
     }
@@ -100,14 +105,14 @@ impl Batch {
             || self.bytes >= limits.bytes.saturating_mul(times)
     }
 
-    /// Whether so little came in this time that commits need not be saved.
+    /// True if the rate is too low to save commits.
     fn is_few(self, time: Duration) -> bool {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.records < ms.saturating_mul(FEW_RECORDS_PER_MS)
             && self.bytes < ms.saturating_mul(FEW_BYTES_PER_MS).min(FEW_BYTES)
     }
 
-    /// Whether so many records came in this time that the next ones fill the client's queue soon.
+    /// True if the rate is so high that the next records soon fill the client's queue.
     pub(super) fn is_many(self, time: Duration) -> bool {
         let ms = u64::try_from(time.max(MANY_TIME_MIN).as_millis()).unwrap_or(u64::MAX);
         let many_bytes = ms.saturating_mul(FEW_BYTES_PER_MS).max(MANY_BYTES);
@@ -115,8 +120,8 @@ impl Batch {
         is_large || self.records >= ms.saturating_mul(FEW_RECORDS_PER_MS)
     }
 
-    /// Whether the transaction, open for so long, ends at the place that was reached, or else where the transaction of
-    /// Postgres ends that is open there, where the last one took so long to end.
+    /// Whether a transaction of this age ends at the reached position, or at the end of the
+    /// Postgres transaction open there. `last_end`: duration of the last end.
     pub(super) fn ends(
         self,
         limits: BatchLimits,
@@ -132,7 +137,7 @@ impl Batch {
         let age = if is_behind { age_behind } else { limits.age };
         let is_due = self.is_large(limits, last_end) || open_for >= age;
         let is_within = at.mark.part.is_some();
-        // Had the transaction of Postgres begun later than that, this one had ended before it.
+        // If the Postgres transaction had started later, this one would have ended before it.
         let is_late = is_within && open_for >= age_behind + SPLIT_AFTER;
         if at.pressed || self.is_huge(limits) || is_late {
             return Ends::Here;
@@ -155,7 +160,7 @@ mod tests {
     const LIMITS: BatchLimits = BatchLimits::new(AGE, false);
     const QUICK: Duration = Duration::from_millis(3);
     const SMALL: Batch = Batch { records: 7, bytes: 700 };
-    /// So many that they are not few in any of the times of these tests.
+    /// Enough records for a high rate in every test.
     const MANY: Batch = Batch { records: 15_000, bytes: 7 << 20 };
     const LARGE: Batch = Batch { records: 48_000, bytes: 700 };
     const HUGE: Batch = Batch { records: 7, bytes: 96 << 20 };
@@ -259,9 +264,9 @@ mod tests {
         assert_eq!(SMALL.ends(LIMITS, AGE, QUICK, within()), Ends::WithPostgres);
         assert_eq!(LARGE.ends(LIMITS, Duration::ZERO, QUICK, within()), Ends::WithPostgres);
         assert_eq!(SMALL.ends(LIMITS, Duration::ZERO, QUICK, within()), Ends::Later);
-        // The session reads to the end of what is open before it ends itself.
+        // An ending session first reads to the end of the open transaction.
         assert!(!SMALL.ends_here(LIMITS, AGE, QUICK, Reached { ending: true, ..within() }));
-        // What holds the budget is in this very transaction: waiting would be for ever.
+        // This transaction itself fills the budget, so waiting would never end.
         assert!(SMALL.ends_here(
             LIMITS,
             Duration::ZERO,
@@ -274,7 +279,7 @@ mod tests {
     fn one_that_began_when_this_might_have_ended_has_a_second() {
         for last_end in [3, 60, 100, 9_000].map(Duration::from_millis) {
             for between in [Reached { behind: true, ..between() }, between()] {
-                // Wherever the last place was at which it did not end.
+                // Independent of the last position at which it did not end.
                 let began = (0..).map(Duration::from_millis);
                 let began =
                     began.take_while(|at| !MANY.ends_here(LIMITS, *at, last_end, between)).last();

@@ -1,20 +1,20 @@
 //! Exactly-once delivery: the state machine of Kafka transactions.
 //!
-//! Input: records with tickets, how far the session has come, and the reports of a [`TransactionApi`].
-//! Output: calls of that client; confirmations once the transaction of the records is committed; or an
+//! Input: records with tickets, the session's progress, and the reports of a [`TransactionApi`].
+//! Output: calls of that client; confirmations once the records' transaction is committed; or an
 //! error that ends the session. No I/O and no clock: the client and `now` are arguments.
 //!
-//! One Kafka transaction holds the records of whole Postgres transactions and, as its last record, the
-//! progress that covers them. So "the rows are in Kafka" and "a later session skips them" are one atomic
-//! event. Upholds G6. Invariants:
-//! * there is one transaction at a time; while it ends nothing is accepted, and the session keeps reading
-//!   into its buffer;
-//! * a transaction is committed when every record of it was reported stored, never before;
+//! One Kafka transaction holds the records of whole Postgres transactions and, as its last record,
+//! the progress that covers them. "The rows are in Kafka" and "a later session skips them" are
+//! therefore one atomic event. Upholds G6. Invariants:
+//! * there is one transaction at a time; while it ends, the sink accepts nothing and the session
+//!   keeps reading into its buffer;
+//! * a transaction is committed only after all its records were reported stored;
 //! * `Stored` is reported, and [`Sink::kept`] raised, after the commit (G1);
-//! * nothing is aborted: a session that cannot go on leaves its transaction to be fenced by the next one;
-//! * nothing follows a commit whose outcome is uncertain: the producer is dropped, and a later one with the
-//!   same transactional id fences it before it reads the progress. An EndTxn that reaches the brokers late
-//!   then has an old epoch and is refused.
+//! * nothing is aborted: a session that fails leaves its transaction to be fenced by the next one;
+//! * nothing follows a commit whose outcome is uncertain. The producer is dropped, and a later one
+//!   with this transactional id fences it before it reads the progress. A late EndTxn then has an
+//!   old epoch and is refused.
 //!
 //! ```text
 //!          first record        place to end        all stored         committed
@@ -23,10 +23,10 @@
 //!
 //! # Why certainty is in question
 //!
-//! librdkafka sends EndTxn again by itself, below its API, when a connection ends or an answer does
-//! not come in time; Kafka before KIP-890's second part, which librdkafka 2.12 does not speak, takes
-//! a late EndTxn of one transaction for the end of the next. The library logs either event before it
-//! sends again ([`TransactionApi::disturbances`]): a commit during which one was logged is uncertain, though it
+//! librdkafka sends EndTxn again on its own, below its API, if a connection ends or an answer is
+//! late. Kafka before KIP-890's second part, which librdkafka 2.12 does not support, takes a late
+//! EndTxn of one transaction for the end of the next. The library logs either event before it sends
+//! again ([`TransactionApi::disturbances`]). A commit with such an event is uncertain, although it
 //! returned without an error.
 
 mod backoff;
@@ -50,118 +50,118 @@ use batch::{Batch, Ends};
 pub use batch::BatchLimits;
 pub use timings::{Activity, Timings};
 
-/// How often progress is written for its own sake, while an idle slot advances (G5).
+/// Interval of progress records while an idle slot advances (G5).
 const IDLE_PROGRESS: Duration = Duration::from_secs(10);
-/// A transaction that begins this soon after the last may meet it on its way out.
+/// A transaction that starts this soon after the last may meet its pending markers.
 const FOLLOWS: Duration = Duration::from_millis(100);
-/// The ticket of progress records; the ledger gives none with that weight.
+/// Ticket of progress records; the ledger never issues this weight.
 pub const PROGRESS_TICKET: Ticket = Ticket::from_opaque(u64::MAX);
 
 /// A transactional producer that has fenced its predecessors. No call waits for the brokers.
 pub trait TransactionApi {
-    /// Why it is no longer usable.
+    /// The reason why the producer is no longer usable.
     type Error;
 
     /// Begins a transaction.
     fn begin(&mut self) -> Result<(), Self::Error>;
 
-    /// Whether a record would be taken now, as far as its topic and partition are concerned.
+    /// Whether `record`'s topic and partition would accept a record now.
     fn admits(&mut self, record: &Record<'_>) -> Result<(), SendError<Self::Error>>;
 
-    /// Hands over one record of the open transaction; see [`Sink::send`].
+    /// Sends one record in the open transaction; see [`Sink::send`].
     fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<(), SendError<Self::Error>>;
 
-    /// Hands over the record that says how far the stream has come, under [`PROGRESS_TICKET`].
+    /// Sends the stream's progress under [`PROGRESS_TICKET`].
     fn send_progress(&mut self, mark: Mark) -> Result<(), SendError<Self::Error>>;
 
     /// Appends every delivery report that has arrived.
     fn poll(&mut self, reports: &mut Vec<Confirmation>) -> Result<(), Self::Error>;
 
-    /// Asks for the commit of the open transaction, all of whose records were reported stored.
+    /// Requests the commit of the open transaction, whose records were all reported stored.
     fn commit(&mut self) -> Result<(), Self::Error>;
 
-    /// What became of the commit, once that is known. An error says nothing about the transaction.
+    /// Result of the commit, once known. An error leaves the transaction's outcome unknown.
     fn outcome(&mut self) -> Option<Result<(), Self::Error>>;
 
-    /// How often something has happened so far after which the library may send EndTxn again by itself.
+    /// Number of events so far after which the library may send EndTxn again on its own.
     fn disturbances(&self) -> u64;
 
-    /// The error where no record may hold progress.
+    /// The error if the progress record is refused.
     fn progress_refused(&self, rejection: Rejection) -> Self::Error;
 
-    /// The error of a commit that returned well, though something happened meanwhile.
+    /// The error for a successful commit with a disturbance.
     fn ambiguous(&self) -> Self::Error;
 }
 
-/// A sink that delivers in transactions.
+/// A sink that delivers in Kafka transactions.
 #[derive(Debug)]
 pub struct Transactional<C> {
     client: C,
     limits: BatchLimits,
     state: TransactionState,
     batch: Batch,
-    /// A record waits for a transaction of its own, or has it.
+    /// A record waits for a transaction of its own, or has one.
     alone: bool,
-    /// It ends where the transaction of Postgres ends that is open.
+    /// The transaction ends together with the open Postgres transaction.
     is_due: bool,
-    /// Sent and reported in the open transaction, its progress record included.
+    /// Records sent and records stored in the open transaction, including progress.
     sent: u64,
     stored: u64,
-    /// Of the records that are reported stored.
+    /// Tickets of the records reported stored.
     tickets: Vec<Ticket>,
     reports: Vec<Confirmation>,
     /// The last mark whose transaction is committed.
     kept: Mark,
     kept_at: Option<Instant>,
-    /// When the open transaction was told to end.
+    /// When the end of the open transaction was requested.
     ends_since: Instant,
-    /// How long the last one took to end.
+    /// Duration of the last end.
     last_end: Duration,
-    /// Whether it had many records for the time that it was open.
+    /// True if the last transaction had a high record rate.
     was_many: bool,
     backoff: CommitBackoff,
-    /// When it was begun, until its first record is reported.
+    /// When the transaction began; cleared at its first report.
     begun: Option<Instant>,
     timings: Timings,
 }
 
-/// Where the open transaction stands.
+/// State of the Kafka transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionState {
-    /// There is none.
+    /// No transaction is open.
     Idle,
-    /// It takes records.
+    /// The transaction takes records.
     Open {
-        /// When it was begun, or what is in it came.
+        /// When it began, or its records arrived.
         since: Instant,
     },
-    /// It is to end at this mark, which has still to be sent.
+    /// The transaction ends at this mark, which still has to be sent.
     Closing {
-        /// How far the stream has come.
+        /// The mark to store.
         mark: Mark,
     },
-    /// Everything was sent; not everything is reported.
+    /// Everything was sent, and reports are outstanding.
     Settling {
-        /// How far the stream has come.
+        /// The mark being stored.
         mark: Mark,
     },
-    /// Its end was asked for, after so many disturbances.
+    /// The commit was requested.
     Ending {
-        /// How far the stream has come.
+        /// The mark being stored.
         mark: Mark,
-        /// See [`TransactionApi::disturbances`].
+        /// [`TransactionApi::disturbances`] at the request.
         disturbances: u64,
     },
-    /// There is none, and the next one would begin too soon.
+    /// No transaction is open, and the next one would start too soon.
     Pausing {
-        /// When it may begin.
+        /// When the next one may start.
         until: Instant,
     },
 }
 
 impl<C: TransactionApi> Transactional<C> {
-    /// Sends through a client that has just fenced its predecessors, and goes on behind `kept`, which
-    /// the newest committed progress holds. A record waits for its batch as long as `linger`.
+    /// A sink for a client that has just fenced its predecessors. It continues after `kept`, the
+    /// mark in the newest committed progress. `linger`: a record's longest wait for its batch.
     pub fn new(client: C, limits: BatchLimits, linger: Duration, kept: Mark, now: Instant) -> Self {
         Self {
             client,
@@ -179,29 +179,26 @@ impl<C: TransactionApi> Transactional<C> {
             ends_since: now,
             last_end: Duration::ZERO,
             was_many: false,
-            // What waits for company is flushed when its transaction ends.
+            // The end of a transaction flushes records that linger.
             backoff: CommitBackoff::new(linger.min(limits.age)),
             begun: None,
             timings: Timings::new(now),
         }
     }
 
-    /// The client.
     pub const fn client(&self) -> &C {
         &self.client
     }
 
-    /// The client.
     pub const fn client_mut(&mut self) -> &mut C {
         &mut self.client
     }
 
-    /// Where the open transaction stands.
     pub const fn state(&self) -> TransactionState {
         self.state
     }
 
-    /// Where the time went until now.
+    /// Time spent per activity until now.
     pub fn timings(&self, now: Instant) -> Timings {
         self.timings.clone().until(now)
     }
@@ -211,9 +208,9 @@ impl<C: TransactionApi> Transactional<C> {
         (self.batch, self.sent, self.stored) = (Batch::default(), 0, 0);
         self.is_due = false;
         let follows = self.kept_at.is_some_and(|at| now - at < FOLLOWS);
-        // In a full queue a record takes longer than markers do.
+        // In a full queue a record takes longer than the markers.
         self.begun = (follows && !self.was_many).then_some(now);
-        // What has come during the pause has waited as long.
+        // Records that arrived during the pause have already waited.
         let pause = if self.begun.is_some() { self.backoff.pause() } else { Duration::ZERO };
         self.enter(TransactionState::Open { since: now.before(pause) }, now);
         if !self.alone {
@@ -222,8 +219,8 @@ impl<C: TransactionApi> Transactional<C> {
         Ok(())
     }
 
-    /// Says again how far the last transaction came. It is not news, but the partition of progress then
-    /// joins the transaction with the first records, and not when everything waits for it.
+    /// Repeats the last progress. The progress partition then joins the transaction with the first
+    /// records, not when everything waits for it.
     fn send_progress_first(&mut self) -> Result<(), C::Error> {
         match self.client.send_progress(self.kept) {
             Ok(()) => self.sent += 1,
@@ -258,7 +255,7 @@ impl<C: TransactionApi> Transactional<C> {
         }
     }
 
-    /// Books the delivery reports of the open transaction.
+    /// Books delivery reports of the open transaction.
     fn book(&mut self, now: Instant) {
         if let (Some(begun), false) = (self.begun, self.reports.is_empty()) {
             self.backoff.learn(now - begun);
@@ -284,7 +281,7 @@ impl<C: TransactionApi> Transactional<C> {
         self.batch.bytes += ticket.weight();
     }
 
-    /// Goes as far as the brokers' answers allow.
+    /// Advances as far as the brokers' answers allow.
     fn advance(
         &mut self,
         now: Instant,
@@ -320,14 +317,14 @@ impl<C: TransactionApi> Transactional<C> {
         self.stored == self.sent || mutants::is(Mutant::CommitsBeforeReports)
     }
 
-    /// A commit has returned well. It is certain to have ended this transaction, and no request to end it
-    /// to be under way, if nothing happened meanwhile. Upholds G6.
+    /// Handles a successful commit. Without a disturbance it certainly ended this transaction, and
+    /// no EndTxn is still in flight. Upholds G6.
     fn committed(&mut self, mark: Mark, before: u64, now: Instant) -> Result<(), C::Error> {
         if self.client.disturbances() > before && !mutants::is(Mutant::TrustsDisturbedCommit) {
             return Err(self.client.ambiguous());
         }
         self.alone = false;
-        // Of many, the next ones fill the client's queue while their transaction is put off.
+        // At a high rate the next records fill the client's queue during the wait.
         let pause = if self.was_many { Duration::ZERO } else { self.backoff.pause() };
         self.enter(TransactionState::Pausing { until: now + pause }, now);
         self.timings.ended(self.batch.records);
@@ -349,13 +346,13 @@ impl<C: TransactionApi> Transactional<C> {
         self.state = state;
     }
 
-    /// Whether progress should be written though no record waits for it.
+    /// True if progress is due although no record waits for it.
     fn wants_progress(&self, now: Instant, reached: Reached) -> bool {
         let rested = self.kept_at.is_none_or(|at| now - at >= IDLE_PROGRESS);
         reached.mark > self.kept && (rested || reached.ending)
     }
 
-    /// Takes a record that needs a transaction of its own.
+    /// Sends a record that needs a transaction of its own.
     fn send_alone(
         &mut self,
         now: Instant,
@@ -369,7 +366,7 @@ impl<C: TransactionApi> Transactional<C> {
             }
             TransactionState::Open { .. } if self.batch.records == 0 => {}
             TransactionState::Open { .. } => {
-                // It ends at the next place that is reached.
+                // The transaction ends at the next position.
                 self.alone = true;
                 return Err(SendError::Full);
             }
@@ -378,7 +375,7 @@ impl<C: TransactionApi> Transactional<C> {
         self.alone = true;
         let sent = self.client.send(outgoing);
         if let Err(SendError::Refused(_)) = &sent {
-            // What goes in its place need not be alone.
+            // The replacement record need not be alone.
             self.alone = false;
         }
         sent
@@ -399,7 +396,7 @@ impl<C: TransactionApi> Sink for Transactional<C> {
         } else {
             match self.state {
                 TransactionState::Idle => {
-                    // No transaction stays open for a topic that is waited for.
+                    // No transaction stays open for a topic that the session waits for.
                     self.client.admits(&outgoing.record)?;
                     self.begin(now)?;
                 }
@@ -434,9 +431,11 @@ impl<C: TransactionApi> Sink for Transactional<C> {
 
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), Self::Error> {
         match self.state {
-            // One that may be refused is waited for: what else is in its transaction would be lost.
+            // Wait for a record that may be refused, because the rest of its transaction would be
+            // lost.
             TransactionState::Open { .. } if self.alone && self.stored < self.sent => Ok(()),
-            // Its only row was passed over: it ends for the sake of progress, as if none were open.
+            // The only row was skipped. The transaction ends for the progress, as if none were
+            // open.
             TransactionState::Open { .. } if self.batch.records == 0 => {
                 if self.wants_progress(now, reached) {
                     self.close(reached.mark, now)?;

@@ -1,9 +1,9 @@
-//! The pause between two transactions.
+//! Tests of the pause between two transactions.
 
 use super::*;
 use crate::route::Headers;
 
-/// Brokers that store at once what they are let.
+/// Brokers that store everything allowed at once.
 #[derive(Debug, Default)]
 struct Brokers {
     sent: Vec<Ticket>,
@@ -70,7 +70,8 @@ fn outgoing() -> Outgoing<'static> {
     Outgoing::new(record, Ticket::from_opaque(7))
 }
 
-/// A transaction of so many records, the first of which is stored after `first_stored`; how long the next one then waits.
+/// Runs a transaction of `records` records, the first stored after `first_stored`, and returns the
+/// next pause.
 fn pause_after(
     sink: &mut Transactional<Brokers>,
     now: &mut Instant,
@@ -115,7 +116,7 @@ fn a_transaction_follows_one_of_many_records_at_once() {
     assert_eq!(after, learned * 2, "in a full queue nothing is learned but by the first");
 }
 
-/// Reads that hold many rows end within a transaction of Postgres nearly always.
+/// Reads with many rows nearly always end within a Postgres transaction.
 #[test]
 fn what_is_due_within_a_transaction_of_postgres_ends_with_it() {
     let now = Instant::START;
@@ -133,7 +134,7 @@ fn what_is_due_within_a_transaction_of_postgres_ends_with_it() {
     assert!(!sink.has_enough());
     sink.reached(now + age, within).unwrap();
     assert!(sink.has_enough() && matches!(sink.state(), TransactionState::Open { .. }));
-    // Whatever has become of the wait since.
+    // The state of the wait no longer matters.
     sink.reached(now, between).unwrap();
     assert!(matches!(sink.state(), TransactionState::Settling { .. }));
 }

@@ -1,54 +1,53 @@
-//! Measures where the time of Kafka transactions goes, for tuning the size of batches.
+//! Measures the time that Kafka transactions spend per activity, for tuning the batch size.
 //!
-//! Input: which [`Activity`] a sink begins (idle, taking records, waiting for reports, waiting for the
-//! commit) and when, and the size of each transaction. Output: [`Timings`]: total time of each activity,
-//! numbers of transactions and records.
+//! Input: the [`Activity`] that a sink begins (idle, taking records, waiting for reports, waiting
+//! for the commit), its time, and the size of each transaction. Output: [`Timings`]: total time of
+//! each activity, numbers of transactions and records.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// What a sink can be doing.
+/// Activity of a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// No transaction is open.
     Idle,
-    /// It takes records.
+    /// Taking records.
     Taking,
-    /// It waits for delivery reports.
+    /// Waiting for delivery reports.
     Settling,
-    /// It waits for the end of the transaction.
+    /// Waiting for the end of the transaction.
     Ending,
 }
 
-/// The totals of a session.
+/// Totals of a session.
 #[derive(Debug, Clone)]
 pub struct Timings {
     activity: Activity,
     since: Instant,
     /// In the order of [`Activity`].
     totals: [Duration; 4],
-    /// Transactions that ended.
+    /// Number of ended transactions.
     pub transactions: u64,
-    /// Records in them.
+    /// Number of their records.
     pub records: u64,
 }
 
 impl Timings {
-    /// Nothing so far.
     pub(super) const fn new(now: Instant) -> Self {
         let totals = [Duration::ZERO; 4];
         Self { activity: Activity::Idle, since: now, totals, transactions: 0, records: 0 }
     }
 
-    /// With what it does now up to this moment.
+    /// The totals including the current activity up to now.
     #[must_use]
     pub(super) const fn until(mut self, now: Instant) -> Self {
         self.turn_to(self.activity, now);
         self
     }
 
-    /// How long the session has done this.
+    /// Total time of an activity.
     pub const fn spent(&self, activity: Activity) -> Duration {
         let [idle, taking, settling, ending] = self.totals;
         match activity {
@@ -59,7 +58,7 @@ impl Timings {
         }
     }
 
-    /// Books the time since the last turn.
+    /// Books the time since the last change.
     pub(super) const fn turn_to(&mut self, activity: Activity, now: Instant) {
         let [idle, taking, settling, ending] = &mut self.totals;
         let total = match self.activity {
@@ -72,7 +71,6 @@ impl Timings {
         (self.activity, self.since) = (activity, now);
     }
 
-    /// A transaction of so many records has ended.
     pub(super) const fn ended(&mut self, records: u64) {
         self.transactions += 1;
         self.records += records;

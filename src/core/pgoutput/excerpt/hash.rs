@@ -1,38 +1,39 @@
-//! Computes size and SHA-256 of a value that is too large to keep, so that its dead letter identifies it.
+//! Computes size and SHA-256 of a value that is too large to keep, so that its dead letter
+//! identifies the value.
 //!
-//! Input: the value's bytes, in pieces. Output: a [`Cut`] with [`Digest`]s. A bytea arrives as hexadecimal
-//! digits; the bytes that they stand for are hashed as well, since those are what consumers would have
-//! received.
+//! Input: the value's bytes, in pieces. Output: a [`Cut`] with [`Digest`]s. A bytea arrives as
+//! hexadecimal digits. The bytes they encode are hashed as well, because consumers would have
+//! received those.
 
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-/// How many bytes are made of digits before they are hashed.
+/// Decoded bytes per hashing step.
 const CHUNK_BYTES: usize = 4096;
 
-/// A value of which only the beginning is in an excerpt.
+/// A value of which an excerpt contains only the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// Its place in the row, from 0; nothing for a logical message.
+    /// Column of the value, from 0; 0 for a logical message.
     pub column: usize,
-    /// The value as it came over the wire.
+    /// Digest of the value as sent over the wire.
     pub sent: Digest,
-    /// Where these are digits as a bytea has them: the bytes that they stand for.
+    /// Digest of the decoded bytes, if the value has the form of a bytea.
     pub bytea: Option<Digest>,
 }
 
-/// What tells a value from others.
+/// Size and hash of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest {
-    /// Its size.
+    /// Size in bytes.
     pub bytes: usize,
     /// Its SHA-256.
     pub sha256: [u8; 32],
 }
 
 impl Digest {
-    /// Of bytes that are there.
+    /// Digest of complete bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self { bytes: bytes.len(), sha256: Sha256::digest(bytes).into() }
     }
@@ -48,17 +49,16 @@ pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).flatten().collect()
 }
 
-/// A value while it passes.
 #[derive(Debug, Clone)]
 pub(super) struct Hashing {
     column: usize,
     bytes: usize,
     sent: Sha256,
-    /// `None` once it is no bytea.
+    /// `None` once the value cannot be a bytea.
     bytea: Option<Digits>,
 }
 
-/// `\x` and pairs of digits, while they pass.
+/// `\x` and pairs of digits.
 #[derive(Clone, Default)]
 struct Digits {
     came: usize,
@@ -68,7 +68,7 @@ struct Digits {
 }
 
 impl fmt::Debug for Digits {
-    /// Tells the number only: contents belong in no log.
+    /// Shows only the number of digits, because contents must not be logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Digits").field("came", &self.came).finish_non_exhaustive()
     }
@@ -92,10 +92,10 @@ impl Hashing {
 }
 
 impl Digits {
-    /// `None` when a byte is none of a bytea's.
+    /// `None` at a byte that a bytea cannot contain.
     fn take(mut self, piece: &[u8]) -> Option<Self> {
         let mut bytes = [0; CHUNK_BYTES];
-        // Of each chunk half a byte or less is made, and one digit may have waited.
+        // A chunk yields at most half as many bytes, plus one for a pending digit.
         for chunk in piece.chunks(CHUNK_BYTES) {
             let mut made = bytes.iter_mut();
             for &byte in chunk {

@@ -1,12 +1,12 @@
-//! Reads a message too large to hold in memory: keeps the beginning of each value, and hashes those that
-//! are cut.
+//! Reads a message too large to hold in memory: keeps the beginning of each value, and hashes the
+//! values that it cuts.
 //!
-//! Input: one pgoutput message, in pieces. Output: an [`Excerpt`], a shorter message of the same kind that
-//! [`super::decode`] reads, with size and hash of each value that was cut from an inserted row or logical
-//! message; a dead letter is made of it. Invariant: memory is bounded, whatever the message claims or
-//! contains (G3); how it is divided into pieces makes no difference; what `decode` would refuse is refused
-//! (G7). Text in another encoding is counted and hashed as UTF-8, except for characters without an
-//! equivalent.
+//! Input: one pgoutput message, in pieces. Output: an [`Excerpt`], a shorter message of the same
+//! kind that [`super::decode`] reads, with size and hash of each cut value of an inserted row or
+//! logical message, for a dead letter. Invariant: memory is bounded, whatever the message claims or
+//! contains (G3). The division into pieces has no effect. An excerpt refuses what `decode` would
+//! refuse (G7). Text in another encoding is counted and hashed as UTF-8, except for characters
+//! without an equivalent.
 
 mod hash;
 #[cfg(test)]
@@ -21,64 +21,61 @@ use super::message::decode;
 use hash::Hashing;
 pub use hash::{Cut, Digest};
 
-/// Of a longer value the first so many bytes are kept: twice what a dead letter has of a key or a
-/// header, since a bytea comes as two digits a byte.
+/// Bytes kept of a longer value: twice the limit of a dead letter's key or header, because a bytea
+/// has two digits per byte.
 pub const VALUE_BYTES_KEPT: usize = 2 * 1024;
 
-/// The same for a logical message's content, whose first members are usually the small ones.
+/// Bytes kept of a logical message's content, whose first members are usually the small ones.
 pub const CONTENT_BYTES_KEPT: usize = 64 * 1024;
 
-/// What is kept of all values together: more than the 1,600 columns that Postgres allows can fill.
-/// A message without values is held as a whole, up to this size.
+/// Bytes kept of all values together: more than Postgres's maximum of 1,600 columns can fill. Also
+/// the size limit of a message without values, which is held completely.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// How many bytes are converted before they are hashed.
+/// Bytes converted per hashing step.
 const CHUNK_BYTES: usize = 4096;
 
-/// After the tag and the table's OID.
+/// Offset after the tag and the table's OID.
 const FIRST_MARKER_AT: usize = 5;
 
-/// See the module's documentation.
+/// The excerpt of one message. The module documentation has the rules.
 #[derive(Clone)]
 pub struct Excerpt {
-    /// Bytes that the whole message has, and of these the ones that came.
+    /// Size of the whole message, and number of bytes received.
     whole: usize,
     seen: usize,
-    /// What is kept.
     message: Vec<u8>,
     cuts: Vec<Cut>,
     prefix_is_cut: bool,
     tag: u8,
-    /// What the next byte belongs to.
+    /// Field of the next byte.
     field: Field,
-    /// Where that field began, and what came of it, if its size is fixed.
+    /// Offset of that field, and its value so far if its size is fixed.
     began: usize,
     have: usize,
     tuple: Tuple,
     value: Value,
-    /// What its text is in, if that is not UTF-8.
+    /// Encoding of the text, if it is not UTF-8.
     charset: Option<Arc<Charset>>,
-    /// Bytes that the conversion has added, and the columns of which it can make nothing.
+    /// Bytes that the conversion added, and the columns without an equivalent.
     added: usize,
     untranslatable: Vec<usize>,
 }
 
-/// The tuple that is passing.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tuple {
-    /// An UPDATE may have another one before.
+    /// False for the old row of an UPDATE.
     is_last: bool,
     column: usize,
     columns: usize,
 }
 
-/// The value that is passing.
 #[derive(Debug, Clone, Default)]
 struct Value {
-    /// Bytes that follow, and of these the ones to keep.
+    /// Bytes that remain, and how many of them are kept.
     left: usize,
     keep: usize,
-    /// Whether it is a column's text, and so in the encoding of the session.
+    /// True for a column's text, which has the session's encoding.
     is_text: bool,
     hashing: Option<Box<Hashing>>,
 }
@@ -103,7 +100,7 @@ enum Field {
 }
 
 impl Field {
-    /// Bytes it has; `None` where the message says so.
+    /// Size in bytes; `None` if the message states it.
     const fn size(self) -> Option<usize> {
         match self {
             Self::Tag | Self::Marker | Self::Kind | Self::Flags => Some(1),
@@ -114,7 +111,7 @@ impl Field {
         }
     }
 
-    /// As [`decode`] calls it.
+    /// The field's name in [`decode`]'s errors.
     const fn name(self) -> &'static str {
         match self {
             Self::Tag => "tag",
@@ -135,7 +132,7 @@ impl Field {
 }
 
 impl fmt::Debug for Excerpt {
-    /// Tells sizes only: contents belong in no log.
+    /// Shows only sizes, because contents must not be logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { whole, seen, .. } = self;
         f.debug_struct("Excerpt").field("whole", whole).field("seen", seen).finish_non_exhaustive()
@@ -143,7 +140,7 @@ impl fmt::Debug for Excerpt {
 }
 
 impl Excerpt {
-    /// Of a message of so many bytes, of which none came yet.
+    /// Starts an excerpt of a message of `whole` bytes.
     pub const fn begin(whole: usize) -> Self {
         Self {
             whole,
@@ -163,13 +160,13 @@ impl Excerpt {
         }
     }
 
-    /// The same, of a message in this encoding.
+    /// Sets the encoding of the message's text.
     #[must_use]
     pub fn in_charset(self, charset: Option<Arc<Charset>>) -> Self {
         Self { charset, ..self }
     }
 
-    /// Takes the next bytes of the message. After an error nothing more may be given to it.
+    /// Takes the next bytes of the message. Do not call it again after an error.
     pub fn take(&mut self, piece: &[u8]) -> Result<(), DecodeError> {
         if self.whole == 0 {
             return Err(DecodeError::Empty);
@@ -188,7 +185,7 @@ impl Excerpt {
             && let Some(charset) = self.charset.take()
         {
             let mut converted = Converted::default();
-            // Of what is kept each value is bounded, and so is the whole.
+            // Each kept value is bounded, and so is their sum.
             if charset.convert(&self.message, usize::MAX, &mut converted)? == Conversion::Converted
             {
                 (self.message, self.untranslatable) = (converted.message, converted.untranslatable);
@@ -197,33 +194,33 @@ impl Excerpt {
         Ok(())
     }
 
-    /// Whether all of it came; then the rest of this can be asked for.
+    /// True once the whole message has passed; only then are the results valid.
     pub fn is_whole(&self) -> bool {
         self.field == Field::End
     }
 
-    /// A message that [`decode`] reads: the one that passed, with its long values cut.
+    /// A message that [`decode`] reads: the original with its long values cut.
     pub fn message(&self) -> &[u8] {
         &self.message
     }
 
-    /// Bytes that the message had, with its text in UTF-8.
+    /// Size of the original message, with its text in UTF-8.
     pub const fn whole_bytes(&self) -> usize {
         self.whole.saturating_add(self.added)
     }
 
-    /// The columns of an inserted row, from 0, of which what is kept has no equivalent in UTF-8.
+    /// Columns of an inserted row, from 0, whose kept text has no equivalent in UTF-8.
     pub fn untranslatable(&self) -> &[usize] {
         &self.untranslatable
     }
 
-    /// What was cut, in the order of the columns: of an inserted row's values, or the content of a
-    /// logical message. Other kinds of messages are cut without a word.
+    /// The cut values in column order: values of an inserted row, or a logical message's content.
+    /// Cuts in other messages are not reported.
     pub fn cuts(&self) -> &[Cut] {
         &self.cuts
     }
 
-    /// Whether a logical message has a longer prefix than is kept here.
+    /// True if a logical message's prefix was cut.
     pub const fn prefix_is_cut(&self) -> bool {
         self.prefix_is_cut
     }
@@ -246,7 +243,7 @@ impl Excerpt {
         self.seen += bytes.len();
     }
 
-    /// A field of fixed size came as a whole.
+    /// Handles a field of fixed size.
     fn read(&mut self, number: u64) -> Result<(), DecodeError> {
         let [.., third, second, high, byte] = number.to_be_bytes();
         let length = i32::from_be_bytes([third, second, high, byte]);
@@ -276,7 +273,7 @@ impl Excerpt {
             Field::Flags => self.enter(Field::Position),
             Field::Position => self.enter(Field::Prefix),
             Field::ContentLength => self.begin_value(Field::Content, CONTENT_BYTES_KEPT, length),
-            // These have no fixed size.
+            // These fields have no fixed size.
             Field::Value | Field::Prefix | Field::Content | Field::Rest | Field::End => {
                 Err(self.truncated())
             }
@@ -297,7 +294,7 @@ impl Excerpt {
         }
     }
 
-    /// The new row, or that of before.
+    /// The new row or the old row.
     fn read_marker(&mut self, marker: u8) -> Result<(), DecodeError> {
         let is_first = self.began == FIRST_MARKER_AT;
         self.tuple.is_last = match (self.tag, marker) {
@@ -320,7 +317,7 @@ impl Excerpt {
         })
     }
 
-    /// The length of a value came: keeps its beginning, and the length of that.
+    /// Handles a value's length: keeps the value's beginning, and writes the kept length.
     fn begin_value(&mut self, field: Field, kept: usize, length: i32) -> Result<(), DecodeError> {
         let negative = DecodeError::NegativeLength { field: self.field.name() };
         let bytes = usize::try_from(length).map_err(|_| negative)?;
@@ -412,7 +409,7 @@ impl Excerpt {
         self.enter(Field::End)
     }
 
-    /// From now on bytes belong to this field, if the message can hold it.
+    /// Enters this field, if the message can hold it.
     fn enter(&mut self, field: Field) -> Result<(), DecodeError> {
         (self.field, self.began, self.have) = (field, self.seen, 0);
         let left = self.whole.saturating_sub(self.seen);

@@ -8,7 +8,7 @@ use super::super::{Column, LogicalMessage, Message};
 use super::*;
 use crate::lsn::Lsn;
 
-/// Gives the message in pieces of so many bytes, over and over.
+/// Takes the message in pieces of these sizes, in rotation.
 fn excerpt(message: &[u8], pieces: &[usize]) -> Result<Excerpt, DecodeError> {
     let mut excerpt = Excerpt::begin(message.len());
     let (mut rest, mut turn) = (message, pieces.iter().cycle());
@@ -29,7 +29,7 @@ fn is_kept(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len().min(VALUE_BYTES_KEPT)]
 }
 
-/// The row as an excerpt has it.
+/// The row that an excerpt keeps.
 fn kept<'a>(row: &[Column<'a>]) -> Vec<Column<'a>> {
     let keep = |column: &Column<'a>| match column {
         Column::Text(bytes) => Column::Text(&bytes[..bytes.len().min(VALUE_BYTES_KEPT)]),
@@ -39,7 +39,7 @@ fn kept<'a>(row: &[Column<'a>]) -> Vec<Column<'a>> {
     row.iter().map(keep).collect()
 }
 
-/// What is told of a row's long values.
+/// The digests of a row's long values.
 fn cuts(row: &[Column<'_>]) -> Vec<(usize, Digest)> {
     let long = row.iter().enumerate().filter_map(|(column, value)| match value {
         Column::Text(bytes) | Column::Binary(bytes) if bytes.len() > VALUE_BYTES_KEPT => {
@@ -54,7 +54,7 @@ fn told(excerpt: &Excerpt) -> Vec<(usize, Digest)> {
     excerpt.cuts().iter().map(|cut| (cut.column, cut.sent)).collect()
 }
 
-/// A column by its kind, its size and what it is made of.
+/// Creates a column from kind, size and fill byte.
 fn column(drawn: &(u8, usize, u8)) -> (u8, Vec<u8>) {
     let (kind, size, seed) = drawn;
     let bytes = (0..*size).map(|at| seed.wrapping_add(u8::try_from(at % 251).unwrap())).collect();
@@ -160,7 +160,7 @@ fn g7_what_cannot_be_that_large_is_refused_at_its_first_byte() {
         assert_eq!(refused, Err(DecodeError::TooLong { tag, bytes: 1 << 30 }));
     }
     assert_eq!(Excerpt::begin(1 << 30).take(b"S"), Err(DecodeError::UnknownTag { tag: b'S' }));
-    // A value that reaches beyond its message is known before it came.
+    // A value that exceeds its message is detected before it arrives.
     let mut garbled = Excerpt::begin(1000);
     let refused = garbled.take(b"I\0\0\0\x01N\0\x01t\0\0\x04\0");
     assert_eq!(refused, Err(DecodeError::Truncated { field: "column value", offset: 13 }));
@@ -214,7 +214,7 @@ proptest! {
             _ => encode::insert(&mut message, 1, &row),
         }
         message[0] = tag;
-        // Damage near the beginning meets lengths and markers, not values.
+        // Damage near the beginning hits lengths and markers, not values.
         for (at, byte) in damage {
             let place = at.index(message.len().min(64));
             message[place] = byte;

@@ -8,7 +8,7 @@ const HOUR_MS: i64 = 3_600_000;
 const DAYS_LATER_MS: i64 = 100 * HOUR_MS;
 const LARGE: [u8; 900] = [0; 900];
 
-/// The server's clock shows what the commit's does.
+/// The server's clock equals the commit time.
 fn judge(
     inferred: &mut Inferred,
     record: &Record<'_>,
@@ -92,11 +92,11 @@ fn g4_the_fourth_record_as_far_ahead_of_its_commit_is_not_sent() {
     assert_eq!(judge(&mut inferred, &at(now, -9), now), None, "one on the other side is");
 }
 
-/// The clock of the commits is ahead, by more than topics take, and is put right.
+/// The commits' clock is ahead by more than topics accept, and is then corrected.
 #[test]
 fn g4_what_a_wrong_clock_was_refused_for_says_nothing_of_rows_of_the_right_time() {
     for ahead_s in [3_605, 3_700, 7_200] {
-        // Our own clock is right, or as wrong.
+        // The local clock is right, or equally wrong.
         for ours_s in [0, ahead_s] {
             let (mut inferred, mut sent) = (Inferred::default(), 0);
             for second in 0..30 {
@@ -116,7 +116,7 @@ fn g4_what_a_wrong_clock_was_refused_for_says_nothing_of_rows_of_the_right_time(
     }
 }
 
-/// Once its clock is put back by less than a minute, too.
+/// Also if the clock is set back by less than a minute.
 #[test]
 fn g4_a_row_of_an_earlier_time_than_what_was_too_new_is_sent() {
     let mut inferred = Inferred::default();
@@ -131,11 +131,11 @@ fn g4_a_row_of_an_earlier_time_than_what_was_too_new_is_sent() {
     assert_eq!(judge(&mut inferred, &untimed, now), None, "what has no time is sent");
 }
 
-/// What was too old is too old later, and so is what is older.
+/// A record that is too old stays too old, and older ones are too old as well.
 #[test]
 fn g4_a_backlog_that_is_too_old_costs_a_few_sessions() {
     let (mut inferred, mut sent) = (Inferred::default(), 0);
-    // Half an hour with a record each second, each of the time of its commit.
+    // Half an hour with one record per second, each with its commit time.
     for second in 0..1_800 {
         let now = second * SECOND;
         if judge(&mut inferred, &at(now, 0), now).is_none() {
@@ -164,7 +164,7 @@ fn nothing_is_inferred_from_what_is_not_known() {
 fn g4_one_record_a_pause_finds_out_whether_the_limit_was_raised() {
     let mut inferred = refused_twice();
     let mut sent = 0;
-    // An hour with a record of 700 bytes each second.
+    // An hour with a record of 700 bytes per second.
     for at in 3..3_600 {
         if judge(&mut inferred, &record("t", 700), at * SECOND).is_none() {
             sent += 1;
@@ -175,7 +175,7 @@ fn g4_one_record_a_pause_finds_out_whether_the_limit_was_raised() {
     assert!(judge(&mut inferred, &record("t", 700), 3_600 * SECOND + PAUSE_MAX_US).is_none());
 }
 
-/// Each is smaller than all that were refused before, and too large.
+/// Each record is smaller than all refused ones, and still too large.
 #[test]
 fn g4_records_of_ever_smaller_size_cost_a_few_sessions() {
     for step in [1, 7, 60] {

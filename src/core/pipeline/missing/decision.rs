@@ -1,8 +1,8 @@
-//! Defines the types of the policy about missing topics.
+//! Defines the types of the policy for missing topics.
 //!
-//! [`MissingPolicy`] holds the operator's settings (wait, create or reject; [`CreateRule`]s for topics that
-//! the relay creates), [`TopicFault`] the brokers' answer about a topic, [`TopicDecision`] what to do with
-//! a row of it, and [`AbsentTopic`] what metrics and probes show.
+//! [`MissingPolicy`] holds the operator's settings (wait, create or reject; [`CreateRule`]s for
+//! topics that the relay creates), [`TopicFault`] the brokers' answer about a topic,
+//! [`TopicDecision`] the action for a row, and [`AbsentTopic`] the state for metrics and probes.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use crate::route::{Rejection, RejectionCode};
 pub enum TopicFault {
     /// The brokers know no such topic.
     Missing,
-    /// It is not among all topics that the brokers show us: it is missing, or hidden from us.
+    /// The brokers' list of topics does not contain it: it is missing, or hidden from the relay.
     Unlisted,
-    /// We may not see it.
+    /// The relay may not describe the topic.
     Forbidden,
-    /// We see it, and were denied to write to it.
+    /// The relay may describe the topic, but not write to it.
     Denied,
 }
 
 impl TopicFault {
-    /// As metrics and probes name it.
+    /// Name for metrics and probes.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Missing | Self::Unlisted => "missing",
@@ -46,16 +46,15 @@ impl TopicFault {
 /// `[route] missing_topic`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingTopic {
-    /// Rows wait, and all behind them; for at most so long, if anything is said, then they are
-    /// rejected.
+    /// Rows wait, with all rows behind them. After the time limit, if any, they are rejected.
     Wait(Option<Duration>),
-    /// The topic is created; where that fails, rows are rejected.
+    /// The relay creates the topic. If that fails, rows are rejected.
     Create,
-    /// Rows are rejected, after they have waited for so long.
+    /// Rows are rejected after this wait.
     Reject(Duration),
 }
 
-/// How topics are created: the first rule that fits a name.
+/// How to create topics; the first rule that matches the name applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateRule {
     /// A glob.
@@ -64,55 +63,58 @@ pub struct CreateRule {
     pub partitions: Option<i32>,
     /// At least 1; `None` is the brokers' default.
     pub replication: Option<i32>,
-    /// Settings of the topic, such as `cleanup.policy`.
+    /// Topic settings, for example `cleanup.policy`.
     pub settings: Vec<(String, String)>,
 }
 
-/// The operator's decisions.
+/// The operator's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingPolicy {
-    /// What becomes of rows.
+    /// Treatment of rows.
     pub then: MissingTopic,
-    /// A name that fits none of them is not created.
+    /// Rules; a name without a matching rule is not created.
     pub create: Vec<CreateRule>,
-    /// Topics that are created at most.
+    /// Maximum number of created topics.
     pub create_max: u64,
 }
 
 impl MissingPolicy {
-    /// How a topic of this name is created; `None`: it is not.
+    /// The rule for this name; `None`: the topic is not created.
     pub(super) fn rule(&self, topic: &str) -> Option<&CreateRule> {
         let fits = |rule: &&CreateRule| glob::matches(rule.names.as_bytes(), topic.as_bytes());
         self.create.iter().find(fits)
     }
 }
 
-/// What to do with a row of a topic.
+/// The action for a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopicDecision {
-    /// Ask the brokers for it or for all topics, then [`MissingTopics::absent`](super::MissingTopics::absent),
-    /// [`MissingTopics::unlisted`](super::MissingTopics::unlisted) or [`MissingTopics::present`](super::MissingTopics::present).
+    /// Query the brokers for the topic or for all topics, then call
+    /// [`MissingTopics::absent`](super::MissingTopics::absent),
+    /// [`MissingTopics::unlisted`](super::MissingTopics::unlisted) or
+    /// [`MissingTopics::present`](super::MissingTopics::present).
     Ask,
-    /// The same, and by its name: brokers that create topics create those that are named.
+    /// Query the topic by name: brokers that create topics create named ones.
     AskByName,
     /// Nothing now: the row waits.
     Wait,
-    /// Have it created as this rule says, then [`MissingTopics::not_created`](super::MissingTopics::not_created) if that fails. Said
-    /// once; the row waits meanwhile.
+    /// Create the topic with this rule, and call
+    /// [`MissingTopics::not_created`](super::MissingTopics::not_created) on failure. Returned once;
+    /// the row then waits.
     Create(CreateRule),
-    /// It cannot be delivered.
+    /// Reject the row.
     Reject(Rejection),
 }
 
-/// A topic as an observer sees it.
+/// An unusable topic, for observers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbsentTopic {
     /// Its name.
     pub topic: String,
-    /// Why.
+    /// The reason.
     pub fault: TopicFault,
-    /// First found so.
+    /// When the fault was first found.
     pub since: Duration,
-    /// Whether rows wait for it now, rather than being rejected.
+    /// True if rows wait for it; false if they are rejected.
     pub waiting: bool,
 }

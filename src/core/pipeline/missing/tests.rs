@@ -78,11 +78,11 @@ fn g4_many_new_topics_at_once_are_waited_for_as_long_as_one() {
     }
 }
 
-/// What is granted at once.
+/// Time granted at once.
 const CREATIONS_MOST: Duration = CREATION;
 
-/// Time that rows wait while a minute passes in which every 10 ms a row names a topic that no other
-/// named. Every `nth` of the topics comes into being after 50 ms; 0: none does.
+/// Total waiting time in a minute in which a row names a new topic every 10 ms. Every `nth` topic
+/// is created after 50 ms; 0: none.
 fn flood(topics: &mut MissingTopics, nth: u32) -> Duration {
     let (mut now, mut waited) = (NOW, Duration::ZERO);
     for number in 0_u32.. {
@@ -111,7 +111,7 @@ fn g4_topics_of_every_row_its_own_are_waited_for_in_a_bounded_share_of_the_time(
             let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
             topics.brokers_create(creates);
             let waited = flood(&mut topics, nth);
-            // A tenth of the time, and a little more as the brokers are asked in ticks.
+            // A tenth of the time, and a little more because queries happen in ticks.
             let limit = CREATIONS_MOST + Duration::from_mins(1) / 8;
             assert!(waited <= limit, "{creates:?}, every {nth}: {waited:?}");
         }
@@ -130,7 +130,7 @@ fn topics_that_brokers_create_when_asked_are_waited_for() {
             now += Duration::from_millis(50);
             assert!(topics.present(&name, now).is_some());
         }
-        // Long after a flood of others, one more is.
+        // A topic long after a flood of others is waited for.
         assert!(flood(&mut topics, 0) > CREATIONS_MOST / 4);
         let later = NOW * 100;
         assert_eq!(absent(&mut topics, "new", later), TopicDecision::Wait);
@@ -164,7 +164,7 @@ fn g4_a_list_of_all_topics_answers_for_those_that_nobody_creates() {
     };
     assert_eq!(rejection.code, RejectionCode::MissingTopic);
     assert!(rejection.reason.ends_with("not among those that the brokers show us"));
-    // A list is silent of what is forbidden; who was told so by name knows it.
+    // A list omits forbidden topics. The answer by name is known.
     topics.absent("secret", TopicFault::Forbidden, NOW);
     let (TopicDecision::Reject(rejection), _) = topics.unlisted("secret", false, NOW + ASK_AGAIN)
     else {
@@ -294,7 +294,7 @@ fn g4_topics_that_cannot_be_created_are_tried_in_a_bounded_share_of_the_time() {
         }
         assert!(tried > 1, "one in {takes:?}");
         assert!(waited <= OWN_CREATION + MINUTE / 8, "{takes:?} each: {waited:?}");
-        // Long after it, others are created; attempts that nobody answered count as topics.
+        // Later topics are created; unanswered attempts count against the limit.
         let decision = absent(&mut topics, "orders.eu", NOW * 100);
         assert!(matches!(decision, TopicDecision::Create(_)) || takes == MINUTE, "{decision:?}");
     }

@@ -1,4 +1,4 @@
-//! Tests of refused records: what a session learns of them, and how the next one sends them.
+//! Tests of refused records: what a session learns from them, and how the next one sends them.
 
 use std::convert::Infallible;
 
@@ -24,13 +24,13 @@ fn blame(ticket: Ticket, value: &[u8], alone: bool, rejection: Option<Rejection>
     Blame { ticket, topic, content, alone, cause, at_ms: 0, reason, rejection }
 }
 
-/// Sends a record of so many bytes in the open transaction.
+/// Sends a record of `weight` bytes in the open transaction.
 fn sent(ledger: &mut Ledger, weight: usize) -> Ticket {
     let Ok(ticket) = ledger.send(weight, Ok::<_, Infallible>).unwrap();
     ticket
 }
 
-/// A session in which these records were sent and refused, and whether that was news.
+/// A session in which these records were refused; returns whether that was news.
 fn session(suspects: &mut Suspects, blamed: &[(&[u8], bool, Option<Rejection>)]) -> bool {
     let mut ledger = Ledger::new(Budget::default());
     ledger.begin(row().commit_lsn, row().commit_time.unix_us()).unwrap();
@@ -61,7 +61,7 @@ fn g4_a_record_of_a_refused_batch_goes_alone_and_its_like_of_another_commit_does
     assert_eq!(suspects.judge((row(), 0), &record(b"large")), Ok(true));
     assert_eq!(suspects.judge((row(), 0), &record(b"other")), Ok(false));
     let later = Position { commit_lsn: Lsn::new(101), ..row() };
-    // A message outside of transactions has the time at which it was sent, another one each time.
+    // A non-transactional message has its send time, which differs each time.
     let again = Position { commit_time: PgTime(8), ..row() };
     assert_eq!(suspects.judge((again, 0), &record(b"large")), Ok(true));
     assert_eq!(suspects.judge((later, 0), &record(b"large")), Ok(false));
@@ -96,7 +96,7 @@ fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
         let judged = suspects.judge((row(), 0), &record(b"larger"));
         assert_eq!(judged, Ok(false));
         assert!(learn(&mut suspects, value, true, Some(rejection())));
-        // The next session meets it again, perhaps more than once.
+        // The next session receives it again, perhaps several times.
         for _ in 0..9 {
             let judged = suspects.judge((row(), 0), &record(value));
             assert_eq!(judged, Err(rejection()));
@@ -105,7 +105,7 @@ fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
     suspects.passed(Lsn::new(101));
     let judged = suspects.judge((row(), 0), &record(b"larger"));
     assert_eq!(judged.unwrap_err().code, RejectionCode::Refused, "its bytes are kept");
-    // In a dead letter's stead there is a shorter one.
+    // A shorter dead letter replaces it.
     let LetterTreatment::Refused(refusal, RefusalCause::Size) =
         suspects.judge_letter((row(), 0), &record(b"larger"))
     else {
@@ -154,7 +154,7 @@ fn batches_are_made_smaller_only_once_a_record_has_gone_alone() {
     assert!(!unnamed(&mut suspects), "the record was at fault");
 }
 
-/// A session that sends on past a record may still end without having settled it.
+/// A session that sends beyond a record may still end before settling it.
 #[test]
 fn g4_what_is_settled_is_forgotten_and_nothing_else() {
     let mut suspects = Suspects::default();
@@ -199,7 +199,7 @@ fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them
     assert!(suspects.judge((row(), 0), &record(b"odd")).is_err());
 }
 
-/// Its time, which its value has, is another one in each session.
+/// Its time, which is part of its value, differs in each session.
 #[test]
 fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
     let mut suspects = Suspects::default();
@@ -210,7 +210,7 @@ fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
         let ticket = sent(&mut ledger, record(value).weight());
         ledger.commit(Lsn::new(COMMIT.get() + 1)).unwrap();
         if attempt != 1 {
-            // Other tables' transactions, which were read before the brokers answered.
+            // Transactions of other tables, read before the brokers answered.
             ledger.keepalive(Lsn::new(COMMIT.get() + 400));
         }
         let blamed = blame(ticket, value, attempt > 0, None);
@@ -240,8 +240,8 @@ fn g4_a_fault_of_the_brokers_is_no_answer_to_the_record() {
     }
 }
 
-/// A session that polls: rows by the numbers of their transactions, in this order, all of which are refused; the
-/// suspects are those of the next one.
+/// A session that polls rows, by their transactions' numbers in this order, all of which are
+/// refused. Returns the next session's suspects.
 fn polled(suspects: Suspects, first: u64, rows: &[(u32, &[u8], bool)]) -> Suspects {
     let mut suspects = suspects.by_row();
     let mut ledger = Ledger::new(Budget::default());

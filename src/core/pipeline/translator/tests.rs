@@ -1,4 +1,4 @@
-//! Tests of a row's way through the core in a database that is not in UTF-8.
+//! Tests of a row's path through the core in a database that is not in UTF-8.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::pipeline::Pipeline;
 use crate::pipeline::tests::{dead_letters, hand_in, pass, pipeline, transaction, wal};
 use crate::route::{OwnedRecord, RejectionCode};
 
-/// Latin 1, but for 0x81 and 0xC3.
+/// Latin 1, except for 0x81 and 0xC3.
 fn reference(byte: u8) -> Option<char> {
     (!matches!(byte, 0x81 | 0xC3)).then(|| char::from(byte))
 }
@@ -20,7 +20,7 @@ fn translator(bytes_max: usize) -> Translator {
     Translator::new(Arc::new(Charset::new("OURS".to_owned(), characters)), bytes_max)
 }
 
-/// What becomes of a row with this payload, and why if it is a dead letter.
+/// Result of a row with this payload: the code of its dead letter, if any.
 fn delivered(payload: &[u8], bytes_max: usize) -> (Option<RejectionCode>, OwnedRecord) {
     let mut pipeline = pipeline(dead_letters());
     let frames = transaction(payload);
@@ -65,7 +65,7 @@ fn a_frame_is_converted_once_however_often_it_is_offered() {
 
 #[test]
 fn g4_bytes_that_pass_for_utf8_by_chance_are_a_dead_letter() {
-    // In UTF-8 these would be an e with an accent.
+    // In UTF-8 these bytes would be an accented e.
     let (code, letter) = delivered(b"\xC3\xA9", usize::MAX);
     assert_eq!(code, Some(RejectionCode::UntranslatableCharacter));
     assert_eq!((letter.topic.as_str(), letter.value.as_deref()), ("dead", Some(&b"\xC3\xA9"[..])));
@@ -74,8 +74,9 @@ fn g4_bytes_that_pass_for_utf8_by_chance_are_a_dead_letter() {
     assert!(reason.starts_with("column `payload` has a character"), "{reason}");
 }
 
-/// A row without a route, in whose key UTF-8 lacks something: whichever is found first, it is not one
-/// that could be sent again. Without a payload its columns are told, and of that one the bytes.
+/// A row without a route, whose key has no equivalent in UTF-8. Whichever fault is found first, the
+/// reason must forbid sending it again. Without a payload the letter shows the columns, and that
+/// one as bytes.
 #[test]
 fn g4_the_reason_that_is_told_is_the_one_that_forbids_to_send_it_again() {
     let columns: [(&[u8], u32); 4] =

@@ -1,16 +1,16 @@
-//! Parses a JSON payload, and writes it by its inferred shape as Debezium's records have it.
+//! Parses a JSON payload, and writes it by its inferred shape like Debezium.
 //!
-//! Input: the payload's text, and its `Shape`. Output: JSON, cut off beyond a limit since arrays of objects
-//! can grow far, or the text that Java prints for Connect's structs and lists. Floating-point numbers are
-//! printed as Java does.
+//! Input: the payload's text, and its `Shape`. Output: JSON, cut off beyond a limit because arrays
+//! of objects can grow far, or Java's text of Connect's structs and lists. Floating-point numbers
+//! are printed as in Java.
 
 use super::number::write_double;
 use super::shape::Shape;
 use super::text::write_string;
 use crate::json::{Json, Number};
 
-/// Reads a payload that begins like an object or array; anything else stays the text it is. What
-/// follows the document is not looked at, as Jackson does not.
+/// Parses a payload that starts like an object or array; other payloads stay text. Like Jackson,
+/// ignores everything after the document.
 pub(in crate::route) fn parse(text: &str) -> Option<Json> {
     if !text.starts_with(['{', '[']) {
         return None;
@@ -18,8 +18,8 @@ pub(in crate::route) fn parse(text: &str) -> Option<Json> {
     Json::parse_first(text.as_bytes()).ok()
 }
 
-/// Appends a document as JSON. It may grow far beyond what it was, since every object of an array is
-/// given the members of all; it is cut off where `out` has more bytes than `bytes_max`.
+/// Appends a document as JSON. Every object of an array gets the members of all, so the result may
+/// be much larger. It is cut off once `out` has more than `bytes_max` bytes.
 pub(in crate::route) fn write_json(
     out: &mut Vec<u8>,
     json: &Json,
@@ -71,8 +71,8 @@ pub(in crate::route) fn write_json(
     }
 }
 
-/// Appends a document as the text of Connect's `Struct` and Java's lists, which leave out what is
-/// null in an object and quote nothing.
+/// Appends a document as the text of Connect's `Struct` and Java's lists, which omit null members
+/// and quote nothing.
 pub(in crate::route) fn write_java(out: &mut Vec<u8>, json: &Json, shape: &Shape) {
     match json {
         Json::Null => out.extend(b"null"),
@@ -89,7 +89,8 @@ pub(in crate::route) fn write_java(out: &mut Vec<u8>, json: &Json, shape: &Shape
         Json::Object(members) => {
             out.extend(b"Struct{");
             if let Shape::Struct(known) = shape {
-                // By the object's own members: those of all objects are their square in number.
+                // Iterates over the object's own members. Over those of all objects the time would
+                // be quadratic.
                 let mut present: Vec<_> = members
                     .iter()
                     .filter(|(_, member)| !member.is_null())
@@ -130,8 +131,8 @@ fn separated<T>(
     }
 }
 
-/// Whole numbers as they are, others as Java's doubles; those beyond a double are a word, which
-/// JSON has as a string.
+/// Integers are unchanged, others become Java's doubles. A number beyond a double becomes a word, a
+/// string in JSON.
 fn write_number(out: &mut Vec<u8>, number: &Number, in_json: bool) {
     let text = number.as_str();
     if number.is_whole() {

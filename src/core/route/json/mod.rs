@@ -1,8 +1,8 @@
-//! Parses and writes JSON as Kafka Connect does for Debezium's records.
+//! Parses and writes JSON like Kafka Connect for Debezium's records.
 //!
-//! Input: column values and JSON payloads. Output: JSON values, their schemas, and the text that Java
-//! prints for them. Invariant: what Debezium would deliver is identical byte for byte; where Debezium would
-//! stop, the result contains the payload unchanged, or there is none (G4).
+//! Input: column values and JSON payloads. Output: JSON values, their schemas, and Java's text for
+//! them. Invariant: the output equals Debezium's byte for byte. Where Debezium would stop, the
+//! result contains the unchanged payload, or there is none (G4).
 
 mod document;
 mod number;

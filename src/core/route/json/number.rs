@@ -1,18 +1,16 @@
-//! Prints floating-point numbers, doubles and floats, as Java does (`Double.toString` since JDK 19).
+//! Prints floating-point numbers like Java (`Double.toString` since JDK 19).
 //!
-//! The shortest digits that parse to the same number, plain from 10^-3 to below 10^7, in computerised
-//! scientific notation elsewhere; `NaN` and `Infinity` by name.
+//! The output has the shortest digits that parse to the number, plain from 10^-3 to below 10^7,
+//! otherwise in computerised scientific notation; `NaN` and `Infinity` by name.
 
-/// Appends a double.
 pub(in crate::route) fn write_double(out: &mut Vec<u8>, number: f64) {
-    // Java takes the nearest of two digits where one would do: `4.9E-324`, not `5.0E-324`.
+    // Java picks the nearest of two digits where one would suffice: `4.9E-324`, not `5.0E-324`.
     let two = format!("{number:.1e}");
     let shortest = format!("{number:e}");
     let has_one_digit = !shortest.contains('.') && two.parse() == Ok(number);
     write(out, if has_one_digit { &two } else { &shortest }, number.is_finite());
 }
 
-/// Appends a float.
 pub(in crate::route) fn write_float(out: &mut Vec<u8>, number: f32) {
     let two = format!("{number:.1e}");
     let shortest = format!("{number:e}");
@@ -20,7 +18,7 @@ pub(in crate::route) fn write_float(out: &mut Vec<u8>, number: f32) {
     write(out, if has_one_digit { &two } else { &shortest }, number.is_finite());
 }
 
-/// `scientific` is what Rust prints: `-1.25e-7`, `1e20`; its digits are the shortest.
+/// `scientific` is Rust's output, with the shortest digits: `-1.25e-7`, `1e20`.
 fn write(out: &mut Vec<u8>, scientific: &str, is_finite: bool) {
     if !is_finite {
         let name = match scientific {

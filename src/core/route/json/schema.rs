@@ -1,26 +1,25 @@
-//! Writes the schemas that Kafka Connect's JsonConverter sends along with a value.
+//! Writes the schemas that Kafka Connect's JsonConverter sends with a value.
 //!
-//! Input: a Connect type and `Attributes` (name, version, parameters), or the `Shape` of a JSON document.
-//! Output: the schema as JSON, with its members in JsonConverter's order. `begin` and `end` write a schema
-//! around members of the caller.
+//! Input: a Connect type and `Attributes` (name, version, parameters), or the `Shape` of a JSON
+//! document. Output: the schema as JSON, with members in JsonConverter's order. `begin` and `end`
+//! enclose the caller's members.
 
 use super::shape::Shape;
 use super::text::write_string;
 
-/// A schema's attributes besides its type.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::route) struct Attributes<'a> {
     pub(in crate::route) is_optional: bool,
     pub(in crate::route) name: Option<&'a str>,
     pub(in crate::route) version: Option<i64>,
     pub(in crate::route) doc: Option<&'a str>,
-    /// JSON, as it goes into the schema.
+    /// JSON for the schema.
     pub(in crate::route) parameters: Option<&'a str>,
-    /// The member of the struct that it is the schema of.
+    /// The struct member that the schema describes.
     pub(in crate::route) field: Option<&'a str>,
 }
 
-/// Appends the schema of a value that is no structure.
+/// Appends the schema of a value without structure.
 pub(in crate::route) fn write_scalar(
     out: &mut Vec<u8>,
     connect_type: &str,
@@ -30,14 +29,14 @@ pub(in crate::route) fn write_scalar(
     end(out, attributes);
 }
 
-/// Appends what a schema begins with.
+/// Appends a schema's beginning.
 pub(in crate::route) fn begin(out: &mut Vec<u8>, connect_type: &str) {
     out.extend(b"{\"type\":\"");
     out.extend(connect_type.as_bytes());
     out.push(b'"');
 }
 
-/// Appends what a schema ends with, in the order in which JsonConverter does.
+/// Appends a schema's end in JsonConverter's order.
 pub(in crate::route) fn end(out: &mut Vec<u8>, attributes: &Attributes<'_>) {
     out.extend(b",\"optional\":");
     out.extend(attributes.is_optional.to_string().as_bytes());
@@ -64,8 +63,8 @@ pub(in crate::route) fn end(out: &mut Vec<u8>, attributes: &Attributes<'_>) {
     out.push(b'}');
 }
 
-/// Appends the schema of an expanded document. `path` is the name of its objects: that of the
-/// payload's column, then of members, joined by points; elements of arrays in arrays have none.
+/// Appends the schema of an expanded document. `path` names its objects: the payload's column, then
+/// members, joined by points. Elements of nested arrays have no name.
 pub(in crate::route) fn write_shape(
     out: &mut Vec<u8>,
     shape: &Shape,

@@ -1,56 +1,52 @@
-//! Infers the schema of a JSON document as Debezium does: one type for each member and for the elements of
-//! an array.
+//! Infers the schema of a JSON document like Debezium: one type for each member and for the
+//! elements of an array.
 //!
-//! Input: a document, and whether nulls and empty arrays are kept (`Inference`). Output: its `Shape`, or
-//! `Mixed` if there is none, in which case Debezium passes the text on unchanged. The shape decides which
-//! members are written: nulls and empty arrays have no type and are omitted, unless they are kept or a
-//! sibling has a type for them; all objects of an array get the members of all of them.
+//! Input: a document, and whether nulls and empty arrays are kept (`Inference`). Output: its
+//! `Shape`, or `Mixed` if there is none; Debezium then forwards the text unchanged. The shape
+//! decides which members are written. Nulls and empty arrays have no type and are omitted, unless
+//! they are kept or a sibling has a type for them. All objects of an array get the members of all
+//! of them.
 
 use std::collections::HashMap;
 
 use crate::json::{Json, Members as JsonMembers, Number};
 use crate::route::format::Members as Kept;
 
-/// The type of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::route) enum Shape {
-    /// Null, and kept.
+    /// A null that is kept.
     Nothing,
-    /// The elements of an array that has none, and is kept.
+    /// The elements of an empty array that is kept.
     Unknown,
     Boolean,
     Int32,
     Int64,
     Float64,
-    /// A whole number beyond 64 bits. Debezium stops at it.
+    /// An integer beyond 64 bits, at which Debezium stops.
     Huge,
     Text,
     Array(Box<Shape>),
-    /// An object.
     Struct(Members),
-    /// Of several types in several elements. Debezium stops at it.
+    /// Elements with several types, at which Debezium stops.
     Several,
 }
 
-/// The members of an object, in order.
 #[derive(Debug, Clone, Default)]
 pub(in crate::route) struct Members {
     pub(in crate::route) shapes: Vec<(String, Shape)>,
-    /// Where a member stands in `shapes`, so that objects without number do not take their square in
-    /// time.
+    /// Index of each member in `shapes`, which avoids quadratic time for large objects.
     places: HashMap<String, usize>,
-    /// Whether they come of objects with different members: Connect's schema then says that the
+    /// True if objects with different members were merged. Connect's schema then says that the
     /// object is not optional.
     pub(in crate::route) are_merged: bool,
 }
 
 impl Members {
-    /// Where a member stands in `shapes`.
+    /// Index of a member in `shapes`.
     pub(in crate::route) fn place(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied()
     }
 
-    /// Members in this order.
     fn of(shapes: Vec<(String, Shape)>) -> Self {
         let numbered = shapes.iter().enumerate();
         let places = numbered.map(|(place, (name, _))| (name.clone(), place)).collect();
@@ -67,7 +63,7 @@ impl PartialEq for Members {
 impl Eq for Members {}
 
 impl Shape {
-    /// Whether Connect has a schema for it.
+    /// True if Connect has a schema for it.
     pub(in crate::route) fn has_schema(&self) -> bool {
         match self {
             Self::Huge | Self::Several => false,
@@ -78,25 +74,22 @@ impl Shape {
     }
 }
 
-/// The operator's choices.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::route) struct Inference {
     pub(in crate::route) null_members: Kept,
     pub(in crate::route) empty_arrays: Kept,
 }
 
-/// Arrays whose elements are of several kinds have no shape, and so has no document with one; nor
-/// has what is left out.
+/// The document has no shape: an array's elements have several kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::route) struct Mixed;
 
-/// The shape of a whole payload.
 pub(in crate::route) fn infer(document: &Json, inference: Inference) -> Result<Shape, Mixed> {
     inference.shape(document)?.ok_or(Mixed)
 }
 
 impl Inference {
-    /// `None`: it is left out.
+    /// `None`: the value is omitted.
     fn shape(self, json: &Json) -> Result<Option<Shape>, Mixed> {
         Ok(Some(match json {
             Json::Null => {
@@ -117,7 +110,7 @@ impl Inference {
     fn members(self, members: &JsonMembers) -> Result<Members, Mixed> {
         let mut shapes = Vec::with_capacity(members.len());
         for (name, json) in members {
-            // Connect has no field without a name.
+            // Connect does not allow a field without a name.
             if name.is_empty() {
                 return Err(Mixed);
             }
@@ -128,7 +121,7 @@ impl Inference {
         Ok(Members::of(shapes))
     }
 
-    /// The one shape of an array's elements, which is not empty.
+    /// The common shape of a non-empty array's elements.
     fn element(self, elements: &[Json]) -> Result<Shape, Mixed> {
         let mut typed = elements.iter().filter(|element| !element.is_null());
         let Some(first) = typed.next() else {
@@ -149,12 +142,12 @@ impl Inference {
         Ok(Shape::Struct(merged))
     }
 
-    /// The shape of elements that are no objects: that of the first which is not null, as far as
-    /// arrays in arrays are not wider than it.
+    /// The shape of elements that are not objects: the first non-null element's, unless other
+    /// nested arrays are wider.
     fn nested(self, first: &Json, elements: &[Json]) -> Result<Shape, Mixed> {
         let mut shape = self.shape(first)?.ok_or(Mixed)?;
         if first.is_array() {
-            // The first is not looked at twice: the work would double with every level.
+            // Skips the first element, because the work would double with every level.
             let others = elements.iter().filter(|element| !std::ptr::eq(*element, first));
             for element in others.filter(|element| element.is_array()) {
                 if let Some(other) = self.shape(element)? {
@@ -175,7 +168,7 @@ fn number_shape(number: &Number) -> Shape {
     }
 }
 
-/// What must not differ between the elements of one array: JSON's kind, and a number's width.
+/// The property that must agree between an array's elements: JSON's kind, and a number's width.
 fn kind(json: &Json) -> u8 {
     match json {
         Json::Null => 0,

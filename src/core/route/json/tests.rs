@@ -1,4 +1,4 @@
-//! Tests against documents as Debezium 3.7.0.Final wrote them; where Debezium stops, the test says so.
+//! Tests against documents written by Debezium 3.7.0.Final; a test states where Debezium stops.
 
 use proptest::prelude::*;
 
@@ -51,7 +51,7 @@ fn nulls_and_empty_arrays_are_dropped_or_kept() {
 
 #[test]
 fn deep_documents_take_no_longer_than_wide_ones() {
-    // Every level is looked at once: twice would be 2^120 steps.
+    // Every level is visited once: twice would be 2^120 steps.
     let arrays = format!("{}1{}", "[".repeat(120), "]".repeat(120));
     assert_eq!(expanded(&arrays, DROP).as_deref(), Some(arrays.as_str()));
 }
@@ -78,7 +78,7 @@ fn objects_of_one_array_have_the_members_of_all() {
         (r#"{"f":[{"x":[]},{"x":[1]}]}"#, r#"{"f":[{"x":[]},{"x":[1]}]}"#),
         (r#"{"o":[{"p":null},{"p":1}]}"#, r#"{"o":[{"p":null},{"p":1}]}"#),
         (r#"{"a":[{"x":[]},{"y":1}]}"#, r#"{"a":[{"y":null},{"y":1}]}"#),
-        // Debezium loses `q` here: it takes the members of one element for those of all.
+        // Debezium loses `q` here, because it uses one element's members for all.
         (
             r#"{"o":[{"p":{"q":1}},{"p":{"r":2}}]}"#,
             r#"{"o":[{"p":{"q":1,"r":null}},{"p":{"q":null,"r":2}}]}"#,
@@ -213,7 +213,7 @@ proptest! {
         let text = document.to_string();
         if let Some(written) = expanded(&text, if keep { KEEP } else { DROP }) {
             let read: serde_json::Value = serde_json::from_str(&written).expect("JSON");
-            // Written once more, it is the same: nothing is left that could be dropped or padded.
+            // A second pass changes nothing: nothing is left to omit or add.
             let again = expanded(&written, KEEP).expect("a shape");
             let again: serde_json::Value = serde_json::from_str(&again).expect("JSON");
             prop_assert_eq!(again, read);

@@ -10,8 +10,7 @@ use crate::route::{DestinationSpec, PatternSpec, RuleAction, RuleSpec};
 
 const LARGE: &[u8] = &[b'x'; 100_000];
 
-/// The dead letter of a case's row when only an excerpt of it was kept; `None` where a rule left it
-/// out.
+/// The dead letter of a case's row from an excerpt; `None` if a rule dropped it.
 fn routed(case: &Case) -> Option<OwnedRecord> {
     let mut spec = spec();
     let mut router = Router::compile(&case.spec, &mut spec).expect("compiles");
@@ -58,7 +57,7 @@ fn g4_whichever_column_was_too_large_the_dead_letter_says_what_was_there() {
         let [cut] = note["cut"].as_array().unwrap().as_slice() else { panic!("{note}") };
         assert_eq!(cut["column"], name);
         assert_eq!((&cut["size"], &cut["sha256"]), (&100_000.into(), &sha256(LARGE).into()));
-        // Nothing that is cut passes for what it is not.
+        // A cut value does not pass for a whole one.
         assert_eq!(letter.key.as_deref(), (!is(2)).then_some(&b"o-1"[..]), "{name}");
         assert_eq!(header(&letter, "id"), [(!is(0)).then_some(ID)]);
         assert_eq!(header(&letter, "event_type"), [(!is(3)).then_some(&b"OrderPaid"[..])]);
@@ -103,7 +102,7 @@ fn g4_a_rule_drops_a_large_row_only_when_it_sees_all_that_it_looks_at() {
     let mut case = Case::new(by("aggregate_type", RuleAction::Drop));
     case.row[4] = Text(LARGE);
     assert_eq!(routed(&case), None);
-    // Every rule that comes before may decide, and the default's column too.
+    // Each earlier rule may decide, and the default's column too.
     case.row[3] = Text(LARGE);
     assert!(routed(&case).is_some());
     let to = DestinationSpec { topic: Some("orders".to_owned()), ..DestinationSpec::default() };
@@ -112,7 +111,7 @@ fn g4_a_rule_drops_a_large_row_only_when_it_sees_all_that_it_looks_at() {
     assert_eq!(header(&letter(&case), "postrider-topic"), [Some(&b"orders"[..])]);
 }
 
-/// The dead letter of a logical message of which an excerpt was kept.
+/// The dead letter of a logical message from an excerpt.
 fn message_letter(prefix: &str, content: &str) -> OwnedRecord {
     let mut spec = OutboxSpec::new(Vec::new())
         .with_messages(MessageSpec { prefixes: vec!["*".to_owned()], null_is_missing: false });
@@ -150,7 +149,7 @@ fn g4_a_large_logical_message_is_told_by_what_stands_before_its_large_member() {
     assert_eq!(told["cut"][0]["column"], Json::Null);
     assert_eq!(letter.key.as_deref(), Some(&b"k"[..]));
     assert_eq!(header(&letter, "postrider-table"), [Some(&b"message.outbox"[..])]);
-    // What is not known is not there.
+    // Unknown parts are missing.
     let letter = message_letter("outbox", &format!("{{\"payload\":\"{large}\",{known}}}"));
     let told = note(&letter);
     assert_eq!((&told["id"], &told["size"]), (&Json::Null, &size.into()));
@@ -174,7 +173,7 @@ fn g4_a_dead_letter_fits_whatever_the_prefix_of_its_logical_message() {
 }
 
 proptest! {
-    /// Held or not, a row that is too large leaves the same: what an excerpt adds is in the note.
+    /// An oversized row leaves in one form, held or not. The note contains the excerpt's additions.
     #[test]
     fn g4_an_excerpt_gives_the_dead_letter_that_the_whole_row_gives(
         sizes in vec(0_usize..2 * VALUE_BYTES_KEPT, 6),
@@ -196,14 +195,14 @@ proptest! {
         prop_assert!(router.route(&kept).is_err());
         let kept = router.dead_letter(&kept, &rejection, "dead");
         let (whole_note, kept_note) = (note(&whole), note(&kept));
-        // A key or header that is cut is longer than what a dead letter keeps of one.
+        // A cut key or header is longer than a dead letter's limit.
         prop_assert_eq!(&whole.key, &kept.key);
         for name in ["id", "size", "sha256"] {
             prop_assert_eq!(&whole_note[name], &kept_note[name], "{}", name);
         }
         let told = |letter: &OwnedRecord| {
             let mut headers = letter.headers.clone();
-            // A topic is not told of a beginning.
+            // A cut topic is not reported.
             headers.retain(|(name, _)| name != "postrider-topic");
             headers
         };
