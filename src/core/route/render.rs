@@ -17,9 +17,11 @@ pub(super) enum Part {
     /// The table lacks the column.
     #[default]
     Absent,
+    /// SQL NULL.
     Null,
     /// In the frame, after `skip` bytes of the value.
     Frame { skip: usize },
+    /// In the scratch buffer.
     Scratch { start: usize, end: usize },
 }
 

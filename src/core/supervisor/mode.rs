@@ -55,6 +55,7 @@ impl ModeKind {
 /// A mode and the position where it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionMode {
+    /// Difference from a usual session.
     pub kind: ModeKind,
     /// Position where the mode ends.
     pub until: Lsn,

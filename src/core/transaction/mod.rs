@@ -186,14 +186,17 @@ impl<C: TransactionApi> Transactional<C> {
         }
     }
 
+    /// The Kafka client.
     pub const fn client(&self) -> &C {
         &self.client
     }
 
+    /// The Kafka client.
     pub const fn client_mut(&mut self) -> &mut C {
         &mut self.client
     }
 
+    /// State of the Kafka transaction.
     pub const fn state(&self) -> TransactionState {
         self.state
     }
