@@ -1,7 +1,8 @@
-//! Reads from a certificate whose it is and when it is valid, and says so by the calendar date in UTC.
+//! Reads a certificate's subject and validity.
 //!
-//! Input: a chain as a server presents it. Output: a [`Validity`], and what is wrong with it at a given time.
-//! Invariant: a certificate that cannot be parsed has no validity; dates are UTC, as in the certificate.
+//! Input: a chain as a server presents it. Output: a [`Validity`], and its fault at a given time.
+//! Invariant: a certificate that cannot be parsed has no validity; dates are in UTC, as in the
+//! certificate.
 
 use std::error::Error;
 use std::fmt;
@@ -15,28 +16,28 @@ use rustls::{CertificateError, OtherError};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
 
-/// Subject of a certificate, and the time in which it is valid, in seconds since the Unix epoch.
+/// Subject and validity of a certificate, in seconds since the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Validity {
-    /// Its distinguished name.
+    /// Distinguished name.
     pub subject: String,
-    /// Its first second.
+    /// First valid second.
     pub from_s: i64,
-    /// Its last second.
+    /// Last valid second.
     pub until_s: i64,
 }
 
 /// Why a certificate is not valid at a given time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It was valid until then.
+    /// The certificate has expired.
     Expired {
-        /// Its last second.
+        /// Last valid second.
         until_s: i64,
     },
-    /// It will be valid from then on.
+    /// The certificate is not valid yet.
     NotYetValid {
-        /// Its first second.
+        /// First valid second.
         from_s: i64,
     },
 }
@@ -53,7 +54,8 @@ impl fmt::Display for Fault {
 }
 
 impl Validity {
-    /// Of the certificate of a chain that expires first. Roots do not count, because the client trusts its own copies.
+    /// Validity of the chain's certificate that expires first. Roots do not count, because the
+    /// client trusts its own copies.
     pub fn of(chain: &[CertificateDer<'_>]) -> Option<Self> {
         Self::each(chain).min_by_key(|validity| validity.until_s)
     }
@@ -70,7 +72,7 @@ impl Validity {
         })
     }
 
-    /// What is wrong with it at this time.
+    /// The certificate's fault at this time.
     pub const fn fault(&self, now_s: i64) -> Option<Fault> {
         if now_s > self.until_s {
             Some(Fault::Expired { until_s: self.until_s })
@@ -82,19 +84,19 @@ impl Validity {
     }
 }
 
-/// The day in UTC, such as `2026-11-27`.
+/// The day in UTC, for example `2026-11-27`.
 pub fn day(unix_s: i64) -> String {
     let text = rfc3339(unix_s.saturating_mul(1_000));
     text.split_once('T').map_or(text.clone(), |(day, _)| day.to_owned())
 }
 
-/// The time, in seconds since the Unix epoch.
+/// Current time in seconds since the Unix epoch.
 pub fn now_s() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// A server's certificate that is not valid now, as the verifier reports it through rustls.
+/// A server certificate that is not valid now, as the verifier reports it through rustls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CertificateRefusal {
     pub(crate) subject: String,
@@ -110,7 +112,7 @@ impl fmt::Display for CertificateRefusal {
 impl Error for CertificateRefusal {}
 
 impl CertificateRefusal {
-    /// Names the certificate of the chain that rustls found outside its time; other errors stay as they are.
+    /// Names the certificate that rustls found outside its validity; other errors stay unchanged.
     pub(crate) fn name(
         error: rustls::Error,
         chain: &[CertificateDer<'_>],
@@ -135,7 +137,7 @@ impl CertificateRefusal {
         }
     }
 
-    /// The refusal that an error of a connection was caused by.
+    /// The refusal that caused a connection's error.
     pub(crate) fn in_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         if let Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(other)))) =
             error.downcast_ref()
@@ -143,7 +145,7 @@ impl CertificateRefusal {
             let other: &'a (dyn Error + 'static) = other.as_ref();
             return other.downcast_ref();
         }
-        // An I/O error hides what it wraps from `source`.
+        // An I/O error hides its inner error from `source`.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let inner = wrapped.map(|inner| -> &'a (dyn Error + 'static) { inner });
         inner.or_else(|| error.source()).and_then(Self::in_error)

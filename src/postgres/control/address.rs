@@ -1,10 +1,10 @@
-//! Converts our connection settings to tokio-postgres's, for pools and consumers that open SQL sessions by
-//! themselves; and tests with one login whether the server refuses it (`LoginRefused`).
+//! Converts Postrider's connection settings to tokio-postgres's, for pools and consumers that open
+//! their own SQL sessions. A test login shows whether the server refuses it (`LoginRefused`).
 //!
-//! Input: a [`ConnectInfo`]. Output: a tokio-postgres configuration and its TLS connector. Invariant:
-//! certificates are checked as on the relay's own connections; a setting that tokio-postgres cannot express
-//! is refused, not dropped. One difference: with `sslmode=prefer` a failed TLS handshake is not repeated
-//! without TLS.
+//! Input: a [`ConnectInfo`]. Output: a tokio-postgres configuration and its TLS connector.
+//! Invariant: certificates are checked like on the relay's own connections; a setting that
+//! tokio-postgres cannot express is refused, not dropped. One difference: with `sslmode=prefer` a
+//! failed TLS handshake is not repeated without TLS.
 
 use tokio_postgres::config::{self, LoadBalanceHosts as TokioLoadBalanceHosts};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -18,44 +18,44 @@ use crate::libpq::{
 };
 use crate::wal::{TlsFilesError, dial, tls};
 
-/// Where sessions lead, and what secures them.
+/// Configuration and security of sessions.
 #[derive(Clone)]
 pub struct SqlAddress {
     /// Servers, login and limits.
     pub config: config::Config,
-    /// For the servers that are not unix sockets.
+    /// TLS connector for all servers except unix sockets.
     pub tls: MakeRustlsConnect,
 }
 
-/// A connection that can be described, but not made by who opens sessions by itself.
+/// A connection that tokio-postgres cannot make on its own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Certificates or keys cannot be used.
+    /// Certificates or keys are unusable.
     #[error(transparent)]
     Tls(#[from] TlsFilesError),
-    /// Something that a single session may have, and these may not.
+    /// A setting that only a single session can have.
     #[error("connection parameter `{parameter}` is not supported here: {reason}")]
     Unsupported {
-        /// The parameter.
+        /// Name of the parameter.
         parameter: &'static str,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
 }
 
-/// A login that a repetition would not fix.
+/// A refused login that a retry would not fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct LoginRefused {
     what: String,
-    /// What the operator should do, where it is known.
+    /// The fix, if known.
     pub hint: Option<String>,
-    /// The process's exit code for it.
+    /// The process's exit code.
     pub exit_code: u8,
 }
 
 impl AddressError {
-    /// What the operator should do, where it is known.
+    /// The fix, if known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Tls(error) => error.hint(),
@@ -65,8 +65,8 @@ impl AddressError {
 }
 
 impl LoginRefused {
-    /// Logs in once. A server that is away, starts, or is of another kind than wanted refuses nobody:
-    /// `None`, as if it had let us in.
+    /// Logs in once. Returns `None` if the server accepts, is unreachable, is starting, or is of
+    /// another type than requested.
     pub async fn ask(info: &ConnectInfo) -> Option<Self> {
         let error = connect(info).await.err().filter(|error| !error.class().is_transient())?;
         let what = match &error {
@@ -78,18 +78,18 @@ impl LoginRefused {
 }
 
 impl SqlAddress {
-    /// Reads certificates; connects nothing.
+    /// Builds the configuration; reads certificates without connecting.
     pub fn of(info: &ConnectInfo) -> Result<Self, AddressError> {
         let uses_tls = info.endpoints.iter().any(|endpoint| dial::uses_tls(info, endpoint));
         if uses_tls && !info.endpoints.iter().all(|endpoint| dial::uses_tls(info, endpoint)) {
-            // That library asks for encryption on each of its sockets.
+            // tokio-postgres requests encryption on each socket.
             let reason = "unix sockets are not encrypted; name them alone, or set sslmode=disable";
             return Err(AddressError::Unsupported { parameter: "sslmode", reason });
         }
         let tls = MakeRustlsConnect::new(if uses_tls {
             tls::client_config(&info.tls)?
         } else {
-            // Of no use, so files that nobody needs are not read.
+            // TLS is not used, so its files are not read.
             tls::client_config(&TlsSettings {
                 mode: SslMode::Disable,
                 root: RootCertificate::None,
@@ -121,7 +121,7 @@ impl SqlAddress {
     }
 }
 
-/// The server whose password is that of all.
+/// The first server, if all have one password.
 fn one_login(endpoints: &[Endpoint]) -> Result<&Endpoint, AddressError> {
     const NONE: AddressError =
         AddressError::Unsupported { parameter: "host", reason: "there is none" };

@@ -1,11 +1,11 @@
-//! Enforces `require_auth` on SQL sessions, because tokio-postgres does not report how the server
-//! authenticates us.
+//! Enforces `require_auth` on SQL sessions, because tokio-postgres does not report the server's
+//! authentication method.
 //!
-//! Input: the bytes that a server sends during login, before and inside TLS (`AuthCheckedStream`, `AuthCheckedTls`).
-//! Output: the same bytes, or an error in place of the first authentication request that `require_auth` does
-//! not permit; the method that it asked for (`unwanted`). Invariant: tokio-postgres never sees that request,
-//! so it does not answer it. The replication connection logs in with code of our own and uses the same
-//! [`RequireAuth`].
+//! Input: the bytes that a server sends during login, before and inside TLS (`AuthCheckedStream`,
+//! `AuthCheckedTls`). Output: these bytes, or an error instead of the first authentication request
+//! that `require_auth` does not permit, with its method (`unwanted`). Invariant: tokio-postgres
+//! never sees that request, so it does not answer it. The replication connection has its own login
+//! and uses the same [`RequireAuth`].
 
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -17,10 +17,10 @@ use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
 use crate::libpq::{AuthMethod, RequireAuth};
 
-/// Tag and length of a message.
+/// Size of a message's tag and length.
 const HEAD: usize = 5;
 
-/// The same and the kind of an Authentication message.
+/// Size of an Authentication message's head, with its kind.
 const REQUEST: usize = HEAD + 4;
 
 /// A request that is not permitted.
@@ -28,14 +28,14 @@ const REQUEST: usize = HEAD + 4;
 #[error("the server {0}, which require_auth does not permit")]
 struct Unwanted(AuthMethod);
 
-/// What is read next.
+/// Next part of the login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
-    /// The one byte by which a server says whether it goes on in TLS.
+    /// The server's one-byte answer to the TLS request.
     TlsAnswer,
-    /// Messages, until we are let in.
+    /// Messages of the login.
     Messages,
-    /// Nothing that we need look at.
+    /// Nothing to check.
     Nothing,
 }
 
@@ -44,11 +44,11 @@ enum Expected {
 struct Login {
     require: RequireAuth,
     expected: Expected,
-    /// What is known of the present message.
+    /// Start of the current message.
     head: Vec<u8>,
-    /// What is still to come of it, in bytes.
+    /// Remaining bytes of the current message.
     rest: usize,
-    /// Whether the server has asked for something that we must know or have.
+    /// True once the server has requested a secret or a certificate.
     has_asked: bool,
 }
 
@@ -79,7 +79,7 @@ impl Login {
         if self.head.len() < wanted {
             return Ok(());
         }
-        // The length counts itself and what follows, not the tag.
+        // The length includes itself, but not the tag.
         let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
         let Some(rest) = length.checked_sub(wanted - 1) else {
             return Err(io::Error::new(ErrorKind::InvalidData, "a message with a wrong length"));
@@ -107,7 +107,7 @@ impl Login {
     }
 }
 
-/// A stream whose login is watched.
+/// A stream whose login is checked.
 #[derive(Debug)]
 pub(super) struct AuthCheckedStream<S> {
     stream: S,
@@ -115,13 +115,13 @@ pub(super) struct AuthCheckedStream<S> {
 }
 
 impl<S> AuthCheckedStream<S> {
-    /// A stream that begins with the login, since it is never encrypted.
+    /// A stream that starts with the login, because it is never encrypted.
     pub(super) fn plain(stream: S, require: &RequireAuth) -> Self {
         Self { stream, login: Login::new(require, Expected::Messages) }
     }
 
-    /// A stream whose server is asked for TLS, and without it goes on as it is. The encrypted one is
-    /// watched by [`AuthCheckedTls`].
+    /// A stream whose server is asked for TLS, and continues unencrypted without it.
+    /// [`AuthCheckedTls`] checks the encrypted one.
     pub(super) fn asking_for_tls(stream: S, require: &RequireAuth) -> Self {
         Self { stream, login: Login::new(require, Expected::TlsAnswer) }
     }
@@ -132,7 +132,7 @@ impl<S> AuthCheckedStream<S> {
     }
 }
 
-/// A connector whose encrypted streams are watched.
+/// A TLS connector whose streams are checked.
 #[derive(Debug)]
 pub(super) struct AuthCheckedTls<C> {
     pub(super) connector: C,
@@ -209,7 +209,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AuthCheckedStream<S> {
     }
 }
 
-/// What the server asked for in vain, if that is why a session did not come about.
+/// The server's method that was not permitted, if it caused the error.
 pub(super) fn unwanted(error: &(dyn std::error::Error + 'static)) -> Option<AuthMethod> {
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     let found = inner.and_then(|inner| inner.downcast_ref::<Unwanted>()).map(|Unwanted(it)| *it);
@@ -223,7 +223,6 @@ mod tests {
     use super::*;
     use crate::libpq::ConnectInfo;
 
-    /// An Authentication message.
     fn request(kind: u32, body: &[u8]) -> Vec<u8> {
         let length = u32::try_from(8 + body.len()).unwrap().to_be_bytes();
         [&b"R"[..], &length, &kind.to_be_bytes(), body].concat()
@@ -234,7 +233,7 @@ mod tests {
         ConnectInfo::resolve(&text, &|_| None).unwrap().0.require_auth
     }
 
-    /// What a reader gets of a server that says this, some bytes at a time.
+    /// Reads a server's bytes in pieces and returns the result.
     async fn heard(
         watched: impl Fn(tokio::io::DuplexStream) -> AuthCheckedStream<tokio::io::DuplexStream>,
         said: &[u8],
@@ -243,7 +242,7 @@ mod tests {
         let (near, mut far) = tokio::io::duplex(step);
         let (mut watched, said) = (watched(near), said.to_vec());
         let server = tokio::spawn(async move {
-            // The reader may have left.
+            // The reader may have closed.
             let _ = far.write_all(&said).await;
         });
         let mut heard = Vec::new();

@@ -1,9 +1,10 @@
-//! Opens SQL sessions beside the replication stream, to check the database and to notice its shutdown.
+//! Opens SQL sessions beside the replication stream, to check the database and to notice its
+//! shutdown.
 //!
-//! Input: a [`ConnectInfo`]. Output: a [`Client`], with the same servers, TLS rules and password as the
-//! replication connection; errors of tokio-postgres as [`WalError`]. Invariant: a statement of this crate
-//! fails after [`STATEMENT_LIMIT`]; the end of the session is noticed even while it is idle, which is how a
-//! shutdown of the server is detected.
+//! Input: a [`ConnectInfo`]. Output: a [`Client`] with the servers, TLS rules and password of the
+//! replication connection; errors of tokio-postgres as [`WalError`]. Invariant: a statement of this
+//! crate fails after [`STATEMENT_LIMIT`]; the end of the session is noticed even while it is idle,
+//! which is how a shutdown of the server is detected.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -27,12 +28,12 @@ use crate::libpq::{
 use crate::wal::dial::{self, SessionCheck};
 use crate::wal::{ServerMessage, Socket, WalError, tls};
 
-/// Every statement of the control plane reads catalogs or creates one object: a server that takes
-/// longer is in trouble, and the caller should say so instead of waiting.
+/// Statements of the control plane read catalogs or create one object. If the server takes longer,
+/// it is in trouble, and the caller should report that.
 pub const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
 
-/// What a session relies on, whatever `options` in the connection string and the defaults of role and
-/// database say: limits are ours to set, and a session that waits is not idle. Later versions have more.
+/// Settings that override `options` in the connection string and the defaults of role and database:
+/// the relay sets its own limits, and a waiting session is not idle. Later versions have more.
 const OWN_SETTINGS: &str = "\
     SELECT pg_catalog.set_config(own.name, own.value, false) \
     FROM (VALUES ('client_min_messages', 'notice'), ('statement_timeout', '0'), \
@@ -40,7 +41,7 @@ const OWN_SETTINGS: &str = "\
         ('idle_session_timeout', '0'), ('transaction_timeout', '0')) AS own (name, value) \
     WHERE pg_catalog.current_setting(own.name, true) IS NOT NULL";
 
-/// A SQL session, served by a task of its own.
+/// A SQL session, served by its own task.
 #[derive(Debug)]
 pub struct Client {
     sql: tokio_postgres::Client,
@@ -50,20 +51,20 @@ pub struct Client {
 }
 
 impl Client {
-    /// The session itself, for statements of the caller's own.
+    /// The session, for the caller's own statements.
     pub fn sql(&self) -> &tokio_postgres::Client {
         &self.sql
     }
 
-    /// The one server that this session reached, for connections that must lead to the same: of a
-    /// list of hosts the host, of a name with several addresses the address.
+    /// The server that this session reached, for further connections to it: the host of a list, the
+    /// address of a name with several.
     pub fn server(&self) -> &ConnectInfo {
         &self.server
     }
 
-    /// Refuses a pooler that gives the server process of this session, which is idle, to another one: settings, locks and
-    /// notifications of a session would be lost. Poolers give away first what was used last, so that one that few use is
-    /// found at once.
+    /// Refuses a pooler that gives the server process of this idle session to another one, because
+    /// settings, locks and notifications would be lost. Poolers reuse the last used process first,
+    /// so even a rarely used pooler is detected at once.
     pub async fn keeps_its_process(&self) -> Result<(), ControlError> {
         let other = connect(&self.server).await?;
         let process = other.process().await?;
@@ -75,8 +76,8 @@ impl Client {
         Err(ControlError::Connection { doing: "connecting", source })
     }
 
-    /// The server process, as it numbers itself, and when its server began: behind one address there may be several, whose
-    /// processes have the same numbers.
+    /// Id of the server process, and its server's start time: several servers behind one address
+    /// may have equal process ids.
     async fn process(&self) -> Result<(String, String), ControlError> {
         const SQL: &str = "SELECT pg_catalog.pg_backend_pid(), \
                            extract(epoch FROM pg_catalog.pg_postmaster_start_time())";
@@ -88,15 +89,15 @@ impl Client {
         Ok(process.unwrap_or_default())
     }
 
-    /// Resolves when the session ends. The shutdown canary: a server that is stopped in `fast` mode
-    /// ends this session at once, but waits for the stream's reader, which must then let go. An operator may
-    /// have ended it as well, with the same word (57P01): whoever connects again is told which it was.
+    /// Resolves when the session ends. A `fast` stop of the server ends this session at once, but
+    /// waits for the stream's reader, which must then disconnect. An operator may also have ended
+    /// the session with this SQLSTATE (57P01); the next connection shows which it was.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut end = self.end.clone();
         async move { while end.changed().await.is_ok() {} }
     }
 
-    /// Whether the session has ended.
+    /// True once the session has ended.
     pub fn is_closed(&self) -> bool {
         self.sql.is_closed()
     }
@@ -117,8 +118,8 @@ impl Client {
     }
 }
 
-/// Connects to the first acceptable server and logs in. Must be called on a tokio runtime, which
-/// then serves the session.
+/// Connects to the first acceptable server and logs in. Requires a tokio runtime, which then serves
+/// the session.
 pub async fn connect(info: &ConnectInfo) -> Result<Client, ControlError> {
     let failed = |source| ControlError::Connection { doing: "connecting", source };
     let info = &renewed(info).await.map_err(failed)?;
@@ -135,7 +136,7 @@ pub async fn connect(info: &ConnectInfo) -> Result<Client, ControlError> {
     result.map_err(failed)
 }
 
-/// With the secrets that hold now; files and commands are no work for this thread.
+/// Reads the current secrets; runs elsewhere, because files and commands block.
 async fn renewed(info: &ConnectInfo) -> Result<ConnectInfo, WalError> {
     if !info.secret_can_change() {
         return Ok(info.clone());
@@ -194,7 +195,7 @@ async fn attempt(
     })
 }
 
-/// Names are resolved and sockets connected by the system's blocking calls, so not on this thread.
+/// Connects on another thread, because name resolution and connecting block.
 async fn dial_in_background(info: &ConnectInfo, endpoint: &Endpoint) -> Result<Socket, WalError> {
     let (endpoint, keepalives, limit) = (endpoint.clone(), info.keepalives, info.connect_timeout);
     let socket = tokio::task::spawn_blocking(move || Socket::connect(&endpoint, keepalives, limit));
@@ -283,7 +284,7 @@ pub(super) fn login_config(info: &ConnectInfo, endpoint: &Endpoint, tls: bool) -
     config
 }
 
-/// Logs in and leaves the session to a task.
+/// Logs in and spawns the session's task.
 async fn serve<S, T>(
     config: &config::Config,
     socket: S,
@@ -297,7 +298,7 @@ where
     let (sql, connection) = config.connect_raw(socket, tls).await?;
     let (open, end) = watch::channel(());
     tokio::spawn(async move {
-        // Why it ended is told to whoever runs a statement.
+        // Statements report the session's error.
         let _ = connection.await;
         drop(open);
     });
@@ -327,7 +328,7 @@ fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &End
     if let Some(asked) = unwanted(error) {
         return WalError::unwanted(endpoint, asked, &info.require_auth);
     }
-    // The library tells its kinds apart by text only.
+    // The library distinguishes its errors only by text.
     let text = error.to_string();
     let source = error.source().map(ToString::to_string).unwrap_or_default();
     if text.starts_with("authentication error") && !source.contains("password missing") {
@@ -350,15 +351,14 @@ fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &End
     sql_error(error)
 }
 
-/// Whether the peer went away, rather than refuse us or be refused: a restart, a proxy without a
-/// server behind it.
+/// True if the peer disappeared without refusing: a restart, or a proxy without a server.
 fn is_broken_off(error: &(dyn std::error::Error + 'static)) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     let gone = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
     kind.is_some_and(|kind| gone.contains(&kind)) || error.source().is_some_and(is_broken_off)
 }
 
-/// A statement's error in the words of the replication connection.
+/// A statement's error as a [`WalError`].
 pub(super) fn sql_error(error: &tokio_postgres::Error) -> WalError {
     if let Some(server) = error.as_db_error() {
         return WalError::of_server(ServerMessage {
@@ -386,7 +386,7 @@ mod tests {
     use super::*;
     use crate::wal::Class;
 
-    /// Connects to a server that offers TLS, reads the first words and says this instead of its own.
+    /// Connects to a server that offers TLS and then answers with `words`.
     async fn refused_with(words: &'static [u8]) -> ControlError {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();

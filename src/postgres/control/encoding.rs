@@ -1,9 +1,10 @@
-//! Finds the encoding in which to request a database's changes, since a server that converts its stream to
-//! UTF8 fails for good at the first character that UTF8 lacks.
+//! Selects the encoding in which to request a database's changes. A server that converts its stream
+//! to UTF8 fails for good at the first character that UTF8 lacks.
 //!
-//! Input: a [`Client`] and the database's encoding. Output: a [`StreamEncoding`]; for a single-byte encoding
-//! with its character table, read from this server, since conversions can be replaced and differ between
-//! versions. Invariant: nothing is left on the server; for UTF8 and SQL_ASCII no query is run.
+//! Input: a [`Client`] and the database's encoding. Output: a [`StreamEncoding`]; for a single-byte
+//! encoding with its character table, read from this server, because conversions can be replaced
+//! and differ between versions. Invariant: nothing is left on the server; for UTF8 and SQL_ASCII no
+//! query runs.
 
 use tokio_postgres::SimpleQueryMessage;
 
@@ -14,20 +15,20 @@ use crate::wal::{StreamEncoding, WalError};
 
 const DOING: &str = "asking for the characters of the database's encoding";
 
-/// SQLSTATEs of text that has no equivalent in UTF8.
+/// SQLSTATEs of text without an equivalent in UTF8.
 pub(super) const UNTRANSLATABLE: [&str; 2] = ["22P05", "22021"];
 
-/// The bytes that are no ASCII.
+/// Non-ASCII bytes.
 const HIGH_BYTES: std::ops::RangeInclusive<u8> = 0x80..=0xFF;
 
-/// One byte's character, as the bytes of UTF-8 in hex.
+/// A byte's character, as UTF-8 bytes in hex.
 const CHARACTER: &str = "pg_catalog.encode(pg_catalog.convert( \
     pg_catalog.set_byte(pg_catalog.decode('00', 'hex'), 0, byte), \
     pg_catalog.current_setting('server_encoding')::name, 'UTF8'), 'hex')";
 
-/// The encoding that the stream is asked for in. A server that converts a stream fails at the first
-/// character that UTF8 lacks, and again in every later session; so what has one byte a character is read as it
-/// is. Other encodings are left to the server, and so is a conversion that gives several characters for one.
+/// The encoding for the stream. A server's conversion fails at a character that UTF8 lacks, in
+/// every session. A single-byte encoding is therefore requested unconverted. The server converts
+/// other encodings, and encodings in which one byte is several characters.
 pub async fn stream_encoding(
     client: &Client,
     encoding: &str,
@@ -62,12 +63,12 @@ pub async fn stream_encoding(
     Ok(StreamEncoding::own(encoding, characters))
 }
 
-/// All characters, by a block that takes notice of the failures, so that they are not in the server's log;
-/// `None` if the role may not run one.
+/// All characters, by a block that catches failures and keeps them out of the server's log; `None`
+/// if the role may not run it.
 async fn at_once(client: &Client) -> Result<Option<Vec<Option<String>>>, ControlError> {
     const NAME: &str = "postrider.characters";
     let (first, last) = (HIGH_BYTES.start(), HIGH_BYTES.end());
-    // As one message it is one transaction, with which the setting is gone.
+    // One message is one transaction, and the setting ends with it.
     let sql = format!(
         "DO LANGUAGE plpgsql $block$ \
          DECLARE found text := ''; \
@@ -84,7 +85,7 @@ async fn at_once(client: &Client) -> Result<Option<Vec<Option<String>>>, Control
          SELECT pg_catalog.current_setting('{NAME}')"
     );
     let answer = match client.run(DOING, client.sql().simple_query(&sql)).await {
-        // No such language, or not for this role.
+        // The language does not exist, or not for this role.
         Err(error) if error.is_of(&["42704", "42501"]) => return Ok(None),
         answer => answer?,
     };
@@ -97,7 +98,7 @@ async fn at_once(client: &Client) -> Result<Option<Vec<Option<String>>>, Control
     Ok(found.and_then(all))
 }
 
-/// All characters, with a statement for each.
+/// All characters, with one statement each.
 async fn one_by_one(client: &Client) -> Result<Vec<Option<String>>, ControlError> {
     let sql = format!("SELECT {CHARACTER} FROM (SELECT $1::int AS byte) AS asked");
     let statement = client.run(DOING, client.sql().prepare(&sql)).await?;
@@ -113,7 +114,7 @@ async fn one_by_one(client: &Client) -> Result<Vec<Option<String>>, ControlError
     Ok(found)
 }
 
-/// The character, if it is exactly one and no ASCII.
+/// The character, if it is exactly one and not ASCII.
 fn single(hex: &str) -> Option<char> {
     let bytes: Option<Vec<u8>> = hex
         .as_bytes()

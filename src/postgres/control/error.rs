@@ -1,8 +1,8 @@
-//! Errors of the checks and of set-up over SQL: why the relay may not start or go on.
+//! Errors of checks and set-up over SQL: why the relay may not start or continue.
 //!
-//! Output: [`ControlError`], with a message that names the object, a hint with the command or SQL that fixes
-//! it, and a class that decides the exit code. Errors of the connection itself are [`WalError`], as on the
-//! replication connection, so that one mistake is always reported alike.
+//! Output: [`ControlError`], with a message that names the object, a hint with the command or SQL
+//! that fixes it, and a class that decides the exit code. Errors of the connection itself are
+//! [`WalError`], as on the replication connection, so that one mistake has one message.
 
 use super::hint_text::{
     INSERT_AGAIN, ONLY_INSERTS, OTHER_PUBLICATION, RESEND, UNSUITABLE, after_vanishing,
@@ -15,41 +15,41 @@ use crate::wal::{Class, STANDBY_REACHED, WalError, raise_limit};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
 
-/// A check that failed, or a statement that could not be run.
+/// A failed check or statement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// Connecting, logging in, or a statement of ours failed.
+    /// Connecting, logging in, or a statement failed.
     #[error("{doing}: {source}")]
     Connection {
-        /// What we were doing.
+        /// The action.
         doing: &'static str,
-        /// What happened.
+        /// The cause.
         source: WalError,
     },
-    /// The server does not send logical messages.
+    /// The server cannot send logical messages.
     #[error("messages.prefixes is set, and PostgreSQL {version} does not send logical messages")]
     MessagesUnknown {
         /// The major version.
         version: i32,
     },
-    /// The server writes too little into its log.
+    /// `wal_level` is too low.
     #[error("wal_level is `{current}`, logical decoding needs `logical`")]
     WalLevel {
         /// The setting.
         current: String,
     },
-    /// The role cannot replicate.
+    /// The role may not replicate.
     #[error("role `{role}` may not replicate")]
     RoleMayNotReplicate {
         /// The role.
         role: String,
     },
-    /// The outbox table does not exist here.
+    /// The outbox table does not exist in this database.
     #[error("table {table} does not exist in database `{database}`")]
     TableMissing {
         /// The table.
         table: TableName,
-        /// The database we are connected to.
+        /// The connected database.
         database: String,
     },
     /// The relation cannot be published.
@@ -57,7 +57,7 @@ pub enum ControlError {
     TableUnsuitable {
         /// The table.
         table: TableName,
-        /// Such as `a view`.
+        /// The kind of relation, for example `a view`.
         kind: &'static str,
     },
     /// The role cannot read the table, which only a dry run does.
@@ -68,47 +68,47 @@ pub enum ControlError {
         /// The role.
         role: String,
     },
-    /// Columns that the configuration needs are not there.
+    /// Required columns do not exist.
     #[error("table {table} has no column {} (it has {})", .missing.join(", "), listed(.present))]
     ColumnsMissing {
         /// The table.
         table: TableName,
-        /// The columns.
+        /// The missing columns.
         missing: Vec<String>,
-        /// All columns there are.
+        /// All columns of the table.
         present: Vec<String>,
     },
-    /// There is no such publication.
+    /// The publication does not exist.
     #[error("publication `{publication}` does not exist{}", if *.slot_exists { format!(", but slot `{slot}` does") } else { String::new() })]
     PublicationMissing {
         /// The publication.
         publication: String,
-        /// The tables it should have.
+        /// Its required tables.
         tables: Vec<TableName>,
-        /// The slot, if it exists already: creating the publication now would not help it.
+        /// The slot's name. An existing slot could not use a new publication.
         slot: String,
-        /// Whether the slot exists.
+        /// True if the slot exists.
         slot_exists: bool,
-        /// The publications that this database has.
+        /// Publications of this database.
         others: Vec<String>,
     },
-    /// The publication does not send inserts.
+    /// The publication does not publish inserts.
     #[error("publication `{publication}` does not publish inserts")]
     PublicationWithoutInserts {
         /// The publication.
         publication: String,
     },
-    /// The publication does not have the table.
+    /// The publication does not contain the table.
     #[error("publication `{publication}` does not contain table {table}")]
     PublicationLacksTable {
         /// The publication.
         publication: String,
         /// The table.
         table: TableName,
-        /// The table is partitioned and its partitions are published under their own names.
+        /// True if the partitions are published under their own names.
         partitioned: bool,
     },
-    /// The publication hides rows, which would be lost silently.
+    /// The publication filters rows, which would be lost silently.
     #[error("publication `{publication}` filters the rows of table {table}")]
     PublicationFiltersRows {
         /// The publication.
@@ -116,17 +116,17 @@ pub enum ControlError {
         /// The table.
         table: TableName,
     },
-    /// The publication hides columns that are needed.
+    /// The publication omits required columns.
     #[error("publication `{publication}` hides column {} of table {table}", .columns.join(", "))]
     PublicationHidesColumns {
         /// The publication.
         publication: String,
         /// The table.
         table: TableName,
-        /// The hidden columns.
+        /// The omitted columns.
         columns: Vec<String>,
     },
-    /// A slot that delivers some tables would be read for others only.
+    /// A slot that delivers some tables would be used for other tables only.
     #[error(
         "replication slot `{slot}` delivers {others} by publication `{publication}`, and \
          source.tables names only {tables}"
@@ -136,20 +136,20 @@ pub enum ControlError {
         slot: String,
         /// The publication.
         publication: String,
-        /// What it has that source.tables does not name.
+        /// Published tables that source.tables does not name.
         others: String,
-        /// What source.tables names and the publication has not.
+        /// Tables of source.tables that are not published.
         tables: String,
     },
-    /// There is no such slot, and creating it was not asked for.
+    /// The slot does not exist, and its creation was not requested.
     #[error("replication slot `{slot}` does not exist")]
     SlotMissing {
         /// The slot.
         slot: String,
-        /// The slots of this database that a relay could read.
+        /// Slots of this database that a relay could read.
         others: Vec<String>,
     },
-    /// A slot, or a table's place in the publication, would be made that leaves out rows.
+    /// A new slot, or adding a table to the publication, would omit existing rows.
     #[error(
         "table {table} has {rows}, which a new slot does not deliver: it delivers what is \
          committed from now on"
@@ -157,32 +157,32 @@ pub enum ControlError {
     RowsBefore {
         /// The table.
         table: TableName,
-        /// How many rows, as [`RowsBefore`](super::RowsBefore) says it.
+        /// Number of rows, in the words of [`RowsBefore`](super::RowsBefore).
         rows: String,
     },
-    /// The slot that this process has seen is gone, and with it the position.
+    /// A slot that this process has seen no longer exists, and its position is lost.
     #[error("replication slot `{slot}` no longer exists: this relay has used it")]
     SlotVanished {
         /// The slot.
         slot: String,
-        /// Up to where its rows were delivered, if this process has delivered any.
+        /// End of the rows that this process delivered, if any.
         delivered: Option<Lsn>,
     },
     /// The server belongs to another cluster than before.
     #[error("the server is of another cluster: its system identifier is {now}, it was {before}")]
     OtherCluster {
-        /// The identifier of the first session.
+        /// Identifier in the first session.
         before: String,
-        /// The identifier now.
+        /// Identifier now.
         now: String,
     },
-    /// The publication was dropped and created again.
+    /// The publication was dropped and recreated.
     #[error("publication `{publication}` is not the one this relay started with: it was replaced")]
     PublicationReplaced {
         /// The publication.
         publication: String,
     },
-    /// The table was taken out of the publication and put in again.
+    /// The table was removed from the publication and added again.
     #[error("table {table} was taken out of publication `{publication}` and put in again")]
     MemberReplaced {
         /// The publication.
@@ -190,7 +190,7 @@ pub enum ControlError {
         /// The table.
         table: TableName,
     },
-    /// The table was dropped or renamed, and perhaps another one has its name.
+    /// The table was dropped or renamed, and another may have its name.
     #[error(
         "table {table} is not the one this relay started with: it was renamed, dropped or replaced"
     )]
@@ -198,17 +198,17 @@ pub enum ControlError {
         /// The table.
         table: TableName,
     },
-    /// The slot belongs to something else.
+    /// The slot belongs to another program or database.
     #[error("replication slot `{slot}` is not ours: {what}")]
     SlotForeign {
         /// The slot.
         slot: String,
-        /// Such as ``its plugin is `wal2json` ``.
+        /// The difference, for example ``its plugin is `wal2json` ``.
         what: String,
-        /// Our database, after which another slot may be named.
+        /// The connected database, for the name of another slot.
         database: String,
     },
-    /// The slot sends transactions as they are prepared, before they commit.
+    /// The slot sends prepared transactions before they commit.
     #[error(
         "replication slot `{slot}` was created with two_phase: it sends a transaction at PREPARE \
          TRANSACTION and only a marker at COMMIT PREPARED, and the relay needs its rows at the commit"
@@ -217,15 +217,15 @@ pub enum ControlError {
         /// The slot.
         slot: String,
     },
-    /// The log that the slot needs is gone. With the server's reason, `wal_removed` where it says none.
+    /// The WAL that the slot needs is gone.
     #[error("replication slot `{slot}` is lost: {reason}")]
     SlotLost {
         /// The slot.
         slot: String,
-        /// The server's reason.
+        /// The server's reason; `wal_removed` without one.
         reason: String,
     },
-    /// The slot is there and begins nowhere yet.
+    /// The slot exists and has no start position yet.
     #[error(
         "replication slot `{slot}` is still being created{}{}",
         .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default(),
@@ -236,7 +236,7 @@ pub enum ControlError {
         slot: String,
         /// The server process that creates it.
         pid: Option<i32>,
-        /// The transaction that it waits for, as far as the server says.
+        /// The transaction that its creation waits for, if known.
         waits_for: Option<String>,
     },
     /// Another session streams from the slot.
@@ -246,11 +246,10 @@ pub enum ControlError {
         slot: String,
         /// The server process.
         pid: i32,
-        /// Its application name and client address, as far as we may see them.
+        /// Its application name and client address, if visible.
         holder: String,
     },
-    /// The slot is not held by our stream any more: whatever is said of it now is about somebody
-    /// else's work.
+    /// This relay's stream no longer holds the slot, so the slot's data concerns another reader.
     #[error(
         "replication slot `{slot}` is no longer held by this relay's stream: the server ended it{}",
         if *.is_held { ", and another session has the slot" } else { "" }
@@ -258,16 +257,16 @@ pub enum ControlError {
     SlotTaken {
         /// The slot.
         slot: String,
-        /// Whether another stream has it.
+        /// True if another stream holds it.
         is_held: bool,
     },
-    /// Facts would come from one server and rows from another.
+    /// Checks and rows would come from different servers.
     #[error("the replication stream and the SQL session beside it reached different servers")]
     OtherServer,
-    /// A standby has become the primary, and its log a new timeline.
+    /// A standby was promoted, and its log has a new timeline.
     #[error("the server was promoted: the stream begins again on its new timeline")]
     Promoted,
-    /// A list of hosts has led to a standby, and the slot is the primary's.
+    /// A list of hosts led to a standby, but the slot is on the primary.
     #[error("the server that was reached is a standby, and {what} replication slot `{slot}`")]
     StandbyReached {
         /// The slot.
@@ -275,27 +274,27 @@ pub enum ControlError {
         /// `does not have`, `only has a copy of` or `cannot stream from`.
         what: &'static str,
     },
-    /// Rows of a part of the table do not come under the table's name, or do not come at all.
+    /// Rows of a part of the table are published under another name, or not at all.
     #[error("{part} is {kind} of table {table}, and rows in it are not delivered")]
     PartUnsuitable {
         /// The table.
         table: TableName,
         /// The part.
         part: TableName,
-        /// Such as `an unlogged partition`.
+        /// The kind of part, for example `an unlogged partition`.
         kind: &'static str,
     },
-    /// Creating the slot waits for transactions that are still open.
+    /// Creating the slot waits for open transactions.
     #[error("replication slot `{slot}` cannot be created while a write transaction is open: {}", .blockers.join("; "))]
     SlotBlocked {
         /// The slot.
         slot: String,
-        /// Who holds it up, oldest first.
+        /// The blocking transactions, oldest first.
         blockers: Vec<String>,
-        /// A process to end, if it is a process.
+        /// A server process to end, if there is one.
         pid: Option<i32>,
     },
-    /// The server keeps no more slots.
+    /// The server has no free slots.
     #[error("the server has no free replication slot for `{slot}`")]
     NoFreeSlot {
         /// The slot.
@@ -303,22 +302,22 @@ pub enum ControlError {
         /// `max_replication_slots`.
         limit: i64,
     },
-    /// The role may not create what is missing.
+    /// The role may not create the missing object.
     #[error("the role may not create {object}")]
     CreationForbidden {
-        /// Such as ``publication `postrider` ``.
+        /// The object, for example ``publication `postrider` ``.
         object: String,
-        /// What the role lacks.
+        /// The missing right.
         needs: String,
-        /// The statement or command that somebody else must run.
+        /// The statement or command that another role must run.
         sql: String,
     },
-    /// What is missing cannot be created, or not yet, because of where a standby is.
+    /// The missing object cannot be created, or not yet, because of a standby.
     #[error(transparent)]
     Standby(#[from] StandbyError),
 }
 
-/// Rows of before a rename are decoded with the names of then.
+/// Rows from before a rename are decoded with their old column names.
 const COLUMNS_MISSING: &str = "name the table's own columns in [outbox] and [route]; after a rename \
     list both names, the new one first, as in outbox.aggregate_id = [\"new\", \"old\"]";
 
@@ -326,13 +325,13 @@ const RENAMED: &str = "if it was renamed and published throughout, set source.ta
                        name and start again: no row is lost; if it was dropped or replaced, run \
                        `postrider setup`";
 
-/// Beyond what made it so, and before the next start.
+/// Beyond the change itself, and before the next start.
 const REPLACED: &str = "stop the relay a minute later and run `postrider repair --execute`, which re-sends the rows committed \
     since the change that are still in the outbox: Postgres does not send those that were not published; where progress \
     is kept, the next start requires `postrider adopt --execute`";
 
 impl ControlError {
-    /// Whether it is the server's, with one of these SQLSTATEs.
+    /// True for a server error with one of these SQLSTATEs.
     pub(super) fn is_of(&self, codes: &[&str]) -> bool {
         matches!(self, Self::Connection { source: WalError::Server(server), .. }
             if codes.contains(&server.code.as_str()))
@@ -355,7 +354,7 @@ impl ControlError {
         )
     }
 
-    /// What it means for the relay.
+    /// The class for the relay.
     pub fn class(&self) -> Class {
         match self {
             Self::Connection { source, .. } => source.class(),
@@ -381,13 +380,12 @@ impl ControlError {
         }
     }
 
-    /// Whether the server says that it takes no sessions, as one does that shuts down: `fast` stop
-    /// waits for whoever still streams.
+    /// True if the server refuses sessions because it shuts down; a `fast` stop waits for streams.
     pub fn says_shutdown(&self) -> bool {
         matches!(self, Self::Connection { source, .. } if source.says_shutdown())
     }
 
-    /// The process's exit code for it.
+    /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
         self.class().exit_code()
     }
@@ -460,8 +458,8 @@ impl ControlError {
         })
     }
 
-    /// Hints about publication and slot. What a publication leaves out at the time of the commit,
-    /// the slot never sends, however the publication is changed afterwards.
+    /// Hints about publication and slot. The slot never sends what the publication omitted at the
+    /// commit, whatever it contains later.
     fn object_hint(&self) -> Option<String> {
         Some(match self {
             Self::PublicationMissing { publication, tables, slot_exists, others, .. } => {

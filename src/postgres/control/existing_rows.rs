@@ -1,7 +1,7 @@
 //! Counts the rows that a table had before the slot was created, which the stream will not contain.
 //!
-//! Input: tables. Output: those that have rows, and how many. Invariant: a table that cannot be read
-//! completely counts as one with rows, unless it has no pages.
+//! Input: tables. Output: the tables with rows, and the counts. Invariant: a table that cannot be
+//! read completely counts as non-empty, unless it has no pages.
 
 use std::fmt;
 
@@ -13,22 +13,22 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "counting rows";
 
-/// Beyond it nobody needs the exact number, and counting takes its time.
+/// Above this the exact number does not matter, and counting takes time.
 const COUNTED_MAX: i64 = 1_000_000;
 
-/// How many rows a table has.
+/// Number of rows in a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowsBefore {
-    /// So many.
+    /// Exact number.
     Counted(i64),
-    /// More than are counted.
+    /// More than 1,000,000, the counting limit.
     Many,
-    /// The role may not read the table, and it has pages.
+    /// The role may not read the table, which has pages.
     Unknown {
         /// The role.
         role: String,
     },
-    /// Row-level security decides which rows the role sees, and the table has pages.
+    /// Row-level security restricts the role, and the table has pages.
     Hidden {
         /// The role.
         role: String,
@@ -51,7 +51,6 @@ impl fmt::Display for RowsBefore {
     }
 }
 
-/// Those of the tables that have rows.
 pub(super) async fn rows_before(
     client: &Client,
     tables: &[TableName],

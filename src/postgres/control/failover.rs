@@ -1,9 +1,10 @@
-//! Reads what decides whether the slot outlives the loss of its server: settings of the primary, of standbys that the
-//! connection string names, and their copies of the slot.
+//! Reads whether the slot outlives the loss of its server: settings of the primary, of standbys
+//! that the connection string names, and their copies of the slot.
 //!
-//! Input: a [`Client`], the connection string with all its hosts, the slot's name. Output: [`FailoverFacts`], facts only;
-//! [`FailoverFacts::findings`] judges them. Invariant: nothing is written; `primary_conninfo`, which may hold a password,
-//! does not leave its server; what the role may not see is `None` and not a good value. PostgreSQL 17 and later.
+//! Input: a [`Client`], the connection string with all its hosts, the slot's name. Output:
+//! [`FailoverFacts`], facts only; [`FailoverFacts::findings`] judges them. Invariant: nothing is
+//! written; `primary_conninfo`, which may contain a password, does not leave its server; a value
+//! that the role may not see is `None` and not a good value. PostgreSQL 17 and later.
 
 mod findings;
 #[cfg(test)]
@@ -19,85 +20,85 @@ use crate::libpq::{ConnectInfo, Endpoint, TargetSessionAttrs};
 pub use findings::{FailoverAbout, FailoverFinding, FailoverFix};
 
 const DOING: &str = "looking at what a failover needs";
-/// How long one further host may take to let us in.
+/// Time limit for a login to each further host.
 const HOST_LIMIT: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// Facts about the slot's survival of a failover.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FailoverFacts {
     /// The slot's name.
     pub slot: String,
-    /// Whether the primary was reached; without it nothing is judged.
+    /// True if the primary was reached. Without it nothing is judged.
     pub has_primary: bool,
-    /// Whether the slot is one that standbys copy; `None` where there is no slot.
+    /// True if standbys copy the slot; `None` without a slot.
     pub follows: Option<bool>,
-    /// `synchronized_standby_slots` of the primary.
+    /// The primary's `synchronized_standby_slots`.
     pub awaited: Vec<AwaitedSlot>,
-    /// Servers that stream from the primary, as it sees them.
+    /// Servers that stream from the primary, according to it.
     pub streaming: Vec<StreamingStandby>,
     /// Standbys that the connection string names.
     pub standbys: Vec<StandbyFacts>,
-    /// Hosts of the connection string that let nobody in, with the reason.
+    /// Hosts of the connection string that could not be reached, with the reason.
     pub unreached: Vec<(String, String)>,
 }
 
-/// A physical slot that readers of logical slots wait for.
+/// A physical slot for which readers of logical slots wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwaitedSlot {
-    /// As it is named.
+    /// Name of the slot.
     pub name: String,
-    /// Whether there is a physical slot of that name.
+    /// True if a physical slot of this name exists.
     pub exists: bool,
-    /// Whether a standby reads it.
+    /// True if a standby reads it.
     pub is_read: bool,
 }
 
 /// A server that streams from the primary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamingStandby {
-    /// Its application name, or its process.
+    /// Its application name, or its process id.
     pub name: String,
     /// The physical slot that it reads.
     pub slot: Option<String>,
-    /// For how long it has streamed, in seconds; `None` if the role may not see it.
+    /// Duration of its stream in seconds; `None` if not visible.
     pub seconds: Option<i64>,
-    /// Whether it says which rows it still needs.
+    /// True if it reports the rows that it still needs.
     pub has_feedback: bool,
 }
 
-/// A standby, as it sees itself.
+/// A standby's own settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StandbyFacts {
     /// `host:port`.
     pub endpoint: String,
     /// `sync_replication_slots`
     pub syncs_slots: bool,
-    /// Whether it receives from a server now.
+    /// True if it receives WAL from a server now.
     pub receives: bool,
     /// `hot_standby_feedback`
     pub feedback: bool,
-    /// `primary_slot_name`; empty if there is none.
+    /// `primary_slot_name`; empty: not set.
     pub slot_name: String,
-    /// Whether `primary_conninfo` names a database; `None` if the role may not see it.
+    /// True if `primary_conninfo` names a database; `None` if not visible.
     pub names_database: Option<bool>,
     /// `wal_level`
     pub wal_level: String,
-    /// Its own slot of that name.
+    /// Its own slot with the relay's slot name.
     pub copy: Option<SlotCopy>,
 }
 
 /// A slot of a standby.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotCopy {
-    /// Kept in step with the primary's.
+    /// True if it is synchronised with the primary's slot.
     pub synced: bool,
-    /// It goes when the standby is promoted.
+    /// True if it disappears when the standby is promoted.
     pub temporary: bool,
-    /// Why the standby gave it up, if it did.
+    /// Why the standby invalidated it, if it did.
     pub invalidation: Option<String>,
 }
 
-/// What the server that was reached knows of it.
+/// Facts from the connected server alone.
 pub async fn failover_of_server(
     client: &Client,
     slot: &str,
@@ -107,8 +108,8 @@ pub async fn failover_of_server(
     Ok(facts)
 }
 
-/// Whether Postgres sends nothing to the slot, since a standby that `synchronized_standby_slots` names is away: the slot
-/// follows a failover, and log was written that the standby has not received.
+/// True if Postgres sends nothing to the slot because a standby in `synchronized_standby_slots` is
+/// away. The slot then follows a failover, and WAL exists that the standby has not received.
 pub async fn waits_for_standby(client: &Client, slot: &str) -> Result<bool, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE EXISTS (SELECT \
@@ -124,7 +125,7 @@ pub async fn waits_for_standby(client: &Client, slot: &str) -> Result<bool, Cont
     get(&row, 0)
 }
 
-/// What [`failover_of_server`] says, and what the other hosts of the connection string know.
+/// The result of [`failover_of_server`], with facts from the connection string's other hosts.
 pub async fn failover(
     client: &Client,
     info: &ConnectInfo,
@@ -148,12 +149,12 @@ pub async fn failover(
     Ok(facts)
 }
 
-/// Whether it is the host that the session reached.
+/// True if the session is connected to this host.
 fn is_reached(client: &Client, endpoint: &Endpoint) -> bool {
     client.server().endpoints.iter().any(|reached| reached.to_string() == endpoint.to_string())
 }
 
-/// What this server knows, be it the primary or a standby.
+/// Adds a server's facts, be it the primary or a standby.
 async fn add(client: &Client, facts: &mut FailoverFacts) -> Result<(), ControlError> {
     const SQL: &str = "SELECT pg_catalog.pg_is_in_recovery()";
     let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
@@ -212,7 +213,7 @@ async fn streaming(client: &Client) -> Result<Vec<StreamingStandby>, ControlErro
 }
 
 async fn standby(client: &Client, slot: &str) -> Result<StandbyFacts, ControlError> {
-    // A role that may not see the setting gets no row of it.
+    // The setting has no row for a role that may not see it.
     const SQL: &str = "\
         SELECT coalesce(current_setting('sync_replication_slots', true)::bool, false), \
             current_setting('hot_standby_feedback')::bool, \

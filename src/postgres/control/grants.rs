@@ -1,7 +1,7 @@
-//! Tells which rights the role lacks to create what is missing, all of them at once.
+//! Finds all rights that the role lacks to create missing objects.
 //!
-//! Input: a [`Client`], and what is missing. Output: [`LackingRights`], and the statements that grant them. Invariant: a
-//! right that the role has, or that nothing missing needs, is not named.
+//! Input: a [`Client`], and the missing objects. Output: [`LackingRights`], and the statements that
+//! grant them. Invariant: a right that the role has, or that no missing object needs, is not named.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -10,16 +10,16 @@ use crate::wal::quote::identifier;
 
 const DOING: &str = "reading the role's rights";
 
-/// Rights to create objects that are missing, and that the role does not have.
+/// Rights that the role lacks to create missing objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LackingRights {
-    /// Schemas of missing tables, in which the role may not create.
+    /// Schemas of missing tables in which the role may not create.
     pub schemas: Vec<String>,
-    /// Whether the role may not create a missing publication.
+    /// True if the role may not create a missing publication.
     pub publication: bool,
 }
 
-/// Reads them. `schemas` are those of missing tables.
+/// Reads the rights. `schemas`: those of missing tables.
 pub(super) async fn lacking(
     client: &Client,
     schemas: &[&str],
@@ -38,7 +38,7 @@ pub(super) async fn lacking(
 }
 
 impl Inspection {
-    /// The statements that give the role what it lacks for all that is missing; `replicates`: and to replicate.
+    /// Statements that grant the role all missing rights; `replicates`: including replication.
     pub fn grants(&self, replicates: bool) -> Vec<String> {
         let role = identifier(&self.server.role);
         let schemas = self.lacking.schemas.iter();
@@ -55,7 +55,7 @@ impl Inspection {
         grants
     }
 
-    /// What the role needs for one object, and the statements for all that is missing.
+    /// The right for one object, and the statements for all missing objects.
     pub(super) fn needs(&self, what: &str, replicates: bool) -> String {
         let grants = self.grants(replicates);
         if grants.is_empty() {
@@ -66,7 +66,7 @@ impl Inspection {
 }
 
 impl Requirements {
-    /// The schemas of tables that an inspection did not find.
+    /// Schemas of the missing tables.
     pub(super) fn schemas_of_missing<'a>(
         &'a self,
         tables: &[Option<super::TableFacts>],

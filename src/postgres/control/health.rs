@@ -1,9 +1,11 @@
-//! Reads what `postrider doctor` judges of the server beyond an [`Inspection`](super::Inspection): limits, open
-//! transactions, other slots, what the slot retains, how large and how old the outbox is.
+//! Reads the server facts that `postrider doctor` judges beyond an
+//! [`Inspection`](super::Inspection): limits, open transactions, other slots, the slot's retained
+//! WAL, and the outbox's size and age.
 //!
-//! Input: a [`Client`] and [`Requirements`]. Output: [`HealthFacts`], facts only. Invariant: only catalogs and
-//! statistics are read, no row of a table; what the role may not see is `None` and not a good value. Works on
-//! PostgreSQL 12 to 18: columns and settings that a version lacks are read through `to_jsonb` and `pg_settings`.
+//! Input: a [`Client`] and [`Requirements`]. Output: [`HealthFacts`], facts only. Invariant: only
+//! catalogs and statistics are read, no table rows; a value that the role may not see is `None` and
+//! not a good value. Works on PostgreSQL 12 to 18: columns and settings that a version lacks are
+//! read through `to_jsonb` and `pg_settings`.
 
 use tokio_postgres::types::ToSql;
 
@@ -14,59 +16,60 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "looking at the server's health";
 
-/// So many of each are named.
+/// Limit for each list of names.
 const NAMED_MAX: i64 = 5;
 
-/// See the module.
+/// Facts about the server's health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthFacts {
     /// The server and its limits.
     pub limits: ServerLimits,
-    /// Open transactions that have written, the oldest first. Any of them keeps the slot from letting WAL go.
+    /// Open transactions that have written, oldest first. Each keeps the slot from releasing WAL.
     pub writers: Vec<OpenTransaction>,
     /// Prepared transactions, the oldest first.
     pub prepared: Vec<OpenTransaction>,
-    /// Slots besides ours that nobody reads, those that retain most first.
+    /// Other slots without a reader, by retained WAL in descending order.
     pub idle_slots: Vec<IdleSlot>,
-    /// More of ours; `None` if it does not exist.
+    /// Details of the relay's slot; `None` if it does not exist.
     pub slot: Option<SlotHealth>,
-    /// In the order of [`Requirements::tables`]; `None` where there is no such table, or somebody locks it.
+    /// In the order of [`Requirements::tables`]; `None` for a missing or locked table.
     pub tables: Vec<Option<TableHealth>>,
 }
 
 /// The server and its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Its clock, in microseconds since the Unix epoch.
+    /// The server's clock, in microseconds since the Unix epoch.
     pub now_us: i64,
-    /// Whether our session is encrypted.
+    /// True if this session is encrypted.
     pub is_encrypted: Option<bool>,
-    /// `max_replication_slots`, and how many there are.
+    /// `max_replication_slots`, and the number of slots.
     pub slots: (i64, i64),
-    /// `max_wal_senders`, and how many are in use.
+    /// `max_wal_senders`, and the number in use.
     pub senders: (i64, i64),
     /// `max_slot_wal_keep_size` in MiB; -1 is no limit; `None` before version 13.
     pub slot_keep_mib: Option<i64>,
-    /// `idle_replication_slot_timeout` as the server shows it, where it is set (18 and later).
+    /// `idle_replication_slot_timeout` as shown by the server, if set (18 and later).
     pub idle_slot_timeout: Option<String>,
-    /// `max_wal_size` in MiB: how much WAL there may be between two checkpoints.
+    /// `max_wal_size` in MiB: most WAL between two checkpoints.
     pub wal_max_mib: i64,
-    /// Servers that stream from this one, without readers of logical slots and programs that archive or copy it.
+    /// Servers that stream from this one, without logical readers and backup programs.
     pub standbys: i64,
 }
 
-/// A transaction that has not ended.
+/// An open transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenTransaction {
-    /// Which, for people.
+    /// Name for people.
     pub name: String,
     /// The SQL that ends it.
     pub end_sql: String,
-    /// How long it has been open, in seconds; `None` if we may not see it.
+    /// Its age in seconds; `None` if not visible.
     pub seconds: Option<i64>,
 }
 
-/// The statement that ends a transaction; of a prepared one also the other statement, and what each does.
+/// The statement that ends a transaction; for a prepared one also the alternative, with the
+/// effects.
 pub fn how_to_end(end_sql: &str) -> String {
     end_sql.strip_prefix("COMMIT").map_or_else(
         || end_sql.to_owned(),
@@ -74,63 +77,64 @@ pub fn how_to_end(end_sql: &str) -> String {
     )
 }
 
-/// A slot that nobody reads.
+/// A slot without a reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdleSlot {
     /// Its name.
     pub name: String,
-    /// Its type, plugin and database, and since when nobody has read it where the server says so (17 and later).
+    /// Type, plugin and database, and since when it has no reader, if the server shows it (17 and
+    /// later).
     pub kind: String,
-    /// Bytes of WAL that the server keeps for it.
+    /// Bytes of WAL that it retains.
     pub retained_bytes: i64,
 }
 
-/// More of our slot than [`SlotFacts`](super::SlotFacts) has.
+/// Details of the relay's slot beyond [`SlotFacts`](super::SlotFacts).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotHealth {
-    /// Bytes of WAL that the server keeps for it.
+    /// Bytes of WAL that it retains.
     pub retained_bytes: i64,
     /// Bytes of WAL that are not acknowledged.
     pub lag_bytes: i64,
-    /// Bytes that may still be written before it is lost; `None` without a limit.
+    /// Bytes that may still be written before the slot is lost; `None` without a limit.
     pub safe_bytes: Option<i64>,
-    /// Whether the server has given it up.
+    /// True if the server has invalidated it.
     pub is_lost: bool,
-    /// How many transactions ago the catalog is kept for it.
+    /// Age in transactions of the catalog rows that it retains.
     pub catalog_age: Option<i64>,
 }
 
 /// An outbox table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableHealth {
-    /// We may read its rows, which `backfill`, `replay`, `verify` and `prune` do.
+    /// True if the role may read its rows, as `backfill`, `replay`, `verify` and `prune` do.
     pub may_read: bool,
-    /// A policy of row security hides rows from us.
+    /// True if row security hides rows from the role.
     pub hides_rows: bool,
-    /// Bytes with indexes and out-of-line values, partitions included.
+    /// Bytes with indexes and out-of-line values, including partitions.
     pub bytes: i64,
-    /// Rows that are there, as statistics have it.
+    /// Live rows, by statistics.
     pub live: i64,
-    /// Rows that are dead and not cleaned up, likewise.
+    /// Dead rows, by statistics.
     pub dead: i64,
 }
 
-/// For how long a statement of a session that only looks may wait for a lock, and take.
+/// Limits for locks and statements of a read-only check.
 const LOOK_SQL: &str = "SET lock_timeout = '1s'; SET statement_timeout = '5s'";
 
-/// From here on, a statement of this session fails rather than wait for whoever locks a table.
+/// From here on, a statement of this session fails rather than wait for a table lock.
 pub async fn limit_waits(client: &Client) -> Result<(), ControlError> {
     client.run(DOING, client.sql().batch_execute(LOOK_SQL)).await
 }
 
 impl ControlError {
-    /// Whether a limit of [`limit_waits`] ended the statement: lock_not_available, query_canceled.
+    /// True if a limit of [`limit_waits`] ended the statement: lock_not_available, query_canceled.
     pub fn is_waited_out(&self) -> bool {
         self.is_of(&["55P03", "57014"])
     }
 }
 
-/// Looks.
+/// Reads the facts.
 pub async fn health(client: &Client, wanted: &Requirements) -> Result<HealthFacts, ControlError> {
     let mut tables = Vec::new();
     for name in &wanted.tables {
@@ -179,9 +183,9 @@ async fn limits(client: &Client) -> Result<ServerLimits, ControlError> {
     })
 }
 
-/// Locks are visible to every role, what their sessions do only to some.
+/// Locks are visible to every role, activity only to some.
 async fn writers(client: &Client) -> Result<Vec<OpenTransaction>, ControlError> {
-    // A subtransaction has a lock of its own.
+    // A subtransaction has its own lock.
     const SQL: &str = "\
         SELECT w.name, w.end_sql, w.seconds FROM ( \
             SELECT DISTINCT ON (l.pid) \
@@ -214,7 +218,7 @@ async fn transactions(client: &Client, sql: &str) -> Result<Vec<OpenTransaction>
     rows.iter().map(transaction).collect()
 }
 
-/// The end of the log, of what was replayed on a standby.
+/// End of the log; on a standby, of the replayed log.
 const LOG_END: &str =
     "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END";
 
@@ -288,8 +292,8 @@ async fn table(client: &Client, name: &TableName) -> Result<Option<TableHealth>,
     .transpose()
 }
 
-/// Sessions that lock one of the tables or their partitions against everybody, or wait to: who reads or writes the
-/// table then waits behind them. Waits for no lock itself.
+/// Sessions that hold or await an exclusive lock on a table or its partitions, behind which readers
+/// and writers wait. Takes no lock itself.
 pub async fn table_locks(
     client: &Client,
     tables: &[TableName],

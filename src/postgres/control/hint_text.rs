@@ -1,22 +1,23 @@
-//! Sentences and SQL for the hints of errors, and SQL that set-up shares with them (`create_publication`).
+//! Sentences and SQL for the hints of errors, and SQL that set-up shares with them
+//! (`create_publication`).
 //!
-//! Input: names of slots, publications and tables, or why a slot was lost. Output: text that an operator can
-//! run or follow. Invariant: a command that loses rows says so. No I/O.
+//! Input: names of slots, publications and tables, or why a slot was lost. Output: text that an
+//! operator can run or follow. Invariant: a command that loses rows says so. No I/O.
 
 use crate::wal::REPAIR_UNREADABLE;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
 
-/// What rows need that no slot has.
+/// The remedy for rows that no slot contains.
 pub(super) const INSERT_AGAIN: &str =
     "insert those again that are still in the table and must be delivered";
 
-/// What an outbox is.
+/// The requirements for an outbox.
 pub(super) const UNSUITABLE: &str = "set source.tables to an ordinary or partitioned table that is not \
     unlogged; rows that were written to an unlogged one are not in the log: re-send them";
 
-/// A question comes before any remedy: a name that is mistyped needs none.
+/// Asks about the name before any remedy, because a mistyped name needs none.
 pub(super) fn is_right(setting: &str, name: &str, what: &str, others: &[String]) -> String {
     let others: Vec<_> = others.iter().map(|other| format!("`{other}`")).collect();
     let others = match others.as_slice() {
@@ -26,20 +27,20 @@ pub(super) fn is_right(setting: &str, name: &str, what: &str, others: &[String])
     format!("is {setting} = `{name}` right? {others}")
 }
 
-/// Names with commas between them, or a word for none.
+/// Names separated by commas, or a word for none.
 pub(super) fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// What is done where the publication is missing, and the database has others: nothing that loses rows.
+/// The remedy for a missing publication if the database has others; it loses no rows.
 pub(super) const OTHER_PUBLICATION: &str = "set source.publication to the one that the slot delivers by; if it was \
     renamed, that is its new name, or ALTER PUBLICATION .. RENAME TO its former name; neither loses a row; if it was \
     dropped, leave the slot alone and create the publication again; if the relay then ends with PR-P010 once more: \
     `postrider repair`, then `postrider repair --execute --drop-slot`";
 
-/// A slot's name with the database's in it, as slots may be named.
+/// A valid slot name that contains the database's name.
 pub fn slot_of_database(slot: &str, database: &str) -> String {
-    /// Postgres's NAMEDATALEN - 1; all of it is ASCII.
+    /// Postgres's NAMEDATALEN - 1; the name is ASCII.
     const NAME_MAX: usize = 63;
     let legal = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit();
     let database = database.to_ascii_lowercase();
@@ -47,7 +48,7 @@ pub fn slot_of_database(slot: &str, database: &str) -> String {
     format!("{slot}_{end}").chars().take(NAME_MAX).collect()
 }
 
-/// What is done about a slot whose publication was renamed or dropped, and at which cost.
+/// The remedy for a slot whose publication was renamed or dropped, with its cost.
 pub(super) fn without_publication(publication: &str, tables: &[TableName]) -> String {
     format!(
         "do not drop the slot\n\
@@ -60,7 +61,7 @@ pub(super) fn without_publication(publication: &str, tables: &[TableName]) -> St
     )
 }
 
-/// What completes a slot that is being created; `named`: the transaction that it waits for is known.
+/// How to complete a slot's creation; `named`: the transaction that blocks it is known.
 pub(super) const fn unfinished(named: bool) -> &'static str {
     if named {
         "wait until that transaction ends, or end it; then the slot is complete"
@@ -69,7 +70,7 @@ pub(super) const fn unfinished(named: bool) -> &'static str {
     }
 }
 
-/// How a slot that the server has invalidated is replaced, and what keeps that from happening again
+/// How to replace an invalidated slot, and how to prevent it
 /// (`pg_replication_slots.invalidation_reason`).
 pub(super) fn lost(slot: &str, reason: &str) -> String {
     let prevention = match reason {
@@ -91,21 +92,21 @@ pub(super) fn lost(slot: &str, reason: &str) -> String {
     )
 }
 
-/// What a partition is called that can be fixed in place.
+/// The kind of a partition that can be fixed in place.
 pub(super) const UNLOGGED_PART: &str = "an unlogged partition";
 
-/// Nothing but inserts is a message.
+/// Only inserts are messages.
 pub(super) const ONLY_INSERTS: &str = "publish = 'insert'";
 
-/// Partitions would be published under names of their own; it means nothing to other tables.
+/// Publishes partitions under their table's name; no effect on other tables.
 pub(super) const VIA_ROOT: &str = "publish_via_partition_root = true";
 
-/// A comment, so that the whole hint is still SQL.
+/// A comment, so that the whole hint is SQL.
 pub(super) const RESEND: &str =
     " -- and re-send the rows committed meanwhile: Postgres does not send them";
 
-/// Publishes a table without a row filter and without a list of columns. SET TABLE would take every other
-/// table out of the publication.
+/// Publishes a table without row filter and column list. SET TABLE would remove every other table
+/// from the publication.
 pub(super) fn publish_whole(publication: &str, table: &TableName) -> String {
     let (name, table) = (identifier(publication), qualified(table));
     format!(
@@ -115,8 +116,8 @@ pub(super) fn publish_whole(publication: &str, table: &TableName) -> String {
     )
 }
 
-/// Publishes partitions under their table's name. Those that a session knew when it began are told by their OIDs
-/// meanwhile.
+/// Publishes partitions under their table's name. A running session still recognises partitions by
+/// OID.
 pub(super) fn publish_under_root(publication: &str) -> String {
     format!(
         "ALTER PUBLICATION {} SET ({VIA_ROOT}); -- and re-send the rows of partitions that were made while it \
@@ -125,16 +126,15 @@ pub(super) fn publish_under_root(publication: &str) -> String {
     )
 }
 
-/// A table's name, quoted.
 pub(super) fn qualified(table: &TableName) -> String {
     format!("{}.{}", identifier(&table.schema), identifier(&table.name))
 }
 
-/// The statement that creates the publication as it should be.
+/// The statement that creates the correct publication.
 pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> String {
     let tables: Vec<_> = tables.iter().map(qualified).collect();
     let tables = tables.join(", ");
-    // A publication of no table is enough for logical messages.
+    // A publication without tables suffices for logical messages.
     let tables = if tables.is_empty() { tables } else { format!(" FOR TABLE {tables}") };
     format!(
         "CREATE PUBLICATION {}{tables} WITH ({ONLY_INSERTS}, {VIA_ROOT});",
@@ -142,7 +142,7 @@ pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> Str
     )
 }
 
-/// What is left to do when a slot is gone that was there, whose rows were `delivered` up to a position.
+/// The remedy after a slot disappeared whose rows were `delivered` up to a position.
 pub(super) fn after_vanishing(delivered: Option<Lsn>) -> String {
     let delivered = delivered.map(|delivered| format!(", {delivered}")).unwrap_or_default();
     format!(
@@ -153,7 +153,7 @@ pub(super) fn after_vanishing(delivered: Option<Lsn>) -> String {
     )
 }
 
-/// What to do about a part of a table whose rows do not come, where `kind` says what it is.
+/// The remedy for a part of a table whose rows are not sent; `kind` describes it.
 pub(super) fn of_part(part: &TableName, kind: &str) -> String {
     if kind == UNLOGGED_PART {
         let part = qualified(part);
@@ -166,7 +166,7 @@ pub(super) fn of_part(part: &TableName, kind: &str) -> String {
         .to_owned()
 }
 
-/// What to do where source.tables leaves out tables that the slot delivers.
+/// The remedy if source.tables omits tables that the slot delivers.
 pub(super) fn named_besides(publication: &str, others: &str) -> String {
     let publication = identifier(publication);
     format!(
@@ -176,7 +176,7 @@ pub(super) fn named_besides(publication: &str, others: &str) -> String {
     )
 }
 
-/// A copy has the position, and nothing else of the slot (`copy_replication_slot` in slotfuncs.c).
+/// A copy keeps only the slot's position (`copy_replication_slot` in slotfuncs.c).
 pub(super) fn without_two_phase(slot: &str) -> String {
     let [there, back] = two_phase_copies(slot);
     format!(
@@ -186,10 +186,10 @@ pub(super) fn without_two_phase(slot: &str) -> String {
     )
 }
 
-/// Copies a slot there and back.
+/// Copies a slot and back.
 pub(super) fn two_phase_copies(slot: &str) -> [String; 2] {
     let (slot, copy) = (literal(slot), literal(&format!("{slot}_copy")));
-    // A copy that fails must not leave the drop behind it to be run.
+    // If a copy fails, the drop after it must not run.
     let moved = |from: &str, to: &str| {
         format!(
             "SELECT pg_drop_replication_slot({from}) FROM pg_copy_logical_replication_slot({from}, {to});"

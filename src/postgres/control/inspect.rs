@@ -1,9 +1,10 @@
-//! Reads what the relay needs to know of the database: server, slot, publication, tables, columns, rights.
+//! Reads the database facts that the relay needs: server, slot, publication, tables, columns,
+//! rights.
 //!
-//! Input: a [`Client`] and the configured names ([`Requirements`]). Output: an [`Inspection`], which holds
-//! facts only; `requirements_check` decides, so that it can be tested without a server. Works on PostgreSQL
-//! 12 to 18: columns that a version lacks are read through `to_jsonb`. `get`, `letter`, `known` and
-//! `position` read one column of a result, for the other files too.
+//! Input: a [`Client`] and the configured names ([`Requirements`]). Output: an [`Inspection`] of
+//! facts only; `requirements_check` decides, so that it can be tested without a server. Works on
+//! PostgreSQL 12 to 18: columns that a version lacks are read through `to_jsonb`. `get`, `letter`,
+//! `known` and `position` read one column of a result, for other files too.
 
 use std::time::Duration;
 
@@ -19,10 +20,10 @@ use postrider_core::outbox::{TableName, Wanted};
 
 const DOING: &str = "inspecting the database";
 
-/// The first server version that publishes every table of a schema.
+/// First server version that can publish all tables of a schema.
 const SCHEMAS_SINCE: i32 = 150_000;
 
-/// What the relay needs to find.
+/// Objects that the relay requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirements {
     /// The slot.
@@ -31,68 +32,68 @@ pub struct Requirements {
     pub publication: String,
     /// The outbox tables.
     pub tables: Vec<TableName>,
-    /// The columns that are read; those that are required must be in each table.
+    /// The columns that are read; required ones must exist in each table.
     pub columns: Vec<Wanted>,
-    /// Whether logical messages are read, which servers before 14 do not send.
+    /// True if logical messages are read, which servers before 14 do not send.
     pub messages: bool,
-    /// Whether publication and slot are created when missing.
+    /// True if missing publications and slots are created.
     pub create: bool,
-    /// What a slot that is made is.
+    /// Type of a new slot.
     pub new_slot: NewSlot,
 }
 
-/// What a slot is made as.
+/// Type of a new slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NewSlot {
-    /// The server's own.
+    /// A slot of this server.
     Plain,
-    /// It follows a failover, where the server can do that.
+    /// A slot that follows a failover, if the server supports that.
     Failover,
-    /// It is made on a standby, which then is streamed from, and is that standby's own.
+    /// A standby's own slot, from which the relay streams.
     OfStandby,
 }
 
-/// The first server version that decodes its log while it is in recovery.
+/// First server version that decodes its log in recovery.
 pub(super) const STANDBY_STREAMS_SINCE: i32 = 160_000;
 
-/// The first server version with slots that follow a failover.
+/// First server version with failover slots.
 pub const FAILOVER_SLOTS_SINCE: i32 = 170_000;
 
 impl Requirements {
-    /// Whether a slot that is made on that server is one that standbys copy.
+    /// True if a new slot on that server is copied to standbys.
     pub const fn makes_failover_slot(&self, server: &ServerFacts) -> bool {
         matches!(self.new_slot, NewSlot::Failover) && server.version_num >= FAILOVER_SLOTS_SINCE
     }
 }
 
-/// The snapshot.
+/// A snapshot of the facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
     /// The server.
     pub server: ServerFacts,
-    /// In the order of [`Requirements::tables`]; `None` where there is no such relation.
+    /// In the order of [`Requirements::tables`]; `None` if the relation does not exist.
     pub tables: Vec<Option<TableFacts>>,
-    /// `None` if there is no such publication.
+    /// `None` if the publication does not exist.
     pub publication: Option<PublicationFacts>,
-    /// `None` if there is no such slot.
+    /// `None` if the slot does not exist.
     pub slot: Option<SlotFacts>,
-    /// What else there is, where something is missing: perhaps its name is mistyped.
+    /// Alternatives to missing names, which may be mistyped.
     pub others: Others,
-    /// What the role may not create of what is missing.
+    /// Rights that the role lacks to create missing objects.
     pub lacking: LackingRights,
 }
 
-/// Names that may be meant by one that does not exist.
+/// Names that may have been meant instead of missing ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Others {
-    /// The database's publications, if ours is missing.
+    /// The database's publications, if the configured one is missing.
     pub publications: Vec<String>,
-    /// Its slots with our plugin, if ours is missing.
+    /// The database's pgoutput slots, if the configured one is missing.
     pub slots: Vec<String>,
 }
 
 impl Inspection {
-    /// Every column that is declared NOT NULL.
+    /// All NOT NULL columns.
     pub fn not_null(&self, wanted: &Requirements) -> Vec<(TableName, String)> {
         let tables = wanted.tables.iter().zip(&self.tables);
         let columns = tables.flat_map(|(name, facts)| {
@@ -102,8 +103,9 @@ impl Inspection {
         columns.collect()
     }
 
-    /// The OIDs under which their rows come: a partition's own, where `publish_via_partition_root` was off
-    /// when they were written. The tables' own come last: one of them may be another's partition.
+    /// OIDs of the tables' rows. A partition's own OID counts if `publish_via_partition_root` was
+    /// off when they were written. The tables' own OIDs come last, because one table may be
+    /// another's partition.
     pub fn oids(&self, wanted: &Requirements) -> Vec<(TableName, u32)> {
         let tables = || wanted.tables.iter().zip(&self.tables);
         let partitions = tables().flat_map(|(name, facts)| {
@@ -118,29 +120,29 @@ impl Inspection {
 /// Server, database and role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFacts {
-    /// Such as 150018 for 15.18.
+    /// Version number, for example 150018 for 15.18.
     pub version_num: i32,
-    /// The database's encoding, such as `UTF8` or `SQL_ASCII`.
+    /// The database's encoding, for example `UTF8` or `SQL_ASCII`.
     pub encoding: String,
-    /// The setting.
+    /// `wal_level`.
     pub wal_level: String,
-    /// Silence after which the server drops a stream's reader; zero is never.
+    /// Silence after which the server ends a stream; zero is never.
     pub wal_sender_timeout: Duration,
-    /// Whether it is a standby.
+    /// True for a standby.
     pub in_recovery: bool,
-    /// The database we are in.
+    /// The connected database.
     pub database: String,
-    /// Who we are.
+    /// The session's role.
     pub role: String,
-    /// Whether that role may replicate.
+    /// True if the role may replicate.
     pub may_replicate: bool,
-    /// The cluster's identifier and the timeline of its last checkpoint, if we may ask. The
-    /// replication connection's IDENTIFY_SYSTEM is the authority.
+    /// The cluster's identifier and its last checkpoint's timeline, if visible. IDENTIFY_SYSTEM on
+    /// the replication connection is authoritative.
     pub system: Option<(String, u32)>,
 }
 
 impl ServerFacts {
-    /// Whether the database does not know what its text is in.
+    /// True if the encoding of its text is not known.
     pub fn is_sql_ascii(&self) -> bool {
         self.encoding == "SQL_ASCII"
     }
@@ -149,7 +151,7 @@ impl ServerFacts {
 /// One outbox table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableFacts {
-    /// Its OID, which changes when it is dropped and created again.
+    /// Its OID, which changes if it is recreated.
     pub oid: u32,
     /// `pg_class.relkind`.
     pub kind: char,
@@ -157,18 +159,18 @@ pub struct TableFacts {
     pub persistence: char,
     /// Its columns, in order.
     pub columns: Vec<String>,
-    /// Those of them that are declared NOT NULL.
+    /// Its NOT NULL columns.
     pub not_null: Vec<String>,
-    /// Those that are generated, which the log has from 18 on only, and only where the publication says so.
+    /// Its generated columns. The stream contains them only from 18 on, and only if published.
     pub generated: Vec<String>,
-    /// Its partitions and inheritance children, theirs included.
+    /// Its partitions and inheritance children, recursively.
     pub parts: Vec<PartFacts>,
-    /// How the publication has it; `None` if it does not.
+    /// How it is published; `None` if it is not.
     pub published: Option<Published>,
 }
 
 impl TableFacts {
-    /// Whether its rows lie in partitions.
+    /// True if it is partitioned.
     pub fn is_partitioned(&self) -> bool {
         self.kind == 'p'
     }
@@ -181,7 +183,7 @@ pub struct PartFacts {
     pub oid: u32,
     /// Its name.
     pub name: TableName,
-    /// Whether it is a partition, whose rows come under the table's name.
+    /// True for a partition, whose rows are published under the table's name.
     pub is_partition: bool,
     /// `pg_class.relkind`.
     pub kind: char,
@@ -192,44 +194,44 @@ pub struct PartFacts {
 /// How a table is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// Whether some rows are left out.
+    /// True if rows are filtered.
     pub filters_rows: bool,
-    /// The published columns; empty where the server does not tell (before 15: all). Before 18 generated
-    /// ones are among them, and are not sent.
+    /// The published columns; empty if the server does not show them (before 15: all). Before 18
+    /// they include generated ones, which are not sent.
     pub columns: Vec<String>,
-    /// The OID of its entry in the publication, or else of its schema's, which changes when it is taken out
-    /// and put in again; `None` if it is there as one of all tables.
+    /// OID of its entry in the publication, or of its schema's entry, which changes if it is
+    /// removed and added again; `None` in a publication of all tables.
     pub member: Option<u32>,
-    /// The transaction that put it into its schema (`xmin` of the dependency, which `SET SCHEMA` writes anew),
-    /// where it is published as a table of that.
+    /// For a table published with its schema: the transaction that put it there (`xmin` of the
+    /// dependency, which `SET SCHEMA` rewrites).
     pub place: Option<u32>,
 }
 
 /// The publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicationFacts {
-    /// Its OID, which changes when it is dropped and created again.
+    /// Its OID, which changes if it is recreated.
     pub oid: u32,
-    /// The transaction that wrote its row last (`xmin`): it changes with what is published of every table,
-    /// and with its name and owner.
+    /// The transaction that last wrote its row (`xmin`): it changes with the publication's options,
+    /// name and owner.
     pub xid: u32,
-    /// Sends INSERT.
+    /// True if it publishes INSERT.
     pub inserts: bool,
-    /// Sends UPDATE, DELETE or TRUNCATE too, which the relay only counts.
+    /// True if it publishes UPDATE, DELETE or TRUNCATE, which the relay only counts.
     pub other_changes: bool,
-    /// Sends a partition's rows under the name of the partitioned table.
+    /// True if it publishes partitions under the partitioned table's name.
     pub via_partition_root: bool,
-    /// How many tables it has that are not in [`Requirements::tables`].
+    /// Number of its tables that are not in [`Requirements::tables`].
     pub others: i64,
-    /// The first few of those.
+    /// The first few of them.
     pub first_others: Vec<TableName>,
 }
 
 /// Takes the snapshot.
 pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspection, ControlError> {
     let server = server(client).await?;
-    // The slot before the publication: another relay creates them in the other order, so a slot
-    // that is seen here without its publication really lacks it.
+    // Reads the slot before the publication, because another relay creates them in the other order.
+    // A slot seen here without its publication really lacks it.
     let slot = slot(client, &wanted.slot).await?;
     let publication = publication(client, wanted).await?;
     let mut tables = Vec::new();
@@ -255,7 +257,7 @@ pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspectio
     Ok(Inspection { server, tables, publication, slot, others, lacking })
 }
 
-/// Names of publications, those with one of our tables first.
+/// Names of publications, those with a configured table first.
 async fn publications(client: &Client, wanted: &Requirements) -> Result<Vec<String>, ControlError> {
     const SQL: &str = "\
         SELECT p.pubname::text FROM pg_catalog.pg_publication p \
@@ -273,7 +275,7 @@ async fn names(client: &Client, sql: &str) -> Result<Vec<String>, ControlError> 
     rows.iter().map(|row| get(row, 0)).collect()
 }
 
-/// Server, database and role alone.
+/// Reads server, database and role alone.
 ///
 /// # Panics
 ///
@@ -295,9 +297,9 @@ pub async fn server(client: &Client) -> Result<ServerFacts, ControlError> {
     let timeout_ms: i64 = get(&row, 3)?;
     assert!(timeout_ms >= 0, "wal_sender_timeout is {timeout_ms} ms, and its least value is 0");
     let system = match client.run(DOING, client.sql().query_one(SYSTEM, &[])).await {
-        // SQL has no unsigned numbers, and shows one as the signed number of the same bits.
+        // SQL lacks unsigned numbers, and shows the signed number with these bits.
         Ok(row) => Some((get(&row, 0)?, get::<i32>(&row, 1)?.cast_unsigned())),
-        // Managed servers may keep it to themselves.
+        // Managed servers may hide it.
         Err(error) if error.class() == crate::wal::Class::Permission => None,
         Err(error) => return Err(error),
     };
@@ -348,11 +350,11 @@ async fn publication(
     }))
 }
 
-/// Looks that a table takes at most until it was the same before and after.
+/// Attempts until a table was equal before and after.
 const LOOKS_MAX: usize = 5;
 
-/// The columns that a publication has of a table come from the server's caches as much as from our
-/// snapshot, so no single statement has one moment of both: a look that DDL fell into is repeated.
+/// A publication's columns of a table come from the server's caches as well as from the snapshot.
+/// No single statement sees both at one moment, so a look during DDL is repeated.
 async fn table(
     client: &Client,
     table: &TableName,
@@ -375,11 +377,11 @@ async fn table(
     })
 }
 
-/// A table by itself, without its parts and how it is published.
+/// A table without its parts and publication.
 #[derive(PartialEq)]
 struct Relation {
     facts: TableFacts,
-    /// What wrote its columns' entries last: a name that was changed and changed back shows here.
+    /// Transactions that last wrote the columns' entries; they reveal a rename that was reverted.
     writers: Vec<String>,
 }
 
@@ -476,7 +478,7 @@ async fn parts(client: &Client, table: u32) -> Result<Vec<PartFacts>, ControlErr
     rows.iter().map(part).collect()
 }
 
-/// What the catalog says in one letter.
+/// A one-letter value of the catalog.
 pub(super) fn letter(row: &Row, column: usize) -> Result<char, ControlError> {
     get::<&str>(row, column)?.chars().next().ok_or(ControlError::Connection {
         doing: DOING,
@@ -484,7 +486,7 @@ pub(super) fn letter(row: &Row, column: usize) -> Result<char, ControlError> {
     })
 }
 
-/// A column's value; our statements name every type, so a mismatch is the server's.
+/// A column's value. The statements name every type, so a mismatch is the server's fault.
 pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a Row,
     column: usize,
@@ -493,8 +495,8 @@ pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
         .map_err(|error| ControlError::Connection { doing: DOING, source: sql_error(&error) })
 }
 
-/// A position that must be there: the end of a log of which something was written or replayed, or what a
-/// logical slot has confirmed once it is made. A server that cannot say yet is asked again.
+/// A required position: the end of a log with content, or the confirmed position of a complete
+/// logical slot. If the server has none yet, the caller asks again.
 pub(super) fn known(row: &Row, column: usize) -> Result<Lsn, ControlError> {
     position(row, column)?.ok_or(ControlError::Connection {
         doing: DOING,
@@ -502,7 +504,7 @@ pub(super) fn known(row: &Row, column: usize) -> Result<Lsn, ControlError> {
     })
 }
 
-/// A position that was read as text.
+/// A position in text form.
 pub(super) fn position(row: &Row, column: usize) -> Result<Option<Lsn>, ControlError> {
     let text: Option<String> = get(row, column)?;
     let unreadable = |_| ControlError::Connection {

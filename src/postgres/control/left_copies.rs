@@ -1,11 +1,12 @@
-//! Temporary copies of a slot that a relay made to read a backlog in windows, and left behind.
+//! Finds temporary copies of a slot that a relay made to read a backlog in windows, and left
+//! behind.
 //!
-//! A copy ends with its connection. The server does not end a connection over a Unix socket whose client has stopped and reads
-//! nothing: the copy then keeps WAL, and holds VACUUM back. The name of a copy has the numbers of two server processes: its
-//! own, and that of the stream which holds the slot.
+//! A copy ends with its connection. The server does not end a connection over a Unix socket whose
+//! client has stopped reading. The copy then keeps WAL, and holds VACUUM back. Its name contains
+//! the ids of two server processes: its own, and the stream's that holds the slot.
 //!
-//! Input: a [`Client`]. Output: the copies in its database whose stream is gone. Invariant: a copy whose stream lives is never
-//! named or ended, whichever relay made it.
+//! Input: a [`Client`]. Output: the copies in its database whose stream is gone. Invariant: a copy
+//! whose stream is alive is never named or ended, whichever relay made it.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -17,16 +18,16 @@ const DOING: &str = "looking for copies of slots";
 /// A copy whose stream is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftCopy {
-    /// The name of the temporary slot.
+    /// Name of the temporary slot.
     pub name: String,
-    /// The server process that has it.
+    /// The server process that holds it.
     pub pid: i32,
-    /// Bytes of WAL that the server keeps for it.
+    /// Bytes of WAL that it retains.
     pub retained_bytes: i64,
 }
 
-/// Copies that are left, as rows of name, process and bytes. A server that has given its number to another stream seems to
-/// have one that lives.
+/// Query for abandoned copies with name, process and bytes. If the stream's process id was reused
+/// by another stream, its copy seems alive.
 fn left() -> String {
     format!(
         "SELECT s.slot_name::text AS name, s.active_pid AS pid, \
@@ -41,13 +42,13 @@ fn left() -> String {
     )
 }
 
-/// Copies that are left.
+/// The abandoned copies.
 pub async fn left_copies(client: &Client) -> Result<Vec<LeftCopy>, ControlError> {
     copies(client, &format!("{} ORDER BY 1", left())).await
 }
 
-/// Ends the server processes of copies that are left, if this role may: relays of one database share it. Returns what it has
-/// ended.
+/// Ends the server processes of abandoned copies, if the role may: relays of one database share it.
+/// Returns the ended copies.
 pub async fn end_left_copies(client: &Client) -> Result<Vec<LeftCopy>, ControlError> {
     let sql = format!(
         "WITH own AS MATERIALIZED (SELECT copy.name, copy.pid, copy.bytes FROM ({}) AS copy \

@@ -8,16 +8,17 @@ use postrider_core::lsn::Lsn;
 
 const DOING: &str = "asking for the end of the log";
 
-/// The end of the log.
+/// End of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogEnd {
     /// Flushed position of a primary, or replayed position of a standby.
     pub lsn: Lsn,
-    /// Timeline of a primary. `None` on a standby, which reports its timeline only to a replication connection.
+    /// A primary's timeline. `None` on a standby, which reports its timeline only to a replication
+    /// connection.
     pub timeline: Option<u32>,
 }
 
-/// The end of the log at this moment.
+/// The current end of the log.
 pub async fn log_end(client: &Client) -> Result<LogEnd, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \

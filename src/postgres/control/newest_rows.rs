@@ -1,7 +1,7 @@
-//! Reads the newest rows of a table as the stream would have sent them, for `postrider route --table`.
+//! Reads a table's newest rows as the stream would have sent them, for `postrider route --table`.
 //!
-//! Input: a [`Client`] and a table. Output: its columns and rows. Invariant: nothing is written, and
-//! nothing is locked beyond what a SELECT locks.
+//! Input: a [`Client`] and a table. Output: its columns and rows. Invariant: nothing is written,
+//! and only SELECT's lock is taken.
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
@@ -21,15 +21,15 @@ const DOING: &str = "reading rows";
 /// Columns, and rows from the oldest to the newest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewestRows {
-    /// In the table's order; generated ones are not sent, and not here.
+    /// In the table's order, without generated columns, which are not sent.
     pub columns: Vec<RowColumn>,
     /// Values in the order of the columns; `None` is NULL.
     pub rows: Vec<Vec<Option<String>>>,
-    /// Rows left out for a character that UTF8 lacks.
+    /// Number of omitted rows with a character that UTF8 lacks.
     pub untranslatable: usize,
 }
 
-/// What the replication session asks for too, so that text is the same.
+/// The replication session's settings, so that text is equal.
 const SETTINGS: &str = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; \
     SET extra_float_digits = 3; SET bytea_output = 'hex'";
 
@@ -38,13 +38,13 @@ const TABLE: &str = "\
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     WHERE n.nspname = $1::text AND c.relname = $2::text";
 
-/// The end of a table that is looked at first, in pages: 8 MiB of the usual ones.
+/// Pages of the table's end to read first: 8 MiB with the usual page size.
 const TAIL_PAGES: i64 = 1_024;
-/// By so much it grows as long as it has too few rows: those of before are read again, which costs little by that.
+/// Growth of that range while it contains too few rows. The factor keeps rereading cheap.
 const TAIL_GROWTH: i64 = 16;
 
-/// Up to `limit` rows. The newest are taken to be those that lie last in the table, as they do in
-/// one that is only appended to. Only the end of a large table is read, where its server can (14 and later).
+/// Up to `limit` rows. The last rows of the table count as the newest, which is true for an
+/// append-only table. From version 14 on, only the end of a large table is read.
 pub async fn newest_rows(
     client: &Client,
     table: &TableName,
@@ -69,7 +69,8 @@ pub async fn newest_rows(
     Ok(NewestRows { columns, rows, untranslatable })
 }
 
-/// The pages of a table; 0 of one that has partitions, and before 14, where a range of pages is no quicker to read.
+/// Pages of a table; 0 for a partitioned one, and before 14, where a range of pages is not faster
+/// to read.
 async fn pages(client: &Client, table: &TableName) -> Result<i64, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN current_setting('server_version_num')::int >= 140000 AND c.relkind = 'r' \
@@ -79,11 +80,12 @@ async fn pages(client: &Client, table: &TableName) -> Result<i64, ControlError> 
         WHERE n.nspname = $1::text AND c.relname = $2::text";
     let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
     let row = client.run(DOING, client.sql().query_opt(SQL, &names)).await?;
-    // `NULL` and no row: it was dropped just now, which the next statement says better.
+    // `NULL` or no row: the table was just dropped, which the next statement reports better.
     row.map_or(Ok(0), |row| get::<Option<i64>>(&row, 0).map(Option::unwrap_or_default))
 }
 
-/// Rows from the last one on, and how many were left out for a character that UTF8 lacks.
+/// Rows from the last one backwards, and the number of omitted rows with a character that UTF8
+/// lacks.
 async fn last(
     client: &Client,
     table: &TableName,
@@ -112,14 +114,14 @@ async fn last(
             format!("SELECT {list} FROM {name} WHERE tableoid = '{part}' AND ctid = '{ctid}'");
         match texts(client, &one).await {
             Err(error) if error.is_of(&UNTRANSLATABLE) => untranslatable += 1,
-            // None, if it was deleted meanwhile.
+            // No row, if it was deleted since.
             found => rows.extend(found?),
         }
     }
     Ok((rows, untranslatable))
 }
 
-/// The columns that the stream has, and from now on values in this session as the stream prints them.
+/// The stream's columns; from now on this session prints values like the stream.
 pub(super) async fn columns_of(
     client: &Client,
     table: &TableName,
@@ -138,7 +140,7 @@ pub(super) async fn columns_of(
     rows.iter().map(column).collect()
 }
 
-/// Rows as the simple protocol prints them, which is how the stream does.
+/// Rows in the simple protocol's text, like the stream's.
 pub(super) async fn texts(
     client: &Client,
     sql: &str,
@@ -153,7 +155,7 @@ pub(super) async fn texts(
     Ok(rows.map(values).collect())
 }
 
-/// The table's OID. What `run` would not stream from is refused here too.
+/// The table's OID. Refuses every table that `run` would refuse.
 async fn find(client: &Client, table: &TableName) -> Result<u32, ControlError> {
     let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
     let Some(row) = client.run(DOING, client.sql().query_opt(TABLE, &names)).await? else {
@@ -166,7 +168,6 @@ async fn find(client: &Client, table: &TableName) -> Result<u32, ControlError> {
     }
 }
 
-/// Database and role.
 async fn whereabouts(client: &Client) -> Result<(String, String), ControlError> {
     const SQL: &str = "SELECT current_database()::text, session_user::text";
     let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;

@@ -1,7 +1,8 @@
-//! SQL that creates an outbox table where it is missing: the migration's, under another name, or partitioned by day.
+//! SQL that creates a missing outbox table: the migration's, under another name, or partitioned by
+//! day.
 //!
-//! Input: the table's name, and whether it is partitioned. Output: SQL that may be run again, and does nothing to a
-//! table that exists. Pure.
+//! Input: the table's name, and whether it is partitioned. Output: repeatable SQL without effect on
+//! an existing table. Pure.
 
 use super::hint_text::qualified;
 use crate::wal::quote::{identifier, literal};
@@ -10,10 +11,10 @@ use postrider_core::outbox::TableName;
 /// The migration, which also creates the publication under its default name.
 pub(super) const OUTBOX: &str = include_str!("../migrations/0001_outbox.sql");
 
-/// Where the migration's second part begins.
+/// Start of the migration's second part.
 const PUBLICATION_MARK: &str = "\n-- Only inserts are messages.";
 
-/// What is otherwise in a table that is partitioned by day: a unique index must contain what it is partitioned by.
+/// Differences of a table partitioned by day: a unique index must contain the partition key.
 const PARTITIONED: [(&str, &str); 2] = [
     ("PRIMARY KEY DEFAULT gen_random_uuid()", "NOT NULL DEFAULT gen_random_uuid()"),
     (
@@ -22,20 +23,21 @@ const PARTITIONED: [(&str, &str); 2] = [
     ),
 ];
 
-/// Days from today on that a new table has partitions for.
+/// Days after today for which a new table has partitions.
 pub const DAYS_AHEAD: u32 = 7;
 
-/// How an outbox table that is made is partitioned.
+/// Partitioning of a new outbox table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutboxPartitions {
-    /// Not at all.
+    /// Not partitioned.
     #[default]
     None,
-    /// By days (UTC) of `created_at`: today's, those of the next [`DAYS_AHEAD`] days, and a default partition.
+    /// By days (UTC) of `created_at`: today's, the next [`DAYS_AHEAD`] days', and a default
+    /// partition.
     Day,
 }
 
-/// The statement for one table. One that exists needs no right to create any.
+/// The statement for one table. An existing table requires no right to create one.
 pub(super) fn outbox_table(table: &TableName, partitions: OutboxPartitions) -> String {
     let Some((text, _)) = OUTBOX.split_once(PUBLICATION_MARK) else {
         unreachable!("the migration has its mark before the publication");
@@ -66,8 +68,8 @@ fn partitioned(sql: String) -> String {
     format!("{table}\n) PARTITION BY RANGE (created_at);\n")
 }
 
-/// The index by which rows are deleted, oldest first, on this table or partition: the one of the migrations. A
-/// partition of a day is dropped whole, and needs none.
+/// The migrations' index for deleting old rows, on this table or partition. A day's partition is
+/// dropped as a whole, and needs none.
 fn index_by_age(table: &TableName, on: &str) -> String {
     let name = identifier(&partition_name(&table.name, "by_age"));
     format!("CREATE INDEX IF NOT EXISTS {name} ON {on} (created_at, id);\n")
@@ -77,7 +79,7 @@ fn default_partition(table: &TableName) -> TableName {
     TableName::new(&table.schema, partition_name(&table.name, "default"))
 }
 
-/// The default partition takes what no other one does, so that no insert fails.
+/// The default partition takes all other rows, so that no insert fails.
 fn first_partitions(table: &TableName) -> String {
     let parent = qualified(table);
     let default = qualified(&default_partition(table));
@@ -91,12 +93,12 @@ fn first_partitions(table: &TableName) -> String {
          pg_catalog.to_char(day + interval '1 day', 'YYYY-MM-DD 00:00:00+00'))\n        \
          FROM (SELECT pg_catalog.date_trunc('day', pg_catalog.now() AT TIME ZONE 'UTC') \
          + ahead * interval '1 day' AS day) AS one);\nEND LOOP;\n",
-        // Within a literal, and within a format.
+        // Escaped for a literal and for a format.
         parent.replace('%', "%%").replace('\'', "''"),
     )
 }
 
-/// The name of a partition, within the 63 bytes that a name may have.
+/// A partition's name, within Postgres's 63 bytes.
 pub(super) fn partition_name(table: &str, suffix: &str) -> String {
     /// `_` and eight digits of a day, or `default`.
     const ROOM: usize = 63 - 9;

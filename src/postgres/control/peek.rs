@@ -1,8 +1,10 @@
-//! Reads what waits in a slot, consuming nothing, for `postrider peek`.
+//! Reads a slot's pending messages without consuming them, for `postrider peek`.
 //!
-//! Input: a [`Client`], slot and publication. Output: messages as the stream would send them, from the first one that is
-//! not acknowledged. Invariant: what the slot has confirmed stays (of the log before it Postgres may let go); Postgres decodes without sending anything to a reader
-//! (`pg_logical_slot_peek_binary_changes`), and refuses a slot that is read just now: then a temporary copy of it is read.
+//! Input: a [`Client`], slot and publication. Output: messages as the stream would send them, from
+//! the first unacknowledged one. Invariant: the slot's confirmed position stays (Postgres may
+//! release the WAL before it). Postgres decodes without a stream
+//! (`pg_logical_slot_peek_binary_changes`), and refuses a slot in use; a temporary copy is then
+//! read.
 
 use tokio_postgres::types::ToSql;
 
@@ -20,26 +22,27 @@ const DOING: &str = "looking into the slot";
 pub struct PeekedMessage {
     /// Its position.
     pub lsn: Lsn,
-    /// As pgoutput writes it.
+    /// In pgoutput's format.
     pub data: Vec<u8>,
 }
 
-/// What is looked into.
+/// What to read.
 #[derive(Debug, Clone, Copy)]
 pub struct PeekRequest<'a> {
     /// The slot.
     pub slot: &'a str,
     /// Its publication.
     pub publication: &'a str,
-    /// Whether logical messages are read.
+    /// True if logical messages are read.
     pub messages: bool,
     /// Only transactions that committed before this.
     pub before: Option<Lsn>,
-    /// Messages, at most; Postgres decodes the transaction that reaches it to its end.
+    /// Maximum number of messages; Postgres still decodes the current transaction to its end.
     pub limit: u32,
 }
 
-/// Makes a copy of a slot that is read just now: temporary, so that it ends with this session. Its name is the result.
+/// Copies a slot that is in use. The copy is temporary and ends with this session. Returns its
+/// name.
 pub async fn copy_to_peek(client: &Client, slot: &str) -> Result<String, ControlError> {
     const SQL: &str = "\
         SELECT slot_name::text FROM pg_catalog.pg_copy_logical_replication_slot( \

@@ -1,10 +1,11 @@
-//! The check before every replication session: does everything exist, and is it what this process saw before?
-//! It creates a missing publication or slot if the configuration allows.
+//! The check before every replication session: required objects exist, and are those that this
+//! process saw before. It creates a missing publication or slot if configured.
 //!
-//! Input: a [`Client`], [`Requirements`], and what an earlier session found. Output: the [`Inspection`] of a
-//! database that can be streamed from, or the first reason why not. Invariant: a publication is created
-//! before the slot (or the slot could not decode what was written in between); nothing that exists is
-//! changed, and nothing that this process has seen before is created again. Upholds G1.
+//! Input: a [`Client`], [`Requirements`], and an earlier session's findings. Output: the
+//! [`Inspection`] of a database that is fit to stream from, or the first reason against it.
+//! Invariant: a publication is created before the slot (or the slot could not decode rows written
+//! in between). Existing objects are not changed, and nothing that this process saw before is
+//! created again. Upholds G1.
 
 use super::connect::{Client, STATEMENT_LIMIT};
 use super::error::ControlError;
@@ -17,19 +18,19 @@ use crate::wal::quote::literal;
 use crate::wal::{Class, WalError};
 use postrider_core::lsn::Lsn;
 
-/// How long creating a slot may wait for open write transactions; below [`STATEMENT_LIMIT`], so
-/// that the server gives up first and says so.
+/// Longest wait of a slot's creation for open write transactions; below [`STATEMENT_LIMIT`], so
+/// that the server fails first and reports it.
 pub const SLOT_LIMIT_MS: u64 = 10_000;
 
-/// What a slot is made with that standbys copy.
+/// Argument for creating a slot that standbys copy.
 pub(super) const FAILOVER_ARGUMENT: &str = ", failover => true";
 
-/// At most so many transactions are named.
+/// Most transactions in an error.
 const BLOCKERS_MAX: i64 = 5;
 
-/// Inspects, creates what is missing if that is wanted, and judges. A process that has passed
-/// before says what is `known`: then whatever is gone or replaced is an error. What merely harms is
-/// logged when a process passes for the first time.
+/// Inspects, creates missing objects if configured, and judges. `known`: what this process saw
+/// before; a missing or replaced object is then an error. The first pass of a process also logs
+/// warnings.
 pub async fn preflight(
     client: &Client,
     wanted: &Requirements,
@@ -42,7 +43,7 @@ pub async fn preflight(
     Ok(inspection)
 }
 
-/// Says once what the operator should fix or know, though the relay can run.
+/// Logs what the operator should fix or know, although the relay can run.
 fn remark(inspection: &Inspection, wanted: &Requirements) {
     for SourceWarning { what, help, .. } in inspection.warnings(wanted) {
         tracing::warn!(help, "{what}");
@@ -103,8 +104,8 @@ async fn fit(
     }
 }
 
-/// Says where the stream begins. A publication without its slot is what a lost slot leaves behind,
-/// and what a first start finds: nothing tells them apart.
+/// Logs the stream's start. A publication without its slot may be a lost slot or a first start;
+/// nothing distinguishes them.
 fn announce(slot: &str, start: Lsn, publication_existed: bool) {
     const WHAT: &str = "rows committed before that are not delivered";
     if publication_existed {
@@ -117,10 +118,10 @@ fn announce(slot: &str, start: Lsn, publication_existed: bool) {
     }
 }
 
-/// What a role needs to create a publication.
+/// Rights for creating a publication.
 pub(super) const OWN_AND_CREATE: &str = "to own the tables, and CREATE on the database";
 
-/// Creates the publication; one that another relay created meanwhile is as good.
+/// Creates the publication, or accepts one that another relay has just created.
 pub(super) async fn create_missing_publication(
     client: &Client,
     wanted: &Requirements,
@@ -136,8 +137,8 @@ pub(super) async fn create_missing_publication(
     })
 }
 
-/// Creates the slot. That waits for every open write transaction of the cluster, so it has a limit
-/// and then names them. Returns where the new slot begins, or `None` if another relay was faster.
+/// Creates the slot and returns its start, or `None` if another relay was faster. Waits for every
+/// open write transaction of the cluster up to a limit, then names them.
 pub(super) async fn create_missing_slot(
     client: &Client,
     wanted: &Requirements,
@@ -179,7 +180,7 @@ fn forgive_existing(
     forbidden: impl FnOnce() -> ControlError,
 ) -> Result<(), ControlError> {
     match created {
-        // duplicate_object, or the catalog's own unique index when two create at the same instant.
+        // duplicate_object, or the catalog's unique index if two create at one instant.
         Err(error) if matches!(code(&error), Some("42710" | "23505")) => Ok(()),
         Err(error) if error.class() == Class::Permission => Err(forbidden()),
         other => other,
@@ -193,7 +194,7 @@ fn code(error: &ControlError) -> Option<&str> {
     }
 }
 
-/// Says how many slots the server has, where all of them are taken.
+/// The error with the number of slots, if all are used.
 pub async fn no_free_slot(client: &Client, slot: &str) -> Result<ControlError, ControlError> {
     const SQL: &str = "SELECT pg_catalog.current_setting('max_replication_slots')::bigint";
     let row = client.run("counting replication slots", client.sql().query_one(SQL, &[])).await?;
@@ -201,8 +202,8 @@ pub async fn no_free_slot(client: &Client, slot: &str) -> Result<ControlError, C
     Ok(ControlError::NoFreeSlot { slot: slot.to_owned(), limit })
 }
 
-/// Why a slot cannot be made now: names the open write transactions. Locks are visible to every role, what
-/// their sessions do only to some.
+/// The error that names the blocking write transactions. Locks are visible to every role, activity
+/// only to some.
 pub async fn slot_blocked(client: &Client, slot: &str) -> Result<ControlError, ControlError> {
     const SQL: &str = "\
         SELECT l.pid, CASE WHEN l.pid IS NULL \

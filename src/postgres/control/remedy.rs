@@ -1,14 +1,14 @@
-//! The SQL of an error's hint by itself, for what runs it.
+//! The SQL of an error's hint, for programs that run it.
 //!
-//! Input: a [`ControlError`]. Output: statements, in their order, each of which stands in the hint. Invariant: none where
-//! a person has to choose what is lost, or where the remedy is no SQL. No I/O.
+//! Input: a [`ControlError`]. Output: ordered statements, each of which is part of the hint.
+//! Invariant: empty if a person must choose what is lost, or if the remedy is not SQL. No I/O.
 
 use super::error::ControlError;
 use super::hint_text::{ONLY_INSERTS, UNLOGGED_PART, VIA_ROOT, qualified, two_phase_copies};
 use crate::wal::quote::identifier;
 
 impl ControlError {
-    /// See the module.
+    /// The statements of the hint.
     pub fn remedy(&self) -> Vec<String> {
         match self {
             Self::WalLevel { .. } => vec!["ALTER SYSTEM SET wal_level = 'logical';".to_owned()],

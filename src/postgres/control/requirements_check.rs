@@ -1,8 +1,8 @@
-//! Checks an [`Inspection`] of the database against what the relay requires.
+//! Checks an [`Inspection`] of the database against the relay's requirements.
 //!
-//! Input: the inspection and the configured names. Output: all errors that forbid a run, in the order in
-//! which to fix them (`refusals`); whether another session uses the slot (`held`); warnings, each with its
-//! remedy. No I/O.
+//! Input: the inspection and the configured names. Output: all errors that forbid a run, in the
+//! order in which to fix them (`refusals`); whether another session uses the slot (`held`);
+//! warnings, each with its remedy. No I/O.
 
 use super::error::ControlError;
 use super::hint_text::{UNLOGGED_PART, qualified};
@@ -12,15 +12,15 @@ use super::inspect::{
 use super::slot::SlotFacts;
 use postrider_core::outbox::{TableName, Wanted};
 
-/// The first server version whose pgoutput sends logical messages.
+/// First server version whose pgoutput sends logical messages.
 const MESSAGES_SINCE: i32 = 140_000;
-/// The first server version whose publications have generated columns, and say so.
+/// First server version that can publish generated columns.
 const GENERATED_SINCE: i32 = 180_000;
 
-/// What harms without forbidding.
+/// A problem that does not forbid a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceWarning {
-    /// What it is about.
+    /// Subject of the warning.
     pub about: WarningAbout,
     /// A lowercase sentence.
     pub what: String,
@@ -28,22 +28,22 @@ pub struct SourceWarning {
     pub help: String,
 }
 
-/// What a [`SourceWarning`] is about.
+/// Subject of a [`SourceWarning`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WarningAbout {
-    /// The publication sends more than inserts.
+    /// The publication publishes more than inserts.
     OtherChanges,
-    /// The publication has tables that are not read.
+    /// The publication contains tables that are not read.
     UnreadTables,
     /// The slot is about to be lost.
     Unreserved,
-    /// The database does not know what its text is in.
+    /// The encoding of the database's text is not known.
     SqlAscii,
 }
 
 impl Inspection {
-    /// Why the relay cannot run here; empty if it can. A held slot is not among them, see
-    /// [`Inspection::held`].
+    /// Reasons why the relay cannot run; empty if it can. [`Inspection::held`] reports a slot in
+    /// use.
     pub fn refusals(&self, wanted: &Requirements) -> Vec<ControlError> {
         let mut refusals = Vec::from_iter(self.unstreamable(wanted));
         let server = &self.server;
@@ -72,22 +72,22 @@ impl Inspection {
             }),
             Some(slot) => judge_slot(&wanted.slot, slot, &server.database),
         };
-        // First, as the hints about a publication may advise to drop the slot.
+        // First, because hints about a publication may advise dropping the slot.
         refusals.extend(slot.take_if(|slot| matches!(slot, ControlError::SlotForeign { .. })));
         self.judge_publication(wanted, &mut refusals);
         refusals.extend(slot);
         refusals
     }
 
-    /// The slot, if it is one that this database's changes come by.
+    /// The slot, if it streams this database's changes.
     pub(super) fn own_slot(&self) -> Option<&SlotFacts> {
         let database = Some(self.server.database.as_str());
         self.slot.as_ref().filter(|slot| slot.database.as_deref() == database)
     }
 
-    /// PostgreSQL streams from no slot that a standby copies, and advises another one (55000), which would
-    /// pass over rows. Before 16 it streams from none while in recovery (0A000), as a primary that was made
-    /// a standby is: its slot is of use again once it is promoted.
+    /// PostgreSQL refuses to stream from a synchronised slot, and advises another slot (55000),
+    /// which would skip rows. Before 16 it refuses all streams in recovery (0A000), for example on
+    /// a primary that became a standby. Its slot works again after a promotion.
     pub(super) fn unstreamable(&self, wanted: &Requirements) -> Option<ControlError> {
         let is_copy = self.slot.as_ref()?.synced;
         let is_early = self.server.in_recovery && self.server.version_num < STANDBY_STREAMS_SINCE;
@@ -153,7 +153,7 @@ impl Inspection {
         }
     }
 
-    /// A publication as `setup` makes it leaves them out.
+    /// A publication made by `setup` omits generated columns.
     fn judge_generated(&self, wanted: &Requirements, refusals: &mut Vec<ControlError>) {
         for (name, table) in wanted.tables.iter().zip(&self.tables) {
             let Some(table) = table else { continue };
@@ -169,7 +169,7 @@ impl Inspection {
         }
     }
 
-    /// Whether rows come with this column.
+    /// True if published rows contain this column.
     fn sends(&self, table: &TableFacts, published: &Published, column: &String) -> bool {
         if self.server.version_num < GENERATED_SINCE && table.generated.contains(column) {
             return false;
@@ -177,13 +177,13 @@ impl Inspection {
         published.columns.is_empty() || published.columns.contains(column)
     }
 
-    /// A slot that has delivered other tables so far would be read for new ones: as after a typo in
-    /// source.tables, which would lose the rows of the others.
+    /// A slot that delivered other tables would be used for new ones, for example after a typo in
+    /// source.tables. The other tables' rows would be lost.
     fn leaves_out(&self, facts: &PublicationFacts, wanted: &Requirements) -> Option<ControlError> {
         self.own_slot()?;
         let tables = wanted.tables.iter().zip(&self.tables);
         let is_new = |table: &Option<TableFacts>| match table {
-            // Its partitions are the others.
+            // The other tables are its partitions.
             Some(table) if table.kind == 'p' && !facts.via_partition_root => false,
             Some(table) => table.published.is_none(),
             None => true,
@@ -198,7 +198,7 @@ impl Inspection {
         })
     }
 
-    /// The refusal of a relay that does not want to wait: another session has the slot.
+    /// The refusal of a relay that does not wait: another session holds the slot.
     pub fn held(&self, wanted: &Requirements) -> Option<ControlError> {
         let slot = self.slot.as_ref()?;
         Some(ControlError::SlotHeld {
@@ -208,7 +208,7 @@ impl Inspection {
         })
     }
 
-    /// What harms without forbidding.
+    /// Problems that do not forbid a run.
     pub fn warnings(&self, wanted: &Requirements) -> Vec<SourceWarning> {
         let mut warnings = Vec::new();
         if let Some(publication) = &self.publication {
@@ -252,7 +252,7 @@ impl Inspection {
     }
 }
 
-/// The slot moves past what a relay does not read, and its rows never come again.
+/// The slot skips the rows of tables that no relay reads, for good.
 fn unread(name: &str, publication: &PublicationFacts) -> SourceWarning {
     let others = others(publication);
     let what = format!(
@@ -271,7 +271,7 @@ fn unread(name: &str, publication: &PublicationFacts) -> SourceWarning {
     SourceWarning { about: WarningAbout::UnreadTables, what, help }
 }
 
-/// The tables of a publication that are not read, as far as their names are known.
+/// The publication's tables that are not read, as far as known.
 fn others(facts: &PublicationFacts) -> String {
     let names = listed(&facts.first_others);
     let all = i64::try_from(facts.first_others.len()).is_ok_and(|known| known == facts.others);
@@ -313,7 +313,7 @@ fn judge_table(
     Some(ControlError::ColumnsMissing { table: name.clone(), missing, present })
 }
 
-/// What a relation is that cannot be an outbox, by `relkind` and `relpersistence`.
+/// The kind of a relation that cannot be an outbox, by `relkind` and `relpersistence`.
 pub(super) const fn unsuitable(kind: char, persistence: char) -> Option<&'static str> {
     Some(match (kind, persistence) {
         ('r' | 'p', 'p') => return None,
@@ -325,7 +325,7 @@ pub(super) const fn unsuitable(kind: char, persistence: char) -> Option<&'static
     })
 }
 
-/// The table's own names of the columns that are needed.
+/// The table's own names of the required columns.
 fn needed<'a>(
     table: &'a TableFacts,
     wanted: &'a Requirements,
@@ -334,7 +334,6 @@ fn needed<'a>(
     required.filter_map(|column| own_name(table, column).cloned())
 }
 
-/// Under which name the table has the column.
 fn own_name<'a>(table: &TableFacts, column: &'a Wanted) -> Option<&'a String> {
     std::iter::once(&column.name).chain(&column.aliases).find(|name| table.columns.contains(name))
 }

@@ -1,9 +1,9 @@
-//! Checks that a table cannot hold rows too large for the walsender to send.
+//! Checks that a table cannot hold rows too large for the walsender.
 //!
 //! Input: tables. Output: those with a column of unbounded length and no CHECK on it, each with the
-//! constraint that limits it. The walsender builds a row's message in memory and cannot build one of 1 GiB:
-//! once such a row is committed, the slot is stuck for good. Invariant: only the catalog is read. Works on
-//! PostgreSQL 12 to 18.
+//! constraint that limits it. The walsender builds a row's message in memory and cannot build one
+//! of 1 GiB. Once such a row is committed, the slot is stuck for good. Invariant: only the catalog
+//! is read. Works on PostgreSQL 12 to 18.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -16,12 +16,12 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "looking for a limit on the size of rows";
 
-/// The limit, as in `migrations/0001_outbox.sql`, where it is argued.
+/// The limit of `migrations/0001_outbox.sql`, which explains it.
 const ROW_BYTES_MAX: u32 = 16 << 20;
 
-/// Columns of any length, and whether a CHECK measures each: `length(..)` and `octet_length(..)` do,
-/// `pg_column_size(..)` does not, for it sees what a value takes when compressed. A NUMERIC prints as
-/// 150 kB at most, and what has a length is measured by that.
+/// Columns of unbounded length, and whether a CHECK measures each with `length(..)` or
+/// `octet_length(..)`. `pg_column_size(..)` does not count, because it measures the compressed
+/// value. A NUMERIC prints as at most 150 kB. Types with a length measure themselves.
 const COLUMNS: &str = "\
     SELECT a.attname::text, t.typcategory = 'S', t.typname = 'bytea', EXISTS ( \
         SELECT FROM pg_catalog.pg_constraint k \
@@ -37,18 +37,18 @@ const COLUMNS: &str = "\
         AND NOT (t.typname IN ('varchar', 'bpchar') AND a.atttypmod > 0) \
     ORDER BY a.attnum";
 
-/// A table that takes rows of any size.
+/// A table without a limit on its rows' size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnboundedTable {
     /// The table.
     pub table: TableName,
-    /// The columns that no CHECK measures.
+    /// Columns that no CHECK measures.
     pub columns: Vec<String>,
-    /// What keeps such rows out.
+    /// The constraint that limits them.
     pub sql: String,
 }
 
-/// Looks at tables; one that does not exist has nothing to be guarded.
+/// Checks tables; a missing one needs no limit.
 pub async fn unguarded(
     client: &Client,
     tables: &[TableName],
@@ -81,12 +81,12 @@ impl CatalogColumn {
         Ok(Self { name, is_text, is_bytea: row.try_get(2)?, is_measured: row.try_get(3)? })
     }
 
-    /// The bytes that Postgres sends of it.
+    /// Expression for the bytes that Postgres sends.
     fn size(&self) -> String {
         let name = identifier(&self.name);
         match (self.is_text, self.is_bytea) {
             (true, _) => format!("coalesce(octet_length({name}), 0)::bigint"),
-            // Two digits a byte.
+            // Two digits per byte.
             (_, true) => format!("2 * coalesce(octet_length({name}), 0)::bigint"),
             _ => format!("coalesce(octet_length({name}::text), 0)::bigint"),
         }
@@ -97,7 +97,7 @@ fn judge(table: &TableName, columns: &[CatalogColumn]) -> Option<UnboundedTable>
     let open: Vec<String> =
         columns.iter().filter(|column| !column.is_measured).map(|c| c.name.clone()).collect();
     let sizes: Vec<String> = columns.iter().map(CatalogColumn::size).collect();
-    // One that measures other columns, maybe.
+    // An existing constraint may measure other columns.
     let instead =
         if open.len() < columns.len() { "DROP CONSTRAINT IF EXISTS outbox_row_size, " } else { "" };
     (!open.is_empty()).then(|| UnboundedTable {

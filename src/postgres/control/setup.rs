@@ -1,10 +1,10 @@
-//! `postrider setup`: creates outbox table, publication and slot, or prints the SQL that does.
+//! `postrider setup`: creates outbox table, publication and slot, or prints the SQL for it.
 //!
-//! Input: [`Requirements`] and [`SetupChoices`]. Output: a [`SetupPlan`] to show or run, any number of times,
-//! and what was made of each object. Invariant: the table comes before its publication and the publication
-//! before the slot; existing objects are completed, never replaced, and need no rights; what `postrider run`
-//! would refuse is refused before a slot is created; existing rows, which the stream will not contain, are
-//! left out only on request.
+//! Input: [`Requirements`] and [`SetupChoices`]. Output: a [`SetupPlan`] to show or run repeatedly,
+//! and the result for each object. Invariant: the table comes before its publication and the
+//! publication before the slot. Existing objects are completed, never replaced, and need no rights.
+//! Everything that `postrider run` would refuse is refused before a slot is created. Existing rows,
+//! which the stream will not contain, are skipped only on request.
 
 use std::fmt::Write as _;
 
@@ -24,75 +24,75 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "setting up";
 
-/// What the caller decides besides names.
+/// The caller's choices besides names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetupChoices {
-    /// The tables are the application's own: they are published, not made.
+    /// True for the application's own tables, which are published but not created.
     pub existing_tables: bool,
-    /// Rows that are in the tables already need not be delivered.
+    /// True if existing rows need not be delivered.
     pub from_now: bool,
-    /// The slot is made by another role.
+    /// True if another role creates the slot.
     pub without_slot: bool,
-    /// Of tables that are made.
+    /// Partitioning of new tables.
     pub partitions: OutboxPartitions,
 }
 
 /// One step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupStep {
-    /// Such as ``publication `postrider` ``.
+    /// The object, for example ``publication `postrider` ``.
     pub object: String,
-    /// SQL that does nothing if the object is already as it should be.
+    /// SQL without effect on a correct object.
     pub sql: String,
 }
 
-/// What became of one object.
+/// Result for one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
-    /// Such as ``publication `postrider` ``.
+    /// The object, for example ``publication `postrider` ``.
     pub object: String,
-    /// What was done.
+    /// The result.
     pub became: Became,
 }
 
-/// What was done with an object that must be there.
+/// Result for a required object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Became {
-    /// It was missing, and is made.
+    /// The object was missing and was created.
     Created,
-    /// It lacked this, and has it now.
+    /// The object lacked this, which was added.
     Added,
-    /// It was as it should be.
+    /// The object was correct.
     Existed,
 }
 
 impl Made {
-    /// An object that was missing, or was not.
+    /// The result of an object that was or was not created.
     pub const fn new(object: String, created: bool) -> Self {
         Self { object, became: if created { Became::Created } else { Became::Existed } }
     }
 }
 
-/// A slot that was made.
+/// A created slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MadeSlot {
-    /// Where it begins.
+    /// Start of its stream.
     pub start: Lsn,
     /// Tables with rows that it does not deliver.
     pub left_behind: Vec<(TableName, RowsBefore)>,
 }
 
-/// What is to be made, in its order.
+/// Ordered steps of the set-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupPlan {
-    /// For psql; see [`SetupStep`].
+    /// Steps for psql.
     pub steps: Vec<SetupStep>,
     wanted: Requirements,
     choices: SetupChoices,
 }
 
 impl SetupPlan {
-    /// Plans for what `run` will demand.
+    /// Plans for the requirements of `run`.
     pub fn new(wanted: Requirements, choices: SetupChoices) -> Self {
         let Requirements { slot, publication, tables, .. } = &wanted;
         let mut steps = Vec::new();
@@ -122,7 +122,7 @@ impl SetupPlan {
         steps.join("\n")
     }
 
-    /// Looks, and refuses what `run` would refuse and this cannot make. Changes nothing.
+    /// Inspects without changes. Refuses what `run` would refuse and this plan cannot create.
     pub async fn look(&self, client: &Client) -> Result<Inspection, ControlError> {
         let now = inspect(client, &self.wanted).await?;
         if let Some(refusal) = self.unmendable(&now) {
@@ -138,8 +138,7 @@ impl SetupPlan {
         Ok(now)
     }
 
-    /// Makes tables and publication where they are missing. Stops at the first error; running again
-    /// continues.
+    /// Creates missing tables and the publication. Stops at the first error; another run continues.
     pub async fn make_tables(&self, client: &Client) -> Result<Vec<Made>, ControlError> {
         let before = self.look(client).await?;
         let mut made = Vec::new();
@@ -149,7 +148,7 @@ impl SetupPlan {
             }
             made.push(Made::new(named(table), facts.is_none()));
         }
-        // The configuration may name columns that a table made here does not have.
+        // A new table may lack columns of the configuration.
         let between = inspect(client, &self.wanted).await?;
         if let Some(refusal) = self.unmendable(&between) {
             return Err(refusal);
@@ -158,7 +157,7 @@ impl SetupPlan {
         Ok(made)
     }
 
-    /// The database as it is, if nothing but the slot is missing.
+    /// The inspection, if only the slot is missing.
     pub async fn ready_for_slot(&self, client: &Client) -> Result<Inspection, ControlError> {
         let now = inspect(client, &self.wanted).await?;
         let is_slot = |refusal: &ControlError| matches!(refusal, ControlError::SlotMissing { .. });
@@ -168,7 +167,7 @@ impl SetupPlan {
         }
     }
 
-    /// Makes the slot, unless it exists. Tables and publication must be there.
+    /// Creates the slot unless it exists. Requires tables and publication.
     pub async fn make_slot(&self, client: &Client) -> Result<Option<MadeSlot>, ControlError> {
         let now = inspect(client, &self.wanted).await?;
         if now.slot.is_some() {
@@ -180,33 +179,33 @@ impl SetupPlan {
         let Some(start) = create_missing_slot(client, &self.wanted, &now.server).await? else {
             return Ok(None);
         };
-        // Asked last: rows may have come while the slot was being made, and lie before it.
+        // Checked last, because rows may have been written before the slot's start.
         let left_behind = rows_before(client, &self.wanted.tables).await?;
         Ok(Some(MadeSlot { start, left_behind }))
     }
 
-    /// Whether the slot is there, and is one that this database's changes come by.
+    /// True if the slot exists and streams this database's changes.
     pub fn finds_slot(&self, now: &Inspection) -> bool {
         now.own_slot().is_some()
     }
 
-    /// Whether the slot is missing, and is this plan's to make.
+    /// True if the slot is missing and this plan creates it.
     pub const fn lacks_slot(&self, now: &Inspection) -> bool {
         now.slot.is_none() && !self.choices.without_slot
     }
 
-    /// The first reason why this cannot make the database ready.
+    /// The first reason why this plan cannot prepare the database.
     fn unmendable(&self, now: &Inspection) -> Option<ControlError> {
         let mendable = |refusal: &ControlError| match refusal {
             ControlError::TableMissing { .. } => !self.choices.existing_tables,
-            // It is for another role to look at.
+            // Another role must check it.
             ControlError::SlotForeign { .. }
             | ControlError::SlotLost { .. }
             | ControlError::SlotTwoPhase { .. } => self.choices.without_slot,
             ControlError::SlotMissing { .. }
             | ControlError::PublicationMissing { slot_exists: false, .. }
             | ControlError::PublicationLacksTable { partitioned: false, .. }
-            // It is the slot that needs the right, and perhaps another role makes it.
+            // Only the slot needs the right, and another role may create it.
             | ControlError::RoleMayNotReplicate { .. } => true,
             _ => false,
         };
@@ -231,7 +230,7 @@ impl SetupPlan {
         })
     }
 
-    /// Tables that exist, and are not partitioned as those are that would be made.
+    /// Existing tables whose partitioning differs from the plan's.
     pub fn partitioned_otherwise<'a>(&'a self, now: &'a Inspection) -> Vec<&'a TableName> {
         let tables = self.wanted.tables.iter().zip(&now.tables);
         let wants_days = self.choices.partitions == OutboxPartitions::Day;
@@ -241,12 +240,12 @@ impl SetupPlan {
         others.map(|(name, _)| name).collect()
     }
 
-    /// Tables whose rows of today would be left behind by what is to be made.
+    /// Tables whose existing rows the new objects would skip.
     fn leaves(&self, now: &Inspection) -> Vec<TableName> {
         let tables = self.wanted.tables.iter().zip(&now.tables);
         let leaves = tables.filter(|(_, facts)| {
             let facts = facts.as_ref();
-            // With a slot, a table that is published only now is read from now on.
+            // If a slot exists, a newly published table is read from now on.
             facts.is_some_and(|facts| match now.own_slot() {
                 None => !self.choices.without_slot,
                 Some(_) => facts.published.is_none(),
@@ -322,14 +321,15 @@ fn named(table: &TableName) -> String {
     format!("table {table}")
 }
 
-/// The tables as rows of SQL, between commas.
+/// The tables as SQL rows, separated by commas.
 fn pairs(tables: &[TableName]) -> String {
     let pair =
         |table: &TableName| format!("({}, {})", literal(&table.schema), literal(&table.name));
     tables.iter().map(pair).collect::<Vec<_>>().join(", ")
 }
 
-/// Creates the publication, or adds the tables that it lacks, unless a slot delivers others by it.
+/// Creates the publication, or adds missing tables to it, unless a slot delivers other tables with
+/// it.
 fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
     let (name, quoted) = (literal(publication), identifier(publication));
     let wanted = pairs(tables);
@@ -364,15 +364,15 @@ fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
     sql + "    END IF;\nEND\n$$;\n"
 }
 
-/// Creates the slot, unless the publication lacks a table, as where a statement before failed, or one of
-/// these tables has rows. A role without the right is told so, and the script goes on: another role makes
-/// the slot then.
+/// Creates the slot, unless the publication lacks a table (after a failed statement) or a table has
+/// rows. A role without the right gets a notice, and the script continues: another role then
+/// creates the slot.
 ///
-/// The slot is made by a statement of its own. Within PL/pgSQL it fails with "snapshot reference is not
-/// owned by resource owner TopTransaction" where another session commits DDL meanwhile (measured): the
-/// server decodes that commit in an internal subtransaction, and leaves another resource owner behind than
-/// it found. What it is made with depends on the server, so the statement is prepared before, and does nothing
-/// until then.
+/// A separate statement creates the slot. Within PL/pgSQL it fails with "snapshot reference is not
+/// owned by resource owner TopTransaction" if another session commits DDL at that time (measured):
+/// the server decodes that commit in an internal subtransaction, and leaves another resource owner
+/// behind. The arguments depend on the server, so the statement is prepared first, and has no
+/// effect until then.
 fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
     let (name, publication) = (literal(&wanted.slot), literal(&wanted.publication));
     let (tables, count) = (pairs(&wanted.tables), wanted.tables.len());

@@ -1,7 +1,7 @@
-//! Reads one replication slot from `pg_replication_slots`, for checks and for callers that wait for it.
+//! Reads one replication slot from `pg_replication_slots`.
 //!
-//! Input: a [`Client`] and the slot's name. Output: its [`SlotFacts`]: plugin, database, positions, whether
-//! it is in use, and whether the server has invalidated it; `None` if it does not exist.
+//! Input: a [`Client`] and the slot's name. Output: its [`SlotFacts`]: plugin, database, positions,
+//! whether it is in use, and whether the server has invalidated it; `None` if it does not exist.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -10,47 +10,47 @@ use postrider_core::lsn::Lsn;
 
 const DOING: &str = "looking at the replication slot";
 
-/// The slot.
+/// Facts about a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotFacts {
     /// `None` for a physical slot.
     pub plugin: Option<String>,
     /// Its database.
     pub database: Option<String>,
-    /// Who streams from it.
+    /// Server process that streams from it.
     pub active_pid: Option<i32>,
-    /// That session's application name and address, as far as we may see them.
+    /// That session's application name and address, if visible.
     pub holder: String,
     /// Everything before it is acknowledged.
     pub confirmed_flush: Option<Lsn>,
-    /// Log from here on is kept for the slot.
+    /// WAL from here on is kept for the slot.
     pub restart: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost` (13 and later).
     pub wal_status: Option<String>,
-    /// Why the server gave it up, if it did.
+    /// Why the server invalidated it, if it did.
     pub invalidation: Option<String>,
-    /// Whether a standby keeps it in step with the primary's slot (17 and later); it can be streamed from
-    /// once the standby is promoted.
+    /// True if a standby synchronises it with the primary's slot (17 and later); it can be used
+    /// after a promotion.
     pub synced: bool,
-    /// Whether it sends transactions as they are prepared (14 and later).
+    /// True if it sends prepared transactions (14 and later).
     pub two_phase: bool,
-    /// What the process waits for that creates it, as far as the server says.
+    /// What its creation waits for, if the server shows it.
     pub waits_for: Option<String>,
 }
 
 impl SlotFacts {
-    /// Whether the server has given it up: it will send nothing any more.
+    /// True if the server has invalidated it: it will send nothing more.
     pub fn is_lost(&self) -> bool {
         self.wal_status.as_deref() == Some("lost") || self.invalidation.is_some()
     }
 
-    /// Whether it is still being created: a logical slot has no confirmed position until the transactions are over that
-    /// were open when its creation began.
+    /// True during creation: a logical slot has no confirmed position until the transactions that
+    /// were open at its start have ended.
     pub fn is_unfinished(&self) -> bool {
         self.plugin.is_some() && self.confirmed_flush.is_none() && !self.is_lost()
     }
 
-    /// Why nothing can be done with it yet, if that is so.
+    /// The error for an unfinished slot.
     pub fn unfinished(&self, name: &str) -> Option<ControlError> {
         self.is_unfinished().then(|| ControlError::SlotUnfinished {
             slot: name.to_owned(),
@@ -60,7 +60,7 @@ impl SlotFacts {
     }
 }
 
-/// The slot alone, for callers that wait for it.
+/// Reads the slot.
 pub async fn slot(client: &Client, name: &str) -> Result<Option<SlotFacts>, ControlError> {
     const SQL: &str = "\
         SELECT s.plugin::text, s.database::text, s.active_pid, \

@@ -1,9 +1,9 @@
-//! Samples the slot for the metrics: how much WAL it retains, how far it is acknowledged, and who holds it.
+//! Samples the slot for the metrics: retained WAL, acknowledged position, and holder.
 //!
-//! Input: a [`Client`] and the slot's name. Output: a [`SlotSample`] per query; `held_sample` fails unless
-//! the given stream held the slot at that moment. `current_flush_lsn` returns the end of the log, at which
-//! `run --once` stops; on a primary it first emits a small message, so that asynchronous commits before it
-//! are flushed.
+//! Input: a [`Client`] and the slot's name. Output: a [`SlotSample`] per query; `held_sample` fails
+//! unless the given stream held the slot at that moment. `current_flush_lsn` returns the end of the
+//! log, at which `run --once` stops. On a primary it first emits a small message, so that earlier
+//! asynchronous commits are flushed.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -13,40 +13,40 @@ use postrider_core::lsn::Lsn;
 
 const DOING: &str = "sampling the replication slot";
 
-/// One look at the slot.
+/// One sample of the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotSample {
-    /// End of the server's log (of what was replayed, on a standby).
+    /// End of the server's log; on a standby, of the replayed log.
     pub current: Lsn,
     /// Everything before it is acknowledged.
     pub confirmed_flush: Lsn,
-    /// Log from here on is kept for the slot; `None` once the slot is lost.
+    /// WAL from here on is kept for the slot; `None` once the slot is lost.
     pub restart: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost`; empty before version 13.
     pub wal_status: String,
     /// Bytes that may still be written before the slot is lost; `None` without a limit.
     pub safe_wal_bytes: Option<u64>,
-    /// Who streams from it.
+    /// Server process that streams from it.
     pub active_pid: Option<i32>,
-    /// When the server was started, in microseconds since the Unix epoch.
+    /// The server's start time, in microseconds since the Unix epoch.
     pub server_started_us: i64,
-    /// Latest start or crash recovery of the server, in microseconds since the Unix epoch. A crash of one process keeps the
-    /// server's start time, and resets its statistics.
+    /// Latest start or crash recovery of the server, in microseconds since the Unix epoch. A crash
+    /// of one process keeps the server's start time, but resets its statistics.
     pub server_recovered_us: i64,
-    /// No transaction of this number or a later one, in 64 bits, has committed.
+    /// No transaction with this 64-bit number or a later one has committed.
     pub next_xid: u64,
     /// The server's clock, in microseconds since the Unix epoch.
     pub server_now_us: i64,
 }
 
 impl SlotSample {
-    /// Bytes of log that are not acknowledged: includes what other tables wrote since.
+    /// Unacknowledged bytes of log, including those of other tables.
     pub fn lag_bytes(&self) -> u64 {
         self.current.bytes_since(self.confirmed_flush)
     }
 
-    /// Whether it was `stream` that held the slot at the time of this very look. A process that was
-    /// stopped for a while, or whose server process was ended, learns here that others went on.
+    /// True if `stream` held the slot at this moment. A process that was suspended, or whose server
+    /// process was ended, learns here that another relay took over.
     pub fn is_held_by(&self, stream: ServerProcess) -> bool {
         self.server_started_us == stream.server_started_us && self.active_pid == Some(stream.pid)
     }
@@ -57,7 +57,7 @@ impl SlotSample {
     }
 }
 
-/// Samples the slot; `None` if it does not exist (any more).
+/// Samples the slot; `None` if it does not exist.
 pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
@@ -85,7 +85,7 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
         confirmed_flush,
         restart: position(&row, 2)?,
         wal_status: get(&row, 3)?,
-        // Negative once more was written than may be kept, until the next checkpoint.
+        // Negative if more was written than may be kept, until the next checkpoint.
         safe_wal_bytes: safe.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
         active_pid,
         server_started_us: get(&row, 6)?,
@@ -95,7 +95,7 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
     }))
 }
 
-/// The slot's row of `pg_replication_slots`, by column and in the order of the columns; empty if it does not exist.
+/// The slot's row of `pg_replication_slots`, in column order; empty if it does not exist.
 pub async fn slot_columns(
     client: &Client,
     slot: &str,
@@ -108,10 +108,10 @@ pub async fn slot_columns(
     rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
 }
 
-/// Samples the slot while `stream` holds it. Whatever was read over this session since that stream
-/// began was then read while the slot was ours, and of the server that streams.
+/// Samples the slot while `stream` holds it. Everything read in this session since that stream
+/// began then concerns the stream's server, while the slot was held.
 ///
-/// Errors: [`ControlError::OtherServer`], [`ControlError::SlotTaken`]; both pass by themselves.
+/// Errors: [`ControlError::OtherServer`], [`ControlError::SlotTaken`]; both are temporary.
 pub async fn held_sample(
     client: &Client,
     slot: &str,
@@ -129,14 +129,14 @@ pub async fn held_sample(
     }
 }
 
-/// A position at or after the end of everything committed so far, that the stream is sure to reach:
-/// the target of `run --once`. Writes a small message into the log first, because commits with
-/// `synchronous_commit=off` may not be on disk yet and are not streamed before; where that is not
-/// allowed, it warns that such commits of the last seconds may be missed. A standby writes nothing, and has
-/// only what was on the primary's disk.
+/// A position at or after the end of everything committed so far, which the stream will certainly
+/// reach: the target of `run --once`. Commits with `synchronous_commit=off` are not streamed before
+/// they are on disk, so this first writes a small message into the log. If that is not permitted,
+/// it warns that such commits of the last seconds may be missed. A standby writes nothing, and
+/// contains only WAL that was on the primary's disk.
 pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
     const DOING: &str = "asking for the end of the log";
-    // Both are one transaction, whose commit must not be `off` as the database's default may be.
+    // One transaction, whose commit must not be asynchronous, as the database's default may be.
     const PUSH: &str = "\
         SET LOCAL synchronous_commit = local; \
         SELECT pg_catalog.pg_logical_emit_message(true, 'postrider', '')";

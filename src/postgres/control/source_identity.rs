@@ -1,28 +1,28 @@
-//! Notices that the slot is gone, or that cluster, publication or a table was replaced, since this process
-//! began.
+//! Detects that since this process began the slot has disappeared, or cluster, publication or a
+//! table was replaced.
 //!
-//! Input: the [`Inspection`] of the first session, and those of later ones. Output: an error if the slot is
-//! gone or another object has been replaced, or if a table was taken out of the publication and put in again;
-//! whether the publication was altered. Invariant: what this process has seen is never taken for something
-//! that was not created yet. Upholds G1.
+//! Input: the [`Inspection`]s of the first and of later sessions. Output: an error if the slot is
+//! gone, another object was replaced, or a table was removed from the publication and added again;
+//! whether the publication was altered. Invariant: an object that this process has seen never
+//! counts as not yet created. Upholds G1.
 
 use super::error::ControlError;
 use super::inspect::{Inspection, Requirements};
 
-/// What identifies the source for the life of a process.
+/// Identity of the source for the life of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    /// The cluster's identifier; `None` where the server keeps it to itself.
+    /// The cluster's identifier; `None` if the server hides it.
     system: Option<String>,
-    /// Whether it was a standby.
+    /// True if it was a standby.
     standby: bool,
     publication: Option<u32>,
-    /// What wrote its row last.
+    /// The transaction that last wrote the publication's row.
     publication_xid: Option<u32>,
     /// In the order of [`Requirements::tables`].
     tables: Vec<Option<u32>>,
-    /// Their entries in the publication, and since when they have been in a schema that is published, in the
-    /// same order.
+    /// Their entries in the publication, and the transactions that put them into a published
+    /// schema, in this order.
     members: Vec<Option<(u32, Option<u32>)>>,
 }
 
@@ -44,8 +44,8 @@ impl Known {
         }
     }
 
-    /// Why `now` is not the source that is remembered. What has merely been spoiled is for
-    /// [`Inspection::refusals`] to say.
+    /// Why `now` is not the remembered source. [`Inspection::refusals`] reports objects that were
+    /// only damaged.
     pub fn departure(&self, now: &Inspection, wanted: &Requirements) -> Option<ControlError> {
         let now_known = Self::of(now);
         if let (Some(before), Some(now)) = (&self.system, &now_known.system)
@@ -57,7 +57,7 @@ impl Known {
         if let Some(copy) = now.unstreamable(wanted) {
             return Some(copy);
         }
-        // The primary, which has the slot, may only be away: it is not the slot that is gone.
+        // The primary, which has the slot, may only be away.
         if now.slot.is_none() && now.server.in_recovery && !self.standby {
             return Some(ControlError::StandbyReached { slot: slot(), what: "does not have" });
         }
@@ -73,9 +73,9 @@ impl Known {
         replaced.map(|(_, table)| ControlError::TableReplaced { table: table.clone() })
     }
 
-    /// Whether a table was taken out of the publication and put in again: rows in between were passed
-    /// over, as with a new publication. To be asked after [`Inspection::refusals`], which say more of
-    /// one that was put in with a filter or without some columns.
+    /// The error if a table was removed from the publication and added again: rows in between were
+    /// skipped, as with a new publication. Ask after [`Inspection::refusals`], which reports a new
+    /// filter or column list precisely.
     pub fn readmission(&self, now: &Inspection, wanted: &Requirements) -> Option<ControlError> {
         let now = Self::of(now);
         let mut members = self.members.iter().zip(&now.members).zip(&wanted.tables);
@@ -87,8 +87,8 @@ impl Known {
         Some(ControlError::MemberReplaced { publication, table })
     }
 
-    /// What wrote the publication's row last, where that is another transaction than the one that is
-    /// remembered: it was altered, perhaps twice, and may have left out rows in between.
+    /// The transaction that last wrote the publication's row, if it is not the remembered one. The
+    /// publication was altered, perhaps twice, and may have omitted rows in between.
     pub fn altered(&self, now: &Inspection) -> Option<u32> {
         let now = Self::of(now).publication_xid?;
         self.publication_xid.is_some_and(|before| before != now).then_some(now)
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(departure(|_| ()), None);
         assert_eq!(departure(|now| now.server.system = Some(("7".to_owned(), 2))), None);
         assert_eq!(departure(|now| now.server.system = None), None);
-        // A publication that is gone is a refusal of its own.
+        // A missing publication has its own refusal.
         assert_eq!(departure(|now| now.publication = None), None);
     }
 
@@ -219,7 +219,7 @@ mod tests {
         assert!(matches!(error, Some(ControlError::MemberReplaced { .. })), "{error:?}");
     }
 
-    /// Operators change harmless things too.
+    /// Operators make harmless changes too.
     #[test]
     fn a_publication_that_was_altered_is_noticed_and_no_departure() {
         let mut now = fit();
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(known.altered(&now), None);
     }
 
-    /// A list of hosts leads to it while the primary is restarted.
+    /// A list of hosts leads to it while the primary restarts.
     #[test]
     fn a_standby_reached_in_place_of_the_primary_is_left_again() {
         let reached = [

@@ -1,9 +1,9 @@
-//! Why a slot cannot be made where a standby is concerned, and where one may be made; and whether a standby replays.
+//! Why a slot cannot be created because of a standby; and whether a standby replays.
 //!
-//! Input: [`Requirements`] and what is known of the server; an SQL session. Output: a [`StandbyError`], with its remedy,
-//! or nothing; a [`Replay`].
-//! Invariant: nothing but a slot is made on a standby, and that only where it is asked for (`source.standby`): a list
-//! of hosts may lead to a standby unintended, whose slot would keep the primary's from being copied to it.
+//! Input: [`Requirements`] and facts about the server; an SQL session. Output: a [`StandbyError`]
+//! with its remedy, or `None`; a [`Replay`]. Invariant: only a slot is ever created on a standby,
+//! and only on request (`source.standby`). A list of hosts may lead to a standby by accident, whose
+//! slot would keep the primary's from being copied to it.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -11,18 +11,18 @@ use super::inspect::{NewSlot, Requirements, STANDBY_STREAMS_SINCE, ServerFacts, 
 use crate::wal::Class;
 use postrider_core::lsn::Lsn;
 
-/// How far a standby has replayed, and what keeps it from going on. Of a server that is none, nothing.
+/// A standby's replay position and obstacles. Empty for a primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replay {
-    /// The end of what it has replayed.
+    /// End of the replayed log.
     pub replayed: Option<Lsn>,
-    /// Somebody, or Postgres itself, has paused it.
+    /// True if an operator or Postgres itself has paused it.
     pub is_paused: bool,
-    /// It has no connection to its primary, and no archive to restore WAL from.
+    /// True without a connection to the primary and without an archive to restore WAL from.
     pub is_cut_off: bool,
 }
 
-/// Looks at a standby's replay.
+/// Reads a standby's replay state.
 pub async fn replay(client: &Client) -> Result<Replay, ControlError> {
     const DOING: &str = "asking how far the standby has replayed";
     const SQL: &str = "\
@@ -34,24 +34,25 @@ pub async fn replay(client: &Client) -> Result<Replay, ControlError> {
     Ok(Replay { replayed: position(&row, 0)?, is_paused: get(&row, 1)?, is_cut_off: get(&row, 2)? })
 }
 
-/// See the module.
+/// Why a standby prevents the creation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StandbyError {
-    /// Publications must be created on the primary, and slots too unless the standby's own is asked for.
+    /// Publications must be created on the primary, and slots too unless a standby's own is
+    /// requested.
     #[error("the server is a standby and cannot create `{object}`")]
     ReadOnly {
-        /// What should have been created.
+        /// The missing object.
         object: String,
-        /// Whether the slot is to be one of a standby.
+        /// True if a standby's own slot is requested.
         wanted: bool,
     },
-    /// The slot is to be one of a standby.
+    /// A standby's own slot is requested, but the server is a primary.
     #[error("the server is no standby, and `source.standby` has slot `{slot}` made on one")]
     NoStandby {
         /// The slot.
         slot: String,
     },
-    /// A standby begins to decode where the primary has written which transactions are open.
+    /// A standby can start decoding only where the primary has logged its running transactions.
     #[error(
         "replication slot `{slot}` is not made yet: the standby waits until the primary writes into the WAL \
          which transactions are open, and these have ended"
@@ -63,7 +64,7 @@ pub enum StandbyError {
 }
 
 impl StandbyError {
-    /// What it means for the relay.
+    /// The class for the relay.
     pub(super) const fn class(&self) -> Class {
         match self {
             Self::AwaitsSnapshot { .. } => Class::Transient,
@@ -71,7 +72,7 @@ impl StandbyError {
         }
     }
 
-    /// The exact remedy.
+    /// The remedy.
     pub(super) fn hint(&self) -> String {
         let hint = match self {
             Self::ReadOnly { wanted: true, .. } => {
@@ -97,12 +98,12 @@ impl StandbyError {
 }
 
 impl Requirements {
-    /// Whether the slot is to be one of a standby.
+    /// True if a standby's own slot is requested.
     pub(super) fn wants_standby(&self) -> bool {
         self.new_slot == NewSlot::OfStandby
     }
 
-    /// Why the slot cannot be made on this server; `None` where it can.
+    /// Why the slot cannot be created on this server; `None` if it can.
     pub(super) fn refuses_slot_on(&self, server: &ServerFacts) -> Option<StandbyError> {
         let slot = || self.slot.clone();
         let can_stream = server.version_num >= STANDBY_STREAMS_SINCE;

@@ -1,9 +1,10 @@
-//! Reads the rows of a table that have given ids, for `postrider trace`.
+//! Reads the rows of a table with given ids, for `postrider trace`.
 //!
-//! Input: a table, the names of its id column, ids as text. Output: each row's values as the stream would print them,
-//! when it was written, and whether the slot has passed it; and each id as the column's type prints it, which is how
-//! its record has it. Invariant: Postgres alone decides which texts are one id; one that the type does not take is in no
-//! row, and no error; nothing is written. Works on PostgreSQL 12 to 18.
+//! Input: a table, the names of its id column, ids as text. Output: each row's values in the
+//! stream's form, its time of writing, and whether the slot has passed it; and each id in the form
+//! of the column's type, which its record has. Invariant: only Postgres decides which texts are
+//! equal ids. A text that the type does not accept matches no row and causes no error. Nothing is
+//! written. Works on PostgreSQL 12 to 18.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -14,18 +15,19 @@ use crate::wal::RowColumn;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::outbox::TableName;
 
-/// So many ids are asked for at once.
+/// Ids per query.
 const AT_ONCE: usize = 500;
 
-/// Texts that the type of the id column does not take: invalid_text_representation, numeric_value_out_of_range.
+/// SQLSTATEs of texts that the id column's type does not accept: invalid_text_representation,
+/// numeric_value_out_of_range.
 const NO_ID: [&str; 2] = ["22P02", "22003"];
 
-/// What is looked for.
+/// What to search for.
 #[derive(Debug, Clone, Copy)]
 pub struct RowSearch<'a> {
-    /// Names that the column with the id may have.
+    /// Possible names of the id column.
     pub id_names: &'a [String],
-    /// The column with the time of writing, if the table has it.
+    /// Column with the time of writing, if the table has it.
     pub created_at: &'a str,
     /// The slot that may have passed the row.
     pub slot: &'a str,
@@ -36,30 +38,30 @@ pub struct RowSearch<'a> {
 /// Rows of one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TracedRows {
-    /// In the table's order; generated ones are not sent, and not here.
+    /// In the table's order, without generated columns, which are not sent.
     pub columns: Vec<RowColumn>,
-    /// In no order.
+    /// Unordered.
     pub rows: Vec<TracedRow>,
-    /// Ids as they were given, and as the column's type prints them.
+    /// Ids as given, and as the column's type prints them.
     pub forms: Vec<(String, String)>,
 }
 
 /// One row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracedRow {
-    /// The id by which it was asked for.
+    /// The requested id.
     pub asked: String,
     /// Its id as text.
     pub id: String,
     /// Values in the order of the columns; `None` is NULL.
     pub values: Vec<Option<String>>,
-    /// When it was written, in milliseconds since the Unix epoch, if a column tells.
+    /// Time of writing in milliseconds since the Unix epoch, if a column contains it.
     pub written_ms: Option<i64>,
-    /// The slot has passed whatever its transaction wrote.
+    /// True if the slot has passed its transaction's rows.
     pub is_passed: bool,
 }
 
-/// Reads them.
+/// Reads the rows.
 pub async fn rows_with_ids(
     client: &Client,
     table: &TableName,
@@ -99,7 +101,7 @@ pub async fn rows_with_ids(
     Ok(TracedRows { columns, rows, forms })
 }
 
-/// As a cast has it, without a length that would cut.
+/// The type for a cast, without a length that would truncate.
 async fn type_name(client: &Client, oid: u32) -> Result<String, ControlError> {
     let found = texts(client, &format!("SELECT pg_catalog.format_type({oid}, -1)")).await?;
     let name = found.into_iter().next().and_then(|row| row.into_iter().next().flatten());
@@ -108,7 +110,7 @@ async fn type_name(client: &Client, oid: u32) -> Result<String, ControlError> {
 
 type Texts = Vec<Vec<Option<String>>>;
 
-/// One id that is none fails the whole query: then each is asked for alone.
+/// One invalid id fails the whole query, so each is then queried alone.
 async fn of_ids(
     client: &Client,
     query: &impl Fn(&str) -> String,

@@ -1,6 +1,7 @@
-//! What is known of a table's columns: which tell its rows apart, and which are numbers.
+//! Reads which columns of a table identify its rows, and which are numbers.
 //!
-//! Input: a table. Output: columns of unique indexes; whether a column is a number. Only the catalog is read.
+//! Input: a table. Output: columns of unique indexes; whether a column is a number. Only the
+//! catalog is read.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -9,8 +10,8 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "looking at a table's columns";
 
-/// The columns of each unique index that covers all rows. Those of a constraint that is checked late, or of an
-/// index that is not complete, are left out; so are those that compare text by another collation than the column.
+/// Columns of each unique index over all rows, without deferrable constraints, incomplete indexes,
+/// and indexes with another collation than the column's.
 pub async fn unique_columns(
     client: &Client,
     table: &TableName,
@@ -30,7 +31,7 @@ pub async fn unique_columns(
     rows.iter().map(|row| get(row, 0)).collect()
 }
 
-/// Whether a column is of a type of whole or decimal numbers.
+/// True if the column's type is an integer or decimal number.
 pub async fn is_number(
     client: &Client,
     table_oid: u32,

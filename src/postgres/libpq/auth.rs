@@ -1,8 +1,8 @@
-//! The connection parameter `require_auth`: which authentication methods a server may use.
+//! The connection parameter `require_auth`: authentication methods that a server may use.
 //!
-//! Input: libpq's list of methods. Output: a [`RequireAuth`], which replication and SQL connections check
-//! before they answer the server; an [`AuthMethod`], also from the number in a server's request. Invariant: a
-//! list that no connection could satisfy is refused when it is parsed.
+//! Input: libpq's list of methods. Output: a [`RequireAuth`], which replication and SQL connections
+//! check before they answer the server; an [`AuthMethod`], also from the number in a server's
+//! request. Invariant: a list that no connection could satisfy is refused when it is parsed.
 
 use std::fmt;
 
@@ -13,29 +13,29 @@ use super::parameters::resembling;
 const PARAMETER: &str = "require_auth";
 
 words! {
-    /// How a server may ask who we are.
+    /// A server's authentication method.
     pub AuthMethod,
-    /// Not at all: `trust`, or a client certificate, of which the protocol says nothing.
+    /// None: `trust`, or a client certificate, which the protocol does not mention.
     None = "none";
-    /// The password itself.
+    /// Clear-text password.
     Password = "password";
-    /// The password, hashed by MD5.
+    /// Password hashed with MD5.
     Md5 = "md5";
-    /// SCRAM, bound to TLS or not.
+    /// SCRAM, with or without channel binding.
     Scram = "scram-sha-256";
-    /// GSSAPI, which we do not speak.
+    /// GSSAPI (not supported).
     Gss = "gss";
-    /// SSPI, which we do not speak.
+    /// SSPI (not supported).
     Sspi = "sspi";
-    /// OAUTHBEARER of PostgreSQL 18, which we do not speak.
+    /// OAUTHBEARER of PostgreSQL 18 (not supported).
     OAuth = "oauth";
-    /// Credentials of the unix socket, as servers before 9.1 asked for them.
+    /// Unix socket credentials, requested by servers before 9.1.
     Creds = "creds";
 }
 
 impl AuthMethod {
-    /// What a server asks for by an Authentication message of this kind, the first number of its
-    /// body; `None` for one that we do not know, and for the steps of an exchange that has begun.
+    /// The method of an Authentication message with this kind, the first number of its body; `None`
+    /// for an unknown kind, and for later steps of an exchange.
     pub fn of_request(kind: u32) -> Option<Self> {
         Some(match kind {
             0 => Self::None,
@@ -49,13 +49,13 @@ impl AuthMethod {
         })
     }
 
-    /// Whether our connections can answer it.
+    /// True if the connections support it.
     const fn is_spoken(self) -> bool {
         matches!(self, Self::None | Self::Password | Self::Md5 | Self::Scram)
     }
 }
 
-/// What a server did, as an error tells it after the server's name.
+/// The server's action, for an error after the server's name.
 impl fmt::Display for AuthMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -71,7 +71,7 @@ impl fmt::Display for AuthMethod {
     }
 }
 
-/// The methods that are acceptable; all of them unless told otherwise.
+/// The accepted methods; all by default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequireAuth {
     typed: String,
@@ -80,8 +80,7 @@ pub struct RequireAuth {
 }
 
 impl RequireAuth {
-    /// Understands libpq's list: methods that may be used, or, each with a `!` before it, methods that
-    /// may not.
+    /// Parses libpq's list: permitted methods, or forbidden methods with `!` before each.
     pub(super) fn parse(typed: &str) -> Result<Self, ConnectInfoError> {
         let mut read = Self { typed: typed.to_owned(), ..Self::default() };
         read.negated = typed.starts_with('!');
@@ -113,18 +112,18 @@ impl RequireAuth {
         })
     }
 
-    /// Whether a server may use it.
+    /// True if a server may use the method.
     pub fn permits(&self, method: AuthMethod) -> bool {
         self.methods.contains(&method) != self.negated || self.is_any()
     }
 
-    /// Whether nothing was required.
+    /// True without a requirement.
     pub fn is_any(&self) -> bool {
         self.methods.is_empty()
     }
 }
 
-/// As it was typed.
+/// The original text.
 impl fmt::Display for RequireAuth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.typed)

@@ -1,12 +1,12 @@
 //! Parses connection strings of the form `host=db user=app password='two words'`.
 //!
-//! Input: text as psql takes it; a backslash escapes the next character. Output: [`Settings`], or an error
-//! with the position of the wrong character and none of the text, which may contain a password.
+//! Input: text in psql's syntax; a backslash escapes the next character. Output: [`Settings`], or
+//! an error with the position of the wrong character and without the text, which may contain a
+//! password.
 
 use super::error::ConnectInfoError;
 use super::parameters::Settings;
 
-/// Parses the keyword form.
 pub(super) fn parse(text: &str) -> Result<Settings, ConnectInfoError> {
     let mut settings = Settings::default();
     let mut rest = Cursor { chars: text.chars().peekable(), at: 1 };

@@ -1,50 +1,50 @@
-//! Errors in a connection string, environment or service file, with how to fix them; and warnings about a
-//! password file that is ignored.
+//! Errors in a connection string, environment or service file, with their fixes; and warnings about
+//! an ignored password file.
 //!
-//! Invariant: no error contains a value that was typed, except names and paths that were checked to hold no
-//! password: a mistyped string may contain a part of the password anywhere. Parameter names are repeated only
-//! if they resemble a known one.
+//! Invariant: errors contain no values, except names and paths that were checked for passwords,
+//! because a mistyped string may contain part of the password anywhere. Parameter names are
+//! repeated only if they resemble a known one.
 
 use std::path::PathBuf;
 
-/// A connection string, environment or service file that cannot be used.
+/// A connection string, environment or service file is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectInfoError {
     /// A parameter that libpq does not know either.
     #[error("unknown connection parameter{}", name.as_deref().map(|n| format!(" `{n}`")).unwrap_or_default())]
     UnknownParameter {
-        /// The name, when it resembles a known one.
+        /// The name, if it resembles a known one.
         name: Option<String>,
-        /// The known parameter it resembles.
+        /// The known parameter that it resembles.
         suggestion: Option<&'static str>,
     },
     /// The text is neither a URL nor `keyword=value` pairs.
     #[error("the connection string is malformed at character {at}: {problem}")]
     Syntax {
-        /// What was expected there.
+        /// The expected syntax.
         problem: &'static str,
-        /// Counted from 1.
+        /// Position, from 1.
         at: usize,
     },
     /// A URL of another program.
     #[error("the connection string is {what}")]
     ForeignUrl {
-        /// Whose, and what is not understood.
+        /// The program, and the part that is not supported.
         what: &'static str,
-        /// How to write it.
+        /// The correct form.
         help: &'static str,
     },
-    /// A value out of its range.
+    /// A value outside its range.
     #[error("connection parameter `{parameter}` must be {expected}")]
     InvalidValue {
         /// The parameter.
         parameter: &'static str,
         /// The range.
         expected: &'static str,
-        /// The permitted word it resembles.
+        /// The permitted word that it resembles.
         suggestion: Option<&'static str>,
     },
-    /// A connection string, or a text with a password in it, in place of a name or a path.
+    /// A connection string, or a text with a password, instead of a name or a path.
     #[error(
         "connection parameter `{parameter}` must be {expected}, and looks like a connection string or \
          has a password in it"
@@ -54,15 +54,15 @@ pub enum ConnectInfoError {
         parameter: &'static str,
         /// Its environment variable.
         variable: &'static str,
-        /// What belongs there.
+        /// The expected content.
         expected: &'static str,
     },
-    /// A parameter whose silent neglect would weaken the connection.
+    /// A parameter that cannot be ignored without weakening the connection.
     #[error("connection parameter `{parameter}` is not supported: {reason}")]
     Unsupported {
         /// The parameter.
         parameter: &'static str,
-        /// Why, and what to use instead.
+        /// The reason, and the alternative.
         reason: &'static str,
     },
     /// Lists of different lengths.
@@ -70,30 +70,30 @@ pub enum ConnectInfoError {
     ListLength {
         /// `port` or `hostaddr`.
         parameter: &'static str,
-        /// How many were given.
+        /// Number of values.
         given: usize,
-        /// How many hosts there are.
+        /// Number of hosts.
         hosts: usize,
     },
-    /// No service file has the service.
+    /// No service file contains the service.
     #[error("service `{service}` is not defined in {}", list(.files))]
     UnknownService {
         /// Its name.
         service: String,
-        /// Where it was looked for.
+        /// The searched files.
         files: Vec<PathBuf>,
     },
-    /// A service file that cannot be understood.
+    /// A service file has a syntax error.
     #[error("service file {}, line {line}: {problem}", .path.display())]
     ServiceSyntax {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         problem: &'static str,
     },
-    /// A file that was named but cannot be read.
+    /// A named file cannot be read.
     #[error("cannot read {}: {reason}", .path.display())]
     Unreadable {
         /// The file.
@@ -101,13 +101,13 @@ pub enum ConnectInfoError {
         /// The system's reason.
         reason: String,
     },
-    /// Neither given nor known to the system.
+    /// The user is neither given nor known to the system.
     #[error("no database user is given and the system does not name one")]
     NoUser,
 }
 
 impl ConnectInfoError {
-    /// What the operator should change.
+    /// The fix.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownParameter { suggestion: Some(known), .. }
@@ -141,17 +141,17 @@ fn list(files: &[PathBuf]) -> String {
     if names.is_empty() { "any service file".to_owned() } else { names.join(" or ") }
 }
 
-/// Something that was passed over, and that the operator should know.
+/// An ignored file that the operator should know about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectInfoWarning {
-    /// The password file can be read by others, so it is not used (as libpq does).
+    /// Others can read the password file, so it is ignored (as in libpq).
     PasswordFileExposed {
         /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// The password file is there and cannot be read, so it holds nothing (as for libpq).
+    /// The password file exists but cannot be read, so it is ignored (as in libpq).
     PasswordFileUnreadable {
         /// The file.
         path: PathBuf,

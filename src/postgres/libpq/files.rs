@@ -1,7 +1,8 @@
 //! Reads libpq's service file and password file.
 //!
-//! Input: their paths and texts. Output: a service's settings; the password for one endpoint. Invariant: a
-//! password file that other users may read is ignored with a warning, and no line of it is in an error.
+//! Input: their paths and texts. Output: a service's settings; the password for one endpoint.
+//! Invariant: a password file that other users may read is ignored with a warning, and errors
+//! contain none of its lines.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -12,8 +13,8 @@ use super::Password;
 use super::error::{ConnectInfoError, ConnectInfoWarning};
 use super::parameters::Settings;
 
-/// Looks a service up in the files, the first one that defines it wins. A file that does not exist
-/// is skipped, unless it is the only one (it was then named on purpose).
+/// Finds a service in the files; the first match wins. A missing file is skipped, unless it is the
+/// only one (then it was named on purpose).
 pub(super) fn service(name: &str, files: &[PathBuf]) -> Result<Settings, ConnectInfoError> {
     for path in files {
         let text = match fs::read_to_string(path) {
@@ -62,7 +63,7 @@ fn service_in(text: &str, name: &str, path: &Path) -> Result<Option<Settings>, C
     Ok(found)
 }
 
-/// The lines of a password file, read at most once.
+/// Lines of a password file, read at most once.
 #[derive(Default)]
 pub(super) struct PasswordFile(Vec<PasswordLine>);
 
@@ -75,10 +76,10 @@ struct PasswordLine {
 }
 
 impl PasswordFile {
-    /// Reads the file. A file that is missing holds nothing; one that is exposed or cannot be read holds
-    /// nothing and says so. `/dev/null` is the usual way to name none.
+    /// Reads the file. A missing file is empty; one that is exposed or unreadable is empty with a
+    /// warning. `/dev/null` is the usual way to name none.
     pub(super) fn read(path: &Path) -> (Self, Option<ConnectInfoWarning>) {
-        // A home that we may not enter has no file for us.
+        // An inaccessible home directory counts as missing.
         const MISSING: [ErrorKind; 3] =
             [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied];
         let unreadable = |error: &io::Error| {
@@ -112,7 +113,7 @@ impl PasswordFile {
         Self(lines.filter_map(line).collect())
     }
 
-    /// The password of the first line that matches; `*` matches everything.
+    /// Password of the first matching line; `*` matches everything.
     pub(super) fn password(
         &self,
         host: &str,
@@ -132,8 +133,8 @@ impl PasswordFile {
     }
 }
 
-/// Splits `host:port:database:user:password`; `\:` and `\\` stand for themselves. `*` written as
-/// `\*` is not special in libpq either.
+/// Splits `host:port:database:user:password`; `\:` and `\\` are escapes. `\*` is not special in
+/// libpq either.
 fn line(text: &str) -> Option<PasswordLine> {
     let mut fields = vec![String::new()];
     let mut chars = text.chars();

@@ -1,9 +1,10 @@
-//! Connection settings for Postgres, resolved as libpq does.
+//! Connection settings for Postgres, resolved like libpq.
 //!
-//! Input: a URL or `keyword=value` string, the `PG*` variables (as a function, so that tests need no
-//! process environment), the service file and the password file. Output: a [`ConnectInfo`] with every
-//! default filled in, for replication (`wal`) and SQL (`control`). Invariant: of connection string, service
-//! file, environment and default, the first that names a parameter wins; no password is ever printed.
+//! Input: a URL or `keyword=value` string, the `PG*` variables (as a function, so that tests do not
+//! depend on the process environment), the service file and the password file. Output: a
+//! [`ConnectInfo`] with all defaults, for replication (`wal`) and SQL (`control`). Invariant: of
+//! connection string, service file, environment and default, the first that names a parameter wins;
+//! no password is ever printed.
 
 mod dsn;
 mod error;
@@ -34,61 +35,61 @@ pub use secret::PasswordIssuer;
 
 pub use postrider_secrets::{Password, PasswordCommand, SecretError, read_secret};
 
-/// Everything needed to open a connection; nothing but secrets that can change is looked up later,
-/// by [`ConnectInfo::renewed`].
+/// Everything needed to open a connection. Only secrets that can change are looked up later, by
+/// [`ConnectInfo::renewed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectInfo {
-    /// The servers, in the order in which they are tried; never empty.
+    /// Servers in the order of attempts; never empty.
     pub endpoints: Vec<Endpoint>,
-    /// Whether that order is shuffled at every attempt.
+    /// Whether each attempt shuffles that order.
     pub load_balance_hosts: LoadBalanceHosts,
     /// Database role.
     pub user: String,
     /// Database name.
     pub database: String,
-    /// TLS towards TCP endpoints; unix sockets are never encrypted.
+    /// TLS for TCP endpoints; unix sockets are never encrypted.
     pub tls: TlsSettings,
     /// Binding of SCRAM to TLS.
     pub channel_binding: ChannelBinding,
-    /// How the server may ask who we are.
+    /// Authentication methods that the server may use.
     pub require_auth: RequireAuth,
-    /// Limit for one endpoint to connect and let us in; `None` waits for ever.
+    /// Time limit per endpoint for connecting and logging in; `None`: no limit.
     pub connect_timeout: Option<Duration>,
     /// Shown in pg_stat_activity and pg_stat_replication.
     pub application_name: String,
     /// Command-line options for the server process (`-c name=value ..`); empty for none.
     pub options: String,
-    /// Which of the servers are acceptable.
+    /// Type of acceptable servers.
     pub target_session_attrs: TargetSessionAttrs,
     /// TCP keepalive.
     pub keepalives: Keepalives,
-    /// Where user and passwords came from.
+    /// Source of user and passwords.
     secrets: secret::SecretSource,
-    /// Where each parameter that somebody gave came from.
+    /// Source of each given parameter.
     origins: BTreeMap<&'static str, ParameterOrigin>,
 }
 
 /// One server to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where.
+    /// Address of the server.
     pub address: HostAddress,
     /// TCP port, or the number in the unix socket's name.
     pub port: u16,
-    /// The password for this server, if one was given or found.
+    /// The password for this server, if given or found.
     pub password: Option<Password>,
 }
 
-/// How a server is reached.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostAddress {
     /// The directory of the unix socket `.s.PGSQL.<port>`.
     Unix(PathBuf),
-    /// A name or address; with `ip` the name serves only to check the certificate.
+    /// A name or address; with `ip` the name serves only for certificate checks.
     Tcp {
-        /// What `host` said, or the address's text.
+        /// The value of `host`, or the address's text.
         host: String,
-        /// What `hostaddr` said.
+        /// The value of `hostaddr`.
         ip: Option<IpAddr>,
     },
 }
@@ -106,7 +107,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// The unix socket's path, if it is one.
+    /// Path of the unix socket, if it is one.
     pub fn socket_path(&self) -> Option<PathBuf> {
         match &self.address {
             HostAddress::Unix(directory) => Some(self.socket_of(directory)),
@@ -120,8 +121,8 @@ impl Endpoint {
 }
 
 impl ConnectInfo {
-    /// Understands `text` (a URL, `keyword=value` pairs, or nothing) with the environment `env`.
-    /// The warnings concern files that were passed over.
+    /// Parses `text` (a URL, `keyword=value` pairs, or empty) with the environment `env`. The
+    /// warnings concern ignored files.
     pub fn resolve(
         text: &str,
         env: &dyn Fn(&str) -> Option<String>,

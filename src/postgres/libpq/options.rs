@@ -1,17 +1,16 @@
-//! Types for the values of libpq's connection parameters (`sslmode`, `channel_binding`, TLS, keepalives, ...).
+//! Types for the values of libpq's connection parameters (`sslmode`, `channel_binding`, TLS,
+//! keepalives, ...).
 //!
-//! The macro `words!` defines an enum with its accepted keywords, so that an error message can list them;
-//! `resolve` parses. Output: enums and structs for the connection code. Meanings are libpq's; differences are
-//! documented at the variant.
+//! The macro `words!` defines an enum with its accepted keywords, so that an error message can list
+//! them; `resolve` parses. The meanings are libpq's; a variant documents its differences.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// An enumeration read from a word of libpq.
+/// An enum with libpq's keywords.
 pub(super) trait Words: Copy + 'static {
-    /// The words as an error names them.
+    /// Keywords for errors.
     const EXPECTED: &'static str;
-    /// Each word and what it stands for.
     const WORDS: &'static [(&'static str, Self)];
 }
 
@@ -30,33 +29,33 @@ macro_rules! words {
 }
 
 words! {
-    /// How much the connection is protected, and against whom (`sslmode`).
+    /// Protection of the connection (`sslmode`).
     pub SslMode,
     /// Never encrypted.
     Disable = "disable";
-    /// Encrypted when the server can, unprotected otherwise; `allow` is treated the same.
+    /// Encrypted if the server supports it; `allow` is treated alike.
     Prefer = "prefer" | "allow";
-    /// Encrypted; the server's certificate is checked only when a root certificate is configured.
+    /// Encrypted; the server's certificate is checked only if a root certificate is configured.
     Require = "require";
     /// Encrypted, and the certificate must descend from a trusted root.
     VerifyCa = "verify-ca";
-    /// Like `verify-ca`, and the certificate must be issued for the host's name.
+    /// `verify-ca`, with a certificate for the host's name.
     VerifyFull = "verify-full";
 }
 
 words! {
-    /// Whether SCRAM binds itself to the TLS channel (`channel_binding`).
+    /// Binding of SCRAM to the TLS channel (`channel_binding`).
     pub ChannelBinding,
     /// Never.
     Disable = "disable";
-    /// When both sides can.
+    /// If both sides support it.
     Prefer = "prefer";
-    /// Always; a server that cannot is refused.
+    /// Always; other servers are refused.
     Require = "require";
 }
 
 words! {
-    /// Which servers of the list are acceptable (`target_session_attrs`).
+    /// Acceptable servers (`target_session_attrs`).
     pub TargetSessionAttrs,
     /// Any.
     Any = "any";
@@ -68,12 +67,12 @@ words! {
     Primary = "primary";
     /// In recovery.
     Standby = "standby";
-    /// In recovery if there is such a server, any otherwise.
+    /// In recovery if there is such a server, otherwise any.
     PreferStandby = "prefer-standby";
 }
 
 words! {
-    /// In which order the hosts are tried (`load_balance_hosts`).
+    /// Order of connection attempts (`load_balance_hosts`).
     pub LoadBalanceHosts,
     /// As written.
     Disable = "disable";
@@ -82,38 +81,38 @@ words! {
 }
 
 words! {
-    /// How TLS begins (`sslnegotiation`).
+    /// Start of TLS (`sslnegotiation`).
     pub SslNegotiation,
-    /// The server is asked first, as every version understands.
+    /// Ask the server first; works with every version.
     Postgres = "postgres";
     /// TLS from the first byte; PostgreSQL 17 and later.
     Direct = "direct";
 }
 
 words! {
-    /// Whether a client certificate is sent (`sslcertmode`).
+    /// Use of a client certificate (`sslcertmode`).
     pub(super) SslCertMode,
     /// Never, even if the default file exists.
     Disable = "disable";
-    /// If the server asks and a certificate is there.
+    /// If the server requests it and a certificate exists.
     Allow = "allow";
-    /// The server must ask; treated as `allow`, since TLS 1.3 does not tell.
+    /// The server must request it; treated as `allow`, because TLS 1.3 does not reveal the request.
     Require = "require";
 }
 
 words! {
-    /// A TLS protocol version; older ones than 1.2 are never spoken.
+    /// A TLS protocol version; versions before 1.2 are not supported.
     pub TlsVersion,
-    /// TLS 1.2 (as a minimum, the older versions mean this too).
+    /// TLS 1.2 (older minimum versions map to it).
     Tls12 = "TLSv1.2" | "TLSv1.1" | "TLSv1";
     /// TLS 1.3.
     Tls13 = "TLSv1.3";
 }
 
-/// Who is trusted to vouch for the server (`sslrootcert`).
+/// Trust anchor for the server's certificate (`sslrootcert`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RootCertificate {
-    /// Nobody: the file was not named and the default one does not exist.
+    /// None: no file was named, and the default file does not exist.
     None,
     /// The certificates of a PEM file.
     File(PathBuf),
@@ -121,7 +120,7 @@ pub enum RootCertificate {
     System,
 }
 
-/// The certificate we present, and its key.
+/// The client's certificate and key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// PEM file of the certificate and its chain.
@@ -130,29 +129,29 @@ pub struct ClientCertificate {
     pub key: PathBuf,
 }
 
-/// Everything about TLS.
+/// All TLS settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSettings {
     /// How much protection.
     pub mode: SslMode,
-    /// How it begins.
+    /// Start of TLS.
     pub negotiation: SslNegotiation,
-    /// Whom we trust.
+    /// Trust anchor.
     pub root: RootCertificate,
-    /// Who we are.
+    /// Client certificate.
     pub client: Option<ClientCertificate>,
-    /// Whether the host's name is sent in clear (`sslsni`).
+    /// Whether the host's name is sent in clear text (`sslsni`).
     pub sni: bool,
-    /// Oldest version we speak.
+    /// Oldest permitted version.
     pub version_min: TlsVersion,
-    /// Newest version we speak.
+    /// Newest permitted version.
     pub version_max: TlsVersion,
 }
 
-/// TCP keepalive probing; a zero or missing number leaves the system's.
+/// TCP keepalive; zero or `None` keeps the system's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalives {
-    /// Whether the system probes an idle connection at all.
+    /// False disables the probes.
     pub enabled: bool,
     /// Silence before the first probe.
     pub idle: Option<Duration>,
@@ -160,6 +159,6 @@ pub struct Keepalives {
     pub interval: Option<Duration>,
     /// Lost probes before the connection counts as dead.
     pub count: Option<u32>,
-    /// How long sent data may stay unacknowledged.
+    /// Time for which sent data may stay unacknowledged.
     pub user_timeout: Option<Duration>,
 }

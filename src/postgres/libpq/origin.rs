@@ -1,14 +1,14 @@
-//! Names the place that each part of a connection came from: the string, a file, a variable or a default.
+//! Names the source of each connection parameter: the string, a file, a variable or a default.
 //!
-//! Input: a [`ConnectInfo`], which remembers the source of each parameter. Output: its parts in the order in which people
-//! name them, for lists of settings. Invariant: no value is in it, and so no password.
+//! Input: a [`ConnectInfo`], which remembers the sources. Output: its parts in conventional order,
+//! for lists of settings. Invariant: the output contains no values, and so no password.
 
 use std::path::PathBuf;
 
 use super::ConnectInfo;
 use super::secret::NamedBy;
 
-/// Place that a part of a connection came from.
+/// Source of a connection parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParameterOrigin {
     /// The connection string.
@@ -21,15 +21,15 @@ pub enum ParameterOrigin {
     PasswordFile(PathBuf),
     /// A command, or a service that issues passwords.
     Asked,
-    /// Nobody said it.
+    /// Not given.
     Default,
 }
 
-/// Parts that decide which server is reached, as whom, and how safely.
+/// Parts that determine server, user and security.
 const PARTS: [&str; 5] = ["host", "port", "user", "dbname", "sslmode"];
 
 impl ConnectInfo {
-    /// Where each part came from. The password is the last of them, if there is one.
+    /// Source of each part. The password comes last, if there is one.
     pub fn origins(&self) -> Vec<(&'static str, ParameterOrigin)> {
         let of = |name: &str| self.origins.get(name).cloned().unwrap_or(ParameterOrigin::Default);
         let part = |name: &'static str| match (name, self.origins.contains_key(name)) {

@@ -1,10 +1,11 @@
-//! The table of libpq's connection parameters (used, ignored or refused here), and the values given for them.
+//! The table of libpq's connection parameters (used, ignored or refused here), and their given
+//! values.
 //!
-//! Input: names and texts from a string, service file or environment. Output: [`Settings`], merged so that a
-//! value from a stronger source is never replaced; an error for an unknown name, with the known name most
-//! like it; an error for a name or path that looks like a connection string and so may hold a password. Names
-//! and meanings: PostgreSQL's documentation, "Database Connection Control Functions" and "Environment
-//! Variables".
+//! Input: names and texts from a string, service file or environment. Output: [`Settings`], merged
+//! so that a weaker source never replaces a value; an error for an unknown name, with the most
+//! similar known name; an error for a name or path that looks like a connection string and may
+//! contain a password. Names and meanings: PostgreSQL's documentation, "Database Connection Control
+//! Functions" and "Environment Variables".
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,14 +15,13 @@ use super::ParameterOrigin;
 use super::error::ConnectInfoError;
 use postrider_secrets::mask::mask_text;
 
-/// What is done with a known parameter.
+/// Treatment of a known parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ParameterSupport {
-    /// Obeyed.
     Used,
-    /// Has no effect here, and none that weakens anything.
+    /// Has no effect here, and does not weaken anything.
     Ignored,
-    /// Refused with this reason, since obeying it matters and it is not implemented.
+    /// Refused for this reason, because it matters and is not implemented.
     Refused(&'static str),
 }
 
@@ -78,7 +78,7 @@ const PARAMETERS: &[Parameter] = &[
     ("requirepeer", "PGREQUIREPEER", Refused("protect the socket's directory instead")),
 ];
 
-/// Parameters that logs and errors show, and what they hold: none of it is a secret.
+/// Parameters that logs and errors show, with their expected content; none is a secret.
 const SHOWN: [(&str, &str); 10] = [
     ("service", "a service's name"),
     ("servicefile", "a path"),
@@ -92,20 +92,20 @@ const SHOWN: [(&str, &str); 10] = [
     ("sslrootcert", "a path"),
 ];
 
-/// How alike a mistyped word must be to be named in an error (Jaro-Winkler, 0 to 1): below this a
-/// suggestion misleads, and the word might be a piece of a password.
+/// Minimum similarity (Jaro-Winkler, 0 to 1) for naming a known word in an error. Below this a
+/// suggestion misleads, and the word might be part of a password.
 const RESEMBLANCE_MIN: f64 = 0.85;
 
-/// Values by parameter name. `Debug` shows the names only.
+/// Values by parameter name. `Debug` shows only the names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     values: BTreeMap<&'static str, String>,
-    /// Of those that were filled in; the others are typed in the connection string.
+    /// Values from other sources than the connection string.
     filled: BTreeMap<&'static str, ParameterOrigin>,
 }
 
 impl Settings {
-    /// Takes a value typed by name; a later one replaces it, as in libpq.
+    /// Sets a value; a later one replaces it, as in libpq.
     pub(super) fn put(&mut self, name: &str, value: String) -> Result<(), ConnectInfoError> {
         let Some((known, _, treatment)) = PARAMETERS.iter().find(|(known, ..)| *known == name)
         else {
@@ -124,7 +124,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Fills what is missing from `weaker`; `origin` is told the parameter's variable.
+    /// Adds missing values from `weaker`; `origin` receives the parameter's variable.
     pub(super) fn fill(&mut self, weaker: Self, origin: fn(&'static str) -> ParameterOrigin) {
         for (name, value) in weaker.values {
             if let Entry::Vacant(vacant) = self.values.entry(name) {
@@ -135,14 +135,13 @@ impl Settings {
         }
     }
 
-    /// Where each parameter that has a value came from.
     pub(super) fn origins(&self) -> BTreeMap<&'static str, ParameterOrigin> {
         let given = self.values.iter().filter(|(_, value)| !value.is_empty());
         let origin = |name| self.filled.get(name).cloned().unwrap_or(ParameterOrigin::Text);
         given.map(|(name, _)| (*name, origin(name))).collect()
     }
 
-    /// What the environment says.
+    /// Settings of the environment.
     pub(super) fn of_environment(
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConnectInfoError> {
@@ -155,7 +154,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Refuses what [`check_shown`] does.
+    /// Checks all values with [`check_shown`].
     pub(super) fn check_shown(&self) -> Result<(), ConnectInfoError> {
         self.values.iter().try_for_each(|(parameter, value)| check_shown(parameter, value))
     }
@@ -172,13 +171,13 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Refuses a connection string, or a text with a password in it, for a parameter that logs and errors
+/// Refuses a connection string, or a text with a password, in a parameter that logs and errors
 /// show.
 pub(super) fn check_shown(parameter: &'static str, value: &str) -> Result<(), ConnectInfoError> {
     let Some((_, expected)) = SHOWN.iter().find(|(shown, _)| *shown == parameter) else {
         return Ok(());
     };
-    // Masking changes a text that has a secret in it.
+    // Masking changes a text that contains a secret.
     if !value.contains("://") && mask_text(value) == value {
         return Ok(());
     }
@@ -188,7 +187,7 @@ pub(super) fn check_shown(parameter: &'static str, value: &str) -> Result<(), Co
     Err(ConnectInfoError::NotAName { parameter, variable, expected })
 }
 
-/// What is no name at all may be a piece of a password: `user:p=w@host` begins with `user:p`.
+/// An unknown name may be part of a password: `user:p=w@host` starts with `user:p`.
 fn unknown(name: &str) -> ConnectInfoError {
     let is_name = name.chars().all(|char| char.is_ascii_alphanumeric() || "_-.".contains(char));
     let known = PARAMETERS.iter().map(|(known, ..)| *known);
@@ -196,7 +195,7 @@ fn unknown(name: &str) -> ConnectInfoError {
     ConnectInfoError::UnknownParameter { name: suggestion.map(|_| name.to_owned()), suggestion }
 }
 
-/// The word most like `typed`, if any is like it at all.
+/// The word most similar to `typed`, if any is similar enough.
 pub(super) fn resembling(
     typed: &str,
     known: impl Iterator<Item = &'static str>,

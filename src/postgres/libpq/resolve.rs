@@ -1,8 +1,8 @@
-//! Builds a [`ConnectInfo`] from the connection string, environment, service file and password file.
+//! Builds a [`ConnectInfo`] from connection string, environment, service file and password file.
 //!
-//! Input: text, and a function that reads the environment. Output: servers, user, passwords and TLS settings,
-//! with every default filled in, and warnings. Precedence and defaults are libpq's, except that
-//! `connect_timeout` defaults to 10 s and `tcp_user_timeout` to 30 s instead of waiting for ever.
+//! Input: text, and a function that reads the environment. Output: servers, user, passwords and TLS
+//! settings with all defaults, and warnings. Precedence and defaults are libpq's, except that
+//! `connect_timeout` defaults to 10 s and `tcp_user_timeout` to 30 s instead of no limit.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,18 +21,18 @@ use super::{
     SslNegotiation, TargetSessionAttrs, TlsSettings, TlsVersion, dsn, url,
 };
 
-/// A dead address must not hold up the other hosts, nor a restart; ten seconds is several times a
-/// slow handshake.
+/// A dead address must not delay the other hosts or a restart; 10 s is several times a slow
+/// handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long sent data may stay unacknowledged by the peer's kernel. Linux's own patience is some
-/// fifteen minutes, in which nobody would notice that the network is gone.
+/// Time for which the peer's kernel may leave data unacknowledged. Linux's default is about 15
+/// minutes, in which a network failure would go unnoticed.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where distributions put the server's socket: Debian's and Red Hat's choice, then PostgreSQL's.
+/// Default socket directories: Debian's and Red Hat's, then PostgreSQL's.
 const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
-/// Debian's place for the system-wide service file; others set PGSYSCONFDIR.
+/// Debian's directory of the system-wide service file; other systems set PGSYSCONFDIR.
 const SYSTEM_CONFIGURATION: &str = "/etc/postgresql-common";
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -97,7 +97,7 @@ pub(super) fn resolve(
     Ok((info, warnings))
 }
 
-/// String, then service file, then environment; and which of them names the password.
+/// Merges string, service file and environment; also returns which of them names the password.
 fn gather(text: &str, env: Env<'_>) -> Result<(Settings, Option<NamedBy>), ConnectInfoError> {
     url::check_scheme(text)?;
     let mut settings = match url::strip_scheme(text) {
@@ -188,7 +188,7 @@ fn addresses_of(host: &str, ip: Option<IpAddr>) -> Result<Vec<HostAddress>, Conn
     }
 }
 
-/// Gives each endpoint its password: the one typed, or the password file's.
+/// Sets each endpoint's password: the given one, or the password file's.
 fn passwords(
     endpoints: &mut [Endpoint],
     settings: &Settings,
@@ -216,7 +216,7 @@ fn passwords(
     warning.into_iter().collect()
 }
 
-/// The password file that is looked into, whether it exists or not.
+/// The password file's path, whether or not it exists.
 fn password_file(settings: &Settings, home: Option<&Path>) -> Option<PathBuf> {
     let named = settings.get("passfile").map(PathBuf::from);
     named.or_else(|| home.map(|home| home.join(".pgpass")))
@@ -366,7 +366,7 @@ fn system_user() -> Option<String> {
     passwd_line()?.split(':').next().map(str::to_owned)
 }
 
-/// Our line of the user database, the way getpwuid(3) finds it on a plain system.
+/// The current user's line of the user database, found like getpwuid(3) on a plain system.
 fn passwd_line() -> Option<String> {
     let uid = rustix::process::geteuid().as_raw().to_string();
     let database = std::fs::read_to_string("/etc/passwd").ok()?;

@@ -1,9 +1,9 @@
 //! Reads a connection's user and password again at every connect, so that they can be rotated.
 //!
-//! Input: the connection string or the file that contains it, the environment at the start, a command.
-//! Output: the current user and passwords; hints that say where a wrong or missing password came from.
-//! Invariant: servers, database and TLS settings stay as they were at the start; nothing secret is in `Debug`
-//! or in an error.
+//! Input: the connection string or its file, the environment at the start, a command. Output: the
+//! current user and passwords; hints with the source of a wrong or missing password. Invariant:
+//! servers, database and TLS settings stay unchanged after the start; `Debug` and errors contain no
+//! secrets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,16 +14,17 @@ use postrider_secrets::{Password, PasswordCommand, SecretError, read_secret};
 
 use super::{ConnectInfo, Endpoint, HostAddress};
 
-/// Issues a password for one login, such as a token of a cloud's identity service.
+/// Issues a password per login, for example a token of a cloud's identity service.
 pub trait PasswordIssuer: Send + Sync {
-    /// A password for this role on this server; blocks. The host is the name in the connection string.
+    /// Issues a password for this role on this server; blocks. The host is the connection string's
+    /// name.
     fn issue(&self, user: &str, host: &str, port: u16) -> Result<Password, SecretError>;
 
-    /// Who issues it, for hints.
+    /// Name of the issuer, for hints.
     fn describe(&self) -> String;
 }
 
-/// What gives a password at every connect.
+/// Source of a password at every connect.
 #[derive(Clone)]
 pub(super) enum AskedAtConnect {
     Command(PasswordCommand),
@@ -65,32 +66,28 @@ fn issued(
     }
 }
 
-/// What named the password, or would have.
+/// Where the password was named, or would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NamedBy {
-    /// The connection string.
     Text,
-    /// The service file.
     Service,
-    /// `PGPASSWORD`.
     Environment,
-    /// The password file, whether it has one or not; `None`: there is no home to have one in.
+    /// The password file, with or without a match; `None`: there is no home directory.
     PasswordFile(Option<PathBuf>),
 }
 
-/// Where user and password came from. `Debug` says only whether they can change.
+/// Source of user and password. `Debug` shows only whether they can change.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct SecretSource {
     pub(super) text: ConnectionText,
-    /// What was asked of the environment, and its answers.
+    /// The requested variables and their values.
     pub(super) environment: BTreeMap<String, String>,
     pub(super) asked: Option<AskedAtConnect>,
     pub(super) named_by: NamedBy,
-    /// Whether a later look may find another secret.
+    /// True if a later look may find another secret.
     pub(super) can_change: bool,
 }
 
-/// The connection string.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum ConnectionText {
     Typed(String),
@@ -104,7 +101,7 @@ impl fmt::Debug for SecretSource {
 }
 
 impl ConnectInfo {
-    /// The same, with the connection string read from this file again whenever it is needed.
+    /// Reads the connection string from this file at every connect.
     #[must_use]
     pub fn read_from(mut self, path: PathBuf) -> Self {
         self.secrets.text = ConnectionText::File(path);
@@ -112,7 +109,7 @@ impl ConnectInfo {
         self
     }
 
-    /// The same, with this command's output for a password.
+    /// Uses this command's output as the password.
     #[must_use]
     pub fn ask(mut self, command: PasswordCommand) -> Self {
         self.secrets.asked = Some(AskedAtConnect::Command(command));
@@ -120,7 +117,7 @@ impl ConnectInfo {
         self
     }
 
-    /// The same, with a password issued for each connection.
+    /// Uses a password issued per connection.
     #[must_use]
     pub fn issued_by(mut self, issuer: Arc<dyn PasswordIssuer>) -> Self {
         self.secrets.asked = Some(AskedAtConnect::Issuer(issuer));
@@ -128,7 +125,7 @@ impl ConnectInfo {
         self
     }
 
-    /// What to do about a password that the server refuses: where it came from.
+    /// Hint for a password that the server refuses, with its source.
     pub fn wrong_password_hint(&self) -> String {
         let SecretSource { text, asked, named_by, .. } = &self.secrets;
         let place = match (asked, named_by, text) {
@@ -151,7 +148,7 @@ impl ConnectInfo {
         )
     }
 
-    /// What to do where the server asks for a password and there is none.
+    /// Hint if the server requests a password and there is none.
     pub fn missing_password_hint(&self) -> String {
         match &self.secrets.named_by {
             NamedBy::PasswordFile(Some(path)) => format!(
@@ -163,21 +160,21 @@ impl ConnectInfo {
         }
     }
 
-    /// Whether the password comes from a file, a service or a command: one that is refused may be
-    /// right at the next look.
+    /// True if the password comes from a file, a service or a command, so that a refused one may be
+    /// replaced.
     pub fn secret_can_change(&self) -> bool {
         self.secrets.can_change
     }
 
-    /// Whether the role, too, comes from what may be another at the next look: the file that holds the
-    /// connection string, or the service file.
+    /// True if the role comes from a file that may change: the connection string's or the service
+    /// file.
     pub fn user_can_change(&self) -> bool {
         let SecretSource { text, named_by, can_change, .. } = &self.secrets;
         *can_change && (matches!(text, ConnectionText::File(_)) || *named_by == NamedBy::Service)
     }
 
-    /// The same with the user and the passwords that hold now. Reads files and runs the command, so
-    /// it blocks.
+    /// The settings with the current user and passwords. Reads files and runs the command, so it
+    /// blocks.
     pub fn renewed(&self) -> Result<Self, SecretError> {
         if !self.secrets.can_change {
             return Ok(self.clone());
@@ -211,7 +208,7 @@ impl ConnectInfo {
     }
 }
 
-/// Whether a password is looked up for both under one name; their addresses may be resolved or not.
+/// True if both have one name in the password file, whether or not their addresses are resolved.
 fn has_same_name(one: &HostAddress, other: &HostAddress) -> bool {
     match (one, other) {
         (HostAddress::Tcp { host: one, .. }, HostAddress::Tcp { host: other, .. }) => one == other,

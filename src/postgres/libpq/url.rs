@@ -1,20 +1,21 @@
-//! Parses `postgres://user:password@host:port,host:port/database?parameter=value` connection strings.
+//! Parses `postgres://user:password@host:port,host:port/database?parameter=value` connection
+//! strings.
 //!
-//! Input: text that starts with a scheme. Output: [`Settings`], or an error that repeats none of the text.
-//! Stricter than libpq where an unescaped `/`, `?` or `@` in a password would make a part of it a host or
-//! database name, and put it into a log.
+//! Input: text that starts with a scheme. Output: [`Settings`], or an error without any of the
+//! text. Stricter than libpq: an unescaped `/`, `?` or `@` in a password would make part of it a
+//! host or database name, and put it into a log.
 
 use super::error::ConnectInfoError;
 use super::parameters::Settings;
 
 const SCHEMES: [&str; 2] = ["postgresql://", "postgres://"];
 
-/// The text after the scheme, if the text is a URL.
+/// The text after the scheme, if it is a URL.
 pub(super) fn strip_scheme(text: &str) -> Option<&str> {
     SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme))
 }
 
-/// Refuses the URL of another program.
+/// Refuses another program's URL.
 pub(super) fn check_scheme(text: &str) -> Result<(), ConnectInfoError> {
     if text.to_ascii_lowercase().starts_with("jdbc:") {
         return Err(ConnectInfoError::ForeignUrl {
@@ -36,7 +37,7 @@ pub(super) fn check_scheme(text: &str) -> Result<(), ConnectInfoError> {
     Ok(())
 }
 
-/// Parses what follows the scheme; `offset` is the scheme's length in characters.
+/// Parses the text after the scheme; `offset` is the scheme's length in characters.
 pub(super) fn parse(rest: &str, offset: usize) -> Result<Settings, ConnectInfoError> {
     let mut settings = Settings::default();
     let syntax = |problem, part: &str| ConnectInfoError::Syntax {
@@ -52,7 +53,7 @@ pub(super) fn parse(rest: &str, offset: usize) -> Result<Settings, ConnectInfoEr
     if path.contains('@') || path.contains('#') || query.contains('#') {
         return Err(syntax("`@` and `#` are not allowed here unless percent-encoded", path));
     }
-    // The last `@`: a password may hold one, a host may not.
+    // The last `@`: a password may contain one, a host may not.
     let (credentials, hosts) = match authority.rsplit_once('@') {
         Some((credentials, hosts)) => (Some(credentials), hosts),
         None => (None, authority),
@@ -74,7 +75,7 @@ pub(super) fn parse(rest: &str, offset: usize) -> Result<Settings, ConnectInfoEr
             return Err(syntax("a parameter must be written name=value", pair));
         };
         if (name, value) == ("ssl", "true") {
-            // Java's spelling, which libpq takes too.
+            // Java's spelling, which libpq accepts too.
             settings.put("sslmode", "require".to_owned())?;
             continue;
         }
@@ -134,13 +135,13 @@ fn put_hosts(
     Ok(())
 }
 
-/// Where `part` (a slice of `text`) begins, in characters; the end of `text` if it is no slice.
+/// Position of `part` (a slice of `text`) in characters; the end of `text` for other strings.
 fn position(text: &str, part: &str) -> usize {
     let start = (part.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
     text.get(..start).unwrap_or(text).chars().count()
 }
 
-/// Undoes percent-encoding; `None` for a malformed escape, a NUL, or bytes that are not UTF-8.
+/// Decodes percent-encoding; `None` for a malformed escape, a NUL, or bytes that are not UTF-8.
 fn decode(text: &str) -> Option<String> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();

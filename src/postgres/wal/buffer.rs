@@ -1,23 +1,22 @@
-//! The flat read buffer of the replication connection: takes bytes from the socket, shows whole messages in
-//! place.
+//! The flat read buffer of the replication connection: takes bytes from the socket, lends whole
+//! messages in place.
 //!
-//! Input: bytes, read into `room`. Output: borrowed messages; a message over the size limit is an error, or
-//! is passed on piece by piece if the caller asks for that. Invariant: a message's declared length is
-//! compared with the limit before any room is made for it, and room grows with the bytes that actually
-//! arrive, at most doubling. Upholds G3 and G7.
+//! Input: bytes, read into `room`. Output: borrowed messages. A message over the size limit is an
+//! error, or is passed on piece by piece on request. Invariant: a message's declared length is
+//! compared with the limit before any room is made for it, and room grows with the received bytes,
+//! at most doubling. Upholds G3 and G7.
 
 use super::error::WalError;
 
-/// Room in the steady state: what a busy walsender sends in 30 ms, so that the relay can gather rows
-/// for a burst without holding the server back. Pages that a trickle never reaches stay untouched.
+/// Steady-state capacity: the output of a busy walsender in 30 ms, so that the relay can gather
+/// rows for a burst without holding the server back. Unused pages stay untouched.
 pub(super) const BASE_BYTES: usize = 2 * 1024 * 1024;
 
-/// Below this much room at the end, the unread rest is moved to the front before reading, if it is no longer than what
-/// has been read: each byte is then moved once at most. A buffer that is full of whole messages is read first. Moving
-/// it for each 16 KiB that were read was a tenth of the CPU time of a backlog.
+/// With less room than this at the end, the unread rest moves to the front before a read, if it is
+/// not longer than the part already read. Each byte then moves at most once. A buffer full of whole
+/// messages is processed first. Moving for each 16 KiB read took a tenth of a backlog's CPU time.
 const ROOM_BYTES_MIN: usize = 64 * 1024;
 
-/// Tag and length.
 pub(super) const HEADER_BYTES: usize = 5;
 
 /// The first message's tag and its length with header.
@@ -27,14 +26,14 @@ pub(super) struct Head {
     pub(super) bytes: usize,
 }
 
-/// See the module's documentation.
+/// The read buffer.
 #[derive(Debug)]
 pub(super) struct ReadBuffer {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
     message_bytes_max: usize,
-    /// Bytes that are still to pass of a message over the limit.
+    /// Bytes of an oversized message that are still to pass.
     passing: usize,
 }
 
@@ -44,12 +43,10 @@ impl ReadBuffer {
         Self { bytes: vec![0; BASE_BYTES], start: 0, end: 0, message_bytes_max, passing: 0 }
     }
 
-    /// From now on accepts messages up to this size.
     pub(super) fn set_limit(&mut self, message_bytes_max: usize) {
         self.message_bytes_max = message_bytes_max;
     }
 
-    /// Unread bytes.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.end - self.start
@@ -60,7 +57,7 @@ impl ReadBuffer {
         self.bytes.split_at(self.end).0.split_at(self.start).1
     }
 
-    /// The first message's head, whole or not; none while a message passes.
+    /// The first message's head, whole or not; `None` while a message passes.
     #[inline]
     fn declared(&self) -> Result<Option<Head>, WalError> {
         if self.passing > 0 {
@@ -77,8 +74,8 @@ impl ReadBuffer {
         Ok(Some(Head { tag, bytes: length + 1 }))
     }
 
-    /// The first message's head, if the message is there as a whole. One over the limit, whole or
-    /// not, is an error until [`ReadBuffer::pass`] is called for it.
+    /// The first message's head, if the whole message is buffered. An oversized message is an error
+    /// until [`ReadBuffer::pass`] is called for it.
     #[inline]
     pub(super) fn head(&self) -> Result<Option<Head>, WalError> {
         let Some(head) = self.declared()? else { return Ok(None) };
@@ -93,13 +90,13 @@ impl ReadBuffer {
         WalError::MessageTooLarge { tag, bytes, limit: self.message_bytes_max }
     }
 
-    /// The first so many bytes of the body of a message over the limit, once they are there.
+    /// The first bytes of an oversized message's body, once they are buffered.
     pub(super) fn beginning(&self, bytes: usize) -> Option<&[u8]> {
         self.unread().get(HEADER_BYTES..HEADER_BYTES + bytes)
     }
 
-    /// Lets the message pass whose head was seen: from now on its bytes come in pieces, without
-    /// those of the beginning that are not wanted again.
+    /// Passes the first message: from now on its bytes come in pieces, without the unwanted ones at
+    /// the start.
     pub(super) fn pass(&mut self, bytes: usize, unwanted: usize) {
         let skipped = HEADER_BYTES + unwanted;
         assert!(skipped <= self.len() && skipped <= bytes, "only what is there is passed over");
@@ -107,17 +104,16 @@ impl ReadBuffer {
         self.passing = bytes - skipped;
     }
 
-    /// Bytes that are still to pass.
     pub(super) const fn passing(&self) -> usize {
         self.passing
     }
 
-    /// The bytes there are of the message that passes.
+    /// Buffered bytes of the passing message.
     pub(super) fn piece(&self) -> &[u8] {
         self.unread().split_at(self.passing.min(self.len())).0
     }
 
-    /// Forgets this piece; true when all of the message has passed.
+    /// Drops this piece; true once the whole message has passed.
     pub(super) fn pass_piece(&mut self) -> bool {
         let passed = self.passing.min(self.len());
         self.start += passed;
@@ -125,26 +121,27 @@ impl ReadBuffer {
         self.passing == 0
     }
 
-    /// The body of the message whose head was seen.
+    /// Body of the first message.
     #[inline]
     pub(super) fn body(&self, head: Head) -> &[u8] {
         assert!(head.bytes <= self.len(), "a message is read when it is there as a whole");
         self.unread().split_at(head.bytes).0.split_at(HEADER_BYTES).1
     }
 
-    /// The same with header.
+    /// The first message with header.
     pub(super) fn whole(&self, head: Head) -> &[u8] {
         self.unread().split_at(head.bytes).0
     }
 
-    /// Forgets the message whose head was seen.
+    /// Drops the first message.
     #[inline]
     pub(super) fn consume(&mut self, head: Head) {
         assert!(head.bytes <= self.len(), "a message is consumed when it is there as a whole");
         self.start += head.bytes;
     }
 
-    /// Where to read to; empty when the buffer is full and begins with a whole message, which is back-pressure.
+    /// Room for the next read; empty if the buffer is full and starts with a whole message, which
+    /// is back-pressure.
     pub(super) fn room(&mut self) -> Result<&mut [u8], WalError> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -165,18 +162,18 @@ impl ReadBuffer {
         Ok(self.bytes.split_at_mut(self.end).1)
     }
 
-    /// Whether it is little, or nothing can be read before more of it has come.
+    /// True if the rest is short, or nothing can be read without moving it.
     fn is_worth_moving(&self) -> bool {
         self.len() <= self.start || !matches!(self.head(), Ok(Some(_)))
     }
 
-    /// Takes note of what was read into the room.
+    /// Books a read into the room.
     pub(super) fn filled(&mut self, bytes: usize) {
         assert!(bytes <= self.bytes.len() - self.end, "what was read fits the room");
         self.end += bytes;
     }
 
-    /// Gives back what a large message took, once all is read.
+    /// Releases the capacity of a large message, once everything is read.
     pub(super) fn shrink(&mut self) {
         if self.start == self.end && self.bytes.len() > BASE_BYTES {
             (self.start, self.end) = (0, 0);
@@ -291,7 +288,7 @@ mod tests {
         let (one, step) = (message(b'd', 400), 16 * 1024);
         let (mut wire, mut consumed, mut moved) = (Vec::new(), 0, 0);
         while consumed < 8 * BASE_BYTES {
-            // The server is always ahead: every read fills the room that there is.
+            // The server is always ahead: every read fills the room.
             while wire.len() < BASE_BYTES {
                 wire.extend_from_slice(&one);
             }

@@ -1,10 +1,11 @@
 //! A replication connection before it streams: logs in, runs queries, starts the stream.
 //!
-//! Input: a [`ConnectInfo`] and [`SessionParams`]. Output: rows of queries, the server's identity, its backend
-//! process, its timeline history, and finally a [`Stream`]; if the server refuses START_REPLICATION, as for a
-//! slot that is active elsewhere, the connection can be used again. It takes only a server that fits
-//! `target_session_attrs`, and sets the client encoding of the session and of the stream. Invariant: whatever
-//! the defaults of the role or database, the text format of all values (dates, floats, bytea) is fixed.
+//! Input: a [`ConnectInfo`] and [`SessionParams`]. Output: rows of queries, the server's identity,
+//! its backend process, its timeline history, and finally a [`Stream`]. If the server refuses
+//! START_REPLICATION, for example because the slot is in use, the connection remains usable. It
+//! accepts only a server that fits `target_session_attrs`, and sets the client encoding of the
+//! session and of the stream. Invariant: whatever the defaults of role or database, the text format
+//! of all values (dates, floats, bytea) is fixed.
 
 mod rows;
 mod slot;
@@ -27,26 +28,26 @@ use crate::libpq::{Endpoint, TargetSessionAttrs as Wanted};
 use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::Charset;
 
-/// Largest frame accepted unless told otherwise: far above what a broker takes (1 MiB by default),
-/// so that too large a row can be seen and dead-lettered, far below what would hurt.
+/// Default limit for a frame: far above a broker's limit (1 MiB by default), so that a row that is
+/// too large becomes a dead letter, and far below harmful sizes.
 pub const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// A command on an idle connection is answered within milliseconds; a server that needs this long
-/// is as good as gone.
+/// An idle connection answers within milliseconds; a server that needs this long is as good as
+/// gone.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a session relies on: the text of every value is then independent of the server's configuration, the server's
-/// warnings reach us, and no limit ends it. The stream of a transaction is a transaction to the server: a limit on its
-/// time would end every session before it is over. They are set once the session stands, over `options` in the
-/// connection string and the defaults of role and database: poolers refuse a login that names them, and servers one
-/// that names a limit of a later version.
+/// Settings that make every value's text independent of the server's configuration, send its
+/// warnings, and remove limits. To the server, a stream is one transaction, which a time limit
+/// would end. They are set after the login, over `options` in the connection string and the
+/// defaults of role and database: poolers refuse a login that names them, and servers one that
+/// names a later version's limit.
 const CANONICAL: [(&str, &str); 11] = [
     ("TimeZone", "UTC"),
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),
     ("extra_float_digits", "3"),
     ("bytea_output", "hex"),
-    // PostgreSQL 18 only warns of a publication that did not exist when a row was written.
+    // PostgreSQL 18 only warns if a publication did not exist when a row was written.
     ("client_min_messages", "notice"),
     ("statement_timeout", "0"),
     ("lock_timeout", "0"),
@@ -55,41 +56,41 @@ const CANONICAL: [(&str, &str); 11] = [
     ("transaction_timeout", "0"),
 ];
 
-/// In which encoding a stream comes.
+/// Encoding of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StreamEncoding {
-    /// UTF-8: that of the database, or the server converts. Where it finds a character without an
-    /// equivalent, the stream breaks for good.
+    /// UTF-8: the database's encoding, or the server converts. A character without an equivalent
+    /// breaks the stream for good.
     #[default]
     Utf8,
-    /// That of an SQL_ASCII database, which is none: the server cannot convert its bytes, and the stream
-    /// would break for good at the first one above 127.
+    /// The unknown encoding of an SQL_ASCII database. The server cannot convert its bytes, and the
+    /// stream would break for good at the first one above 127.
     Unknown,
-    /// That of the database, of one byte a character. Whoever reads the stream converts it.
+    /// The database's single-byte encoding. The reader converts it.
     Own(Arc<Charset>),
 }
 
 impl StreamEncoding {
-    /// That of a database, as Postgres calls it; of each byte from 128 on the character, `None` where UTF-8
-    /// has none.
+    /// A database's encoding with Postgres's name. `characters`: the character of each byte from
+    /// 128 on; `None` without an equivalent in UTF-8.
     pub fn own(name: &str, characters: [Option<char>; 128]) -> Self {
         Self::Own(Arc::new(Charset::new(name.to_owned(), characters)))
     }
 }
 
-/// What the relay decides about a session.
+/// The relay's settings for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionParams {
-    /// Larger frames are refused before anything is allocated for them. Bytes.
+    /// Limit in bytes; larger frames are refused before anything is allocated for them.
     pub frame_bytes_max: usize,
     /// Limit for the answer to one command.
     pub reply_timeout: Duration,
-    /// The encoding of the stream. Answers to SQL and to replication commands are in UTF-8, but for an
+    /// Encoding of the stream. Answers to SQL and replication commands are in UTF-8, except from an
     /// SQL_ASCII database.
     pub encoding: StreamEncoding,
-    /// Whether what `pg_logical_emit_message` wrote is sent too. Needs PostgreSQL 14.
+    /// True if `pg_logical_emit_message` messages are sent too. Requires PostgreSQL 14.
     pub messages: bool,
-    /// Whether it is to stream; one that only reads tables needs a role without `REPLICATION`.
+    /// True for a stream; reading only tables does not require a role with `REPLICATION`.
     pub replicates: bool,
 }
 
@@ -105,36 +106,36 @@ impl Default for SessionParams {
     }
 }
 
-/// Who the server is (IDENTIFY_SYSTEM).
+/// Identity of the server (IDENTIFY_SYSTEM).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemIdentity {
-    /// The cluster's identifier, which a restored backup shares with its origin.
+    /// The cluster's system identifier. A restored backup shares it with its origin.
     pub system_id: String,
     /// The timeline, which a promotion increments.
     pub timeline: u32,
-    /// End of the log that is on disk.
+    /// End of the log on disk.
     pub flushed: Lsn,
 }
 
-/// The process of the server that serves a connection.
+/// The server process of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerProcess {
-    /// As the server itself numbers it. What logging in told may be the number of a proxy's.
+    /// The server's own process id. The login may have reported a proxy's.
     pub pid: i32,
-    /// When the server was started, in microseconds since the Unix epoch. No two servers share it,
-    /// while numbers of processes and identifiers of clusters are shared by standbys and copies.
+    /// The server's start time, in microseconds since the Unix epoch. It is unique, while standbys
+    /// and copies share process ids and system identifiers.
     pub server_started_us: i64,
 }
 
 /// A row of a simple query: text or NULL.
 pub type TextRow = Vec<Option<String>>;
 
-/// Streaming could not be started; unless the server has ended the connection, it comes back.
+/// Streaming could not start; the connection is returned unless the server has ended it.
 #[derive(Debug)]
 pub struct StartRefused<T = Wire> {
     /// Usable for another attempt.
     pub connection: Option<Connection<T>>,
-    /// Why.
+    /// The reason.
     pub error: WalError,
 }
 
@@ -148,7 +149,7 @@ pub struct Connection<T = Wire> {
 }
 
 impl Connection<Wire> {
-    /// Connects to the first acceptable server and logs in, with the secrets that hold now.
+    /// Connects to the first acceptable server and logs in with the current secrets.
     pub fn open(info: &ConnectInfo, params: &SessionParams) -> Result<Self, WalError> {
         let info = &info.renewed()?;
         if info.target_session_attrs == Wanted::PreferStandby {
@@ -175,18 +176,17 @@ impl Connection<Wire> {
         })
     }
 
-    /// Whether it is a unix socket.
+    /// True for a unix socket.
     pub fn is_local(&self) -> bool {
         self.endpoint.starts_with('/')
     }
 
-    /// Whether the connection is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.session.transport.is_encrypted()
     }
 }
 
-/// What one login needs beside the pipe.
+/// Parameters of a login besides the transport.
 pub(super) struct Access<'a> {
     pub(super) info: &'a ConnectInfo,
     pub(super) endpoint: &'a Endpoint,
@@ -195,7 +195,7 @@ pub(super) struct Access<'a> {
 }
 
 impl<T: Transport> Connection<T> {
-    /// Logs in over an open pipe.
+    /// Logs in over an open transport.
     pub(super) fn log_in(
         transport: T,
         access: Access<'_>,
@@ -214,7 +214,7 @@ impl<T: Transport> Connection<T> {
         Ok(Self { session, endpoint: endpoint.to_string(), backend_pid, params: params.clone() })
     }
 
-    /// One that is logged in already.
+    /// A connection that is already logged in.
     #[cfg(test)]
     pub(super) fn over(transport: T, frame_bytes_max: usize) -> Self {
         let mut session = MessageChannel::new(transport);
@@ -229,7 +229,7 @@ impl<T: Transport> Connection<T> {
         self.answer(deadline)
     }
 
-    /// The same for a command that waits for other sessions, for as long as they take.
+    /// Runs a command without a time limit, because it waits for other sessions.
     pub fn patient_query(&mut self, sql: &str) -> Result<Vec<TextRow>, WalError> {
         self.send_command(sql)?;
         self.answer(None)
@@ -259,7 +259,7 @@ impl<T: Transport> Connection<T> {
         failed.map_or(Ok(rows), Err)
     }
 
-    /// Asks the server who it is.
+    /// Runs IDENTIFY_SYSTEM.
     pub fn identify_system(&mut self) -> Result<SystemIdentity, WalError> {
         let malformed = || WalError::Protocol("a malformed answer to IDENTIFY_SYSTEM");
         let rows = self.simple_query("IDENTIFY_SYSTEM")?;
@@ -275,7 +275,7 @@ impl<T: Transport> Connection<T> {
         })
     }
 
-    /// Asks the server which of its processes serves us.
+    /// Asks which server process serves this connection.
     pub fn server_process(&mut self) -> Result<ServerProcess, WalError> {
         const SQL: &str = "SELECT pg_catalog.pg_backend_pid(), \
             (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint";
@@ -290,8 +290,8 @@ impl<T: Transport> Connection<T> {
         })
     }
 
-    /// What a timeline descends from. The first has no history, and neither has one whose history
-    /// file the server does not keep: both are empty.
+    /// Ancestors of a timeline. Empty for the first timeline, and if the server has no history file
+    /// for it.
     pub fn timeline_history(&mut self, timeline: u32) -> Result<TimelineHistory, WalError> {
         const UNDEFINED_FILE: &str = "58P01";
         if timeline <= 1 {
@@ -307,10 +307,10 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Starts streaming the slot's changes to the publication's tables, from `start` or, when that
-    /// is lower (such as [`Lsn::ZERO`]), from where the slot was last acknowledged. `start` must
-    /// come from this very cluster: the server accepts a position of the future silently, and the
-    /// rows before it are then lost.
+    /// Starts streaming the slot's changes to the publication's tables, from `start` or, if that is
+    /// lower (for example [`Lsn::ZERO`]), from the slot's acknowledged position. `start` must come
+    /// from this cluster: the server silently accepts a future position, and earlier rows are then
+    /// lost.
     pub fn start(
         mut self,
         slot: &str,
@@ -328,7 +328,7 @@ impl<T: Transport> Connection<T> {
                     WalError::Server(_) => !is_fatal(Some(&error)),
                     _ => false,
                 };
-                // Whoever has it asks for text that is no stream next.
+                // The caller next requests text, not a stream.
                 let alive = alive && self.speak(None).is_ok();
                 Err(Box::new(StartRefused { connection: alive.then_some(self), error }))
             }
@@ -346,7 +346,7 @@ impl<T: Transport> Connection<T> {
             StreamEncoding::Utf8 | StreamEncoding::Unknown => self.send_command(&command)?,
             StreamEncoding::Own(charset) => {
                 let Some(command) = charset.encode(&command) else {
-                    // Its encoding has no such name.
+                    // The name does not exist in its encoding.
                     let (publication, slot) = (publication.to_owned(), slot.to_owned());
                     return Err(WalError::PublicationMissing { publication, slot });
                 };
@@ -381,7 +381,7 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Sets these parameters for the session, as far as the server has them.
+    /// Sets these parameters for the session, if the server has them.
     pub(super) fn set_for_session(&mut self, settings: &[(&str, &str)]) -> Result<(), WalError> {
         let values: Vec<String> =
             settings.iter().map(|(name, value)| format!("('{name}', '{value}')")).collect();
@@ -393,13 +393,13 @@ impl<T: Transport> Connection<T> {
         self.simple_query(&sql).map(|_| ())
     }
 
-    /// What is below it, for who reads answers as they come.
+    /// The channel below, for reading answers as they arrive.
     pub(super) fn into_channel(self) -> MessageChannel<T> {
         self.session
     }
 
-    /// From now on both sides speak in this encoding; `None` is UTF8, which a
-    /// database in SQL_ASCII does not convert to.
+    /// Switches both directions to this encoding; `None` is UTF8, to which an SQL_ASCII database
+    /// does not convert.
     fn speak(&mut self, charset: Option<Arc<Charset>>) -> Result<(), WalError> {
         if self.session.charset == charset {
             return Ok(());
@@ -414,7 +414,7 @@ impl<T: Transport> Connection<T> {
         self.send_query(text.as_bytes())
     }
 
-    /// Sends a command that is in the encoding of the session.
+    /// Sends a command in the session's encoding.
     fn send_query(&mut self, text: &[u8]) -> Result<Option<Instant>, WalError> {
         let deadline = Instant::now().checked_add(self.params.reply_timeout);
         let message = quote::query_message(text)?;
@@ -434,28 +434,28 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// The server process that serves us, as pg_stat_activity numbers it.
+    /// Id of the server process, as in pg_stat_activity.
     pub fn backend_pid(&self) -> i32 {
         self.backend_pid
     }
 
-    /// The server we are connected to, `host:port` or the socket's path.
+    /// Address of the server: `host:port` or the socket's path.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// A setting the server reported at login, such as `server_version`.
+    /// A setting that the server reported at login, for example `server_version`.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.session.parameter(name)
     }
 
-    /// The notices that came so far.
+    /// Takes the notices received so far.
     pub fn take_notices(&mut self) -> Vec<ServerMessage> {
         self.session.take_notices()
     }
 }
 
-/// Whether the server ends the connection after this error.
+/// True if the server ends the connection after this error.
 fn is_fatal(error: Option<&WalError>) -> bool {
     let Some(WalError::Server(server) | WalError::SlotHeld { server, .. }) = error else {
         return false;

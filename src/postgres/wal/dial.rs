@@ -1,9 +1,10 @@
 //! Connects to the first of several servers that accepts, with TLS if configured.
 //!
-//! Input: a [`ConnectInfo`]. Output: the result of the caller's login on the first server that accepts.
-//! Invariant: an error that another server would repeat (password, permission) ends the search, as in libpq;
-//! only with `sslmode=prefer` is a failed TLS attempt repeated without TLS. SQL sessions use the same rules
-//! for the order of servers, TLS, `target_session_attrs`, and which of several errors to report.
+//! Input: a [`ConnectInfo`]. Output: the result of the caller's login on the first server that
+//! accepts. Invariant: an error that another server would repeat (password, permission) ends the
+//! search, as in libpq; only with `sslmode=prefer` is a failed TLS attempt repeated without TLS.
+//! SQL sessions share the rules for the order of servers, TLS, `target_session_attrs`, and the
+//! choice among several errors.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
@@ -21,7 +22,7 @@ use super::transport::{Socket, Transport, Wire};
 use crate::libpq::ConnectInfo;
 use crate::libpq::{Endpoint, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs};
 
-/// Tries the servers one after the other.
+/// Tries the servers in order.
 pub(super) fn first_acceptable<C>(
     info: &ConnectInfo,
     mut accept: impl FnMut(Wire, &Endpoint, Option<Instant>) -> Result<C, WalError>,
@@ -60,7 +61,7 @@ pub(crate) fn order(info: &ConnectInfo) -> Vec<&Endpoint> {
     order
 }
 
-/// Whether TLS is tried at all; unix sockets never use it, as in libpq.
+/// True if TLS is tried; unix sockets never use it, as in libpq.
 pub(crate) fn uses_tls(info: &ConnectInfo, endpoint: &Endpoint) -> bool {
     info.tls.mode != SslMode::Disable && endpoint.socket_path().is_none()
 }
@@ -76,7 +77,7 @@ pub(crate) fn may_retry_without_tls(info: &ConnectInfo, error: &WalError) -> boo
     failed && info.tls.mode == SslMode::Prefer
 }
 
-/// The error that tells most of all the attempts.
+/// The most informative error of all attempts.
 pub(crate) fn combined(failures: Vec<WalError>) -> WalError {
     let all_unreachable: Option<Vec<_>> = failures
         .iter()
@@ -90,7 +91,7 @@ pub(crate) fn combined(failures: Vec<WalError>) -> WalError {
             endpoint: "any of its addresses".to_owned(),
             reason: all.join(", "),
         },
-        // What a server that answers says is worth more than who does not answer.
+        // A server's answer is more informative than silence.
         _ => failures
             .into_iter()
             .max_by_key(|failure| !matches!(failure, WalError::Unreachable { .. }))
@@ -98,17 +99,17 @@ pub(crate) fn combined(failures: Vec<WalError>) -> WalError {
     }
 }
 
-/// How a logged-in session is asked whether it is of the wanted kind.
+/// A query that checks a session's type.
 pub(crate) struct SessionCheck {
-    /// One row of one text.
+    /// Returns one row with one text.
     pub(crate) sql: &'static str,
-    /// That text, if it is.
+    /// The text of an acceptable session.
     pub(crate) expected: &'static str,
-    /// libpq's word for the kind.
+    /// libpq's keyword for the type.
     pub(crate) name: &'static str,
 }
 
-/// The check for `target_session_attrs`, if there is anything to check.
+/// The check for `target_session_attrs`, if one is required.
 pub(crate) fn session_check(wanted: TargetSessionAttrs) -> Option<SessionCheck> {
     const READ_ONLY: &str = "SELECT current_setting('transaction_read_only')";
     const RECOVERY: &str = "SELECT pg_catalog.pg_is_in_recovery()::text";
@@ -122,7 +123,7 @@ pub(crate) fn session_check(wanted: TargetSessionAttrs) -> Option<SessionCheck> 
     Some(SessionCheck { sql, expected, name })
 }
 
-/// Connects and, with a configuration, encrypts.
+/// Connects and, if configured, encrypts.
 fn pipe(
     info: &ConnectInfo,
     endpoint: &Endpoint,
@@ -143,8 +144,8 @@ fn pipe(
     wire.start_tls(Arc::clone(config), endpoint, deadline)
 }
 
-/// Asks the server. Reads exactly one byte: anything an attacker adds in clear is then part of the
-/// handshake and breaks it (CVE-2021-23222).
+/// Asks the server for TLS. Reads exactly one byte: anything an attacker adds in clear text becomes
+/// part of the handshake and breaks it (CVE-2021-23222).
 fn offers_tls(wire: &mut Wire, deadline: Option<Instant>) -> Result<bool, WalError> {
     const DOING: &str = "asking for TLS";
     let io = |error: std::io::Error| WalError::Io(error.to_string());

@@ -1,9 +1,9 @@
-//! Errors of the replication connection, and what to do about each.
+//! Errors of the replication connection, and their remedies.
 //!
-//! Output: [`WalError`] with a hint, a [`Class`] that decides retry and exit code, and the parts of a
-//! server's error that are safe to show ([`ServerMessage`]). Invariant: an error is either fixed by a new
-//! session ([`Class::Transient`], [`Class::Held`]) or needs a human; none contains row content or a password.
-//! A server's DETAIL may quote rows, so it is never kept.
+//! Output: [`WalError`] with a hint, a [`Class`] that decides retry and exit code, and the safe
+//! parts of a server's error ([`ServerMessage`]). Invariant: an error is either fixed by a new
+//! session ([`Class::Transient`], [`Class::Held`]) or needs a human; none contains row content or a
+//! password. A server's DETAIL may quote rows, so it is never kept.
 
 use std::fmt;
 
@@ -11,23 +11,23 @@ use crate::certificate::{CertificateRefusal, Fault};
 use crate::libpq::{AuthMethod, ConnectInfo, Endpoint, RequireAuth};
 use postrider_core::pgoutput::DecodeError;
 
-/// What an error means for the relay, and so for the process's exit code.
+/// Class of an error, which decides the process's exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Passes by itself: try again with back-off; 69 once patience is over.
+    /// Temporary: retry with back-off; 69 after the time limit.
     Transient,
-    /// Another relay has the slot: wait for it (75 with `--no-wait`).
+    /// Another relay holds the slot: wait for it (75 with `--no-wait`).
     Held,
-    /// The server does not let us: 77.
+    /// The server refuses permission: 77.
     Permission,
-    /// Something must be set up differently: 78.
+    /// The configuration must change: 78.
     Configuration,
-    /// The position we would start from is not ours or is gone: 70.
+    /// The start position is lost, or belongs to another source: 70.
     Position,
 }
 
 impl Class {
-    /// The process's exit code for it.
+    /// The process's exit code.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Transient => 69,
@@ -38,18 +38,18 @@ impl Class {
         }
     }
 
-    /// Whether a new session may succeed without anybody's help.
+    /// True if a new session may succeed without help.
     pub const fn is_transient(self) -> bool {
         matches!(self, Self::Transient | Self::Held)
     }
 
-    /// The class of a server error, by SQLSTATE (PostgreSQL documentation, appendix A). Codes that
-    /// are not known to be permanent count as passing: stopping for good would be worse.
+    /// Class of a server error by SQLSTATE (PostgreSQL documentation, appendix A). Unknown codes
+    /// count as temporary, because stopping for good would be worse.
     pub fn of_sqlstate(code: &str) -> Self {
         match code {
             "55006" => Self::Held,
             "42501" => Self::Permission,
-            // Slot invalidated, or its log removed.
+            // The slot was invalidated, or its log removed.
             "55000" => Self::Position,
             "57P04" => Self::Configuration,
             _ => match code.get(..2) {
@@ -61,7 +61,7 @@ impl Class {
     }
 }
 
-/// An ErrorResponse or NoticeResponse: the parts that are safe to show.
+/// The safe parts of an ErrorResponse or NoticeResponse.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerMessage {
     /// `ERROR`, `FATAL`, `WARNING`, ..., not translated.
@@ -70,14 +70,14 @@ pub struct ServerMessage {
     pub code: String,
     /// The primary message.
     pub message: String,
-    /// The server's own advice.
+    /// The server's own hint.
     pub hint: String,
     /// The server's C function, which is not translated.
     pub routine: String,
 }
 
 impl ServerMessage {
-    /// The same, where it refuses a login's password: with where that came from for advice.
+    /// Adds the password's source to the advice, if the server refuses a login's password.
     #[must_use]
     pub fn of_login(self, info: &ConnectInfo) -> Self {
         let is_refused = self.code == "28P01" && self.hint.is_empty();
@@ -95,7 +95,7 @@ impl fmt::Display for ServerMessage {
 /// Why the replication connection failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WalError {
-    /// Nothing answers there.
+    /// Nothing answers at the address.
     #[error("cannot connect to Postgres at {endpoint}: {reason}")]
     Unreachable {
         /// `host:port` or the socket's path.
@@ -103,21 +103,21 @@ pub enum WalError {
         /// The system's reason.
         reason: String,
     },
-    /// The peer took longer than allowed.
+    /// The peer did not answer in time.
     #[error("Postgres did not answer in time while {doing}")]
     TimedOut {
-        /// What we were waiting for.
+        /// The action.
         doing: &'static str,
     },
-    /// The same before we were let in: who it is that does not answer is not known.
+    /// A login timed out; the peer's identity is not known.
     #[error("Postgres at {endpoint} did not answer in time while {doing}")]
     LoginTimedOut {
         /// `host:port` or the socket's path.
         endpoint: String,
-        /// What we were waiting for.
+        /// The action.
         doing: &'static str,
     },
-    /// TLS is demanded and the server has none.
+    /// TLS is required, and the server does not offer it.
     #[error("{endpoint} does not offer TLS, and sslmode demands it")]
     TlsNotOffered {
         /// The server.
@@ -131,49 +131,49 @@ pub enum WalError {
         /// The TLS library's reason.
         reason: String,
     },
-    /// The server's certificate is not valid now.
+    /// The server's certificate is not valid at this time.
     #[error("cannot establish TLS: the certificate `{subject}` of {endpoint} {fault}")]
     CertificateInvalid {
         /// The server.
         endpoint: String,
-        /// Whose certificate it is.
+        /// Subject of the certificate.
         subject: String,
-        /// Since when, or until when.
+        /// Start or end of its validity.
         fault: Fault,
     },
-    /// Certificates or keys of ours that cannot be used.
+    /// The client's certificates or keys are unusable.
     #[error("{0}")]
     TlsFiles(#[from] super::tls::TlsFilesError),
-    /// The server asks for a password and there is none.
+    /// The server requests a password, and there is none.
     #[error("{endpoint} asks for a password for user `{user}` and none is given")]
     PasswordMissing {
         /// The server.
         endpoint: String,
         /// The role.
         user: String,
-        /// Where one can be put.
+        /// Where to set one.
         hint: String,
     },
-    /// The file, service or command that the password comes from has none now.
+    /// The password's file, service or command does not provide one now.
     #[error("{0}")]
     Secret(#[from] crate::libpq::SecretError),
-    /// The exchange failed on our side: a method that is not supported or not permitted, or the server
-    /// could not prove itself.
+    /// The client ended the exchange: the method is not supported or not permitted, or the server
+    /// could not prove its identity.
     #[error("cannot authenticate with {endpoint}: {reason}")]
     Authentication {
         /// The server.
         endpoint: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
-        /// What the operator should do.
+        /// The fix.
         hint: &'static str,
     },
-    /// The server is not of the kind `target_session_attrs` wants.
+    /// The server does not fit `target_session_attrs`.
     #[error("{endpoint} is not a `{wanted}` server")]
     WrongSession {
         /// The server.
         endpoint: String,
-        /// The kind.
+        /// The required type.
         wanted: &'static str,
     },
     /// The slot is in use.
@@ -181,22 +181,22 @@ pub enum WalError {
     SlotHeld {
         /// The slot.
         slot: String,
-        /// What the server said; names the process.
+        /// The server's message, which names the process.
         server: Box<ServerMessage>,
     },
     /// The server reported an error.
     #[error("Postgres: {0}")]
     Server(Box<ServerMessage>),
-    /// What answers is a pooler, and this session cannot pass it.
+    /// A pooler answers, and this session cannot pass it.
     #[error("the server is a connection pooler such as PgBouncer: {found}")]
     Pooler {
-        /// How that was seen.
+        /// The evidence.
         found: String,
-        /// What does not pass.
+        /// What the pooler refuses.
         kept_out: KeptOut,
     },
-    /// The publication did not exist when a row of the slot was written. PostgreSQL ends the stream
-    /// there, up to 17 at least; 18 only warns and skips the row.
+    /// The publication did not exist when a row of the slot was written. PostgreSQL up to 17 ends
+    /// the stream there; 18 only warns and skips the row.
     #[error(
         "publication `{publication}` did not exist when the next change of slot `{slot}` was written, so rows would \
          be lost"
@@ -204,38 +204,38 @@ pub enum WalError {
     PublicationMissing {
         /// The publication.
         publication: String,
-        /// The slot, which cannot get past that row.
+        /// The slot, which cannot advance beyond that row.
         slot: String,
     },
-    /// The connection ended without a word.
+    /// The connection ended without a message.
     #[error("Postgres closed the connection")]
     Closed,
-    /// Not even an answer to our questions comes: the network is gone, or the server hangs.
+    /// The server does not answer pings: the network has failed, or the server hangs.
     #[error("Postgres has sent nothing for {seconds} s, though it was asked to")]
     Silent {
-        /// Since the first question that nothing followed.
+        /// Seconds since the first unanswered ping.
         seconds: u64,
     },
-    /// The server ended the stream in good order: it is shutting down.
+    /// The server ended the stream in good order, because it shuts down.
     #[error("Postgres ended the replication stream; it is shutting down")]
     Ended,
     /// Reading or writing failed.
     #[error("the connection to Postgres failed: {0}")]
     Io(String),
-    /// Bytes that are not the protocol.
+    /// The bytes violate the protocol.
     #[error("malformed message from Postgres: {0}")]
     Protocol(&'static str),
-    /// A message that is no row, and larger than any such message.
+    /// A message other than a row exceeds the largest such message.
     #[error("message 0x{tag:02X} from Postgres has {bytes} bytes, more than the limit of {limit}")]
     MessageTooLarge {
-        /// Its kind.
+        /// Its type.
         tag: u8,
         /// Its length.
         bytes: usize,
         /// The limit.
         limit: usize,
     },
-    /// A row that is read from its table is larger than a frame may be.
+    /// A row read from its table exceeds the frame limit.
     #[error("a row of table {table} has {bytes} bytes as text, more than the limit of {limit}")]
     RowTooLarge {
         /// The table.
@@ -245,10 +245,10 @@ pub enum WalError {
         /// The limit.
         limit: usize,
     },
-    /// Rows are to be chosen by text that no row can have.
+    /// The query contains text that no row can contain.
     #[error("the database's encoding lacks a character by which rows are to be chosen")]
     QueryUntranslatable,
-    /// A table is to be read in an order that it does not have.
+    /// A table lacks a column of the reading order.
     #[error("table {table} has no column `{column}` to order its rows by")]
     OrderColumnMissing {
         /// The table.
@@ -256,25 +256,25 @@ pub enum WalError {
         /// The column.
         column: String,
     },
-    /// A row over the limit on frames that is no pgoutput message.
+    /// An oversized row is not a pgoutput message.
     #[error(transparent)]
     Malformed(#[from] DecodeError),
-    /// Rows cannot be polled, or not be marked.
+    /// Rows cannot be polled or marked.
     #[error(transparent)]
     Poll(#[from] super::poll::PollError),
-    /// The rest of a backlog is to be streamed.
+    /// The rest of a backlog must be streamed.
     #[error(transparent)]
     CatchUp(#[from] super::catch_up::CatchUpError),
 }
 
-/// What a pooler does not let pass.
+/// What a pooler refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptOut {
     /// A replication connection.
     Replication,
-    /// A parameter of the login, such as `options`.
+    /// A parameter of the login, for example `options`.
     Parameter,
-    /// A session: each transaction has a server process of its own.
+    /// A session: each transaction uses another server process.
     Session,
     /// A login, by the pooler's own configuration.
     Login,
@@ -304,8 +304,9 @@ impl KeptOut {
     }
 }
 
-/// How the words begin by which PgBouncer refuses a login that its configuration does not let in (`client.c`, 1.12 to
-/// 1.24). `bouncer config error` is not one of them: PgBouncer also answers it while its server restarts.
+/// Beginnings of the messages with which PgBouncer's configuration refuses a login (`client.c`,
+/// 1.12 to 1.24). `bouncer config error` is not included, because PgBouncer also returns it while
+/// its server restarts.
 const LOGIN_BY_POOLER: [&str; 5] = [
     "no such database",
     "no such user",
@@ -315,10 +316,10 @@ const LOGIN_BY_POOLER: [&str; 5] = [
 ];
 
 impl WalError {
-    /// The server's own words, or those of a pooler, by which it is known.
+    /// Classifies a server's message, or a pooler's by its wording.
     pub(crate) fn of_server(message: ServerMessage) -> Self {
         let kept_out = match message.code.as_str() {
-            // PgBouncer's words, which it has in English alone.
+            // PgBouncer's messages exist only in English.
             "08P01" if message.message.starts_with("unsupported startup parameter") => {
                 let replicates = message.message.ends_with("replication");
                 if replicates { KeptOut::Replication } else { KeptOut::Parameter }
@@ -326,19 +327,20 @@ impl WalError {
             "08P01" if LOGIN_BY_POOLER.iter().any(|said| message.message.starts_with(said)) => {
                 KeptOut::Login
             }
-            // A statement that this session has prepared is unknown, or one of another session is not.
+            // A statement prepared in this session is unknown, or another session's exists.
             "26000" | "42P05" => KeptOut::Session,
             _ => return Self::Server(Box::new(message)),
         };
         Self::Pooler { found: message.to_string(), kept_out }
     }
 
-    /// Two sessions, or two transactions of one, that should not have the same server process, or should.
+    /// Two sessions, or two transactions of one, share a server process or not, contrary to
+    /// expectation.
     pub(crate) fn of_shared_process(found: String) -> Self {
         Self::Pooler { found, kept_out: KeptOut::Session }
     }
 
-    /// The TLS handshake failed by this error.
+    /// A failed TLS handshake.
     pub(crate) fn of_handshake(
         endpoint: &str,
         error: &(dyn std::error::Error + 'static),
@@ -353,14 +355,13 @@ impl WalError {
         }
     }
 
-    /// The exchange failed on our side.
+    /// The client ended the exchange.
     pub(crate) fn authentication(endpoint: &Endpoint, reason: String) -> Self {
         let hint = "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS as well";
         Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
     }
 
-    /// The server does not authenticate us by a method that `require_auth` permits. Nothing was
-    /// answered to it.
+    /// The server's authentication method is not permitted by `require_auth`. It was not answered.
     pub(crate) fn unwanted(endpoint: &Endpoint, asked: AuthMethod, required: &RequireAuth) -> Self {
         let reason = format!("it {asked}, which require_auth={required} does not permit");
         let hint = "check that host and port are those of the right server; then let its pg_hba.conf \
@@ -369,7 +370,7 @@ impl WalError {
         Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
     }
 
-    /// The same, where a wait at the login is over: with the server's name.
+    /// Adds the server's name to a timeout during login.
     pub(crate) fn at_login(self, endpoint: &Endpoint) -> Self {
         match self {
             Self::TimedOut { doing } => {
@@ -379,7 +380,7 @@ impl WalError {
         }
     }
 
-    /// What it means for the relay.
+    /// The class for the relay.
     pub fn class(&self) -> Class {
         match self {
             Self::Unreachable { .. }
@@ -412,15 +413,15 @@ impl WalError {
         }
     }
 
-    /// Whether these are the server's own words that it shuts down (or ended us as if it did):
-    /// `admin_shutdown`, `crash_shutdown`, `cannot_connect_now`. A broken connection says nothing.
+    /// True for the server's own shutdown messages: `admin_shutdown`, `crash_shutdown`,
+    /// `cannot_connect_now`. A broken connection does not count.
     pub fn says_shutdown(&self) -> bool {
         let codes = ["57P01", "57P02", "57P03"];
         matches!(self, Self::Server(server) if codes.contains(&server.code.as_str()))
     }
 
-    /// Whether the server let us in no further than to say who we are, or we could not even say it: a
-    /// password that is being changed looks like this. 28000 is a role that is made or renamed.
+    /// True if the login failed, or could not even be attempted: a password change looks like this.
+    /// 28000 is a role being created or renamed.
     pub fn is_login_refused(&self) -> bool {
         match self {
             Self::PasswordMissing { .. }
@@ -431,8 +432,9 @@ impl WalError {
         }
     }
 
-    /// Whether the server did not let the relay in, for a reason that need not last: of the source nothing was learned.
-    /// After a login the server ends no connection (`FATAL`) by an error that needs a person.
+    /// True if the server refused the relay for a reason that may be temporary, so that nothing
+    /// about the source was learned. After a login, the server uses no `FATAL` error that needs a
+    /// person.
     pub fn is_refused_at_connect(&self) -> bool {
         match self {
             Self::TlsNotOffered { .. }
@@ -448,8 +450,8 @@ impl WalError {
         }
     }
 
-    /// Whether a session that streams has met a change that every other session ends at too: in the log, and not in what
-    /// the server is today.
+    /// True if the log contains a change at which every session fails, whatever the server's
+    /// present state.
     pub fn is_of_the_log(&self) -> bool {
         match self {
             Self::PublicationMissing { .. }
@@ -464,19 +466,19 @@ impl WalError {
         }
     }
 
-    /// Whether the server itself has found it.
+    /// True if the server itself reported it.
     pub(super) const fn is_said_by_server(&self) -> bool {
         matches!(self, Self::Server(_) | Self::PublicationMissing { .. })
     }
 
-    /// Whether pg_hba.conf bars the way: it has no line for this role, database and host, or one that
-    /// rejects them. No other password helps then, though another role might.
+    /// True if pg_hba.conf has no line for this role, database and host, or rejects them. Another
+    /// password does not help, but another role might.
     pub fn is_barred_by_hba(&self) -> bool {
         matches!(self, Self::Server(message)
             if message.code == "28000" && message.routine == LOGIN_BY_HBA)
     }
 
-    /// What the operator should do, if there is anything to do.
+    /// The fix, if there is one.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Unreachable { .. } => {
@@ -547,18 +549,18 @@ impl WalError {
     }
 }
 
-/// What a repair does about a slot that cannot be decoded past a change, and what it costs.
+/// The effect and cost of a repair for a slot that cannot decode a change.
 pub const REPAIR_UNREADABLE: &str = "It sends the rows that are missing in Kafka and still in the outbox, also \
     those that were written meanwhile, and replaces the slot. Rows that were deleted from the outbox undelivered, and \
     logical messages, are lost";
 
-/// What to do where a list of hosts has led to a standby, and the slot is the primary's.
+/// The remedy if a list of hosts led to a standby, but the slot is on the primary.
 pub(crate) const STANDBY_REACHED: &str = "nothing to do while the primary is restarted or another \
     server is promoted: the relay tries again, and every row stays in Postgres; to skip standbys \
     from the start: target_session_attrs=read-write in source.url";
 
-/// Whether a standby says that it only copies the slot (17 and later). Its text is translated where
-/// `lc_messages` wants it: then this is no exception. The slot itself was looked at before.
+/// True if a standby reports that it only synchronises the slot (17 and later). With a translated
+/// message (`lc_messages`) this is false, but the slot was checked before.
 fn is_copied_slot(message: &ServerMessage) -> bool {
     message.code == "55000"
         && message.routine == "CreateDecodingContext"
@@ -568,7 +570,7 @@ fn is_copied_slot(message: &ServerMessage) -> bool {
 fn class_of(message: &ServerMessage) -> Class {
     match message.code.as_str() {
         _ if is_copied_slot(message) => Class::Transient,
-        // Said of the database, before any slot is named: it is closed for a while.
+        // Concerns the database, before any slot: it is temporarily closed.
         "55000" if message.routine == LOGIN_TO_DATABASE => Class::Transient,
         // Names of settings are not translated.
         "55000" if message.message.contains("wal_level") => Class::Configuration,
@@ -576,7 +578,7 @@ fn class_of(message: &ServerMessage) -> Class {
     }
 }
 
-/// What to do about a server's certificate that has expired.
+/// The remedy for an expired server certificate.
 pub const RENEW: &str = "on the server, put a renewed certificate and its key in the place of ssl_cert_file and ssl_key_file; \
                      then: SELECT pg_reload_conf();";
 
@@ -592,26 +594,26 @@ const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, which Postg
                               the row is delivered (nothing is lost): see `A row that Postgres \
                               itself cannot send` in docs/operations/large-rows.md";
 
-/// Where the server looks at pg_hba.conf (`libpq/auth.c`; refusals by a method that a line asks for are
-/// `auth_failed`'s), at the role that logs in (`utils/init/miscinit.c`) and at its database
-/// (`postinit.c`); messages are translated, names of routines are not.
+/// Routines in which the server checks pg_hba.conf (`libpq/auth.c`; `auth_failed` reports refusals
+/// by a line's method), the role (`utils/init/miscinit.c`) and the database (`postinit.c`).
+/// Messages are translated, routine names are not.
 const LOGIN_BY_HBA: &str = "ClientAuthentication";
 const LOGIN_OF_ROLE: &str = "InitializeSessionUserId";
 const LOGIN_TO_DATABASE: &str = "CheckMyDatabase";
 
-/// A buffer that cannot grow beyond 1 GiB; messages of this kind are not translated.
+/// True for a buffer that cannot grow beyond 1 GiB; messages of this kind are not translated.
 fn is_unsendable(message: &ServerMessage) -> bool {
     message.code == "54000"
         || message.code == "XX000" && message.message.contains("invalid memory alloc request size")
 }
 
-/// The `max_wal_senders` that is used up: `(currently 10)`, whatever the language.
+/// The exhausted `max_wal_senders`: `(currently 10)`, in every language.
 fn wal_senders(message: &ServerMessage) -> Option<i64> {
     let (_, rest) = message.message.split_once("max_wal_senders")?;
     rest.split(|char: char| !char.is_ascii_digit()).find_map(|number| number.parse().ok())
 }
 
-/// Statement that makes room for four more slots or walsenders after a restart of the server.
+/// Statement that adds four slots or walsenders after a restart of the server.
 pub fn raise_limit(setting: &str, now: i64) -> String {
     format!("ALTER SYSTEM SET {setting} = {};", now.saturating_add(4))
 }
@@ -620,7 +622,7 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
     let known = match message.code.as_str() {
         _ if is_unsendable(message) => UNSENDABLE,
         "22P05" | "22021" => UNTRANSLATABLE,
-        // A login says where the password came from.
+        // A login's hint names the password's source.
         "28P01" if message.hint.is_empty() => {
             "the password is wrong, the role has none, or there is no such role"
         }
@@ -644,7 +646,7 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
             "are source.slot and source.publication right? If this database was never set up: \
              `postrider setup`"
         }
-        // The server advises another slot, which would pass over rows.
+        // The server advises another slot, which would skip rows.
         "55000" if is_copied_slot(message) => STANDBY_REACHED,
         "3F000" => {
             "create the schema, or name the table in one that exists, as schema.table, in source.tables"

@@ -1,9 +1,9 @@
 //! Parses a timeline history file (`TIMELINE_HISTORY`): where a cluster's earlier timelines ended.
 //!
-//! Input: the file's text; a line is `1<tab>0/A000198<tab>before 2000-01-01 00:00:00+00`, the reason is
-//! ignored. Output: the earlier timelines, oldest first, each with the position at which its successor
-//! branched off. Invariant: a line that is not understood is an error, never skipped. Source: PostgreSQL's
-//! `src/backend/access/transam/timeline.c`, `readTimeLineHistory`.
+//! Input: the file's text; a line is `1<tab>0/A000198<tab>before 2000-01-01 00:00:00+00`, the
+//! reason is ignored. Output: the earlier timelines, oldest first, each with the position at which
+//! its successor branched off. Invariant: an invalid line is an error, never skipped. Source:
+//! PostgreSQL's `src/backend/access/transam/timeline.c`, `readTimeLineHistory`.
 
 use super::error::WalError;
 use postrider_core::lsn::Lsn;
@@ -12,12 +12,11 @@ pub use postrider_core::gate::TimelineHistory;
 
 const MALFORMED: WalError = WalError::Protocol("a malformed timeline history");
 
-/// Reads a history file.
 pub(super) fn parse(text: &str) -> Result<TimelineHistory, WalError> {
     let lines = text.lines().map(str::trim);
     let said = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let history: TimelineHistory = said.map(ancestor).collect::<Result<_, _>>()?;
-    // The server's own rule. That positions rise too is not: a backup may be restored to before a
+    // The server's own rule. Positions need not rise: a backup may be restored to a time before a
     // promotion.
     if history.is_sorted_by(|(one, _), (next, _)| one < next) {
         Ok(history)

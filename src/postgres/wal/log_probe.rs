@@ -1,8 +1,9 @@
-//! Finds out whether the log of a slot can be decoded from the slot's position on.
+//! Tests whether a slot's log can be decoded from the slot's position on.
 //!
-//! Input: the server, a slot, its publication. Output: a [`Readability`]. Invariant: nothing is acknowledged, and the slot
-//! stays free unless the caller lets it be taken: a temporary copy of it is read, in the same way as a relay reads the
-//! slot. Catalog checks cannot detect this: PostgreSQL decodes a change by the catalogs of its own time.
+//! Input: the server, a slot, its publication. Output: a [`Readability`]. Invariant: nothing is
+//! acknowledged, and the slot stays free unless the caller permits its use: a temporary copy is
+//! read, like a relay reads the slot. Catalog checks cannot replace this, because PostgreSQL
+//! decodes a change with the catalogs of its time.
 
 use std::time::{Duration, Instant};
 
@@ -14,45 +15,42 @@ use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::{Message, decode};
 
-/// Maximum time until the caller is asked whether to go on, and until the server is asked for its position.
+/// Maximum time until the caller is asked whether to continue, and until the server is asked for
+/// its position.
 const TICK: Duration = Duration::from_millis(200);
 /// Time without a change or a new position after which the server has sent the whole log.
 const QUIET: Duration = Duration::from_secs(5);
-/// Maximum time to end the stream.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// So many reads must end at one position: a proxy may have changed a message on its way.
+/// Reads that must fail at one position, because a proxy may have damaged a message.
 const READS: u32 = 3;
 
-/// What was found out about the log of a slot.
+/// Result for a slot's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readability {
-    /// All changes that were looked at can be read.
+    /// All examined changes can be read.
     Readable,
-    /// Every session ends with this error, at a change that the slot keeps.
+    /// Every session fails with this error, at a change that the slot keeps.
     Unreadable(WalError),
-    /// Nothing was found out, for this reason.
+    /// No result, for this reason.
     Unknown(String),
 }
 
-/// The log that is looked at.
+/// The log to test.
 #[derive(Debug, Clone, Copy)]
 pub struct LogProbe<'a> {
-    /// Where it is.
     pub server: &'a ConnectInfo,
-    /// Parameters of the session, as those of a relay.
+    /// Session parameters, equal to a relay's.
     pub params: &'a SessionParams,
-    /// The slot.
     pub slot: &'a str,
-    /// Its publication.
     pub publication: &'a str,
-    /// Whether the slot itself is read if the server has no room for a copy.
+    /// True if the slot itself is read if the server has no room for a copy.
     pub takes_slot: bool,
 }
 
 impl LogProbe<'_> {
-    /// Reads up to the end that the log has now, or until `goes_on`, which gets the position and that end, returns
-    /// false.
+    /// Reads up to the present end of the log, or until `goes_on`, which receives the position and
+    /// that end, returns false.
     pub fn run(&self, goes_on: &dyn Fn(Lsn, Lsn) -> bool) -> Result<Readability, WalError> {
         agreed(|| {
             let mut at = Lsn::ZERO;
@@ -95,13 +93,14 @@ impl LogProbe<'_> {
             Err(error) if error.is_of_the_log() => Readability::Unreadable(error),
             found => found?,
         };
-        // Whether or not it goes well, the copy goes with its session.
+        // The copy ends with its session in any case.
         let _ = stream.finish(FINISH_LIMIT);
         Ok(found)
     }
 }
 
-/// What the reads agree on. A message that this release cannot read is unreadable only if every read ends at it.
+/// Combined result of the reads. A message that this release cannot read counts as unreadable only
+/// if every read ends at it.
 fn agreed(
     mut read: impl FnMut() -> Result<(Readability, Lsn), WalError>,
 ) -> Result<Readability, WalError> {
@@ -122,7 +121,7 @@ fn agreed(
     Ok(found)
 }
 
-/// Reads up to the position `end`, and notes that of each change. An error may be that of a change.
+/// Reads up to `end`, and notes the position of each change, to which an error may belong.
 fn read_to(
     stream: &mut Stream,
     (end, at): (Lsn, &mut Lsn),
@@ -150,7 +149,7 @@ fn read_to(
             }
             stream.consume();
         }
-        // The end of the log may be that of a page's header, which no change reaches.
+        // The end of the log may be a page header, which no change reaches.
         if reached >= end || (reached > Lsn::ZERO && moved.elapsed() >= QUIET) {
             return Ok(Readability::Readable);
         }

@@ -1,9 +1,9 @@
-//! Startup and authentication: scram-sha-256 (bound to TLS where possible), md5, password, trust.
+//! Startup and authentication: scram-sha-256 (bound to TLS if possible), md5, password, trust.
 //!
-//! Input: a fresh [`MessageChannel`]. Output: the same, ready for queries. Invariant: with
-//! `channel_binding=require` only a bound exchange is accepted; a request that `require_auth` does not
-//! permit is not answered; a server that starts SCRAM must finish it, which proves that it knows the
-//! password too.
+//! Input: a fresh [`MessageChannel`]. Output: the channel, ready for queries. Invariant: with
+//! `channel_binding=require` only a bound exchange is accepted. A request that `require_auth` does
+//! not permit is not answered. A server that starts SCRAM must finish it, which proves that it
+//! knows the password too.
 
 use std::time::Instant;
 
@@ -23,19 +23,18 @@ use crate::libpq::{AuthMethod, ChannelBinding, ConnectInfo, Endpoint, Password};
 
 const DOING: &str = "logging in";
 
-/// What a login needs to know.
 pub(super) struct Login<'a> {
     pub(super) info: &'a ConnectInfo,
     pub(super) endpoint: &'a Endpoint,
-    /// Startup parameters beside user and database.
+    /// Startup parameters besides user and database.
     pub(super) parameters: &'a [(&'a str, &'a str)],
-    /// What SCRAM can be bound to.
+    /// Channel binding data for SCRAM.
     pub(super) binding: Option<Vec<u8>>,
     pub(super) deadline: Option<Instant>,
 }
 
 impl Login<'_> {
-    /// Logs in; the number of the server process is the result.
+    /// Logs in and returns the server process's id.
     pub(super) fn run<T: Transport>(
         mut self,
         session: &mut MessageChannel<T>,
@@ -98,7 +97,7 @@ impl Login<'_> {
         self.expect_ok(session)
     }
 
-    /// Refuses what `require_auth` does not permit, before anything is answered.
+    /// Refuses a method that `require_auth` does not permit, before any answer.
     fn permit(&self, request: &Message) -> Result<(), WalError> {
         let asked = match request {
             Message::AuthenticationOk => AuthMethod::None,
@@ -108,7 +107,7 @@ impl Login<'_> {
             Message::AuthenticationGss => AuthMethod::Gss,
             Message::AuthenticationSspi => AuthMethod::Sspi,
             Message::AuthenticationSasl(_) => AuthMethod::Scram,
-            // Refused whatever is permitted.
+            // Always refused.
             _ => return Ok(()),
         };
         let required = &self.info.require_auth;
@@ -173,13 +172,13 @@ impl Login<'_> {
                  certificate signed without a hash)",
             )),
             _ if !unbound => Err(self.refused("the server offers no SCRAM variant we know")),
-            // Says that we could have: a server that could have too sees the downgrade.
+            // Announces support for binding, so that a supporting server detects a downgrade.
             Some(_) => Ok((SCRAM_SHA_256, Binding::unrequested())),
             None => Ok((SCRAM_SHA_256, Binding::unsupported())),
         }
     }
 
-    /// The next message; an error of the server's becomes ours.
+    /// The next message; a server error becomes a [`WalError`].
     fn next<T: Transport>(&self, session: &mut MessageChannel<T>) -> Result<Message, WalError> {
         match session.next(self.deadline, DOING)? {
             Incoming::Message(Message::ErrorResponse(body)) => {

@@ -1,8 +1,8 @@
-//! Protocol messages over a transport: the part that logging in, querying and streaming share.
+//! Protocol messages over a transport, shared by login, queries and streaming.
 //!
-//! Input: bytes of a [`Transport`], and bytes to send, which are queued while the socket is full. Output:
-//! messages; those that may come at any time (notices, parameter changes) are stored apart, for the caller to
-//! take. Invariant: the number of those that are kept is bounded (G3); nothing waits past its deadline.
+//! Input: bytes of a [`Transport`], and bytes to send, which are queued while the socket is full.
+//! Output: messages. Asynchronous ones (notices, parameter changes) are stored separately.
+//! Invariant: their number is bounded (G3); nothing waits past its deadline.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -18,19 +18,18 @@ use super::error::{ServerMessage, WalError};
 use super::transport::Transport;
 use postrider_core::pgoutput::Charset;
 
-/// Before the server has proven anything, messages are small (libpq's own bound is 30,000 bytes).
+/// Limit before the login, when messages are small (libpq's own limit is 30,000 bytes).
 const MESSAGE_BYTES_MAX_BEFORE_LOGIN: usize = 64 * 1024;
 
-/// Notices kept until the caller takes them; a server that chatters loses its oldest.
+/// Notices kept until the caller takes them; the oldest are dropped.
 const NOTICES_MAX: usize = 64;
 
 /// Server parameters kept; a server reports about fifteen.
 const PARAMETERS_MAX: usize = 64;
 
-/// A wait without a deadline still wakes up now and then.
+/// Longest wait without a deadline.
 const WAIT_MAX: Duration = Duration::from_hours(1);
 
-/// Time left until the deadline.
 pub(super) fn remaining(
     deadline: Option<Instant>,
     doing: &'static str,
@@ -40,28 +39,26 @@ pub(super) fn remaining(
     if left.is_zero() { Err(WalError::TimedOut { doing }) } else { Ok(left) }
 }
 
-/// A message of the login and query phases.
 pub(super) enum Incoming {
-    /// CopyBothResponse, which postgres-protocol does not know: streaming begins.
+    /// CopyBothResponse, which postgres-protocol does not support: streaming begins.
     CopyBoth,
-    /// Everything else.
     Message(Message),
 }
 
-/// See the module's documentation.
+/// A channel over a transport.
 #[derive(Debug)]
 pub(super) struct MessageChannel<T> {
     pub(super) transport: T,
     pub(super) buffer: ReadBuffer,
-    /// Read since the connection began, framing included.
+    /// Bytes read since the connection began, including framing.
     pub(super) bytes_read: u64,
     outgoing: VecDeque<u8>,
-    /// A write found that the peer no longer listens.
+    /// True if a write found that the peer no longer listens.
     unheard: bool,
-    /// What the server's text is in, if that is not UTF-8.
+    /// Encoding of the server's text, if not UTF-8.
     pub(super) charset: Option<Arc<Charset>>,
     notices: VecDeque<ServerMessage>,
-    /// A NotificationResponse came since this was last set back.
+    /// True if a NotificationResponse has arrived since the last reset.
     pub(super) is_notified: bool,
     parameters: BTreeMap<String, String>,
 }
@@ -81,7 +78,7 @@ impl<T: Transport> MessageChannel<T> {
         }
     }
 
-    /// One read of what is there and fits; 0 when nothing is, or nothing fits.
+    /// Reads once, as much as is available and fits; returns 0 if nothing is available or fits.
     pub(super) fn read_available(&mut self) -> Result<usize, WalError> {
         let room = self.buffer.room()?;
         if room.is_empty() {
@@ -102,7 +99,7 @@ impl<T: Transport> MessageChannel<T> {
         }
     }
 
-    /// Waits for something to read, or room to write if something is waiting to go out.
+    /// Waits for input, or for room to write if output is queued.
     pub(super) fn wait(&mut self, limit: Duration) -> Result<(), WalError> {
         let writing = !self.outgoing.is_empty();
         self.transport.wait(writing, limit).map_err(|error| WalError::Io(error.to_string()))
@@ -113,14 +110,13 @@ impl<T: Transport> MessageChannel<T> {
         self.outgoing.extend(bytes);
     }
 
-    /// Whether queued bytes are still here.
     pub(super) fn has_outgoing(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Sends what can be sent without waiting; true when all of it is out, or when the peer no
-    /// longer listens: what it said before it left is still to be read and tells why. A caller that
-    /// has not read it by its next write is told then.
+    /// Sends as much as possible without waiting; true if nothing is left, or if the peer no longer
+    /// listens. The peer's last message is then still to be read and gives the reason. If the
+    /// caller has not read it by its next write, that write fails.
     pub(super) fn push_out(&mut self) -> Result<bool, WalError> {
         if self.unheard && self.outgoing.is_empty() {
             return Ok(true);
@@ -162,7 +158,6 @@ impl<T: Transport> MessageChannel<T> {
         Err(WalError::Io(error.to_string()))
     }
 
-    /// Sends everything, waiting as needed.
     pub(super) fn send(
         &mut self,
         bytes: &[u8],
@@ -177,7 +172,7 @@ impl<T: Transport> MessageChannel<T> {
         Ok(())
     }
 
-    /// The next message that means something, waiting as needed.
+    /// The next synchronous message.
     pub(super) fn next(
         &mut self,
         deadline: Option<Instant>,
@@ -205,12 +200,13 @@ impl<T: Transport> MessageChannel<T> {
         }
     }
 
-    /// Takes a message that may come at any time; false if it is not one of those.
+    /// Takes an asynchronous message; false for others.
     pub(super) fn set_aside(&mut self, head: Head) -> Result<bool, WalError> {
         match head.tag {
             b'A' => self.is_notified = true,
             b'N' | b'S' => {}
-            // NegotiateProtocolVersion: we ask for 3.0 and no extension, so nothing is denied.
+            // NegotiateProtocolVersion: the client requests 3.0 without extensions, so nothing is
+            // denied.
             b'v' => {
                 self.buffer.consume(head);
                 return Ok(true);
@@ -239,17 +235,15 @@ impl<T: Transport> MessageChannel<T> {
         Ok(true)
     }
 
-    /// The notice that came last.
     pub(super) fn last_notice(&self) -> Option<&ServerMessage> {
         self.notices.back()
     }
 
-    /// Hands over the notices.
     pub(super) fn take_notices(&mut self) -> Vec<ServerMessage> {
         self.notices.drain(..).collect()
     }
 
-    /// The showable parts of an error or notice.
+    /// The safe parts of an error or notice.
     pub(super) fn server_message(&self, mut fields: ErrorFields<'_>) -> ServerMessage {
         let mut message = ServerMessage::default();
         while let Ok(Some(field)) = fields.next() {
@@ -270,13 +264,12 @@ impl<T: Transport> MessageChannel<T> {
         message
     }
 
-    /// A setting the server reported, such as `server_version`.
+    /// A setting that the server reported, for example `server_version`.
     pub(super) fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.get(name).map(String::as_str)
     }
 }
 
-/// Parses one whole message.
 pub(super) fn parse(whole: &[u8]) -> Result<Message, WalError> {
     match Message::parse(&mut BytesMut::from(whole)) {
         Ok(Some(message)) => Ok(message),

@@ -1,8 +1,8 @@
-//! Writes names and strings into SQL, and the replication command that starts a stream.
+//! Quotes names and strings for SQL, and writes the replication command that starts a stream.
 //!
-//! `identifier` quotes a name, `literal` quotes a string; the server reads exactly what went in, whatever its
-//! settings. `start_replication` writes START_REPLICATION for a slot, a publication and a position; its
-//! grammar has plain literals only, so it is quoted by rules of its own.
+//! `identifier` quotes a name, `literal` quotes a string; the server reads exactly that value,
+//! whatever its settings. `start_replication` writes START_REPLICATION for a slot, a publication
+//! and a position; its grammar has only plain literals, so it has its own quoting.
 
 use super::error::WalError;
 
@@ -22,9 +22,9 @@ pub fn literal(text: &str) -> String {
     }
 }
 
-/// The replication command. Its grammar has plain literals only and knows no backslashes; the
-/// publication option is a list of identifiers inside a literal. Servers before 14 know no option
-/// `messages`, so it is left out unless it is wanted.
+/// The replication command. Its grammar has only plain literals without backslash escapes; the
+/// publication option is a list of identifiers inside a literal. Servers before 14 lack the option
+/// `messages`, so it is omitted unless requested.
 pub(super) fn start_replication(
     slot: &str,
     publication: &str,
@@ -41,7 +41,7 @@ pub(super) fn start_replication(
 
 /// A simple query as a protocol message.
 pub(super) fn query_message(text: &[u8]) -> Result<Vec<u8>, WalError> {
-    /// The length counts itself and the zero byte that ends the text.
+    /// The length includes itself and the text's final zero byte.
     const FRAMING_BYTES: usize = 5;
     let length = i32::try_from(text.len() + FRAMING_BYTES)
         .map_err(|_| WalError::Protocol("a command of 2 GiB"))?;

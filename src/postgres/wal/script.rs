@@ -1,7 +1,8 @@
-//! A transport for tests: reads come from a script in pieces of any size, writes are recorded.
+//! A scripted transport for tests: reads come in pieces of any size, writes are recorded.
 //!
-//! It can answer one query after the other, refuse every second call, take a limited number of bytes, or close at the end, to test partial
-//! reads and writes without a server. The functions build backend messages: errors, XLogData, keepalives.
+//! It can answer queries one by one, block every second call, take a limited number of bytes, or
+//! close at the end, to test partial reads and writes without a server. The functions build backend
+//! messages: errors, XLogData, keepalives.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -9,22 +10,22 @@ use std::time::Duration;
 
 use super::transport::Transport;
 
-/// See the module's documentation.
+/// The scripted transport.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     incoming: Vec<u8>,
     offset: usize,
     /// Bytes per read and write.
     piece: usize,
-    /// Whether every second call would block.
+    /// True if every second call would block.
     stutter: bool,
     calls: usize,
-    /// Bytes it still takes before it is full.
+    /// Bytes that it still takes.
     pub(super) accepts: usize,
     pub(super) written: Vec<u8>,
-    /// Whether the peer closes after the script, instead of falling silent.
+    /// True if the peer closes after the script; otherwise it falls silent.
     pub(super) closes: bool,
-    /// Each comes when one more query was sent.
+    /// One answer per query.
     answers: VecDeque<Vec<u8>>,
     answered: usize,
 }
@@ -97,7 +98,6 @@ impl Transport for Script {
     }
 }
 
-/// A backend message.
 pub(super) fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![tag];
     bytes.extend(u32::try_from(body.len() + 4).unwrap().to_be_bytes());
@@ -105,13 +105,11 @@ pub(super) fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An ErrorResponse or NoticeResponse.
 pub(super) fn report(tag: u8, severity: &str, code: &str, text: &str) -> Vec<u8> {
     let body = format!("S{severity}\0V{severity}\0C{code}\0M{text}\0Rsome_function\0\0");
     message(tag, body.as_bytes())
 }
 
-/// An XLogData frame.
 pub(super) fn wal(start: u64, data: &[u8]) -> Vec<u8> {
     let mut body = vec![b'w'];
     body.extend([start.to_be_bytes(), start.to_be_bytes(), [0; 8]].concat());
@@ -119,7 +117,6 @@ pub(super) fn wal(start: u64, data: &[u8]) -> Vec<u8> {
     message(b'd', &body)
 }
 
-/// A keepalive frame.
 pub(super) fn keepalive(end: u64, reply_now: bool) -> Vec<u8> {
     let mut body = vec![b'k'];
     body.extend([end.to_be_bytes(), [0; 8]].concat());

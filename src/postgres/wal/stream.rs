@@ -1,10 +1,10 @@
 //! The replication stream: frames in, acknowledgements out, and an orderly end (`finish`).
 //!
-//! Input: CopyData from the walsender. Output: [`Frame`]s borrowed from the read buffer; for a frame over the
-//! size limit an excerpt, made while its bytes arrive. Invariant: an acknowledged position was received in
-//! this session and never goes backwards (upholds G1: the server would accept a later position silently, and
-//! rows would be lost); a full buffer stops the reading but not the acknowledging (G3); malformed bytes are
-//! an error (G7). The only caller is the relay's loop, on its one thread.
+//! Input: CopyData from the walsender. Output: [`Frame`]s borrowed from the read buffer; for an
+//! oversized frame an excerpt, made while its bytes arrive. Invariant: an acknowledged position was
+//! received in this session and never decreases (upholds G1: the server would silently accept a
+//! later position, and rows would be lost). A full buffer stops reading but not acknowledging (G3).
+//! Malformed bytes are an error (G7). The only caller is the relay's loop, on its one thread.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,45 +19,43 @@ use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::Excerpt;
 
-/// Seconds from 1970 to 2000, where Postgres's clock starts.
+/// Seconds from 1970 to 2000, Postgres's epoch.
 const POSTGRES_EPOCH_S: u64 = 946_684_800;
 
 /// CopyData header, then: tag, three positions, a time, a flag.
 const STATUS_BYTES: usize = 39;
 
-/// CopyDone and Terminate are a tag and a length.
+/// CopyDone and Terminate consist of a tag and a length.
 const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
 const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 
-/// What a goodbye is called in errors.
+/// Name of the orderly end in errors.
 const ENDING: &str = "ending the stream";
 
-/// What comes before the pgoutput message: a tag, two positions, a time.
+/// Bytes before the pgoutput message: a tag, two positions, a time.
 const XLOG_DATA_BYTES: usize = 25;
 
-/// What is streamed; for errors.
+/// Names for errors.
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) slot: String,
     pub(super) publication: String,
 }
 
-/// A streaming replication connection.
 #[derive(Debug)]
 pub struct Stream<T = Wire> {
     channel: MessageChannel<T>,
     names: Names,
     received: Lsn,
-    /// What the connection had read when the stream began.
+    /// Bytes read before the stream began.
     bytes_before: u64,
     acknowledged: Lsn,
-    /// A status that found the socket full and must follow; asks for a reply if true inside.
+    /// A status that the full socket delayed; requests a reply if true.
     owed: Option<bool>,
-    /// The frame over the limit that passes, or has passed and was not consumed yet.
+    /// The oversized frame that passes, or was not consumed yet.
     large: Option<Box<Large>>,
 }
 
-/// A frame over the limit.
 #[derive(Debug)]
 pub(super) struct Large {
     pub(super) start: Lsn,
@@ -66,7 +64,7 @@ pub(super) struct Large {
 }
 
 impl Large {
-    /// Takes what has come of it; true once all of it has passed.
+    /// Takes its buffered bytes; true once all of it has passed.
     pub(super) fn take_from(&mut self, buffer: &mut ReadBuffer) -> Result<bool, WalError> {
         if buffer.passing() == 0 {
             return Ok(true);
@@ -75,15 +73,15 @@ impl Large {
         Ok(buffer.pass_piece())
     }
 
-    /// What is shown of it.
+    /// The frame to show.
     pub(super) fn frame(&self) -> Frame<'_> {
         Frame::Excerpt { start: self.start, sent_us: self.sent_us, excerpt: &self.excerpt }
     }
 }
 
 impl<T: Transport> Stream<T> {
-    /// A stream that has begun already, over whatever carries its bytes: for benches and fuzzing,
-    /// which have no server. Of a frame of more than `frame_bytes_max` an excerpt is made.
+    /// A running stream over any transport, for benches and fuzzing without a server. A frame
+    /// larger than `frame_bytes_max` becomes an excerpt.
     pub fn over(transport: T, frame_bytes_max: usize) -> Self {
         let mut channel = MessageChannel::new(transport);
         channel.buffer.set_limit(frame_bytes_max);
@@ -97,9 +95,9 @@ impl<T: Transport> Stream<T> {
         Self { channel, names, received, bytes_before, acknowledged, owed: None, large: None }
     }
 
-    /// Reads what is there and fits, in one call to the system; if nothing is there, waits at most
-    /// `wait` for it. Returns the bytes read: 0 when nothing came, or when the buffer is full of
-    /// whole frames (then without waiting). Also sends what an earlier call could not.
+    /// Reads what is available and fits, in one system call; otherwise waits at most `wait`.
+    /// Returns the number of bytes read: 0 without input, or at once if the buffer is full of whole
+    /// frames. Also sends what an earlier call could not.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.push_out()?;
         let bytes = self.channel.read_available()?;
@@ -116,9 +114,8 @@ impl<T: Transport> Stream<T> {
         Ok(self.channel.buffer.room()?.is_empty())
     }
 
-    /// The next whole frame that is buffered; the same one until [`Stream::consume`]. Costs a few
-    /// nanoseconds and no system call, unless a frame over the limit passes. Errors that the server
-    /// reports come from here.
+    /// The next whole buffered frame; unchanged until [`Stream::consume`]. Costs a few nanoseconds
+    /// and no system call, unless an oversized frame passes. Returns the server's errors.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         loop {
@@ -148,8 +145,8 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Begins to let the frame pass that is over the limit, once its header is there; false if it
-    /// is not, or if this is another error.
+    /// Starts passing an oversized frame, once its header is buffered; false if it is not, or for
+    /// another error.
     #[cold]
     fn begin_large(&mut self, error: &WalError) -> Result<bool, WalError> {
         let &WalError::MessageTooLarge { tag: b'd', bytes, .. } = error else { return Ok(false) };
@@ -177,7 +174,7 @@ impl<T: Transport> Stream<T> {
         Ok(Some(large.frame()))
     }
 
-    /// Lets go of the frame that `peek` showed.
+    /// Drops the frame that `peek` showed.
     #[inline]
     pub fn consume(&mut self) {
         if self.large.is_some() {
@@ -189,7 +186,7 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Handles everything that is not a frame.
+    /// Handles messages other than frames.
     fn aside(&mut self, head: Head) -> Result<(), WalError> {
         if self.channel.set_aside(head)? {
             return match self.channel.last_notice() {
@@ -200,7 +197,7 @@ impl<T: Transport> Stream<T> {
             };
         }
         match head.tag {
-            // Not consumed: every further call says the same.
+            // Not consumed, so every further call returns this.
             b'c' | b'C' => Err(WalError::Ended),
             b'E' => match parse(self.channel.buffer.whole(head))? {
                 Message::ErrorResponse(body) => {
@@ -221,11 +218,10 @@ impl<T: Transport> Stream<T> {
         WalError::PublicationMissing { publication: publication.clone(), slot: slot.clone() }
     }
 
-    /// Tells the server what was received (write) and what is settled (flush and apply), and
-    /// returns what it was told is settled: never more than was received in this session, never
-    /// less than before. With `ask_reply` the server answers with a keepalive at once. Never
-    /// waits: if the socket is full, the message follows with the next `fill`.
-    /// Upholds G1.
+    /// Reports the received position (write) and the settled one (flush and apply), and returns the
+    /// reported settled position: at most the position received in this session, and never
+    /// decreasing. With `ask_reply` the server answers with a keepalive at once. Never waits: if
+    /// the socket is full, the message follows with the next `fill`. Upholds G1.
     pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
         self.acknowledged = self.acknowledged.max(settled.min(self.received));
         self.owed = Some(self.owed.unwrap_or(false) || ask_reply);
@@ -233,12 +229,12 @@ impl<T: Transport> Stream<T> {
         Ok(self.acknowledged)
     }
 
-    /// What was received over another connection, of the log that this stream would have brought.
+    /// Sets the position received over another connection that reads this stream's log.
     pub(super) fn has_received(&mut self, position: Lsn) {
         self.received = self.received.max(position);
     }
 
-    /// Throws away what has come, where another connection brings the log. It does not count as received.
+    /// Discards input, if another connection reads the log. It does not count as received.
     pub(super) fn discard(&mut self) -> Result<(), WalError> {
         let received = self.received;
         self.fill(Duration::ZERO)?;
@@ -249,7 +245,7 @@ impl<T: Transport> Stream<T> {
         Ok(())
     }
 
-    /// Why the server has ended the stream, if it has, where nothing else is read of it.
+    /// The error if the server has ended the stream, for a caller that reads nothing else.
     pub(super) fn see_end(&mut self) -> Result<(), WalError> {
         if !self.channel.transport.is_over() {
             return Ok(());
@@ -265,30 +261,30 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Tells the server that we live, and nothing else that is new: it ends a stream that says nothing for
-    /// as long as its `wal_sender_timeout`. Never waits.
+    /// Sends a keepalive without news, because the server ends a stream that is silent for its
+    /// `wal_sender_timeout`. Never waits.
     pub fn keep_alive(&mut self) -> Result<(), WalError> {
         self.owed.get_or_insert(false);
         self.push_out()
     }
 
-    /// Asks the server how far it has sent, and tells it nothing else that is new. Never waits.
+    /// Asks for the server's sent position, without news. Never waits.
     pub(super) fn ask_position(&mut self) -> Result<(), WalError> {
         self.owed = Some(true);
         self.push_out()
     }
 
-    /// What the server is told. Until it has heard of a position that is settled, a server that stops goes by
-    /// what was received (`WalSndDone`), and might be done before it hears of the first: nothing counts as
-    /// received until then. Upholds G8.
+    /// The status message. A stopping server uses the received position until a settled one was
+    /// reported (`WalSndDone`), and might finish too early. Nothing therefore counts as received
+    /// until then. Upholds G8.
     fn status_update(&self, ask_reply: bool) -> Vec<u8> {
         let nothing_settled = self.acknowledged == Lsn::ZERO;
         let received = if nothing_settled { Lsn::ZERO } else { self.received };
         status_update(received, self.acknowledged, ask_reply)
     }
 
-    /// Sends what is waiting; a status goes out only whole and only when nothing waits before it,
-    /// so that the queue never holds more than one (G3).
+    /// Sends queued bytes; a status is queued only whole and after an empty queue, which never
+    /// holds more than one (G3).
     pub(super) fn push_out(&mut self) -> Result<(), WalError> {
         if !self.channel.has_outgoing()
             && let Some(ask_reply) = self.owed.take()
@@ -300,12 +296,12 @@ impl<T: Transport> Stream<T> {
         Ok(())
     }
 
-    /// Ends the stream in good order: a last status, CopyDone, then reads (and discards) until the
-    /// server agrees, and says goodbye. The slot is free when this returns without error. Frames
-    /// that were not settled come again in the next session.
+    /// Ends the stream in good order: sends a last status and CopyDone, discards input until the
+    /// server agrees, and terminates. If this succeeds, the slot is free. Unsettled frames come
+    /// again in the next session.
     ///
-    /// A server that stops says that it is done once it has heard that everything it sent is settled, and
-    /// nothing more (`WalSndDone` in walsender.c): that is an end in good order too.
+    /// A stopping server reports its end once everything it sent is settled, and nothing more
+    /// (`WalSndDone` in walsender.c); that is an orderly end too.
     pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
         let deadline = Instant::now().checked_add(limit);
         let status = self.status_update(false);
@@ -319,7 +315,7 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Reads until the server is ready for something else; whether it `is_done` is known before that.
+    /// Reads until the server is ready; `is_done`: the command has already completed.
     fn read_goodbye(
         &mut self,
         deadline: Option<Instant>,
@@ -354,7 +350,7 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// The highest position the server has sent us a frame of.
+    /// Highest position of a received frame.
     pub fn received(&self) -> Lsn {
         self.received
     }
@@ -364,44 +360,44 @@ impl<T: Transport> Stream<T> {
         self.channel.bytes_read - self.bytes_before
     }
 
-    /// The highest position the server was told is settled.
+    /// Highest position reported to the server as settled.
     pub fn acknowledged(&self) -> Lsn {
         self.acknowledged
     }
 
-    /// Bytes that are read and not consumed.
+    /// Bytes read and not consumed.
     pub fn buffered(&self) -> usize {
         self.channel.buffer.len()
     }
 
-    /// The notices that came so far.
+    /// Takes the notices received so far.
     pub fn take_notices(&mut self) -> Vec<ServerMessage> {
         self.channel.take_notices()
     }
 }
 
 impl AsFd for Stream<Wire> {
-    /// The socket, to be waited for together with other things. Wait only after `fill` returned 0
-    /// (under TLS, bytes may be buffered where the socket does not show them).
+    /// The socket, for waiting together with other sources. Wait only after `fill` returned 0 (with
+    /// TLS, bytes may be buffered that the socket does not show).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.transport.as_fd()
     }
 }
 
-/// Whether a frame is over the limit.
+/// True if a frame exceeds the limit.
 pub(super) const fn is_frame(error: &WalError) -> bool {
     matches!(error, WalError::MessageTooLarge { tag: b'd', .. })
 }
 
-/// A publication that did not exist when a row was written: PostgreSQL 18 skips the row and only
-/// warns, earlier versions end the stream. Messages are translated, names of functions are not.
+/// True if a publication did not exist when a row was written: PostgreSQL 18 skips the row and only
+/// warns, earlier versions end the stream. Messages are translated, function names are not.
 pub(super) fn is_missing_publication(server: &ServerMessage) -> bool {
     server.message.contains("skipped loading publication")
         || (server.code == "55000" && server.routine == "LoadPublications")
         || (server.code == "42704" && server.routine == "get_publication_oid")
 }
 
-/// Reads a frame's header (protocol documentation, "Streaming Replication Protocol").
+/// Parses a frame's header (protocol documentation, "Streaming Replication Protocol").
 #[inline]
 fn parse_frame(body: &[u8]) -> Result<Frame<'_>, WalError> {
     // A position, then: end position and time; or time and flag.
@@ -411,7 +407,7 @@ fn parse_frame(body: &[u8]) -> Result<Frame<'_>, WalError> {
         let position = Lsn::new(u64::from_be_bytes(*position));
         match (tag, rest) {
             (b'w', _) => {
-                // The end of the log as of now, and the server's clock.
+                // The log's end at that time, and the server's clock.
                 if let Some((rest, data)) = rest.split_first_chunk::<16>()
                     && let Some(clock) = rest.last_chunk::<8>()
                 {
@@ -428,8 +424,8 @@ fn parse_frame(body: &[u8]) -> Result<Frame<'_>, WalError> {
     Err(WalError::Protocol("a replication message of unknown kind or length"))
 }
 
-/// A standby status update. Write, flush and apply are each the byte after the last one, which is
-/// what an end position already is.
+/// A standby status update. Write, flush and apply are each the byte after the last one, which an
+/// end position already is.
 fn status_update(received: Lsn, settled: Lsn, ask_reply: bool) -> Vec<u8> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = now.saturating_sub(Duration::from_secs(POSTGRES_EPOCH_S)).as_micros();

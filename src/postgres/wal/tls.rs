@@ -1,9 +1,9 @@
 //! TLS with rustls, configured by libpq's settings.
 //!
-//! Input: [`TlsSettings`] and the endpoint. Output: a rustls client configuration and the server name to
-//! check, or a [`TlsFilesError`] that says which file or setting to fix. The blocking replication connection
-//! and SQL sessions use the same, so that both trust the same servers. Invariant: a private key that others
-//! may read is refused.
+//! Input: [`TlsSettings`] and the endpoint. Output: a rustls client configuration and the server
+//! name to check, or a [`TlsFilesError`] that names the file or setting to fix. The replication
+//! connection and SQL sessions share it, so that both trust the same servers. Invariant: a private
+//! key that others may read is refused.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -19,22 +19,22 @@ use crate::libpq::{
     Endpoint, HostAddress, RootCertificate, SslMode, SslNegotiation, TlsSettings, TlsVersion,
 };
 
-/// Certificates and keys of ours that cannot be used.
+/// The client's certificates and keys are unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFilesError {
-    /// verify-ca and verify-full need somebody to trust.
+    /// verify-ca and verify-full require a trust anchor.
     #[error(
         "sslmode demands that the server's certificate is checked, and no root certificate is given"
     )]
     NoRoot,
-    /// A file cannot be read or holds nothing of its kind.
+    /// A file cannot be read or lacks the expected content.
     #[error("cannot use {what} {}: {reason}", .path.display())]
     Unusable {
-        /// Which setting.
+        /// The setting.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Others may read the private key.
@@ -48,13 +48,13 @@ pub enum TlsFilesError {
     /// The system has no trusted certificates.
     #[error("no trusted certificates of the system can be loaded: {0}")]
     NoSystemRoots(String),
-    /// Certificate, key or versions do not fit each other.
+    /// Certificate, key or versions do not match.
     #[error("the TLS settings do not fit together: {0}")]
     Mismatch(String),
 }
 
 impl TlsFilesError {
-    /// What the operator should do.
+    /// The fix.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoRoot => Some(
@@ -125,8 +125,8 @@ pub(crate) fn client_config(tls: &TlsSettings) -> Result<ClientConfig, TlsFilesE
     Ok(config)
 }
 
-/// The name to check and to announce. A name that no certificate can have (an underscore at the
-/// wrong place, a container's alias) is replaced; it can then never be verified.
+/// The name to check and to announce. A name that no certificate can have (a misplaced underscore,
+/// a container's alias) is replaced, and can never be verified.
 pub(crate) fn server_name(endpoint: &Endpoint) -> ServerName<'static> {
     let host = match &endpoint.address {
         HostAddress::Tcp { host, .. } => host.clone(),
@@ -167,8 +167,8 @@ fn certificates(
     Ok(found)
 }
 
-/// Reads the key under libpq's condition: nobody else may read it, except that a key of root's may
-/// be readable for its group.
+/// Reads the key under libpq's condition: no other user may read it, except that root's key may be
+/// readable for its group.
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFilesError> {
     let unusable =
         |reason: String| TlsFilesError::Unusable { what: "sslkey", path: path.to_owned(), reason };

@@ -1,8 +1,9 @@
-//! The socket to the server, TCP or unix, plain or TLS, non-blocking; and the trait that tests replace it by.
+//! The socket to the server, TCP or unix, plain or TLS, non-blocking; and the trait that tests
+//! implement.
 //!
-//! Input: an [`Endpoint`]. Output: a [`Wire`], which implements [`Transport`]. Invariant: `read` and `write`
-//! return at once; only `wait` waits, and never longer than told. The socket belongs to one thread, which
-//! waits with poll(2); an event loop would be woken for each segment.
+//! Input: an [`Endpoint`]. Output: a [`Wire`], which implements [`Transport`]. Invariant: `read`
+//! and `write` return at once; only `wait` waits, at most for its limit. The socket belongs to one
+//! thread, which waits with poll(2); an event loop would be woken for each segment.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -19,28 +20,26 @@ use super::error::WalError;
 use super::{tls, verifier};
 use crate::libpq::{Endpoint, HostAddress, Keepalives};
 
-/// What the protocol needs of a byte pipe; the tests script one in memory.
+/// A byte transport; tests script one in memory.
 pub trait Transport {
-    /// Reads what is there; `WouldBlock` when nothing is, 0 only at the end of the stream.
+    /// Reads available bytes; `WouldBlock` without any, 0 only at the end of the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Takes some of the bytes; `WouldBlock` when it cannot take any.
+    /// Takes some of the bytes; `WouldBlock` if it cannot take any.
     fn write(&mut self, from: &[u8]) -> io::Result<usize>;
 
-    /// Pushes out what `write` took but has not sent; false when some of it is still here.
+    /// Sends what `write` took; false if some of it is still queued.
     fn flush(&mut self) -> io::Result<bool>;
 
-    /// Waits until there is something to read (or, with `writing`, room to write), at most
-    /// `limit`; may return early.
+    /// Waits at most `limit` for input (or, with `writing`, for room to write); may return early.
     fn wait(&mut self, writing: bool, limit: Duration) -> io::Result<()>;
 
-    /// Whether the peer will send no more than is to be read already.
+    /// True if the peer will send nothing beyond the readable input.
     fn is_over(&self) -> bool {
         false
     }
 }
 
-/// A socket to a server.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -48,7 +47,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects, trying every address of a name; `limit` holds for each of them.
+    /// Connects, trying every address of a name; `limit` applies to each.
     pub(crate) fn connect(
         endpoint: &Endpoint,
         keepalives: Keepalives,
@@ -75,7 +74,6 @@ impl Socket {
         Err(unreachable(last))
     }
 
-    /// Makes every call return at once.
     pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Tcp(socket) => socket.set_nonblocking(true),
@@ -107,7 +105,7 @@ fn addresses(endpoint: &Endpoint) -> io::Result<Vec<SocketAddr>> {
 }
 
 fn prepare(socket: TcpStream, keepalives: Keepalives) -> io::Result<TcpStream> {
-    // Status updates are small and must not wait for one another.
+    // Status updates are small and must not wait for each other.
     socket.set_nodelay(true)?;
     sockopt::set_socket_keepalive(&socket, keepalives.enabled)?;
     if let Some(idle) = keepalives.idle.filter(|_| keepalives.enabled) {
@@ -179,7 +177,7 @@ impl Wire {
         Self { socket, tls: None }
     }
 
-    /// Puts TLS over the socket; the handshake ends before `deadline`.
+    /// Starts TLS on the socket; the handshake ends before `deadline`.
     pub(super) fn start_tls(
         self,
         config: Arc<ClientConfig>,
@@ -212,7 +210,7 @@ impl Wire {
                 Err(error) => return Err(WalError::Io(error.to_string())),
             }
             if let Err(error) = session.process_new_packets() {
-                // The server learns why; it may be gone already.
+                // Sends the alert to the server, which may be gone already.
                 let _ = session.write_tls(&mut socket);
                 return Err(failed(&error));
             }
@@ -220,13 +218,12 @@ impl Wire {
         Ok(Self { socket, tls: Some(Box::new(session)) })
     }
 
-    /// What SCRAM can be bound to; `None` without TLS or where the certificate does not allow it.
+    /// Channel binding data for SCRAM; `None` without TLS or if the certificate does not allow it.
     pub(super) fn binding(&self) -> Option<Vec<u8>> {
         let certificates = self.tls.as_ref()?.peer_certificates()?;
         verifier::end_point_binding(certificates.first()?)
     }
 
-    /// Whether the connection is encrypted.
     pub(super) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
@@ -290,7 +287,7 @@ impl Transport for Wire {
     fn is_over(&self) -> bool {
         let over = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         let mut sockets = [PollFd::new(&self.socket, over)];
-        // If that cannot be known, the next write tells.
+        // If the state is unknown, the next write reveals it.
         let known = poll(&mut sockets, Some(&Timespec::default()));
         let [socket] = sockets;
         known.is_ok() && socket.revents().intersects(over)

@@ -1,9 +1,10 @@
-//! Verifies the server's certificate by libpq's rules, and computes the data for SCRAM channel binding.
+//! Verifies the server's certificate by libpq's rules, and computes the data for SCRAM channel
+//! binding.
 //!
-//! Input: the certificate chain of the server. Output: accepted or not. libpq's rules are wider than the
-//! web's in two places: a certificate that is itself configured as root is trusted even if it is marked as
-//! an authority, and a certificate without alternative names is matched by its common name. Signatures of
-//! the handshake are always verified.
+//! Input: the certificate chain of the server. Output: accepted or not. libpq's rules are wider
+//! than the web's in two places: a certificate that is itself configured as root is trusted even if
+//! it is marked as an authority, and a certificate without alternative names is matched by its
+//! common name. Signatures of the handshake are always verified.
 
 use std::sync::Arc;
 
@@ -23,18 +24,18 @@ use x509_parser::signature_algorithm::SignatureAlgorithm;
 
 use crate::certificate::CertificateRefusal;
 
-/// What is checked of a certificate.
+/// Checks of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CertificateCheck {
-    /// Nothing: protection against listeners only.
+    /// No checks: protection only against eavesdroppers.
     Nothing,
-    /// Who signed it.
+    /// Its authority.
     Authority,
-    /// Who signed it, and for whom.
+    /// Its authority and its name.
     AuthorityAndName,
 }
 
-/// See the module's documentation.
+/// Verifier with libpq's rules.
 #[derive(Debug)]
 pub(super) struct LibpqVerifier {
     check: CertificateCheck,
@@ -44,7 +45,7 @@ pub(super) struct LibpqVerifier {
 }
 
 impl LibpqVerifier {
-    /// `roots` are the certificates that `store` was made of.
+    /// `roots`: the certificates in `store`.
     pub(super) fn new(
         check: CertificateCheck,
         store: RootCertStore,
@@ -63,7 +64,7 @@ impl LibpqVerifier {
         Ok(Self { check, web, roots, algorithms })
     }
 
-    /// Whether the chain leads to an authority, and whether the certificate may speak for the name.
+    /// Checks the chain, and whether the certificate is valid for the name.
     fn verify(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -79,7 +80,7 @@ impl LibpqVerifier {
             return Err(CertificateError::UnknownIssuer.into());
         };
         match web.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // The name is checked last, so the chain was found good.
+            // The name is checked last, so the chain is valid.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => self.check_name(end_entity, server_name),
@@ -87,7 +88,7 @@ impl LibpqVerifier {
         }
     }
 
-    /// Whether the certificate may speak for the name.
+    /// Checks that the certificate is valid for the name.
     fn check_name(
         &self,
         certificate: &CertificateDer<'_>,
@@ -160,8 +161,8 @@ fn check_validity(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(),
     Ok(())
 }
 
-/// Whether a certificate without any alternative name has the host's as its common name; the
-/// first label may be `*`.
+/// True if a certificate without alternative names has the host's name as common name; the first
+/// label may be `*`.
 fn common_name_matches(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
     let ServerName::DnsName(host) = name else { return false };
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
@@ -181,8 +182,8 @@ fn common_name_matches(certificate: &CertificateDer<'_>, name: &ServerName<'_>) 
 }
 
 /// The `tls-server-end-point` binding (RFC 5929 section 4.1): the certificate's hash under its
-/// signature's hash algorithm, SHA-256 where that is MD5 or SHA-1. `None` where the signature has
-/// no separate hash (Ed25519), in which case binding is not possible.
+/// signature's hash algorithm, SHA-256 instead of MD5 or SHA-1. `None` if the signature has no
+/// separate hash (Ed25519); binding is then impossible.
 pub(super) fn end_point_binding(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let algorithm = &parsed.signature_algorithm;
@@ -200,7 +201,7 @@ pub(super) fn end_point_binding(certificate: &CertificateDer<'_>) -> Option<Vec<
         | "1.2.840.10045.4.3.2"
         | "1.3.14.3.2.26"
         | "2.16.840.1.101.3.4.2.1" => Some(Sha256::digest(bytes).to_vec()),
-        // The same for SHA-384, then SHA-512.
+        // SHA-384, then SHA-512.
         "1.2.840.113549.1.1.12" | "1.2.840.10045.4.3.3" | "2.16.840.1.101.3.4.2.2" => {
             Some(Sha384::digest(bytes).to_vec())
         }

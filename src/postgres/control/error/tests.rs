@@ -1,8 +1,8 @@
-//! Tests of the hints of these errors.
+//! Tests of these errors' hints.
 
 use super::*;
 
-/// Dropping a slot loses the rows that it has not delivered.
+/// Dropping a slot loses its undelivered rows.
 #[test]
 fn no_advice_about_a_missing_publication_drops_the_slot() {
     let slot = || "s".to_owned();

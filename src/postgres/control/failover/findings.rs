@@ -1,63 +1,64 @@
-//! Judges [`FailoverFacts`]: each setting by which rows or the slot would be lost in a failover, with its fix.
+//! Judges [`FailoverFacts`]: each setting that would lose rows or the slot in a failover, with its
+//! fix.
 //!
-//! Input: the facts. Output: [`FailoverFinding`]s, those of the primary first. Pure. Invariant: a fix is literal, and says
-//! on which server it is run; a server that nobody stands by for has no finding but that of its slot, and a standby that a
-//! relay reads by itself, without its primary, has none.
+//! Input: the facts. Output: [`FailoverFinding`]s, the primary's first. Pure. Invariant: a fix is
+//! literal, and names the server on which to run it. A server without a standby has only findings
+//! about its slot. A standby that a relay reads directly, without its primary, has none.
 
 use super::{AwaitedSlot, FailoverFacts, SlotCopy, StandbyFacts, StreamingStandby};
 use crate::wal::quote::{identifier, literal};
 
-/// A standby says which rows it needs within wal_receiver_status_interval, 10 s by default.
+/// A standby reports its required rows within wal_receiver_status_interval, 10 s by default.
 const FEEDBACK_AFTER_S: i64 = 20;
 
-/// What a finding is about; several settings of one thing share it.
+/// Subject of a finding; several settings may share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailoverAbout {
-    /// The slot is not one that standbys copy.
+    /// The slot is not copied to standbys.
     Slot,
-    /// What the relay waits for before it delivers: `synchronized_standby_slots`.
+    /// `synchronized_standby_slots`: the standbys for which the relay waits.
     Awaited,
-    /// The physical slot of a standby.
+    /// A standby's physical slot.
     StandbySlot,
     /// `hot_standby_feedback`
     Feedback,
     /// `sync_replication_slots`
     Sync,
-    /// The database in `primary_conninfo`.
+    /// The database name in `primary_conninfo`.
     Database,
     /// `wal_level` of a standby.
     WalLevel,
-    /// The copy of the slot.
+    /// The slot's copy.
     Copy,
     /// A host of the connection string.
     Host,
 }
 
-/// How it is fixed, and where.
+/// A fix and its server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailoverFix {
-    /// SQL at the primary.
+    /// SQL for the primary.
     Primary(String),
-    /// SQL at the standby, after which it may have to be restarted.
+    /// SQL for the standby.
     Standby {
         /// Statements.
         sql: String,
-        /// Whether the setting needs a restart.
+        /// True if the setting requires a restart.
         restart: bool,
     },
-    /// A replication command at the primary, while no relay reads the slot.
+    /// A replication command for the primary, while no relay reads the slot.
     Replication(String),
-    /// Words.
+    /// A sentence.
     Words(String),
 }
 
 impl FailoverFix {
-    /// For people.
+    /// The fix as text.
     pub fn text(&self) -> String {
         self.sql_or_words() + self.elsewhere()
     }
 
-    /// Where the same is set if the server is not one's own: such services refuse `ALTER SYSTEM`.
+    /// Where to change the setting on a managed server, which refuses `ALTER SYSTEM`.
     pub fn elsewhere(&self) -> &'static str {
         match self {
             Self::Primary(sql) | Self::Standby { sql, .. } if sql.contains("ALTER SYSTEM") => {
@@ -85,9 +86,9 @@ impl FailoverFix {
 /// One setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailoverFinding {
-    /// What it is about.
+    /// Subject of the finding.
     pub about: FailoverAbout,
-    /// It passes by itself: a slot that was made a moment ago is not copied yet.
+    /// True for a temporary state: a new slot is not copied yet.
     pub passes: bool,
     /// A lowercase sentence.
     pub what: String,
@@ -101,13 +102,13 @@ impl FailoverFinding {
     }
 }
 
-/// Sets something for good.
+/// SQL that sets a value permanently.
 fn set(setting: &str, value: &str) -> String {
     format!("ALTER SYSTEM SET {setting} = {value}; SELECT pg_reload_conf();")
 }
 
 impl FailoverFacts {
-    /// Whether anybody stands by, as far as is known.
+    /// True if any standby is known.
     pub fn has_standby(&self) -> bool {
         self.has_primary && !self.stands_alone()
     }
@@ -116,7 +117,7 @@ impl FailoverFacts {
         self.streaming.is_empty() && self.standbys.is_empty() && self.awaited.is_empty()
     }
 
-    /// See the module.
+    /// All findings.
     pub fn findings(&self) -> Vec<FailoverFinding> {
         let mut findings = Vec::new();
         if self.follows == Some(false) {
@@ -156,7 +157,7 @@ impl FailoverFacts {
         findings
     }
 
-    /// The setting with all that stand by and can be waited for.
+    /// The setting with all standbys that can be waited for.
     fn await_all(&self, without: Option<&str>) -> String {
         let read = self.streaming.iter().filter_map(|standby| standby.slot.as_deref());
         let named = self.standbys.iter().map(|standby| standby.slot_name.as_str());
@@ -211,7 +212,7 @@ impl FailoverFacts {
         }
     }
 
-    /// What the primary can see of a standby. One that was asked itself knows better.
+    /// Judges a standby from the primary's view. A reached standby has better data.
     fn judge_streaming(&self, standby: &StreamingStandby, findings: &mut Vec<FailoverFinding>) {
         let StreamingStandby { name, slot, seconds, has_feedback } = standby;
         let Some(slot) = slot else {
@@ -282,7 +283,8 @@ impl FailoverFacts {
         }
     }
 
-    /// Whether it passes, what it is, and its fix. One that is missing where a setting keeps it away is that setting's.
+    /// Whether the copy's state is temporary, its description, and its fix. If a setting prevents
+    /// the copy, the setting has the finding.
     fn judge_copy(
         &self,
         copy: Option<&SlotCopy>,
@@ -330,10 +332,10 @@ fn feedback_fix() -> FailoverFix {
     FailoverFix::Standby { sql: set("hot_standby_feedback", "on"), restart: false }
 }
 
-/// What loses a slot of the standby's own, which the relay streams from.
+/// Judges what would lose a standby's own slot, from which the relay streams.
 fn judge_source(standby: &StandbyFacts, findings: &mut Vec<FailoverFinding>) {
     let endpoint = &standby.endpoint;
-    // One that replays an archive, or nothing, has no primary that would hear of it.
+    // A standby that replays an archive, or nothing, has no primary that learns of the slot.
     if !standby.receives || standby.copy.as_ref().is_none_or(|slot| slot.synced) {
         return;
     }
@@ -353,7 +355,7 @@ fn judge_source(standby: &StandbyFacts, findings: &mut Vec<FailoverFinding>) {
     }
 }
 
-/// Takes away the reason; the standby then drops the copy and makes it anew.
+/// Removes the reason; the standby then recreates the copy.
 fn valid_again(reason: &str) -> FailoverFix {
     let sql = match reason {
         "wal_removed" => set("max_slot_wal_keep_size", "-1"),

@@ -1,4 +1,4 @@
-//! Unit tests of the judgements: each wrong setting is named with its fix, and nothing else is.
+//! Unit tests of the judgements: each wrong setting is named with its fix, and nothing else.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn awaited(name: &str, exists: bool, is_read: bool) -> AwaitedSlot {
     AwaitedSlot { name: name.to_owned(), exists, is_read }
 }
 
-/// A primary with one standby, as it should be.
+/// A primary with one standby, correctly set up.
 fn sound() -> FailoverFacts {
     FailoverFacts {
         slot: "my slot".to_owned(),
@@ -33,7 +33,7 @@ fn sound() -> FailoverFacts {
     }
 }
 
-/// What one change makes of it: a finding, with its remedy.
+/// The only finding after a change.
 fn found(change: impl FnOnce(&mut FailoverFacts)) -> FailoverFinding {
     let mut facts = sound();
     change(&mut facts);
@@ -42,12 +42,12 @@ fn found(change: impl FnOnce(&mut FailoverFacts)) -> FailoverFinding {
     findings.remove(0)
 }
 
-/// Of the one standby.
+/// The only finding after a change of the standby.
 fn of_standby(change: impl FnOnce(&mut StandbyFacts)) -> FailoverFinding {
     found(|facts| change(&mut facts.standbys[0]))
 }
 
-/// Of its copy of the slot.
+/// The only finding after a change of the slot's copy.
 fn of_copy(change: impl FnOnce(&mut SlotCopy)) -> FailoverFinding {
     of_standby(|standby| change(standby.copy.as_mut().unwrap()))
 }
@@ -63,7 +63,7 @@ fn a_pair_as_it_should_be_has_no_finding() {
     let alone =
         FailoverFacts { has_primary: true, follows: Some(true), ..FailoverFacts::default() };
     assert_eq!(alone.findings(), [], "nothing is waited for where nobody stands by");
-    // A relay may stream from a standby by a slot of the standby's own.
+    // A relay may stream from a standby with the standby's own slot.
     let mut read = sound();
     (read.has_primary, read.follows, read.standbys[0].syncs_slots) = (false, None, false);
     (read.awaited, read.streaming) = (Vec::new(), Vec::new());
@@ -74,7 +74,7 @@ fn a_pair_as_it_should_be_has_no_finding() {
     let fixes: Vec<_> = findings.iter().map(|finding| finding.fix.text()).collect();
     assert!(fixes[0].contains("hot_standby_feedback = on"), "{fixes:?}");
     assert!(fixes[1].contains("SET primary_slot_name"), "{fixes:?}");
-    // Not seen by the role.
+    // Not visible to the role.
     let mut hidden = sound();
     hidden.standbys[0].names_database = None;
     assert_eq!(hidden.findings(), []);
@@ -126,7 +126,7 @@ fn a_copy_of_the_slot_that_a_failover_would_lose_is_told() {
     let invalid = of_copy(|copy| copy.invalidation = Some("wal_removed".to_owned()));
     told(&invalid, FailoverAbout::Copy, "ALTER SYSTEM SET max_slot_wal_keep_size = -1;");
     assert!(!own.passes && !invalid.passes);
-    // The setting that keeps it away is told, not what comes of it.
+    // The finding is the setting that prevents the copy, not the missing copy.
     let off = of_standby(|standby| (standby.syncs_slots, standby.copy) = (false, None));
     assert_eq!(off.about, FailoverAbout::Sync);
 }

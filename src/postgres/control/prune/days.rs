@@ -1,8 +1,9 @@
-//! Partitions of the days to come, of an outbox that is partitioned by age.
+//! Adds partitions of coming days to an outbox that is partitioned by age.
 //!
-//! Input: a [`PruneTable`] whose partitions are ranges of the age, and how many days ahead there are to be some.
-//! Output: the [`Day`]s that no partition covers, in UTC; [`add_day`] makes a partition of one. Invariant: a lock is
-//! waited for as long as `lock_timeout` says, and held no longer than [`SCAN_LIMIT`]; what exists stays as it is.
+//! Input: a [`PruneTable`] whose partitions are ranges of the age, and a number of days. Output:
+//! the [`Day`]s that no partition covers, in UTC; [`add_day`] creates a day's partition. Invariant:
+//! a lock is awaited for at most `lock_timeout`, and held for at most [`SCAN_LIMIT`]; existing
+//! objects stay unchanged.
 
 use std::time::Duration;
 
@@ -19,36 +20,36 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "adding a partition";
 
-/// Postgres reads the default partition meanwhile, for rows that belong into the new one.
+/// Limit for Postgres's scan of the default partition for rows of the new one.
 const SCAN_LIMIT: Duration = Duration::from_secs(2);
 
-/// A day without partition.
+/// A day without a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Day {
-    /// The partition that is to be.
+    /// Name of its future partition.
     pub partition: TableName,
-    /// Its lower bound, as SQL writes it.
+    /// Lower bound in SQL syntax.
     pub from: String,
-    /// Its upper bound, which is outside of it.
+    /// Exclusive upper bound.
     pub until: String,
 }
 
-/// What became of a day.
+/// Result for a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
-    /// It has a partition now.
+    /// The partition was created.
     Created,
-    /// Others have made a partition meanwhile that covers some of it.
+    /// Another session has created a partition that covers part of the day.
     Covered,
-    /// Rows of it lie in the default partition, or so many others that looking for them took too long.
+    /// The default partition contains rows of the day, or too many others to scan in time.
     Occupied,
-    /// Something else has the partition's name.
+    /// Another object has the partition's name.
     Taken,
-    /// A lock was not to be had in time.
+    /// A lock was not available in time.
     Locked,
 }
 
-/// The days from today to that many days ahead that no partition covers, earliest first.
+/// Days, from today to `days` ahead, that no partition covers; earliest first.
 pub async fn missing_days(
     client: &Client,
     table: &PruneTable,
@@ -64,7 +65,7 @@ pub async fn missing_days(
         "timestamp with time zone" => "YYYY-MM-DD 00:00:00+00",
         _ => "YYYY-MM-DD 00:00:00",
     };
-    // MINVALUE and MAXVALUE are not quoted: such a bound is NULL here.
+    // MINVALUE and MAXVALUE are not quoted, so such a bound is NULL here.
     let sql = format!(
         "WITH day AS ( \
              SELECT to_char(day, 'YYYYMMDD') AS name, to_char(day, '{form}') AS since, \
@@ -93,7 +94,7 @@ pub async fn missing_days(
     Ok(rows.iter().map(day).collect::<Result<_, ControlError>>()?)
 }
 
-/// Makes the partition of a day, in one transaction.
+/// Creates a day's partition in one transaction.
 pub async fn add_day(
     client: &Client,
     table: &PruneTable,
@@ -103,7 +104,7 @@ pub async fn add_day(
     let (lock_ms, scan_ms) = (lock_timeout.as_millis().max(1), SCAN_LIMIT.as_millis());
     let (name, parent) = (qualified(&day.partition), qualified(&table.name));
     let (from, until, owner) = (literal(&day.from), literal(&day.until), identifier(&table.owner));
-    // The owner's members make it for the owner.
+    // Members of the owner's role create it for the owner.
     let sql = format!(
         "BEGIN; SET LOCAL lock_timeout = {lock_ms}; SET LOCAL statement_timeout = {}; \
          CREATE TABLE {name} PARTITION OF {parent} FOR VALUES FROM ({from}) TO ({until}); \
@@ -112,10 +113,11 @@ pub async fn add_day(
     );
     let done = client.sql().batch_execute(&sql).await;
     let Err(error) = done.map_err(|error| failed(DOING, &error)) else { return Ok(Added::Created) };
-    // A session that is gone has rolled back already.
+    // A closed session has already rolled back.
     let _ = client.sql().batch_execute("ROLLBACK").await;
-    // lock_not_available and deadlock_detected; invalid_object_definition for one that overlaps; check_violation
-    // and query_canceled for the default partition; duplicate_table, and duplicate_object where a type has the name.
+    // lock_not_available and deadlock_detected; invalid_object_definition for an overlap;
+    // check_violation and query_canceled for the default partition; duplicate_table, and
+    // duplicate_object if a type has the name.
     if error.is_of(&["55P03", "40P01"]) {
         Ok(Added::Locked)
     } else if error.is_of(&["42P17"]) {

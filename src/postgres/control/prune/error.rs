@@ -1,6 +1,6 @@
 //! Why rows may not be pruned: errors with the class that decides the exit code, and the fix.
 //!
-//! Output: [`PruneError`]. What a relay would refuse as well is [`ControlError`]'s.
+//! Output: [`PruneError`]. [`ControlError`] has the errors that a relay reports as well.
 
 use crate::control::error::ControlError;
 use crate::control::hint_text::{is_right, qualified};
@@ -8,26 +8,26 @@ use crate::wal::Class;
 use crate::wal::quote::identifier;
 use postrider_core::outbox::TableName;
 
-/// Why nothing is pruned, or no more.
+/// Why pruning stops.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PruneError {
-    /// A check of the source, or a statement.
+    /// A check of the source, or a statement, failed.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// There is no such slot, so it has passed nothing.
+    /// The slot does not exist, so it has passed nothing.
     #[error("replication slot `{slot}` does not exist, so nothing shows which rows were delivered")]
     SlotMissing {
         /// The slot.
         slot: String,
-        /// The slots of this database that a relay could read.
+        /// Slots of this database that a relay could read.
         others: Vec<String>,
     },
-    /// Rows that an earlier slot of this name has lost look like rows that this one has passed.
+    /// Rows that an earlier slot of this name lost look like rows that this slot has passed.
     #[error("nothing shows since when slot `{slot}` has delivered every row: {why}")]
     BeginningUnknown {
         /// The slot.
         slot: String,
-        /// Such as `no progress is kept`.
+        /// The reason, for example `no progress is kept`.
         why: &'static str,
     },
     /// The progress cannot be looked up.
@@ -38,7 +38,7 @@ pub enum PruneError {
         /// The role.
         role: String,
     },
-    /// Nothing can be deleted there.
+    /// The server is a standby.
     #[error("the server is a standby, which deletes nothing")]
     Standby,
     /// The role may not delete.
@@ -48,12 +48,12 @@ pub enum PruneError {
         table: TableName,
         /// The role.
         role: String,
-        /// Such as `DELETE`.
+        /// The missing right, for example `DELETE`.
         lacks: String,
-        /// The statement that gives it.
+        /// The statement that grants it.
         grant: String,
     },
-    /// A row that is not seen cannot be known to have been passed.
+    /// A hidden row cannot be known to have been passed.
     #[error("row-level security may hide rows of table {table} from role `{role}`")]
     RowsHidden {
         /// The table or partition.
@@ -61,7 +61,7 @@ pub enum PruneError {
         /// The role.
         role: String,
     },
-    /// The age of a row is not a time.
+    /// The age column is not a time.
     #[error("column {column} of table {table} is of type {kind}, which is no time")]
     AgeUnsuitable {
         /// The table.
@@ -78,38 +78,38 @@ pub enum PruneError {
         table: TableName,
         /// The column.
         column: String,
-        /// The columns of the index that is missing.
+        /// Columns of the missing index.
         columns: String,
     },
-    /// There are no days to have partitions.
+    /// The table has no partitions per day.
     #[error(
         "table {table} is not partitioned by ranges of column `{column}`: it has no partition of a day"
     )]
     NotByAge {
         /// The table.
         table: TableName,
-        /// The column with the age.
+        /// The age column.
         column: String,
     },
-    /// Rows that lie in the default partition cannot lie in another one.
+    /// Rows in the default partition prevent a new partition.
     #[error(
         "partition {partition} of table {table} cannot be made: rows of that day lie in the default partition, or it is so large that Postgres cannot tell in time"
     )]
     DayOccupied {
         /// The table.
         table: TableName,
-        /// The first partition that was not made.
+        /// The first partition that was not created.
         partition: TableName,
     },
-    /// A day has no partition, and something else has its name.
+    /// A day has no partition, and another object has its name.
     #[error("partition {partition} of table {table} cannot be made: something else has that name")]
     DayTaken {
         /// The table.
         table: TableName,
-        /// The first partition that was not made.
+        /// The first partition that was not created.
         partition: TableName,
     },
-    /// Whoever dropped the partition would drop them, too.
+    /// Dropping the partition would drop other objects.
     #[error("other objects depend on partition {partition} of table {table}, which is old")]
     Needed {
         /// The table.
@@ -117,18 +117,18 @@ pub enum PruneError {
         /// The first such partition.
         partition: TableName,
     },
-    /// A lock was not to be had in time.
+    /// A lock was not available in time.
     #[error("{object} was locked by others for longer than --lock-timeout, {attempts} times")]
     Locked {
-        /// Such as `table public.outbox`.
+        /// The object, for example `table public.outbox`.
         object: String,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
     },
 }
 
 impl PruneError {
-    /// What it means for whoever runs the command.
+    /// The class for the caller.
     pub fn class(&self) -> Class {
         match self {
             Self::Control(error) => error.class(),

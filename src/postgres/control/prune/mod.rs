@@ -1,10 +1,11 @@
-//! `postrider prune`: which old rows of an outbox may go, and their removal.
+//! `postrider prune`: finds and removes old rows of an outbox.
 //!
-//! Input: a table ([`PruneTable`]), an age, and what every slot has passed ([`Passed`]). Output: counts, by page
-//! or by partition, of what is old, what is held back and by which slot; on request the rows are deleted or the
-//! partition is dropped, and partitions of days to come are made ([`missing_days`]). Invariant: no row goes that a slot has not passed, or that was written before the slot's
-//! stream began; each page and each partition is one transaction, so that an interrupted run leaves a whole
-//! table; locks are waited for as long as `lock_timeout` says, and no longer.
+//! Input: a table ([`PruneTable`]), an age, and what every slot has passed ([`Passed`]). Output:
+//! counts, by page or by partition, of old rows, and of rows held back by each slot. On request,
+//! rows are deleted or partitions dropped, and partitions of coming days created
+//! ([`missing_days`]). Invariant: a row stays if a slot has not passed it, or if it is older than
+//! the slot's stream. Each page and each partition is one transaction, so an interrupted run leaves
+//! a consistent table. Locks are awaited for at most `lock_timeout`.
 
 mod days;
 mod error;

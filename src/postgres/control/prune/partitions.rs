@@ -1,17 +1,18 @@
-//! Partitions of an outbox that is partitioned by age: listed, judged, and dropped as a whole.
+//! Lists, judges and drops partitions of an outbox that is partitioned by age.
 //!
-//! Input: a [`PruneTable`] whose partitions are ranges of the age, the moment before which rows are old, and what
-//! was [`Passed`]. Output: [`Partition`]s with what holds each back; [`drop_partition`] detaches and drops one.
-//! Invariant: a partition goes only if every row in it is old and passed, which is looked at under a lock that
-//! keeps writers out of it, in the transaction that drops it; the default partition and one without an upper
-//! bound stay. How the partitions are called does not matter: their bounds are the catalog's.
+//! Input: a [`PruneTable`] whose partitions are ranges of the age, the time before which rows are
+//! old, and what was [`Passed`]. Output: [`Partition`]s with what holds each back;
+//! [`drop_partition`] detaches and drops one. Invariant: a partition is dropped only if all its
+//! rows are old and passed. The dropping transaction checks that under a lock that excludes
+//! writers. The default partition and one without an upper bound stay. Partitions are identified by
+//! the catalog's bounds, not by name.
 //!
-//! The order of the locks: SHARE on the partition first, which waits for whoever writes into it and keeps others
-//! out, but lets everybody write into the rest of the table; with it the rows are counted. ACCESS EXCLUSIVE on the
-//! table, which DETACH takes, comes last and is held for as long as catalog entries are changed. A writer that has
-//! the table and waits for the partition, and this, which has it the other way round, would wait for each other:
-//! so a lock is waited for only half as long as Postgres takes to look for that (`deadlock_timeout`), and it is
-//! always this that gives way.
+//! Order of the locks: first SHARE on the partition, which waits for its writers and excludes new
+//! ones, but allows writes into the rest of the table; under it the rows are counted. ACCESS
+//! EXCLUSIVE on the table, which DETACH takes, comes last and is held only while catalog entries
+//! change. A writer with a lock on the table that waits for the partition would deadlock with this
+//! order. A lock is therefore awaited for half of Postgres's `deadlock_timeout`, and this side
+//! always gives way.
 
 use std::time::Duration;
 
@@ -38,45 +39,45 @@ pub struct Partition {
     pub name: TableName,
     /// Its OID.
     pub oid: u32,
-    /// Its upper bound, as the catalog has it; rows in it are older.
+    /// Upper bound from the catalog; its rows are older.
     pub until: String,
 }
 
-/// What is in a partition.
+/// Contents of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionState {
-    /// Its rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Those that may not go.
+    /// Rows that must stay.
     pub kept: u64,
-    /// What each slot holds back, in the order of [`Passed`].
+    /// Rows held back by each slot, in the order of [`Passed`].
     pub held: Vec<Held>,
 }
 
-/// What became of a partition that was to go.
+/// Result of dropping a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Dropped {
-    /// It is gone, with so many rows.
+    /// Dropped, with this number of rows.
     Gone(u64),
-    /// A row that may not go is in it now.
+    /// A row that must stay is in it now.
     Kept(PartitionState),
-    /// A lock was not to be had in time.
+    /// A lock was not available in time.
     Locked,
-    /// Other objects depend on it, such as a view.
+    /// Other objects, for example a view, depend on it.
     Needed,
-    /// Somebody else has taken it out of the table meanwhile.
+    /// Another session has removed it from the table.
     Vanished,
 }
 
-/// The partitions that lie before `cutoff` as a whole, oldest first.
+/// Partitions that lie completely before `cutoff`, oldest first.
 pub async fn partitions(
     client: &Client,
     table: &PruneTable,
     cutoff: &str,
 ) -> Result<Vec<Partition>, PruneError> {
     let kind = &table.age_type;
-    // The default partition's bound has no values, and MAXVALUE is not quoted. A partition that is being
-    // detached by others is theirs.
+    // The default partition's bound has no values, and MAXVALUE is not quoted. A partition that
+    // another session is detaching is skipped.
     let sql = format!(
         "SELECT * FROM (SELECT n.nspname::text, c.relname::text, c.oid, \
              substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM ' TO \\(''([^'']*)''') AS until \
@@ -94,7 +95,7 @@ pub async fn partitions(
 }
 
 impl Partition {
-    /// Counts its rows, without a lock.
+    /// Counts its rows without a lock.
     pub async fn count(
         &self,
         client: &Client,
@@ -117,7 +118,7 @@ impl Partition {
     }
 }
 
-/// Detaches a partition and drops it, if every row in it may go: in one transaction.
+/// Detaches and drops a partition in one transaction, if all its rows may go.
 pub async fn drop_partition(
     client: &Client,
     table: &PruneTable,
@@ -128,11 +129,11 @@ pub async fn drop_partition(
     let limit = patience(client, lock_timeout).await?;
     let ended = attempt(client, table, partition, (cutoff, passed), limit).await;
     if !matches!(ended, Ok(Dropped::Gone(_))) {
-        // A session that is gone has rolled back already.
+        // A closed session has already rolled back.
         let _ = client.sql().batch_execute("ROLLBACK").await;
     }
     match ended {
-        // 55P03, and what a rename or DROP by others comes to: 42P01.
+        // 55P03; and 42P01 after another session's rename or DROP.
         Err(PruneError::Control(error)) if error.is_of(&["55P03", "40P01"]) => Ok(Dropped::Locked),
         Err(PruneError::Control(error)) if error.is_of(&["42P01"]) => Ok(Dropped::Vanished),
         // dependent_objects_still_exist
@@ -155,7 +156,7 @@ async fn attempt(
         let done = client.sql().batch_execute(&sql).await;
         done.map_err(|error| failed(DROPPING, &error))
     };
-    // Each statement sees what was committed before it, whatever the role's default is.
+    // Each statement sees the latest commits, whatever the role's default isolation is.
     run(format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {limit_ms}; \
          LOCK TABLE {name} IN SHARE MODE"
@@ -174,11 +175,11 @@ async fn attempt(
     Ok(Dropped::Gone(state.rows))
 }
 
-/// How long a lock is waited for, in milliseconds: see the module.
+/// Longest wait for a lock, in milliseconds; see the module documentation.
 async fn patience(client: &Client, lock_timeout: Duration) -> Result<i64, PruneError> {
     const SQL: &str = "SELECT greatest(1, least($1::int8, setting::int8 / 2)) \
         FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout'";
-    // 0 would be no limit at all.
+    // 0 would mean no limit.
     let wanted = i64::try_from(lock_timeout.as_millis()).unwrap_or(i64::MAX);
     let row = client.run(DROPPING, client.sql().query_one(SQL, &[&wanted])).await?;
     Ok(get(&row, 0)?)

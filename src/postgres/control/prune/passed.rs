@@ -1,17 +1,17 @@
-//! What a replication slot has passed: the transactions whose rows were delivered.
+//! Determines which transactions a replication slot has passed: their rows were delivered.
 //!
-//! Input: a slot's name, and since when its stream is known to be whole. Output: [`SlotPosition`], [`Passed`], and
-//! the SQL conditions that say of a row whether it was passed, and if not, what holds it back. Invariant: what
-//! was passed once stays so, whatever becomes of the slot later; a row whose transaction is in doubt was not
-//! passed.
+//! Input: a slot's name, and since when its stream is known to be complete. Output:
+//! [`SlotPosition`], [`Passed`], and the SQL conditions that decide whether a row was passed, and
+//! what holds it back. Invariant: a passed row stays passed, whatever happens to the slot later; a
+//! row whose transaction is in doubt was not passed.
 //!
-//! Postgres writes into its log, every 15 seconds and at checkpoints, which transactions are running. A slot's
-//! `catalog_xmin` is the oldest of those at such a place which the slot has confirmed (Postgres's
-//! `SnapBuildProcessRunningXacts` and `LogicalIncreaseXminForSlot`). So what older transactions wrote was committed
-//! before the confirmed position, however long they were open and whatever `created_at` says. That says nothing of
-//! what was committed before the slot was made: of a slot that was lost and made anew, the rows that neither has
-//! delivered. So those are held back that are older than the beginning of the stream, which the relay's progress
-//! names ([`Since`](postrider_core::progress::Since)).
+//! Every 15 seconds and at checkpoints, Postgres logs the running transactions. A slot's
+//! `catalog_xmin` is the oldest of them in the last such record that the slot has confirmed
+//! (`SnapBuildProcessRunningXacts` and `LogicalIncreaseXminForSlot`). Rows of older transactions
+//! were therefore committed before the confirmed position, however long these were open and
+//! whatever `created_at` says. This does not cover rows committed before the slot was created,
+//! which a lost and recreated slot never delivers. Rows older than the stream's start, which the
+//! relay's progress names ([`Since`](postrider_core::progress::Since)), are therefore held back.
 
 use tokio_postgres::Row;
 
@@ -24,9 +24,9 @@ use postrider_core::lsn::Lsn;
 
 const DOING: &str = "looking at the replication slot";
 
-/// SQL that holds of a row `t` unless the slot, whose name is this expression, has passed it. That the slot was
-/// there when the row was written is for the caller to know; a visible row whose transaction seems to lie ahead is
-/// from more than 2^31 transactions ago.
+/// SQL that is true for a row `t` unless the slot with this name expression has passed it. The
+/// caller must know that the slot existed when the row was written. A visible row whose transaction
+/// seems to lie ahead is more than 2^31 transactions old.
 pub fn not_passed(slot: &str) -> String {
     format!(
         "coalesce(NOT (age(t.xmin) < 0 OR age(t.xmin) > (SELECT age(catalog_xmin) \
@@ -35,20 +35,20 @@ pub fn not_passed(slot: &str) -> String {
     )
 }
 
-/// Where a slot is, all of it at one moment.
+/// A slot's position at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotPosition {
     /// Its name.
     pub slot: String,
     /// Everything before it is acknowledged.
     pub confirmed: Lsn,
-    /// What transactions with lower numbers, in 64 bits, have written was committed before that.
+    /// Rows of transactions with lower 64-bit numbers were committed before `confirmed`.
     pub before: u64,
-    /// No transaction of this number or a later one has committed.
+    /// No transaction with this number or a later one has committed.
     pub next_xid: u64,
 }
 
-/// Where the slot is. Refuses one that is not there, is lost, or is not a relay's in this database.
+/// The slot's position. Refuses a slot that is missing, lost, or not a relay's in this database.
 pub async fn slot_position(client: &Client, name: &str) -> Result<SlotPosition, PruneError> {
     const SQL: &str = "\
         SELECT s.confirmed_flush_lsn::text, s.catalog_xmin::text::bigint, \
@@ -69,7 +69,7 @@ fn read(name: &str, row: &Row) -> Result<SlotPosition, PruneError> {
     if status.as_deref() == Some("lost") {
         return Err(lost().into());
     }
-    // It is being created, which was refused a moment ago.
+    // Only an unfinished slot has none, and it was refused above.
     let confirmed = known(row, 0)?;
     let catalog_xmin = catalog_xmin.and_then(|xmin| u32::try_from(xmin).ok()).ok_or_else(lost)?;
     let next_xid = get::<i64>(row, 2)?.cast_unsigned();
@@ -81,14 +81,14 @@ fn read(name: &str, row: &Row) -> Result<SlotPosition, PruneError> {
     })
 }
 
-/// A transaction's number with its epoch: it lies within 2^31 of `near`.
+/// A transaction's number with its epoch; it lies within 2^31 of `near`.
 fn in_64_bits(xid: u32, near: u64) -> u64 {
     #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
     let distance = xid.wrapping_sub(near as u32).cast_signed();
     near.saturating_add_signed(i64::from(distance))
 }
 
-/// Whether the slot is one that rows can have been delivered from.
+/// Refuses a slot that cannot have delivered rows.
 async fn refuse(client: &Client, name: &str) -> Result<(), PruneError> {
     const HERE: &str = "SELECT current_database()::text, pg_catalog.pg_is_in_recovery()";
     const OTHERS: &str = "SELECT slot_name::text FROM pg_catalog.pg_replication_slots \
@@ -129,45 +129,45 @@ fn missing(slot: &str, others: Vec<String>) -> PruneError {
     PruneError::SlotMissing { slot: slot.to_owned(), others }
 }
 
-/// The publication with this OID, if there is one.
+/// Name of the publication with this OID, if it exists.
 pub async fn publication_name(client: &Client, oid: u32) -> Result<Option<String>, PruneError> {
     const SQL: &str = "SELECT pubname::text FROM pg_catalog.pg_publication WHERE oid = $1::oid";
     let row = client.run(DOING, client.sql().query_opt(SQL, &[&oid])).await?;
     Ok(row.map(|row| get(&row, 0)).transpose()?)
 }
 
-/// What one slot has passed: transactions from `since` on, and below `before`.
+/// Transactions that one slot has passed: from `since` on, and below `before`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedSlot {
     /// The slot.
     pub slot: String,
-    /// Where its stream began; 0 if nothing was before it.
+    /// Start of its stream; 0 if nothing preceded it.
     pub since: u64,
     /// See [`SlotPosition::before`].
     pub before: u64,
 }
 
-/// Rows that a slot holds back. A row may be held back by several.
+/// Rows that a slot holds back. Several slots may hold back one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Held {
-    /// It has not passed so many.
+    /// Rows that it has not passed.
     pub not_passed: u64,
-    /// So many were written before its stream began, and may never have been delivered.
+    /// Rows older than its stream, which may never have been delivered.
     pub before_slot: u64,
 }
 
-/// What all the slots have passed.
+/// What all slots have passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passed(pub Vec<PassedSlot>);
 
 impl PassedSlot {
-    /// Of a row `t`: that the slot is still before it.
+    /// Condition on a row `t`: the slot has not reached it.
     fn lags(&self) -> String {
         let before = self.xid();
         format!("(age(t.xmin) >= 0 AND age(t.xmin) <= age({before}))")
     }
 
-    /// Of a row `t`: that it is from before the slot's beginning, or may be.
+    /// Condition on a row `t`: it is, or may be, older than the slot's stream.
     fn is_early(&self) -> String {
         if self.since == 0 {
             return "false".to_owned();
@@ -179,7 +179,6 @@ impl PassedSlot {
         )
     }
 
-    /// As Postgres writes it.
     fn xid(&self) -> String {
         #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
         let xid = self.before as u32;
@@ -188,13 +187,13 @@ impl PassedSlot {
 }
 
 impl Passed {
-    /// Of a row `t`: that every slot has passed it.
+    /// Condition on a row `t`: every slot has passed it.
     pub(super) fn condition(&self) -> String {
         let one = |slot: &PassedSlot| format!("NOT {} AND NOT {}", slot.lags(), slot.is_early());
         self.0.iter().map(one).collect::<Vec<_>>().join(" AND ")
     }
 
-    /// An array of what each slot holds back, two numbers for each, as columns `l0`, `e0`, ... of `from`.
+    /// An array with two counts per slot, from the columns `l0`, `e0`, ... of `from`.
     pub(super) fn counts(&self) -> String {
         let one =
             |at: usize| format!("count(*) FILTER (WHERE l{at}), count(*) FILTER (WHERE e{at})");
@@ -202,7 +201,7 @@ impl Passed {
         format!("ARRAY[{}]", counts.join(", "))
     }
 
-    /// These columns, of a row `t`.
+    /// These columns for a row `t`.
     pub(super) fn columns(&self) -> String {
         let one = |(at, slot): (usize, &PassedSlot)| {
             format!("{} AS l{at}, {} AS e{at}", slot.lags(), slot.is_early())
@@ -210,7 +209,7 @@ impl Passed {
         self.0.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
     }
 
-    /// The numbers that [`Passed::counts`] asked for.
+    /// Interprets the array of [`Passed::counts`].
     pub(super) fn held(&self, counts: &[i64]) -> Vec<Held> {
         let number = |at: usize| counts.get(at).map_or(0, |count| count.unsigned_abs());
         let one = |at: usize| Held { not_passed: number(2 * at), before_slot: number(2 * at + 1) };

@@ -1,9 +1,9 @@
-//! Old rows of one table, page by page from the oldest: counted, or deleted.
+//! Counts or deletes old rows of one table, page by page from the oldest.
 //!
-//! Input: a [`PruneTable`] that has rows of its own, the moment before which they are old, and what was
-//! [`Passed`]. Output: a [`Page`] of counts for each transaction. Invariant: each row is visited once, by keyset
-//! pagination over age and id, however many have the same age; a row that somebody has locked is left; a row that
-//! was not passed stays.
+//! Input: a [`PruneTable`] with its own rows, the time before which they are old, and what was
+//! [`Passed`]. Output: a [`Page`] of counts per transaction. Invariant: each row is visited once,
+//! by keyset pagination over age and id, however many have one age. A locked row and a row that was
+//! not passed stay.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ use crate::wal::quote::{identifier, literal};
 
 const DOING: &str = "pruning rows";
 
-/// Values that the server prints are read by it again, as the same values: the place behind a page, and bounds of
-/// partitions. `SQL, DMY` names time zones by abbreviations, of which the server reads some as another zone's.
+/// Printed values that the server reads again as equal: the end of a page, and bounds of
+/// partitions. `SQL, DMY` abbreviates time zones, and the server reads some as another zone.
 const READ_AGAIN: &str =
     "SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 3";
 
@@ -35,28 +35,28 @@ pub struct Rows<'a> {
     passed: &'a Passed,
     batch: i64,
     deletes: bool,
-    /// Age and id of the last row of the page before.
+    /// Age and id of the previous page's last row.
     from: Option<(String, String)>,
-    /// The last page was not full. What is written since is for the next run: writers of rows that look old would
-    /// keep it for ever.
+    /// True after a page that was not full. Later rows are left to the next run, because writers of
+    /// old-looking rows would keep it busy forever.
     is_done: bool,
 }
 
-/// What became of a page.
+/// Result of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Page {
-    /// Old rows that were looked at.
+    /// Old rows visited.
     pub old: u64,
-    /// Those of them that every slot has passed.
+    /// Old rows that every slot has passed.
     pub passed: u64,
-    /// Those that were deleted; the others were locked.
+    /// Deleted rows; the others were locked.
     pub deleted: u64,
-    /// What each slot holds back, in the order of [`Passed`].
+    /// Rows held back by each slot, in the order of [`Passed`].
     pub held: Vec<Held>,
 }
 
 impl<'a> Rows<'a> {
-    /// Begins at the oldest.
+    /// Starts at the oldest row.
     pub fn of(
         client: &'a Client,
         table: PruneTable,
@@ -68,13 +68,13 @@ impl<'a> Rows<'a> {
         Self { client, table, cutoff, passed, batch, deletes: false, from: None, is_done: false }
     }
 
-    /// The same walk, which deletes.
+    /// Makes the walk delete.
     #[must_use]
     pub fn deleting(self) -> Self {
         Self { deletes: true, ..self }
     }
 
-    /// Number of old rows that the server expects, by its statistics.
+    /// Number of old rows according to the server's statistics.
     pub async fn expected(&self) -> Result<u64, PruneError> {
         let PruneTable { name, age, age_type, .. } = &self.table;
         let sql = format!(
@@ -88,10 +88,11 @@ impl<'a> Rows<'a> {
         Ok(top.as_deref().and_then(planned_rows).unwrap_or(0))
     }
 
-    /// The next page, in a transaction of its own; `None` at the end.
+    /// The next page, in its own transaction; `None` at the end.
     ///
     /// # Panics
-    /// If the server gives the same page once more.
+    ///
+    /// If the server repeats a page.
     pub async fn next(&mut self) -> Result<Option<Page>, PruneError> {
         if self.is_done {
             return Ok(None);
@@ -101,7 +102,7 @@ impl<'a> Rows<'a> {
         if let Some((age, id)) = &self.from {
             values.extend([age as &(dyn ToSql + Sync), id]);
         }
-        // A page takes as long as it takes; only locks are waited for with a limit.
+        // A page has no time limit; only waits for locks are limited.
         let found = self.client.sql().query_one(&sql, &values).await;
         let row = found.map_err(|error| failed(DOING, &error))?;
         let number = |at: usize| Ok::<_, ControlError>(get::<i64>(&row, at)?.unsigned_abs());
@@ -122,7 +123,7 @@ impl<'a> Rows<'a> {
         let (name, age, id) = (qualified(name), identifier(age), identifier(id));
         let (passed, flags, counts) =
             (self.passed.condition(), self.passed.columns(), self.passed.counts());
-        // One row comparison is an index position. A comparison of the age alone would start the scan before
+        // A row comparison is an index position. A comparison of only the age would start before
         // all rows of that age.
         let after = if self.from.is_some() {
             format!("AND (t.{age}, t.{id}) > ($3::text::{age_type}, $4::text::{id_type})")
@@ -153,17 +154,17 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// A statement that failed. 55P03: a lock was not to be had.
+/// The error of a statement; 55P03: a lock was not available.
 pub(super) fn failed(doing: &'static str, error: &tokio_postgres::Error) -> ControlError {
     ControlError::Connection { doing, source: sql_error(error) }
 }
 
-/// Readies a session: every wait for a lock is bounded from now on, and a row that a policy hides is an error, for it
-/// would count as one that is not there.
+/// Prepares a session: lock waits are bounded, and a row hidden by a policy causes an error,
+/// because it would count as missing.
 pub async fn prepare_session(client: &Client, lock_timeout: Duration) -> Result<(), PruneError> {
-    // 0 would be no limit at all, and the setting has 32 bits.
+    // 0 would mean no limit, and the setting has 32 bits.
     let ms = lock_timeout.as_millis().clamp(1, i32::MAX.unsigned_abs().into());
-    // Each statement sees what was committed before it and may write, whatever the role's defaults are.
+    // Each statement sees the latest commits and may write, whatever the role's defaults are.
     let sql = format!(
         "SET lock_timeout = {ms}; SET row_security = off; SET default_transaction_read_only = off; \
          SET default_transaction_isolation = 'read committed'; {READ_AGAIN}"

@@ -1,8 +1,8 @@
-//! A table whose old rows are to go, as the catalog has it.
+//! Describes a table with old rows to remove, from the catalog.
 //!
-//! Input: its name, and the names that its columns may have. Output: [`PruneTable`]: columns with their types, how it
-//! is partitioned, its leaves; or a refusal. Invariant: only the catalog is read; a role that does not see every
-//! row of a table is refused, for it could not tell that all of them were passed.
+//! Input: its name, and possible names of its columns. Output: [`PruneTable`]: columns with types,
+//! partitioning, leaves; or a refusal. Invariant: only the catalog is read. A role that does not
+//! see every row is refused, because it could not know that all were passed.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "looking at the table";
 
-/// So many bytes are read anew for each page where no index helps.
+/// Largest table, in bytes, that may be read again for each page without an index.
 const UNINDEXED_MAX: i64 = 64 << 20;
 
-/// The names that a column may have, the first that the table has counts.
+/// Possible column names; the first that the table has counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruneColumns {
-    /// What identifies a row.
+    /// Column that identifies a row.
     pub id: Vec<String>,
-    /// When it was written.
+    /// Column with a row's time of writing.
     pub age: Vec<String>,
 }
 
@@ -37,25 +37,25 @@ pub struct PruneTable {
     pub name: TableName,
     /// Its OID.
     pub oid: u32,
-    /// The column with a row's age.
+    /// Column with a row's age.
     pub age: String,
-    /// That column's type, as SQL writes it.
+    /// Its type in SQL syntax.
     pub age_type: String,
-    /// The column that tells rows of one age apart.
+    /// Column that distinguishes rows of one age.
     pub id: String,
-    /// That column's type.
+    /// Its type.
     pub id_type: String,
-    /// Whether it has no rows of its own.
+    /// True if it has no rows of its own.
     pub is_partitioned: bool,
-    /// Whether its partitions are ranges of the age.
+    /// True if its partitions are ranges of the age.
     pub by_age: bool,
     pub(super) owner: String,
     is_owner: bool,
 }
 
-/// The moment before which rows are old, as the server's clock has it.
+/// The time before which rows are old, by the server's clock.
 pub async fn cutoff(client: &Client, older_than: Duration) -> Result<String, PruneError> {
-    // Further back there is no row.
+    // No row is older.
     const LONGEST: Duration = Duration::from_hours(24 * 366 * 1000);
     const SQL: &str = "\
         SELECT to_char((now() - $1::float8 * interval '1 second') AT TIME ZONE 'UTC', \
@@ -66,7 +66,7 @@ pub async fn cutoff(client: &Client, older_than: Duration) -> Result<String, Pru
 }
 
 impl PruneTable {
-    /// Looks at a table that may be pruned by this role.
+    /// Describes a table that this role may prune.
     pub async fn look(
         client: &Client,
         name: &TableName,
@@ -176,7 +176,7 @@ impl PruneTable {
         Ok(())
     }
 
-    /// Refuses a role that may not drop partitions of it.
+    /// Refuses a role that may not drop its partitions.
     pub async fn may_drop(&self, client: &Client) -> Result<(), PruneError> {
         if self.is_owner {
             return Ok(());
@@ -190,7 +190,7 @@ impl PruneTable {
         Err(PruneError::Forbidden { table, role, lacks, grant })
     }
 
-    /// Refuses a large table without an index that orders its rows by age.
+    /// Refuses a large table without an index on its age column.
     pub async fn indexed(&self, client: &Client) -> Result<(), PruneError> {
         const SQL: &str = "\
             SELECT pg_catalog.pg_relation_size(a.attrelid), EXISTS ( \
@@ -211,8 +211,8 @@ impl PruneTable {
     }
 }
 
-/// The tables that hold the rows which are deleted one by one: the table itself; the default partition of one
-/// that is partitioned by age; or else all its leaves.
+/// Tables whose rows are deleted one by one: the table itself; the default partition if it is
+/// partitioned by age; otherwise all leaves.
 pub async fn leaves(client: &Client, table: &PruneTable) -> Result<Vec<PruneTable>, PruneError> {
     const SQL: &str = "\
         SELECT n.nspname::text, c.relname::text, c.oid \
@@ -240,7 +240,7 @@ pub async fn leaves(client: &Client, table: &PruneTable) -> Result<Vec<PruneTabl
     Ok(leaves)
 }
 
-/// Schema and name, in the first two columns.
+/// Name from the first two columns: schema and table.
 pub(super) fn table_name(row: &Row) -> Result<TableName, ControlError> {
     Ok(TableName::new(&get::<String>(row, 0)?, &get::<String>(row, 1)?))
 }

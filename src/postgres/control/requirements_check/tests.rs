@@ -1,4 +1,4 @@
-//! Tests of what forbids a run, and what only causes a warning.
+//! Tests of refusals and warnings.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn good() -> Inspection {
     }
 }
 
-/// The only refusal after a change for the worse.
+/// The only refusal after a damaging change.
 fn refusal(worsen: impl FnOnce(&mut Inspection)) -> ControlError {
     let mut inspection = good();
     worsen(&mut inspection);
@@ -151,7 +151,7 @@ fn g1_a_part_whose_rows_never_come_is_refused() {
     assert_eq!(inspection.refusals(&wanted()), []);
 }
 
-/// What the slot has delivered so far would be acknowledged and not delivered.
+/// Rows of the slot's earlier tables would be acknowledged without delivery.
 #[test]
 fn g1_new_tables_do_not_take_the_place_of_those_that_the_slot_delivers() {
     let with_others = |i: &mut Inspection| {
@@ -200,7 +200,7 @@ fn a_generated_column_is_sent_from_18_on_where_it_is_published() {
         );
     }
     assert!(generated(180_000, &["id", "type"]).is_empty());
-    // Before `setup` makes anything.
+    // Before `setup` creates anything.
     let mut inspection = good();
     (inspection.publication, inspection.slot) = (None, None);
     table(&mut inspection).published = None;

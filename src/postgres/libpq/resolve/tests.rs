@@ -1,4 +1,4 @@
-//! Tests of how settings become a connection, and of what is refused.
+//! Tests of the resolution of settings, and of refused ones.
 
 use proptest::prelude::*;
 
@@ -89,7 +89,7 @@ fn a_connection_string_in_place_of_a_name_is_refused_and_not_repeated() {
             check(refused(&text), variable, &text);
             let env = |name: &str| (name == variable).then(|| value.to_owned());
             check(ConnectInfo::resolve("", &env).unwrap_err(), variable, variable);
-            // What wins is what counts.
+            // The stronger source counts.
             if parameter == "dbname" {
                 let (info, _) = ConnectInfo::resolve("user=u dbname=shop", &env).unwrap();
                 assert_eq!(info.database, "shop");
@@ -125,7 +125,7 @@ fn the_password_file_is_asked_per_host() {
     assert_eq!((info.endpoints[0].password.clone(), warnings.len()), (None, 1));
 }
 
-/// What libpq says as "password retrieved from file", for every place.
+/// libpq reports "password retrieved from file"; here each source is named.
 #[test]
 fn the_place_that_a_password_came_from_is_named_and_no_other() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,40 +1,42 @@
-//! Why a backlog is not read in windows any more. The stream brings the rest: it is slower, and needs nothing of this.
+//! Why a backlog is no longer read in windows. The stream delivers the rest: it is slower and has
+//! no such requirements.
 
 use crate::wal::error::ServerMessage;
 
-/// See the module.
+/// Why windows end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CatchUpError {
-    /// The server says no to a copy of the slot, or to a window.
+    /// The server refuses a copy of the slot, or a window.
     #[error("the backlog cannot be read in windows: {0}")]
     Refused(Box<ServerMessage>),
-    /// The server ends the connection, for itself or for whoever asked it to.
+    /// The server ends the connection, on its own or on request.
     #[error("the server ended the connection for windows of the backlog: {0}")]
     Ended(Box<ServerMessage>),
-    /// Only a stream waits for the standbys that are to have a row before it is sent (`synchronized_standby_slots`).
+    /// Only a stream waits for the standbys that must receive a row first
+    /// (`synchronized_standby_slots`).
     #[error("standbys are waited for, which windows do not: streaming the backlog")]
     StandbysAwaited,
     /// Windows would come from one server, and acknowledgements go to another.
     #[error("the connection for windows of the backlog reached another server than the stream")]
     OtherServer,
-    /// What a window would have the server decode in vain.
+    /// The server would decode too much per window in vain.
     #[error(
         "a transaction has been open for long, or the server writes much: streaming the rest of the backlog"
     )]
     Far,
-    /// So little of it is on disk yet, or may be read before the server gives up the slot.
+    /// Too little of the backlog is on disk, or may be read before the server invalidates the slot.
     #[error("too little of the backlog can be read in windows: streaming it")]
     Short,
-    /// A window has not been read to its end for too long, and the server cannot clean up its tables meanwhile.
+    /// A window stays unread for too long, which blocks the server's VACUUM.
     #[error("a window of the backlog was open for {seconds} s")]
     Slow {
-        /// So long.
+        /// Duration.
         seconds: u64,
     },
 }
 
 impl CatchUpError {
-    /// What to do, where there is something.
+    /// The remedy, if any.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Refused(server) if server.routine == "ReplicationSlotCreate" => Some(

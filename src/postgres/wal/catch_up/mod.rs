@@ -1,16 +1,16 @@
-//! A backlog, read by SQL in windows of the log, as a stream of frames: it costs the server half of what streaming
-//! costs, which calls the system for each message.
+//! Reads a backlog by SQL in windows of the log, as a stream of frames. This costs the server half
+//! of streaming, which makes a system call per message.
 //!
-//! Input: the [`Stream`] that holds the slot, and a connection of its own, on which `pg_logical_slot_get_binary_changes`
-//! moves a temporary copy of the slot forward, window after window. Output: the frames that the stream would have
-//! brought, and a keepalive at the end of each window. The server decodes one window while another is read.
+//! Input: the [`Stream`] that holds the slot, and another connection on which
+//! `pg_logical_slot_get_binary_changes` advances a temporary copy of the slot, window by window.
+//! Output: the stream's frames, and a keepalive at the end of each window. The server decodes one
+//! window while another is read.
 //!
-//! Invariant: the slot itself is moved by [`CatchUp::acknowledge`] alone, and stays ours (G1, G2): the stream stays open
-//! and is told what is settled, and what it brings is thrown away; the copy ends with its connection, or soon after the
-//! stream. A window shows what is
-//! committed before its end, so that its end is a position up to which everything was received. Where standbys are to
-//! have a row before it is sent, nothing is read in windows (G1). Memory is that of a
-//! stream (G3); malformed bytes are an error (G7).
+//! Invariant: only [`CatchUp::acknowledge`] moves the slot, which stays held (G1, G2). The stream
+//! stays open and receives the acknowledgements; its content is discarded. The copy ends with its
+//! connection, or soon after the stream. A window contains everything committed before its end, so
+//! everything up to there was received. If standbys must receive a row first, nothing is read in
+//! windows (G1). Memory is a stream's (G3); malformed bytes are an error (G7).
 
 mod error;
 #[cfg(test)]
@@ -38,28 +38,35 @@ use windows::{WINDOW_BYTES_MIN, Windows};
 pub use error::CatchUpError;
 pub use windows::DECODED_BEFORE_BYTES_MAX;
 
-/// What the name of a copy begins with. Then come the numbers of two server processes: its own, and that of the stream.
+/// Prefix of a copy's name; the ids of two server processes follow: its own, and the stream's.
 pub(crate) const COPY_PREFIX: &str = "postrider_catch_up";
-/// Windows that are asked for at a time: one is read, one is decoded.
+/// Windows requested at a time: one is read, one is decoded.
 const ASKED_MAX: usize = 2;
-/// A window is read within a second or so. Until it is, the server keeps rows that were deleted since it began.
+/// Longest time for reading a window, which usually takes about a second. Until its end the server
+/// keeps rows that were deleted since its start.
 const WINDOW_OPEN_MAX: Duration = Duration::from_mins(2);
-/// What moving the slot's `restart_lsn` may take at the end: on PostgreSQL 15 0.8 s for 372 MiB, with all cores busy.
+/// Limit for moving the slot's `restart_lsn` at the end: 0.8 s for 372 MiB on PostgreSQL 15, with
+/// all cores busy.
 const ADVANCE_LIMIT: Duration = Duration::from_secs(10);
-/// When the server itself gives it up. A process that went on without us would hold the slot against the next session.
+/// The server's own limit. A process that continues alone would hold the slot against the next
+/// session.
 const ADVANCE_SERVER_LIMIT: &str = "8s";
-/// How often the stream is read. A server with `tcp_user_timeout = 5s` ended a stream of which nothing was read after 5.9 s.
+/// Interval of reading the stream. A server with `tcp_user_timeout = 5s` ended an unread stream
+/// after 5.9 s.
 const DISCARD_EVERY: Duration = Duration::from_secs(1);
-/// The slot's `restart_lsn` moves at the end of a session: until then the server keeps all of its log, and another relay
-/// would repeat what it brought if the server were restarted. Moving it takes the longer the more there is.
+/// Log per session, because `restart_lsn` moves only at its end. Until then the server keeps all
+/// the session's log, and another relay would repeat its rows after a server restart. A move takes
+/// longer for more log.
 const SESSION_BYTES_MAX: u64 = 512 << 20;
-/// While a session reads, others may write this many times as much before the server gives up the slot.
+/// While a session reads, others may write this many times as much before the server invalidates
+/// the slot.
 const SAFE_PART: u64 = 4;
-/// Less log than this is not worth moving it for.
+/// Less log than this is not worth a move.
 const ADVANCE_BYTES_MIN: u64 = 16 << 20;
 
-/// `work_mem` holds what a window brings, but for a large transaction. A connection whose relay is gone ends by itself. To
-/// TCP, one that does not read is gone as well: it has longer than [`WINDOW_OPEN_MAX`]. Over a Unix socket see [`guard_sql`].
+/// `work_mem` holds a window's rows, unless a transaction is large. A connection whose relay is
+/// gone ends by itself. Over TCP this includes one that does not read for longer than
+/// [`WINDOW_OPEN_MAX`]. Over a Unix socket see [`guard_sql`].
 const SETTINGS: [(&str, &str); 7] = [
     ("work_mem", "32MB"),
     ("jit", "off"),
@@ -70,42 +77,42 @@ const SETTINGS: [(&str, &str); 7] = [
     ("client_connection_check_interval", "10s"),
 ];
 
-/// The connection of the guard ends when its relay does.
+/// The guard's connection ends together with its relay.
 const GUARD_SETTINGS: [(&str, &str); 2] =
     [("client_connection_check_interval", "1s"), ("idle_session_timeout", "10s")];
 
-/// From PostgreSQL 17 on. A copy of the slot is not one that these are waited for by.
+/// From PostgreSQL 17 on. The server does not make a copy of the slot wait for them.
 const AWAITED_STANDBYS: &str =
     "SELECT pg_catalog.current_setting('synchronized_standby_slots', true)";
-/// Windows end where the log on disk does, whatever position they are asked for.
+/// Windows end at the log on disk, whatever position is requested.
 const FLUSHED: &str = "SELECT pg_catalog.pg_current_wal_flush_lsn()";
 
-/// What is read, and how far.
+/// What to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backlog {
     /// The slot.
     pub slot: String,
     /// The publication.
     pub publication: String,
-    /// Whether logical messages are wanted too.
+    /// True if logical messages are read too.
     pub messages: bool,
-    /// Where the slot stands.
+    /// The slot's position.
     pub from: Lsn,
-    /// Where the backlog ends: nothing later than the end of the server's log.
+    /// End of the backlog, at most the end of the server's log.
     pub until: Lsn,
     /// Bytes of log from the slot's `restart_lsn` to `from`.
     pub before: u64,
-    /// Bytes that the server may yet write before it gives up the slot, if that is limited.
+    /// Bytes that may still be written before the server invalidates the slot; `None` without a
+    /// limit.
     pub safe: Option<u64>,
-    /// The server process that streams.
+    /// Server process of the stream.
     pub stream_pid: i32,
-    /// When the server was started whose slot that is; see [`ServerProcess`](super::connection::ServerProcess).
+    /// Start time of the slot's server; see [`ServerProcess`](super::connection::ServerProcess).
     pub server_started_us: i64,
 }
 
 impl Backlog {
-    /// As much of it as one session reads: what is on disk, and no more than may be written meanwhile.
-    /// Upholds G1.
+    /// The part for one session: what is on disk, and safe from invalidation. Upholds G1.
     fn up_to(self, flushed: Lsn) -> Result<Self, CatchUpError> {
         let safe = self.safe.map_or(u64::MAX, |safe| safe / SAFE_PART);
         let bytes = safe.min(SESSION_BYTES_MAX);
@@ -121,7 +128,7 @@ impl Backlog {
 #[derive(Debug)]
 pub struct SlotCopy<T = Wire> {
     connection: Connection<T>,
-    /// The server process that has it.
+    /// Its server process.
     pid: i32,
     name: String,
     backlog: Backlog,
@@ -129,9 +136,8 @@ pub struct SlotCopy<T = Wire> {
 }
 
 impl<T: Transport> SlotCopy<T> {
-    /// Copies the slot, which this relay holds, over a connection that is good for SQL. A proxy may have led it to another
-    /// server than the stream, with a slot of the same name that stands elsewhere.
-    /// Upholds G1.
+    /// Copies the slot that this relay holds, over an SQL connection. A proxy may have connected it
+    /// to another server than the stream, with an equally named slot elsewhere. Upholds G1.
     pub fn make(mut connection: Connection<T>, backlog: Backlog) -> Result<Self, WalError> {
         let process = connection.server_process()?;
         if process.server_started_us != backlog.server_started_us {
@@ -155,7 +161,7 @@ impl<T: Transport> SlotCopy<T> {
         Ok(Self { connection, pid: process.pid, name, backlog, guard: None })
     }
 
-    /// Has a server process end the copy once the stream is gone, over a connection of its own.
+    /// Has a server process end the copy once the stream is gone, over another connection.
     pub fn guarded_by(self, mut connection: Connection<T>) -> Result<Self, WalError> {
         connection.set_for_session(&GUARD_SETTINGS)?;
         let sql = guard_sql(&self.name, self.pid, self.backlog.stream_pid);
@@ -165,7 +171,7 @@ impl<T: Transport> SlotCopy<T> {
         Ok(Self { guard: Some(guard), ..self })
     }
 
-    /// Reads it, while the stream holds the slot.
+    /// Starts reading, while the stream holds the slot.
     pub fn over(self, stream: Stream<T>) -> CatchUp<T> {
         let Self { connection, name, backlog, guard, .. } = self;
         let rows = connection.into_channel();
@@ -193,10 +199,10 @@ impl<T: Transport> SlotCopy<T> {
     }
 }
 
-/// What ends the copy when its stream has been gone for 10 s to 20 s. A relay that is frozen cannot, and what it does not read
-/// of a window keeps its server process from being interrupted by anything but `pg_terminate_backend`: of PostgreSQL 15 a COPY
-/// that could not be written over a Unix socket outlived `statement_timeout` and `idle_session_timeout`. Each look is a
-/// transaction of its own, so that VACUUM waits for none of them.
+/// SQL that ends the copy 10 s to 20 s after its stream has gone. A frozen relay cannot, and only
+/// `pg_terminate_backend` interrupts a server process with an unread window: on PostgreSQL 15 a
+/// COPY blocked on a Unix socket outlived `statement_timeout` and `idle_session_timeout`. Each
+/// check is its own transaction, so VACUUM waits for none.
 fn guard_sql(name: &str, copy: i32, stream: i32) -> String {
     let name = literal(name);
     format!(
@@ -213,48 +219,48 @@ fn guard_sql(name: &str, copy: i32, stream: i32) -> String {
     )
 }
 
-/// See the module's documentation.
+/// A backlog that is read in windows.
 #[derive(Debug)]
 pub struct CatchUp<T = Wire> {
     stream: Stream<T>,
     rows: MessageChannel<T>,
-    /// The copy of the slot.
+    /// Name of the copy.
     name: String,
     backlog: Backlog,
     windows: Windows,
-    /// Where the windows end that were asked for and are not over.
+    /// Ends of the requested windows that are not complete.
     asked: VecDeque<Lsn>,
-    /// Since when the first of them is read, and from which byte.
+    /// When reading the first of them started, and at which byte.
     read_since: Instant,
     read_from: u64,
-    /// What the server said last of how much log it decodes in vain.
+    /// Log that the server decodes in vain, as last reported.
     before: u64,
-    /// Whether the file's header is still to come.
+    /// True until the file's header was read.
     is_first: bool,
-    /// The end of a window, which is shown next.
+    /// End of a window to show next.
     ended: Option<Lsn>,
-    /// The frame over the limit that passes, or has passed and was not consumed yet.
+    /// The oversized frame that passes, or was not consumed yet.
     large: Option<Box<Large>>,
     sent_us: i64,
     received: Lsn,
     bytes_before: u64,
-    /// Whether it was said that a window is open for too long.
+    /// True once a slow window was reported.
     is_slow: bool,
-    /// Whether the server was asked if it is there.
+    /// True while a ping is unanswered.
     is_pinged: bool,
-    /// When the stream was read.
+    /// When the stream was last read.
     discarded: Instant,
-    /// Ends with the windows.
+    /// Ends together with the windows.
     _guard: Option<MessageChannel<T>>,
 }
 
 impl<T: Transport> CatchUp<T> {
-    /// Where the first window begins.
+    /// Start of the first window.
     pub const fn from(&self) -> Lsn {
         self.backlog.from
     }
 
-    /// Where the last window ends.
+    /// End of the last window.
     pub const fn until(&self) -> Lsn {
         self.backlog.until
     }
@@ -273,7 +279,7 @@ impl<T: Transport> CatchUp<T> {
         self.rows.read_available()
     }
 
-    /// Asks for windows, so that the server always has one to decode.
+    /// Requests windows, so that the server always has one to decode.
     fn ask(&mut self) -> Result<(), WalError> {
         while self.asked.len() < ASKED_MAX
             && let Some(end) = self.windows.next()
@@ -288,7 +294,8 @@ impl<T: Transport> CatchUp<T> {
         Ok(())
     }
 
-    /// Throws away some of what the stream brings, so that neither the server nor a proxy takes us for dead.
+    /// Discards input of the stream, so that neither the server nor a proxy considers this client
+    /// dead.
     pub fn tend(&mut self) -> Result<(), WalError> {
         if self.discarded.elapsed() < DISCARD_EVERY {
             return Ok(());
@@ -297,7 +304,7 @@ impl<T: Transport> CatchUp<T> {
         self.stream.discard()
     }
 
-    /// Bytes that were read and consumed.
+    /// Number of bytes read and consumed.
     fn place(&self) -> u64 {
         self.rows.bytes_read - self.rows.buffer.len() as u64
     }
@@ -307,7 +314,8 @@ impl<T: Transport> CatchUp<T> {
         self.sent_us = PgTime::from_unix_us(now_us()).0;
     }
 
-    /// What is committed before `end`, and how far behind that the server will begin to decode.
+    /// Query for everything committed before `end`, and for the log that the server will decode in
+    /// vain after it.
     fn window_sql(&self, end: Lsn) -> String {
         let Self { name, backlog: Backlog { publication, messages, .. }, .. } = self;
         let (name, publication) = (literal(name), literal(&identifier(publication)));
@@ -356,7 +364,7 @@ impl<T: Transport> CatchUp<T> {
         }
     }
 
-    /// As for a stream.
+    /// Like a stream.
     #[cold]
     fn begin_large(&mut self, error: &WalError) -> Result<bool, WalError> {
         let &WalError::MessageTooLarge { tag: b'd', bytes, .. } = error else { return Ok(false) };
@@ -383,7 +391,7 @@ impl<T: Transport> CatchUp<T> {
         Ok(Some(large.frame()))
     }
 
-    /// Lets go of the frame that `peek` showed.
+    /// Drops the frame that `peek` showed.
     #[inline]
     pub fn consume(&mut self) {
         if self.large.take().is_some() {
@@ -398,7 +406,7 @@ impl<T: Transport> CatchUp<T> {
         }
     }
 
-    /// Handles everything that is not a row.
+    /// Handles messages other than rows.
     fn aside(&mut self, head: Head) -> Result<(), WalError> {
         if self.rows.set_aside(head)? {
             // The rest of the window may lack rows. Upholds G4.
@@ -414,12 +422,12 @@ impl<T: Transport> CatchUp<T> {
             b'H' => self.is_first = true,
             // The end of a copy, of a command; the columns of an answer.
             b'c' | b'C' | b'T' => {}
-            // The answer of a server that was asked for nothing.
+            // The answer to a ping.
             b'I' if self.is_pinged => {}
             b'Z' if std::mem::take(&mut self.is_pinged) => {}
             b'D' => {
                 let before = number(self.rows.buffer.body(head))?;
-                // Less than nothing: since the session began, standbys are to have a row first.
+                // Negative: since the session began, standbys must receive rows first.
                 self.before = u64::try_from(before).map_err(|_| CatchUpError::StandbysAwaited)?;
             }
             b'Z' => {
@@ -428,7 +436,7 @@ impl<T: Transport> CatchUp<T> {
             }
             b'E' => {
                 return match parse(self.rows.buffer.whole(head))? {
-                    // Not consumed: every further call says the same.
+                    // Not consumed, so every further call returns this.
                     Message::ErrorResponse(body) => Err(refused(WalError::Server(Box::new(
                         self.rows.server_message(body.fields()),
                     )))),
@@ -453,9 +461,9 @@ impl<T: Transport> CatchUp<T> {
         self.ask()
     }
 
-    /// As [`Stream::acknowledge`]. Also sees to it that the slot is ours still, and says once that a window is open for
-    /// too long. While no window is asked for, it is where windows come from that answers: the stream is not read.
-    /// Upholds G1.
+    /// As [`Stream::acknowledge`]. Also checks that the slot is still held, and reports once that a
+    /// window stays open for too long. Without a requested window, the windows' server answers
+    /// pings, because the stream is not read. Upholds G1.
     pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
         self.stream.see_end()?;
         if ask_reply && self.asked.is_empty() && !self.is_pinged {
@@ -471,21 +479,23 @@ impl<T: Transport> CatchUp<T> {
         Ok(told)
     }
 
-    /// As [`Stream::finish`]. Then the slot's `restart_lsn` follows what was acknowledged, which the stream, whose
-    /// server process has decoded little, did not see to: the next session begins to decode there.
+    /// As [`Stream::finish`]. Then moves the slot's `restart_lsn` to the acknowledged position,
+    /// where the next session starts to decode. The stream does not, because its server process has
+    /// decoded little.
     pub fn finish(self, limit: Duration) -> Result<(), WalError> {
         let Self { stream, mut rows, backlog, asked, is_pinged, .. } = self;
         let acknowledged = stream.acknowledged();
         stream.finish(limit)?;
         if asked.is_empty() && acknowledged.bytes_since(backlog.from) >= ADVANCE_BYTES_MIN {
-            // If it fails, as where another relay has the slot by now, the next session decodes more than it must.
+            // A failure, for example if another relay holds the slot by now, only makes the next
+            // session decode more.
             let answers = 1 + usize::from(is_pinged);
             let _ = advance(&mut rows, &backlog.slot, acknowledged, answers);
         }
         Ok(())
     }
 
-    /// The highest position up to which frames were read.
+    /// Highest position up to which frames were read.
     pub fn received(&self) -> Lsn {
         self.received
     }
@@ -495,24 +505,24 @@ impl<T: Transport> CatchUp<T> {
         self.rows.bytes_read - self.bytes_before
     }
 
-    /// The highest position the server was told is settled.
+    /// Highest position reported to the server as settled.
     pub fn acknowledged(&self) -> Lsn {
         self.stream.acknowledged()
     }
 
-    /// Bytes that are read and not consumed.
+    /// Bytes read and not consumed.
     pub fn buffered(&self) -> usize {
         self.rows.buffer.len()
     }
 }
 
-/// The position that an answer consists of.
+/// The position in a one-value answer.
 fn position(rows: &[TextRow]) -> Lsn {
     rows.iter().flatten().flatten().find_map(|text| text.parse().ok()).unwrap_or(Lsn::ZERO)
 }
 
-/// Moves the slot to where it is acknowledged already, and its `restart_lsn` after it. The last of so many `answers` says
-/// that it is done.
+/// Moves the slot to its acknowledged position, and `restart_lsn` with it. The last of `answers`
+/// confirms it.
 fn advance<T: Transport>(
     rows: &mut MessageChannel<T>,
     slot: &str,
@@ -534,12 +544,11 @@ fn advance<T: Transport>(
     Ok(())
 }
 
-/// A simple query as a message.
 fn query(sql: &str) -> Result<Vec<u8>, WalError> {
     quote::query_message(sql.as_bytes())
 }
 
-/// What the server says no to, or ends.
+/// The error of a refusing or ending server.
 fn refused(error: WalError) -> WalError {
     match error {
         // Class 57: an operator has intervened, or the server stops.
@@ -551,14 +560,13 @@ fn refused(error: WalError) -> WalError {
     }
 }
 
-/// The number in a row of one column; a slot that is gone has none, and the next window says why.
+/// The number in a one-column row. A missing slot has none; the next window reports why.
 fn number(body: &[u8]) -> Result<i64, WalError> {
     let text = body.get(6..).and_then(|text| str::from_utf8(text).ok());
     text.and_then(|text| text.parse().ok())
         .ok_or(WalError::Protocol("a malformed answer about the copy of the slot"))
 }
 
-/// Microseconds since 1970.
 fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)

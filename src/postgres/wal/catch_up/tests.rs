@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 enum Seen {
     Wal(u64, Vec<u8>),
     End(u64),
-    /// How large it was, and where it began.
+    /// Its size and start.
     Excerpt(u64, usize),
 }
 
@@ -35,7 +35,7 @@ fn catch_up(rows: Script, limit: usize, backlog: Backlog) -> CatchUp<Script> {
     copy.over(Stream::over(Script::new(Vec::new(), 4096), limit))
 }
 
-/// What a server sends for a window that brings these messages.
+/// A server's answer for a window with these messages.
 fn window(messages: &[(u64, &[u8])], before: impl std::fmt::Display) -> Vec<u8> {
     let mut wire = message(b'H', &[1, 0, 2, 0, 1, 0, 1]);
     if messages.is_empty() {
@@ -55,7 +55,7 @@ fn window(messages: &[(u64, &[u8])], before: impl std::fmt::Display) -> Vec<u8> 
     wire
 }
 
-/// Everything there is, and the error that ended it.
+/// All frames, and the error that ended them.
 fn drain(source: &mut CatchUp<Script>) -> (Vec<Seen>, Option<WalError>) {
     let (mut seen, mut idle) = (Vec::new(), 0);
     loop {
@@ -125,7 +125,7 @@ fn the_server_has_a_window_to_decode_while_another_is_read() {
     assert!(text.contains("'messages', 'true'") && text.contains("'\"p''\"'"), "{text}");
 }
 
-/// Or a server is taken for silent that has nothing left to send, while the brokers are away.
+/// Otherwise a server without anything left to send seems silent while the brokers are away.
 #[test]
 fn a_server_that_has_sent_all_windows_answers_when_asked() {
     let answer = [message(b'I', b""), message(b'Z', b"I")].concat();
@@ -147,7 +147,7 @@ fn a_server_that_has_sent_all_windows_answers_when_asked() {
     assert_eq!(pings(&source), 2);
 }
 
-/// Upholds G1: the slot is told what is settled, as far as it was received, over the stream that holds it.
+/// Upholds G1: the slot is acknowledged up to the received position, over the stream that holds it.
 #[test]
 fn g1_what_was_not_received_is_not_acknowledged() {
     let wire = window(&[(17 * MIB, b"Begin")], 0);
@@ -170,7 +170,7 @@ fn g3_of_a_row_over_the_limit_an_excerpt_is_shown() {
             let script = Script::new(wire.clone(), piece);
             let mut source = catch_up(script, 1024, backlog(16 * MIB, 32 * MIB, 0));
             let (seen, error) = drain(&mut source);
-            // Whether it is a row of an outbox the pipeline says.
+            // The pipeline decides whether it is an outbox row.
             assert!(matches!(error, None | Some(WalError::Malformed(_))), "{error:?}");
             if error.is_none() {
                 assert!(seen.contains(&Seen::Excerpt(18 * MIB, large.len())), "{seen:?}");
@@ -225,7 +225,8 @@ fn g7_a_malformed_row_is_an_error() {
     }
 }
 
-/// PostgreSQL 18 says no more of rows that were written while the publication did not exist. The stream refuses them.
+/// PostgreSQL 18 only warns about rows written while the publication did not exist. The stream
+/// refuses them.
 #[test]
 fn g4_a_publication_that_was_missing_ends_the_windows() {
     let missing = report(b'N', "WARNING", "55000", "skipped loading publication \"p\"");
@@ -236,7 +237,7 @@ fn g4_a_publication_that_was_missing_ends_the_windows() {
     assert!(matches!(error, Some(WalError::CatchUp(CatchUpError::Refused(_)))), "{error:?}");
 }
 
-/// Upholds G1: a reload of the server's configuration may ask for it in the middle of a session.
+/// Upholds G1: a configuration reload may require it during a session.
 #[test]
 fn g1_windows_end_if_standbys_must_have_a_row_first() {
     let wire = window(&[(17 * MIB, b"Begin")], -1);
@@ -246,7 +247,7 @@ fn g1_windows_end_if_standbys_must_have_a_row_first() {
     assert!(!seen.iter().any(|seen| matches!(seen, Seen::End(_))), "{seen:?}");
 }
 
-/// A server that stops ends this connection before the stream, and windows are tried again.
+/// A stopping server ends this connection before the stream, and windows are tried again.
 #[test]
 fn a_server_that_ends_the_connection_refuses_nothing() {
     let ended = report(b'E', "FATAL", "57P01", "terminating connection");
@@ -255,7 +256,7 @@ fn a_server_that_ends_the_connection_refuses_nothing() {
     assert!(matches!(error, Some(WalError::CatchUp(CatchUpError::Ended(_)))), "{error:?}");
 }
 
-/// The stream is thrown away, and what it brought does not count as received.
+/// The stream's content is discarded and does not count as received.
 #[test]
 fn g1_what_the_held_stream_brings_is_thrown_away() {
     let frames = [wal(90 * MIB, b"Begin"), wal(91 * MIB, b"Commit")].concat();
@@ -285,7 +286,8 @@ fn what_is_settled_is_acknowledged_however_long_a_window_is_open() {
     assert_eq!(source.acknowledge(Lsn::new(18 * MIB), false), Ok(Lsn::new(18 * MIB)), "said once");
 }
 
-/// The server's TCP ends a connection that takes nothing for that long, as while the brokers are away.
+/// The server's TCP ends a connection that takes nothing for that long, for example while the
+/// brokers are away.
 #[test]
 fn a_window_may_wait_for_the_brokers() {
     let (_, limit) = SETTINGS.iter().find(|(name, _)| *name == "tcp_user_timeout").unwrap();
@@ -293,8 +295,8 @@ fn a_window_may_wait_for_the_brokers() {
     assert!(Duration::from_secs(limit) > WINDOW_OPEN_MAX + Duration::from_secs(30));
 }
 
-/// Upholds G1: the server shows nothing that is not on disk, whatever it is asked for. And the slot may be given up if its
-/// log is kept for longer than a session that moves it takes.
+/// Upholds G1: the server shows only what is on disk, whatever is requested. It may also invalidate
+/// a slot whose log is kept for longer than a session takes.
 #[test]
 fn g1_windows_end_where_the_log_on_disk_does() {
     let until = |safe, flushed| {
@@ -308,7 +310,7 @@ fn g1_windows_end_where_the_log_on_disk_does() {
     assert_eq!(until(None, 0), Err(CatchUpError::Short));
 }
 
-/// What a server answers that was started then, and whose copy of the slot begins there.
+/// Answers of a server with this start time, and this start of the slot's copy.
 fn answers(started_us: &str, copied: &str) -> Vec<u8> {
     let rows: [&[&str]; 5] = [&["4711", started_us], &[""], &[""], &["1/0"], &[copied]];
     let answer = |texts: &[&str]| {
@@ -322,7 +324,7 @@ fn answers(started_us: &str, copied: &str) -> Vec<u8> {
     rows.map(answer).concat()
 }
 
-/// The stream, which is acknowledged over, and the windows are of one server and begin at one place.
+/// The acknowledged stream and the windows come from one server and start at one position.
 #[test]
 fn g1_windows_of_another_slot_are_not_read() {
     let make = |started_us: &str, copied: &str| {

@@ -1,21 +1,23 @@
-//! Rows of `COPY .. TO STDOUT (FORMAT binary)` that consist of a position and a pgoutput message.
+//! Parses rows of `COPY .. TO STDOUT (FORMAT binary)` that consist of a position and a pgoutput
+//! message.
 //!
-//! Input: the body of a CopyData message. Output: position and message, borrowed. Source: "Binary Format" in the
-//! documentation of COPY; the server sends each row in a message of its own, and the file's header with the first one.
-//! Invariant: bytes of another shape are an error (G7).
+//! Input: the body of a CopyData message. Output: position and message, borrowed. Source: "Binary
+//! Format" in the documentation of COPY; the server sends each row in its own message, and the
+//! file's header with the first one. Invariant: bytes of another shape are an error (G7).
 
 use crate::wal::error::WalError;
 use postrider_core::lsn::Lsn;
 
-/// Signature, flags, length of an extension that nobody has defined yet.
+/// Signature, flags, length of the (undefined) extension.
 const HEADER: [u8; 19] = *b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 
-/// What stands before a message: number of columns, length and value of the position, length of the message.
+/// Size before a message: number of columns, length and value of the position, length of the
+/// message.
 const BEFORE_MESSAGE: usize = 2 + 4 + 8 + 4;
 
 const MALFORMED: WalError = WalError::Protocol("a malformed row of a copy");
 
-/// How many bytes of the first (or a later) CopyData come before a row's message.
+/// Bytes of the first (or a later) CopyData before a row's message.
 pub(super) const fn before_message(is_first: bool) -> usize {
     if is_first { HEADER.len() + BEFORE_MESSAGE } else { BEFORE_MESSAGE }
 }
@@ -25,19 +27,18 @@ fn row(body: &[u8], is_first: bool) -> Result<&[u8], WalError> {
     if is_first { body.strip_prefix(&HEADER).ok_or(MALFORMED) } else { Ok(body) }
 }
 
-/// Whether no row is in it: the header alone, or the end.
+/// True without a row: only the header, or the end.
 pub(super) fn is_empty(body: &[u8], is_first: bool) -> Result<bool, WalError> {
     Ok(matches!(row(body, is_first)?, [] | [0xff, 0xff]))
 }
 
-/// Where the message stands in the log.
+/// The message's position in the log.
 pub(super) fn position(body: &[u8], is_first: bool) -> Result<Lsn, WalError> {
     let columns = row(body, is_first)?.strip_prefix(&[0, 2, 0, 0, 0, 8]).ok_or(MALFORMED)?;
     let Some(position) = columns.first_chunk() else { return Err(MALFORMED) };
     Ok(Lsn::new(u64::from_be_bytes(*position)))
 }
 
-/// Position and message.
 #[inline]
 pub(super) fn parse(body: &[u8], is_first: bool) -> Result<(Lsn, &[u8]), WalError> {
     let position = position(body, is_first)?;

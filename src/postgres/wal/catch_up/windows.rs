@@ -1,47 +1,49 @@
-//! How a backlog is divided into windows of the log.
+//! Divides a backlog into windows of the log.
 //!
-//! Input: from where to where, and, after each window, what it brought and how far behind it the server begins to
-//! decode. Output: where the next window ends, or that a stream is better. Invariant: windows follow each other without
-//! a gap, and the last one ends where the backlog does. No I/O.
+//! Input: the backlog's range and, after each window, its size and the log that the server decodes
+//! in vain. Output: the end of the next window, or that a stream is better. Invariant: windows are
+//! contiguous, and the last one ends at the backlog's end. No I/O.
 //!
-//! The server decodes each window from the slot's `restart_lsn` on, which moves only where it wrote a snapshot of running
-//! transactions (every 15 s, and at checkpoints) and no older transaction was open. So a window costs what it brings,
-//! and a third of that again for as much log before it as is decoded in vain. It is worth it while a window is at least
-//! twice as long as that; and what a window brings is held by the server until it is read, so that its length is bounded.
+//! The server decodes each window from the slot's `restart_lsn` on. That moves only to a logged
+//! snapshot of running transactions (every 15 s, and at checkpoints) without an older open
+//! transaction. A window therefore costs its own log, plus a third for log decoded in vain before
+//! it. It pays if it is at least twice as long as that part. The server holds a window's rows until
+//! they are read, so its length is bounded.
 
 use postrider_core::lsn::Lsn;
 
-/// The shortest window but for the first and the last. Measured on PostgreSQL 15 with 1,000 rows per transaction: 4 MiB cost the server 2.9 us for each
-/// row, 8 MiB 2.5 us, 16 MiB 2.2 us, 64 MiB 2.2 us.
+/// The shortest window, except the first and the last. Measured on PostgreSQL 15 with 1,000 rows
+/// per transaction: 4 MiB cost the server 2.9 us per row, 8 MiB 2.5 us, 16 MiB 2.2 us, 64 MiB 2.2
+/// us.
 pub(super) const WINDOW_BYTES_MIN: u64 = 16 << 20;
-/// The first one, which rows wait for: the server sends nothing of a window that it has not decoded to its end. With one
-/// row per transaction the first row came after 55 ms where it had 16 MiB.
+/// Minimum length of the first window. The server sends nothing of a window before it has decoded
+/// all of it. With one row per transaction and 16 MiB the first row arrived after 55 ms.
 const FIRST_BYTES_MIN: u64 = 2 << 20;
-/// The longest one. All that it brings is in the server's memory or temporary files at a time.
+/// The longest window. The server holds its rows in memory or temporary files.
 pub(super) const WINDOW_BYTES_MAX: u64 = 256 << 20;
-/// From here on a window brings too much: less fits the server's `work_mem` that [`super`] sets.
+/// From this size on a window's rows are too many for the `work_mem` that [`super`] sets.
 const MANY_BYTES: u64 = 24 << 20;
-/// What it should bring at least.
+/// Minimum size of a window's rows.
 const FEW_BYTES: u64 = 6 << 20;
-/// As much log may be decoded in vain for each window.
+/// Most log that may be decoded in vain per window.
 pub const DECODED_BEFORE_BYTES_MAX: u64 = WINDOW_BYTES_MAX / 2;
 
-/// See the module's documentation.
+/// The windows that remain.
 #[derive(Debug)]
 pub(super) struct Windows {
-    /// Where the next window begins.
+    /// Start of the next window.
     next: Lsn,
     until: Lsn,
     length: u64,
-    /// The length of the first one, until it is asked for.
+    /// Length of the first window, until it is requested.
     first: Option<u64>,
-    /// Whether the first one is over, of which the length of others does not follow.
+    /// True once the first window is over, which does not determine the length of others.
     is_first_over: bool,
     is_far: bool,
 }
 
 impl Windows {
-    /// The backlog; `before` is how much log the server decodes in vain for the first window. Bytes.
+    /// The backlog; `before`: bytes of log that the server decodes in vain for the first window.
     pub(super) fn new(from: Lsn, until: Lsn, before: u64) -> Self {
         let first = Some((before * 2).clamp(FIRST_BYTES_MIN, WINDOW_BYTES_MAX));
         let length = WINDOW_BYTES_MIN;
@@ -51,7 +53,7 @@ impl Windows {
         windows
     }
 
-    /// Where the next window ends; `None` when none is to follow.
+    /// End of the next window; `None` if none follows.
     pub(super) fn next(&mut self) -> Option<Lsn> {
         if self.is_far || self.next >= self.until {
             return None;
@@ -62,7 +64,8 @@ impl Windows {
         Some(end)
     }
 
-    /// Takes note of a window that is over: bytes that it brought, and how much log is decoded in vain for the next one.
+    /// Books a complete window: the bytes of its rows, and the log decoded in vain for the next
+    /// one.
     pub(super) fn learn(&mut self, brought: u64, before: u64) {
         let fitting = match (self.is_first_over, brought) {
             (true, ..FEW_BYTES) => self.length * 2,
@@ -78,7 +81,8 @@ impl Windows {
         self.length = fitting.max(before * 2).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
     }
 
-    /// Whether the rest is better streamed, as the server would decode too much of the log again and again.
+    /// True if the rest is better streamed, because the server would decode too much log
+    /// repeatedly.
     pub(super) const fn is_far(&self) -> bool {
         self.is_far
     }

@@ -1,6 +1,6 @@
-//! What a table's rows need of the connection that they are read over.
+//! Access to the connection for reading a table's rows.
 //!
-//! Text goes both ways in the encoding of the stream, so that rows have the bytes that a stream's rows have.
+//! Text has the stream's encoding in both directions, so that rows have the stream's bytes.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::wal::transport::Transport;
 use postrider_core::pgoutput::Charset;
 
 impl<T: Transport> Connection<T> {
-    /// Sends a query in the encoding of the stream; its answer, in that encoding, comes over [`Self::channel`].
+    /// Sends a query in the stream's encoding; its answer, in that encoding, arrives over
+    /// [`Self::channel`].
     pub(in crate::wal) fn send_in_own_encoding(&mut self, sql: &str) -> Result<(), WalError> {
         let StreamEncoding::Own(charset) = self.params.encoding.clone() else {
             return self.send_command(sql).map(|_| ());
@@ -25,7 +26,7 @@ impl<T: Transport> Connection<T> {
         self.send_query(&command).map(|_| ())
     }
 
-    /// Runs a query in the encoding of the stream. Text of its answer that is not ASCII may be spoiled.
+    /// Runs a query in the stream's encoding. Non-ASCII text of its answer may be damaged.
     pub(in crate::wal) fn query_in_own_encoding(
         &mut self,
         sql: &str,
@@ -35,13 +36,14 @@ impl<T: Transport> Connection<T> {
         self.answer(deadline)
     }
 
-    /// Text in the encoding of the stream; what that lacks is left as UTF-8, which it then does not show either.
+    /// Text in the stream's encoding. A character that it lacks stays UTF-8, and cannot match any
+    /// row.
     pub(in crate::wal) fn encoded<'a>(&self, text: &'a str) -> Cow<'a, [u8]> {
         let encoded = self.session.charset.as_ref().and_then(|charset| charset.encode(text));
         encoded.map_or(Cow::Borrowed(text.as_bytes()), Cow::Owned)
     }
 
-    /// Text of the stream.
+    /// Decodes text of the stream.
     pub(in crate::wal) fn text(&self, bytes: &[u8]) -> String {
         match &self.session.charset {
             None => String::from_utf8_lossy(bytes).into_owned(),
@@ -49,27 +51,26 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// What text of the stream is in, if that is not UTF-8.
+    /// Encoding of the stream, if not UTF-8.
     pub(in crate::wal) fn charset(&self) -> Option<Arc<Charset>> {
         self.session.charset.clone()
     }
 
-    /// Bytes read since the connection began, framing included.
+    /// Bytes read since the connection began, including framing.
     pub(in crate::wal) const fn bytes_read(&self) -> u64 {
         self.session.bytes_read
     }
 
-    /// Bytes read and not consumed.
     pub(in crate::wal) fn buffered(&self) -> usize {
         self.session.buffer.len()
     }
 
-    /// What messages come over.
+    /// The message channel.
     pub(in crate::wal) const fn channel(&mut self) -> &mut MessageChannel<T> {
         &mut self.session
     }
 
-    /// What was sent, by the transport that a test scripts.
+    /// Bytes written to a test's transport.
     #[cfg(test)]
     pub(in crate::wal) fn channel_written(&self) -> Vec<u8>
     where

@@ -1,4 +1,4 @@
-//! Replication slots, and the snapshots that belong to them, over a replication connection.
+//! Replication slots and their snapshots, over a replication connection.
 
 use super::{Connection, TextRow};
 use crate::wal::error::WalError;
@@ -7,10 +7,10 @@ use crate::wal::transport::Transport;
 use postrider_core::lsn::Lsn;
 
 impl<T: Transport> Connection<T> {
-    /// Creates a slot for pgoutput. The open transaction, which must be REPEATABLE READ and have done nothing yet,
-    /// sees from now on what had committed where the slot begins, which is returned, and nothing else. Waits for
-    /// transactions that are open; 25001 or so if the transaction is not of that kind. One for `failover` needs
-    /// PostgreSQL 17.
+    /// Creates a pgoutput slot and returns its start. The open transaction, which must be
+    /// REPEATABLE READ and must not have run anything, then sees exactly the commits before that
+    /// start. Waits for open transactions; fails with 25001 or similar in another kind of
+    /// transaction. `failover` requires PostgreSQL 17.
     pub fn create_slot_with_snapshot(
         &mut self,
         slot: &str,
@@ -20,9 +20,9 @@ impl<T: Transport> Connection<T> {
         self.create_slot(slot, "", options)
     }
 
-    /// The same of a slot that goes with the connection.
+    /// Creates such a slot that ends with the connection.
     pub fn create_temporary_slot_with_snapshot(&mut self, slot: &str) -> Result<Lsn, WalError> {
-        // The form that every supported version takes.
+        // Every supported version accepts this form.
         self.create_slot(slot, "TEMPORARY ", "USE_SNAPSHOT")
     }
 
@@ -36,7 +36,7 @@ impl<T: Transport> Connection<T> {
         position.ok_or(WalError::Protocol("a malformed answer to CREATE_REPLICATION_SLOT"))
     }
 
-    /// Makes a slot that begins where another one does, which is the connection's own temporary one.
+    /// Copies the connection's own temporary slot.
     pub fn copy_slot(&mut self, from: &str, to: &str) -> Result<Lsn, WalError> {
         let rows = self.copy(from, to, false)?;
         let position = rows.first().and_then(|row| row.first()).cloned().flatten();
@@ -44,7 +44,7 @@ impl<T: Transport> Connection<T> {
         position.ok_or(WalError::Protocol("a malformed answer about a copied slot"))
     }
 
-    /// Makes a slot where any other one is, which goes with the connection.
+    /// Copies any slot; the copy ends with the connection.
     pub fn copy_slot_for_session(&mut self, from: &str, to: &str) -> Result<(), WalError> {
         self.copy(from, to, true).map(|_| ())
     }
@@ -56,19 +56,19 @@ impl<T: Transport> Connection<T> {
         ))
     }
 
-    /// Makes a slot follow a failover, which a copy does not from the beginning (17 and later).
+    /// Makes a slot follow a failover, which a copy initially does not (17 and later).
     pub fn follow_failover(&mut self, slot: &str) -> Result<(), WalError> {
         let slot = identifier(slot);
         self.simple_query(&format!("ALTER_REPLICATION_SLOT {slot} (FAILOVER true)")).map(|_| ())
     }
 
-    /// Drops a slot, once nobody uses it.
+    /// Drops a slot once it is unused.
     pub fn drop_slot(&mut self, slot: &str) -> Result<(), WalError> {
         let slot = identifier(slot);
         self.simple_query(&format!("DROP_REPLICATION_SLOT {slot} WAIT")).map(|_| ())
     }
 
-    /// Which transactions had committed for the open one, as `txid_current_snapshot` writes it.
+    /// Transactions that the open one sees as committed, in the format of `txid_current_snapshot`.
     pub fn snapshot(&mut self) -> Result<String, WalError> {
         let rows = self.simple_query("SELECT pg_catalog.txid_current_snapshot()")?;
         match rows.into_iter().next().and_then(|row| row.into_iter().next()) {

@@ -36,7 +36,7 @@ fn logins_are_refused_for_one_of_several_reasons() {
     }
 }
 
-/// As PostgreSQL 15 and 18 say it, and a translation.
+/// Messages of PostgreSQL 15 and 18, and a translation.
 #[test]
 fn walsenders_that_are_used_up_are_raised_by_one_statement() {
     for message in [
@@ -121,7 +121,7 @@ fn a_wrong_wal_level_is_a_matter_of_configuration() {
     assert_eq!(error.class(), Class::Configuration);
 }
 
-/// Something else may listen there, so that its address must be told.
+/// Another program may listen there, so the error must name the address.
 #[test]
 fn a_login_that_nobody_answers_names_host_and_port() {
     let info = ConnectInfo::resolve("user=u host=db port=9092", &|_| None).unwrap().0;
@@ -152,7 +152,7 @@ fn a_pooler_is_recognised_by_its_errors() {
             assert!(said.contains(part), "{part}: {said}");
         }
     }
-    // PgBouncer also answers these while its server restarts.
+    // PgBouncer also returns these while its server restarts.
     for words in ["server login failed: wait", "bouncer config error"] {
         let other = of("08P01", words);
         assert!(other.class().is_transient(), "{other}");

@@ -1,32 +1,32 @@
-//! The rows of a batch: what the server's messages say of each, and where they lie until they are marked.
+//! Parses the rows of a batch, and keeps their places until they are marked.
 //!
-//! Input: DataRow messages of the statement that takes a batch. Output: a row's place, time and identity, the Insert
-//! that a stream would have brought for it, and the places of the first rows as the statement that marks them wants
-//! them. Invariant: a message of another shape is an error (G7); a place is some twelve bytes (G3).
+//! Input: DataRow messages of the statement that takes a batch. Output: a row's place, time and
+//! identity, its Insert in the stream's form, and the first rows' places for the marking statement.
+//! Invariant: a message of another shape is an error (G7); a place takes about twelve bytes (G3).
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::wal::WalError;
 
-/// Columns of a row before those that are read: place, partition, time.
+/// Columns of a row before the data columns: place, partition, time.
 const ABOUT: usize = 3;
 
-/// What is known of a row.
+/// Metadata of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct About {
-    /// `None`: it is held back.
+    /// `None`: the row is held back.
     pub(super) place: Option<Place>,
-    /// In microseconds since 1970, if the row says when it was written. Of one that is held back, the number of rows
-    /// that it stands for.
+    /// Microseconds since 1970, if the row has a time of writing. For a held-back row, the number
+    /// of rows that it represents.
     pub(super) made_us: Option<i64>,
-    /// Its table or partition. Of one that is held back, a number by which the first of those that it stands for is
-    /// known.
+    /// Its table or partition. For a held-back row, a number that identifies the first row that it
+    /// represents.
     pub(super) part: u32,
 }
 
 impl About {
-    /// How many rows are held back, of which this one tells.
+    /// Number of held-back rows that this row represents.
     pub(super) fn held_back(self) -> u32 {
         match (self.place, self.made_us) {
             (Some(_), _) => 0,
@@ -35,7 +35,7 @@ impl About {
     }
 }
 
-/// Where a row lies: table or partition, block, number.
+/// Place of a row: table or partition, block, number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) part: u32,
@@ -72,7 +72,6 @@ fn number<T: std::str::FromStr>(text: &[u8]) -> Result<T, WalError> {
     str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(MALFORMED)
 }
 
-/// `(block,item)`.
 fn tid(part: u32, text: &[u8]) -> Result<Place, WalError> {
     let inner =
         text.strip_prefix(b"(").and_then(|text| text.strip_suffix(b")")).ok_or(MALFORMED)?;
@@ -81,12 +80,12 @@ fn tid(part: u32, text: &[u8]) -> Result<Place, WalError> {
     Ok(Place { part, block: number(block)?, item: number(item.get(1..).unwrap_or_default())? })
 }
 
-/// What a row says of itself.
+/// Parses a row's metadata.
 pub(super) fn about(body: &[u8]) -> Result<About, WalError> {
     Ok(about_of_beginning(body)?.0)
 }
 
-/// The same of the beginning of a row, and how many bytes that takes.
+/// Parses the metadata from a row's beginning; also returns its length.
 pub(super) fn about_of_beginning(body: &[u8]) -> Result<(About, usize), WalError> {
     let (_, mut columns) = Columns::of(body)?;
     let (place, part, made) = (columns.next()?, columns.next()?, columns.next()?);
@@ -96,10 +95,8 @@ pub(super) fn about_of_beginning(body: &[u8]) -> Result<(About, usize), WalError
     Ok((about, body.len() - columns.0.len()))
 }
 
-/// What a RowDescription says of the columns that are read: the type of each. Statements that take rows differ in the
-/// rest.
+/// Types of the data columns in a RowDescription. Statements that take rows differ in the rest.
 pub(super) fn types(said: &[u8]) -> Vec<u8> {
-    /// Table, number, type, length, modifier, format.
     const ABOUT_COLUMN: usize = 18;
     let Some((count, mut rest)) = said.split_first_chunk::<2>() else { return said.to_vec() };
     let mut types = count.to_vec();
@@ -115,7 +112,7 @@ pub(super) fn types(said: &[u8]) -> Vec<u8> {
     types
 }
 
-/// A number in a column of a row that has nothing else.
+/// A number in a column of a row that consists of numbers.
 pub(super) fn count(body: &[u8], column: usize) -> Result<u64, WalError> {
     let (_, mut columns) = Columns::of(body)?;
     for _ in 0..column {
@@ -124,7 +121,7 @@ pub(super) fn count(body: &[u8], column: usize) -> Result<u64, WalError> {
     number(columns.next()?.ok_or(MALFORMED)?)
 }
 
-/// The parts of the keys in the first column, an array of their numbers: a bit each.
+/// The parts of the keys in the first column (an array of numbers), one bit each.
 pub(super) fn parts(body: &[u8]) -> Result<u64, WalError> {
     let (_, mut columns) = Columns::of(body)?;
     let array = columns.next()?.and_then(|array| array.strip_prefix(b"{")?.strip_suffix(b"}"));
@@ -136,7 +133,7 @@ pub(super) fn parts(body: &[u8]) -> Result<u64, WalError> {
     Ok(parts)
 }
 
-/// A number by which a row is known whenever it is sent: of its table and its id.
+/// A row's permanent number, from its table and id.
 pub(super) fn identity(table_oid: u32, id: Option<usize>, body: &[u8]) -> Result<u32, WalError> {
     let mut hasher = DefaultHasher::new();
     table_oid.hash(&mut hasher);
@@ -151,7 +148,7 @@ pub(super) fn identity(table_oid: u32, id: Option<usize>, body: &[u8]) -> Result
     Ok(u32::from_be_bytes([a, b, c, d]))
 }
 
-/// The same of a row whose id is not read: of its table and place.
+/// The number of a row whose id is not read, from its table and place.
 pub(super) fn identity_of_place(table_oid: u32, place: Place) -> u32 {
     let mut hasher = DefaultHasher::new();
     (table_oid, place.part, place.block, place.item).hash(&mut hasher);
@@ -159,14 +156,14 @@ pub(super) fn identity_of_place(table_oid: u32, place: Place) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// What an Insert has before its columns.
+/// An Insert's bytes before its columns.
 pub(super) fn insert_head(table_oid: u32, columns: usize) -> Result<[u8; 8], WalError> {
     let columns = u16::try_from(columns).map_err(|_| MALFORMED)?;
     let ([a, b, c, d], [high, low]) = (table_oid.to_be_bytes(), columns.to_be_bytes());
     Ok([b'I', a, b, c, d, b'N', high, low])
 }
 
-/// Replaces what is in `out` by the Insert of a row.
+/// Replaces `out` with a row's Insert.
 pub(super) fn insert(
     (table_oid, columns): (u32, usize),
     body: &[u8],
@@ -195,7 +192,7 @@ pub(super) fn insert(
     Ok(())
 }
 
-/// The places of these rows, by table or partition, each with how many they are.
+/// The places by table or partition, with their number.
 pub(super) fn by_part(places: &[Place]) -> Vec<(u32, u64, String)> {
     let mut parts: Vec<(u32, u64, String)> = Vec::new();
     for Place { part, block, item } in places {

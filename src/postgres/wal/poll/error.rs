@@ -1,9 +1,9 @@
-//! Why rows cannot be polled or marked, with the remedy. Each needs a human: what passes by itself is a
-//! [`WalError::Server`](crate::wal::WalError::Server).
+//! Why rows cannot be polled or marked, with the remedy. Each error needs a human; temporary errors
+//! are a [`WalError::Server`](crate::wal::WalError::Server).
 
 use crate::wal::error::{Class, ServerMessage};
 
-/// See the module.
+/// Why polling fails for good.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PollError {
     /// The role may not read, lock or mark rows.
@@ -11,30 +11,30 @@ pub enum PollError {
     Forbidden {
         /// The table.
         table: String,
-        /// What it needs.
+        /// The missing right.
         needs: String,
-        /// What the server said.
+        /// The server's message.
         server: Box<ServerMessage>,
     },
-    /// The statement that takes rows, or the one that marks them, fails whenever it is run.
+    /// The statement that takes or marks rows fails every time.
     #[error("cannot {doing} rows of table {table}: {server}")]
     Refused {
         /// `take` or `mark`.
         doing: &'static str,
         /// The table.
         table: String,
-        /// What the server said.
+        /// The server's message.
         server: Box<ServerMessage>,
     },
-    /// The statement went through, and rows are as they were.
+    /// The statement succeeded, but the rows are unchanged.
     #[error("rows of table {table} that were marked as delivered are still pending: {what}")]
     NotMarked {
         /// The table.
         table: String,
-        /// What became of them.
+        /// The state of the rows.
         what: &'static str,
     },
-    /// A column that rows are marked in, or ordered by, does not exist.
+    /// A column for marking or ordering does not exist.
     #[error("table {table} has no column `{column}`, which {option} names")]
     ColumnMissing {
         /// The table.
@@ -44,7 +44,7 @@ pub enum PollError {
         /// The option.
         option: &'static str,
     },
-    /// No row is ever NULL in the column that says which rows wait.
+    /// The column that marks waiting rows is never NULL.
     #[error("column `{column}` of table {table} is NOT NULL, so that no row waits to be delivered")]
     NeverPending {
         /// The table.
@@ -52,7 +52,7 @@ pub enum PollError {
         /// The column.
         column: String,
     },
-    /// CloudEvents have a time, which must be the same whenever a row is sent.
+    /// CloudEvents require a time, which must be equal each time a row is sent.
     #[error("table {table} has no column with the time of an event")]
     NoTime {
         /// The table.
@@ -61,7 +61,7 @@ pub enum PollError {
 }
 
 impl PollError {
-    /// An error of the server to a statement on a table, if it would come again each time.
+    /// The error of a statement on a table, if it would repeat every time.
     pub(super) fn of(
         (doing, table, needs): (&'static str, &str, &str),
         server: ServerMessage,
@@ -69,11 +69,11 @@ impl PollError {
         let (table, server) = (table.to_owned(), Box::new(server));
         match server.code.as_str() {
             "42501" => Ok(Self::Forbidden { table, needs: needs.to_owned(), server }),
-            // A standby, or a primary that is about to be one.
+            // A standby, or a primary that is becoming one.
             "25006" => Err(*server),
             _ if is_unreadable(&server) => Ok(Self::Refused { doing, table, server }),
             code => match code.get(..2) {
-                // Constraints, and what functions of triggers raise.
+                // Constraints, and exceptions of triggers.
                 Some(
                     "21" | "22" | "23" | "27" | "2F" | "38" | "39" | "42" | "44" | "0A" | "P0",
                 ) => Ok(Self::Refused { doing, table, server }),
@@ -82,7 +82,7 @@ impl PollError {
         }
     }
 
-    /// What it means for the relay.
+    /// The class for the relay.
     pub const fn class(&self) -> Class {
         match self {
             Self::Forbidden { .. } => Class::Permission,
@@ -94,7 +94,7 @@ impl PollError {
         }
     }
 
-    /// What to do.
+    /// The remedy.
     pub fn hint(&self) -> String {
         match self {
             Self::Forbidden { needs, .. } => needs.clone(),
@@ -138,8 +138,8 @@ impl PollError {
     }
 }
 
-/// Whether the server cannot read or send a row: the message would be beyond 1 GiB, or the data is corrupted. Messages of
-/// XX000 are not translated.
+/// True if the server cannot read or send a row: the message would exceed 1 GiB, or the data is
+/// corrupted. Messages of XX000 are not translated.
 fn is_unreadable(server: &ServerMessage) -> bool {
     match server.code.as_str() {
         "54000" | "XX001" | "XX002" => true,

@@ -1,32 +1,32 @@
-//! A row that is larger than a message may be: it passes in pieces, of which an excerpt is made, so that it becomes a dead
-//! letter like one of the log, and holds up nobody.
+//! Handles a row that exceeds the message limit. It passes in pieces, from which an excerpt is
+//! made, so that it becomes a dead letter and blocks nothing.
 //!
-//! Input: the bytes of a DataRow as they arrive. Output: what the row says of itself, then the excerpt of the Insert that a
-//! stream would have brought. Invariant: no more is held than the excerpt keeps (G3).
+//! Input: the bytes of a DataRow as they arrive. Output: the row's metadata, then the excerpt of
+//! its Insert in the stream's form. Invariant: only the excerpt's part is held (G3).
 
 use super::PollStream;
 use super::batch::{self, Place};
 use crate::wal::{Transport, WalError};
 use postrider_core::pgoutput::Excerpt;
 
-/// What a row says of itself lies within so many bytes at its beginning.
+/// A row's metadata lies within this many bytes of its beginning.
 const BEGINNING: usize = 128;
 
-/// A row that passes.
+/// The row that passes.
 #[derive(Debug)]
 pub(super) struct LargeRow {
     pub(super) place: Place,
-    /// A row whose id was not read is known by its place, which it keeps until it is marked.
+    /// A row whose id was not read is identified by its place, which is stable until it is marked.
     pub(super) identity: u32,
     pub(super) made_us: Option<i64>,
     excerpt: Excerpt,
-    /// Bytes that follow of a value, and those of a length that came.
+    /// Remaining bytes of a value, and received bytes of a length.
     left: usize,
     length: Vec<u8>,
 }
 
 impl LargeRow {
-    /// One of a table of so many columns, for which `excerpt` is to be made.
+    /// Starts a row of a table with this number of columns.
     fn begin(
         (table_oid, columns): (u32, usize),
         (place, made_us): (Place, Option<i64>),
@@ -37,7 +37,6 @@ impl LargeRow {
         Ok(Self { place, identity, made_us, excerpt, left: 0, length: Vec::new() })
     }
 
-    /// Takes the next bytes.
     fn take(&mut self, mut piece: &[u8]) -> Result<(), WalError> {
         while !piece.is_empty() {
             if self.left > 0 {
@@ -64,14 +63,14 @@ impl LargeRow {
         Ok(())
     }
 
-    /// What was kept, once all of it came.
+    /// The excerpt, once the whole row has passed.
     pub(super) fn excerpt(&self) -> Result<&Excerpt, WalError> {
         if self.excerpt.is_whole() { Ok(&self.excerpt) } else { Err(batch::MALFORMED) }
     }
 }
 
 impl<T: Transport> PollStream<T> {
-    /// Lets a row pass that is larger than a message may be; false if its beginning is not there yet.
+    /// Starts passing an oversized row; false if its beginning is not buffered yet.
     pub(super) fn begin_large(&mut self, bytes: usize) -> Result<bool, WalError> {
         let Some(table) = self.tables.get(self.table) else { unreachable!("a row is of a table") };
         let shape = (table.table_oid, table.columns.len());
@@ -84,7 +83,7 @@ impl<T: Transport> PollStream<T> {
             self.polled.hold_back(about);
             return Ok(true);
         };
-        // A NULL has fewer bytes than is counted here: it is not known before it comes.
+        // A NULL takes fewer bytes than counted here, but is not known in advance.
         let whole = batch::insert_head(shape.0, shape.1)?.len() + buffer.passing() + shape.1;
         let excerpt = Excerpt::begin(whole).in_charset(charset);
         let large = LargeRow::begin(shape, (place, about.made_us), excerpt)?;
@@ -92,7 +91,7 @@ impl<T: Transport> PollStream<T> {
         Ok(true)
     }
 
-    /// Whether all has come of the row that passes, if one does.
+    /// True once the passing row, if any, has arrived completely.
     pub(super) fn pass_large(&mut self) -> Result<bool, WalError> {
         let buffer = &mut self.connection.channel().buffer;
         while buffer.passing() > 0 {

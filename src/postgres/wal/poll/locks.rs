@@ -1,9 +1,11 @@
-//! Rows that have waited for a lock for long, and who has it; and the other relay that `run --once` waits for.
+//! Finds rows that have waited long for a lock, and its holder; and the other relay for which `run
+//! --once` waits.
 //!
-//! Input: how many rows each poll found held back; what the server says of locks. Output: [`LockedRows`], for readiness
-//! and the log; a log line that names the other relay. Invariant: a lock that is soon released costs no question; the
-//! question is asked between two batches, within a limit of time, and what the server says against it ends no session;
-//! what the role may not see is left out; rows that are locked one after the other, each for a moment, are no long wait.
+//! Input: the number of held-back rows of each poll; the server's lock data. Output:
+//! [`LockedRows`], for readiness and the log; a log line that names the other relay. Invariant: a
+//! briefly held lock causes no query. The query runs between two batches with a time limit, and its
+//! failure does not end the session. Data that the role may not see is omitted. Rows that are
+//! locked in turn, each briefly, do not count as a long wait.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,57 +18,58 @@ use crate::control::how_to_end;
 use crate::wal::connection::TextRow;
 use crate::wal::{Transport, WalError};
 
-/// A transaction that locks a row of an outbox is over within milliseconds; one of so long has been forgotten, or stands
-/// still.
+/// A transaction that locks an outbox row usually takes milliseconds; after this time it was
+/// forgotten, or is stuck.
 const LONG: Duration = Duration::from_secs(10);
-/// Rows among which the one that is locked is looked for: it is one of the first that wait. Reading as many takes 60 ms
-/// (PostgreSQL 15, all in memory).
+/// Rows among which the locked one is searched, which is one of the first. Reading as many takes 60
+/// ms (PostgreSQL 15, all in memory).
 const LOOKED_AT: u32 = 100_000;
-/// Delivery waits while the server looks for the holder: fifty times what that takes where all is in memory.
+/// Limit for the search, during which delivery waits: fifty times its duration with everything in
+/// memory.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
-/// A server that was too slow for that question is asked rarely: it costs a twentieth of the time.
+/// Pause after a failed search, which then costs a twentieth of the time.
 const REST_AFTER_FAILURE: Duration = Duration::from_mins(1);
-/// First rows that are remembered. Polls of other parts of the keys find others locked, in turn; a row that was released is
-/// forgotten after as many others.
+/// First rows that are remembered. Polls of other parts of the keys find other locked rows in turn;
+/// a released row is forgotten after this many others.
 const FIRSTS: usize = 8;
 
-/// Server processes of the sessions with which one relay polls.
+/// Server processes of one relay's polling sessions.
 pub type OwnProcesses = Arc<Mutex<BTreeSet<u64>>>;
 
-/// What is known of a relay that has parts of the keys which a run waits for.
+/// The relay that holds parts of the keys for which a run waits.
 #[derive(Debug, Default)]
 pub(super) enum OtherRelay {
     #[default]
     Unseen,
-    /// This server process is its session.
+    /// Its session's server process was seen once.
     Seen(String),
     /// The log has named it.
     Named,
 }
 
-/// Who has a lock, as far as the role may see that.
+/// Holder of a lock, as far as visible to the role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockHolder {
     /// A server process with its application, role and state, or a prepared transaction.
     pub name: String,
-    /// Since when its transaction is open.
+    /// Age of its transaction in seconds.
     pub seconds: Option<u64>,
     /// The statement that ends it.
     pub end_sql: String,
-    /// A row carries its number. Otherwise it is the oldest one that may have locked rows of the table.
+    /// True if a row carries its transaction number. Otherwise it is the oldest transaction that
+    /// may have locked rows of the table.
     pub is_certain: bool,
 }
 
-/// Rows that wait because somebody has locked them, or rows of their keys before them.
+/// Rows that wait because they, or earlier rows of their keys, are locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockedRows {
-    /// The table.
     pub table: String,
-    /// How many wait. The first polls after a start may have seen only some of them.
+    /// Number of waiting rows. The first polls after a start may have seen only some of them.
     pub rows: u32,
-    /// For how long.
+    /// Duration of the wait.
     pub seconds: u64,
-    /// `None`: the server does not say who it is.
+    /// `None`: the server does not show it.
     pub holder: Option<LockHolder>,
 }
 
@@ -88,7 +91,7 @@ impl fmt::Display for LockedRows {
 }
 
 impl LockedRows {
-    /// What ends it, or shows who may have it.
+    /// How to end the lock, or to find its holder.
     pub fn help(&self) -> String {
         let unknown = "SELECT pid, application_name, state, xact_start FROM pg_stat_activity WHERE xact_start IS NOT \
                        NULL ORDER BY xact_start; SELECT gid, prepared FROM pg_prepared_xacts;";
@@ -97,26 +100,26 @@ impl LockedRows {
     }
 }
 
-/// Rows of one table that are held back.
+/// Held-back rows of one table.
 #[derive(Debug)]
 struct Held {
     rows: u32,
-    /// Which row was the first one, and when that was seen first and last; the last seen first.
+    /// First rows with the times when they were first and last seen; the latest comes first.
     firsts: Vec<(u32, Instant, Instant)>,
-    /// The server is not asked before.
+    /// Earliest time of the next search.
     rested: Instant,
     told: Option<Arc<LockedRows>>,
 }
 
 impl Held {
-    /// For how long the row has waited that has waited for longest, if that is long.
+    /// Longest wait of a row, if it counts as long.
     fn waited(&self) -> Option<Duration> {
         let waited = self.firsts.iter().map(|(_, first, last)| last.duration_since(*first)).max();
         waited.filter(|waited| *waited >= LONG)
     }
 }
 
-/// The same of each table.
+/// Held-back rows of each table.
 #[derive(Debug)]
 pub(super) struct LockWatch(Vec<Option<Held>>);
 
@@ -125,7 +128,7 @@ impl LockWatch {
         Self(std::iter::repeat_with(|| None).take(tables).collect())
     }
 
-    /// A poll of this table found so many rows held back, of which this is the first one.
+    /// Books a poll's number of held-back rows, and the first of them.
     pub(super) fn found(&mut self, table: usize, (rows, first): (u32, u32), now: Instant) {
         let Some(held) = self.0.get_mut(table) else { unreachable!("table {table} was polled") };
         if rows == 0 {
@@ -144,7 +147,7 @@ impl LockWatch {
         }
     }
 
-    /// Whether the server is to be asked now.
+    /// True if a search is due.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due(now).is_some()
     }
@@ -154,7 +157,7 @@ impl LockWatch {
         self.0.iter().position(|held| held.as_ref().is_some_and(is_due))
     }
 
-    /// Those that have waited for longest.
+    /// The table with the longest wait.
     pub(super) fn worst(&self) -> Option<Arc<LockedRows>> {
         let told = self.0.iter().flatten().filter_map(|held| held.told.as_ref());
         told.max_by_key(|told| told.seconds).cloned()
@@ -162,13 +165,13 @@ impl LockWatch {
 }
 
 impl<T: Transport> PollStream<T> {
-    /// Asks the server who has locked rows of a table that has waited for long. Where it answers too late or with an
-    /// error, it does not say who it is.
+    /// Searches for the holder of a lock on a table that has waited long. After an error or a
+    /// timeout the holder stays unknown.
     pub(super) fn look_for_locks(&mut self, now: Instant) -> Result<(), WalError> {
         let Some(number) = self.locks.due(now) else { return Ok(()) };
         let Some(table) = self.tables.get(number) else { unreachable!("a table is polled") };
         let (name, sql) = (table.table.to_string(), table.holder());
-        // Both are one transaction, with which the limit ends.
+        // One transaction, with which the limit ends.
         let sql = format!("SET LOCAL statement_timeout = {}; {sql}", ANSWER_LIMIT.as_millis());
         let (holder, rest) = match self.connection.query_in_own_encoding(&sql) {
             Ok(rows) => (rows.into_iter().next().and_then(holder), LONG),
@@ -182,8 +185,8 @@ impl<T: Transport> PollStream<T> {
         Ok(())
     }
 
-    /// Names the relay that has parts of the keys, if two looks find the same one: a batch that ends meanwhile is not
-    /// waited for.
+    /// Names the relay that holds parts of the keys, if two checks find it, because a batch that is
+    /// about to end does not matter.
     pub(super) fn look_for_relay(&mut self) -> Result<(), WalError> {
         let row = match self.connection.query_in_own_encoding(&self.other_relay_sql()) {
             Ok(rows) => rows.into_iter().next(),
@@ -231,8 +234,8 @@ fn holder(row: TextRow) -> Option<LockHolder> {
 }
 
 impl PollTable {
-    /// Asks who has locked rows that wait: the transaction whose number a row carries, or else, where several have
-    /// locked it, the oldest one that may have locked rows of the table. Other relays are none of them.
+    /// Query for the holder: the transaction that a row carries or, if several have locked it, the
+    /// oldest that may have locked rows of the table. Other relays do not count.
     fn holder(&self) -> String {
         let Self { rows, pending, order, table_oid, .. } = self;
         let class = self.lock_class().cast_unsigned();
@@ -300,7 +303,7 @@ mod tests {
             watch.found(0, (1, second), now + Duration::from_secs(second.into()));
             assert!(!watch.is_due(now + LONG * 100));
         }
-        // Polls of some parts of the keys and of all of them find another first row.
+        // Polls of some and of all parts of the keys find different first rows.
         for second in 100..111 {
             watch.found(0, (1, second % 2), now + Duration::from_secs(second.into()));
         }

@@ -1,7 +1,8 @@
-//! The end of a batch: what is settled is marked, and its transaction committed.
+//! Ends a batch: marks its settled rows and commits.
 //!
-//! Input: how much is settled. Output: marks in the database; an error where rows were not marked as was asked for.
-//! Invariant: a row is marked only if it is settled (G1), and only while it is locked by this batch.
+//! Input: the settled position. Output: marks in the database; an error if rows were not marked as
+//! requested. Invariant: a row is marked only if it is settled (G1), and only while this batch
+//! locks it.
 
 use std::time::Instant;
 
@@ -12,22 +13,22 @@ use crate::wal::{REPLY_TIMEOUT, Transport, WalError};
 use postrider_core::lsn::Lsn;
 
 impl<T: Transport> PollStream<T> {
-    /// Everything up to `settled` is: a batch that is settled as a whole is marked and committed. Otherwise the server
-    /// hears that we live, lest it ends a session that seems dead.
+    /// Marks and commits a batch once it is settled completely. Otherwise sends a keepalive, so
+    /// that the server does not end the session.
     pub fn settle(&mut self, settled: Lsn) -> Result<(), WalError> {
         self.settled = self.settled.max(settled);
         let is_open = matches!(self.state, State::Asked(_) | State::Open);
         if self.state == State::Open && self.settled >= self.next {
             self.commit(self.places.len())
         } else if is_open && self.spoke.elapsed() >= ALIVE_EVERY {
-            // Its answer comes behind whatever was not read yet.
+            // Its answer follows the unread rest.
             self.ask("SELECT")
         } else {
             Ok(())
         }
     }
 
-    /// Marks what is settled of an open batch, and leaves the rest as it was.
+    /// Marks the settled rows of an open batch, and leaves the rest unchanged.
     pub fn conclude(&mut self) -> Result<(), WalError> {
         let settled = self.settled.get().saturating_sub(self.first.get()) / POSITIONS;
         let rows = usize::try_from(settled).unwrap_or(usize::MAX).min(self.places.len());
@@ -38,7 +39,7 @@ impl<T: Transport> PollStream<T> {
         self.commit(rows)
     }
 
-    /// Marks the first rows of the batch, and ends its transaction.
+    /// Marks the first rows of the batch, and commits.
     fn commit(&mut self, rows: usize) -> Result<(), WalError> {
         let Some(table) = self.tables.get(self.table) else {
             unreachable!("a batch is of a table")
@@ -66,7 +67,7 @@ impl<T: Transport> PollStream<T> {
         Ok(())
     }
 
-    /// Reads everything that is asked for: the rows of counts of the last query, and its last tag.
+    /// Reads all answers; returns the counts of the last query, and its tag.
     fn read_answers(
         &mut self,
         counts: &mut Vec<(u64, u64)>,
@@ -79,7 +80,7 @@ impl<T: Transport> PollStream<T> {
             let is_between = self.pass_large()?;
             let channel = self.connection.channel();
             let head = match channel.buffer.head() {
-                // A row that is not delivered any more.
+                // A row that is no longer delivered.
                 Err(WalError::MessageTooLarge { tag: b'D', bytes, .. }) => {
                     channel.buffer.pass(bytes, 0);
                     continue;
@@ -113,7 +114,7 @@ impl<T: Transport> PollStream<T> {
         Ok(())
     }
 
-    /// Whether rows were marked as was asked for: a trigger may have had its own way.
+    /// Checks that rows were marked as requested, because a trigger may interfere.
     fn check_marked(&self, wanted: &[u64], counts: &[(u64, u64)]) -> Result<(), WalError> {
         let marked = counts.iter().map(|(marked, _)| marked);
         let what = if counts.len() != wanted.len() {
@@ -128,7 +129,7 @@ impl<T: Transport> PollStream<T> {
         Err(PollError::NotMarked { table: self.table_name(), what }.into())
     }
 
-    /// Ends it in good order: what is settled is marked.
+    /// Ends the stream in good order and marks settled rows.
     pub fn finish(mut self) -> Result<Lsn, WalError> {
         self.conclude()?;
         Ok(self.committed())

@@ -1,15 +1,17 @@
-//! Rows that wait in their tables, taken in batches, as a stream of frames, so that whoever delivers a replication
-//! stream delivers them too.
+//! Takes waiting rows from their tables in batches, as a stream of frames, so that the code for a
+//! replication stream delivers them too.
 //!
-//! Input: [`PollTable`]s, asked one after the other over a connection that needs no right to replicate, and how much
-//! is settled. Output: [`Frame`]s as a stream has them: each row is a transaction of its own, which was committed when
-//! the row was written, and whose number is made of its table and id; keepalives say how far rows are marked.
+//! Input: [`PollTable`]s, polled in turn over a connection without replication rights, and the
+//! settled position. Output: [`Frame`]s like a stream's: each row is its own transaction, with the
+//! row's time of writing as commit time, and a number made of its table and id; keepalives report
+//! the marked rows.
 //!
-//! A batch is one transaction of the database. It locks parts of the keys and the rows, and stays open until every row
-//! is settled; then it marks them and commits. Invariant: only settled rows are marked (G1); no two batches have rows
-//! of one key at a time, whichever process they are of (G2); positions are not those of the log, but count rows from
-//! where the caller says; memory is bounded by the largest row and some twelve bytes for each row of a batch (G3);
-//! malformed bytes are an error (G7). A connection that ends, however, leaves the rows as they were.
+//! A batch is one database transaction. It locks parts of the keys and the rows, and stays open
+//! until every row is settled; then it marks them and commits. Invariant: only settled rows are
+//! marked (G1). No two batches of any process contain rows of one key at a time (G2). Positions are
+//! not the log's, but count rows from the caller's start. Memory is bounded by the largest row and
+//! about twelve bytes per row of a batch (G3); malformed bytes are an error (G7). A connection that
+//! ends leaves the rows unchanged.
 
 mod batch;
 mod error;
@@ -49,21 +51,20 @@ pub use request::{BUCKETS, PollMark, PollRequest, PollTable};
 pub use schedule::{PollOptions, PollPositions};
 pub use session::prepare_session;
 
-/// What each row takes of positions, as rows of a [`TableStream`](super::TableStream) do.
+/// Positions per row, as in a [`TableStream`](super::TableStream).
 const POSITIONS: u64 = 2;
-/// A server that plans and reads a batch of a large table without an index may take so long.
+/// A server may take this long to plan and read a batch of a large table without an index.
 const ANSWER_LIMIT: Duration = Duration::from_mins(5);
-/// Who has not looked for so long has not waited.
+/// A caller that paused this long was not waiting.
 const AWAY: Duration = Duration::from_secs(1);
-/// While a batch is open the server hears of us so often; see [`session`].
+/// Interval of keepalives while a batch is open; see [`session`].
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
 
-/// Where a session stands in the life of a batch.
+/// State of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No transaction is open.
     Idle,
-    /// A batch was asked for; so many of the three statements are answered.
+    /// A batch was requested, and this many of the three statements are answered.
     Asked(u8),
     /// All rows of the batch were read.
     Open,
@@ -71,7 +72,7 @@ enum State {
     Closing,
 }
 
-/// What of a row was shown.
+/// The part of a row that was shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Between,
@@ -89,54 +90,54 @@ enum Shown {
     Commit,
 }
 
-/// See the module's documentation.
+/// A stream of polled rows.
 #[derive(Debug)]
 pub struct PollStream<T = Wire> {
     connection: Connection<T>,
     tables: Vec<PollTable>,
     is_described: Vec<bool>,
-    /// What the server said of the columns of each, once it was asked for rows.
+    /// RowDescription of each table's columns, after its first poll.
     columns: Vec<Option<Vec<u8>>>,
     schedule: Schedule,
     state: State,
-    /// The table of the batch, how its poll goes, and when it began.
+    /// Table of the batch, its poll's counts, and its start time.
     table: usize,
     polled: Polled,
     polled_at: Instant,
     locks: LockWatch,
     own_processes: OwnProcesses,
     other_relay: OtherRelay,
-    /// The run is to end, and waits for parts of the keys that somebody else has.
+    /// The run should end, but waits for parts of the keys that another worker holds.
     is_kept_from_parts: bool,
-    /// No row waits, as far as was looked since one was taken.
+    /// No row waits, as far as checked since the last one was taken.
     is_caught_up: bool,
-    /// The server process that serves the session.
+    /// Server process of the session.
     process: Option<u64>,
-    /// Of the rows that were consumed.
+    /// Places of the consumed rows.
     places: Vec<Place>,
-    /// The next row, if it is larger than a message may be.
+    /// The next row, if it exceeds the message limit.
     large: Option<Box<LargeRow>>,
     step: Step,
-    /// What `peek` shows.
+    /// The frame that `peek` shows.
     shown: Option<Shown>,
     frame: Vec<u8>,
     commit_time: PgTime,
     /// When the row was shown.
     sent: PgTime,
-    /// Where the first row of the batch stands, and the next one.
+    /// Positions of the batch's first row, and of the next one.
     first: Lsn,
     next: Lsn,
     settled: Lsn,
     /// A keepalive to show between two rows.
     keepalive: Option<Lsn>,
-    /// A session before this one left records unconfirmed up to here.
+    /// An earlier session left unconfirmed records up to here.
     owed: Lsn,
-    /// Where it ends, once no row waits.
+    /// The stream's end, once no row waits.
     end: Option<Lsn>,
-    /// Queries whose answer is not read to its end.
+    /// Queries whose answers are not read completely.
     unanswered: u32,
     spoke: Instant,
-    /// When something came last, or was not waited for, and when it was looked for.
+    /// Time of the last input (or of an idle wait), and of the last check.
     heard: Instant,
     filled: Instant,
     bytes_before: u64,
@@ -146,6 +147,7 @@ impl<T: Transport> PollStream<T> {
     /// Polls these tables over a connection that [`prepare_session`] has prepared.
     ///
     /// # Panics
+    ///
     /// Without a table.
     pub fn begin(
         connection: Connection<T>,
@@ -192,14 +194,14 @@ impl<T: Transport> PollStream<T> {
         }
     }
 
-    /// Beside these sessions of the same relay.
+    /// Sets the other sessions of this relay.
     #[must_use]
     pub fn beside(self, own_processes: OwnProcesses) -> Self {
         Self { own_processes, ..self }
     }
 
-    /// Reads what is there and fits; polls if that is due. If nothing is there, waits at most `wait` for it. Returns
-    /// the bytes read.
+    /// Reads what is available and fits; polls if that is due. Otherwise waits at most `wait`.
+    /// Returns the number of bytes read.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.connection.channel().push_out()?;
         let bytes = self.connection.channel().read_available()?;
@@ -242,7 +244,7 @@ impl<T: Transport> PollStream<T> {
 
     fn waits_for_answer(&mut self) -> bool {
         let now = Instant::now();
-        // While nobody read, nothing could come.
+        // Nothing could arrive while nobody read.
         let was_away = now.duration_since(std::mem::replace(&mut self.filled, now)) > AWAY;
         matches!(self.state, State::Asked(_) | State::Closing) && !was_away
     }
@@ -266,8 +268,8 @@ impl<T: Transport> PollStream<T> {
         Ok(())
     }
 
-    /// The next frame, if it is there; the same one until [`PollStream::consume`]. Errors that the server reports
-    /// come from here.
+    /// The next frame, if available; unchanged until [`PollStream::consume`]. Returns the server's
+    /// errors.
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         if self.shown.is_none() {
             self.shown = self.next_frame()?;
@@ -283,7 +285,7 @@ impl<T: Transport> PollStream<T> {
         })
     }
 
-    /// Takes the frame that `peek` showed.
+    /// Drops the frame that `peek` showed.
     pub fn consume(&mut self) {
         match self.shown.take() {
             Some(Shown::Keepalive(end)) => {
@@ -382,7 +384,7 @@ impl<T: Transport> PollStream<T> {
         Ok(Shown::Row(head, place))
     }
 
-    /// Takes messages up to a row that is to be delivered.
+    /// Handles messages up to the next row for delivery.
     fn take_messages(&mut self) -> Result<Option<Head>, WalError> {
         while self.step == Step::Between && self.large.is_none() && self.pass_large()? {
             let channel = self.connection.channel();
@@ -419,7 +421,7 @@ impl<T: Transport> PollStream<T> {
                 (b'D', State::Asked(2)) => {
                     let about = batch::about(channel.buffer.body(head))?;
                     if about.place.is_some() {
-                        // It is counted with its place.
+                        // Its place counts it.
                         return Ok(Some(head));
                     }
                     self.polled.hold_back(about);
@@ -429,7 +431,7 @@ impl<T: Transport> PollStream<T> {
                     let known = self.columns.get_mut(self.table);
                     let Some(known) = known else { unreachable!("a batch is of a table") };
                     if *known.get_or_insert_with(|| said.clone()) != said {
-                        // The next session describes it anew.
+                        // The next session describes the table again.
                         return Err(WalError::Protocol(
                             "a table that was altered between two batches",
                         ));
@@ -442,7 +444,7 @@ impl<T: Transport> PollStream<T> {
                     continue;
                 }
                 (b'E', _) => return Err(self.refused(head)?),
-                // Of questions whose answer says nothing.
+                // Irrelevant answers.
                 (b'T' | b'C' | b'D' | b'I', _) if self.unanswered > 0 => {}
                 _ => return Err(WalError::Protocol("an unexpected answer to a poll")),
             }
@@ -455,7 +457,7 @@ impl<T: Transport> PollStream<T> {
         self.tables.get(self.table).map(|table| table.table.to_string()).unwrap_or_default()
     }
 
-    /// A query was answered to its end.
+    /// Handles the end of a query's answer.
     fn answered(&mut self) -> Result<(), WalError> {
         self.unanswered = self.unanswered.saturating_sub(1);
         match self.state {
@@ -470,7 +472,7 @@ impl<T: Transport> PollStream<T> {
                 }
             }
             State::Asked(_) => return Err(WalError::Protocol("a poll with fewer answers")),
-            // Of questions that were asked before it was to be closed.
+            // Answers to queries from before the closing.
             State::Closing if self.unanswered > 0 => {}
             State::Closing => {
                 self.state = State::Idle;
@@ -485,7 +487,7 @@ impl<T: Transport> PollStream<T> {
                     && !matches!(self.other_relay, OtherRelay::Named);
                 let reached = match round {
                     Round::Open => Lsn::ZERO,
-                    // What is owed was marked by somebody else, or somebody else has it.
+                    // Another worker has marked or holds the owed rows.
                     Round::Over { waits: true } => self.owed,
                     Round::Over { waits: false } => self.end.take().unwrap_or(self.owed),
                 };
@@ -496,7 +498,7 @@ impl<T: Transport> PollStream<T> {
         Ok(())
     }
 
-    /// What the server says against a statement.
+    /// The server's error for a statement.
     fn refused(&mut self, head: Head) -> Result<WalError, WalError> {
         let channel = self.connection.channel();
         let Message::ErrorResponse(body) = parse(channel.buffer.whole(head))? else {
@@ -514,32 +516,32 @@ impl<T: Transport> PollStream<T> {
         })
     }
 
-    /// Rows that have waited for a lock for long, and who has it.
+    /// Rows that have waited long for a lock, with its holder.
     pub fn locked_rows(&self) -> Option<Arc<LockedRows>> {
         self.locks.worst()
     }
 
-    /// Whether no row waits, neither for this worker nor for another one or a lock.
+    /// True if no row waits, neither for this worker nor for another one or a lock.
     pub const fn is_caught_up(&self) -> bool {
         self.is_caught_up
     }
 
-    /// Rows up to here are marked.
+    /// End of the marked rows.
     pub const fn committed(&self) -> Lsn {
         self.first
     }
 
-    /// Where the last row that was consumed ends.
+    /// End of the last consumed row.
     pub const fn received(&self) -> Lsn {
         self.next
     }
 
-    /// Bytes read since the first poll, framing included.
+    /// Bytes read since the first poll, including framing.
     pub fn received_bytes(&self) -> u64 {
         self.connection.bytes_read() - self.bytes_before
     }
 
-    /// Bytes that are read and not consumed.
+    /// Bytes read and not consumed.
     pub fn buffered(&self) -> usize {
         self.connection.buffered()
     }
@@ -549,7 +551,7 @@ const fn end_of(commit_lsn: Lsn) -> Lsn {
     Lsn::new(commit_lsn.get() + POSITIONS)
 }
 
-/// Microseconds since 1970. A clock before that counts as then.
+/// Microseconds since 1970; saturates at 0.
 fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)

@@ -1,21 +1,23 @@
-//! The statement that takes rows of other keys where rows that somebody has locked come before them.
+//! The statement that takes rows of other keys if locked rows come before them.
 //!
-//! Input: a [`PollTable`] and a [`Reach`]. Output: SQL whose rows are those of the usual statement, but one row stands
-//! for all that are held back. Invariant: only rows that are taken, and some that stand behind them, are locked, however
-//! many are held back, and columns of no others are read; a row behind a locked row of its key waits (G2); no part of
-//! the work grows faster than the window, whatever the planner knows of the table.
+//! Input: a [`PollTable`] and a [`Reach`]. Output: SQL with the usual statement's rows, and one row
+//! that represents all held-back rows. Invariant: it locks only the taken rows and some behind
+//! them, and reads only their columns, however many are held back. A row behind a locked row of its
+//! key waits (G2). No part of the work grows faster than the window, whatever the planner knows
+//! about the table.
 
 use super::request::{PollTable, known_by};
 use super::schedule::Reach;
 use crate::wal::quote::identifier;
 
 impl PollTable {
-    /// Takes the first free rows among the first that wait, as many as `reach` says.
+    /// Takes the first free rows among the first waiting ones, as many as `reach` permits.
     ///
-    /// Of each key the first row that waits is locked first; where that is not possible, no row of the key is. A row
-    /// that carries the number of a running transaction is not tried. (A number of several transactions is, since it
-    /// cannot be told apart.) Joins of `pending` with itself are window functions and hashed IN, because a planner that
-    /// knows nothing of the table would compare each row with each.
+    /// The first waiting row of each key is locked first; if that fails, no row of the key is
+    /// taken. A row that carries a running transaction's number is not tried. (A number of several
+    /// transactions is, because it is ambiguous.) Joins of `pending` with itself are window
+    /// functions and hashed IN, because a planner without statistics would compare each row with
+    /// each.
     pub(super) fn rows_past_locked(&self, Reach { rows: limit, window }: Reach) -> String {
         let Self { rows, order, created_at, .. } = self;
         let (waits, key) = (self.waits(), self.key.as_deref().unwrap_or("''"));

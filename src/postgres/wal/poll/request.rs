@@ -1,7 +1,7 @@
-//! What is polled of one table: its columns, in which order, which rows wait, and how they are marked.
+//! What to poll from one table: its columns, their order, which rows wait, and how they are marked.
 //!
-//! Input: a [`PollRequest`]. Output: a [`PollTable`] with the SQL of a batch. Invariant: only columns that somebody
-//! reads are asked for; a table whose rows cannot be told to be pending is refused.
+//! Input: a [`PollRequest`]. Output: a [`PollTable`] with the SQL of a batch. Invariant: only
+//! required columns are read; a table whose waiting rows cannot be identified is refused.
 
 use std::fmt::Write as _;
 
@@ -12,10 +12,10 @@ use crate::wal::table::{all_columns_sql, columns_of, sql_name, sql_rows};
 use crate::wal::{Connection, RowColumn, Transport, WalError};
 use postrider_core::outbox::{TableName, Wanted};
 
-/// Parts of the keys. A row's part is locked by who has rows of it under way.
+/// Number of parts of the keys. A worker with rows of a part in flight locks it.
 pub const BUCKETS: u32 = 64;
 
-/// The setting that tells one statement of a batch which parts the one before has locked.
+/// Setting with which a batch's statement passes its locked parts to the next one.
 pub(super) const LOCKED: &str = "postrider.buckets";
 
 /// Types of times: date, timestamp, timestamptz.
@@ -26,21 +26,20 @@ const TIMES: [u32; 3] = [1082, 1114, 1184];
 pub enum PollMark {
     /// This column, NULL before, gets the time.
     ProcessedAt(String),
-    /// A column that has one of some values gets another one.
+    /// A column changes from one of some values to another.
     Status {
-        /// The column.
         column: String,
-        /// Values of rows that wait.
+        /// Values of waiting rows.
         pending: Vec<String>,
-        /// The value of delivered rows.
+        /// Value of delivered rows.
         sent: String,
     },
-    /// They are deleted.
+    /// Rows are deleted.
     Delete,
 }
 
 impl PollMark {
-    /// SQL for: the row waits. `table` comes before each column.
+    /// SQL condition for a waiting row. `table` precedes each column.
     pub fn sql_pending(&self, table: &str) -> String {
         match self {
             Self::ProcessedAt(column) => format!("{table}{} IS NULL", identifier(column)),
@@ -56,41 +55,40 @@ impl PollMark {
 /// What to poll.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollRequest {
-    /// The table.
     pub table: TableName,
-    /// Its OID, by which the core knows it.
+    /// Its OID, which identifies it in the core.
     pub table_oid: u32,
-    /// Rows of its partitions are its own; those of tables that inherit from it are not.
+    /// True if partitions' rows belong to it; an inheriting table's rows do not.
     pub is_partitioned: bool,
-    /// What is read.
+    /// Columns to read.
     pub wanted: Vec<Wanted>,
-    /// The column whose values' order is kept; `None`: that of all rows.
+    /// Key column, within whose values order is kept; `None`: all rows are in one order.
     pub key: Option<Wanted>,
-    /// The column that identifies a row.
+    /// Column that identifies a row.
     pub id: Wanted,
-    /// The column with the time at which a row was written, if there is one.
+    /// Column with a row's time of writing, if any.
     pub created_at: Option<String>,
-    /// What rows are ordered by.
+    /// Columns that define the order.
     pub order_by: Vec<String>,
-    /// How they are marked.
+    /// How rows are marked.
     pub mark: PollMark,
-    /// A column that is incremented with that.
+    /// Column that is incremented with a mark.
     pub retry_count: Option<String>,
 }
 
-/// What is polled.
+/// A table with its statements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollTable {
     pub(super) table: TableName,
     pub(super) table_oid: u32,
     pub(super) columns: Vec<RowColumn>,
-    /// Which of the columns identifies a row.
+    /// Index of the id column.
     pub(super) id: Option<usize>,
     pub(super) has_time: bool,
-    /// How the table is called in FROM.
+    /// The table's form in FROM.
     pub(super) rows: String,
     pub(super) pending: String,
-    /// How rows are ordered, and the text by which keys are told apart: byte by byte, as the brokers do.
+    /// ORDER BY of rows, and the key's text, compared byte by byte like the brokers do.
     pub(super) order: String,
     pub(super) key: Option<String>,
     pub(super) created_at: String,
@@ -108,7 +106,7 @@ impl PollRequest {
         Ok(self.with_columns(&all)?)
     }
 
-    /// The same of a table with these columns.
+    /// Creates the statements for these columns.
     pub(super) fn with_columns(self, all: &[RowColumn]) -> Result<PollTable, PollError> {
         let find = |name: &str| all.iter().find(|column| column.name == name);
         let own = |wanted: &Wanted| {
@@ -154,7 +152,7 @@ impl PollRequest {
         let order = self.order_by.iter().map(|column| format!("t.{}", identifier(column)));
         let id = own(&self.id).map(|id| &id.name);
         let tells_apart = id.is_some_and(|id| self.order_by.contains(id));
-        // Rows that are the same otherwise come as they lie in the table.
+        // Otherwise equal rows follow their place in the table.
         let places = ["t.tableoid".to_owned(), "t.ctid".to_owned()];
         let order = order.chain(places.into_iter().filter(|_| !tells_apart));
         Ok(PollTable {
@@ -178,12 +176,12 @@ impl PollRequest {
     }
 }
 
-/// SQL for a number by which a row is known while it lies where it does.
+/// SQL for a number that identifies a row while it keeps its place.
 pub(super) fn known_by(row: &str) -> String {
     format!("(pg_catalog.hashtext({row}.part::text || {row}.place::text) & 2147483647)::oid")
 }
 
-/// A time in microseconds since 1970, where that is a number.
+/// SQL for a time in microseconds since 1970, if finite.
 fn unix_us(column: &str) -> String {
     let time = format!("t.{}", identifier(column));
     format!(
@@ -206,17 +204,17 @@ fn assignments(mark: &PollMark, retry_count: Option<&str>) -> String {
 }
 
 impl PollTable {
-    /// Whether rows say when they were written.
+    /// True if rows have a time of writing.
     pub const fn has_time(&self) -> bool {
         self.has_time
     }
 
-    /// Of so many parts of the keys, how many there are.
+    /// Number of existing parts among `share`.
     pub(super) fn parts(&self, share: u32) -> u32 {
         if self.key.is_some() { share } else { 1 }
     }
 
-    /// What the role of a relay needs for it.
+    /// The rights that a relay's role needs.
     pub(super) fn needs(&self) -> String {
         let name = sql_name(&self.table);
         let marked = match &self.mark {
@@ -231,18 +229,20 @@ impl PollTable {
         )
     }
 
-    /// Whether rows of one key wait for rows of that key alone.
+    /// True if a row waits only for rows of its own key.
     pub(super) const fn has_keys(&self) -> bool {
         self.key.is_some()
     }
 
-    /// Takes a batch: begins a transaction, locks parts of the keys, and reads the first rows of those that wait. Of
-    /// parts `share` are locked, from `first` on, as far as nobody else has them; rows are not waited for either.
+    /// Takes a batch: begins a transaction, locks parts of the keys, and reads the first waiting
+    /// rows of those. It locks up to `share` parts, from `first` on, that nobody else holds, and
+    /// never waits for rows.
     ///
-    /// The parts are locked by a statement of its own, so that the one that reads rows sees what those who had them
-    /// before have committed. A row that somebody else has locked, or changed since, holds back those of its key
-    /// behind it. Of each row come its place, its partition, and its time; one without a place stands for rows that are
-    /// held back, and has what the first of them is known by for a partition, and their number for a time.
+    /// A separate statement locks the parts, so that the reading statement sees the commits of
+    /// their previous holders. A row that another session has locked, or changed since, holds back
+    /// later rows of its key. Each row has its place, its partition, and its time. A row without a
+    /// place represents held-back rows: its partition is the first one's number, its time their
+    /// count.
     pub(super) fn take(&self, (first, share): (u32, u32), reach: Reach) -> String {
         let class = self.lock_class();
         let parts = self.parts(BUCKETS);
@@ -262,8 +262,8 @@ impl PollTable {
         )
     }
 
-    /// SQL for: the row waits, and is of a part that this transaction has locked. The parts are read once for all rows
-    /// (measured: a batch of 1,000 takes half of the time that it takes if they are read for each).
+    /// SQL condition: the row waits, and this transaction has locked its part. The parts are read
+    /// once for all rows (measured: for a batch of 1,000 this halves the time).
     pub(super) fn waits(&self) -> String {
         let bucket = self.key.as_ref().map_or_else(String::new, |key| {
             format!(
@@ -275,7 +275,7 @@ impl PollTable {
         format!("{} AND pg_catalog.current_setting('{LOCKED}') <> '{{}}'{bucket}", self.pending)
     }
 
-    /// Reads the first rows that wait, as long as nobody is in the way.
+    /// Reads the first waiting rows, if no locks interfere.
     fn first_rows(&self, limit: u32) -> String {
         let Self { rows, order, created_at, .. } = self;
         let (mut read, mut named) = (String::new(), String::new());
@@ -303,7 +303,8 @@ impl PollTable {
         )
     }
 
-    /// Has the server check the statements that take rows, and what the role may: none is taken, and nothing is locked.
+    /// Has the server check the statements that take rows, and the role's rights, without taking or
+    /// locking rows.
     pub fn rehearse<T: Transport>(&self, connection: &mut Connection<T>) -> Result<(), WalError> {
         for window in [0, 1] {
             let nothing = self.take((0, 0), Reach { rows: 0, window });
@@ -325,8 +326,8 @@ impl PollTable {
         }
     }
 
-    /// Marks rows of one table or partition that the transaction has locked. Tells how many were marked, and how many
-    /// of those still wait.
+    /// Marks locked rows of one table or partition. Returns how many were marked, and how many of
+    /// those still wait.
     pub(super) fn mark(&self, part: u32, places: &str) -> String {
         let Self { rows, pending, assignments, .. } = self;
         let which = format!("t.ctid = ANY ('{{{places}}}'::tid[]) AND t.tableoid = {part}");
@@ -340,7 +341,8 @@ impl PollTable {
         )
     }
 
-    /// Of the advisory locks on parts of its keys: the table's, and none that a service would choose.
+    /// Class of the advisory locks on parts of the keys: specific to the table, and unlikely to be
+    /// used by a service.
     pub(super) fn lock_class(&self) -> i32 {
         const OURS: u32 = 0x706F_7374;
         (OURS ^ self.table_oid).cast_signed()

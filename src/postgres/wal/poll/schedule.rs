@@ -1,9 +1,10 @@
-//! When the next poll is due, of which table, for which parts of the keys, and how far it looks.
+//! Decides when to poll, which table, which parts of the keys, and how far to look.
 //!
-//! Input: how polls ended, notifications, the time. Output: whether to poll now, and until when to wait. Invariant: what
-//! is known of one table says nothing of another; an idle table is polled once in an interval, unless there is a
-//! notification; one in which rows are locked, or parts of the keys, is looked at again sooner, and less and less often;
-//! a look that locked rows fill is repeated at once, twice as far. The caller reads the clock.
+//! Input: results of polls, notifications, the time. Output: whether to poll now, and otherwise how
+//! long to wait. Invariant: tables are independent. An idle table is polled once per interval,
+//! unless there is a notification. A table with locked rows or parts is polled sooner, with growing
+//! pauses. A look filled with locked rows is repeated at once, twice as far. The caller reads the
+//! clock.
 
 use std::time::{Duration, Instant};
 
@@ -11,67 +12,66 @@ use super::batch::About;
 use super::request::BUCKETS;
 use postrider_core::lsn::Lsn;
 
-/// The first pause of a worker that was kept from rows; it doubles up to the interval.
+/// First pause after rows were held back; doubles up to the interval.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 
-/// What a worker was told about polling.
+/// A worker's polling settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollOptions {
-    /// The number of this worker, from 0, and how many there are.
+    /// Number of this worker, from 0, and number of workers.
     pub worker: (u32, u32),
-    /// Rows of a batch.
     pub batch: u32,
-    /// Between two polls of an idle worker.
+    /// Interval between two polls of an idle worker.
     pub interval: Duration,
-    /// The channel on which it is told of rows.
+    /// Channel with notifications of rows.
     pub notify: Option<String>,
-    /// It ends when it has found no row.
+    /// True if the worker ends once it finds no row.
     pub once: bool,
-    /// Marks were never seen to work: the first batch is one row.
+    /// True until marks are known to work: the first batch is one row.
     pub is_first: bool,
 }
 
-/// From where positions count, and up to where.
+/// Range of positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PollPositions {
-    /// The first row stands here.
+    /// Position of the first row.
     pub first: Lsn,
-    /// What earlier sessions sent up to here, and was not marked, is settled once it comes again or is nobody's.
+    /// Rows that earlier sessions sent up to here without a mark are settled once they come again,
+    /// or no longer wait.
     pub owed: Lsn,
-    /// Above any number of rows: told when no row waits, by a stream that ends then.
+    /// End of the stream, above any number of rows; reported when no row waits.
     pub end: Lsn,
 }
 
-/// How many rows a poll takes, and among how many that wait it looks for them.
+/// Number of rows to take, and among how many waiting ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Reach {
     pub(super) rows: u32,
-    /// At least as many as `rows`.
+    /// At least `rows`.
     pub(super) window: u32,
 }
 
-/// How a poll of one table ended.
+/// Result of a poll of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Polled {
-    /// Parts of the keys that were asked for.
+    /// Requested parts of the keys.
     pub(super) asked: u32,
-    /// Parts that were locked, a bit each.
+    /// Locked parts, one bit each.
     pub(super) locked: u64,
     pub(super) reach: Reach,
-    /// Rows that were taken.
     pub(super) taken: u32,
-    /// Rows before the end of what was looked at that others have locked, or that wait behind such rows.
+    /// Rows within the look that others have locked, or that wait behind such rows.
     pub(super) held_back: u32,
-    /// A number by which the first of them is known.
+    /// Number that identifies the first of them.
     pub(super) first_held: u32,
-    /// A longer look may find rows of other keys.
+    /// True if a longer look may find rows of other keys.
     pub(super) has_keys: bool,
-    /// From the question to the end of its answer.
+    /// Time from the query to the end of its answer.
     pub(super) took: Duration,
 }
 
 impl Polled {
-    /// A row says that it, or as many as it stands for, are held back.
+    /// Books a row that represents held-back rows.
     pub(super) fn hold_back(&mut self, about: About) {
         if self.held_back == 0 {
             self.first_held = about.part;
@@ -79,55 +79,57 @@ impl Polled {
         self.held_back = self.held_back.saturating_add(about.held_back());
     }
 
-    /// How many rows are held back, and the first of them.
+    /// Number of held-back rows, and the first of them.
     pub(super) const fn held(self) -> (u32, u32) {
         (self.held_back, self.first_held)
     }
 
-    /// Whether others keep some rows from us.
+    /// True if others hold back rows or parts.
     const fn is_hindered(self) -> bool {
         self.held_back > 0 || self.locked.count_ones() < self.asked
     }
 
-    /// Whether more rows may wait than were looked at.
+    /// True if more rows may wait than were read.
     const fn is_full(self) -> bool {
         self.taken >= self.reach.rows || self.is_cut_short()
     }
 
-    /// Whether rows that are held back took the place of others, which a longer look would find.
+    /// True if held-back rows filled the look, so that a longer one would find others.
     const fn is_cut_short(self) -> bool {
         let seen = self.taken.saturating_add(self.held_back);
         self.has_keys && self.taken < self.reach.rows && seen >= self.reach.window
     }
 }
 
-/// What is known once a poll has found no row to take.
+/// Result once a poll has found no row to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Round {
-    /// Some table is still to be looked at.
+    /// Some table is still to be polled.
     Open,
-    /// No table has a row to take. `waits`: one has rows that are held back, or parts that another worker had at each look.
+    /// No table has a row to take. `waits`: some rows are held back, or another worker held parts
+    /// at each look.
     Over { waits: bool },
 }
 
-/// What is known of one table.
+/// State of one table.
 #[derive(Debug, Clone, Copy)]
 struct TableTurn {
     due: Instant,
-    /// A notification does not bring the next poll forward to before this.
+    /// A notification cannot bring the next poll forward to before this time.
     rested: Instant,
     retry: Duration,
-    /// Among so many rows the next poll looks, if that is more than it takes.
+    /// Minimum window of the next poll.
     window: u32,
-    /// All parts are asked for, not those of this worker alone.
+    /// True if all parts are requested, not only this worker's.
     asks_all: bool,
-    /// Since a row of any table was taken, this one had none to take; whether rows of it wait for somebody.
+    /// Set if the table had no row to take since any table's row was taken; true if its rows wait
+    /// for another session.
     waits: Option<bool>,
-    /// Parts of the keys that had no waiting row at a look since a row of any table was taken, a bit each.
+    /// Parts without a waiting row at some look since any table's row was taken, one bit each.
     cleared: u64,
 }
 
-/// See the module.
+/// Schedule of one worker's polls.
 #[derive(Debug)]
 pub(super) struct Schedule {
     options: PollOptions,
@@ -135,7 +137,6 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Polls at once.
     pub(super) fn new(options: PollOptions, tables: usize, now: Instant) -> Self {
         let turn = TableTurn {
             due: now,
@@ -149,13 +150,12 @@ impl Schedule {
         Self { options, tables: vec![turn; tables] }
     }
 
-    /// How long until a poll is due.
     pub(super) fn pause(&self, now: Instant) -> Duration {
         let due = self.tables.iter().map(|table| table.due).min();
         due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now))
     }
 
-    /// Somebody says that there are rows.
+    /// Handles a notification of new rows.
     pub(super) fn notified(&mut self, now: Instant) {
         for table in self.tables.iter_mut().filter(|table| table.due > now) {
             (table.due, table.asks_all) = (now.max(table.rested), false);
@@ -163,7 +163,7 @@ impl Schedule {
         }
     }
 
-    /// The table to poll now, which parts of the keys to ask for, and how far to look.
+    /// The table to poll now, the parts to request, and how far to look.
     pub(super) fn next(&self) -> (usize, (u32, u32), Reach) {
         let (worker, workers) = self.options.worker;
         let first = worker * BUCKETS / workers;
@@ -178,12 +178,13 @@ impl Schedule {
         (number, parts, Reach { rows, window: table.window.max(rows) })
     }
 
-    /// A batch was marked: the next poll is due at once where there may be more, else when there is a notification.
+    /// A batch was marked. The next poll is due at once if more rows may wait, otherwise at a
+    /// notification.
     pub(super) fn delivered(&mut self, table: usize, polled: Polled, now: Instant) {
         self.options.is_first = false;
         for other in &mut self.tables {
             other.cleared = 0;
-            // A run that ends when no row waits looks once more at those that had none.
+            // A run that ends when no row waits polls the empty tables once again.
             if other.waits.take() == Some(false) && self.options.once {
                 other.due = now;
             }
@@ -197,7 +198,7 @@ impl Schedule {
         }
     }
 
-    /// No row was to be had.
+    /// Handles a poll without a row to take.
     pub(super) fn found_nothing(&mut self, table: usize, polled: Polled, now: Instant) -> Round {
         let PollOptions { once, worker: (_, workers), interval, .. } = self.options;
         let turn = self.after(table, polled);
@@ -212,10 +213,11 @@ impl Schedule {
             (turn.asks_all, turn.due) = (true, now);
             return Round::Open;
         }
-        // Another worker may hold some parts at any time: each needs to be free at one look, not all at the same one.
+        // Another worker may hold some parts at any time: each must be free at one look, not all at
+        // one.
         turn.waits = Some(polled.held_back > 0 || turn.cleared.count_ones() < polled.asked);
         if polled.is_hindered() {
-            // A look that passes many rows takes half of the time at most.
+            // A look over many rows takes half of the time at most.
             turn.due = now + turn.retry.max(polled.took);
             turn.retry = (turn.retry * 2).min(interval);
             turn.asks_all = once;
@@ -230,8 +232,8 @@ impl Schedule {
         known.map_or(Round::Open, |known| Round::Over { waits: known.contains(&true) })
     }
 
-    /// A poll of this table has ended: the next one passes the rows that are held back, and looks twice as far where
-    /// they hid all others.
+    /// Handles the end of a poll: the next one skips held-back rows, and looks twice as far if they
+    /// hid all others.
     fn after(&mut self, table: usize, polled: Polled) -> &mut TableTurn {
         let Some(turn) = self.tables.get_mut(table) else {
             unreachable!("table {table} was polled")
@@ -249,7 +251,7 @@ impl Schedule {
 }
 
 impl TableTurn {
-    /// Nothing to do until the interval is over; then for all parts, lest some are nobody's.
+    /// Rests until the interval is over; then requests all parts, in case some have no worker.
     fn rest(&mut self, now: Instant, interval: Duration) {
         (self.due, self.asks_all) = (now + interval, true);
     }
@@ -328,7 +330,8 @@ mod tests {
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
     }
 
-    /// Looks at a table in which so many rows are held back before the first one that is free, until that is taken.
+    /// Looks at a table with `blocked` held-back rows before the first free one, until that is
+    /// taken.
     fn looks(schedule: &mut Schedule, blocked: u32, now: Instant) -> Vec<u32> {
         let mut windows = Vec::new();
         loop {

@@ -1,21 +1,24 @@
-//! What a session that polls sets for itself before it begins.
+//! Prepares a session for polling.
 //!
-//! A session that is gone, and whose server does not know it yet, holds the locks of its batch. If its host is gone, or
-//! the network, TCP tells the server within 25 s (10 until it asks, then three questions, 5 s apart); if its process stands still, the server ends the session after
-//! [`IDLE_IN_TRANSACTION`], since a live one speaks more often while its batch is open.
+//! A lost session, of which the server does not know yet, holds the locks of its batch. If its host
+//! or network has failed, TCP tells the server within 25 s (10 s idle, then three probes, 5 s
+//! apart). If its process is stuck, the server ends the session after [`IDLE_IN_TRANSACTION`],
+//! because a live one sends keepalives while its batch is open.
 
 use crate::wal::quote::identifier;
 use crate::wal::{Connection, Transport, WalError};
 
-/// How long a batch may be open without a word of ours.
+/// Longest silence of a client with an open batch.
 const IDLE_IN_TRANSACTION: &str = "60s";
 
-/// Marks are committed without waiting for the server's disk: a crash of the server that forgets them repeats rows, as
-/// any crash does. A policy that hides rows is an error, and not fewer rows. Batches are too small to be worth compiling.
+/// Marks are committed without waiting for the server's disk: if a server crash loses them, rows
+/// are repeated, as after any crash. A policy that hides rows is an error, and not fewer rows.
+/// Batches are too small to be worth compiling.
 ///
-/// The first rows in an order are wanted, whatever the planner knows of how many wait: their number changes faster than
-/// statistics. Without these it sorts all of them for each batch where the table was never analyzed (measured: 300,000
-/// rows that wait, a batch of 1,000: 495 ms, and 6 ms by the index). Where there is no index it does that all the same.
+/// The first rows in an order are required, whatever the planner knows about the number of waiting
+/// rows, which changes faster than statistics. Without these settings it sorts all of them for each
+/// batch if the table was never analyzed (measured with 300,000 waiting rows and a batch of 1,000:
+/// 495 ms, and 6 ms with the index). Without an index it still does.
 const SETTINGS: [(&str, &str); 11] = [
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
@@ -27,11 +30,11 @@ const SETTINGS: [(&str, &str); 11] = [
     ("tcp_keepalives_interval", "5"),
     ("tcp_keepalives_count", "3"),
     ("tcp_user_timeout", "25s"),
-    // A poll that nobody waits for any more.
+    // Ends a poll whose client is gone.
     ("client_connection_check_interval", "10s"),
 ];
 
-/// Sets what a polling session needs, as far as the server has it, and listens for notifications.
+/// Sets the session parameters that the server supports, and listens for notifications.
 pub fn prepare_session<T: Transport>(
     connection: &mut Connection<T>,
     notify: Option<&str>,
@@ -47,7 +50,7 @@ pub fn prepare_session<T: Transport>(
 mod tests {
     use super::*;
 
-    /// As documents tell.
+    /// As documented.
     const SILENT_S: u32 = 25;
 
     #[test]

@@ -39,7 +39,7 @@ fn data_row(values: &[Option<&str>]) -> Vec<u8> {
     message(b'D', &body)
 }
 
-/// The answer to a poll: so many parts are locked, and rows of these numbers are free, or held back.
+/// Answer to a poll: `parts` locked parts, and rows with these numbers, free or held back.
 fn batch(parts: u32, rows: &[(u32, bool)]) -> Vec<u8> {
     let mut wire = [message(b'C', b"BEGIN\0"), message(b'T', b"\0\0")].concat();
     let parts: Vec<String> = (0..parts).map(|part| part.to_string()).collect();
@@ -54,7 +54,7 @@ fn batch(parts: u32, rows: &[(u32, bool)]) -> Vec<u8> {
     wire
 }
 
-/// The answer to a mark: so many were marked, and so many of those wait still.
+/// Answer to a mark: the numbers of marked rows, and of those that still wait.
 fn marked(count: u32, still: u32) -> Vec<u8> {
     let row = data_row(&[Some(&count.to_string()), Some(&still.to_string())]);
     let begin = [message(b'T', b"\0\0"), row, message(b'C', b"SELECT 1\0")].concat();
@@ -74,7 +74,7 @@ fn stream(answers: Vec<Vec<u8>>, piece: usize, once: bool) -> PollStream<Script>
     PollStream::begin(connection, vec![table("a")], options, at)
 }
 
-/// What is shown until nothing comes any more.
+/// Everything shown until input ends.
 fn drain(stream: &mut PollStream<Script>) -> Result<Vec<String>, WalError> {
     let (mut seen, mut idle) = (Vec::new(), 0);
     while idle < 20 {

@@ -11,7 +11,7 @@ use postrider_core::pgoutput::{Column, DecodeError, VALUE_BYTES_KEPT, encode};
 enum Seen {
     Wal(u64, Vec<u8>),
     Keepalive(u64, bool),
-    /// How large it was, and what was kept.
+    /// Its size, and the kept part.
     Excerpt(u64, usize, Vec<u8>),
 }
 
@@ -19,7 +19,7 @@ fn streaming(script: Script, frame_bytes_max: usize) -> Stream<Script> {
     Stream::over(script, frame_bytes_max)
 }
 
-/// Everything there is, and the error that ended it.
+/// All frames, and the error that ended them.
 fn drain(stream: &mut Stream<Script>) -> (Vec<Seen>, Option<WalError>) {
     let (mut seen, mut idle) = (Vec::new(), 0);
     loop {
@@ -102,7 +102,7 @@ fn a_frame_stays_until_it_is_consumed() {
     assert!(matches!(stream.peek().unwrap(), Some(Frame::Wal { data: b"b", .. })));
 }
 
-/// The three positions and the reply flag of each status in the bytes written.
+/// The three positions and the reply flag of each written status.
 fn statuses(written: &[u8]) -> Vec<(u64, u64, u64, bool)> {
     let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
     assert_eq!(written.len() % STATUS_BYTES, 0);
@@ -251,7 +251,7 @@ fn g8_a_server_that_stops_has_heard_everything_when_it_is_done() {
     }
 }
 
-/// An insert of one column with so many bytes, and what is kept of it.
+/// An insert of one column with `size` bytes, and the kept part.
 fn insert(size: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut whole, mut kept) = (Vec::new(), Vec::new());
     encode::insert(&mut whole, 1, &[Column::Text(&vec![b'v'; size])]);
@@ -274,7 +274,7 @@ fn g3_g4_a_row_over_the_limit_passes_whatever_is_around_it_and_is_the_same_until
     }
     let mut stream = streaming(Script::new(wire[23..].to_vec(), 1 << 20), 1 << 20);
     while stream.peek().unwrap().is_none() {
-        // While it passes, the server hears of us, and nothing of the row is received yet.
+        // While it passes, the server gets keepalives, and the row does not count as received.
         assert_eq!(stream.acknowledge(Lsn::new(0x20), false).unwrap(), Lsn::ZERO);
         stream.fill(Duration::ZERO).unwrap();
     }
@@ -283,7 +283,7 @@ fn g3_g4_a_row_over_the_limit_passes_whatever_is_around_it_and_is_the_same_until
         assert!(matches!(frame, Some(Frame::Excerpt { start, .. }) if start == Lsn::new(0x20)));
     }
     assert_eq!(stream.acknowledge(Lsn::new(0x20), false).unwrap(), Lsn::new(0x20));
-    // Reading on while it is in hand does no harm: it is not what is in the buffer.
+    // Reads do not affect the shown frame, which is not in the buffer.
     stream.fill(Duration::ZERO).unwrap();
     assert!(matches!(stream.peek().unwrap(), Some(Frame::Excerpt { .. })));
     stream.consume();
@@ -306,8 +306,8 @@ fn a_session_can_end_while_a_row_over_the_limit_passes() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever a header declares, wherever reads end: frames up to the limit are there as a whole,
-    /// those beyond it as excerpts, and no byte of room is made beyond it.
+    /// Whatever a header declares and wherever reads end: frames up to the limit are whole, larger
+    /// ones are excerpts, and the room never exceeds the limit.
     #[test]
     fn g3_g7_room_is_bounded_by_the_largest_frame_allowed(
         sizes in proptest::collection::vec(0_usize..300_000, 0..8),
@@ -324,7 +324,7 @@ proptest! {
         let (seen, error) = drain(&mut stream);
         let expected = sizes.iter().map(|&size| {
             let (whole, kept) = insert(size);
-            // Header, kind, two positions and a time come before the data.
+            // Header, kind, two positions and a time precede the data.
             let fits = whole.len() + 30 <= limit;
             if fits { Seen::Wal(1, whole) } else { Seen::Excerpt(1, whole.len(), kept) }
         });

@@ -1,6 +1,6 @@
-//! The columns of a table that a replication stream sends, as the catalog has them.
+//! The columns of a table that a replication stream sends, from the catalog.
 
-/// A column as the catalog has it.
+/// A column from the catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowColumn {
     /// Its name.
@@ -9,20 +9,20 @@ pub struct RowColumn {
     pub type_oid: u32,
     /// `pg_attribute.atttypmod`.
     pub modifier: i32,
-    /// Whether it may be NULL.
+    /// True if it may be NULL.
     pub is_nullable: bool,
 }
 
-/// Asks for the columns that are sent of a table, by the SQL of its OID: name, type, modifier, and whether it may be
-/// NULL, in the table's order.
+/// Query for the sent columns of a table, with SQL for its OID: name, type, modifier, and
+/// nullability, in the table's order.
 ///
-/// The stream names a domain's innermost type (`logicalrep_write_typ` in `replication/logical/proto.c`). Objects of
-/// the system have OIDs below 16384 (`FirstNormalObjectId`).
+/// The stream names a domain's innermost type (`logicalrep_write_typ` in
+/// `replication/logical/proto.c`). System objects have OIDs below 16384 (`FirstNormalObjectId`).
 pub(crate) fn columns_sql(table_oid: &str) -> String {
     sql(table_oid, "AND a.attgenerated = ''")
 }
 
-/// The same with generated columns, which a query can read.
+/// Query that includes generated columns.
 pub(in crate::wal) fn all_columns_sql(table_oid: &str) -> String {
     sql(table_oid, "")
 }

@@ -1,59 +1,57 @@
-//! Turns a row of COPY's text format into a pgoutput Insert.
+//! Converts a row of COPY's text format to a pgoutput Insert.
 //!
-//! Input: one row as `COPY .. TO STDOUT` sends it (documentation of COPY, "Text Format"), its line end included,
-//! and how many columns it has. Output: the Insert that a stream would have brought for it, and where the values
-//! of some columns lie in it. Invariant: a row that does not have as many columns, or ends in the middle of an
-//! escape, is an error (G7); a backslash and `N` alone is NULL, and an empty value is not.
+//! Input: one row of `COPY .. TO STDOUT` (documentation of COPY, "Text Format") with its line end,
+//! and its number of columns. Output: the stream's Insert for it, and the places of some columns'
+//! values. Invariant: another number of columns, or a row that ends in an escape, is an error (G7).
+//! A lone backslash and `N` is NULL; an empty value is not.
 
 use std::ops::Range;
 
 use crate::wal::WalError;
 
-/// What comes before the columns of an Insert: tag, OID, marker, number of columns.
+/// Bytes before an Insert's columns: tag, OID, marker, number of columns.
 const HEAD_BYTES: usize = 8;
 
-/// How many columns a row has.
+/// Numbers of columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// All of them.
+    /// All columns.
     pub(super) columns: usize,
-    /// The first ones, which are part of the Insert; what follows is read for the order alone.
+    /// The first ones, which belong to the Insert; the others serve only for the order.
     pub(super) sent: usize,
 }
 
-/// Writes Inserts of one table.
 #[derive(Debug)]
 pub(super) struct RowWriter {
     head: [u8; HEAD_BYTES],
     shape: Shape,
-    /// Columns whose places are kept, in the order in which they are asked for.
+    /// Columns whose places are kept, in the requested order.
     kept: Vec<usize>,
 }
 
-/// An Insert, and where the kept columns lie in it; `None` is NULL.
+/// An Insert, and the places of the kept columns; `None` is NULL.
 #[derive(Debug, Default)]
 pub(super) struct RowBuffer {
     pub(super) message: Vec<u8>,
-    /// Where columns begin that are no part of it; `None`: there are none.
+    /// Start of columns outside the Insert, if any.
     hidden: Option<usize>,
     places: Vec<Option<Range<usize>>>,
 }
 
 impl RowBuffer {
-    /// The message, without what was read for the order alone.
+    /// The message, without columns for the order.
     pub(super) fn shown(&self) -> &[u8] {
         let shown = self.message.get(..self.hidden.unwrap_or(self.message.len()));
         shown.unwrap_or_else(|| unreachable!("what is hidden lies within the message"))
     }
 
-    /// Makes room for another message.
     pub(super) fn clear(&mut self) {
         self.message.clear();
         self.hidden = None;
         self.places.clear();
     }
 
-    /// The values of the kept columns; `None` is NULL.
+    /// Values of the kept columns; `None` is NULL.
     pub(super) fn kept(&self) -> impl Iterator<Item = Option<&[u8]>> {
         self.places.iter().map(|place| {
             let place = place.clone()?;
@@ -65,9 +63,10 @@ impl RowBuffer {
 }
 
 impl RowWriter {
-    /// Of a table with this OID and so many columns. The places of `kept` are noted.
+    /// A writer for a table with this OID and shape, which notes the places of `kept`.
     ///
     /// # Panics
+    ///
     /// Above 65,535 columns; Postgres allows 1,600.
     pub(super) fn new(table_oid: u32, shape: Shape, kept: Vec<usize>) -> Self {
         let Shape { columns, sent } = shape;
@@ -80,7 +79,7 @@ impl RowWriter {
         Self { head, shape, kept }
     }
 
-    /// Replaces what is in `out` by the Insert of a row.
+    /// Replaces `out` with a row's Insert.
     pub(super) fn write(&self, row: &[u8], out: &mut RowBuffer) -> Result<(), WalError> {
         let row = row.strip_suffix(b"\n").unwrap_or(row);
         out.clear();
@@ -116,7 +115,7 @@ impl RowWriter {
     }
 }
 
-/// Appends a column; returns where its value lies.
+/// Appends a column; returns the place of its value.
 fn write_value(value: &[u8], out: &mut Vec<u8>) -> Result<Option<Range<usize>>, WalError> {
     if value == b"\\N" {
         out.push(b'n');
@@ -145,8 +144,8 @@ fn write_value(value: &[u8], out: &mut Vec<u8>) -> Result<Option<Range<usize>>, 
     Ok(Some(start..end))
 }
 
-/// What Postgres writes as a backslash and this letter (`CopyAttributeOutText` in copyto.c); any other character
-/// stands for itself.
+/// The character for a backslash and this letter (`CopyAttributeOutText` in copyto.c); any other
+/// letter stands for itself.
 const fn unescaped(letter: u8) -> u8 {
     match letter {
         b'b' => 0x08,

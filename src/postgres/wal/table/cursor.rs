@@ -1,8 +1,8 @@
-//! Places between two rows of a table, in the order that they are read in.
+//! Places between two rows of a table, in the reading order.
 //!
-//! Input: where transactions end, and the place behind their last row; how much is delivered. Output: the place
-//! from which a later session goes on. Invariant: of what is delivered only the last place is kept, so that there
-//! are as many as transactions under way (G3).
+//! Input: ends of transactions, with the place behind their last row; the delivered position.
+//! Output: the place at which a later session resumes. Invariant: only the last delivered place is
+//! kept, so there are as many places as transactions in flight (G3).
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use postrider_core::progress::RowCursor;
 pub(super) struct Ends(VecDeque<(Lsn, RowCursor)>);
 
 impl Ends {
-    /// A transaction ends; without an order there is no place.
+    /// Ends a transaction; without an order there is no place.
     pub(super) fn push(&mut self, end: Lsn, cursor: Option<RowCursor>) {
         assert!(self.0.back().is_none_or(|(last, _)| *last < end), "transactions end one by one");
         self.0.extend(cursor.map(|cursor| (end, cursor)));
@@ -25,7 +25,6 @@ impl Ends {
         self.0.iter().rev().find(|(at, _)| *at <= end).map(|(_, cursor)| cursor)
     }
 
-    /// Everything up to `end` is delivered.
     pub(super) fn settled(&mut self, end: Lsn) {
         while self.0.get(1).is_some_and(|(next, _)| *next <= end) {
             self.0.pop_front();

@@ -1,27 +1,27 @@
-//! Keeps tables in the shape in which they are read, and finds out whether they were rewritten before.
+//! Keeps tables in the shape in which they are read, and detects earlier rewrites.
 //!
-//! `ALTER TABLE` that rewrites a table is not safe for snapshots (documentation, "Caveats" of concurrency control): one
-//! that was taken before it sees no row afterwards, and each row has the number of the transaction that rewrote it.
-//! So a table is locked before the snapshot is taken; where the snapshot comes first, as with a slot's, the files
-//! that held the rows then are compared with those of now.
+//! `ALTER TABLE` that rewrites a table is not safe for snapshots (documentation, "Caveats" of
+//! concurrency control): an earlier snapshot sees no row afterwards, and each row has the rewriting
+//! transaction's number. A table is therefore locked before the snapshot. If the snapshot comes
+//! first, as with a slot's, the table's files at that time are compared with the present ones.
 
 use super::scan::sql_name;
 use crate::wal::{Connection, Transport, WalError};
 use postrider_core::outbox::TableName;
 
-/// A table or partition with rows of its own, and the file that held them.
+/// A table or partition with its own rows, and its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableFile {
-    /// The OID of table or partition.
+    /// OID of the table or partition.
     pub oid: u32,
-    /// The file as the transaction's snapshot has it.
+    /// The file in the transaction's snapshot.
     pub then: u32,
-    /// The file of now.
+    /// The present file.
     pub now: u32,
 }
 
-/// Locks tables, with their partitions, until the transaction ends. It takes no snapshot: rows are seen as of the
-/// first query after it. Waits for whoever changes a table no longer than for any answer.
+/// Locks tables, with their partitions, until the transaction ends, without taking a snapshot. The
+/// wait for other sessions has the limit of any answer.
 pub fn lock_tables<'a, T: Transport>(
     connection: &mut Connection<T>,
     tables: impl IntoIterator<Item = &'a TableName>,
@@ -34,13 +34,13 @@ pub fn lock_tables<'a, T: Transport>(
     connection.simple_query(&sql).map(|_| ())
 }
 
-/// The files of these tables and of their partitions, in the order of their OIDs.
+/// Files of these tables and their partitions, in OID order.
 pub fn table_files<T: Transport>(
     connection: &mut Connection<T>,
     tables: &[u32],
 ) -> Result<Vec<TableFile>, WalError> {
     let oids: Vec<String> = tables.iter().map(u32::to_string).collect();
-    // The function looks at the catalog of now, whatever the snapshot is.
+    // The function reads the present catalog, whatever the snapshot is.
     let rows = connection.simple_query(&format!(
         "SELECT c.oid::text, c.relfilenode::text, pg_catalog.pg_relation_filenode(c.oid)::text \
          FROM pg_catalog.unnest(ARRAY[{}]::oid[]) AS named (id) \

@@ -1,10 +1,11 @@
-//! The rows of tables as a stream of frames, so that whoever delivers a replication stream delivers them too.
+//! Reads the rows of tables as a stream of frames, so that the code for a replication stream
+//! delivers them too.
 //!
-//! Input: [`TableScan`]s, read one after the other by COPY over a replication connection (of which a logical one
-//! runs SQL, by simple queries), in the snapshot of the transaction that it is in. Output: [`Frame`]s as the
-//! stream has them: small transactions that begin and end, descriptions of tables, inserts; at the end a
-//! keepalive. Invariant: positions are not those of the log, but count the transactions from where the caller
-//! says, and never reach its end before the last row; a row is sent once; memory is bounded by the largest row
+//! Input: [`TableScan`]s, read in turn by COPY over a replication connection (a logical one runs
+//! SQL as simple queries), in its transaction's snapshot. Output: [`Frame`]s like the stream's:
+//! small transactions, descriptions of tables, inserts; at the end a keepalive. Invariant:
+//! positions are not the log's. They count the transactions from the caller's start, and do not
+//! reach its end before the last row. A row is sent once. Memory is bounded by the largest row
 //! (G3); malformed bytes are an error (G7). Nothing is acknowledged to the server.
 
 mod columns;
@@ -47,46 +48,46 @@ pub use scan::{
 pub(super) use scan::{columns_of, sql_name};
 pub use selection::{RowNumbers, RowNumbersWriter};
 
-/// Rows of one transaction. Enough that its two frames cost nothing; few enough that a stop, which waits for its
-/// end, does not wait long.
+/// Rows per transaction: enough that its two frames cost nothing, few enough that a stop, which
+/// waits for its end, is fast.
 const TRANSACTION_ROWS: u32 = 1_000;
-/// Of rows that are paced, one transaction has those of a second's tenth.
+/// Transactions per second with a rate limit.
 const PACED_TRANSACTIONS_PER_S: u32 = 10;
 
-/// What each transaction takes of positions: one that ended a byte behind its commit would be a logical message
-/// outside of transactions, which is known by its place alone, so that all of its rows would be taken for one.
+/// Positions per transaction. A transaction that ended one byte after its commit would count as a
+/// non-transactional logical message, and all its rows as one.
 const POSITIONS: u64 = 2;
 
-/// Which positions the transactions have.
+/// Positions of the transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Positions {
-    /// The first transaction begins here; each takes two positions.
+    /// Start of the first transaction; each takes two positions.
     pub first: Lsn,
-    /// So many of its rows were delivered by an earlier session, and are not read again.
+    /// Rows that an earlier session delivered, which are not read again.
     pub rows: u32,
-    /// Where the last one ends, once all rows were read: above any number of transactions.
+    /// End after all rows, above any number of transactions.
     pub end: Lsn,
 }
 
-/// See the module's documentation.
+/// A stream of table rows.
 #[derive(Debug)]
 pub struct TableStream<T = Wire> {
     connection: Connection<T>,
     scans: VecDeque<TableScan>,
     scan: Option<Scan>,
     step: Step,
-    /// What `peek` shows.
+    /// The frame that `peek` shows.
     shown: Option<Shown>,
     frame: RowBuffer,
-    /// The row that was consumed last, if there was one.
+    /// The last consumed row, if any.
     consumed: RowBuffer,
     /// Its table and order.
     consumed_of: Option<(String, Vec<OrderColumn>)>,
-    /// The next row is the first one of its table.
+    /// True if the next row is its table's first.
     is_first_of_table: bool,
     ends: Ends,
     rows: u64,
-    /// Rows that have come, whether or not they were wanted.
+    /// Rows received, wanted or not.
     number: u64,
     /// Only these rows; `None`: all.
     selection: Option<RowNumbers>,
@@ -97,7 +98,6 @@ pub struct TableStream<T = Wire> {
     transaction_rows: u32,
 }
 
-/// The table that is being read.
 #[derive(Debug)]
 struct Scan {
     table: TableScan,
@@ -108,9 +108,8 @@ struct Scan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Between,
-    /// A transaction is open, with so many rows.
+    /// A transaction is open, with this number of rows.
     Within(u32),
-    /// All was read.
     Ended,
 }
 
@@ -123,7 +122,6 @@ enum Shown {
     End,
 }
 
-/// What the server has sent of the table.
 enum Arrived {
     Nothing,
     Row(Head),
@@ -156,7 +154,7 @@ impl<T: Transport> TableStream<T> {
         }
     }
 
-    /// The same, of at most so many rows a second.
+    /// Limits the rate to this number of rows per second.
     #[must_use]
     pub fn paced(self, rows_per_second: Option<u32>) -> Self {
         let Some(rows) = rows_per_second else { return self };
@@ -164,23 +162,24 @@ impl<T: Transport> TableStream<T> {
         Self { pace: Some(Pace::new(rows, Instant::now())), transaction_rows, ..self }
     }
 
-    /// Only these rows, which are counted from 1 over all tables.
+    /// Selects these rows, numbered from 1 over all tables.
     #[must_use]
     pub fn only(self, selection: Option<RowNumbers>) -> Self {
         Self { selection, ..self }
     }
 
-    /// The connection again, once all was read: in the transaction that it was in.
+    /// Returns the connection, in its transaction, after everything was read.
     ///
     /// # Panics
+    ///
     /// Before that.
     pub fn into_connection(self) -> Connection<T> {
         assert!(self.is_done(), "answers are still to come");
         self.connection
     }
 
-    /// Reads what is there and fits; if nothing is there, waits at most `wait` for it. Returns the bytes read.
-    /// While no row may be sent it waits for the next one instead.
+    /// Reads what is available and fits; otherwise waits at most `wait`. Returns the number of
+    /// bytes read. While the rate limit applies, it waits for that instead.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.connection.channel().push_out()?;
         let bytes = self.connection.channel().read_available()?;
@@ -206,8 +205,8 @@ impl<T: Transport> TableStream<T> {
         channel.read_available()
     }
 
-    /// The next frame, if it is there; the same one until [`TableStream::consume`]. Errors that the server
-    /// reports come from here.
+    /// The next frame, if available; unchanged until [`TableStream::consume`]. Returns the server's
+    /// errors.
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         if self.shown.is_none() {
             self.shown = self.next_frame()?;
@@ -219,7 +218,7 @@ impl<T: Transport> TableStream<T> {
         }))
     }
 
-    /// What the row that `peek` shows is marked with; 0 of what is no row, and where nothing is marked.
+    /// The mark of the row that `peek` shows; 0 for other frames, and without marks.
     pub fn marks(&self) -> Result<u8, WalError> {
         if !self.scan.as_ref().is_some_and(|scan| scan.table.is_marked) {
             return Ok(0);
@@ -229,7 +228,7 @@ impl<T: Transport> TableStream<T> {
         number.ok_or(WalError::Protocol("a malformed mark of a row"))
     }
 
-    /// Takes the frame that `peek` showed.
+    /// Drops the frame that `peek` showed.
     pub fn consume(&mut self) {
         self.step = match (self.shown.take(), self.step) {
             (Some(Shown::Begin), _) => Step::Within(std::mem::take(&mut self.positions.rows)),
@@ -258,7 +257,6 @@ impl<T: Transport> TableStream<T> {
         };
     }
 
-    /// Builds the next frame, if it is known.
     fn next_frame(&mut self) -> Result<Option<Shown>, WalError> {
         match self.step {
             Step::Ended => Ok(None),
@@ -267,7 +265,7 @@ impl<T: Transport> TableStream<T> {
         }
     }
 
-    /// That a transaction begins, if there is a row for it; or that there is none any more.
+    /// Begins a transaction if there is a row for it; otherwise ends the stream.
     fn first_frame(&mut self) -> Result<Option<Shown>, WalError> {
         loop {
             if self.scan.is_none() {
@@ -332,7 +330,7 @@ impl<T: Transport> TableStream<T> {
         self.pace.as_mut().is_some_and(|pace| !pace.take(Instant::now()))
     }
 
-    /// What has come of the answer to COPY.
+    /// The next part of COPY's answer.
     fn arrived(&mut self) -> Result<Arrived, WalError> {
         loop {
             let channel = self.connection.channel();
@@ -358,7 +356,7 @@ impl<T: Transport> TableStream<T> {
                     channel.buffer.consume(head);
                     self.number += 1;
                 }
-                // It begins; it is over; so many rows.
+                // Start; end; number of rows.
                 b'H' | b'c' | b'C' => channel.buffer.consume(head),
                 b'Z' => {
                     channel.buffer.consume(head);
@@ -377,7 +375,7 @@ impl<T: Transport> TableStream<T> {
         }
     }
 
-    /// The place behind the row that was consumed last; `None` before the first one, and without an order.
+    /// Place behind the last consumed row; `None` before the first one, and without an order.
     pub fn cursor(&self) -> Option<RowCursor> {
         let (table, order) = self.consumed_of.as_ref()?;
         let values = self.consumed.kept().zip(order).map(|(value, column)| match value {
@@ -393,18 +391,18 @@ impl<T: Transport> TableStream<T> {
         (!after.is_empty()).then_some(RowCursor { table, order_by, after })
     }
 
-    /// The place behind the last row of the transactions that end up to `end`; `None` before the first one, and
+    /// Place behind the last row of the transactions up to `end`; `None` before the first one, and
     /// without an order.
     pub fn cursor_at(&self, end: Lsn) -> Option<&RowCursor> {
         self.ends.at(end)
     }
 
-    /// Forgets places before the one where everything up to `end` is delivered.
+    /// Drops places before the one at which everything up to `end` is delivered.
     pub fn settled(&mut self, end: Lsn) {
         self.ends.settled(end);
     }
 
-    /// Whether everything was read and consumed.
+    /// True once everything was read and consumed.
     pub fn is_done(&self) -> bool {
         self.step == Step::Ended
     }
@@ -414,17 +412,17 @@ impl<T: Transport> TableStream<T> {
         self.rows
     }
 
-    /// Where the last transaction that was consumed ends.
+    /// End of the last consumed transaction.
     pub fn received(&self) -> Lsn {
         if self.is_done() { self.positions.end } else { self.positions.first }
     }
 
-    /// Bytes read since the first table was asked for, framing included.
+    /// Bytes read since the first table was requested, including framing.
     pub fn received_bytes(&self) -> u64 {
         self.connection.bytes_read() - self.bytes_before
     }
 
-    /// Bytes that are read and not consumed.
+    /// Bytes read and not consumed.
     pub fn buffered(&self) -> usize {
         self.connection.buffered()
     }
@@ -435,7 +433,7 @@ fn describe<T: Transport>(scan: &TableScan, connection: &Connection<T>, out: &mu
     describe_table((table, *table_oid), scan.sent(), connection, out);
 }
 
-/// Writes the Relation of a table of these columns.
+/// Writes the Relation of a table with these columns.
 pub(super) fn describe_table<T: Transport>(
     (table, table_oid): (&TableName, u32),
     columns: &[RowColumn],
@@ -460,7 +458,7 @@ const fn end_of(commit_lsn: Lsn) -> Lsn {
     Lsn::new(commit_lsn.get() + POSITIONS)
 }
 
-/// Microseconds since 1970. A clock before that counts as then.
+/// Microseconds since 1970; saturates at 0.
 fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)

@@ -1,28 +1,27 @@
-//! Limits how many rows are sent a second.
+//! Limits the number of rows per second.
 //!
-//! Input: a rate, and the time at each row. Output: whether the row may be sent, and how long to wait otherwise.
-//! What was not used is not saved up beyond a tenth of a second. The caller reads the clock.
+//! Input: a rate, and the time at each row. Output: whether the row may be sent, and otherwise how
+//! long to wait. At most a tenth of a second of unused time is saved. The caller reads the clock.
 
 use std::time::{Duration, Instant};
 
-/// What may be caught up on.
+/// Unused time that may be caught up.
 const SAVED: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Between two rows.
+    /// Time between two rows.
     distance: Duration,
-    /// When the next row may be sent.
     next: Instant,
 }
 
 impl Pace {
-    /// At most so many rows a second; at least one.
+    /// At most `rows_per_second` rows, at least one.
     pub(super) fn new(rows_per_second: u32, now: Instant) -> Self {
         Self { distance: Duration::from_secs(1) / rows_per_second.max(1), next: now }
     }
 
-    /// Whether a row may be sent now; if so, it counts as sent.
+    /// True if a row may be sent now; it then counts as sent.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         if self.next > now {
             return false;
@@ -32,7 +31,6 @@ impl Pace {
         true
     }
 
-    /// How long until the next row may be sent.
     pub(super) fn pause(&self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)
     }

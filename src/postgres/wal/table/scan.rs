@@ -1,8 +1,8 @@
-//! What is read of one table: its columns, in which order, and which rows.
+//! What to read from one table: its columns, their order, and which rows.
 //!
-//! Input: a [`ScanRequest`]. Output: a [`TableScan`], whose columns are those that the session sees in its
-//! snapshot, with the COPY command that reads it. Invariant: the caller has locked the table against a change of its
-//! shape ([`super::lock_tables`]).
+//! Input: a [`ScanRequest`]. Output: a [`TableScan`] with the columns of the session's snapshot,
+//! and its COPY command. Invariant: the caller has locked the table against changes of its shape
+//! ([`super::lock_tables`]).
 
 use super::columns::{RowColumn, columns_sql};
 use super::copy_text::Shape;
@@ -15,33 +15,33 @@ use postrider_core::outbox::TableName;
 pub struct ScanRequest {
     /// The table.
     pub table: TableName,
-    /// Its OID, by which the core knows it.
+    /// Its OID, which identifies it in the core.
     pub table_oid: u32,
-    /// Rows of its partitions are its own; those of tables that inherit from it are not.
+    /// True if partitions' rows belong to it; an inheriting table's rows do not.
     pub is_partitioned: bool,
-    /// What rows are ordered by; empty: any order.
+    /// Columns that define the order; empty: any order.
     pub order_by: Vec<OrderColumn>,
-    /// The columns that are shown of a row; empty: all. Those of the order are read, too.
+    /// Columns to show; empty: all. The order's columns are read, too.
     pub columns: Vec<String>,
-    /// Only rows for which this SQL is true.
+    /// SQL condition for rows.
     pub condition: Option<String>,
     /// Only rows behind the one with these values of `order_by`.
     pub after: Option<Vec<String>>,
-    /// SQL for what each row is marked with ([`super::TableStream::marks`]): a number from 0 to 255.
+    /// SQL for each row's mark ([`super::TableStream::marks`]): a number from 0 to 255.
     pub marks: Option<String>,
 }
 
-/// A column that rows are ordered by.
+/// A column of the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderColumn {
     /// Its name.
     pub name: String,
-    /// What NULL counts as; `None`: it is NOT NULL.
+    /// Value that replaces NULL; `None`: the column is NOT NULL.
     pub null_as: Option<&'static str>,
 }
 
 impl OrderColumn {
-    /// One that is NOT NULL.
+    /// A NOT NULL column.
     pub fn not_null(name: impl Into<String>) -> Self {
         Self { name: name.into(), null_as: None }
     }
@@ -55,23 +55,23 @@ impl OrderColumn {
     }
 }
 
-/// What is read.
+/// A table with its columns and COPY command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableScan {
     pub(super) table: TableName,
     pub(super) table_oid: u32,
     pub(super) columns: Vec<RowColumn>,
-    /// So many of them are sent; those behind are read for the order alone.
+    /// Number of sent columns; the others serve only for the order.
     pub(super) sent: usize,
-    /// Which of the columns the order goes by.
+    /// Indexes of the order's columns.
     pub(super) order: Vec<(usize, OrderColumn)>,
-    /// Whether a last column has what rows are marked with.
+    /// True if the last column is the mark.
     pub(super) is_marked: bool,
     pub(super) sql: String,
 }
 
 impl ScanRequest {
-    /// Looks up the table's columns in the transaction that the session is in.
+    /// Looks up the table's columns in the session's transaction.
     pub fn prepare<T: Transport>(
         self,
         connection: &mut Connection<T>,
@@ -91,7 +91,7 @@ impl ScanRequest {
         Ok(TableScan { table, table_oid, columns, sent, order, is_marked, sql })
     }
 
-    /// Which columns are read, and how many of them are sent.
+    /// The columns to read, and the number of sent ones.
     fn read_of(&self, columns: Vec<RowColumn>) -> (Vec<RowColumn>, usize) {
         let is_sent =
             |column: &RowColumn| self.columns.is_empty() || self.columns.contains(&column.name);
@@ -122,27 +122,26 @@ impl ScanRequest {
     }
 }
 
-/// SQL for: the row comes behind the one with these values of the columns.
+/// SQL condition: the row comes behind the one with these values.
 pub fn sql_after(order_by: &[OrderColumn], values: &[String]) -> String {
     let order: Vec<String> = order_by.iter().map(OrderColumn::sql).collect();
-    // A literal takes the type of the column that it is compared with.
+    // A literal takes the type of the column with which it is compared.
     let values: Vec<String> = values.iter().map(|value| literal(value)).collect();
     format!("({}) > ({})", order.join(", "), values.join(", "))
 }
 
 impl TableScan {
-    /// The columns that are part of a row's message.
+    /// The columns of a row's message.
     pub(super) fn sent(&self) -> &[RowColumn] {
         let sent = self.columns.get(..self.sent);
         sent.unwrap_or_else(|| unreachable!("what is sent is read"))
     }
 
-    /// How many columns its rows have.
     pub(super) fn shape(&self) -> Shape {
         Shape { columns: self.columns.len() + usize::from(self.is_marked), sent: self.sent }
     }
 
-    /// The columns whose values are kept of a row: those of the order, then the marks.
+    /// Columns whose values are kept: the order's, then the mark.
     pub(super) fn kept(&self) -> Vec<usize> {
         let order = self.order.iter().map(|(at, _)| *at);
         order.chain(self.is_marked.then_some(self.columns.len())).collect()
@@ -155,7 +154,8 @@ impl TableScan {
     }
 }
 
-/// Number of rows that the server expects these scans to read, by its statistics. A plan without a number counts as 0.
+/// Number of rows that the server's statistics predict for these scans. A plan without a number
+/// counts as 0.
 pub fn expected_rows<T: Transport>(
     scans: &[TableScan],
     connection: &mut Connection<T>,
@@ -171,18 +171,17 @@ pub fn expected_rows<T: Transport>(
     Ok(all)
 }
 
-/// The number of rows in the first line of an EXPLAIN.
+/// Number of rows in the first line of an EXPLAIN.
 pub fn planned_rows(line: &str) -> Option<u64> {
     let (_, rest) = line.split_once(" rows=")?;
     rest.split(' ').next()?.parse().ok()
 }
 
-/// A table's name in SQL.
 pub(in crate::wal) fn sql_name(table: &TableName) -> String {
     format!("{}.{}", identifier(&table.schema), identifier(&table.name))
 }
 
-/// A table's own rows in SQL, those of its partitions included.
+/// SQL for a table's own rows, including its partitions'.
 pub fn sql_rows(table: &TableName, is_partitioned: bool) -> String {
     let name = sql_name(table);
     if is_partitioned { name } else { format!("ONLY {name}") }
@@ -195,7 +194,7 @@ fn columns<T: Transport>(
     columns_of(connection, &columns_sql(&table_oid.to_string()))
 }
 
-/// The columns that a query of `columns` finds.
+/// The columns from a query of `columns`.
 pub(in crate::wal) fn columns_of<T: Transport>(
     connection: &mut Connection<T>,
     sql: &str,

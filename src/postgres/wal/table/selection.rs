@@ -1,15 +1,15 @@
-//! Which rows of a scan are shown: those whose numbers are in a file, in ascending order.
+//! Selects rows of a scan by their numbers in a file, in ascending order.
 //!
-//! Input: numbers of rows, counted from 1 over all tables of a stream. Output: whether a row is one of them.
-//! Invariant: memory does not grow with the numbers; a number that is asked for after a later one is a mistake of the
-//! caller, and an assertion.
+//! Input: numbers of rows, counted from 1 over all tables of a stream. Output: whether a row is
+//! selected. Invariant: memory does not grow with the numbers. Numbers must be tested in ascending
+//! order; an assertion checks it.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read as _, Seek as _, Write as _};
 
 use crate::wal::WalError;
 
-/// Writes the numbers, in ascending order.
+/// Writes numbers in ascending order.
 #[derive(Debug)]
 pub struct RowNumbersWriter {
     file: BufWriter<File>,
@@ -18,7 +18,7 @@ pub struct RowNumbersWriter {
 }
 
 impl RowNumbersWriter {
-    /// Into an empty file.
+    /// Starts with an empty file.
     pub fn new(file: File) -> Self {
         Self { file: BufWriter::new(file), last: 0, count: 0 }
     }
@@ -26,6 +26,7 @@ impl RowNumbersWriter {
     /// Adds a number.
     ///
     /// # Panics
+    ///
     /// If it is not above the last one.
     pub fn push(&mut self, number: u64) -> io::Result<()> {
         assert!(number > self.last, "row {number} comes after row {}", self.last);
@@ -34,7 +35,7 @@ impl RowNumbersWriter {
         self.file.write_all(&number.to_be_bytes())
     }
 
-    /// All of them.
+    /// Finishes the file.
     pub fn finish(self) -> io::Result<RowNumbers> {
         let count = self.count;
         let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -45,7 +46,7 @@ impl RowNumbersWriter {
     }
 }
 
-/// See the module's documentation.
+/// Selected row numbers.
 #[derive(Debug)]
 pub struct RowNumbers {
     file: BufReader<File>,
@@ -54,15 +55,16 @@ pub struct RowNumbers {
 }
 
 impl RowNumbers {
-    /// How many are still to come.
+    /// Number of selected rows still to come.
     pub fn left(&self) -> u64 {
         self.left + u64::from(self.next.is_some())
     }
 
-    /// Whether this row is wanted. To be asked of one row after the other.
+    /// True if this row is selected. Test each row in turn.
     ///
     /// # Panics
-    /// If a wanted row was passed over.
+    ///
+    /// If a selected row was skipped.
     pub(super) fn wants(&mut self, number: u64) -> Result<bool, WalError> {
         if self.next.is_some_and(|next| next < number) {
             let unreadable = |_| WalError::Protocol("the file with the rows to send is unreadable");
@@ -72,7 +74,7 @@ impl RowNumbers {
         Ok(self.next == Some(number))
     }
 
-    /// Whether no row behind this one is wanted.
+    /// True if no later row is selected.
     pub(super) fn is_done(&self, number: u64) -> bool {
         self.left == 0 && self.next.is_none_or(|next| next <= number)
     }

@@ -24,7 +24,7 @@ fn scan(table: &str, order: &[&str]) -> TableScan {
     }
 }
 
-/// What the server answers to a COPY of rows with these numbers.
+/// A server's answer to a COPY of rows with these numbers.
 fn answer(numbers: std::ops::Range<u32>) -> Vec<u8> {
     let row = |n: u32| message(b'd', format!("{n}\tx\n").as_bytes());
     let mut wire = message(b'H', &[0, 0, 0]);
@@ -39,7 +39,7 @@ fn stream(wire: Vec<u8>, piece: usize, scans: Vec<TableScan>) -> TableStream<Scr
     TableStream::begin(connection, scans, positions)
 }
 
-/// A letter a frame, and for a row its number too.
+/// One letter per frame, with the number of a row.
 fn drain(stream: &mut TableStream<Script>) -> (Vec<String>, Option<WalError>) {
     let (mut seen, mut idle) = (Vec::new(), 0);
     while idle < 5 && !stream.is_done() {
@@ -86,7 +86,7 @@ fn a_row_is_marked_by_a_column_of_its_own_which_is_not_shown() {
     let rows = ["a\t1\t65\n", "b\t1\t0\n", "c\t\\N\t255\n"].map(row).concat();
     let end = [message(b'c', b""), message(b'C', b"COPY 3\0"), message(b'Z', b"T")].concat();
     let marked = TableScan { is_marked: true, ..scan("a", ORDERED) };
-    // The column of the order is the last that is kept of the other one.
+    // The order's column is the other's last kept one.
     let plain = [message(b'd', b"7\t7\n"), end.clone()].concat();
     let wire = [message(b'H', &[0, 0, 0]), rows, end, message(b'H', &[0, 0, 0]), plain].concat();
     let mut stream = stream(wire, 4096, vec![marked, scan("b", ORDERED)]);
@@ -141,7 +141,7 @@ fn rows_that_were_delivered_before_count_in_the_first_transaction() {
     assert_eq!(stream.cursor(), None, "rows without an order have no place");
 }
 
-/// Numbers of rows, in a file.
+/// Row numbers in a file.
 fn only(numbers: impl IntoIterator<Item = u64>) -> RowNumbers {
     let mut writer = RowNumbersWriter::new(tempfile::tempfile().unwrap());
     for number in numbers {
