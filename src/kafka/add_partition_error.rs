@@ -1,22 +1,21 @@
-//! Finds out from librdkafka's log which topic the brokers do not let a Kafka transaction write to (a
-//! refused AddPartitionsToTxn), because the error that the library returns does not name the topic.
+//! Parses from librdkafka's log which topic a Kafka transaction may not write to (a refused
+//! AddPartitionsToTxn), because the library's error does not name the topic.
 //!
-//! Input: one log line. Output: the topic, the broker's reason, and whether it is a matter of permission;
-//! nothing for a line that is about the producer itself, such as one with an old epoch. No I/O.
+//! Input: one log line. Output: the topic, the broker's reason, and whether a permission is
+//! missing; `None` for a line about the producer itself, for example an old epoch. No I/O.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-/// The brokers do not let a transaction write to a topic.
+/// A topic that a transaction may not write to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AddPartitionError {
     pub(super) topic: String,
-    /// The broker's words.
     pub(super) reason: String,
-    /// We may not.
+    /// True if the permission is missing.
     pub(super) denied: bool,
 }
 
-/// Answers to a request for a topic that are about who asks.
+/// Error codes that concern the producer, not the topic.
 const OF_THE_PRODUCER: [Code; 5] = [
     Code::InvalidProducerEpoch,
     Code::ProducerFenced,
@@ -26,17 +25,17 @@ const OF_THE_PRODUCER: [Code; 5] = [
 ];
 
 impl AddPartitionError {
-    /// From the line with which librdkafka 2.12 logs it (`rd_kafka_txn_handle_AddPartitionsToTxn`); the
-    /// error that follows does not name the topic.
+    /// Parses librdkafka 2.12's line (`rd_kafka_txn_handle_AddPartitionsToTxn`); the following
+    /// error does not name the topic.
     pub(super) fn read(line: &str) -> Option<Self> {
         let (_, rest) = line.split_once("Failed to add partition \"")?;
         let (topic, rest) = rest.split_once("\" [")?;
         let (_, reason) = rest.split_once("] to transaction: ")?;
-        // One that was left alone for another's sake.
+        // Skipped because another topic failed.
         if reason.contains("Operation not attempted") {
             return None;
         }
-        // Said of the producer, which hears of it otherwise: another one may have begun.
+        // Concerns the producer, which gets its own error: another one may have started.
         if OF_THE_PRODUCER.iter().any(|code| code.to_string().contains(reason)) {
             return None;
         }

@@ -1,10 +1,12 @@
-//! Checks before a record is sent: is a broker connected, and how many partitions does its topic have? Asks
-//! the brokers on another thread if that is unknown, so that a missing topic does not block the relay.
+//! Checks before a record is sent whether a broker is connected, and how many partitions the topic
+//! has. Another thread queries the brokers if that is unknown, so that a missing topic does not
+//! block the relay.
 //!
-//! Input: the record about to be sent. Output: it may be sent (as a partition's first record or freely), it
-//! must wait, its row is refused, or the session is over. Invariant: a record whose topic is unavailable is
-//! not accepted, so that waiting for the topic repeats nothing; what becomes of its row, `TopicBook`
-//! decides. A call waits for brokers only until the first of them answers, 100 ms at most.
+//! Input: the record about to be sent. Output: it may be sent (as a partition's first record or
+//! freely), it must wait, its row is refused, or the session is over. Invariant: a record whose
+//! topic is unavailable is not accepted, so waiting for the topic repeats nothing; `TopicBook`
+//! decides about its row. A call waits for brokers only until the first of them answers, 100 ms at
+//! most.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,52 +23,52 @@ use super::{SendError, SinkError};
 use postrider_core::pipeline::{Allowance, TopicDecision, TopicFault};
 use postrider_core::route::Record;
 
-/// How long one call may hurry the library to connect.
+/// Longest time per call for speeding up the library's connect.
 const CONNECT_LIMIT: Duration = Duration::from_millis(100);
-/// How long a topic that no policy is about may be missing before that is an error: brokers that create
-/// topics by themselves take a second at most.
+/// Time after which a missing topic without a policy is an error: brokers that create topics take
+/// at most a second.
 const MISSING_LIMIT: Duration = Duration::from_secs(5);
-/// Between two questions for a missing topic.
+/// Interval of queries for a missing topic.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// Time that rows wait for answers about single topics, at once and as one part of so many: enough for
-/// dozens of topics of a session's start.
+/// Time that rows wait for answers about single topics, at once and as a share of all time: enough
+/// for dozens of topics at a session's start.
 const BY_NAME: Allowance = Allowance::new(Duration::from_millis(300), 5);
-/// Less is left of that than an answer may take.
+/// Shortest useful rest of it for one answer.
 const BY_NAME_MIN: Duration = Duration::from_millis(20);
-/// So many questions in a row that are not answered are asked again; then a record is sent without an
-/// answer, as to brokers that are away.
+/// Consecutive unanswered queries after which a record is sent without an answer, as if the brokers
+/// were away.
 const UNANSWERED_MAX: u32 = 3;
-/// Topics of which a recount is remembered; of more all are forgotten.
+/// Topics whose recounts are remembered; after that all are forgotten.
 const RECOUNTS_MAX: usize = 1_000;
-/// What a list says is as good as a topic's own answer is, which is kept as long.
+/// Age up to which a list counts as a topic's own answer.
 const LIST_AGE: Duration = Duration::from_secs(2);
 
-/// What is known so far.
+/// Answers so far.
 ///
-/// Rows choose topics, so they determine how often the brokers are asked. A few topics are asked for by
-/// name: that costs a round trip each, has an exact answer (missing or forbidden), and makes brokers create
-/// the topic if they are so configured. Beyond a share of the time ([`BY_NAME`]) the brokers are asked for
-/// all topics instead. That answer is valid for every row that was received before the request: a topic
-/// that was created before its first row was written is in it, because Postgres sends a row after its
-/// commit. The list of a large cluster is large, so at most half of the time is spent on lists.
+/// Rows choose topics, and so how often the brokers are queried. A few topics are queried by name:
+/// a query costs a round trip, returns an exact answer (missing or forbidden), and makes brokers
+/// create the topic if so configured. Beyond a share of the time ([`BY_NAME`]) all topics are
+/// listed instead. A list is valid for every row received before its request: it contains a topic
+/// that was created before its first row was written, because Postgres sends a row after its
+/// commit. A large cluster's list is large, so lists take at most half of the time.
 #[derive(Debug)]
 pub(super) struct Admissions {
-    /// A broker has answered since the start.
+    /// True once a broker has answered.
     connected: bool,
     missing: BTreeMap<String, Missing>,
-    /// Once something was asked.
+    /// Started at the first query.
     questions: Option<TopicQueries>,
     start: Instant,
     by_name: Allowance,
-    /// TopicQueries in a row.
+    /// Consecutive unanswered queries.
     unanswered: u32,
     list: Option<Listed>,
-    /// Topics whose partitions were counted again, for a row chose one that they did not have; and what had
-    /// been received then, in bytes: partitions that those rows choose were there.
+    /// Topics whose partitions were counted again because a row chose a missing one, with the bytes
+    /// received until then: partitions chosen by those rows must have existed.
     recounts: BTreeMap<String, u64>,
-    /// No list is asked for before.
+    /// Earliest time of the next list.
     next_list: Instant,
-    /// Where the row in hand begins in what was received, and how much that is; in bytes.
+    /// Start of the current row in the received bytes, and their number.
     at: (u64, u64),
 }
 
@@ -101,7 +103,7 @@ impl Admissions {
         self.at = (row, received);
     }
 
-    /// Whether the record may go to its partition now; see `first_write_gate`.
+    /// Decides whether the record may go to its partition now; see `first_write_gate`.
     pub(super) fn admit(
         &mut self,
         inner: &Arc<BaseProducer<Deliveries>>,
@@ -135,7 +137,7 @@ impl Admissions {
         if self.missing.get(topic).is_some_and(|missing| missing.asked.elapsed() < ASK_EVERY) {
             return Ok(Admission::Wait);
         }
-        // It is as large as the cluster.
+        // The list is as large as the cluster.
         self.list.take_if(|list| list.at.elapsed() >= LIST_AGE);
         if !by_name && let Some(list) = self.list.as_ref().filter(|list| self.covers(list)) {
             match list.topics.get(topic) {
@@ -155,7 +157,7 @@ impl Admissions {
                 },
             }
         }
-        // Not a name that could be asked for.
+        // Such a name cannot be queried.
         if topic.contains('\0') {
             return Err(invalid_topic());
         }
@@ -163,9 +165,9 @@ impl Admissions {
         Ok(Admission::Wait)
     }
 
-    /// The library knows no such partition of the topic. Whether the record is to be offered again, for the
-    /// brokers are asked first: partitions are added, and the library looks by itself every five minutes
-    /// (`topic.metadata.refresh.interval.ms`). Upholds G4.
+    /// Handles a partition that the library does not know. True if the record must be offered again
+    /// after a query: partitions may have been added, and the library checks only every five
+    /// minutes (`topic.metadata.refresh.interval.ms`). Upholds G4.
     pub(super) fn lacks_partition(
         &mut self,
         inner: &BaseProducer<Deliveries>,
@@ -173,7 +175,7 @@ impl Admissions {
     ) -> bool {
         let (row, received) = self.at;
         let is_counted = match received {
-            // Nobody tells places: the count is good for one record.
+            // Without row positions the count is valid for one record.
             0 => self.recounts.remove(topic).is_some(),
             _ => self.recounts.get(topic).is_some_and(|received| row < *received),
         };
@@ -187,17 +189,17 @@ impl Admissions {
             self.recounts.clear();
         }
         self.recounts.insert(topic.to_owned(), received);
-        // It may be of before.
+        // The list may be older.
         self.list = None;
         true
     }
 
-    /// Whether the row in hand was received before the list was asked for.
+    /// True if the current row was received before the list's request.
     const fn covers(&self, list: &Listed) -> bool {
         self.at.0 < list.received
     }
 
-    /// Asks for this topic, or for all.
+    /// Queries this topic, or all.
     fn ask(
         &mut self,
         inner: &Arc<BaseProducer<Deliveries>>,
@@ -211,7 +213,7 @@ impl Admissions {
             Some(questions) => questions,
             none => none.insert(started(TopicQueries::start(Arc::clone(inner)))?),
         };
-        // Of a row whose place nobody told a list says nothing.
+        // A list says nothing about a row without a position.
         let question = if !by_name && is_expensive && row < received && now >= self.next_list {
             BrokerQuery::All { received }
         } else {
@@ -223,7 +225,7 @@ impl Admissions {
         Err(SinkError::NotReady("the thread that asks for topics has ended".to_owned()))
     }
 
-    /// Takes in the answer that has come, if one has.
+    /// Takes the answer, if it has arrived.
     fn hear(
         &mut self,
         inner: &BaseProducer<Deliveries>,
@@ -258,7 +260,7 @@ impl Admissions {
             PartitionCount::Partitions(partitions) => partitions,
             PartitionCount::Unanswered if self.unanswered < UNANSWERED_MAX => return Ok(()),
             PartitionCount::Unanswered => {
-                // Brokers that are away have counted nothing: nobody's row is refused for that (G4).
+                // Unreachable brokers have counted nothing, so no row is refused (G4).
                 self.recounts.remove(topic);
                 0
             }
@@ -266,7 +268,7 @@ impl Admissions {
                 tracing::debug!(topic, "the brokers did not say how many partitions there are");
                 0
             }
-            // The next call decides by what is known now.
+            // The next call decides with the new state.
             PartitionCount::None(fault) if kafka.topics.absent(kafka, topic, fault).is_some() => {
                 return Ok(());
             }
@@ -277,9 +279,9 @@ impl Admissions {
         Ok(())
     }
 
-    /// Hurries the library, which connects to a broker it has just learned of when it wants
-    /// something of it, and asks for its producer's number when it hears from one or half a second
-    /// later. Without this the first record waits for that half second (measured, 2.12.1).
+    /// Speeds up the library. It connects to a new broker when it needs one, and requests its
+    /// producer id when that broker answers or after half a second. Without this the first record
+    /// waits half a second (measured, 2.12.1).
     fn connect(&mut self, inner: &BaseProducer<Deliveries>, topic: &str) {
         let (let_in, answering) = {
             let events = inner.context().events();
@@ -287,7 +289,7 @@ impl Admissions {
         };
         self.connected = answering;
         if let_in && !answering {
-            // It is the connection that matters, not the answer.
+            // Only the connection matters, not the answer.
             let _ = inner.client().fetch_metadata(Some(topic), CONNECT_LIMIT);
         }
     }
@@ -308,7 +310,7 @@ impl Admissions {
     }
 }
 
-/// The brokers have so many partitions of the topic; 0: nobody knows.
+/// Books the topic's number of partitions; 0: not known.
 fn counted(inner: &BaseProducer<Deliveries>, kafka: &KafkaSpec, topic: &str, partitions: usize) {
     if partitions > 0 {
         kafka.topics.seen(topic);

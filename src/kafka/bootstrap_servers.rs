@@ -1,45 +1,46 @@
-//! Adds the bootstrap servers to a client again that has lost all brokers.
+//! Adds the bootstrap servers again to a client that has lost all brokers.
 //!
-//! Input: whether a broker is reachable, again and again. Output: calls of `add_brokers`. Facts (librdkafka 2.12.1): a broker
-//! that just starts may answer a metadata request with topics and no brokers. The client then removes all its brokers,
-//! also the bootstrap servers (confluentinc/librdkafka#5301). It schedules their return, but the end of the same metadata
-//! request may cancel that, and the client never connects again.
+//! Input: whether a broker is reachable, repeatedly. Output: calls of `add_brokers`. Facts
+//! (librdkafka 2.12.1): a broker that just starts may answer a metadata request with topics and no
+//! brokers. The client then removes all its brokers, including the bootstrap servers
+//! (confluentinc/librdkafka#5301). It schedules their return, but the end of that request may
+//! cancel it, and the client never connects again.
 
 use std::time::{Duration, Instant};
 
 use rdkafka::client::{Client, ClientContext};
 
-/// Time without a reachable broker after which the client is helped. The client itself tries to connect every second.
+/// Time without a reachable broker after which the client gets help. It tries to connect every
+/// second by itself.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Maximum time between two calls: the broker that empties the client may be the first one after a long outage.
-/// librdkafka keeps the text of each call, about 100 bytes a minute.
+/// Longest interval of calls. The broker that empties the client may be the first one after a long
+/// outage. librdkafka keeps the text of each call, about 100 bytes per minute.
 const WAIT_MAX: Duration = Duration::from_mins(1);
 
-/// The bootstrap servers of a client.
 #[derive(Debug)]
 pub struct BootstrapServers {
     addresses: String,
     outage: Option<Outage>,
 }
 
-/// The time since the last reachable broker.
 #[derive(Debug)]
 struct Outage {
-    /// When the servers are added next.
+    /// Time of the next call.
     next: Instant,
-    /// Time from that to the call after it.
+    /// Interval until the call after it.
     wait: Duration,
     is_lost: bool,
 }
 
 impl BootstrapServers {
-    /// Addresses as `bootstrap.servers` has them.
+    /// Addresses in the form of `bootstrap.servers`.
     pub fn new(addresses: impl Into<String>) -> Self {
         Self { addresses: addresses.into(), outage: None }
     }
 
-    /// Adds the servers to the client if no broker has been reachable for 15 s, and again at intervals that grow to a
-    /// minute. Returns whether no broker has been reachable for 15 s. To be called often.
+    /// Adds the servers to the client if no broker has been reachable for 15 s, and again at
+    /// intervals that grow to a minute. Returns whether no broker has been reachable for 15 s. Call
+    /// it often.
     pub fn restore<C: ClientContext>(&mut self, client: &Client<C>, is_reachable: bool) -> bool {
         if is_reachable {
             self.outage = None;

@@ -1,22 +1,22 @@
-//! Tracks from librdkafka's log whether a broker is reachable. The library has no cheap call for that: its
-//! error callback reports only that all brokers are down, its statistics are a JSON document of every
-//! partition, and a metadata request blocks.
+//! Tracks from librdkafka's log whether a broker is reachable. The library has no cheap call for
+//! that: its error callback reports only that all brokers are down, its statistics are a JSON
+//! document of every partition, and a metadata request blocks.
 //!
-//! Input: lines of its debug context `broker`, one per change of a connection's state, such as
-//! `host:9092/1: Broker changed state APIVERSION_QUERY -> UP`. Output: whether some broker answers now, did
-//! before, or ever accepted a connection. A connection that ends is no outage, since brokers close idle
-//! ones; a failed attempt to connect is one while no connection is up.
+//! Input: lines of its debug context `broker`, one per connection state change, for example
+//! `host:9092/1: Broker changed state APIVERSION_QUERY -> UP`. Output: whether some broker answers
+//! now, did before, or ever accepted a connection. A closed connection is not an outage, because
+//! brokers close idle ones; a failed attempt to connect is one while no connection is up.
 
-/// What a line changed.
+/// Effect of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BrokerChange {
     /// The first broker answers.
     Connected,
-    /// None answers any more.
+    /// No broker answers any more.
     Lost,
 }
 
-/// The connections that are up.
+/// Connections that are up.
 #[derive(Debug, Default)]
 pub(super) struct Brokers {
     up: u32,
@@ -26,14 +26,14 @@ pub(super) struct Brokers {
 }
 
 impl Brokers {
-    /// Takes in one line of facility `STATE`; other lines change nothing.
+    /// Handles a line of facility `STATE`; other lines have no effect.
     pub(super) fn observe(&mut self, line: &str) -> Option<BrokerChange> {
         let (broker, states) = line.rsplit_once("Broker changed state ")?;
         let (before, after) = states.split_once(" -> ")?;
         let (was_up, is_up) = (before.trim() == UP, after.trim() == UP);
         self.let_in |= is_up;
         if broker.contains(BOOTSTRAP) || COORDINATORS.iter().any(|name| broker.contains(name)) {
-            // Connected is not yet answered, and no record goes to a coordinator.
+            // A connected broker has not answered yet, and coordinators get no records.
         } else if is_up && !was_up {
             self.up = self.up.saturating_add(1);
         } else if was_up && !is_up {
@@ -53,46 +53,46 @@ impl Brokers {
         }
     }
 
-    /// At least one broker is known to answer.
+    /// True if a broker is known to answer.
     pub(super) const fn answering(&self) -> bool {
         self.answering
     }
 
-    /// A connection is up. The library tries every second to have one.
+    /// True if a connection is up. The library tries every second to have one.
     pub(super) const fn has_connection(&self) -> bool {
         self.up > 0
     }
 
-    /// Takes note that no connection has been up for long, though no attempt failed. Returns whether a broker was thought
-    /// to answer.
+    /// Books that no connection has been up for long, without a failed attempt. Returns whether a
+    /// broker counted as answering.
     pub(super) const fn lose(&mut self) -> bool {
         std::mem::replace(&mut self.answering, false)
     }
 
-    /// The same of some time in the past.
+    /// True if a broker has ever answered.
     pub(super) const fn ever_answered(&self) -> bool {
         self.ever_answered
     }
 
-    /// Some broker let us in at some time, so credentials and certificates were right.
+    /// True if a broker has ever accepted a login: credentials and certificates were right.
     pub(super) const fn ever_let_in(&self) -> bool {
         self.let_in
     }
 }
 
-/// In the name of a connection to an address of `bootstrap.servers`. The brokers are connected to by
-/// their numbers as soon as one has said who they are. Until then nothing was answered: a listener
-/// that wants a login takes our connection too, and ends it at the first question.
+/// Marks a connection to an address of `bootstrap.servers`. The library connects to brokers by id
+/// as soon as one has reported them. Until then nothing was answered: a listener that requires a
+/// login accepts the connection too, and closes it at the first request.
 const BOOTSTRAP: &str = "/bootstrap";
-/// In the names of the connections that the library keeps for a consumer's group and for transactions. Our consumers join
-/// no group, so that the first carries nothing: beside a broker that stands still it would pass for one that answers. The
-/// second outlives the connections to brokers that the library has removed.
+/// Names of the library's connections for a consumer group and for transactions. The consumers here
+/// join no group, so the first is unused and would seem to answer while a broker hangs. The second
+/// outlives the connections to brokers that the library has removed.
 const COORDINATORS: [&str; 2] = ["GroupCoordinator", "TxnCoordinator"];
 /// librdkafka's names of these states (`rd_kafka_broker_state_names`).
 const UP: &str = "UP";
 const DOWN: &str = "DOWN";
-/// From which a connection attempt fails. Others end without one: the library drops the connections
-/// that it only began with (`INIT`) as soon as it knows the brokers by their numbers.
+/// States from which a connection attempt can fail. Others end without one: the library drops
+/// initial connections (`INIT`) once it knows the brokers by id.
 const ATTEMPT: [&str; 6] =
     ["CONNECT", "SSL_HANDSHAKE", "AUTH_LEGACY", "AUTH_HANDSHAKE", "AUTH_REQ", "APIVERSION_QUERY"];
 
@@ -128,7 +128,7 @@ mod tests {
         assert!(brokers.answering());
     }
 
-    /// As seen with librdkafka 2.12 against one broker.
+    /// As seen with librdkafka 2.12 and one broker.
     #[test]
     fn the_address_one_begins_with_is_no_broker_yet_and_may_go() {
         let mut brokers = Brokers::default();
@@ -142,7 +142,7 @@ mod tests {
         assert!(brokers.answering());
     }
 
-    /// As seen with librdkafka 2.12 and a broker that stands still: that connection stays up for ever.
+    /// As seen with librdkafka 2.12 and a hanging broker: that connection stays up forever.
     #[test]
     fn a_connection_that_asks_nothing_is_no_broker_that_answers() {
         let mut brokers = Brokers::default();
@@ -153,7 +153,8 @@ mod tests {
         assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> DOWN"), Some(BrokerChange::Lost));
     }
 
-    /// As seen with librdkafka 2.12.1 after an answer without brokers: no attempt to connect follows.
+    /// As seen with librdkafka 2.12.1 after an answer without brokers: no attempt to connect
+    /// follows.
     #[test]
     fn a_library_without_brokers_has_no_connection_though_no_attempt_failed() {
         let mut brokers = Brokers::default();

@@ -1,10 +1,10 @@
-//! Interprets librdkafka's log lines and client errors. During an outage the library logs about ten lines a
-//! second, and it does not say which setting is wrong.
+//! Interprets librdkafka's log lines and client errors. During an outage the library logs about ten
+//! lines per second, without naming the wrong setting.
 //!
-//! Input: what librdkafka logs and reports, apart from delivery reports. Output: warnings in Postrider's
-//! log, each kind at most every 10 s, and the state that producers and readers ask for: does a broker
-//! answer and if not, why; did the client fail fatally; was the login refused; which topic may no
-//! transaction write to; how often may a request have been lost.
+//! Input: librdkafka's log and errors, except delivery reports. Output: warnings in Postrider's
+//! log, each kind at most every 10 s, and the client's state: whether a broker answers and if not,
+//! why; whether the client failed fatally; whether the login was refused; which topic transactions
+//! may not write to; how often a request may have been lost.
 
 use std::time::{Duration, Instant};
 
@@ -23,67 +23,66 @@ use super::offered_requests::OfferedRequests;
 use super::revoked_login::{RevokedLogin, is_certificate_refused};
 use postrider_service::log_throttle::LogThrottle;
 
-/// A first connection, the first of two addresses of a name, or a broker's restart may take this
-/// long before it is worth a warning.
+/// Time before an outage is logged. A first connection, the first of a name's two addresses, or a
+/// broker's restart may take this long.
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(1);
-/// The same for a reader, who has nothing that grows old meanwhile.
+/// Time for a reader, whose data does not age.
 const READER_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long lines of one kind stay quiet after one was written. A dead broker makes librdkafka complain
-/// about ten times a second.
+/// Silence after a line of one kind. A dead broker causes about ten lines per second.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// The ends of lines about a connection that was in use.
+/// Ends of lines about a connection that was in use.
 const HUNG_UP: [&str; 2] = [" UP -> DOWN", " REAUTH -> DOWN"];
 
-/// What to do while no broker answers.
+/// Remedy while no broker answers.
 const OUTAGE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the \
                            network; nothing is lost: the rows wait in Postgres";
 
-/// The same for a reader.
+/// Remedy for a reader.
 const READER_HELP: &str =
     "check kafka.brokers (or -b), security.protocol in [kafka.properties] and the network";
 
-/// What is known about the connection as a whole.
+/// State of a client's connections.
 #[derive(Debug)]
 pub(super) struct ClientEvents {
     brokers: Brokers,
     throttle: LogThrottle,
-    /// While no broker answers, from the very start on.
+    /// The outage, from the start until a broker answers.
     outage: Option<Outage>,
-    /// The latest reason why a connection could not be made.
+    /// Latest reason why a connection failed.
     trouble: Option<String>,
-    /// What the listener wants that we do not do.
+    /// What the listener requires, and the remedy.
     mismatch: Option<(&'static str, &'static str)>,
     fatal: Option<Fatal>,
-    /// Why the library gave up the transaction; it then purges the records under way without a reason.
+    /// Why the library aborted the transaction; it then purges the records in flight without a
+    /// reason.
     transaction_error: Option<String>,
-    /// It gave up since we may not produce at all.
+    /// True if it may not produce at all.
     forbidden: bool,
     revoked_login: RevokedLogin,
-    /// It has to be replaced since its login is refused.
+    /// True if the client must be replaced because its login is refused.
     replaced: bool,
-    /// Connections that ended and requests that were not answered in time, so far.
+    /// Number of closed connections and timed-out requests.
     disturbances: u64,
     authentication_error: Option<SinkError>,
-    /// A topic that no transaction of ours may write to.
+    /// A topic that transactions may not write to.
     add_partition_error: Option<AddPartitionError>,
-    /// What the brokers can do.
+    /// Capabilities of the brokers.
     pub(super) offered: OfferedRequests,
     whose: Whose,
-    /// The client is being closed: what it says of records that it forgets is no news.
+    /// True while the client closes: its reports about purged records do not matter.
     closing: bool,
 }
 
-/// Whose client is watched, which decides what is news.
+/// Owner of the client, which decides what to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Whose {
-    /// The relay's own.
     #[default]
     Relay,
-    /// A reader's: that it connects is no news, that it does not is.
+    /// A reader: logs only failures to connect.
     Reader,
-    /// One beside the relay's own: neither is.
+    /// An auxiliary client: logs neither.
     Aside,
 }
 
@@ -96,9 +95,8 @@ struct Outage {
 /// The library gave up on this client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fatal {
-    /// The library's words.
     pub(super) reason: String,
-    /// When it was seen.
+    /// When it was detected.
     pub(super) since: Instant,
 }
 
@@ -132,17 +130,16 @@ impl Outage {
 }
 
 impl ClientEvents {
-    /// For a client beside the relay's own.
+    /// For an auxiliary client.
     pub(super) fn auxiliary() -> Self {
         Self { whose: Whose::Aside, ..Self::default() }
     }
 
-    /// For a reader who has nobody else to say that no broker answers.
+    /// For a reader without another source of outage messages.
     pub(super) fn reading() -> Self {
         Self { whose: Whose::Reader, ..Self::default() }
     }
 
-    /// Takes in one log line.
     pub(super) fn log(&mut self, level: Level, facility: &str, line: &str) {
         let hung_up = facility == "STATE" && HUNG_UP.iter().any(|end| line.ends_with(end));
         if hung_up || facility == "REQTMOUT" {
@@ -173,19 +170,19 @@ impl ClientEvents {
                 mismatch(line).or_else(|| stranger.then(|| refused_by(line)).flatten())
             && self.mismatch != Some(mismatch)
         {
-            // Told once more, by its name.
+            // Logged again, with the cause.
             (self.mismatch, outage.told) = (Some(mismatch), false);
         }
         if facility == "FAIL" && self.outage.is_some() && !is_end_of_handle(line) {
             let refused = SinkError::Tls(bare(line).to_owned());
-            // Of this a consumer has the log line and no error.
+            // A consumer gets this line but no error.
             if refused.unverified_broker().is_some() {
                 self.authentication_error.get_or_insert(refused);
             }
             self.trouble = Some(bare(line).to_owned());
         }
         if facility == "FATAL" {
-            // Followed by an error that has the cause's own code instead of `Fatal`.
+            // The error that follows has the cause's code instead of `Fatal`.
             self.died(line.split_once("Fatal error: ").map_or(line, |(_, reason)| reason));
         }
         if facility == "TXNERR" && self.transaction_error.is_none() {
@@ -201,16 +198,16 @@ impl ClientEvents {
         }
     }
 
-    /// Takes in one error that belongs to no record.
+    /// Handles an error that belongs to no record.
     pub(super) fn error(&mut self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return self.warn("error", reason) };
         if is_certificate_refused(reason) {
             self.revoked_login.certificate_refused(reason, Instant::now());
         }
         match code {
-            // No client of ours keeps its place in a group.
+            // No client here keeps offsets in a group.
             Code::PartitionEOF | Code::GroupAuthorizationFailed => {}
-            // The latter also when a client is dropped with records under way.
+            // Also reported when a client is dropped with records in flight.
             Code::Fatal | Code::GaplessGuarantee => self.died(reason),
             Code::ClusterAuthorizationFailed => {
                 self.died(reason);
@@ -218,14 +215,14 @@ impl ClientEvents {
             }
             // The session ends with it.
             _ if self.fatal.is_some() => {}
-            // `brokers` knows better, and `tell_outage` tells it.
+            // `brokers` is more precise, and `tell_outage` logs it.
             Code::AllBrokersDown if self.whose != Whose::Aside => {}
             Code::BrokerTransportFailure | Code::Resolve
                 if self.outage.is_some() && self.whose != Whose::Aside =>
             {
                 self.trouble = Some(reason.to_owned());
             }
-            // Its log line says the same, and was told by what answers there.
+            // Its log line was already reported with the kind of peer.
             Code::BadMessage if self.mismatch.is_some() => {}
             Code::Authentication if broke_off(reason) && self.outage.is_some() => {
                 self.trouble = Some(reason.to_owned());
@@ -247,43 +244,43 @@ impl ClientEvents {
         }
     }
 
-    /// A client that is refused a login is to be replaced: the next one reads the secret anew.
+    /// Marks that the secret can change: a client with a refused login is replaced, and the next
+    /// one reads the secret again.
     pub(super) const fn secret_can_change(&mut self) {
         self.revoked_login.secret_can_change();
     }
 
-    /// A client whose certificate is refused is to be replaced: the next one reads its files anew.
+    /// Marks that the certificate can change: a client with a refused certificate is replaced, and
+    /// the next one reads its files again.
     pub(super) const fn certificate_can_change(&mut self) {
         self.revoked_login.certificate_can_change();
     }
 
-    /// Takes in one error of a consumer, which comes without the reason: its log line had that before.
+    /// Handles a consumer's error, whose log line had the reason before.
     pub(super) fn hear(&mut self, code: Code) {
         let reason = self.trouble.clone().unwrap_or_else(|| code.to_string());
         self.error(&KafkaError::Global(code), &reason);
     }
 
-    /// Notes that the library gave up on this client; the first reason stands.
+    /// Books that the library gave up on this client; the first reason stays.
     pub(super) fn died(&mut self, reason: &str) {
         if self.fatal.is_none() {
             self.fatal = Some(Fatal { reason: reason.to_owned(), since: Instant::now() });
         }
     }
 
-    /// The library gave up on this client.
     pub(super) const fn fatal(&self) -> Option<&Fatal> {
         self.fatal.as_ref()
     }
 
-    /// A topic that transactions may not write to.
     pub(super) const fn add_partition_error(&self) -> Option<&AddPartitionError> {
         self.add_partition_error.as_ref()
     }
 
-    /// Why this client is of no use any more.
+    /// The error if this client is no longer usable.
     pub(super) fn fatal_reason(&self) -> Option<SinkError> {
         let fatal = self.fatal.as_ref()?;
-        // Our producers end with a transaction that fails, so it failed first.
+        // A failed transaction ends the producer, so its reason comes first.
         let reason = self.transaction_error.as_ref().unwrap_or(&fatal.reason).clone();
         Some(match (self.replaced, self.forbidden) {
             (true, _) => SinkError::LoginRevoked(reason),
@@ -293,27 +290,25 @@ impl ClientEvents {
         })
     }
 
-    /// The brokers do not let us in, and never did.
+    /// The error if the brokers refuse the login and never accepted it.
     pub(super) fn authentication_error(&self) -> Option<&SinkError> {
         self.authentication_error.as_ref().filter(|_| !self.brokers.ever_let_in())
     }
 
-    /// Whether a broker has taken a connection at some time.
+    /// True if a broker ever accepted a connection.
     pub(super) const fn ever_let_in(&self) -> bool {
         self.brokers.ever_let_in()
     }
 
-    /// At least one broker is known to answer.
     pub(super) const fn answering(&self) -> bool {
         self.brokers.answering()
     }
 
-    /// A connection to a broker is up.
     pub(super) const fn has_connection(&self) -> bool {
         self.brokers.has_connection()
     }
 
-    /// Takes note that the library has lost all brokers, and does not try to connect to any.
+    /// Notes that the library has lost all brokers, and does not try to connect.
     pub(super) fn lost(&mut self) {
         if self.brokers.lose() {
             self.outage = Some(Outage { told: true, ..Outage::new() });
@@ -321,22 +316,22 @@ impl ClientEvents {
         }
     }
 
-    /// How often, so far, a request may have been left without an answer. The client library sends
-    /// requests again by itself, but only after one of these (`rd_kafka_broker_fail` and
-    /// `rd_kafka_broker_bufq_timeout_scan`, librdkafka 2.12), and logs it first.
+    /// Number of times that a request may have been left without an answer. Only then does the
+    /// library send requests again by itself (`rd_kafka_broker_fail` and
+    /// `rd_kafka_broker_bufq_timeout_scan`, librdkafka 2.12), and it logs the event first.
     pub(super) const fn disturbances(&self) -> u64 {
         self.disturbances
     }
 
-    /// Why no broker answers, as far as that is known; none while one does.
+    /// Why no broker answers, if known; `None` while one does.
     pub(super) fn outage_reason(&self) -> Option<&str> {
         self.outage.as_ref()?;
         let trouble = self.trouble.as_deref().unwrap_or("no answer yet");
         Some(self.mismatch.map_or(trouble, |(reason, _)| reason))
     }
 
-    /// Says once that no broker answers, when that has lasted for a while. To be called often; it
-    /// costs nothing while one answers.
+    /// Logs once that no broker answers, after a while. Call it often; it costs nothing while one
+    /// answers.
     pub(super) fn tell_outage(&mut self) {
         let Some(outage) = &mut self.outage else { return };
         let (patience, help) = match self.whose {
@@ -365,7 +360,7 @@ impl ClientEvents {
         }
     }
 
-    /// From now on the client only winds up, or its failures are told by others.
+    /// Stops logging: the client is closing, or others report its failures.
     pub(super) const fn close(&mut self) {
         self.closing = true;
     }
@@ -439,7 +434,7 @@ mod tests {
         assert!(matches!(events.fatal_reason(), Some(SinkError::NoIdempotence(_))));
     }
 
-    /// The records are purged before, and their reports say no more than that.
+    /// The records are purged first, and their reports have no reason.
     #[test]
     fn a_transaction_that_failed_is_the_reason_why_its_records_were_purged() {
         let mut events = ClientEvents::default();
@@ -483,7 +478,7 @@ mod tests {
         assert!(events.outage.as_ref().unwrap().told);
     }
 
-    /// As librdkafka 2.12 logs it at a start without a broker.
+    /// As librdkafka 2.12 logs a start without a broker.
     #[test]
     fn the_end_of_a_connection_of_the_librarys_own_is_not_the_reason_of_an_outage() {
         let mut events = ClientEvents::default();

@@ -1,9 +1,9 @@
-//! Sends the last records of Kafka transactions without a wait for others, and commits them, on a thread of its own, so
-//! that the thread that reads from Postgres does not wait for the brokers.
+//! Flushes and commits Kafka transactions on another thread, so that the thread that reads from
+//! Postgres does not wait for the brokers.
 //!
-//! Input: requests to flush and to commit a producer's open transaction. Output: one result for each commit. Invariant: a
-//! request returns at once; a result that is not `Ok` says nothing about the transaction's outcome. The
-//! thread ends when the `Committer` is dropped and the last request is done.
+//! Input: requests to flush and to commit a producer's open transaction. Output: one result per
+//! commit. Invariant: a request returns at once; a result other than `Ok` leaves the transaction's
+//! outcome unknown. The thread ends when the `Committer` is dropped and the last request is done.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -14,11 +14,11 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 
 use super::deliveries::Deliveries;
 
-/// A commit takes a few milliseconds. After this long the brokers are gone, or the next answer
-/// would be one to a request of long ago.
+/// Time limit of a commit, which usually takes a few milliseconds. After it the brokers are gone,
+/// or a later answer would belong to an old request.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// What is not sent by then, or after as long as records wait for others, waits for the brokers. A client that is given up
-/// meanwhile stays as long: nobody takes its reports.
+/// Records not sent by then (or within the linger) wait for the brokers. A discarded client stays
+/// as long, because its reports are not taken.
 const FLUSH_LIMIT: Duration = Duration::from_millis(100);
 
 enum Order {
@@ -26,7 +26,6 @@ enum Order {
     Commit,
 }
 
-/// The thread that waits.
 #[derive(Debug)]
 pub(super) struct Committer {
     orders: Sender<Order>,
@@ -34,7 +33,7 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    /// Starts the thread, for a client whose records wait so long for others.
+    /// Starts the thread; `linger`: the client's linger.
     pub(super) fn start(
         client: Arc<BaseProducer<Deliveries>>,
         linger: Duration,
@@ -51,7 +50,7 @@ impl Committer {
                         postrider_librdkafka::flush(client.client(), FLUSH_LIMIT.max(linger));
                         continue;
                     }
-                    // Nothing is left to flush, so that this sends one request and waits for it.
+                    // Nothing is left to flush, so this sends one request and waits for its answer.
                     Order::Commit => client.commit_transaction(END_LIMIT),
                 };
                 if done.send(outcome).is_err() {
@@ -62,17 +61,17 @@ impl Committer {
         Ok(Self { orders, outcomes })
     }
 
-    /// Everything of the open transaction was sent: none of it waits for more.
+    /// Flushes the open transaction, which is complete.
     pub(super) fn flush(&self) -> KafkaResult<()> {
         self.orders.send(Order::Flush).map_err(|_| KafkaError::Canceled)
     }
 
-    /// Begins to commit the open transaction, all of whose records were reported stored.
+    /// Starts to commit the open transaction, whose records were all reported stored.
     pub(super) fn commit(&self) -> KafkaResult<()> {
         self.orders.send(Order::Commit).map_err(|_| KafkaError::Canceled)
     }
 
-    /// What became of the last commit, once that is known.
+    /// Result of the last commit, once known.
     pub(super) fn outcome(&self) -> Option<KafkaResult<()>> {
         match self.outcomes.try_recv() {
             Ok(outcome) => Some(outcome),

@@ -1,9 +1,9 @@
-//! The rdkafka context of consumers: passes log lines and errors on to `ClientEvents`, which says why no
-//! broker answers or why a login was refused. `serve` polls a consumer without assigned partitions, because
-//! librdkafka reports such events only while a consumer is polled.
+//! The rdkafka context of consumers: passes log lines and errors to `ClientEvents`, which reports
+//! why no broker answers or why a login was refused. `serve` polls a consumer without assigned
+//! partitions, because librdkafka reports such events only while a consumer is polled.
 //!
-//! Input: librdkafka's callbacks. Output: the reason of an outage, and the error of a login that no broker
-//! ever accepted.
+//! Input: librdkafka's callbacks. Output: the reason of an outage, and the error of a login that no
+//! broker ever accepted.
 
 use std::error::Error;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,31 +21,29 @@ use super::settings::SettingsError;
 use super::token_login::{log_in, next_token, note_refusal};
 use postrider_credentials::TokenKeeper;
 
-/// Callbacks served between two questions. The library logs tens of lines for each connection that it
-/// tries, and the one that tells why none is made stands behind them. A call that finds nothing takes
-/// less than a microsecond.
+/// Callbacks per call. The library logs tens of lines per connection attempt, with the reason of a
+/// failure behind them. A call without events takes less than a microsecond.
 const EVENTS: u32 = 1_000;
 
-/// A consumer's context: nothing but the shared events.
+/// A consumer's context: only the shared events.
 #[derive(Debug)]
 pub(super) struct ConsumerEvents {
     events: Mutex<ClientEvents>,
     tokens: Option<TokenKeeper>,
 }
 
-/// Why there is no consumer.
+/// Why a consumer could not be created.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoConsumer {
-    /// The client library refused it.
     #[error(transparent)]
     Client(#[from] KafkaError),
-    /// There is nothing to log in with now.
+    /// No secret to log in with is available.
     #[error(transparent)]
     Login(#[from] SettingsError),
 }
 
-/// Serves what a consumer has to tell that is assigned nothing, so that there are no records; an error if
-/// the brokers do not let us in, and never did.
+/// Serves the events of a consumer without assigned partitions, and so without records; an error if
+/// the brokers refuse the login and never accepted it.
 pub(super) fn serve(consumer: &BaseConsumer<ConsumerEvents>) -> Result<(), SinkError> {
     for _ in 0..EVENTS {
         if let Some(Err(error)) = consumer.poll(Duration::ZERO) {
@@ -56,20 +54,20 @@ pub(super) fn serve(consumer: &BaseConsumer<ConsumerEvents>) -> Result<(), SinkE
 }
 
 impl ConsumerEvents {
-    /// Of a reader that says itself that no broker answers.
+    /// For a reader that reports outages itself.
     pub(super) fn reading(tokens: Option<TokenKeeper>) -> Self {
         Self { events: Mutex::new(ClientEvents::reading()), tokens }
     }
 
-    /// Of a client whose failures its caller tells.
+    /// For a client whose caller reports failures.
     pub(super) fn quiet(tokens: Option<TokenKeeper>) -> Self {
         let mut events = ClientEvents::auxiliary();
         events.close();
         Self { events: Mutex::new(events), tokens }
     }
 
-    /// Creates a consumer with this context, logged in if it does so by tokens. `may_create`: whether brokers may create
-    /// a topic that it looks at, whatever the properties say.
+    /// Creates a consumer with this context, with a token if configured. `may_create`: whether
+    /// brokers may create a topic that it looks up, whatever the properties say.
     pub(super) fn consumer(
         self,
         config: &ClientConfig,
@@ -83,29 +81,26 @@ impl ConsumerEvents {
         Ok(consumer)
     }
 
-    /// Takes in an error of a poll, whose log line had the reason before.
+    /// Handles a poll's error, whose log line had the reason before.
     pub(super) fn hear(&self, error: &KafkaError) {
         if let Some(code) = error.rdkafka_error_code() {
             self.events().hear(code);
         }
     }
 
-    /// Says once that no broker answers, when that has lasted for a while.
+    /// Logs once that no broker answers, after a while.
     pub(super) fn tell_outage(&self) {
         self.events().tell_outage();
     }
 
-    /// A connection to a broker is up.
     pub(super) fn has_connection(&self) -> bool {
         self.events().has_connection()
     }
 
-    /// The library has lost all brokers.
     pub(super) fn lost(&self) {
         self.events().lost();
     }
 
-    /// Why no broker answers, while none does.
     pub(super) fn outage_reason(&self) -> Option<String> {
         self.events().outage_reason().map(str::to_owned)
     }

@@ -1,10 +1,11 @@
-//! Copies of delivered records and of dead letters for the dashboard.
+//! Copies delivered records and dead letters for the dashboard.
 //!
-//! Input: delivery reports, confirmations, dead letters and partition counts of every session of a process. Output: the
-//! last [`RECORDS_MAX`] records that were copied ([`DeliveredTap::after`]) and the last [`DEAD_LETTERS_MAX`] dead letters.
-//! Invariant: while nobody looks on ([`DeliveredTap::allow`]) a record costs one relaxed load of an atomic number, and
-//! nothing is copied or kept; otherwise no more are copied than were allowed. A record is shown once it is confirmed, and
-//! not before. Keys and payloads are copied only where they may be shown.
+//! Input: delivery reports, confirmations, dead letters and partition counts of every session of a
+//! process. Output: the last [`RECORDS_MAX`] copied records ([`DeliveredTap::after`]) and the last
+//! [`DEAD_LETTERS_MAX`] dead letters. Invariant: while nobody watches ([`DeliveredTap::allow`]) a
+//! record costs one relaxed load of an atomic number, and nothing is copied or kept; otherwise at
+//! most the allowed number is copied. A record is shown only once it is confirmed. Keys and
+//! payloads are copied only if they may be shown.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -20,47 +21,46 @@ use postrider_core::pipeline::SentDeadLetter;
 use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, TABLE_HEADER, TOPIC_HEADER};
 use postrider_core::sink::CommitPlace;
 
-/// So many records are kept, about 200 KiB with their payloads.
+/// Records kept: about 200 KiB with their payloads.
 pub const RECORDS_MAX: usize = 200;
-/// So much of a key, a payload or a header is copied, in bytes: what fits on a line of a screen.
+/// Bytes copied of a key, a payload or a header: one line on a screen.
 const TEXT_BYTES_MAX: usize = 400;
-/// Dead letters that are kept, about 100 KiB with their reasons.
+/// Dead letters kept: about 100 KiB with their reasons.
 pub const DEAD_LETTERS_MAX: usize = 50;
-/// Topics whose partitions are remembered; rows choose topics, so their number is not ours to trust.
+/// Topics whose partitions are remembered; rows choose topics, so their number is not trustworthy.
 const TOPICS_MAX: usize = 1_000;
-/// Records that were stored and are not confirmed yet: those of one Kafka transaction at most.
+/// Stored records that are not confirmed yet: at most one Kafka transaction's.
 const WAITING_MAX: usize = RECORDS_MAX;
 
-/// What is shown of a record.
+/// What to show of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TapSpec {
-    /// Keys and payloads may be shown.
+    /// True if keys and payloads may be shown.
     pub shows_payloads: bool,
-    /// Rows come from the log: a transaction's place in it says something.
+    /// True if rows come from the log, so that positions have a meaning.
     pub has_positions: bool,
 }
 
-/// The headers of a record that say what it is. They change with the routes.
+/// Headers that describe a record. They change with the routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TapHeaders {
-    /// The one with the row's id.
+    /// Header with the row's id.
     pub id: String,
-    /// The one with the type of the event.
+    /// Header with the event type.
     pub event_type: String,
 }
 
-/// See the module. Cloning shares it; the default copies nothing, ever.
+/// A shared tap; clones share it. The default never copies anything.
 #[derive(Clone, Default)]
 pub struct DeliveredTap(Option<Arc<Tap>>);
 
 struct Tap {
     spec: TapSpec,
     headers: Mutex<TapHeaders>,
-    /// So many more records may be copied.
+    /// Number of further records that may be copied.
     allowance: AtomicU32,
     ring: Mutex<Ring>,
     dead_letters: Mutex<VecDeque<TappedDeadLetter>>,
-    /// Number of partitions by topic.
     partitions: Mutex<HashMap<String, usize>>,
 }
 
@@ -71,52 +71,51 @@ struct Ring {
     records: VecDeque<DeliveredRecord>,
 }
 
-/// A key or a payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
-    /// How large it is.
+    /// Full size in bytes.
     pub bytes: usize,
-    /// How it begins; `None` where it may not be shown.
+    /// The beginning; `None` if it may not be shown.
     pub text: Option<String>,
 }
 
 /// A record that the brokers confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveredRecord {
-    /// Counts what was copied in this process, from 1.
+    /// Number of the copy in this process, from 1.
     pub number: u64,
-    /// Where it is.
+    /// Position of the record.
     pub topic: String,
-    /// See `topic`.
+    /// Partition of the record.
     pub partition: i32,
-    /// See `topic`.
+    /// Offset of the record.
     pub offset: i64,
-    /// As its header says.
+    /// Id from the header.
     pub id: Option<String>,
-    /// As its header says.
+    /// Event type from the header.
     pub event_type: Option<String>,
     /// `None` is no key.
     pub key: Option<Content>,
     /// `None` is a tombstone.
     pub payload: Option<Content>,
-    /// Where its transaction committed; `None` where rows are polled.
+    /// Commit position of its transaction; `None` for polled rows.
     pub position: Option<Lsn>,
-    /// When, in microseconds since the Unix epoch.
+    /// Commit time in microseconds since the Unix epoch.
     pub committed_us: i64,
 }
 
-/// A dead letter that was handed to the Kafka client.
+/// A dead letter that the Kafka client took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TappedDeadLetter {
     /// Time of the dead letter, in microseconds since the Unix epoch.
     pub at_us: i64,
     /// Stable code of the rejection.
     pub code: &'static str,
-    /// Reason in words; names columns and limits, and holds no payload.
+    /// Reason as a sentence; names columns and limits, without payload.
     pub reason: Option<String>,
     /// Id of the row; `None` if the row has no readable id.
     pub id: Option<String>,
-    /// Whether `id` is whole; a long id is cut.
+    /// False if a long id was cut.
     pub is_whole_id: bool,
     /// Table of the row.
     pub table: Option<String>,
@@ -128,11 +127,11 @@ pub struct TappedDeadLetter {
     pub payload: Option<Content>,
 }
 
-/// Records of one session that were stored and are not confirmed yet, under their tickets.
+/// One session's records that were stored and are not confirmed yet, with their tickets.
 pub(super) type Waiting = Vec<(Ticket, DeliveredRecord)>;
 
 impl DeliveredTap {
-    /// A tap that nobody looks at yet.
+    /// A tap without watchers.
     pub fn new(spec: TapSpec, headers: TapHeaders) -> Self {
         Self(Some(Arc::new(Tap {
             spec,
@@ -144,7 +143,7 @@ impl DeliveredTap {
         })))
     }
 
-    /// Records have these headers from now on.
+    /// Replaces the headers after a change of routes.
     pub fn take_headers(&self, headers: TapHeaders) {
         if let Some(tap) = &self.0 {
             *tap.headers() = headers;
@@ -156,14 +155,14 @@ impl DeliveredTap {
         self.0.as_ref().is_some_and(|tap| tap.spec.shows_payloads)
     }
 
-    /// Lets so many records be copied from now on, and not those that were left of earlier allowances.
+    /// Allows `records` copies from now on, replacing earlier allowances.
     pub fn allow(&self, records: u32) {
         if let Some(tap) = &self.0 {
             tap.allowance.store(records, Ordering::Relaxed);
         }
     }
 
-    /// Copies nothing more, and forgets what was copied.
+    /// Stops copying, and drops all copies.
     pub fn close(&self) {
         if let Some(tap) = &self.0 {
             tap.allowance.store(0, Ordering::Relaxed);
@@ -171,8 +170,7 @@ impl DeliveredTap {
         }
     }
 
-    /// What is kept of the records after this number, the oldest first; all of it if the number is one of an earlier
-    /// process.
+    /// Records after this number, oldest first; all if the number comes from an earlier process.
     pub fn after(&self, number: u64) -> Vec<DeliveredRecord> {
         let Some(tap) = &self.0 else { return Vec::new() };
         let ring = tap.ring();
@@ -180,7 +178,7 @@ impl DeliveredTap {
         ring.records.iter().filter(|record| record.number > number).cloned().collect()
     }
 
-    /// A dead letter was handed to the Kafka client at this time.
+    /// Adds a dead letter that the Kafka client took at this time.
     pub fn dead_letter(&self, letter: &SentDeadLetter, at_us: i64) {
         let Some(tap) = &self.0 else { return };
         let letter = tap.spec.tapped(letter, at_us);
@@ -191,14 +189,14 @@ impl DeliveredTap {
         letters.push_back(letter);
     }
 
-    /// The last dead letters of this process, the newest first.
+    /// The last dead letters of this process, newest first.
     pub fn dead_letters(&self) -> Vec<TappedDeadLetter> {
         let Some(tap) = &self.0 else { return Vec::new() };
         let letters = tap.dead_letters.lock().unwrap_or_else(PoisonError::into_inner);
         letters.iter().rev().cloned().collect()
     }
 
-    /// The brokers reported so many partitions of a topic.
+    /// Books a topic's number of partitions.
     pub(super) fn counted(&self, topic: &str, partitions: usize) {
         let Some(tap) = &self.0 else { return };
         let mut known = tap.partitions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,13 +205,13 @@ impl DeliveredTap {
         }
     }
 
-    /// Number of partitions of a topic, as the brokers last reported it.
+    /// Latest known number of a topic's partitions.
     pub fn partitions(&self, topic: &str) -> Option<usize> {
         let known = self.0.as_ref()?.partitions.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(topic).copied()
     }
 
-    /// A record was stored: it is copied if somebody looks on. Costs one load otherwise.
+    /// Copies a stored record if someone watches. Otherwise costs one load.
     #[inline]
     pub(super) fn stored(
         &self,
@@ -227,7 +225,7 @@ impl DeliveredTap {
         tap.copy(ticket, message)
     }
 
-    /// The record of this ticket is confirmed.
+    /// Shows the confirmed record of this ticket.
     pub(super) fn confirmed(&self, waiting: &mut Waiting, ticket: Ticket, commit: CommitPlace) {
         let Some(tap) = &self.0 else { return };
         let Some(at) = waiting.iter().position(|(waits, _)| *waits == ticket) else { return };
@@ -310,7 +308,7 @@ impl Ring {
     }
 }
 
-/// Adds a record that was copied; those of a session that confirms none of them do not pile up.
+/// Adds a copied record; a session without confirmations does not accumulate copies.
 pub(super) fn wait(waiting: &mut Waiting, ticket: Ticket, record: DeliveredRecord) {
     if waiting.len() < WAITING_MAX {
         waiting.push((ticket, record));
@@ -323,12 +321,12 @@ fn header(message: &BorrowedMessage<'_>, name: &str) -> Option<String> {
     found.value.map(beginning)
 }
 
-/// As text; what is none becomes replacement characters.
+/// The beginning as text, with replacement characters for other bytes.
 fn beginning(bytes: &[u8]) -> String {
     let cut = bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes);
     let mut text = String::from_utf8_lossy(cut).into_owned();
     if cut.len() < bytes.len() {
-        // A character that was cut in two.
+        // A character that was cut.
         while text.ends_with(char::REPLACEMENT_CHARACTER) {
             text.pop();
         }

@@ -1,10 +1,11 @@
 //! The rdkafka context of producers: turns delivery reports into confirmations.
 //!
-//! Input: librdkafka's callbacks, all on the thread that polls. Output: a confirmation for each record that
-//! was stored, or that was refused in cautious mode (one record of a key at a time); otherwise the error
-//! that ends the session, with the records of the refused batches; and the number of callbacks served, by
-//! which the poll loop knows that none is left. Invariant: only a delivery report with an offset confirms a
-//! record as stored (G1); no allocation and no log line per stored record.
+//! Input: librdkafka's callbacks, all on the polling thread. Output: a confirmation per record that
+//! was stored, or that was refused in cautious mode (one record of a key at a time); otherwise the
+//! error that ends the session, with the records of the refused batches; and the number of served
+//! callbacks, with which the poll loop detects that none is left. Invariant: only a delivery report
+//! with an offset confirms a record as stored (G1); no allocation and no log line per stored
+//! record.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -41,19 +42,19 @@ use postrider_core::sink::CommitPlace;
 use postrider_core::transaction::PROGRESS_TICKET;
 use postrider_credentials::TokenKeeper;
 
-/// How long a dead producer's reason may take to arrive. The library announces the death first and
-/// the delivery report that says why a moment later, from the same thread.
+/// Longest delay of a dead producer's reason. The library reports the death first, and the delivery
+/// report with the reason shortly after, from one thread.
 const REASON_GRACE: Duration = Duration::from_secs(1);
 
-/// How long a session that is over for a refused batch waits for what else is under way: the more
-/// refusals are known, the fewer sessions they cost.
+/// Longest wait of a session with a refused batch for other records in flight: more known refusals
+/// mean fewer sessions.
 const GATHER_LIMIT: Duration = Duration::from_secs(1);
 
 /// A ticket is 64 bits wide and travels in a pointer.
 const _: () = assert!(usize::BITS == 64, "tickets need 64-bit pointers");
 
-/// What the callbacks gather. The locks are never contended: the library calls back only from
-/// within `poll`.
+/// Results of the callbacks. The locks are never contended, because the library calls back only
+/// from `poll`.
 pub(super) struct Deliveries {
     cautious: bool,
     topics: TopicBook,
@@ -67,24 +68,23 @@ pub(super) struct Deliveries {
     gathered: Mutex<Gathered>,
 }
 
-/// The harvest of the callbacks since the last collection.
+/// Results of the callbacks since the last collection.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// Answers in the order of arrival: per partition in the order of sending.
+    /// Answers in order of arrival: per partition in the order of sending.
     pub(super) confirmations: Vec<Confirmation>,
-    /// By key: the timestamp of the record under way, in milliseconds since the Unix epoch, which a
-    /// report of failure leaves out. Used in cautious mode only.
+    /// Timestamps of the records in flight, by key, in milliseconds since the Unix epoch; a failure
+    /// report lacks them. Only in cautious mode.
     pub(super) keys_under_way: HashMap<u64, i64>,
     pub(super) first_writes: FirstWriteGate,
-    /// Reports so far.
     pub(super) answered: u64,
-    /// What these weigh.
+    /// Weight of these records.
     pub(super) answered_bytes: u64,
-    /// The record under way that was sent alone.
+    /// The record in flight that was sent alone.
     pub(super) alone: Option<Alone>,
-    /// Rows under way whose traces are kept.
+    /// Traced rows in flight.
     pub(super) traced: TracedRows,
-    /// Copies for who looks on.
+    /// Copies for the dashboard.
     tapped: Waiting,
     refusals: Vec<Refusal>,
     broken: Option<Broken>,
@@ -97,15 +97,13 @@ struct Broken {
     since: Instant,
 }
 
-/// Whether a session goes on.
 enum Standing {
     Sound,
-    /// It does not, and what is under way may say more of it.
+    /// Over, but records in flight may reveal more.
     Gathering,
     Over(SinkError),
 }
 
-/// A record that was sent alone.
 #[derive(Debug, Clone)]
 pub(super) struct Alone {
     pub(super) ticket: Ticket,
@@ -115,7 +113,7 @@ pub(super) struct Alone {
 }
 
 impl Gathered {
-    /// Whether the session goes on, and if not, all that the reports say of it.
+    /// Whether the session continues; if not, everything that the reports reveal.
     fn standing(&self, sent: u64, topics: &TopicBook) -> Standing {
         let Some(Broken { error, since }) = &self.broken else { return Standing::Sound };
         let SinkError::BatchRefused { topic, reason, .. } = error else {
@@ -135,7 +133,6 @@ impl Gathered {
 }
 
 impl Deliveries {
-    /// A context that has heard nothing yet.
     pub(super) fn new(spec: &KafkaSpec) -> Self {
         let first_writes = FirstWriteGate::new(spec.partitioner);
         let traced = TracedRows::new(spec.traces.clone());
@@ -154,49 +151,46 @@ impl Deliveries {
         }
     }
 
-    /// The codec of batches; librdkafka's name.
+    /// librdkafka's name of the batch codec.
     pub(super) fn codec(&self) -> &str {
         &self.codec
     }
 
-    /// Callbacks so far, of any kind.
+    /// Number of callbacks so far, of any kind.
     pub(super) fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// The harvest.
     pub(super) fn gathered(&self) -> MutexGuard<'_, Gathered> {
-        // A panic in a callback poisons nothing worth abandoning: plain data is kept here.
+        // After a panic in a callback the plain data is still usable.
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection as a whole.
     pub(super) fn events(&self) -> MutexGuard<'_, ClientEvents> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody looks on, and waits for records to be confirmed.
+    /// True if someone watches, and waits for confirmations.
     pub(super) fn is_observed(&self) -> bool {
         !self.gathered().tapped.is_empty()
     }
 
-    /// A record is confirmed.
     pub(super) fn confirmed(&self, ticket: Ticket, commit: CommitPlace) {
         self.tap.confirmed(&mut self.gathered().tapped, ticket, commit);
     }
 
-    /// The next callbacks are those of another event.
+    /// Starts the next event's callbacks.
     pub(super) fn next_event(&self) {
         self.reports.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the session is over: for a refused batch it ends when nothing is under way, for anything else
-    /// at once.
+    /// True if the session is over: after a refused batch once nothing is in flight, for other
+    /// causes at once.
     pub(super) fn is_over(&self) -> bool {
         self.gathered().broken.is_some()
     }
 
-    /// Whether the session, in which so many records were sent, is over, and why.
+    /// The error if the session, which sent `sent` records, is over.
     pub(super) fn check(&self, sent: u64) -> Result<(), SinkError> {
         match self.gathered().standing(sent, &self.topics) {
             Standing::Sound => {}
@@ -224,13 +218,13 @@ impl Deliveries {
         }
     }
 
-    /// Counts a report, and passes on what it says of a first write; costs next to nothing when there
-    /// is none. Returns whether the record was sent alone.
+    /// Counts a report, and passes on its result for a first write; costs almost nothing without
+    /// one. Returns whether the record was sent alone.
     fn answered(&self, result: &DeliveryResult<'_>, ticket: Ticket) -> bool {
         let mut gathered = self.gathered();
         gathered.answered += 1;
         gathered.answered_bytes += weight_of(ticket);
-        // What else is reported meanwhile had been answered before.
+        // Other reports at this time were answered before.
         let was_alone = gathered.alone.take_if(|alone| alone.ticket == ticket).is_some();
         let (Ok(message) | Err((_, message))) = result;
         gathered.traced.answered(ticket, message, result.is_ok() && message.offset() >= 0);
@@ -248,14 +242,14 @@ impl Deliveries {
         was_alone
     }
 
-    /// The brokers let us see a topic, and deny a record for it.
+    /// The error for a record that the brokers deny for a visible topic.
     fn denied(&self, topic: String) -> SinkError {
         self.topics.denied(&topic);
         SinkError::Unauthorised { topic }
     }
 
-    /// The brokers let no transaction of ours write to the topic. It may be what was sent; a topic that
-    /// the relay itself writes to has no row at fault.
+    /// The error for a topic that transactions may not write to. A row may have chosen it; for the
+    /// relay's own topics no row is at fault.
     fn cannot_add(&self, topic: String, reason: String) -> SinkError {
         if self.topics.is_exempt(&topic) {
             return SinkError::Delivery { topic, reason };
@@ -270,7 +264,7 @@ impl Deliveries {
         SinkError::BatchRefused { topic, reason, records, batch_bytes: None }
     }
 
-    /// Takes note of a record that was refused with its batch, and that ends the session.
+    /// Books a record that was refused with its batch, and ends the session.
     fn refused(
         &self,
         message: &BorrowedMessage<'_>,
@@ -293,8 +287,8 @@ impl Deliveries {
         self.gathered().refusals.push(refusal);
     }
 
-    /// `timestamp_ms` is that of the record, which is known in cautious mode; `alone` is a record that
-    /// was sent so in any other.
+    /// `timestamp_ms`: the record's, known in cautious mode. `alone`: the record that was sent
+    /// alone in another mode.
     fn failed(
         &self,
         error: &KafkaError,
@@ -306,10 +300,10 @@ impl Deliveries {
         let case = FailedRecord {
             codec: &self.codec,
             topic: message.topic(),
-            // One that a record chose and that is not there is refused before it is sent; this one has
-            // gone since, and its topic with it.
+            // A chosen partition that does not exist is refused before sending; this one
+            // disappeared later, together with its topic.
             partition: None,
-            // With its headers, which the report lacks; tickets outside of a ledger weigh nothing.
+            // With its headers, which the report lacks; tickets outside of a ledger have no weight.
             size: usize::try_from(ticket.weight())
                 .unwrap_or(usize::MAX)
                 .max(message.key_len() + message.payload_len()),
@@ -330,7 +324,7 @@ impl Deliveries {
                 batch_refused(message.topic().to_owned(), words(code))
             }
             (DeliveryFailure::Break(SinkError::Unauthorised { topic }), _) => self.denied(topic),
-            // What follows a refused batch is refused for the gap.
+            // The gap causes refusals after a refused batch.
             (DeliveryFailure::Break(SinkError::Delivery { .. }), _)
                 if self.has_refused_another() =>
             {
@@ -343,7 +337,7 @@ impl Deliveries {
                 self.refused(message, (ticket, alone), (code, fault));
                 batch_refused(topic, reason)
             }
-            // A topic for dead letters that takes none is a matter for a human.
+            // A dead-letter topic that refuses records needs a human.
             (DeliveryFailure::Break(SinkError::Delivery { topic, reason }), _)
                 if is_a_rule(code) && ticket != PROGRESS_TICKET =>
             {
@@ -358,25 +352,25 @@ impl Deliveries {
         self.gathered().end(broken);
     }
 
-    /// Whether an earlier event was a batch that was refused.
+    /// True if an earlier event was a refused batch.
     fn has_refused_another(&self) -> bool {
         let event = self.reports.load(Ordering::Relaxed);
         self.gathered().refusals.first().is_some_and(|first| first.batch != event)
     }
 }
 
-/// What this machine's clock shows, in microseconds since the Unix epoch.
+/// Local time in microseconds since the Unix epoch.
 pub(super) fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Likewise, in milliseconds.
+/// Local time in milliseconds since the Unix epoch.
 fn now_ms() -> i64 {
     now_us().div_euclid(1_000)
 }
 
-/// Whose fault the brokers say it is.
+/// The cause according to the brokers.
 fn fault(code: Code, rejection: Rejection) -> BatchFault {
     match code {
         Code::InvalidDifferentRecord => BatchFault::Others,
@@ -390,13 +384,12 @@ fn batch_refused(topic: String, reason: String) -> SinkError {
     SinkError::BatchRefused { topic, reason, records: Vec::new(), batch_bytes: None }
 }
 
-/// What a record takes of the budget; that of progress has no weight of its own.
+/// A record's weight in the budget; a progress record has none.
 pub(super) fn weight_of(ticket: Ticket) -> u64 {
     if ticket == PROGRESS_TICKET { 0 } else { ticket.weight() }
 }
 
-/// Identifies the key of a record, for cautious mode. Two keys that collide only wait for each
-/// other.
+/// Identifies a record's key in cautious mode. Colliding keys only wait for each other.
 pub(super) fn key_id(topic: &str, key: Option<&[u8]>) -> u64 {
     let mut hasher = DefaultHasher::new();
     (topic, key).hash(&mut hasher);
@@ -412,12 +405,12 @@ fn refused(message: &BorrowedMessage<'_>, rejection: Rejection, timestamp_ms: i6
     });
     let record = OwnedRecord {
         topic: message.topic().to_owned(),
-        // The report names the partition that was chosen, not whether the record chose it.
+        // The report names the resulting partition, not whether the record chose it.
         partition: None,
         key: message.key().map(<[u8]>::to_vec),
         value: message.payload().map(<[u8]>::to_vec),
         headers,
-        // The report carries none.
+        // The report lacks it.
         timestamp_ms,
     };
     Outcome::Refused(Box::new(Refused { record, rejection }))
@@ -457,16 +450,15 @@ impl ProducerContext for Deliveries {
         });
         let alone = self.answered(result, ticket);
         match result {
-            // The library calls a record stored when a later batch of its partition is. Kafka takes
-            // a later batch first where it knows nothing yet of this producer, such as in a topic
-            // that has just come into being; the record is then in no log. Such reports name no
-            // offset.
+            // The library calls a record stored once a later batch of its partition is. Kafka
+            // accepts a later batch first if it does not know this producer yet, for example in a
+            // new topic; the record is then lost. Such reports have no offset.
             Ok(message) if message.offset() < 0 => {
                 let topic = message.topic().to_owned();
                 let reason = "it was reported stored without an offset".to_owned();
                 self.gathered().end(SinkError::Delivery { topic, reason });
             }
-            // Upholds G1: this is the only place a record becomes confirmed.
+            // Upholds G1: the only place at which a record becomes confirmed.
             Ok(message) => {
                 self.topics.stored(message.topic());
                 let (outcome, copy) = (Outcome::Stored, self.tap.stored(ticket, message));

@@ -1,48 +1,47 @@
-//! Decides by its error code what a failed delivery means: this record can never be stored, the session is
-//! over, or the record only fell with a producer that had failed before. Also classifies a code alone: does
-//! it fence the producer, is it about a rule of the brokers, does it come from a broker at all?
+//! Classifies a failed delivery by its error code: the record can never be stored, the session is
+//! over, or the record fell with a producer that had already failed. Also classifies a code alone:
+//! whether it fences the producer, concerns a rule of the brokers, or comes from a broker at all.
 //!
-//! Input: librdkafka's error code, and the record's topic, partition and size. Output: a `DeliveryFailure`
-//! with the reason. No I/O.
+//! Input: librdkafka's error code, and the record's topic, partition and size. Output: a
+//! `DeliveryFailure` with the reason. No I/O.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::SinkError;
 use postrider_core::route::{Rejection, RejectionCode};
 
-/// What to do about a record that was not stored.
+/// Treatment of a record that was not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DeliveryFailure {
-    /// This very record can never be stored; nothing else is affected.
+    /// This record can never be stored; nothing else is affected.
     Refuse(Rejection),
-    /// The session is over, for this reason.
+    /// The session is over for this reason.
     Break(SinkError),
-    /// The record fell with a producer that had already failed; the reason is elsewhere.
+    /// The producer had already failed; the reason is elsewhere.
     Consequence,
 }
 
-/// What is known about the record.
+/// Facts about the record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FailedRecord<'a> {
-    /// The codec of batches; librdkafka's name, `none` without one.
+    /// librdkafka's name of the batch codec; `none` without one.
     pub(super) codec: &'a str,
-    /// Where it was to go.
     pub(super) topic: &'a str,
-    /// A partition of its own choice, or the one it was sent to; `None` where neither is known.
+    /// Its chosen or actual partition, if known.
     pub(super) partition: Option<i32>,
-    /// Key and value, in bytes.
+    /// Bytes of key and value.
     pub(super) size: usize,
     pub(super) has_key: bool,
 }
 
-/// Judges one record by its error code, as if it were the only one of its batch.
+/// Judges one record by its error code, as if it were alone in its batch.
 pub(super) fn judge(code: Code, case: FailedRecord<'_>) -> DeliveryFailure {
     let topic = case.topic.to_owned();
     match code {
         Code::InvalidTopic => {
             refuse(RejectionCode::InvalidTopic, format!("the broker refuses the name `{topic}`"))
         }
-        // Found before sending, so no batch is involved.
+        // Detected before sending, so no batch is involved.
         Code::UnknownPartition => match case.partition {
             Some(partition) => refuse(
                 RejectionCode::Refused,
@@ -51,8 +50,8 @@ pub(super) fn judge(code: Code, case: FailedRecord<'_>) -> DeliveryFailure {
             None => DeliveryFailure::Break(SinkError::UnknownTopic { topic }),
         },
         code if is_about_the_record(code) => of_the_record(code, case),
-        // librdkafka 2.12 reports `_DESTROY` for what waits in a partition that the brokers have no more
-        // (`rd_kafka_toppar_destroy_final`), of a topic that was deleted.
+        // librdkafka 2.12 reports `_DESTROY` for records of a removed partition
+        // (`rd_kafka_toppar_destroy_final`), after the topic was deleted.
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::BrokerDestroy => {
             DeliveryFailure::Break(SinkError::UnknownTopic { topic })
         }
@@ -61,15 +60,15 @@ pub(super) fn judge(code: Code, case: FailedRecord<'_>) -> DeliveryFailure {
             DeliveryFailure::Break(SinkError::CodecRefused { topic, codec, reason })
         }
         Code::TopicAuthorizationFailed => DeliveryFailure::Break(SinkError::Unauthorised { topic }),
-        // Said of the producer, whatever it sends.
+        // Concerns the producer, whatever it sends.
         code if is_fencing(code) => DeliveryFailure::Break(SinkError::Fenced(words(code))),
         Code::Fatal | Code::PurgeQueue | Code::PurgeInflight => DeliveryFailure::Consequence,
         code => DeliveryFailure::Break(SinkError::Delivery { topic, reason: words(code) }),
     }
 }
 
-/// The brokers' verdicts on the content of a record. With more than one in the batch they do not
-/// say whose (KIP-467 names them only sometimes, and never for size).
+/// Codes with which brokers reject a record's content. In a larger batch they do not identify the
+/// record (KIP-467 names records only sometimes, and never for size).
 const fn is_about_the_record(code: Code) -> bool {
     matches!(
         code,
@@ -81,26 +80,26 @@ const fn is_about_the_record(code: Code) -> bool {
     )
 }
 
-/// Azure Event Hubs says `UnsupportedForMessageFormat` of a compressed batch (twmb/franz-go#144); Apache Kafka says it
-/// of a topic whose format is too old, whatever the codec.
+/// Azure Event Hubs returns `UnsupportedForMessageFormat` for a compressed batch
+/// (twmb/franz-go#144); Apache Kafka for a topic with an old format, whatever the codec.
 fn is_about_the_codec(code: Code, codec: &str) -> bool {
     codec != "none"
         && matches!(code, Code::UnsupportedCompressionType | Code::UnsupportedForMessageFormat)
 }
 
-/// Brokers answer a producer whose epoch is over with one of these.
+/// Codes for a producer with an outdated epoch.
 pub(super) const fn is_fencing(code: Code) -> bool {
     matches!(code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
 }
 
-/// Whether the brokers object to what is asked of them, and not to their own state.
+/// True if the brokers object to the request, and not because of their own state.
 pub(super) const fn is_a_rule(code: Code) -> bool {
     matches!(code, Code::PolicyViolation | Code::InvalidRequest | Code::UnsupportedForMessageFormat)
 }
 
-/// Whether a broker said so, rather than the client library about itself or a connection.
+/// True if a broker sent the code, not the client library.
 pub(super) const fn is_of_the_broker(code: Code) -> bool {
-    // Kafka numbers its errors upwards from 1, and -1 is UNKNOWN_SERVER_ERROR; the library's own are
+    // Kafka's error numbers start at 1, and -1 is UNKNOWN_SERVER_ERROR; the library's own are
     // negative.
     code as i32 > 0 || matches!(code, Code::Unknown)
 }
@@ -131,7 +130,7 @@ fn refuse(code: RejectionCode, reason: String) -> DeliveryFailure {
     DeliveryFailure::Refuse(Rejection { code, reason })
 }
 
-/// librdkafka's words for a code.
+/// librdkafka's text for a code.
 pub(super) fn words(code: Code) -> String {
     code.to_string()
 }
@@ -202,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Two relays that fence each other off must not make a dead letter of what both of them send.
+    /// Two relays that fence each other must not turn their records into dead letters.
     #[test]
     fn g4_what_is_said_of_the_producer_is_no_records_fault() {
         for code in [Code::ProducerFenced, Code::InvalidProducerEpoch] {

@@ -1,10 +1,10 @@
 //! The embedded broker: librdkafka's mock cluster, for the demo, benchmarks and fault tests.
 //!
-//! Input: how many brokers and which topics. Output: a bootstrap address for any Kafka client, and
-//! functions that make the brokers fail. It speaks the real protocol on loopback ports, but it is not
-//! Kafka: it keeps 5 MiB (compressed) per partition, does not detect duplicates of an idempotent producer,
-//! shows aborted transactions, has no admin API, creates unknown topics with four partitions, and requires
-//! no login. It proves nothing about exactly-once delivery.
+//! Input: the number of brokers, and topics. Output: a bootstrap address for any Kafka client, and
+//! functions that make the brokers fail. It speaks the real protocol on loopback ports, but it is
+//! not Kafka: it keeps 5 MiB (compressed) per partition, does not detect duplicates of an
+//! idempotent producer, shows aborted transactions, has no admin API, creates unknown topics with
+//! four partitions, and requires no login. It proves nothing about exactly-once delivery.
 
 use std::time::Duration;
 
@@ -18,25 +18,25 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
 use super::deliveries::Deliveries;
 use super::settings::KafkaSpec;
 
-/// A cluster inside this process; it ends when dropped.
+/// A cluster in this process; it ends when dropped.
 ///
-/// Beyond 5 MiB of a partition it discards the oldest records; the partition count of a topic cannot be
-/// changed. Other users of the machine can read and write its topics, which contain generated data only.
+/// Beyond 5 MiB per partition it discards the oldest records; a topic's partition count is fixed.
+/// Other users of the machine can read and write its topics, which contain only generated data.
 pub struct Broker {
-    /// The client that hosts the mock cluster. It sends nothing.
+    /// The client that hosts the mock cluster; it sends nothing.
     host: BaseProducer<Deliveries>,
 }
 
-/// A way for the brokers to fail one produce request.
+/// A failure of one produce request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The partition is led by another broker.
+    /// Another broker leads the partition.
     NotLeader,
-    /// The connection is cut instead of an answer.
+    /// The connection is closed without an answer.
     Disconnect,
     /// Too few replicas are in sync.
     NotEnoughReplicas,
-    /// The answer comes too late for the broker itself.
+    /// The broker times out.
     RequestTimedOut,
     /// The batch is too large.
     MessageTooLarge,
@@ -44,9 +44,9 @@ pub enum Fault {
     InvalidRecord,
     /// A record's timestamp is out of bounds.
     InvalidTimestamp,
-    /// The producer's sequence is broken.
+    /// The producer's sequence has a gap.
     OutOfOrderSequence,
-    /// Not allowed to write to the topic.
+    /// Writing to the topic is not permitted.
     Unauthorised,
 }
 
@@ -66,10 +66,10 @@ impl Fault {
     }
 }
 
-/// What went wrong with the embedded broker.
+/// An error of the embedded broker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
-    /// It did not start.
+    /// The broker did not start.
     #[error("the embedded broker did not start: {0}")]
     Start(String),
     /// A topic could not be created.
@@ -77,16 +77,16 @@ pub enum BrokerError {
     Topic {
         /// The topic.
         topic: String,
-        /// The library's words.
+        /// The library's text.
         reason: String,
     },
-    /// The library did not take a fault to inject.
+    /// The library refused to inject a fault.
     #[error("the embedded broker refuses: {0}")]
     FaultNotInjected(String),
 }
 
 impl BrokerError {
-    /// What the operator can do about it.
+    /// What the operator can do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Topic { .. } => {
@@ -98,7 +98,7 @@ impl BrokerError {
 }
 
 impl Broker {
-    /// Starts `brokers` of them (1 to 16) with these topics and partition counts.
+    /// Starts 1 to 16 brokers with these topics and partition counts.
     pub fn start(brokers: u32, topics: &[(&str, i32)]) -> Result<Self, BrokerError> {
         let mut config = ClientConfig::new();
         config
@@ -121,7 +121,7 @@ impl Broker {
         self.cluster().map_or_else(|_| String::new(), |cluster| cluster.bootstrap_servers())
     }
 
-    /// Creates a topic, replicated to up to three brokers.
+    /// Creates a topic with up to three replicas.
     pub fn create_topic(&self, topic: &str, partitions: i32) -> Result<(), BrokerError> {
         let refused = |reason: String| BrokerError::Topic { topic: topic.to_owned(), reason };
         if !(1..=10_000).contains(&partitions) {
@@ -132,30 +132,30 @@ impl Broker {
             .map_err(|error| refused(error.to_string()))
     }
 
-    /// The next produce requests fail like this, one after another.
+    /// Makes the next produce requests fail in this way, one after another.
     pub fn fail_produce(&self, faults: &[Fault]) -> Result<(), BrokerError> {
         let answers: Vec<Answer> = faults.iter().map(|fault| fault.answer()).collect();
         self.cluster()?.request_errors(RDKafkaApiKey::Produce, &answers);
         Ok(())
     }
 
-    /// Metadata requests say that the topic does not exist.
+    /// Makes metadata requests report that the topic does not exist.
     pub fn hide_topic(&self, topic: &str) -> Result<(), BrokerError> {
         let unknown = Answer::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
         self.cluster()?.topic_error(topic, unknown).map_err(|error| not_injected(&error))
     }
 
-    /// All brokers hang up and take no connection.
+    /// Makes all brokers close and refuse connections.
     pub fn down(&self) -> Result<(), BrokerError> {
         self.cluster()?.broker_down(ALL).map_err(|error| not_injected(&error))
     }
 
-    /// All brokers take connections again.
+    /// Makes all brokers accept connections again.
     pub fn up(&self) -> Result<(), BrokerError> {
         self.cluster()?.broker_up(ALL).map_err(|error| not_injected(&error))
     }
 
-    /// Every answer takes at least this long.
+    /// Sets the minimum time of every answer.
     pub fn round_trip(&self, time: Duration) -> Result<(), BrokerError> {
         self.cluster()?.broker_round_trip_time(ALL, time).map_err(|error| not_injected(&error))
     }

@@ -1,9 +1,10 @@
-//! Failpoints: named places in the code where a test can kill, stop or delay the process, to check that no
-//! row is lost wherever it crashes.
+//! Failpoints: named places at which a test can kill, stop or delay the process, to check that a
+//! crash loses no row.
 //!
-//! Input: the environment variable `FAILPOINT`: `place=kill`, `place=stop` (SIGSTOP) or `place=sleep` (1
-//! s), at the n-th time with `@n`, such as `commit_asked=kill@7`. Output: that signal or pause when the
-//! code passes the place. Without the feature `failpoints`, [`pass`] does nothing.
+//! Input: the environment variable `FAILPOINT`: `place=kill`, `place=stop` (SIGSTOP) or
+//! `place=sleep` (1 s), at the n-th time with `@n`, for example `commit_asked=kill@7`. Output: that
+//! signal or pause when the code passes the place. Without the feature `failpoints`, [`pass`] does
+//! nothing.
 
 /// Every place, in the order in which a row passes them.
 pub const PLACES: [&str; 19] = [
@@ -44,7 +45,7 @@ mod armed {
 
     use rustix::process::{Signal, getpid, kill_process};
 
-    /// How long `sleep` lasts.
+    /// Duration of `sleep`.
     const SLEEP: Duration = Duration::from_secs(1);
 
     struct Armed {

@@ -1,11 +1,11 @@
-//! First-write gate: a producer's first record to each partition must be stored before others follow, since
-//! Kafka accepts any first sequence number: a new leader can refuse the first batch and store the second.
-//! Upholds G2: the records of one key are stored in commit order.
+//! First-write gate: a producer's first record to each partition must be stored before others
+//! follow, because Kafka accepts any first sequence number. A new leader can refuse the first batch
+//! and store the second. Upholds G2: the records of one key are stored in commit order.
 //!
-//! Input: the records about to be sent with a key, the partition counts of topics, and delivery reports.
-//! Output: whether a record may be sent now. Invariant: until a partition has stored a record of this
-//! session, at most one record with a key is in flight to it. Where a record goes is predicted by the hash of
-//! its key (`key_hash`).
+//! Input: the records about to be sent with a key, the partition counts of topics, and delivery
+//! reports. Output: whether a record may be sent now. Invariant: until a partition has stored a
+//! record of this session, at most one record with a key is in flight to it. A hash of the key
+//! (`key_hash`) predicts the partition.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,45 +13,43 @@ use super::key_hash::{KeyHash, hash_of};
 use postrider_core::ledger::Ticket;
 use postrider_core::record::Partitioner;
 
-/// Topics known at a time. Rows choose topics, so their number is not ours to trust; it is far beyond
-/// what one outbox writes to.
+/// Remembered topics. Rows choose topics, so their number is not trustworthy; this is far beyond
+/// one outbox's topics.
 const TOPICS_MAX: usize = 10_000;
 
-/// Whether a record may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It may: its partition knows us, or it has no place in any order.
+    /// Yes: its partition knows this producer, or its order does not matter.
     Free,
-    /// It may, as the first write; tell [`FirstWriteGate::begun`] when it is sent.
+    /// Yes, as the first write; call [`FirstWriteGate::begun`] when it is sent.
     First(FirstWrite),
-    /// The first write is under way.
+    /// No: the first write is in flight.
     Wait,
-    /// Find the topic's number of partitions, tell [`FirstWriteGate::counted`], and ask again.
+    /// Find the topic's number of partitions, call [`FirstWriteGate::counted`], and ask again.
     Count,
 }
 
-/// The first write, and where it goes.
+/// A first write with its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FirstWrite {
     topic: usize,
     /// Known once the partitions are counted.
     partition: Option<usize>,
-    /// The row said where it goes, so that nothing was predicted.
+    /// True if the row chose the partition, so that nothing was predicted.
     chosen: bool,
     key_hash: u32,
 }
 
-/// What the broker said of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Report<'a> {
     pub(super) topic: &'a str,
     pub(super) key: Option<&'a [u8]>,
-    /// Negative where the record never came to have one.
+    /// Negative if the record never got one.
     pub(super) partition: i32,
     pub(super) stored: bool,
 }
 
-/// What a partition, or an uncounted topic, knows of us.
+/// State of a partition, or of an uncounted topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum FirstWriteState {
     #[default]
@@ -62,7 +60,8 @@ enum FirstWriteState {
 
 #[derive(Debug, Default)]
 struct Topic {
-    /// Of the topic as long as its partitions are not counted; if made, they are to be.
+    /// State of the topic while its partitions are not counted; once a first write is stored, they
+    /// must be.
     whole: FirstWriteState,
     partitions: Vec<FirstWriteState>,
 }
@@ -71,39 +70,40 @@ impl Topic {
     const UNCOUNTED: Self = Self { whole: FirstWriteState::Stored, partitions: Vec::new() };
 }
 
-/// What each partition knows of this session's producer.
+/// State of each partition for this session's producer.
 ///
-/// Why: Kafka accepts any first sequence number from a producer that a partition does not know. A leader
-/// that has just been elected can refuse a session's first batch and accept the second, already in flight;
-/// the second's records are then stored before the first's (seen on Apache Kafka 4.3 with topics that had
-/// just been created). Once one batch is stored, every later leader knows the producer from the log, and
-/// refuses what arrives out of order.
+/// Why: Kafka accepts any first sequence number from a producer that a partition does not know. A
+/// newly elected leader can refuse a session's first batch and accept the second, already in
+/// flight; the second's records are then stored before the first's (seen on Apache Kafka 4.3 with
+/// new topics). Once one batch is stored, every later leader knows the producer from the log, and
+/// refuses batches out of order.
 ///
-/// The partition of a record is predicted as the library will choose it: the key's hash modulo the number
-/// of partitions, which is asked for first. A topic whose number is unknown, such as one that does not
-/// exist yet, counts as one partition until it has stored a record; then it is asked for again. A wrong
-/// prediction, after partitions were added, costs only the protection, and is noticed.
+/// The record's partition is predicted with the library's rule: the key's hash modulo the number of
+/// partitions, which is queried first. A topic without a known number, for example one that does
+/// not exist yet, counts as one partition until it has stored a record; then it is queried again. A
+/// wrong prediction, after partitions were added, only loses the protection, and is detected.
 ///
-/// Memory is bounded: a topic is remembered once its partitions are counted; if there are too many, those
-/// without a first write in flight are forgotten, and their first write is repeated later (G3).
+/// Memory is bounded: a topic is remembered once its partitions are counted. If there are too many,
+/// those without a first write in flight are forgotten, and their first write is repeated later
+/// (G3).
 #[derive(Debug, Default)]
 pub(super) struct FirstWriteGate {
     hash: Option<KeyHash>,
     names: HashMap<String, usize>,
     topics: Vec<Topic>,
-    /// Places in `topics` that nobody has.
+    /// Unused indexes of `topics`.
     free: Vec<usize>,
     under_way: Vec<(Ticket, FirstWrite)>,
 }
 
 impl FirstWriteGate {
-    /// Predicts as this partitioner of the library decides; `random` leaves nothing to predict.
+    /// Predicts with this partitioner's hash; `random` cannot be predicted.
     pub(super) fn new(partitioner: Partitioner) -> Self {
         Self { hash: hash_of(partitioner), ..Self::default() }
     }
 
-    /// Whether a record may be sent now. Once its topic is counted a record without a key always
-    /// may: order is promised to keys.
+    /// Decides whether a record may be sent now. In a counted topic a record without a key always
+    /// may, because order is promised to keys.
     pub(super) fn admit(
         &mut self,
         name: &str,
@@ -152,8 +152,8 @@ impl FirstWriteGate {
         topic
     }
 
-    /// Forgets every topic to which no first_write is under way: what is under way besides was sent
-    /// to partitions that know us already.
+    /// Forgets every topic without a first write in flight. Other records in flight go to
+    /// partitions that know this producer.
     #[cold]
     fn forget(&mut self) {
         let Self { names, topics, free, under_way, .. } = self;
@@ -170,14 +170,14 @@ impl FirstWriteGate {
         });
     }
 
-    /// A record that was admitted as the first is sent.
+    /// Books that an admitted first record was sent.
     pub(super) fn begun(&mut self, ticket: Ticket, first_write: FirstWrite) {
         self.set(first_write, FirstWriteState::UnderWay);
         self.under_way.push((ticket, first_write));
     }
 
-    /// The number of a topic's partitions; 0 if it could not be found, then the topic is written
-    /// to once more as a whole.
+    /// Sets a topic's number of partitions; 0 if unknown, and the topic is again written to as a
+    /// whole.
     pub(super) fn counted(&mut self, name: &str, partitions: usize) {
         let topic = self.names.get(name).copied().unwrap_or_else(|| self.add(name));
         let Some(topic) = self.topics.get_mut(topic) else { unreachable!("a name has its place") };
@@ -185,22 +185,22 @@ impl FirstWriteGate {
         topic.partitions = vec![FirstWriteState::None; partitions];
     }
 
-    /// Partitions of the topics that are written to, as far as they are counted.
+    /// Number of partitions of the topics in use, if counted.
     pub(super) fn partitions(&self) -> usize {
         self.topics.iter().map(|topic| topic.partitions.len()).sum()
     }
 
-    /// Whether no first_write is under way, so that no report matters.
+    /// True if no first write is in flight, so that no report matters.
     pub(super) fn are_settled(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// The broker's answer for any record.
+    /// Books the broker's answer for any record.
     pub(super) fn reported(&mut self, ticket: Ticket, report: Report<'_>) {
         let (Some(hash), Some(key)) = (self.hash, report.key) else { return };
         let Some(&topic) = self.names.get(report.topic) else { return };
         let (key_hash, partition) = (hash(key), usize::try_from(report.partition).ok());
-        // Tickets are shared by records of one transaction and size, so the key must agree too.
+        // Records of one transaction and size share a ticket, so the key must agree too.
         let mut ours = self.under_way.iter().enumerate().filter(|(_, (of, first_write))| {
             *of == ticket && first_write.topic == topic && first_write.key_hash == key_hash
         });
@@ -210,7 +210,7 @@ impl FirstWriteGate {
         let found = ours.clone().find(|(_, (_, first_write))| there(first_write));
         if let Some((at, _)) = found {
             let (_, first_write) = self.under_way.swap_remove(at);
-            // A refused record is no first write.
+            // A refused record does not count as a first write.
             let made = if report.stored { FirstWriteState::Stored } else { FirstWriteState::None };
             self.set(first_write, made);
         } else if ours.any(|(_, (_, first_write))| !first_write.chosen) {
@@ -218,8 +218,8 @@ impl FirstWriteGate {
         }
     }
 
-    /// Partitions may have been added: the topic is to be counted again. False while an first_write to it
-    /// is under way.
+    /// Requires a new count, because partitions may have been added. False while a first write to
+    /// the topic is in flight.
     pub(super) fn count_again(&mut self, name: &str) -> bool {
         let Some(&topic) = self.names.get(name) else { return true };
         let is_settled = self.under_way.iter().all(|(_, begun)| begun.topic != topic);
@@ -229,7 +229,7 @@ impl FirstWriteGate {
         is_settled
     }
 
-    /// The foretelling was wrong: partitions were added.
+    /// The prediction was wrong: partitions were added.
     fn recount(&mut self, topic: usize) {
         self.under_way.retain(|(_, first_write)| first_write.topic != topic);
         if let Some(topic) = self.topics.get_mut(topic) {
@@ -276,7 +276,6 @@ mod tests {
         Report { topic: "t", key: Some(key), partition, stored: true }
     }
 
-    /// A topic of three partitions.
     fn counted() -> FirstWriteGate {
         let mut all = FirstWriteGate::new(Partitioner::Murmur2Random);
         assert_eq!(all.admit("t", Some(K), None), Admission::Count);
@@ -284,7 +283,7 @@ mod tests {
         all
     }
 
-    /// A key that goes to another partition than `K`, and its partition.
+    /// A key for another partition than `K`'s, and its partition.
     fn elsewhere(all: &mut FirstWriteGate) -> (Vec<u8>, i32) {
         let home = first(all, K).partition;
         let mut keys = (0..20_u8).map(|key| vec![key]);
@@ -372,7 +371,7 @@ mod tests {
         assert_eq!(all.admit("t", Some(K), Some(0)), Admission::Free);
     }
 
-    /// The library decides; we only predict.
+    /// The library decides; the gate only predicts.
     #[test]
     fn keys_go_where_it_was_predicted() {
         const PARTITIONS: i32 = 7;
@@ -407,7 +406,7 @@ mod tests {
         for number in 0..3 * TOPICS_MAX {
             let name = number.to_string();
             assert_eq!(all.admit(&name, Some(K), None), Admission::Count);
-            // Of every third the partitions are counted, the others are missing.
+            // Every third topic is counted, the others are missing.
             if number % 3 == 0 {
                 all.counted(&name, 2);
                 assert!(matches!(all.admit(&name, Some(K), None), Admission::First(_)));
@@ -418,7 +417,7 @@ mod tests {
             all.counted(&format!("more-{number}"), 1);
         }
         assert!(all.names.len() <= TOPICS_MAX && all.topics.len() <= TOPICS_MAX + 1);
-        // Upholds G2: a partition whose first write is under way is not forgotten.
+        // Upholds G2: a partition whose first write is in flight is not forgotten.
         assert_eq!(all.admit("t", Some(K), None), Admission::Wait);
         all.reported(ticket(1), stored(K, home(first_write)));
         assert_eq!(all.admit("t", Some(K), None), Admission::Free);

@@ -1,9 +1,10 @@
-//! Writes the first progress record of a stream (delivered up to 0/0) before its slot is created, so that a
-//! slot that another program created is known by having none; and replaces progress for `postrider adopt`.
+//! Writes a stream's first progress record (delivered up to 0/0) before its slot is created, so
+//! that another program's slot is recognised by its lack; and replaces progress for `postrider
+//! adopt`.
 //!
-//! Input: the [`Lineage`] of the stream, or a [`Progress`]. Output: a stored record, and the progress that
-//! was found before. Invariant: when these functions return without error, a record is stored. With
-//! transactions, two relays that begin at once cannot overwrite each other's progress.
+//! Input: the [`Lineage`] of the stream, or a [`Progress`]. Output: a stored record, and the
+//! previous progress. Invariant: when these functions return without error, a record is stored.
+//! With transactions, two relays that start at once cannot overwrite each other's progress.
 
 use std::time::{Duration, Instant};
 
@@ -16,18 +17,18 @@ use super::{KafkaSpec, Lineage, Outcome, Producer, Progress, SendError, SinkErro
 use postrider_core::pipeline::Mark;
 use postrider_core::transaction::PROGRESS_TICKET;
 
-/// How often a stream is begun while others begin it too.
+/// Attempts to start a stream while others start it too.
 const ATTEMPTS: u32 = 5;
-/// How long a record may take to be stored.
+/// Time limit for storing a record.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Poll interval.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Reads the newest progress of a stream that has no slot yet. If it names no position, or there is none,
-/// progress at 0/0 is written: the slot that is created next is then known to be this stream's own.
-/// Blocks for seconds, and for a minute at most where the cluster has had no transaction yet. Two relays may begin at once: each
-/// fences before it looks again, and writes in a transaction, so that no base lands behind the progress
-/// of one that has gone on. Upholds G6.
+/// Reads the newest progress of a stream without a slot. If there is none, or it names no position,
+/// writes progress at 0/0, so that the next slot is known to be this stream's own. Blocks for
+/// seconds, or up to a minute if the cluster has had no transaction yet. Two relays may start at
+/// once: each fences before it reads again, and writes in a transaction, so a base never follows
+/// the other's progress. Upholds G6.
 pub fn init_progress_transactional(
     kafka: &KafkaSpec,
     lineage: &Lineage,
@@ -35,7 +36,7 @@ pub fn init_progress_transactional(
     let mut attempts = 1;
     loop {
         match try_to_begin(kafka, lineage) {
-            // Somebody else begins at this moment, or we do not know whether we have.
+            // Another relay starts now, or the outcome of this attempt is unknown.
             Err(SinkError::Fenced(_) | SinkError::Fatal(_) | SinkError::Ambiguous(_))
                 if attempts < ATTEMPTS =>
             {
@@ -46,8 +47,8 @@ pub fn init_progress_transactional(
     }
 }
 
-/// The same at least once, where no transaction is used: two that begin at once may both write, and what
-/// one of them has delivered meanwhile is delivered again.
+/// The variant without transactions, for at-least-once delivery: two relays that start at once may
+/// both write, and rows that one of them has delivered are then repeated.
 pub fn init_progress_at_least_once(
     kafka: &KafkaSpec,
     lineage: &Lineage,
@@ -70,7 +71,7 @@ fn try_to_begin(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>
         let uncertain = |error: KafkaError| SinkError::Ambiguous(error.to_string());
         producer.client().begin_transaction().map_err(uncertain)?;
         store(&mut producer, kafka, &base(lineage))?;
-        // Whatever is uncertain about it, the next attempt fences and looks again.
+        // After an uncertain outcome the next attempt fences and reads again.
         producer.client().commit_transaction(LIMIT).map_err(uncertain)?;
     }
     Ok(found)
@@ -80,11 +81,11 @@ fn base(lineage: &Lineage) -> Progress {
     Progress { lineage: lineage.clone(), mark: Mark::default(), backfill: None }
 }
 
-/// Whether a stream without a slot needs a base. One that was begun before, and of which nothing was
-/// delivered, may name what has been replaced since; its slot is not there either.
+/// True if a stream without a slot needs a base. A stream that started but delivered nothing may
+/// name replaced objects; its slot does not exist either.
 fn lacks_base(found: Option<&Progress>, lineage: &Lineage) -> bool {
     found.is_none_or(|found| {
-        // Who sends rows of before the slot goes on by what is noted of that.
+        // A backfill resumes from its own notes.
         let is_base = found.mark == Mark::default() && found.backfill.is_none();
         is_base && found.lineage != *lineage
     })
@@ -105,7 +106,7 @@ fn store(producer: &mut Producer, kafka: &KafkaSpec, progress: &Progress) -> Res
         if !sent {
             sent = match producer.send(&record.as_record(), PROGRESS_TICKET) {
                 Ok(()) => true,
-                // It is not acquainted with the topic yet.
+                // The client does not know the topic yet.
                 Err(SendError::Full) => false,
                 Err(SendError::Refused(rejection)) => {
                     return Err(SinkError::of_progress(topic, rejection));

@@ -1,15 +1,14 @@
-//! Hashes of keys, as librdkafka's partitioners have them, so that it can be said where a key's records lie.
+//! librdkafka's key hashes, which determine a record's partition.
 //!
-//! Input: a [`Partitioner`] and a key. Output: a hash, whose remainder by the number of partitions is the partition.
-//! Invariant: a partitioner that draws has no hash; keys that a partitioner leaves to chance (null, and for
-//! `consistent_random` the empty one) are not to be asked for.
+//! Input: a [`Partitioner`] and a key. Output: a hash; its remainder by the number of partitions is
+//! the partition. Invariant: a random partitioner has no hash. Keys that a partitioner places at
+//! random (null, and for `consistent_random` the empty one) must not be passed.
 
 use postrider_core::record::Partitioner;
 
-/// A hash of keys.
 pub(super) type KeyHash = fn(&[u8]) -> u32;
 
-/// The hash that decides; none where keys do not.
+/// The partitioner's hash; `None` if keys do not decide.
 pub(super) fn hash_of(partitioner: Partitioner) -> Option<KeyHash> {
     match partitioner {
         Partitioner::Murmur2 | Partitioner::Murmur2Random => Some(murmur2),
@@ -19,7 +18,7 @@ pub(super) fn hash_of(partitioner: Partitioner) -> Option<KeyHash> {
     }
 }
 
-/// Java's hash of keys (`org.apache.kafka.common.utils.Utils.murmur2`), as a positive number.
+/// Java's key hash (`org.apache.kafka.common.utils.Utils.murmur2`), as a positive number.
 fn murmur2(key: &[u8]) -> u32 {
     const SEED: u32 = 0x9747_b28c;
     const MIX: u32 = 0x5bd1_e995;
@@ -40,7 +39,7 @@ fn murmur2(key: &[u8]) -> u32 {
     (hash ^ hash >> 15) & 0x7fff_ffff
 }
 
-/// Sarama's hash of keys: FNV-1a, and of that the absolute value.
+/// Sarama's key hash: the absolute value of FNV-1a.
 fn fnv1a(key: &[u8]) -> u32 {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     key.iter().fold(0x811c_9dc5, step).cast_signed().unsigned_abs()
@@ -50,7 +49,7 @@ fn fnv1a(key: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// From librdkafka's and Kafka's own tests (`rdmurmur2.c`, `UtilsTest.java`).
+    /// Values of librdkafka's and Kafka's own tests (`rdmurmur2.c`, `UtilsTest.java`).
     #[test]
     fn keys_hash_as_in_java() {
         for (key, hash) in [

@@ -1,8 +1,9 @@
-//! Where the newest records of a topic lie, compared with where partitioners put their keys: whoever changes over to
-//! another partitioner moves keys, and loses their order at that point.
+//! Compares the partitions of a topic's newest records with the partitioners' choices. A change of
+//! partitioner moves keys, and loses their order at that point.
 //!
-//! Input: a [`KafkaSpec`], a topic, a deadline. Output: [`KeyPlacement`]. Invariant: at most [`SAMPLE`] records of each
-//! partition are read, nothing is written, and no group is joined; records whose key decides nothing are not counted.
+//! Input: a [`KafkaSpec`], a topic, a deadline. Output: [`KeyPlacement`]. Invariant: at most
+//! [`SAMPLE`] records per partition are read, nothing is written, and no group is joined; records
+//! whose key does not decide are not counted.
 
 use std::time::{Duration, Instant};
 
@@ -13,23 +14,22 @@ use super::start_offset::StartOffset;
 use super::topics::partition_count;
 use postrider_core::record::Partitioner;
 
-/// Records of each partition: enough that no other partitioner fits by chance, and read in a moment.
+/// Records per partition: enough that no other partitioner fits by chance, and quickly read.
 const SAMPLE: i64 = 100;
-/// Longest single wait for a record.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// One partitioner of each hash: which partition it gives to a key.
+/// One partitioner per hash.
 const HASHES: [Partitioner; 3] =
     [Partitioner::Murmur2Random, Partitioner::ConsistentRandom, Partitioner::Fnv1aRandom];
 
-/// Where keys lie in a topic.
+/// Placement of keys in a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyPlacement {
-    /// Partitions of the topic.
+    /// Number of partitions.
     pub partitions: usize,
-    /// Records with a key that were looked at.
+    /// Number of examined records with a key.
     pub keyed: usize,
-    /// How many of them lie where a partitioner of this hash puts their key.
+    /// For each hash, the number of records in its partition.
     fits: [usize; HASHES.len()],
 }
 
@@ -38,9 +38,9 @@ impl KeyPlacement {
         Self { partitions, keyed: 0, fits: [0; HASHES.len()] }
     }
 
-    /// Takes in a record.
+    /// Books a record.
     fn add(&mut self, partition: i32, key: Option<&[u8]>) {
-        // What lies anywhere under one of the partitioners tells nothing.
+        // Such keys are placed at random by some partitioner.
         let Some(key) = key.filter(|key| !key.is_empty()) else { return };
         self.keyed += 1;
         for (fits, partitioner) in self.fits.iter_mut().zip(HASHES) {
@@ -50,7 +50,7 @@ impl KeyPlacement {
         }
     }
 
-    /// How many records lie elsewhere than this partitioner puts their keys; none for one that draws.
+    /// Number of records outside this partitioner's choice; `None` for a random one.
     pub fn elsewhere(&self, partitioner: Partitioner) -> usize {
         let [murmur2, crc32, fnv1a] = self.fits;
         self.keyed
@@ -62,8 +62,8 @@ impl KeyPlacement {
             }
     }
 
-    /// The partitioner that has placed every record, if there is just one; of those with this hash the one that draws
-    /// for records without a key.
+    /// The partitioner that fits every record, if there is only one; of those with its hash, the
+    /// one that is random for records without a key.
     pub fn placed_by(&self) -> Option<Partitioner> {
         let all = HASHES.into_iter().filter(|_| self.keyed > 0);
         let mut fitting = all.filter(|partitioner| self.elsewhere(*partitioner) == 0);
@@ -71,7 +71,7 @@ impl KeyPlacement {
     }
 }
 
-/// Looks at the end of a topic that exists. What was not read by the deadline is left out.
+/// Reads the end of an existing topic. Records after the deadline are left out.
 pub fn key_placement(
     kafka: &KafkaSpec,
     topic: &str,
@@ -130,7 +130,7 @@ mod tests {
         placement.add(0, None);
         placement.add(1, Some(b""));
         assert_eq!((placement.keyed, placement.placed_by()), (0, None));
-        // All in one partition: every partitioner fits.
+        // With one partition, every partitioner fits.
         let mut single = KeyPlacement::of_partitions(1);
         single.add(0, Some(b"k"));
         assert_eq!((single.elsewhere(Partitioner::Murmur2Random), single.placed_by()), (0, None));

@@ -1,11 +1,11 @@
-//! Recognises what is wrong with a listener from librdkafka's reasons, which do not name the setting to
-//! change: it requires TLS or SASL that we do not use, offers no login, or is no Kafka broker (such as
-//! Postgres). Also tells a login that broke off, an outage, from one that was refused.
+//! Recognises a wrong listener from librdkafka's reasons, which do not name the setting to change:
+//! it requires TLS or SASL, offers no login, or is not a Kafka broker (for example Postgres). Also
+//! distinguishes a broken-off login (an outage) from a refused one.
 //!
-//! Input: the reason that librdkafka gives for the end of a connection. Output: what is wrong and what to
-//! set. No I/O.
+//! Input: librdkafka's reason for the end of a connection. Output: the fault and the remedy. No
+//! I/O.
 
-/// What to do where the listener wants another protocol.
+/// Remedy if the listener requires another protocol.
 const TLS_HELP: &str = "set security.protocol = \"SSL\" (or \"SASL_SSL\") in [kafka.properties], or name \
                         the brokers' plaintext listener in kafka.brokers";
 const SASL_HELP: &str = "set security.protocol = \"SASL_PLAINTEXT\" (or \"SASL_SSL\") and sasl.* in \
@@ -14,20 +14,20 @@ const SASL_HELP: &str = "set security.protocol = \"SASL_PLAINTEXT\" (or \"SASL_S
 const NO_BROKER_HELP: &str = "check host and port in kafka.brokers (or -b): Kafka's port is 9092 unless it was \
                               changed, Postgres's 5432";
 
-/// The first byte of a TLS alert (RFC 8446, section 5.1).
+/// First byte of a TLS alert (RFC 8446, section 5.1).
 const TLS_ALERT: u8 = 21;
-/// The first byte of an error of Postgres's.
+/// First byte of a Postgres error.
 const POSTGRES_ERROR: u8 = b'E';
 
-/// The first bytes of an answer that is none of Kafka's: the library reads them as its length
+/// First bytes of an answer outside Kafka's protocol, which the library interprets as a length
 /// (`rd_kafka_recv`, librdkafka 2.12).
 fn first_bytes(line: &str) -> Option<[u8; 4]> {
     let (_, size) = line.split_once("Invalid response size ")?;
     size.split(' ').next()?.parse().ok().map(i32::to_be_bytes)
 }
 
-/// What answers where a broker was expected, if it does not speak Kafka's protocol. Only of a listener
-/// that never did: the answer of a broker may be larger than the library takes, too.
+/// The kind of peer, if it does not speak Kafka's protocol. Valid only for a listener that never
+/// did, because a broker's answer may also be too large for the library.
 fn no_broker_at(line: &str) -> Option<(&'static str, &'static str)> {
     const POSTGRES: &str = "what answers there is not a Kafka broker; it may be Postgres";
     const NO_BROKER: &str = "what answers there is not a Kafka broker";
@@ -38,8 +38,8 @@ fn no_broker_at(line: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// What a listener wants that we do not do, as far as the library's reasons for the end of a connection
-/// tell (`rd_kafka_broker_set_error`, librdkafka 2.12): reason and remedy.
+/// What a listener requires, according to the library's reasons for the end of a connection
+/// (`rd_kafka_broker_set_error`, librdkafka 2.12): reason and remedy.
 pub(super) fn mismatch(line: &str) -> Option<(&'static str, &'static str)> {
     let is_tls = first_bytes(line).is_some_and(|[first, ..]| first == TLS_ALERT);
     if is_tls || line.contains("connecting to a SSL listener?") {
@@ -49,9 +49,10 @@ pub(super) fn mismatch(line: &str) -> Option<(&'static str, &'static str)> {
         .then_some(("the listener closes the connection: it may require a login (SASL)", SASL_HELP))
 }
 
-/// The same of a listener that hangs up without a word, and never was any better: Kafka's for TLS at the
-/// first request, and its for SASL after it, as soon as it is asked for anything but how to log in. The
-/// library's name of a connection begins with its protocol, if that is not plaintext.
+/// What a listener requires that closes connections without a message, and never behaved
+/// differently. Kafka's TLS listener does so at the first request, its SASL listener at the first
+/// request that is not about login. The library's connection name starts with the protocol, unless
+/// it is plaintext.
 fn hung_up_at(line: &str) -> Option<(&'static str, &'static str)> {
     const NO_TLS: &str = "the listener closes the connection at the first request: it may require \
                           TLS, or no broker is behind it";
@@ -66,19 +67,19 @@ fn hung_up_at(line: &str) -> Option<(&'static str, &'static str)> {
     (is_last("UP") && line.contains("/bootstrap")).then_some((NO_LOGIN, SASL_HELP))
 }
 
-/// What to do where the listener wants no login.
+/// Remedy if the listener does not support a login.
 pub(super) const NO_LOGIN_HELP: &str = "name the brokers' listener for logins (SASL) in kafka.brokers; or set \
     security.protocol = \"PLAINTEXT\" (\"SSL\" for TLS) in [kafka.properties] and remove sasl.* there";
 
-/// Whether a login failed since the listener offers none, as the library's reason tells: it names no
-/// mechanism that the broker supports (`rd_kafka_broker_handle_SaslHandshake`, librdkafka 2.12).
+/// True if a login failed because the listener offers none: the library's reason names no supported
+/// mechanism (`rd_kafka_broker_handle_SaslHandshake`, librdkafka 2.12).
 pub(super) fn offers_no_login(reason: &str) -> bool {
     let named = reason.split_once("broker's supported mechanisms:").map(|(_, named)| named.trim());
     named.is_some_and(|named| named.is_empty() || named.starts_with("(after "))
 }
 
-/// Whether a login failed since the connection ended, or fell silent, in the middle of it: nobody has
-/// refused it. The library calls that a refusal where it had asked for a mechanism (the same function).
+/// True if a login failed because the connection ended or fell silent, without a refusal. After a
+/// request for a mechanism, the library reports that as a refusal (in that function).
 pub(super) fn broke_off(reason: &str) -> bool {
     let failed = reason.split_once("mechanism handshake failed: ").map(|(_, why)| why);
     failed.is_some_and(|why| {
@@ -88,7 +89,7 @@ pub(super) fn broke_off(reason: &str) -> bool {
     })
 }
 
-/// What is wrong with a listener that never spoke Kafka's protocol with us.
+/// The fault of a listener that never spoke Kafka's protocol.
 pub(super) fn refused_by(line: &str) -> Option<(&'static str, &'static str)> {
     hung_up_at(line).or_else(|| no_broker_at(line))
 }
@@ -97,7 +98,7 @@ pub(super) fn refused_by(line: &str) -> Option<(&'static str, &'static str)> {
 mod tests {
     use super::*;
 
-    /// As librdkafka 2.12 logs them.
+    /// As logged by librdkafka 2.12.
     #[test]
     fn a_listener_that_wants_another_protocol_is_named() {
         let tls = "a:9093/bootstrap: Disconnected: requesting ApiVersion: might be caused by incorrect \
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(mismatch("a:9092/bootstrap: Connect failed: Connection refused"), None);
     }
 
-    /// As librdkafka 2.12 logs them.
+    /// As logged by librdkafka 2.12.
     #[test]
     fn an_answer_in_another_protocol_is_no_brokers() {
         let answered = |first: [u8; 4]| {
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(no_broker_at("a:9092/bootstrap: Connect failed: Connection refused"), None);
     }
 
-    /// As librdkafka 2.12 logs them.
+    /// As logged by librdkafka 2.12.
     #[test]
     fn a_listener_without_a_login_is_told_from_one_that_wants_another() {
         let failed = |mechanisms: &str| {
@@ -158,7 +159,7 @@ mod tests {
         assert!(!broke_off(&failed("SCRAM-SHA-512 (after 3ms in state AUTH_HANDSHAKE)")));
     }
 
-    /// As librdkafka 2.12 logs it.
+    /// As logged by librdkafka 2.12.
     #[test]
     fn a_login_that_broke_off_was_not_refused() {
         let broken = "sasl_plaintext://a:9092/bootstrap: SASL PLAIN mechanism handshake failed: Local: \

@@ -1,7 +1,7 @@
 //! A sink that discards records, for measuring everything before Kafka.
 //!
-//! Input: records with tickets (the numbers by which they are confirmed). Output: the confirmation `Stored`
-//! for each ticket at the next poll.
+//! Input: records with tickets (the numbers under which they are confirmed). Output: the
+//! confirmation `Stored` for each ticket at the next poll.
 
 use super::{Confirmation, KafkaSink, Outcome, SendError, Sink, SinkError};
 use postrider_core::ledger::Ticket;

@@ -1,46 +1,45 @@
-//! Learns from librdkafka's log what the brokers can do, since rdkafka hands out no answer to ApiVersions: which
-//! requests the coordinator of transactions offers, since the library asks again without end for what is not offered;
-//! and whether a broker is older than the codec of our batches, which the library then sends uncompressed. The library
-//! says that in a notice, but on no machine that has been up for less than a day (`rd_interval`, librdkafka 2.12).
+//! Learns the brokers' capabilities from librdkafka's log, because rdkafka does not expose
+//! ApiVersions. First, which requests the transaction coordinator offers, because the library
+//! retries missing ones forever. Second, whether a broker is older than the batch codec, because
+//! the library then sends uncompressed batches; its own notice is missing on a machine with less
+//! than a day of uptime (`rd_interval`, librdkafka 2.12).
 //!
-//! Input: lines of its debug context `feature`, one for each request that a broker names, such as
-//! `ApiKey EndTxn (26) Versions 0..5`, and for each of its own features; and of `broker`, that a connection is up.
-//! Output: the requests without which no transaction can be; the codec that is left out, once. Invariant: nothing is
-//! missing of a coordinator whose answer was not read to its end. No I/O.
+//! Input: lines of the debug context `feature`, one per request of a broker, for example `ApiKey
+//! EndTxn (26) Versions 0..5`, and per library feature; and of `broker`, that a connection is up.
+//! Output: missing requests that transactions require; once, the codec that is not used. Invariant:
+//! a coordinator whose answer was not read completely lacks nothing. No I/O.
 
 use std::collections::BTreeSet;
 
-/// In the name of the connection that the library keeps for a producer's transactions.
+/// Marks the library's connection for a producer's transactions.
 const COORDINATOR: &str = "[thrd:TxnCoordinator]";
 
-/// What a transaction is made of, after InitProducerId, of which the library tells by itself. Progress is a record,
-/// so that no offsets of groups are sent (AddOffsetsToTxn, TxnOffsetCommit).
+/// Requests of a transaction after InitProducerId, which the library reports by itself. Progress is
+/// a record, so no group offsets are sent (AddOffsetsToTxn, TxnOffsetCommit).
 const OF_TRANSACTIONS: [(i16, &str); 2] = [(24, "AddPartitionsToTxn"), (26, "EndTxn")];
 
-/// librdkafka's names of what its codecs need; the older ones need nothing.
+/// librdkafka's feature names for its codecs; older codecs need none.
 const OF_CODECS: [(&str, &str); 2] =
     [("zstd", "Disabling feature ZSTD"), ("lz4", "Disabling feature LZ4")];
 
-/// What the brokers can do.
 #[derive(Debug, Default)]
 pub(super) struct OfferedRequests {
-    /// The codec of our batches, and how the library says that a broker does not know it; until it is told.
+    /// The batch codec, and the library's name of a broker's support for it; cleared once reported.
     codec: Option<(&'static str, &'static str)>,
-    /// Of an answer that is being logged.
+    /// Requests of an answer that is being logged.
     named: BTreeSet<i16>,
-    /// Of the last answer on a connection that came up.
+    /// Requests of the last answer on a connection that came up.
     offered: Option<BTreeSet<i16>>,
 }
 
 impl OfferedRequests {
-    /// For a producer of such batches.
     pub(super) fn of_codec(codec: &str) -> Self {
         let codec = OF_CODECS.into_iter().find(|(name, _)| *name == codec);
         Self { codec, ..Self::default() }
     }
 
-    /// Takes in one line; the lines of a connection come in their order. Returns the codec that is left out, when it
-    /// becomes known.
+    /// Handles one line; a connection's lines come in order. Returns the codec that is not used,
+    /// once it is known.
     pub(super) fn observe(&mut self, line: &str) -> Option<&'static str> {
         if line.starts_with(COORDINATOR) {
             self.observe_coordinator(line);
@@ -59,7 +58,7 @@ impl OfferedRequests {
         }
     }
 
-    /// The names of the requests that transactions need and the coordinator does not offer, as far as it has said.
+    /// Requests that transactions require and the coordinator is known not to offer.
     pub(super) fn lacking_for_transactions(&self) -> Vec<&'static str> {
         let Some(offered) = &self.offered else { return Vec::new() };
         let is_missing = |(key, _): &(i16, &str)| !offered.contains(key);
@@ -67,7 +66,7 @@ impl OfferedRequests {
     }
 }
 
-/// The number of a request, in `NAME (NUMBER) Versions ..`; a name that the library does not know has parentheses, too.
+/// The number in `NAME (NUMBER) Versions ..`; an unknown name contains parentheses, too.
 fn number(request: &str) -> Option<i16> {
     let (name, _) = request.split_once(") Versions ")?;
     name.rsplit_once('(')?.1.parse().ok()
@@ -119,7 +118,7 @@ mod tests {
         assert_eq!(lacking(&[UP.to_owned()]), [""; 0]);
         let another = lines("a:9092/1", &ALL[..1]);
         assert_eq!(lacking(&[another, vec![UP.to_owned()]].concat()), [""; 0]);
-        // A connection that comes up again before it has said anything leaves what the one before it said.
+        // A connection that comes up again without an answer keeps the previous one's.
         let again = [lines("TxnCoordinator", &ALL), vec![UP.to_owned(), UP.to_owned()]].concat();
         assert_eq!(lacking(&again), [""; 0]);
     }

@@ -1,10 +1,12 @@
-//! The idempotent producer: at-least-once delivery, and the part of the transactional producer that sends.
+//! The idempotent producer: at-least-once delivery, and the sending part of the transactional
+//! producer.
 //!
-//! Input: records with tickets (the numbers by which they are confirmed). Output: a confirmation per
-//! record, or a [`SinkError`] and with it the end of the session. Invariant: `Stored` comes from a delivery
-//! report under `acks=all` (G1); the records of a key are stored in the order of `send`, and a refused
-//! batch stops the producer before later records are stored (G2); the library's queue is bounded, beyond
-//! that `send` says `Full` (G3); during an outage of the brokers records wait for ever.
+//! Input: records with tickets (the numbers under which they are confirmed). Output: a confirmation
+//! per record, or a [`SinkError`] and with it the end of the session. Invariant: `Stored` comes
+//! from a delivery report under `acks=all` (G1). The records of a key are stored in the order of
+//! `send`, and a refused batch stops the producer before later records are stored (G2). The
+//! library's queue is bounded; beyond that `send` returns `Full` (G3). During an outage of the
+//! brokers records wait without a limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,46 +32,47 @@ use postrider_core::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode, cont
 use postrider_core::sink::CommitPlace;
 use postrider_core::time::Instant;
 
-/// Most events served by one `poll`. An event is the reports of one batch; this keeps the call to
-/// a few milliseconds while the brokers answer faster than we listen.
+/// Most events per `poll`. An event is the reports of one batch; this keeps the call to a few
+/// milliseconds even if the brokers answer faster than the relay polls.
 const EVENTS_PER_POLL: u32 = 1_000;
 
 /// Kafka's limit (`org.apache.kafka.common.internals.Topic`).
 const TOPIC_NAME_BYTES_MAX: usize = 249;
 
-/// The producer of one session. Dropping it forgets what is not yet stored.
+/// The producer of one session. Dropping it forgets records that are not stored yet.
 ///
 /// Invariant:
 /// * `Stored` comes from a delivery report under `acks=all` (G1);
 /// * each producer appends to each partition a run of records without gaps, in the order of `send`,
-///   after one first record (`first_write_gate`) (G2). So even with repeats after a crash, first
-///   occurrences stay in order;
-/// * the library's queue is bounded by records and by bytes; beyond that `send` says `Full` (G3);
-/// * an outage of the brokers stalls: records wait for ever (`message.timeout.ms=0`).
+///   after one first record (`first_write_gate`) (G2). Even with repeats after a crash, first
+///   occurrences therefore stay in order;
+/// * the library's queue is bounded by records and by bytes; beyond that `send` returns `Full`
+///   (G3);
+/// * during an outage of the brokers records wait without a limit (`message.timeout.ms=0`).
 ///
 /// # Batches the broker refuses
 ///
-/// A broker answers for a batch, so one member too large fails them all, and librdkafka would go on
-/// with what comes later: the next batch of the partition would be stored, and the refused members,
-/// sent again, would follow after it. Therefore `enable.gapless.guarantee` is on: the first refused
-/// batch stops the producer before anything later of that partition can be stored, `poll` says
-/// [`SinkError::BatchRefused`], and the relay starts again from what Postgres was told. The error names
-/// the records of the batch. One that was alone in it is at fault; of several, those that may be are
-/// sent alone by the next session ([`Outgoing::alone`]), between others that go as usual. What is under
-/// way at that moment is waited for, so that one session finds as many refusals as it can.
+/// A broker answers for a batch, so one oversized record fails all of it, and librdkafka would
+/// continue: it would store the partition's next batch, and the refused records, sent again, would
+/// follow. `enable.gapless.guarantee` prevents this: the first refused batch stops the producer
+/// before anything later of that partition is stored, `poll` returns [`SinkError::BatchRefused`],
+/// and the relay resumes from the acknowledged position. The error names the batch's records. A
+/// single record is at fault. Of several, the next session sends the suspects alone
+/// ([`Outgoing::alone`]), between others that are sent as usual. The session waits for records in
+/// flight, so that it finds as many refusals as possible.
 ///
-/// Where nobody knows which record is at fault, or for whom no session follows, there is
-/// [`KafkaSpec::cautious`]: batches of one, and at most one record per key under way. A refused record
-/// then comes back as [`Outcome::Refused`] with its bytes, and nothing later of that key has been sent.
-/// Gaplessness is off there, for a refused record leaves a gap that is wanted.
+/// If the record at fault is not known, or no session follows, [`KafkaSpec::cautious`] applies:
+/// batches of one, and at most one record per key in flight. A refused record then returns as
+/// [`Outcome::Refused`] with its bytes, and nothing later of that key has been sent. Gaplessness is
+/// off in this mode, because a refused record leaves an intended gap.
 ///
 /// Measured on Apache Kafka 4.1 with librdkafka 2.12.1, one partition of `max.message.bytes=2000`,
-/// 3,000 records of 100 bytes in batches of about 12, record 500 of 3,000 bytes, linger 0, 1, 5 ms:
-/// without gaplessness all 2,499 later records were stored after the refusal; with it none was,
-/// exactly records 0 to 499 lay in the topic, all of them confirmed, and the library announced its
-/// death with `_GAPLESS_GUARANTEE` before the report that says `MSG_SIZE_TOO_LARGE`. With batches of
-/// 1 MB for a topic of 20 kB it is the batch that is too large, and no record: once one of them was stored
-/// alone, the batches of later sessions are half as large ([`KafkaSpec::batch_bytes`]).
+/// 3,000 records of 100 bytes in batches of about 12, record 500 of 3,000 bytes, linger 0, 1, 5 ms.
+/// Without gaplessness all 2,499 later records were stored after the refusal. With it none was:
+/// exactly records 0 to 499 were in the topic, all of them confirmed, and the library reported its
+/// death with `_GAPLESS_GUARANTEE` before the report with `MSG_SIZE_TOO_LARGE`. With batches of 1
+/// MB for a topic of 20 kB the batch is too large, and not a record: once one of its records was
+/// stored alone, later sessions halve the batches ([`KafkaSpec::batch_bytes`]).
 ///
 /// Costs of caution: one round trip per record of a key, and a new epoch after each refusal.
 ///
@@ -79,34 +82,34 @@ pub struct Producer {
     spec: KafkaSpec,
     bootstrap: BootstrapServers,
     admissions: Admissions,
-    /// Records handed over.
+    /// Number of records sent.
     sent: u64,
     sent_bytes: u64,
-    /// Of these, reported when it was last asked.
+    /// Number of these that were answered at the last check.
     answered: u64,
     answered_bytes: u64,
     limit: QueueLimit,
-    /// The last one was sent alone.
+    /// True if the last record was sent alone.
     alone: bool,
-    /// A batch was refused: nothing more is sent.
+    /// True after a refused batch: nothing more is sent.
     is_over: bool,
 }
 
 impl Producer {
-    /// Starts the client. Connections are made in the background: an unreachable broker is not an
-    /// error here.
+    /// Starts the client. It connects in the background, so an unreachable broker is not an error
+    /// here.
     pub fn open(spec: &KafkaSpec) -> Result<Self, SinkError> {
         Self::with(&spec.producer_config()?, spec)
     }
 
-    /// The same with a configuration made from the specification.
+    /// Starts a client with this configuration.
     pub(super) fn with(config: &ClientConfig, spec: &KafkaSpec) -> Result<Self, SinkError> {
         let inner: BaseProducer<Deliveries> = config
             .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
         log_in(inner.client(), spec.secrets.tokens.as_ref())?;
         let inner = Arc::new(inner);
-        // It has nothing under way.
+        // Nothing is in flight.
         let _ = spec.topics.take_gone();
         if spec.secrets.can_change() {
             inner.client().context().events().secret_can_change();
@@ -132,13 +135,13 @@ impl Producer {
         })
     }
 
-    /// The client, for calls that other threads may wait in.
+    /// The client, for calls in which other threads wait.
     pub(super) fn client(&self) -> Arc<BaseProducer<Deliveries>> {
         Arc::clone(&self.inner)
     }
 
-    /// Starts a client that knows no broker and ends it: finds settings that do not fit together,
-    /// which the library tells only then.
+    /// Starts and ends a client without a broker, to find inconsistent settings, which the library
+    /// reports only then.
     pub fn rehearse(spec: &KafkaSpec) -> Result<(), SettingsError> {
         let mut config = spec.as_read().producer_config()?;
         config.remove("bootstrap.servers");
@@ -147,7 +150,7 @@ impl Producer {
         started.map(drop).map_err(|error| refused_settings(&error))
     }
 
-    /// Records handed over and not yet reported, in the library's count.
+    /// Records sent and not yet reported, as counted by the library.
     pub fn outstanding(&self) -> usize {
         let count = self.inner.in_flight_count();
         match usize::try_from(count) {
@@ -156,8 +159,8 @@ impl Producer {
         }
     }
 
-    /// Serves events until none is left. The wrapper's `poll(0)` serves one event and its timeouts
-    /// run to the end, so the number of callbacks tells when the queue is empty.
+    /// Serves events until none is left. rdkafka's `poll(0)` serves one event and its timeouts run
+    /// to the end, so the number of callbacks reveals an empty queue.
     pub(super) fn serve(&self) {
         let context = self.inner.client().context();
         for _ in 0..EVENTS_PER_POLL {
@@ -170,7 +173,7 @@ impl Producer {
         }
     }
 
-    /// Whether the record would be taken now, as far as its topic and partition are concerned.
+    /// Whether `record`'s topic and partition would accept a record now.
     pub(super) fn admits(&mut self, record: &Record<'_>) -> Result<(), SendError> {
         match self.admissions.admit(&self.inner, &self.spec, record)? {
             Admission::Free | Admission::First(_) => Ok(()),
@@ -178,17 +181,17 @@ impl Producer {
         }
     }
 
-    /// What was sent waits for no others any more.
+    /// Notes a flush: sent records no longer linger.
     pub(super) fn flushed(&mut self) {
         self.limit.flushed();
     }
 
-    /// Records are confirmed when their Kafka transaction is committed, by [`Producer::committed`].
+    /// Confirms records when their Kafka transaction commits, by [`Producer::committed`].
     pub(super) fn await_commits(&self) {
         self.inner.client().context().gathered().traced.await_commits();
     }
 
-    /// The Kafka transaction of everything stored so far is committed.
+    /// Books the commit of the Kafka transaction of everything stored so far.
     pub(super) fn committed(&self) {
         if self.spec.traces.is_on() {
             self.inner.client().context().gathered().traced.committed();
@@ -200,7 +203,7 @@ impl Producer {
         self.inner.client().context().events().disturbances()
     }
 
-    /// Whether the session is over, and why.
+    /// The error if the session is over.
     pub(super) fn check(&self) -> Result<(), SinkError> {
         if let Some(topic) = self.spec.topics.take_gone() {
             return Err(SinkError::UnknownTopic { topic });
@@ -216,12 +219,12 @@ impl Producer {
         };
         match code {
             Code::QueueFull => return SendError::Full,
-            // The latter where a transaction has failed already.
+            // Also returned if a transaction has already failed.
             Code::Fatal | Code::State => {
                 self.serve();
                 let context = self.inner.client().context();
                 context.events().died(&words(code));
-                // `Full` makes the caller poll, which tells the reason as soon as it is known.
+                // After `Full` the caller polls, which returns the reason once it is known.
                 return context
                     .check(self.sent)
                     .map_or_else(SendError::Broken, |()| SendError::Full);
@@ -242,15 +245,15 @@ impl Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        // Records under way are forgotten on purpose; the next session sends them again.
+        // Records in flight are dropped on purpose; the next session sends them again.
         self.inner.client().context().events().close();
-        // A thread that asks the brokers something may have the client for a while yet.
+        // A thread with a query may hold the client for a while.
         self.inner.purge(PurgeConfig::default().queue().inflight());
     }
 }
 
 impl Producer {
-    /// Hands over one record, to be confirmed under this ticket; see [`Sink::send`].
+    /// Sends one record, to be confirmed under this ticket; see [`Sink::send`].
     pub fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
         Sink::send(self, Instant::START, &Outgoing::new(record.clone(), ticket))
     }
@@ -260,24 +263,23 @@ impl Producer {
         Sink::poll(self, Instant::START, confirmations)
     }
 
-    /// Whether at least one broker is known to answer.
+    /// True if at least one broker is known to answer.
     pub fn is_connected(&self) -> bool {
         self.inner.client().context().events().answering()
     }
 
-    /// Whether something else must be answered before this record is handed over.
+    /// True if other answers must come before this record is sent.
     fn must_wait(&self, outgoing: &Outgoing<'_>) -> bool {
         let context = self.inner.client().context();
-        // What came now would be stored before what was refused (G2).
+        // A later record would be stored before the refused ones (G2).
         self.is_over
             || self.sent - self.answered >= self.limit.records()
-            // The library's queue counts values alone.
+            // The library's queue counts only values.
             || self.sent_bytes - self.answered_bytes >= self.spec.budget.bytes
             || self.alone && context.gathered().alone.is_some()
             || outgoing.alone && context.gathered().answered < self.sent
     }
 
-    /// The library has taken it.
     fn taken(
         &mut self,
         outgoing: &Outgoing<'_>,
@@ -314,7 +316,7 @@ impl Sink for Producer {
 
     fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
         let record = &outgoing.record;
-        // The library takes an empty name and waits for its metadata for ever.
+        // The library accepts an empty name and waits for its metadata forever.
         if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {
             return Err(invalid_topic());
         }
@@ -343,7 +345,7 @@ impl Sink for Producer {
             partition: record.partition,
             payload: record.value,
             key: record.key,
-            // The library takes 0 for "now".
+            // The library treats 0 as "now".
             timestamp: Some(match record.timestamp_ms {
                 NO_TIMESTAMP => NO_TIMESTAMP,
                 ms => ms.max(1),
@@ -373,12 +375,12 @@ impl Sink for Producer {
         confirmations: &mut Vec<Confirmation>,
     ) -> Result<(), SinkError> {
         let context = self.inner.client().context();
-        // The callbacks write straight into the caller's vector.
+        // The callbacks write directly into the caller's vector.
         std::mem::swap(confirmations, &mut context.gathered().confirmations);
         self.serve();
         if context.is_over() {
             self.is_over = true;
-            // Nothing more of this session is sent; what is on its way is answered.
+            // Nothing more of this session is sent; records in flight are answered.
             self.inner.purge(PurgeConfig::default().queue());
             self.serve();
         }

@@ -1,10 +1,12 @@
-//! Reads from its topic the newest progress record of a stream: how far an earlier session delivered.
+//! Reads from its topic the newest progress record of a stream: how far an earlier session
+//! delivered.
 //!
-//! Input: a topic of one partition, and a key. Output: the newest [`Progress`] of that key in a committed
-//! transaction, or none. Invariant: everything that was written before the call is considered, and what is written
-//! meanwhile holds nothing up: a live stream adds to the topic faster than it is read. A read_committed consumer stops
-//! at the first open transaction, so the end offset of *all* records is read first, and the reader waits until
-//! committed records reach as far. Reading begins at the tail, where the newest record of a live stream is.
+//! Input: a topic of one partition, and a key. Output: the newest [`Progress`] of that key in a
+//! committed transaction, or `None`. Invariant: everything written before the call is considered,
+//! and later records delay nothing, although a live stream adds to the topic faster than it is
+//! read. A read_committed consumer stops at the first open transaction. The end offset of *all*
+//! records is therefore read first, and the reader waits until committed records reach it. Reading
+//! starts at the tail, which contains a live stream's newest record.
 
 use std::time::{Duration, Instant};
 
@@ -21,29 +23,26 @@ use super::settings::KafkaSpec;
 use super::unawaited::Unawaited;
 use postrider_core::progress::{Progress, ProgressSyntax};
 
-/// The one partition.
+/// The only partition.
 const PARTITION: i32 = 0;
-/// How long a reading may take; a stream is open meanwhile.
+/// Time limit for reading; a stream is open.
 const LIMIT: Duration = Duration::from_secs(4);
-/// How long to wait for the first connection.
+/// Time limit for the first connection.
 const MEETING: Duration = Duration::from_secs(1);
-/// Longest single call into the client library.
 const SLICE: Duration = Duration::from_millis(100);
-/// How long all brokers must know nothing of a topic that is to count as missing. One that has just
-/// started may be late to hear of it.
+/// Time for which all brokers must deny a topic before it counts as missing. A broker that has just
+/// started may not know it yet.
 const MISSING_FOR: Duration = Duration::from_secs(1);
-/// Records looked at first: a second of a busy stream writes twice as many, two in each transaction
-/// and the marker of its end.
+/// Records read first. A busy stream writes twice as many per second, two in each transaction, plus
+/// its marker.
 const TAIL: i64 = 100;
 
-/// The result of a reading.
 struct Reading {
     newest: Option<Progress>,
-    /// Whether the reading ended behind everything that was to be read.
+    /// True if the reading covered everything it should.
     is_whole: bool,
 }
 
-/// Connected, not yet read.
 pub(super) struct ProgressReader {
     committed: Unawaited<BaseConsumer<ConsumerEvents>>,
     everything: Unawaited<BaseConsumer<ConsumerEvents>>,
@@ -52,7 +51,6 @@ pub(super) struct ProgressReader {
 }
 
 impl ProgressReader {
-    /// Begins to connect.
     pub(super) fn open(spec: &KafkaSpec, topic: &str) -> Result<Self, SinkError> {
         let consumer = |isolation: &str| -> Result<BaseConsumer<ConsumerEvents>, SinkError> {
             let mut config: ClientConfig = spec.common_config()?;
@@ -64,8 +62,8 @@ impl ProgressReader {
                 .set("isolation.level", isolation)
                 .set("fetch.wait.max.ms", "10")
                 .set("auto.offset.reset", "earliest")
-                // With a rack, a follower near to us may answer that lags behind, and its end passes
-                // for the topic's (KIP-392). The leader's is the one that counts.
+                // With a rack, a lagging nearby follower may answer, and its end would count as the
+                // topic's (KIP-392). The leader's end counts.
                 .set("client.rack", "");
             let events = ConsumerEvents::quiet(spec.secrets.tokens.clone());
             events.consumer(&config, false).map_err(|error| match error {
@@ -75,9 +73,9 @@ impl ProgressReader {
         };
         let (committed, everything) = (consumer("read_committed")?, consumer("read_uncommitted")?);
         for client in [&everything, &committed] {
-            // Whoever asks for offsets before there is a connection waits for a timer of the library.
+            // A request for offsets before the connection waits for a timer of the library.
             if client.fetch_metadata(Some(topic), MEETING).is_err() {
-                // It is asked again, and told of, when it is read.
+                // The read asks again, and reports the error.
                 break;
             }
         }
@@ -89,7 +87,6 @@ impl ProgressReader {
         })
     }
 
-    /// The newest progress of this key.
     pub(super) fn newest(&mut self, key: &str) -> Result<Option<Progress>, SinkError> {
         self.begun = Instant::now();
         let Some((low, end)) = self.bounds(&self.everything)? else { return Ok(None) };
@@ -98,7 +95,7 @@ impl ProgressReader {
         if newest.is_some() {
             return Ok(newest);
         }
-        // The log cleaner may have removed it for the sake of one that has been written since.
+        // The log cleaner may have removed it because of a newer record.
         match self.bounds(&self.everything)? {
             Some((_, now)) if now > end => {
                 self.await_commits(now)?;
@@ -108,7 +105,7 @@ impl ProgressReader {
         }
     }
 
-    /// Waits until every transaction that has written before this offset has ended.
+    /// Waits until every transaction that wrote before this offset has ended.
     fn await_commits(&self, end: i64) -> Result<(), SinkError> {
         while self.bounds(&self.committed)?.is_none_or(|(_, committed)| committed < end) {
             self.in_time("a transaction of an earlier relay, or of another writer, is open in it")?;
@@ -132,8 +129,8 @@ impl ProgressReader {
         }
     }
 
-    /// The newest of what lies between these offsets. A reading that ends before it has seen the last of them is repeated
-    /// until two agree: a leader that has just become one may end a fetch too early, but not tell its end before it
+    /// The newest progress between these offsets. A reading that ends too early is repeated until
+    /// two agree. A new leader may end a fetch too early, but does not report its end before it
     /// knows it (KIP-207).
     fn settled_between(
         &self,
@@ -154,7 +151,7 @@ impl ProgressReader {
         Ok(before.newest)
     }
 
-    /// First offset, and the one after the last that this reader may see; `None`: no such topic.
+    /// First offset, and the end offset for this reader; `None`: the topic does not exist.
     fn bounds(
         &self,
         consumer: &BaseConsumer<ConsumerEvents>,
@@ -182,8 +179,8 @@ impl ProgressReader {
         }
     }
 
-    /// Whether the brokers know no such topic. The library also says so of a partition that merely has
-    /// no leader now.
+    /// True if the brokers do not know the topic. The library also reports this for a partition
+    /// without a leader.
     fn is_missing(&self, consumer: &BaseConsumer<ConsumerEvents>) -> bool {
         let Ok(metadata) = consumer.fetch_metadata(Some(&self.topic), SLICE * 10) else {
             return false;
@@ -193,7 +190,7 @@ impl ProgressReader {
         error == Some(Code::UnknownTopicOrPartition)
     }
 
-    /// One reading. What was written behind `end` since is left unread.
+    /// One reading, without records behind `end`.
     fn newest_between(&self, start: i64, end: i64, key: &str) -> Result<Reading, SinkError> {
         self.go_to(start).map_err(|error| unread(&self.topic, &error))?;
         let mut newest = None;
@@ -224,8 +221,8 @@ impl ProgressReader {
         })
     }
 
-    /// Reads on from this offset. A second assignment of the partition would take a tenth of a second: the library's thread
-    /// for the broker sleeps as long where nothing is fetched.
+    /// Moves to this offset. A second assignment would take 0.1 s, because the library's broker
+    /// thread sleeps that long if nothing is fetched.
     fn go_to(&self, offset: i64) -> KafkaResult<()> {
         let offset = Offset::Offset(offset);
         let is_assigned = self.committed.assignment()?.count() > 0;
@@ -237,7 +234,7 @@ impl ProgressReader {
         self.committed.assign(&place)
     }
 
-    /// Goes on after what may pass by itself: that one broker of several is away, is an error too.
+    /// Ignores temporary errors; one unreachable broker of several is an error too.
     fn tolerate(&self, error: &KafkaError) -> Result<(), SinkError> {
         if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) {
             return Err(unread(&self.topic, error));
@@ -262,7 +259,7 @@ fn unread(topic: &str, error: &KafkaError) -> SinkError {
     SinkError::ProgressUnread { topic: topic.to_owned(), reason: error.to_string() }
 }
 
-/// The newest progress of this key, for whoever does not carry the stream itself.
+/// The newest progress of this key, for a caller that does not deliver the stream.
 pub fn newest_progress(spec: &KafkaSpec, key: &str) -> Result<Option<Progress>, SinkError> {
     ProgressReader::open(spec, &spec.progress_topic)?.newest(key)
 }

@@ -1,13 +1,12 @@
-//! Which librdkafka properties a user may set in `[kafka.properties]`: not those that a guarantee depends
-//! on or that have a Postrider option. Also what to write instead of a property of the Java client or a
-//! mistyped name.
+//! Decides which librdkafka properties `[kafka.properties]` may contain: none on which a guarantee
+//! depends or that has a Postrider option. Also suggests replacements for properties of the Java
+//! client and mistyped names.
 //!
-//! Input: a property's name. Output: an error that says why it is reserved and what to use instead; advice
-//! about a name that librdkafka does not know. Names and meanings: librdkafka's CONFIGURATION.md, 2.12.
+//! Input: a property's name. Output: an error with the reason and the replacement; advice about a
+//! name that librdkafka does not know. Names and meanings: librdkafka's CONFIGURATION.md, 2.12.
 
 use super::settings::SettingsError;
 
-/// A property that Postrider sets itself.
 struct Reserved {
     key: &'static str,
     why: &'static str,
@@ -27,7 +26,7 @@ const OWN: &str = "it has a setting of its own";
 const PLACING: &str = "it decides which partition a key is in";
 const LOGGED: &str = "the client's log goes through Postrider's";
 
-/// Sorted by guarantee. Aliases are listed, for librdkafka takes the last one set.
+/// Sorted by guarantee. Aliases are listed, because librdkafka uses the last one set.
 const RESERVED: &[Reserved] = &[
     reserved("acks", DURABLE, ""),
     reserved("request.required.acks", DURABLE, ""),
@@ -76,7 +75,7 @@ const SASL_OF_JAVA: &str = "only the Java client has it: set security.protocol (
 const TRUST_OF_JAVA: &str = "only the Java client has it: set ssl.ca.location to a PEM file with the authority's \
     certificate, or ssl.ca.pem to its text";
 
-/// Properties of the Java client that librdkafka does not know, and what to do instead.
+/// Properties of the Java client that librdkafka does not know, with replacements.
 const JAVA: &[(&str, &str)] = &[
     ("buffer.memory", "set kafka.max_in_flight"),
     ("max.request.size", "set kafka.message_max_bytes"),
@@ -96,7 +95,7 @@ const JAVA: &[(&str, &str)] = &[
     ("ssl.keystore.type", "set ssl.certificate.location and ssl.key.location to PEM files"),
 ];
 
-/// What users do set: the pool that did-you-mean draws from.
+/// Commonly used properties, from which suggestions are chosen.
 pub(super) const USUAL: &[&str] = &[
     "batch.num.messages",
     "batch.size",
@@ -145,10 +144,10 @@ pub(super) const USUAL: &[&str] = &[
     "topic.metadata.refresh.interval.ms",
 ];
 
-/// Similarity (Jaro-Winkler) from which a name is worth suggesting; lower ones read as noise.
+/// Minimum similarity (Jaro-Winkler) of a suggestion.
 const SIMILAR: f64 = 0.88;
 
-/// Refuses a key that a guarantee rests on, or that has a setting of its own.
+/// Refuses a property on which a guarantee depends, or that has its own setting.
 pub fn refuse_reserved(key: &str) -> Result<(), SettingsError> {
     match RESERVED.iter().find(|reserved| reserved.key == key) {
         Some(found) => Err(SettingsError::Reserved {
@@ -160,12 +159,12 @@ pub fn refuse_reserved(key: &str) -> Result<(), SettingsError> {
     }
 }
 
-/// Whether only the Java client has it, though librdkafka may know it by name.
+/// True if only the Java client supports it, although librdkafka may know its name.
 pub(super) fn is_javas(key: &str) -> bool {
     JAVA.iter().any(|(name, _)| *name == key)
 }
 
-/// What to do about a key librdkafka does not know.
+/// Advice about a property that librdkafka does not know.
 pub(super) fn advice_for_unknown(key: &str) -> Option<String> {
     if let Some((_, advice)) = JAVA.iter().find(|(name, _)| *name == key) {
         return Some((*advice).to_owned());
@@ -202,13 +201,13 @@ mod tests {
 
     #[test]
     fn java_names_are_not_librdkafkas() {
-        // Known by name, to be refused.
+        // Known by name, in order to be refused.
         let refused = ["sasl.jaas.config", "ssl.truststore.location"];
         for (name, _) in JAVA {
             assert!(!is_librdkafkas(name) || refused.contains(name), "{name} needs no translation");
             assert!(is_javas(name));
         }
-        // What it is told to set instead is librdkafka's.
+        // The suggested settings exist in librdkafka.
         for advice in [SASL_OF_JAVA, TRUST_OF_JAVA] {
             let words = advice.split([' ', ',', ':', '(', ')']);
             for name in words.filter(|word| word.starts_with("sasl.") || word.starts_with("ssl.")) {

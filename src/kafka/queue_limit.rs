@@ -1,64 +1,67 @@
-//! How many records may wait in the client's queue: as many as the distance of the brokers is good for.
+//! Adapts the number of records that may wait in the client's queue to the brokers' distance.
 //!
-//! Input: when records are sent and answered, by count; the partitions that are written to. Output: the limit. No clock.
-//! Invariant: the limit is between [`NEAR`] and what the budget allows, or what the budget allows if that is less.
+//! Input: when records are sent and answered, by count; the partitions in use. Output: the limit.
+//! No clock. Invariant: the limit is between [`NEAR`] and the budget, or equals the budget if that
+//! is less.
 //!
-//! Records in the queue are most of a relay's memory: some 800 bytes for a row of 300. Where a broker is slow, however many
-//! may wait do, and what waits arrives no sooner. More of them are good for distance: a broker has five requests under way, each
-//! with one partition's batch, so that each partition has its turn once in round trip x partitions / 5, and what it sends then has to
-//! wait in the queue. Partitions are taken to be on one broker, since more records than needed cost memory alone, and caches. Measured
-//! with a broker on the same two cores, 15 partitions, 1,000 rows per transaction, at least once: with 12,000 records and 20 ms for
-//! company 38 MiB, 198,000 to 231,000 rows/s and 2.7 to 3.2 us of CPU per row; with 6,000 and 5 ms 32 MiB, 224,000 to 287,000 rows/s
-//! and 1.9 to 2.3 us; with 4,000 31 MiB, and exactly once with one row per transaction a tenth slower than with 6,000.
+//! Records in the queue are most of a relay's memory: about 800 bytes for a row of 300. If a broker
+//! is slow, more waiting records do not arrive sooner. Distance requires more records. A broker has
+//! five requests in flight, each with one partition's batch, so each partition has its turn once
+//! per round trip x partitions / 5, and must have that much waiting. All partitions count as one
+//! broker's, because extra records cost only memory and caches. Measured with a broker on these two
+//! cores, 15 partitions, 1,000 rows per transaction, at least once: with 12,000 records and 20 ms
+//! linger 38 MiB, 198,000 to 231,000 rows/s and 2.7 to 3.2 us of CPU per row; with 6,000 and 5 ms
+//! 32 MiB, 224,000 to 287,000 rows/s and 1.9 to 2.3 us; with 4,000 31 MiB, and exactly once with
+//! one row per transaction a tenth slower than with 6,000.
 
 use std::time::Duration;
 
 use postrider_core::time::Instant;
 
-/// Enough where each partition has its turn within 20 ms.
+/// Enough if each partition has its turn within 20 ms.
 const NEAR: u64 = 7_000;
-/// Beyond: what a relay sends in a millisecond where two cores carry server, relay and broker.
+/// Addition beyond 20 ms: what a relay sends per millisecond if two cores run server, relay and
+/// broker.
 const RECORDS_PER_MS: u64 = NEAR / 20;
-/// Requests under way to a broker, which `max.in.flight` allows.
+/// Requests in flight per broker, as `max.in.flight` allows.
 const REQUESTS: u64 = 5;
-/// A batch that is full does not wait for others, so that no more than so much of a time is taken for that wait.
+/// Largest part of a measured time that counts as linger, because a full batch does not linger.
 const PART_OF_TIME: u32 = 4;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct QueueLimit {
     most: u64,
-    /// How long a record waits for others before it is sent.
+    /// Longest wait of a record for its batch.
     linger: Duration,
-    /// The shortest time in which a record was answered, without that wait, since connections were last made.
+    /// Shortest time of an answer, without linger, since the last change of connections.
     distance: Option<Duration>,
     probe: Option<Probe>,
     records: u64,
     disturbances: u64,
 }
 
-/// A record whose answer is waited for.
+/// A record whose answer is measured.
 #[derive(Debug)]
 struct Probe {
-    /// Records sent, this one included.
+    /// Number of records sent, including this one.
     sent: u64,
     at: Instant,
 }
 
 impl QueueLimit {
-    /// Of a producer whose budget is this many records.
+    /// For a producer with this budget.
     pub(super) fn new(most: u64, linger: Duration) -> Self {
         let records = NEAR.min(most);
         Self { most, linger, distance: None, probe: None, records, disturbances: 0 }
     }
 
-    /// Records that may be sent and not answered.
+    /// Records that may be sent and unanswered.
     #[inline]
     pub(super) const fn records(&self) -> u64 {
         self.records
     }
 
-    /// A record was sent, as the last of so many.
+    /// Books a sent record, the `sent`-th.
     #[inline]
     pub(super) fn sent(&mut self, now: Instant, sent: u64) {
         if self.probe.is_none() {
@@ -66,7 +69,7 @@ impl QueueLimit {
         }
     }
 
-    /// So many records have been answered. `partitions` tells how many partitions are written to.
+    /// Books the number of answered records. `partitions` returns the number in use.
     #[inline]
     pub(super) fn answered(
         &mut self,
@@ -87,12 +90,13 @@ impl QueueLimit {
         }
     }
 
-    /// What is in the queue waits for no others any more: its answers say nothing of the distance.
+    /// Notes a flush: waiting records no longer linger, so their answers do not reveal the
+    /// distance.
     pub(super) fn flushed(&mut self) {
         self.probe = None;
     }
 
-    /// So many connections have ended, or requests timed out. Another broker may answer from now on.
+    /// Notes closed connections or timed-out requests: another broker may answer from now on.
     #[inline]
     pub(super) fn disturbed(&mut self, disturbances: u64) {
         if disturbances != self.disturbances {
@@ -113,13 +117,13 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Answers one record after the other, each after so long.
+    /// Answers records one by one, each after its time.
     fn answer(limit: &mut QueueLimit, partitions: usize, answers: &[Duration]) -> u64 {
         let (mut now, mut sent) = (Instant::START, 0);
         for answer in answers {
             sent += 1;
             limit.sent(now, sent);
-            // Others behind it do not count.
+            // Records behind it do not count.
             limit.sent(now + *answer / 2, sent + 1);
             limit.answered(now + *answer / 2, sent - 1, || partitions);
             now += *answer;

@@ -1,10 +1,11 @@
-//! A consumer of whole topics without a consumer group, so that reading leaves no trace in the cluster.
+//! A consumer of whole topics without a consumer group, so that reading leaves no trace in the
+//! cluster.
 //!
-//! Input: a [`KafkaSpec`] and a [`ReaderSpec`]: topics, start, and whether to stop at the end. Output:
-//! records, in order within each partition, and a notice when the end is reached, or a [`ReaderError`] with
-//! a hint. Invariant: no offset is committed and no group is joined. librdkafka reports the end of a
-//! partition without naming its topic, so a reader that stops at the end reads its topics one after
-//! another; one that follows reads all at once.
+//! Input: a [`KafkaSpec`] and a [`ReaderSpec`]: topics, start, and whether to stop at the end.
+//! Output: records, in order within each partition, and a notice at the end, or a [`ReaderError`]
+//! with a hint. Invariant: no offset is committed and no group is joined. librdkafka reports the
+//! end of a partition without its topic, so a reader that stops at the end reads its topics one by
+//! one; one that follows reads all at once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -25,36 +26,36 @@ use super::{KafkaSpec, SettingsError, SinkError};
 use postrider_core::record::StoredRecord;
 use postrider_credentials::TokenKeeper;
 
-/// Longest single call into the client library, so that limits are kept to this precision.
+/// Longest single call into the client library; the precision of limits.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What to read and from where.
+/// What to read.
 #[derive(Debug, Clone)]
 pub struct ReaderSpec {
     /// Topics, at least one; they must exist.
     pub topics: Vec<String>,
-    /// Only this partition of each.
+    /// Only this partition of each topic.
     pub partition: Option<i32>,
-    /// The first record wanted.
+    /// The first record to read.
     pub start: StartOffset,
-    /// Stop when every partition's end was reached once.
+    /// Stop once every partition's end was reached.
     pub stop_at_end: bool,
-    /// Whether records of open and aborted transactions are shown.
+    /// Visibility of open and aborted transactions.
     pub isolation: Isolation,
-    /// Milliseconds a broker may hold an empty answer. Real brokers answer as soon as a record
-    /// arrives; the embedded one only when the time is up, so latencies there need 1.
+    /// Milliseconds that a broker may hold an empty answer. Real brokers answer as soon as a record
+    /// arrives; the embedded one waits for the full time, so latencies there need 1.
     pub fetch_wait_ms: u32,
-    /// Whether brokers with `auto.create.topics.enable` create a topic that is missing.
+    /// True if brokers with `auto.create.topics.enable` may create a missing topic.
     pub may_create: bool,
 }
 
 impl ReaderSpec {
-    /// Everything in these topics, to the end.
+    /// Everything in these topics, up to the end.
     pub fn whole(topics: &[&str]) -> Self {
         Self { stop_at_end: true, ..Self::following(topics) }
     }
 
-    /// Everything in these topics and whatever follows.
+    /// Everything in these topics, and later records.
     pub fn following(topics: &[&str]) -> Self {
         Self {
             topics: topics.iter().map(|&topic| topic.to_owned()).collect(),
@@ -71,7 +72,7 @@ impl ReaderSpec {
 /// Kafka's isolation levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Isolation {
-    /// Only records of committed transactions, and those of none.
+    /// Records of committed transactions and without a transaction.
     #[default]
     Committed,
     /// All records.
@@ -81,7 +82,7 @@ pub enum Isolation {
 /// Why reading ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReaderError {
-    /// A setting cannot be used.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// Credentials or certificates were refused.
@@ -96,7 +97,7 @@ pub enum ReaderError {
     /// The topic does not exist.
     #[error("topic `{0}` does not exist")]
     UnknownTopic(String),
-    /// The topic has fewer partitions.
+    /// The partition does not exist.
     #[error("topic `{topic}` has no partition {partition}")]
     UnknownPartition {
         /// The topic.
@@ -104,13 +105,13 @@ pub enum ReaderError {
         /// The partition asked for.
         partition: i32,
     },
-    /// Not allowed to read.
+    /// Reading is not permitted.
     #[error("not authorised to read topic `{0}`")]
     Unauthorised(String),
-    /// The offset asked for, or the next one, is not kept any more or not yet written.
+    /// The next offset is no longer kept or not yet written.
     #[error("the topic does not hold the offset asked for: {0}")]
     OffsetGone(String),
-    /// The end was not reached in the time allowed.
+    /// The end was not reached in time.
     #[error("read {read} records in {waited_ms} ms without reaching the end")]
     Late {
         /// Records read.
@@ -118,13 +119,13 @@ pub enum ReaderError {
         /// Milliseconds waited.
         waited_ms: u128,
     },
-    /// The client library's own trouble.
+    /// An error of the client library.
     #[error("the Kafka client failed: {0}")]
     Client(String),
 }
 
 impl ReaderError {
-    /// What the operator can do about it.
+    /// What the operator can do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Settings(error) => error.hint(),
@@ -147,18 +148,18 @@ impl ReaderError {
     }
 }
 
-/// What a call brought.
+/// Result of a call.
 #[derive(Debug)]
 pub enum ReaderEvent<'a> {
     /// A record.
     Record(Received<'a>),
-    /// Nothing yet.
+    /// No record yet.
     Idle,
-    /// The end of every partition was reached; only with `stop_at_end`.
+    /// Every partition's end was reached; only with `stop_at_end`.
     End,
 }
 
-/// A record as the brokers keep it.
+/// A record as stored by the brokers.
 #[derive(Debug)]
 pub struct Received<'a>(BorrowedMessage<'a>);
 
@@ -173,17 +174,17 @@ impl Received<'_> {
         self.0.partition()
     }
 
-    /// Its place in the partition.
+    /// Its offset in the partition.
     pub fn offset(&self) -> i64 {
         self.0.offset()
     }
 
-    /// Milliseconds since the Unix epoch, if it carries a time.
+    /// Milliseconds since the Unix epoch, if present.
     pub fn timestamp_ms(&self) -> Option<i64> {
         self.0.timestamp().to_millis()
     }
 
-    /// Whether that time is the brokers', of when they stored it.
+    /// True if the timestamp is the brokers' append time.
     pub fn has_append_time(&self) -> bool {
         matches!(self.0.timestamp(), Timestamp::LogAppendTime(_))
     }
@@ -204,13 +205,13 @@ impl Received<'_> {
         all.map(|header| (header.key, header.value))
     }
 
-    /// A copy that owns its bytes.
+    /// An owned copy.
     pub fn to_stored(&self) -> StoredRecord {
         to_stored_record(&self.0)
     }
 }
 
-/// A copy of a record, as the client library lends it.
+/// An owned copy of the client library's record.
 pub fn to_stored_record(message: &BorrowedMessage<'_>) -> StoredRecord {
     let headers = message.headers().into_iter().flat_map(Headers::iter);
     let owned = |bytes: &[u8]| bytes.to_vec();
@@ -232,7 +233,7 @@ pub struct Reader {
     brokers: String,
     spec: ReaderSpec,
     limit: Duration,
-    /// Groups of topics still to read; each gets a consumer of its own.
+    /// Groups of topics to read next, each with its own consumer.
     ahead: VecDeque<Vec<String>>,
     current: Option<Open>,
 }
@@ -253,21 +254,20 @@ impl Reader {
             Isolation::Uncommitted => "read_uncommitted",
         };
         config
-            // The library wants a name to assign partitions by hand; nothing is ever committed.
+            // The library requires a group name for manual assignment; nothing is ever committed.
             .set("group.id", "postrider-reader")
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("enable.partition.eof", "true")
             .set("isolation.level", isolation)
-            // A reader that silently jumps would hide a loss.
+            // A reader that silently skips would hide a loss.
             .set("auto.offset.reset", "error")
             .set("fetch.wait.max.ms", spec.fetch_wait_ms.to_string())
             .set("fetch.error.backoff.ms", "100")
-            // 16 MiB read ahead instead of 64.
+            // Reads 16 MiB ahead instead of 64.
             .set("queued.max.messages.kbytes", "16384");
         let ahead = if spec.stop_at_end {
-            // The end that counts is the leader's: with a rack, a follower near to us may answer that
-            // lags behind (KIP-392).
+            // The leader's end counts: with a rack, a lagging nearby follower may answer (KIP-392).
             config.set("client.rack", "");
             spec.topics.iter().map(|topic| vec![topic.clone()]).collect()
         } else {
@@ -280,7 +280,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The next record, waiting at most `wait` for it (to a tenth of a second).
+    /// The next record, after at most `wait` (with a precision of 0.1 s).
     pub fn next(&mut self, wait: Duration) -> Result<ReaderEvent<'_>, ReaderError> {
         let ended = |open: &Open| open.unfinished.is_empty();
         if self.spec.stop_at_end && self.current.as_ref().is_none_or(ended) && !self.turn_page()? {
@@ -317,8 +317,7 @@ impl Reader {
         }
     }
 
-    /// Everything up to the end, or up to `most` records; an error if that takes longer than
-    /// `within`.
+    /// All records up to the end, or up to `most`; an error if that takes longer than `within`.
     pub fn collect(
         &mut self,
         most: usize,
@@ -340,7 +339,7 @@ impl Reader {
         Ok(all)
     }
 
-    /// Opens the next group of topics; false when there is none.
+    /// Opens the next group of topics; false if there is none.
     fn turn_page(&mut self) -> Result<bool, ReaderError> {
         self.current = None;
         let Some(topics) = self.ahead.pop_front() else { return Ok(false) };
@@ -365,7 +364,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// The partitions of a topic, or the one that is wanted of it.
+    /// The partitions of a topic, or the selected one.
     fn partitions(
         &self,
         consumer: &BaseConsumer<ConsumerEvents>,
@@ -413,7 +412,7 @@ impl Reader {
     }
 }
 
-/// Sorts out the errors that waiting does not fix.
+/// Returns permanent errors.
 fn lasting(error: &KafkaError, topics: &[String]) -> Result<(), ReaderError> {
     let topics = || topics.join("`, `");
     match error.rdkafka_error_code() {

@@ -1,11 +1,11 @@
-//! Finds the records that may have caused the brokers to refuse a batch: they answer for the batch as a
+//! Finds the records that may have caused the brokers to refuse a batch, for which they answer as a
 //! whole.
 //!
 //! Input: the refused records of a session that is over, with their error codes. Output:
-//! [`SinkError::BatchRefused`] with the suspects, which the next session rejects or sends alone, and the
-//! size that its batches must not exceed if the batch itself may be too large. Invariant: a record is
-//! refused for good only if it was alone in its batch or in flight, or if the brokers named it (KIP-467).
-//! No I/O.
+//! [`SinkError::BatchRefused`] with the suspects, which the next session rejects or sends alone,
+//! and the limit for its batches if the batch itself may be too large. Invariant: a record is
+//! refused for good only if it was alone in its batch or in flight, or if the brokers named it
+//! (KIP-467). No I/O.
 
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::{Blame, RefusalCause};
@@ -13,48 +13,47 @@ use postrider_core::route::Rejection;
 
 use super::SinkError;
 
-/// Batches are not made smaller than this, which costs every topic's: what a topic refuses below is
-/// looked for among the records.
+/// Smallest batch limit, because it affects every topic. Below it, the search continues among the
+/// records.
 const BATCH_BYTES_MIN: u64 = 4 << 10;
 
-/// One record that was refused with its batch.
+/// A record that was refused with its batch.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) topic: String,
-    /// Those of one batch are reported together.
+    /// Records of one batch are reported together.
     pub(super) batch: u64,
     pub(super) ticket: Ticket,
     pub(super) content: u64,
-    /// Key, value and headers.
+    /// Size of key, value and headers.
     pub(super) bytes: u64,
     pub(super) has_key: bool,
-    /// Nothing else was under way.
+    /// True if nothing else was in flight.
     pub(super) alone: bool,
-    /// When it was reported, in milliseconds since the Unix epoch.
+    /// Time of the report, in milliseconds since the Unix epoch.
     pub(super) at_ms: i64,
-    /// The library's words.
     pub(super) reason: String,
     pub(super) fault: BatchFault,
 }
 
-/// What the brokers said of it.
+/// The brokers' verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BatchFault {
-    /// A record of the batch is too large, or the batch is.
+    /// A record of the batch, or the batch, is too large.
     Size(Rejection),
-    /// A record of the batch is not to be stored; for its time, or for something that is not said.
+    /// A record of the batch is invalid, for its time or for an unstated property.
     Content(Rejection, RefusalCause),
-    /// Another record of the batch is.
+    /// Another record of the batch is invalid.
     Others,
-    /// Nothing that is the record's fault for certain.
+    /// Not certainly the record's fault.
     Unclear,
-    /// The fault may be the brokers' own.
+    /// Possibly the brokers' own fault.
     Theirs,
 }
 
-/// What a session's refused batches come to; `demands_keys` says whether a topic is known to take no record
-/// without a key. With several records named, the library tells INVALID_RECORD for each, whatever the batch
-/// was refused for (librdkafka 2.12).
+/// The verdict about a session's refused batches; `demands_keys` says whether a topic requires
+/// keys. If several records are named, the library reports INVALID_RECORD for each, whatever the
+/// cause (librdkafka 2.12).
 pub(super) fn verdict(
     refusals: &[Refusal],
     (mut topic, mut reason): (String, String),
@@ -64,7 +63,7 @@ pub(super) fn verdict(
     let mut records = Vec::new();
     for batch in refusals.chunk_by(|one, other| one.batch == other.batch) {
         let found = BatchRefusals::of(batch);
-        // Of several topics the one is named whose batches must be the smallest.
+        // Of several topics, names the one with the smallest batches.
         if let (Some(bytes), Some(first)) = (found.bytes, batch.first())
             && batch_bytes.is_none_or(|least| bytes < least)
         {
@@ -77,16 +76,16 @@ pub(super) fn verdict(
     SinkError::BatchRefused { topic, reason, records, batch_bytes }
 }
 
-/// A refused batch.
+/// The refusals of one batch.
 struct BatchRefusals<'a> {
     suspects: Vec<&'a Refusal>,
-    /// They are known to be at fault.
+    /// True if they are known to be at fault.
     is_named: bool,
-    /// Several are said to be at fault.
+    /// True if several are said to be at fault.
     is_of_several: bool,
-    /// Batches of so many bytes may be taken.
+    /// Batch limit in bytes that may be accepted.
     bytes: Option<u32>,
-    /// A record without a key is not at fault.
+    /// True if a record without a key is not at fault.
     spares_keyless: bool,
 }
 
@@ -102,10 +101,10 @@ impl<'a> BatchRefusals<'a> {
         if of_size && !is_named {
             let sum: u64 = batch.iter().map(|one| one.bytes).sum();
             if let Some(large) = batch.iter().find(|one| one.bytes > sum / 2) {
-                // If it is not at fault, what is left is less than half.
+                // Without it, the rest is less than half.
                 suspects = vec![large];
             } else if let (true, Some(first)) = (sum > BATCH_BYTES_MIN, batch.first()) {
-                // It decides whether the records are too large, or their batch is.
+                // Its result decides whether the records or their batch are too large.
                 suspects = vec![first];
                 bytes = Some(u32::try_from((sum / 2).max(BATCH_BYTES_MIN)).unwrap_or(u32::MAX));
             }
@@ -120,7 +119,7 @@ impl<'a> BatchRefusals<'a> {
     fn blame(&self, refusal: &Refusal, demands_keys: impl Fn(&str) -> bool) -> Blame {
         let (cause, rejection) = match &refusal.fault {
             BatchFault::Size(rejection) => (RefusalCause::Size, Some(rejection)),
-            // Where a batch has records of both kinds, all of them are blamed for their time.
+            // If a batch has records of both kinds, all are blamed for their time.
             BatchFault::Content(rejection, RefusalCause::Time)
                 if !refusal.has_key && self.is_of_several =>
             {
@@ -183,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Who is blamed, and whether for good; and the size that batches are cut down to.
+    /// The blamed records, each with whether it is refused for good; and the new batch limit.
     fn blamed(refusals: &[Refusal]) -> (Vec<(u64, bool)>, Option<u32>) {
         let (records, batch_bytes) = decide(refusals);
         let of = |one: &Blame| (one.content, one.rejection.is_some());
@@ -213,7 +212,7 @@ mod tests {
             refusal(3, 0, 10, content(RefusalCause::Unknown)),
         ];
         assert_eq!(blamed(&named), (vec![(2, true), (3, true)], None));
-        // What is said of one batch says nothing of another one.
+        // Batches are judged separately.
         let another = [
             refusal(1, 0, 10, BatchFault::Others),
             refusal(2, 0, 10, content(RefusalCause::Unknown)),
@@ -270,11 +269,11 @@ mod tests {
             aspects(&[refusal(1, 0, 9, content(RefusalCause::Unknown))]),
             [RefusalCause::Unknown]
         );
-        // All of a batch are blamed for the time, also those that lack a key.
+        // All records of a batch are blamed for the time, including those without a key.
         let both = [time, keyless(2, content(RefusalCause::Time))];
         assert_eq!(aspects(&both), [RefusalCause::Time, RefusalCause::OfSeveral]);
         assert_eq!(aspects(&[keyless(2, content(RefusalCause::Time))]), [RefusalCause::Time]);
-        // Another one without a key is not at fault.
+        // Another record without a key is not at fault.
         let spared = [keyless(1, content(RefusalCause::Unknown)), keyless(2, BatchFault::Others)];
         assert_eq!(aspects(&spared), [RefusalCause::Unknown]);
     }
@@ -290,7 +289,7 @@ mod tests {
         for cause in [RefusalCause::Unknown, RefusalCause::Time] {
             let keyless = Refusal { has_key: false, ..named(1, cause) };
             for one in [named(1, cause), keyless] {
-                // The other one has no key either.
+                // The other record has no key either.
                 let other = Refusal { has_key: false, ..stored.clone() };
                 assert_eq!(aspects(&[one, other]), [cause]);
             }

@@ -1,29 +1,31 @@
-//! Detects that the brokers refuse a login which they accepted before, and that a new client would help.
+//! Detects that the brokers refuse a login which they accepted before, and that a new client would
+//! help.
 //!
-//! Input: refused logins and client certificates, and the connection states that the library logs. Output: whether the
-//! client has to be replaced. A client keeps the secret and the certificate it was created with; only a new one reads
-//! them again. Invariant: a client is replaced only if what is refused can change; one that was accepted since is kept, and one that
-//! still has a working connection is given [`PATIENCE`], since the new secret may arrive later than the
-//! account, and a new client has no connection yet.
+//! Input: refused logins and client certificates, and the connection states that the library logs.
+//! Output: whether to replace the client, which keeps its secret and certificate; only a new one
+//! reads them again. Invariant: a client is replaced only if the refused secret can change. A
+//! client that was accepted since is kept. One with a working connection gets [`PATIENCE`], because
+//! the new secret may arrive later than the account, and a new client has no connection yet.
 
 use std::time::{Duration, Instant};
 
-/// How long the connections that are left may be worth more than the one that is refused.
+/// Time for which working connections are preferred over a new client.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The ends of lines about a login that failed, and about one that did not.
+/// Ends of lines about a failed login.
 const FAILED: [&str; 3] = ["AUTH_REQ -> DOWN", "AUTH_LEGACY -> DOWN", "REAUTH -> DOWN"];
-/// The same of a client certificate, which brokers refuse at the end of a handshake (TLS 1.2) or after it (1.3).
+/// Ends of lines about a refused client certificate, at the end of a handshake (TLS 1.2) or after
+/// it (1.3).
 const FAILED_TLS: [&str; 3] =
     ["SSL_HANDSHAKE -> DOWN", "APIVERSION_QUERY -> DOWN", "AUTH_HANDSHAKE -> DOWN"];
 const LET_IN: &str = " -> UP";
 
-/// See the module.
+/// Tracks refused logins of one client.
 #[derive(Debug, Default)]
 pub(super) struct RevokedLogin {
-    /// Whether a new client may say another secret.
+    /// True if a new client may use another secret.
     can_change: bool,
-    /// Whether it may show another certificate.
+    /// True if a new client may use another certificate.
     certificate_can_change: bool,
     refused: Option<Refused>,
 }
@@ -32,36 +34,31 @@ pub(super) struct RevokedLogin {
 struct Refused {
     since: Instant,
     reason: String,
-    /// The ends of lines about another refusal.
+    /// Ends of lines about another refusal.
     again: [&'static str; 3],
 }
 
-/// Whether the reason for the end of a connection is the peer's alert about our certificate (RFC 8446, 6.2), in OpenSSL's
-/// words.
+/// True if the peer's alert refused the certificate (RFC 8446, 6.2), in OpenSSL's words.
 pub(super) fn is_certificate_refused(reason: &str) -> bool {
     let reason = reason.to_ascii_lowercase();
     reason.contains(" alert ") && (reason.contains("certificate") || reason.contains("unknown ca"))
 }
 
 impl RevokedLogin {
-    /// The secret of this client comes from something that can change.
     pub(super) const fn secret_can_change(&mut self) {
         self.can_change = true;
     }
 
-    /// The client certificate comes from files, which can change.
     pub(super) const fn certificate_can_change(&mut self) {
         self.certificate_can_change = true;
     }
 
-    /// A login was refused.
     pub(super) fn refused(&mut self, reason: &str, now: Instant) {
         if self.can_change {
             self.note(reason, now, FAILED);
         }
     }
 
-    /// The client certificate was refused.
     pub(super) fn certificate_refused(&mut self, reason: &str, now: Instant) {
         if self.certificate_can_change {
             self.note(reason, now, FAILED_TLS);
@@ -73,8 +70,8 @@ impl RevokedLogin {
         self.refused.get_or_insert(Refused { since, reason, again });
     }
 
-    /// A connection has changed its state; `answering`: some connection works. Returns why the client
-    /// has to be replaced.
+    /// Handles a connection's state change; `answering`: some connection works. Returns why the
+    /// client must be replaced.
     pub(super) fn observe(&mut self, line: &str, answering: bool, now: Instant) -> Option<String> {
         if line.ends_with(LET_IN) {
             self.refused = None;
@@ -108,7 +105,7 @@ mod tests {
         assert_eq!(login.observe(FAILS, false, now).as_deref(), Some("why"));
     }
 
-    /// As OpenSSL 3 says what Kafka 4 answers.
+    /// OpenSSL 3's words for Kafka 4's answer.
     #[test]
     fn a_certificate_that_is_refused_and_can_change_is_shown_anew() {
         let reason = "ssl://a:9093/1: Receive failed: SSL transport error: error:0A000416:SSL \

@@ -1,7 +1,8 @@
-//! Reads the passwords and keys for the brokers again for each new client, so that they can be rotated.
+//! Reads the passwords and keys for the brokers again for each new client, so that they can be
+//! rotated.
 //!
-//! Input: files and a command. Output: librdkafka properties for one client. Invariant: a secret that was
-//! read at the start is not used for new clients once its file has changed; `Debug` shows no secret.
+//! Input: files and a command. Output: librdkafka properties for one client. Invariant: after a
+//! file has changed, new clients do not use its old secret; `Debug` shows no secret.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,10 +11,10 @@ use super::KafkaSpec;
 use postrider_credentials::TokenKeeper;
 use postrider_secrets::{PasswordCommand, SecretError, read_secret};
 
-/// Properties that are not what was read at the start, but what holds now.
+/// Properties that are read again for each client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KafkaSecrets {
-    /// The file that holds a property's value.
+    /// Files by property.
     pub files: BTreeMap<String, PathBuf>,
     /// Prints `sasl.password`.
     pub password_command: Option<PasswordCommand>,
@@ -22,12 +23,12 @@ pub struct KafkaSecrets {
 }
 
 impl KafkaSecrets {
-    /// Whether a secret that is refused may be right at the next look.
+    /// True if a refused secret may have changed at the next look.
     pub fn can_change(&self) -> bool {
         !self.files.is_empty() || self.password_command.is_some() || self.tokens.is_some()
     }
 
-    /// What holds now, by property. Reads files and runs the command, so it blocks.
+    /// Current values by property. Reads files and runs the command, so it blocks.
     pub(super) fn now(&self) -> Result<Vec<(String, String)>, SecretError> {
         let mut found = Vec::new();
         for (property, path) in &self.files {
@@ -40,14 +41,14 @@ impl KafkaSecrets {
     }
 }
 
-/// What librdkafka reads from files whenever a client is made.
+/// Files that librdkafka reads for each client.
 const CERTIFICATE_FILES: [&str; 3] =
     ["ssl.certificate.location", "ssl.key.location", "ssl.keystore.location"];
-/// The same as text, which may be a file's.
+/// Certificate properties with text, possibly from a file.
 const CERTIFICATE_TEXTS: [&str; 2] = ["ssl.certificate.pem", "ssl.key.pem"];
 
 impl KafkaSpec {
-    /// Whether a client certificate that is refused may be right at the next look.
+    /// True if a refused client certificate may have changed at the next look.
     pub(super) fn has_certificate_files(&self) -> bool {
         let files = &self.secrets.files;
         CERTIFICATE_FILES.iter().any(|name| self.properties.contains_key(*name))

@@ -1,10 +1,10 @@
 //! Builds librdkafka's configuration from the operator's settings.
 //!
-//! Input: a [`KafkaSpec`]: brokers, options, further librdkafka properties. Output: the configuration of
-//! the idempotent or the transactional producer, or what all clients share; or a [`SettingsError`] with a
-//! hint. Invariant: the properties that the guarantees depend on (`acks`, idempotence, queue bounds) are
-//! set here and nowhere else, and the user's properties cannot override them. `Debug` and errors show no
-//! secret.
+//! Input: a [`KafkaSpec`]: brokers, options, further librdkafka properties. Output: the
+//! configuration of the idempotent or the transactional producer, or of all clients; or a
+//! [`SettingsError`] with a hint. Invariant: only this file sets the properties on which the
+//! guarantees depend (`acks`, idempotence, queue bounds), and the user's properties cannot override
+//! them. `Debug` and errors show no secret.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,48 +25,48 @@ use postrider_credentials::CredentialsError;
 use postrider_secrets::SecretError;
 use postrider_secrets::shown;
 
-/// How long the brokers let a transaction of a relay that is gone hold back readers of committed records, unless another
-/// relay follows it. Kafka's default; its brokers allow 15 minutes.
+/// Time for which a lost relay's transaction may block readers of committed records, unless another
+/// relay follows. Kafka's default; brokers allow 15 minutes.
 const TRANSACTION_LIMIT: Duration = Duration::from_mins(1);
 
-/// How to reach Kafka and how to send. Plain values; [`Producer::open`](super::Producer::open) and
-/// [`Reader::open`](super::Reader::open) refuse what the client library would not take.
+/// Settings for connecting and sending. Plain values; [`Producer::open`](super::Producer::open) and
+/// [`Reader::open`](super::Reader::open) refuse what the client library would not accept.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KafkaSpec {
     /// `host:port`, at least one.
     pub brokers: Vec<String>,
-    /// How we name ourselves to the brokers; shows up in their logs and quotas.
+    /// Client id, which appears in the brokers' logs and quotas.
     pub client_id: String,
-    /// `none`, `gzip`, `snappy`, `lz4`, `zstd` (the last where the build has it).
+    /// `none`, `gzip`, `snappy`, `lz4`, `zstd` (if the build has it).
     pub compression: String,
-    /// `murmur2_random` places keys as Java's clients do.
+    /// `murmur2_random` places keys like Java's clients.
     pub partitioner: Partitioner,
-    /// Milliseconds a batch may wait for company.
+    /// Milliseconds that a record may wait for its batch.
     pub linger_ms: u32,
-    /// Most records and bytes handed over and not reported stored; room for one of `message_max_bytes` at least.
+    /// Limits for records sent and not reported stored; at least one record of `message_max_bytes`.
     pub budget: Budget,
-    /// Most that is not confirmed. The same, or [`Budget::in_transactions`].
+    /// Limits for unconfirmed records: equal to `budget`, or [`Budget::in_transactions`].
     pub unconfirmed: Budget,
-    /// Largest record, in bytes, key and headers included; a larger one is refused by `send`.
+    /// Largest record in bytes, including key and headers; `send` refuses larger ones.
     pub message_max_bytes: u32,
-    /// Where progress is kept, by the sinks that do.
+    /// Topic for progress, for sinks that store it.
     pub progress_topic: String,
-    /// How long a Kafka transaction stays open for company, at least.
+    /// Minimum time for which a Kafka transaction stays open for more records.
     pub transaction_age: Duration,
     /// Further librdkafka properties.
     pub properties: BTreeMap<String, String>,
-    /// Of these, what is asked for again whenever a client is made.
+    /// Properties that are read again for each client.
     pub secrets: KafkaSecrets,
-    /// Send records singly and one per key at a time, so that a record the broker refuses is found
-    /// without touching the others. Slow; meant to get past a refused batch.
+    /// Sends records singly and one per key at a time, so that a refused record is found without
+    /// affecting others. Slow; only for passing a refused batch.
     pub cautious: bool,
-    /// Batches are no larger than so many bytes, for the sake of a topic that takes no larger ones.
+    /// Limit for batches in bytes, because of a topic that refuses larger ones.
     pub batch_bytes: Option<u32>,
-    /// What is known of topics that are not to be had, and the policy about them.
+    /// State of unavailable topics, and their policy.
     pub topics: TopicBook,
-    /// Which rows are traced.
+    /// Tracing of rows.
     pub traces: Traces,
-    /// Who looks on.
+    /// Copies for the dashboard.
     pub tap: DeliveredTap,
 }
 
@@ -77,7 +77,8 @@ impl Default for KafkaSpec {
             client_id: "postrider".into(),
             compression: "lz4".into(),
             partitioner: Partitioner::Murmur2Random,
-            // Rows come in bursts under load; measured at 1,000 rows/s, 1 ms of it costs 1.2 ms at the median.
+            // Rows come in bursts under load; measured at 1,000 rows/s, 1 ms of linger costs 1.2 ms
+            // at the median.
             linger_ms: 0,
             budget: Budget::default(),
             unconfirmed: Budget::default(),
@@ -122,64 +123,63 @@ impl fmt::Debug for KafkaSpec {
     }
 }
 
-/// Why the settings cannot be used. Never contains a value that may be a secret.
+/// Why the settings are invalid. Never contains a value that may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// No broker was named.
     #[error("no Kafka broker is configured")]
     NoBrokers,
-    /// A property that a guarantee rests on.
+    /// A property on which a guarantee depends.
     #[error("property `{key}` cannot be set: {why}")]
     Reserved {
         /// The property.
         key: String,
-        /// What would break.
+        /// The guarantee that would break.
         why: &'static str,
-        /// The setting to use, if there is one.
+        /// The setting to use, if any.
         instead: Option<&'static str>,
     },
-    /// A property the client library does not have.
+    /// A property that the client library lacks.
     #[error("property `{key}` is unknown to the Kafka client")]
     Unknown {
         /// The property.
         key: String,
-        /// What to write instead, when that can be guessed.
+        /// The likely replacement, if known.
         advice: Option<String>,
     },
-    /// A value the client library does not take.
+    /// A value that the client library refuses.
     #[error("`{key}` is refused by the Kafka client: {reason}")]
     Invalid {
         /// The property or setting.
         key: String,
-        /// The library's words, or ours where its words would show a secret.
+        /// The library's text, or another one if its text would show a secret.
         reason: String,
     },
-    /// A file or a command has no secret now.
+    /// A file or a command provides no secret now.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// There is no token to log in with now.
+    /// No token is available now.
     #[error("there is no token to log in with: {0}")]
     Token(#[from] CredentialsError),
-    /// A record of progress is larger than any record may be.
+    /// A progress record exceeds the largest record.
     #[error("progress cannot be stored: {reason}")]
     ProgressTooLarge {
-        /// How large it is, and how large it may be.
+        /// Its size, and the limit.
         reason: String,
     },
-    /// The settings do not fit together.
+    /// The settings are inconsistent.
     #[error("the Kafka client cannot start: {0}")]
     Client(String),
 }
 
-/// Whether the client library was built with OpenSSL, which SCRAM needs too.
+/// True if the client library was built with OpenSSL, which SCRAM needs too.
 const HAS_TLS: bool = cfg!(any(feature = "tls", feature = "tls-vendored"));
 
-/// Whether OpenSSL is our own, which knows no folder of authorities on the machine that it runs on. `probe`
-/// makes the client library look where Linux distributions have them.
+/// True for a bundled OpenSSL, which does not know the machine's folder of authorities. `probe`
+/// makes the client library look at the places of Linux distributions.
 const HAS_OWN_OPENSSL: bool = cfg!(feature = "tls-vendored");
 
-/// Which mechanisms there are. The client library takes GSSAPI where none is set, and has it in no build
-/// of ours.
+/// Available mechanisms. The client library defaults to GSSAPI, which these builds lack.
 fn mechanism_help(has_tls: bool) -> String {
     let (mechanisms, more) = if has_tls {
         ("SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN", "")
@@ -193,12 +193,12 @@ fn mechanism_help(has_tls: bool) -> String {
 }
 
 impl SettingsError {
-    /// Whether the settings are right, and what a client logs in with is not to be had now.
+    /// True if the settings are right, but the login's secret is not available now.
     pub const fn is_of_login(&self) -> bool {
         matches!(self, Self::Secret(_) | Self::Token(_))
     }
 
-    /// What the operator can do about it.
+    /// What the operator can do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoBrokers => {
@@ -236,27 +236,28 @@ impl SettingsError {
 }
 
 impl KafkaSpec {
-    /// A specification with defaults for all but the brokers (`host:port`, comma-separated).
+    /// A specification with defaults for everything except the brokers (`host:port`,
+    /// comma-separated).
     pub fn of_brokers(brokers: &str) -> Self {
         let brokers = brokers.split(',').map(str::trim).filter(|broker| !broker.is_empty());
         Self { brokers: brokers.map(str::to_owned).collect(), ..Self::default() }
     }
 
-    /// The same with the secrets that were read at the start: for checks, which run no command and log in
-    /// nowhere.
+    /// With the secrets that were read at the start: for checks, which run no command and do not
+    /// log in.
     pub(super) fn as_read(&self) -> Self {
         let tokens = self.secrets.tokens.clone();
         let secrets = KafkaSecrets { tokens, ..KafkaSecrets::default() };
         let mut read = Self { secrets, ..self.clone() };
         if self.secrets.password_command.is_some() {
-            // The library wants one where there is a user name.
+            // The library requires one if there is a user name.
             read.properties
                 .insert("sasl.password".to_owned(), "as the command prints it".to_owned());
         }
         read
     }
 
-    /// Checks everything that can be checked without a connection.
+    /// Checks everything that does not need a connection.
     pub fn validate(&self) -> Result<(), SettingsError> {
         self.as_read().producer_config().map(drop)
     }
@@ -279,10 +280,10 @@ impl KafkaSpec {
             .set("message.timeout.ms", "0") // For ever: an outage stalls, it does not drop.
             .set("queue.buffering.max.messages", self.budget.records.max(1).to_string())
             .set("queue.buffering.max.kbytes", queue_kbytes.to_string())
-            // A refused batch stops the producer before anything later can be stored; in cautious
-            // mode nothing later of that key is under way, and a refusal must not stop it.
+            // A refused batch stops the producer before anything later is stored. In cautious mode
+            // nothing later of that key is in flight, and a refusal must not stop the producer.
             .set("enable.gapless.guarantee", if self.cautious { "false" } else { "true" });
-        // The feature context reports what the brokers can do, which `offered_requests` reads.
+        // The feature context reports the brokers' capabilities, which `offered_requests` parses.
         config.set("debug", format!("{},feature", config.get("debug").unwrap_or("broker")));
         if let Some(bytes) = self.batch_bytes {
             config.set("batch.size", bytes.to_string());
@@ -293,8 +294,8 @@ impl KafkaSpec {
         Ok(config)
     }
 
-    /// The configuration of a producer of transactions. A record that could not be stored while its
-    /// transaction may last fails with it; the session that follows sends it again. Upholds G6.
+    /// Configuration of a transactional producer. A record that is not stored within its
+    /// transaction's time limit fails with it, and the next session sends it again. Upholds G6.
     pub(super) fn transactional_config(&self, id: &str) -> Result<ClientConfig, SettingsError> {
         let mut config = self.producer_config()?;
         config.remove("message.timeout.ms");
@@ -306,7 +307,7 @@ impl KafkaSpec {
         Ok(config)
     }
 
-    /// What every client shares: brokers, name, the user's properties, our log.
+    /// Settings of all clients: brokers, name, the user's properties, log.
     pub(super) fn common_config(&self) -> Result<ClientConfig, SettingsError> {
         if self.brokers.iter().all(|broker| broker.trim().is_empty()) {
             return Err(SettingsError::NoBrokers);
@@ -316,15 +317,15 @@ impl KafkaSpec {
             .set("bootstrap.servers", self.brokers.join(","))
             .set("client.id", &self.client_id)
             .set("log.connection.close", "false")
-            // A peer behind a silent firewall must not look alive for ever.
+            // Otherwise a peer behind a silent firewall looks alive forever.
             .set("socket.keepalive.enable", "true")
             .set("socket.nagle.disable", "true")
-            // How long a topic may be unknown before that is told (default 30 s); one that the
-            // brokers create by themselves is known within a second.
+            // Time until an unknown topic is reported (default 30 s). A topic that the brokers
+            // create is known within a second.
             .set("topic.metadata.propagation.max.ms", "5000")
             // The library waits half of this between two first connections (default 100).
             .set("reconnect.backoff.ms", "20")
-            // After an outage the relay is back within this many milliseconds (default 10 s).
+            // Reconnects within this many milliseconds after an outage (default 10 s).
             .set("reconnect.backoff.max.ms", "2000");
         let mut properties = self.properties.clone();
         properties.extend(self.secrets.now()?);
@@ -341,7 +342,7 @@ impl KafkaSpec {
         if HAS_OWN_OPENSSL && !is_named && trusts_default(&config) {
             config.set("ssl.ca.location", "probe");
         }
-        // The broker context reports connection states, which `brokers` reads; see there.
+        // The broker context reports connection states, which `brokers` parses.
         let debug = match self.properties.get("debug") {
             Some(wanted) if !wanted.is_empty() => format!("broker,{wanted}"),
             _ => "broker".into(),
@@ -351,14 +352,14 @@ impl KafkaSpec {
     }
 }
 
-/// Whether the connection is encrypted, and the brokers are to be known by the authorities of the system.
+/// True if the connection is encrypted and the system's authorities verify the brokers.
 fn trusts_default(config: &ClientConfig) -> bool {
     let protocol = config.get("security.protocol").unwrap_or_default();
     protocol.to_ascii_lowercase().ends_with("ssl")
         && !["ssl.ca.location", "ssl.ca.pem"].iter().any(|key| config.get(key).is_some())
 }
 
-/// Sets one property after asking the library whether it takes it; `name` is the operator's.
+/// Sets one property if the library accepts it; `name` is the operator's.
 fn set(config: &mut ClientConfig, name: &str, key: &str, value: &str) -> Result<(), SettingsError> {
     if is_javas(key) {
         return Err(SettingsError::Unknown { key: name.into(), advice: advice_for_unknown(key) });
@@ -373,7 +374,7 @@ fn set(config: &mut ClientConfig, name: &str, key: &str, value: &str) -> Result<
         Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)) => {
             Err(SettingsError::Unknown { key: name.into(), advice: advice_for_unknown(key) })
         }
-        // The library repeats the value in its reason.
+        // The library's reason repeats the value.
         Err(KafkaError::ClientConfig(..)) if shown(key, value) != value => {
             Err(SettingsError::Invalid { key: name.into(), reason: "its value is refused".into() })
         }
@@ -475,7 +476,7 @@ mod tests {
     fn brokers_are_known_by_the_authorities_of_the_system_unless_others_are_named() {
         let trusts = |spec: &KafkaSpec| {
             let mut config = spec.common_config().unwrap();
-            // As this machine's variable would have it.
+            // As if this machine's variable were set.
             if config.get("ssl.ca.location") == Some("probe") {
                 config.remove("ssl.ca.location");
             }

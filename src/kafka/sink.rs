@@ -1,6 +1,6 @@
-//! [`KafkaSink`]: what the relay needs of a sink beyond the core's contract (is a broker connected, what
-//! progress did an earlier session leave). [`SinkError`]: why a sink failed, whether a new session may
-//! help, and a hint for the operator.
+//! [`KafkaSink`]: the relay's requirements for a sink beyond the core's contract (whether a broker
+//! is connected, and an earlier session's progress). [`SinkError`]: why a sink failed, whether a
+//! new session may help, and a hint for the operator.
 
 use super::listener::{NO_LOGIN_HELP, offers_no_login};
 use super::revoked_login::is_certificate_refused;
@@ -11,7 +11,6 @@ use postrider_core::progress::{BackfillProgress, Progress, ProgressSyntax, RowCu
 use postrider_core::route::{Rejection, RejectionCode};
 use postrider_core::sink::Sink;
 
-/// Why a record was not taken.
 pub type SendError = postrider_core::sink::SendError<SinkError>;
 
 const TLS_HELP: &str = "check security.protocol and ssl.ca.location in [kafka.properties], and that kafka.brokers names \
@@ -20,28 +19,28 @@ const CODEC_HELP: &str = "set kafka.compression to a codec that the brokers take
 const IDEMPOTENCE_HELP: &str = "use brokers of version 0.11 or later, or a service whose Kafka endpoint offers \
      InitProducerId: without it a batch that is sent again is stored again, out of order";
 
-/// Why a sink stopped being usable. Most of these are fixed by a new session; where a human has to
-/// act, [`SinkError::is_definite`] says so.
+/// Why a sink is no longer usable. A new session fixes most of these; [`SinkError::is_definite`]
+/// marks those that need a human.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SinkError {
-    /// The client library declared the producer dead (out-of-order sequence, fenced epoch, ...).
+    /// The client library ended the producer (out-of-order sequence, fenced epoch, ...).
     #[error("the producer is no longer usable: {0}")]
     Fatal(String),
-    /// A batch was refused as a whole for one of its members: too large, an impossible timestamp,
-    /// no key in a compacted topic; or for a reason that need not be a record's. The next session must
-    /// send those at fault alone, or be cautious until it is past the batch.
+    /// A batch was refused as a whole because of one record (too large, an impossible timestamp, no
+    /// key in a compacted topic), or for another reason. The next session must send the suspects
+    /// alone, or be cautious until it has passed the batch.
     #[error("the broker refused a batch for topic `{topic}`: {reason}")]
     BatchRefused {
         /// The topic of the batch.
         topic: String,
         /// The broker's reason.
         reason: String,
-        /// Those that may be at fault; empty where nobody knows.
+        /// Suspected records; empty if unknown.
         records: Vec<Blame>,
-        /// The batches of the next session must not be larger than so many bytes: no record stood out.
+        /// Limit in bytes for the next session's batches, because no record stood out.
         batch_bytes: Option<u32>,
     },
-    /// The brokers take no batches of this codec; the next session needs another one.
+    /// The brokers refuse batches with this codec; the next session needs another one.
     #[error("the brokers refuse batches compressed with {codec} (topic `{topic}`): {reason}")]
     CodecRefused {
         /// The topic of the batch.
@@ -51,7 +50,7 @@ pub enum SinkError {
         /// The brokers' reason.
         reason: String,
     },
-    /// The brokers give a producer no id, without which they store repetitions.
+    /// The brokers do not provide producer ids, without which they store repetitions.
     #[error("the brokers support no idempotent producer: {0}")]
     NoIdempotence(String),
     /// The topic does not exist and the broker does not create it: an outage, retried.
@@ -60,16 +59,16 @@ pub enum SinkError {
         /// The missing topic.
         topic: String,
     },
-    /// Not allowed to write to the topic: an outage, retried.
+    /// Writing to the topic is not permitted: an outage, retried.
     #[error("not authorised to write to topic `{topic}`")]
     Unauthorised {
         /// The topic.
         topic: String,
     },
-    /// Not allowed to produce anything: an outage, retried.
+    /// Producing is not permitted at all: an outage, retried.
     #[error("not authorised to produce: {0}")]
     Forbidden(String),
-    /// Not allowed to use the transactional id: an outage, retried.
+    /// Using the transactional id is not permitted: an outage, retried.
     #[error("not authorised to use transactional id `{id}`: {reason}")]
     IdForbidden {
         /// The id.
@@ -77,49 +76,50 @@ pub enum SinkError {
         /// The broker's reason.
         reason: String,
     },
-    /// User name, password or mechanism refused, before any broker ever accepted us.
+    /// User name, password or mechanism were refused before any broker accepted the login.
     #[error("the brokers refused our credentials: {0}")]
     Authentication(String),
-    /// The same after some broker accepted us: a broker that hangs up in the middle of a login, or one
-    /// whose accounts are away, looks like this.
+    /// The login was refused after a broker had accepted it. A broker that closes the connection
+    /// during a login, or lost its accounts, looks like this.
     #[error("the brokers refuse a login that they accepted before: {0}")]
     LoginRevoked(String),
-    /// We log in and the listener takes no logins, before any broker ever accepted us.
+    /// The client logs in, but the listener does not support logins, and no broker ever accepted
+    /// one.
     #[error("the brokers' listener accepts no login (SASL): {0}")]
     NoLogin(String),
-    /// The TLS handshake failed, before any broker ever accepted us.
+    /// The TLS handshake failed before any broker accepted the client.
     #[error("no secure connection to the brokers: {0}")]
     Tls(String),
-    /// A broker's certificate is not valid now.
+    /// A broker's certificate is not valid at this time.
     #[error("no secure connection to the brokers: the certificate `{subject}` of {broker} {fault}")]
     CertificateInvalid {
         /// The broker.
         broker: String,
-        /// Whose certificate it is.
+        /// Subject of the certificate.
         subject: String,
-        /// Since when, or until when.
+        /// Start or end of its validity.
         fault: String,
     },
-    /// A setting cannot be used.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Whether a transaction has ended, or whether a request to end it is still under way, is not
-    /// known. Only a new producer, which fences this one, can tell.
+    /// It is not known whether a transaction has ended, or whether a request to end it is still in
+    /// flight. Only a new producer, which fences this one, can find out.
     #[error("the end of a Kafka transaction is uncertain: {0}")]
     Ambiguous(String),
-    /// Another producer with our transactional id has begun; or the brokers gave up a transaction of
-    /// ours that took too long, which looks the same.
+    /// Another producer with this transactional id has started; or the brokers aborted a
+    /// transaction that took too long, which looks alike.
     #[error("fenced by the brokers: {0}")]
     Fenced(String),
-    /// The brokers do not let us begin with transactions now.
+    /// The brokers temporarily refuse transactions.
     #[error("transactions cannot begin: {0}")]
     NotReady(String),
-    /// They never will.
+    /// The brokers do not support transactions.
     #[error("transactions are refused: {reason}")]
     NoTransactions {
         /// The brokers' reason.
         reason: String,
-        /// What a human can do.
+        /// The remedy.
         remedy: String,
     },
     /// Progress could not be read.
@@ -127,13 +127,13 @@ pub enum SinkError {
     ProgressUnread {
         /// The topic.
         topic: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// There is something in the progress topic that is not ours.
+    /// The progress topic contains a record of another program.
     #[error(transparent)]
     Progress(#[from] ProgressSyntax),
-    /// Anything else that lost a record's order or fate.
+    /// Another failure that lost a record's order or outcome.
     #[error("delivery to topic `{topic}` failed: {reason}")]
     Delivery {
         /// The topic.
@@ -143,10 +143,10 @@ pub enum SinkError {
     },
 }
 
-/// What to do where brokers refuse a login.
+/// Remedy if brokers refuse a login.
 const LOGIN_HELP: &str = "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties], or what kafka.oauth names";
 
-/// What to do where brokers refuse the certificate that they were shown.
+/// Remedy if brokers refuse the client certificate.
 const CERTIFICATE_HELP: &str = "the brokers refuse the client certificate: replace ssl.certificate.location and \
                                 ssl.key.location, or ssl.keystore.location, in [kafka.properties], whose files \
                                 are read again by each session, and see that ssl.truststore of the brokers' \
@@ -162,12 +162,12 @@ pub fn renew_certificate(broker: &str) -> String {
 }
 
 impl SinkError {
-    /// Why a login failed, by the client library's reason.
+    /// Classifies a failed login by the client library's reason.
     pub(super) fn of_login(reason: String) -> Self {
         if offers_no_login(&reason) { Self::NoLogin(reason) } else { Self::Authentication(reason) }
     }
 
-    /// A record of progress was not taken.
+    /// The error of a refused progress record.
     pub(super) fn of_progress(topic: &str, rejection: Rejection) -> Self {
         let Rejection { code, reason } = rejection;
         match code {
@@ -176,7 +176,8 @@ impl SinkError {
         }
     }
 
-    /// A new session with the same settings would fail in the same way: a human has to act.
+    /// True if a new session with these settings would fail in the same way, so that a human must
+    /// act.
     pub const fn is_definite(&self) -> bool {
         matches!(
             self,
@@ -191,8 +192,7 @@ impl SinkError {
         )
     }
 
-    /// Whether the brokers did not let the relay in, or the files and secrets that it would have shown them cannot be
-    /// used now.
+    /// True if the brokers refused the login, or its files and secrets are unusable now.
     pub const fn is_refused_at_connect(&self) -> bool {
         match self {
             Self::Authentication(_)
@@ -206,7 +206,8 @@ impl SinkError {
         }
     }
 
-    /// Address of the broker whose certificate the client library could not verify; the library does not say why.
+    /// Address of the broker whose certificate could not be verified; the library does not give the
+    /// reason.
     pub fn unverified_broker(&self) -> Option<&str> {
         let Self::Tls(reason) = self else { return None };
         let words = ["certificate verify failed", "certificate could not be verified"];
@@ -215,8 +216,8 @@ impl SinkError {
         words.iter().any(|words| reason.contains(words)).then_some(address)
     }
 
-    /// The codec to try next, where this one is refused: gzip is the oldest, and the only one that Azure Event Hubs
-    /// takes (its documentation of 2026).
+    /// The codec to try after this one was refused: gzip is the oldest, and the only one that Azure
+    /// Event Hubs supports (its documentation of 2026).
     pub fn next_codec(&self) -> Option<&'static str> {
         match self {
             Self::CodecRefused { codec, .. } if codec == "gzip" => Some("none"),
@@ -225,18 +226,18 @@ impl SinkError {
         }
     }
 
-    /// Where nothing is known of the records at fault, the next session must be opened with
-    /// `KafkaSpec::cautious` until it is past the spot.
+    /// True if no suspects are known, so that the next session must use `KafkaSpec::cautious` until
+    /// it has passed the position.
     pub const fn wants_caution(&self) -> bool {
         matches!(self, Self::BatchRefused { .. })
     }
 
-    /// A session that sends the same may end in the same way, and no outage need be the reason.
+    /// True if the failure may repeat with the same records, without any outage.
     pub const fn may_repeat(&self) -> bool {
         matches!(self, Self::Fatal(_) | Self::Delivery { .. }) || self.wants_caution()
     }
 
-    /// What the operator can do about it.
+    /// What the operator can do.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::UnknownTopic { topic } => to_create(topic),
@@ -309,27 +310,27 @@ impl SinkError {
 
 /// A sink that the relay can send to.
 pub trait KafkaSink: Sink<Error = SinkError> {
-    /// The row that is sent next begins at this byte of what the session has received, and so many
-    /// bytes are received. What the brokers are asked from now on is asked after all of those were
-    /// committed.
+    /// Sets the start of the next row in the session's received bytes, and their number. Later
+    /// broker queries follow the commits of all received rows.
     fn reading(&mut self, _row: u64, _received: u64) {}
 
-    /// Whether at least one broker is known to answer.
+    /// True if at least one broker is known to answer.
     fn is_connected(&self) -> bool;
 
-    /// Why no broker answers, as far as that is known.
+    /// Why no broker answers, if known.
     fn outage_reason(&self) -> Option<String> {
         None
     }
 
-    /// The rows of a backfill are sent, which has come so far.
+    /// Starts a backfill with this progress.
     fn begin_backfill(&mut self, _backfill: BackfillProgress) {}
 
-    /// The session is about to tell that it reached this mark. Where that is a place in a table, `cursor` tells
-    /// it, and that of the end of a transaction before it; a sink that keeps progress keeps it too.
+    /// Announces the mark that the session is about to reach. For a position in a table, `cursor`
+    /// returns it, also for the end of an earlier transaction; a sink that stores progress stores
+    /// it too.
     fn reaches(&mut self, _reached: Mark, _cursor: &dyn Fn(Mark) -> Option<RowCursor>) {}
 
-    /// How far an earlier session came, as far as this sink keeps it.
+    /// Progress of an earlier session, if this sink stores it.
     fn found(&self) -> Option<&Progress> {
         None
     }

@@ -1,9 +1,9 @@
-//! The start position of a reader, in the syntax of kcat's `-o`: parses and prints it, and looks up its
-//! offsets.
+//! The start position of a reader, in the syntax of kcat's `-o`: parses and prints it, and looks up
+//! its offsets.
 //!
 //! Input: `beginning`, `end`, `-N`, `N` or `@timestamp`, and the partitions to read. Output: a
-//! [`StartOffset`], and an offset for each partition. End offsets are looked up before reading begins, so
-//! that everything written later is read.
+//! [`StartOffset`], and an offset per partition. End offsets are looked up before reading starts,
+//! so that all later records are read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,26 +15,26 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::reader::ReaderError;
 
-/// Between two attempts, and the least that one is given.
+/// Interval of attempts, and the minimum time of one.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// The first record wanted of each partition.
+/// First record to read in each partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StartOffset {
-    /// The oldest one kept.
+    /// The oldest record.
     #[default]
     Beginning,
-    /// The next one to arrive.
+    /// The next record to arrive.
     End,
     /// This many before the end, or all if there are fewer.
     Last(i64),
-    /// The one with this offset.
+    /// The record with this offset.
     Offset(i64),
-    /// The first one at or after this time, in milliseconds since the Unix epoch.
+    /// The first record at or after this time, in milliseconds since the Unix epoch.
     Time(i64),
 }
 
-/// The text is no position.
+/// The text is not a position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no offset: use beginning, end, N, -N or @MILLISECONDS")]
 pub struct StartOffsetSyntax(String);
@@ -76,7 +76,7 @@ fn client(error: &KafkaError) -> ReaderError {
     ReaderError::Client(error.to_string())
 }
 
-/// Gives each partition its first offset.
+/// Finds each partition's first offset.
 pub(super) fn place<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     mut wanted: TopicPartitionList,
@@ -106,7 +106,7 @@ fn at_the_end<C: ConsumerContext>(
             match consumer.fetch_watermarks(&topic, partition, rest) {
                 Ok((_, end)) => break end,
                 Err(error) if Instant::now() > deadline => return Err(client(&error)),
-                // A topic that has just come into being may have no leader yet.
+                // A new topic may have no leader yet.
                 Err(_) => std::thread::sleep(SLICE),
             }
         };

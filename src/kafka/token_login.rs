@@ -1,8 +1,9 @@
 //! Logs clients in by OAUTHBEARER.
 //!
-//! Input: a client just created, and the keeper of its tokens. Output: the client with a token, or why there is none.
-//! Invariant: a client's first token is set before anything is asked of it; the later ones are fetched ahead of their
-//! expiry by the keeper's thread, or when the brokers refuse one, and handed over when librdkafka asks, which never waits.
+//! Input: a new client, and the keeper of its tokens. Output: the client with a token, or the
+//! error. Invariant: a client's first token is set before any request. The keeper's thread fetches
+//! later ones before expiry, or when the brokers refuse one; librdkafka's request for them never
+//! waits.
 
 use std::error::Error;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,12 +16,13 @@ use super::listener::broke_off;
 use super::settings::SettingsError;
 use postrider_credentials::{CredentialsError, Token, TokenKeeper};
 
-/// How long a new client waits for a source that has given no token yet: a little longer than a source may take.
+/// Longest wait of a new client for the first token: a little longer than a source may take.
 const FIRST_TOKEN_LIMIT: Duration = Duration::from_secs(20);
-/// How much of a token's life librdkafka is told of; it asks for the next one at 68 %, when the keeper has it.
+/// Reported part of a token's lifetime; librdkafka requests the next one at 68 %, when the keeper
+/// has it.
 const TOLD_PERCENT: u64 = 85;
 
-/// Gives a new client its first token, if it logs in by tokens. Blocks while the source is asked.
+/// Sets a new client's first token, if it uses tokens. Blocks while the source is asked.
 pub(super) fn log_in<C: ClientContext>(
     client: &Client<C>,
     keeper: Option<&TokenKeeper>,
@@ -34,7 +36,7 @@ pub(super) fn log_in<C: ClientContext>(
     Ok(())
 }
 
-/// What librdkafka gets when it asks for the next token.
+/// Answers librdkafka's request for the next token.
 pub(super) fn next_token(keeper: Option<&TokenKeeper>) -> Result<OAuthToken, Box<dyn Error>> {
     let keeper = keeper.ok_or("no source of tokens is configured")?;
     let token = keeper.newest()?;
@@ -45,8 +47,8 @@ pub(super) fn next_token(keeper: Option<&TokenKeeper>) -> Result<OAuthToken, Box
     })
 }
 
-/// Has the next token fetched at once where the brokers refuse the present one, which its expiry does not tell of: they
-/// have other keys now, or it was revoked.
+/// Fetches the next token at once if the brokers refuse the present one before its expiry: their
+/// keys changed, or it was revoked.
 pub(super) fn note_refusal(keeper: Option<&TokenKeeper>, error: &KafkaError, reason: &str) {
     let is_of_login = matches!(
         error.rdkafka_error_code(),
@@ -57,10 +59,10 @@ pub(super) fn note_refusal(keeper: Option<&TokenKeeper>, error: &KafkaError, rea
     }
 }
 
-/// When librdkafka is told that the token expires, in Unix milliseconds: a little early. It asks for the next one when
-/// 80 % of a token's life are over, looks once a second whether they are, and renews the logins of its connections at
-/// 90 % of what the broker says. A token of some seconds would be used for two renewals, and Kafka refuses a second
-/// one within a second.
+/// Reported expiry of the token in Unix milliseconds, a little early. librdkafka requests the next
+/// token after 80 % of the lifetime, checks once per second, and renews logins after 90 % of the
+/// broker's value. A token with a lifetime of seconds would be used for two renewals, and Kafka
+/// refuses a second one within a second.
 fn expires_ms(token: &Token) -> i64 {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ms = u64::try_from(unix.as_millis()).unwrap_or(u64::MAX);

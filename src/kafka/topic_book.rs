@@ -1,11 +1,11 @@
-//! What one process knows of its topics across sessions: which are missing, forbidden, deleted or
-//! compacted; and whether a broker ever accepted our login, so that a restarting broker's refusal is not
-//! taken for a wrong password.
+//! A process's knowledge of its topics across sessions: which are missing, forbidden, deleted or
+//! compacted; and whether a broker ever accepted the login, so that a restarting broker's refusal
+//! does not count as a wrong password.
 //!
-//! Input: the brokers' answers. Output: what to do with a row ([`TopicDecision`]), a log line for each
-//! change, and a list for probes and metrics with the command that fixes each topic. `MissingTopics` in the
-//! core decides; this adds the clock, the lock and the creation of topics. Invariant: the lock is held no
-//! longer than a decision takes.
+//! Input: the brokers' answers. Output: what to do with a row ([`TopicDecision`]), a log line for
+//! each change, and a list for probes and metrics with the command that fixes each topic.
+//! `MissingTopics` in the core decides; this adds the clock, the lock and the creation of topics.
+//! Invariant: the lock is held no longer than a decision takes.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,32 +20,32 @@ use postrider_core::pipeline::{
 };
 use postrider_core::route::PROGRESS_PREFIX;
 
-/// Topics named in the log, in probes and in metrics at a time; more are counted.
+/// Topics named in the log, in probes and in metrics; others are only counted.
 pub(super) const NAMED_MAX: usize = 20;
-/// Topics that are known to be compacted.
+/// Remembered compacted topics.
 const COMPACTED_MAX: usize = 1_000;
 
-/// Cloning shares it. Without a policy, as tools have it, a missing topic is an error.
+/// A shared book; clones share it. Without a policy, as in tools, a missing topic is an error.
 #[derive(Clone, Default)]
 pub struct TopicBook(Option<Arc<Book>>);
 
 struct Book {
     start: Instant,
     policy: MissingPolicy,
-    /// Topics that no policy is about: rows that nobody can deliver go there.
+    /// Topics without a policy: those for rows that cannot be delivered.
     exempt: Vec<String>,
     topics: Mutex<MissingTopics>,
-    /// Topics that take no record without a key.
+    /// Topics that require keys.
     compacted: Mutex<HashSet<String>>,
-    /// A topic that is gone while records of it may be under way.
+    /// A deleted topic with records possibly in flight.
     gone: Mutex<Option<String>>,
-    /// Whether there is one.
+    /// True if there is one.
     any_gone: AtomicBool,
-    /// Whether any topic was denied, so that a stored record may be news.
+    /// True if any topic was denied, so that a stored record may be news.
     any_denied: AtomicBool,
-    /// Whether some broker has let in a client.
+    /// True once a broker has accepted a login.
     let_in: AtomicBool,
-    /// Remarks that were told.
+    /// Remarks that were logged.
     remarks: Mutex<HashSet<String>>,
 }
 
@@ -67,30 +67,30 @@ impl fmt::Debug for TopicBook {
     }
 }
 
-/// One of them.
+/// An unavailable topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnavailableTopic {
     /// The topic.
     pub absent: AbsentTopic,
-    /// For how long.
+    /// Duration of the fault.
     pub age: Duration,
     /// The command that fixes it.
     pub help: String,
 }
 
-/// Topics that are not to be had, as an observer sees them.
+/// Topics that records cannot be sent to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Unavailable {
-    /// Some of them, those that rows wait for first.
+    /// Some of them; those that rows wait for come first.
     pub topics: Vec<UnavailableTopic>,
-    /// How many are missing.
+    /// Number of missing topics.
     pub missing: usize,
-    /// How many are forbidden to us.
+    /// Number of topics that the relay is not authorised to use.
     pub forbidden: usize,
 }
 
 impl TopicBook {
-    /// Knows nothing yet. Topics of `exempt` are no concern of the policy.
+    /// An empty book. The policy does not apply to topics of `exempt`.
     pub fn new(policy: MissingPolicy, exempt: Vec<String>) -> Self {
         let topics = Mutex::new(MissingTopics::new(policy.clone()));
         Self(Some(Arc::new(Book {
@@ -107,7 +107,7 @@ impl TopicBook {
         })))
     }
 
-    /// What to do with a row of this topic before the brokers are asked; `None`: no policy is about it.
+    /// What to do with a row of this topic before any query; `None`: no policy applies.
     pub(super) fn decide(
         &self,
         topic: &str,
@@ -115,7 +115,7 @@ impl TopicBook {
     ) -> Option<TopicDecision> {
         let book = self.about(topic)?;
         let mut topics = book.topics();
-        // Nearly always there is no such topic.
+        // The usual case: no such topic.
         if topics.is_empty() {
             return Some(TopicDecision::Ask);
         }
@@ -130,7 +130,7 @@ impl TopicBook {
         Some(decision)
     }
 
-    /// The brokers do not have the topic, or deny it to us. `None`: no policy is about it.
+    /// Handles a missing or denied topic. `None`: no policy applies.
     pub(super) fn absent(
         &self,
         kafka: &KafkaSpec,
@@ -143,8 +143,8 @@ impl TopicBook {
         Some(self.found(kafka, topic, (fault, found), topics))
     }
 
-    /// The brokers were asked for all topics, and did not name this one, of which another one may be in
-    /// the way (`collides`). `None`: no policy is about it.
+    /// Handles a topic that is missing from the list of all topics; `collides`: another name may be
+    /// in the way. `None`: no policy applies.
     pub(super) fn unlisted(
         &self,
         kafka: &KafkaSpec,
@@ -157,7 +157,7 @@ impl TopicBook {
         Some(self.found(kafka, topic, (TopicFault::Unlisted, found), topics))
     }
 
-    /// Tells what is news, and has the topic created if that was decided.
+    /// Logs news, and creates the topic if that was decided.
     fn found(
         &self,
         kafka: &KafkaSpec,
@@ -179,7 +179,7 @@ impl TopicBook {
         }
     }
 
-    /// The brokers show us the topic, and refuse what we write to it.
+    /// The brokers show the topic, but refuse writes.
     pub(super) fn denied(&self, topic: &str) {
         let Some(book) = self.about(topic) else { return };
         let mut topics = book.topics();
@@ -192,7 +192,7 @@ impl TopicBook {
         }
     }
 
-    /// Whether the relay itself writes to the topic, which no policy is about.
+    /// True if the relay itself writes to the topic, so that no policy applies.
     pub(super) fn is_exempt(&self, topic: &str) -> bool {
         self.0.as_ref().is_some_and(|book| book.exempt.iter().any(|exempt| exempt == topic))
     }
@@ -204,22 +204,22 @@ impl TopicBook {
         tell_back(topic, was_away);
     }
 
-    /// The brokers do not have the topic any more, and records of it may be under way: whoever sends them is
-    /// to begin anew. What becomes of the topic's rows is decided when there is one.
+    /// The topic was deleted, and its records may be in flight: the session must restart. The
+    /// topic's rows are decided with the next one.
     pub(super) fn gone(&self, topic: &str) {
         let Some(book) = self.about(topic).filter(|book| !book.topics().has(topic)) else { return };
         *book.gone.lock().unwrap_or_else(PoisonError::into_inner) = Some(topic.to_owned());
         book.any_gone.store(true, Ordering::Relaxed);
     }
 
-    /// That topic, once.
+    /// Takes the deleted topic.
     pub(super) fn take_gone(&self) -> Option<String> {
         let book = self.0.as_ref().filter(|book| book.any_gone.load(Ordering::Relaxed))?;
         book.any_gone.store(false, Ordering::Relaxed);
         book.gone.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The topic's settings say that it is compacted, so that it takes no record without a key.
+    /// The topic is compacted, and so requires keys.
     pub(super) fn note_compacted(&self, topic: &str) {
         let Some(book) = &self.0 else { return };
         let mut compacted = book.compacted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -228,7 +228,6 @@ impl TopicBook {
         }
     }
 
-    /// The brokers stored a record without a key.
     pub(super) fn stored_without_key(&self, topic: &str) {
         let Some(book) = &self.0 else { return };
         let mut compacted = book.compacted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,14 +236,13 @@ impl TopicBook {
         }
     }
 
-    /// Whether the topic takes no record without a key, as far as is known.
+    /// True if the topic is known to require keys.
     pub(super) fn demands_keys(&self, topic: &str) -> bool {
         self.0.as_ref().is_some_and(|book| {
             book.compacted.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
         })
     }
 
-    /// The brokers stored a record.
     pub(super) fn stored(&self, topic: &str) {
         let Some(book) = self.0.as_ref().filter(|book| book.any_denied.load(Ordering::Relaxed))
         else {
@@ -261,38 +259,38 @@ impl TopicBook {
         tell_back(topic, was_away);
     }
 
-    /// Whether rows wait for as long as it takes.
+    /// True if rows wait without a limit.
     pub fn waits(&self) -> bool {
         let waits = |book: &Arc<Book>| matches!(book.policy.then, MissingTopic::Wait(_));
         self.0.as_ref().is_none_or(waits)
     }
 
-    /// A broker has let us in.
+    /// A broker has accepted a login.
     pub(super) fn let_in(&self) {
         if let Some(book) = &self.0 {
             book.let_in.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether a broker has let in any client that shares this book.
+    /// True if a broker has accepted any client that shares this book.
     pub fn was_let_in(&self) -> bool {
         self.0.as_ref().is_some_and(|book| book.let_in.load(Ordering::Relaxed))
     }
 
-    /// Whether the brokers create topics that are asked for, if that is known.
+    /// Sets whether the brokers create topics by themselves, if known.
     pub(super) fn brokers_create(&self, create: Option<bool>) {
         if let Some(book) = &self.0 {
             book.topics().brokers_create(create);
         }
     }
 
-    /// Topics that are not to be had, for whoever looks whether they are by now.
+    /// Names of unavailable topics, for checking them again.
     pub(super) fn names(&self) -> Vec<String> {
         let all = self.0.as_ref().map(|book| book.topics().list(usize::MAX));
         all.into_iter().flatten().map(|absent| absent.topic).collect()
     }
 
-    /// Whether this remark about the cluster is new to the process.
+    /// True if this remark about the cluster is new to the process.
     pub fn is_first_remark(&self, what: &str) -> bool {
         self.0.as_ref().is_none_or(|book| {
             let mut told = book.remarks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -300,7 +298,7 @@ impl TopicBook {
         })
     }
 
-    /// As an observer sees it.
+    /// The unavailable topics, for observers.
     pub fn unavailable(&self) -> Unavailable {
         let Some(book) = &self.0 else { return Unavailable::default() };
         let (topics, now) = (book.topics(), book.now());
@@ -323,7 +321,7 @@ impl TopicBook {
         self.0.as_ref().filter(|_| !self.is_exempt(topic))
     }
 
-    /// Creates it on a thread of its own: the controller may take its time.
+    /// Creates a topic on another thread, because the controller may be slow.
     fn create(&self, kafka: &KafkaSpec, topic: &str, rule: CreateRule) {
         let (book, kafka, topic) = (self.clone(), kafka.clone(), topic.to_owned());
         let name = topic.clone();
@@ -363,7 +361,7 @@ impl Book {
     }
 
     fn topics(&self) -> MutexGuard<'_, MissingTopics> {
-        // What is kept is whole between any two calls.
+        // The data is consistent between any two calls.
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -399,7 +397,7 @@ fn tell_back(topic: &str, was_away: Option<Duration>) {
     }
 }
 
-/// The commands for a topic that is not to be had.
+/// Commands that fix an unavailable topic.
 fn to_mend(fault: TopicFault, topic: &str) -> String {
     match fault {
         TopicFault::Missing => to_create(topic),
@@ -410,7 +408,7 @@ fn to_mend(fault: TopicFault, topic: &str) -> String {
     }
 }
 
-/// The command for a topic that is missing.
+/// The command that creates a topic.
 pub(super) fn to_create(topic: &str) -> String {
     let how = if topic.starts_with(PROGRESS_PREFIX) {
         "--partitions 1 --config cleanup.policy=compact"
@@ -423,7 +421,7 @@ pub(super) fn to_create(topic: &str) -> String {
     )
 }
 
-/// The command for a topic that is forbidden to us.
+/// The command that grants access to a topic.
 pub(super) fn to_allow(topic: &str) -> String {
     format!(
         "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME \

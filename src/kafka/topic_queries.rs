@@ -1,10 +1,10 @@
-//! Asks the brokers for topic metadata on a thread of its own, so that the thread that sends records does
-//! not wait.
+//! Queries topic metadata on another thread, so that the sending thread does not wait.
 //!
-//! Input: queries, one at a time: one topic by name, or all topics. Output: the number of partitions, or
-//! why it is not known; or the list of topics, which also tells whether a missing name collides with an
-//! existing one (`.` and `_` are alike to Kafka). Invariant: a call returns at once; a reply was given
-//! after its query was sent. The thread ends when `TopicQueries` is dropped and the last query is answered.
+//! Input: queries, one at a time: one topic by name, or all topics. Output: the number of
+//! partitions, or why it is not known; or the list of topics, which also reveals whether a missing
+//! name collides with an existing one (`.` and `_` are equal to Kafka). Invariant: a call returns
+//! at once; a reply was given after its query was sent. The thread ends when `TopicQueries` is
+//! dropped and the last query is answered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,50 +19,48 @@ use super::deliveries::Deliveries;
 use postrider_core::pipeline::TopicFault;
 use postrider_core::route::as_compared;
 
-/// How long a broker that answers may take to say how many partitions a topic has.
+/// Time limit for the number of a topic's partitions.
 const COUNT_LIMIT: Duration = Duration::from_millis(500);
-/// The same for all topics of a cluster, which may be very many.
+/// Time limit for a list of all topics, which may be long.
 const LIST_LIMIT: Duration = Duration::from_secs(2);
 
-/// What is asked.
 #[derive(Debug)]
 pub(super) enum BrokerQuery {
-    /// For one topic by its name, which makes brokers create it that do so.
+    /// One topic by name, which makes brokers create it if configured.
     One(String),
-    /// For all topics. The bytes of the stream that were received by then.
+    /// All topics. `received`: bytes of the stream received by then.
     All { received: u64 },
 }
 
-/// What the brokers said of a topic.
+/// The brokers' answer about a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartitionCount {
     Partitions(usize),
-    /// It does not exist, or we may not know.
+    /// It does not exist, or is not visible.
     None(TopicFault),
-    /// They said something else.
+    /// Another answer.
     Unknown,
-    /// They did not answer.
+    /// No answer.
     Unanswered,
 }
 
-/// What came of a question.
 #[derive(Debug)]
 pub(super) enum BrokerReply {
     One(String, PartitionCount),
-    /// `None`: they did not say.
+    /// `None`: no answer.
     All(Option<Listed>),
 }
 
-/// All topics that the brokers show us.
+/// All topics that the brokers show.
 #[derive(Debug)]
 pub(super) struct Listed {
     /// See [`BrokerQuery::All`].
     pub(super) received: u64,
-    /// When it was asked for.
+    /// Time of the request.
     pub(super) at: Instant,
-    /// The number of partitions; 0 where the brokers told something else.
+    /// Number of partitions; 0 after another answer.
     pub(super) topics: HashMap<String, usize>,
-    /// Their names as Kafka compares them, if these are others.
+    /// Names in the form that Kafka compares, if different.
     alike: HashSet<String>,
 }
 
@@ -81,23 +79,22 @@ impl Listed {
         Self { received, at, topics, alike }
     }
 
-    /// Whether the brokers refuse to create such a topic, for one that is there.
+    /// True if the brokers would refuse to create this topic because of an existing one.
     pub(super) fn collides(&self, topic: &str) -> bool {
         self.alike.contains(&as_compared(topic)) && !self.topics.contains_key(topic)
     }
 }
 
-/// The thread that asks, and the question that it was asked last.
+/// The querying thread, and its last query.
 #[derive(Debug)]
 pub(super) struct TopicQueries {
     to: Sender<BrokerQuery>,
     from: Receiver<BrokerReply>,
-    /// When it was asked, and whether it is for all topics; `None`: it is answered.
+    /// Time of the open query, and whether it lists all topics.
     pub(super) asked: Option<(Instant, bool)>,
 }
 
 impl TopicQueries {
-    /// Starts the thread.
     pub(super) fn start(client: Arc<BaseProducer<Deliveries>>) -> std::io::Result<Self> {
         let (to, questions) = channel();
         let (answered, from) = channel();
@@ -114,7 +111,7 @@ impl TopicQueries {
         Ok(Self { to, from, asked: None })
     }
 
-    /// Asks, unless a question is under way. False: the thread is gone.
+    /// Sends a query, unless one is open. False if the thread is gone.
     pub(super) fn ask(&mut self, question: BrokerQuery) -> bool {
         if self.asked.is_some() {
             return true;
@@ -123,7 +120,7 @@ impl TopicQueries {
         self.to.send(question).is_ok()
     }
 
-    /// The answer, once it has come, and how long that took.
+    /// The answer, if it has arrived, and the time that it took.
     pub(super) fn answer(&mut self) -> Option<(BrokerReply, Duration)> {
         let (at, _) = self.asked?;
         match self.from.try_recv() {
@@ -132,7 +129,7 @@ impl TopicQueries {
                 Some((answer, at.elapsed()))
             }
             Err(TryRecvError::Empty) => None,
-            // Whoever asks next hears that nobody answers.
+            // The next query reports that nothing answers.
             Err(TryRecvError::Disconnected) => {
                 self.asked = None;
                 None

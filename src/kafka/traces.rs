@@ -1,9 +1,9 @@
-//! Rows whose traces are kept, between the moment they are handed to the Kafka client and the brokers' confirmation.
+//! Keeps rows with traces between their sending and the brokers' confirmation.
 //!
-//! Input: records as they are sent, and the reports of those that were stored. Output: a [`TracedRow`] for each row
-//! whose `traceparent` is sampled, into a bounded queue; how many were left out. Invariant: nothing here waits; what
-//! has no room is left out and counted; while tracing is off, a record costs one comparison; no key and no payload
-//! is kept.
+//! Input: sent records, and the reports of stored ones. Output: a [`TracedRow`] for each row whose
+//! `traceparent` is sampled, into a bounded queue; the number of omitted rows. Invariant: nothing
+//! here waits; rows without room are omitted and counted. While tracing is off, a record costs one
+//! comparison. Keys and payloads are not kept.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,59 +19,59 @@ use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::Outgoing;
 use postrider_core::route::{RejectionCode, TraceContext, content_of};
 
-/// Rows that may wait for the brokers: more than are under way at the greatest rate for ten seconds.
+/// Rows that may wait for the brokers: more than ten seconds' worth at the highest rate.
 const WAITING_MAX: usize = 4_096;
 
-/// Rows that may wait to be exported, at some 400 bytes each at most.
+/// Rows that may wait for export, at most about 400 bytes each.
 const QUEUE_ROWS: usize = 4_096;
 
-/// A name of a type is shorter; a row may have written anything there, as large as a record may be.
+/// Longest kept event type; a row may contain any text, up to a record's size.
 const EVENT_TYPE_BYTES_MAX: usize = 200;
 
-/// Headers that tell what kind of event a row is, as relays and Debezium name them.
+/// Headers with the event type, as relays and Debezium name them.
 const EVENT_TYPE_HEADERS: [&str; 4] = ["event_type", "eventType", "ce_type", "type"];
 
-/// A row that was delivered.
+/// A delivered row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracedRow {
     /// The trace, and the span that wrote the row.
     pub context: TraceContext,
-    /// Where the record is.
+    /// Topic of the record.
     pub topic: String,
-    /// Likewise.
+    /// Partition of the record.
     pub partition: i32,
-    /// Likewise.
+    /// Offset of the record.
     pub offset: i64,
-    /// Of the header that tells it, if one does; its beginning, where it is long.
+    /// Event type from its header, if any; cut if long.
     pub event_type: Option<String>,
-    /// Where the transaction's commit is in the log, as bytes.
+    /// Commit position in the log, in bytes.
     pub lsn: u64,
-    /// When it was, in microseconds since the Unix epoch.
+    /// Commit time, in microseconds since the Unix epoch.
     pub committed_us: i64,
-    /// When the brokers had confirmed the record, by this machine's clock.
+    /// Confirmation time by the local clock, in microseconds since the Unix epoch.
     pub confirmed_us: i64,
     /// Why the record is a dead letter, if it is one.
     pub rejection: Option<RejectionCode>,
 }
 
-/// What became of rows that are traced.
+/// Result of a traced row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanResult {
-    /// The collector took the span.
+    /// The collector accepted the span.
     Exported,
-    /// There were more in a second than may be.
+    /// The limit per second was exceeded.
     RateLimited,
-    /// Too many were waiting.
+    /// The queue was full.
     QueueFull,
-    /// The collector did not take it.
+    /// The collector did not accept the span.
     Failed,
 }
 
 impl SpanResult {
-    /// Every one, for documentation and metrics.
+    /// All results, for documentation and metrics.
     pub const ALL: [Self; 4] = [Self::Exported, Self::RateLimited, Self::QueueFull, Self::Failed];
 
-    /// The stable word: metric label `result`.
+    /// The stable word in the metric label `result`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exported => "exported",
@@ -82,12 +82,12 @@ impl SpanResult {
     }
 }
 
-/// Whether and how fast rows are traced. Cloning shares it; by default none is.
+/// Tracing settings and queue; clones share them. Off by default.
 #[derive(Debug, Clone, Default)]
 pub struct Traces(Option<Arc<Shared>>);
 
 impl PartialEq for Traces {
-    /// Whether both are one, or both are off.
+    /// True if both share one queue, or both are off.
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -106,7 +106,7 @@ struct Shared {
     counts: [AtomicU64; SpanResult::ALL.len()],
 }
 
-/// At most so many in each second that begins with the first of them.
+/// A limit per second, starting with the second's first row.
 #[derive(Debug)]
 struct Rate {
     per_second: u64,
@@ -126,26 +126,25 @@ impl Rate {
 }
 
 impl Traces {
-    /// Traces so many rows a second at most, into a queue that somebody must empty.
+    /// Traces at most `per_second` rows into a queue that the caller must empty.
     pub fn on(per_second: u64) -> (Self, Receiver<TracedRow>) {
         let (queue, rows) = sync_channel(QUEUE_ROWS);
         let rate = Mutex::new(Rate { per_second, since: None, taken: 0 });
         (Self(Some(Arc::new(Shared { queue, rate, counts: Default::default() }))), rows)
     }
 
-    /// Whether any row is.
     pub(super) const fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// So many more rows ended like this.
+    /// Adds to a result's count.
     pub fn count(&self, result: SpanResult, rows: u64) {
         if let Some(count) = self.0.as_ref().and_then(|shared| shared.counts.get(result as usize)) {
             count.fetch_add(rows, Ordering::Relaxed);
         }
     }
 
-    /// How many did, by result; `None` while it is off.
+    /// Counts by result; `None` while tracing is off.
     pub fn counts(&self) -> Option<[(SpanResult, u64); SpanResult::ALL.len()]> {
         let counts = &self.0.as_ref()?.counts;
         let of =
@@ -170,14 +169,13 @@ impl Traces {
     }
 }
 
-/// The traced rows of one session.
 #[derive(Debug, Default)]
 pub(super) struct TracedRows {
     traces: Traces,
-    /// By ticket; those of one ticket are told apart by their contents.
+    /// By ticket; rows of one ticket are distinguished by content.
     waiting: HashMap<u64, Vec<(u64, TracedRow)>>,
     count: usize,
-    /// Stored, and confirmed when their Kafka transaction is committed.
+    /// Stored rows, confirmed when their Kafka transaction commits.
     stored: Option<Vec<TracedRow>>,
 }
 
@@ -186,12 +184,12 @@ impl TracedRows {
         Self { traces, ..Self::default() }
     }
 
-    /// From now on rows are confirmed by [`TracedRows::committed`] alone.
+    /// From now on only [`TracedRows::committed`] confirms rows.
     pub(super) fn await_commits(&mut self) {
         self.stored = Some(Vec::new());
     }
 
-    /// The client has taken this record.
+    /// Books a record that the client took.
     pub(super) fn sent(&mut self, outgoing: &Outgoing<'_>) {
         let (Outgoing { record, ticket, rejection, .. }, Some(position)) =
             (outgoing, outgoing.position)
@@ -227,7 +225,7 @@ impl TracedRows {
         self.count += 1;
     }
 
-    /// The brokers have answered for this record; `is_stored` says what.
+    /// Books the brokers' answer; `is_stored` is the result.
     #[inline]
     pub(super) fn answered(
         &mut self,
@@ -260,7 +258,7 @@ impl TracedRows {
         }
     }
 
-    /// The Kafka transaction of everything stored so far is committed.
+    /// Confirms everything stored so far: its Kafka transaction committed.
     pub(super) fn committed(&mut self) {
         for row in self.stored.iter_mut().flat_map(|stored| stored.drain(..)) {
             self.traces.export(TracedRow { confirmed_us: now_us(), ..row });

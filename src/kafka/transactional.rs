@@ -1,9 +1,10 @@
 //! The transactional producer: exactly-once delivery. It connects the transaction state machine,
 //! [`postrider_core::transaction`], to librdkafka.
 //!
-//! Input: the records and positions of a session. Output: confirmations once their Kafka transaction, which
-//! also holds the progress record, is committed; or a [`SinkError`]. Invariant: earlier producers of the
-//! stream are fenced before the progress is read; no call but [`ExactlyOnce::open`] waits for the brokers.
+//! Input: the records and positions of a session. Output: confirmations once their Kafka
+//! transaction, which also contains the progress record, is committed; or a [`SinkError`].
+//! Invariant: earlier producers of the stream are fenced before the progress is read; no call
+//! except [`ExactlyOnce::open`] waits for the brokers.
 
 use std::time::Duration;
 
@@ -34,23 +35,23 @@ pub struct ExactlyOnce {
     found: Option<Progress>,
 }
 
-/// What the machine gives its orders to.
+/// The state machine's client.
 struct TransactionClient {
     producer: Producer,
     committer: Committer,
     lineage: Lineage,
     topic: String,
-    /// What is delivered before the stream begins, if that is so.
+    /// Progress of a backfill before the stream, if any.
     backfill: Option<BackfillProgress>,
-    /// Records wait for others.
+    /// True if records linger.
     lingers: bool,
-    /// The time as it was last told.
+    /// The time of the last call.
     now: Instant,
 }
 
 impl ExactlyOnce {
-    /// Fences every earlier producer of this stream, waits for the end of its transactions, and reads
-    /// progress. Blocks for seconds at most. `now` is what the session's clock shows.
+    /// Fences every earlier producer of this stream, waits for the end of its transactions, and
+    /// reads progress. Blocks for seconds at most. `now`: the session's clock.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage, now: Instant) -> Result<Self, SinkError> {
         let topic = spec.progress_topic.clone();
         let mut reader = progress_topic::ProgressReader::open(spec, &topic)?;
@@ -71,7 +72,8 @@ impl ExactlyOnce {
         Ok(Self { machine, found })
     }
 
-    /// If everything of the open transaction was sent since then, its progress record included, none of it waits for more.
+    /// Flushes the open transaction if it was completed since `before`, including its progress
+    /// record, so that nothing lingers.
     fn flush_if_closed(&mut self, before: TransactionState) -> Result<(), SinkError> {
         let is_closed = |state| matches!(state, TransactionState::Settling { .. });
         if !is_closed(self.machine.state()) || is_closed(before) {
@@ -168,7 +170,7 @@ impl KafkaSink for ExactlyOnce {
 
     fn reaches(&mut self, reached: Mark, cursor: &dyn Fn(Mark) -> Option<RowCursor>) {
         use TransactionState::{Idle, Open, Pausing};
-        // What a transaction that ends has to say is settled.
+        // The content of an ending transaction is fixed.
         if !matches!(self.machine.state(), Idle | Open { .. } | Pausing { .. }) {
             return;
         }
@@ -182,7 +184,7 @@ impl KafkaSink for ExactlyOnce {
     }
 }
 
-/// For whoever tunes batches.
+/// For tuning batches.
 impl Drop for ExactlyOnce {
     fn drop(&mut self) {
         let timings = self.machine.timings(self.machine.client().now);
@@ -265,7 +267,7 @@ impl TransactionApi for TransactionClient {
 
     fn outcome(&mut self) -> Option<Result<(), SinkError>> {
         let outcome = self.committer.outcome()?;
-        // What was logged before the call returned has been waiting in this queue since.
+        // Lines logged before the call returned have been in this queue since.
         self.producer.serve();
         let outcome = outcome.map_err(|error| self.uncertain(&error));
         if outcome.is_ok() {

@@ -1,12 +1,13 @@
-//! Whether our login may use a transactional id, asked without using it.
+//! Tests whether the login may use a transactional id, without using it.
 //!
-//! Input: a [`KafkaSpec`], the id, and the longest transaction that the brokers allow. Output: [`IdRights`]. Invariant: no
-//! earlier producer is fenced off, and no transaction begins.
+//! Input: a [`KafkaSpec`], the id, and the brokers' longest transaction. Output: [`IdRights`].
+//! Invariant: no earlier producer is fenced, and no transaction starts.
 //!
-//! Kafka says nobody what they may do with transactional ids, unless they may read the access lists of the whole cluster.
-//! So InitProducerId is sent with a timeout that no broker takes: rights are looked at first, then the timeout, and only
-//! then is the id looked up (`KafkaApis.handleInitProducerIdRequest` and `TransactionCoordinator.handleInitProducerId` of
-//! Kafka 0.11 to 4). A refusal of the timeout therefore says that the id may be used, and nothing has changed.
+//! Kafka reports rights to transactional ids only to readers of the whole cluster's access lists.
+//! InitProducerId is therefore sent with a timeout that every broker refuses. The broker checks
+//! rights first, then the timeout, and only then looks up the id
+//! (`KafkaApis.handleInitProducerIdRequest` and `TransactionCoordinator.handleInitProducerId` of
+//! Kafka 0.11 to 4). A refused timeout shows that the id may be used, and nothing has changed.
 
 use std::time::{Duration, Instant};
 
@@ -18,27 +19,27 @@ use super::topics::{ClusterFacts, TopicsError, is_hidden_or_there};
 use super::transactional::code;
 use super::{Producer, SinkError};
 
-/// How long the coordinator may take.
+/// Time limit for the coordinator.
 const LIMIT: Duration = Duration::from_secs(3);
-/// Between two looks at what it answered.
+/// Poll interval for its answer.
 const SLICE: Duration = Duration::from_millis(50);
-/// The largest timeout that the protocol has.
+/// The protocol's largest timeout.
 const TIMEOUT_MAX: u64 = i32::MAX as u64;
-/// Where the brokers keep the state of transactions; the first question about an id makes it.
+/// Topic with the brokers' transaction state, created by the first request for an id.
 const STATE_TOPIC: &str = "__transaction_state";
 
-/// What was found.
+/// Result of the test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdRights {
-    /// It may be used.
+    /// The id may be used.
     Allowed,
-    /// It may not.
+    /// The id may not be used.
     Forbidden,
-    /// It cannot be known, for this reason.
+    /// The result is unknown for this reason.
     Unknown(String),
 }
 
-/// See the module. Blocks for seconds if it must.
+/// Tests the right. May block for seconds.
 pub fn transactional_id_rights(
     kafka: &KafkaSpec,
     facts: &ClusterFacts,

@@ -1,14 +1,14 @@
-//! A client whose end nobody waits for.
+//! A client that is dropped on another thread.
 //!
-//! Input: a client of the library. Output: the same, which is dropped on a thread of its own. Invariant: dropping it returns at
-//! once; what ends the process ends the thread.
+//! Input: a client of the library. Output: a wrapper that drops it on its own thread. Invariant:
+//! dropping it returns at once; the process's end ends the thread.
 //!
-//! An admin client and a consumer take up to a tenth of a second each to be dropped, as their threads look that often for
-//! whether they are to end. A start made and dropped four of them, one after the other.
+//! Dropping an admin client or a consumer takes up to 0.1 s, because their threads check that often
+//! whether to end. A start created and dropped four of them in turn.
 
 use std::ops::Deref;
 
-/// See the module.
+/// Drops its client on another thread.
 #[derive(Debug)]
 pub(super) struct Unawaited<T: Send + 'static>(Option<T>);
 
@@ -31,7 +31,7 @@ impl<T: Send + 'static> Drop for Unawaited<T> {
     fn drop(&mut self) {
         let client = self.0.take();
         let thread = std::thread::Builder::new().name("postrider-close".to_owned());
-        // Without a thread it is dropped here, as the closure is.
+        // Without a thread, the closure drops it here.
         let _ = thread.spawn(move || drop(client));
     }
 }
@@ -42,7 +42,7 @@ mod tests {
 
     use super::*;
 
-    /// Ends when it is told to, and tells that it has ended.
+    /// Ends on request, and reports its end.
     struct Slow(Receiver<()>, Sender<()>);
 
     impl Drop for Slow {

@@ -1,11 +1,11 @@
-//! At-least-once delivery that also stores progress (the position up to which every record is confirmed) in
-//! Kafka, so that a server that returns from a crash with an older position causes no repeats of what
-//! progress covers.
+//! At-least-once delivery that also stores progress (the position up to which every record is
+//! confirmed) in Kafka. A server that returns from a crash with an older position then causes no
+//! repeats of rows that progress covers.
 //!
-//! Input: records with tickets, and that position. Output: confirmations, and now and then a progress
-//! record. Invariant: progress names only confirmed positions, and Postgres is told only what progress
-//! names. Progress is not part of a Kafka transaction: records confirmed after the last one are repeated
-//! after a crash.
+//! Input: records with tickets, and that position. Output: confirmations, and a progress record at
+//! intervals. Invariant: progress names only confirmed positions, and Postgres is told only what
+//! progress names. Progress is not part of a Kafka transaction: records confirmed after the last
+//! one are repeated after a crash.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use postrider_core::sink::{CommitPlace, Reached};
 use postrider_core::time::Instant;
 use postrider_core::transaction::PROGRESS_TICKET;
 
-/// A producer that remembers how far it came.
+/// A producer that stores its progress.
 pub struct AtLeastOnceWithProgress {
     producer: Producer,
     lineage: Lineage,
@@ -29,18 +29,18 @@ pub struct AtLeastOnceWithProgress {
     every: Duration,
     found: Option<Progress>,
     kept: Lsn,
-    /// Handed over, and to be written once it is settled.
+    /// Mark that was sent, to be written once it is settled.
     next: Option<(Mark, Option<BackfillProgress>)>,
-    /// What is delivered before the stream begins, if that is so.
+    /// Progress of a backfill before the stream, if any.
     backfill: Option<BackfillProgress>,
-    /// Sent and not yet confirmed.
+    /// Position in flight: sent and not yet confirmed.
     under_way: Option<Lsn>,
     sent_at: Option<Instant>,
 }
 
 impl AtLeastOnceWithProgress {
-    /// Reads progress, and starts a producer. Blocks for seconds at most. Progress is written at most
-    /// as often as `every` says while rows flow.
+    /// Reads progress, and starts a producer. Blocks for seconds at most. Writes progress at most
+    /// once per `every` while rows flow.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage, every: Duration) -> Result<Self, SinkError> {
         let producer = Producer::open(spec)?;
         let topic = spec.progress_topic.clone();
@@ -102,8 +102,9 @@ impl Sink for AtLeastOnceWithProgress {
     }
 
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), SinkError> {
-        // A mark names the last commit before it, and what is settled does not: so a place that was
-        // reached is written when all before it is settled. The rows of an open transaction are not.
+        // A mark names the last commit before it, but a settled position does not. A reached
+        // position is therefore written once everything before it is settled. The rows of an open
+        // transaction are excluded.
         let next = || (Mark { part: None, ..reached.mark }, self.backfill.clone());
         let &mut (mark, ref backfill) = self.next.get_or_insert_with(next);
         let end = mark.end;

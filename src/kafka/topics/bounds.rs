@@ -1,8 +1,8 @@
-//! What a topic holds: the first and the last offset of each partition, and whether older records of a key may
-//! be gone.
+//! Reads the first and the last offset of each partition of a topic, and whether older records of a
+//! key may be gone.
 //!
-//! Input: a [`KafkaSpec`] and names. Output: [`TopicBounds`], or none for a topic that does not exist. Of brokers
-//! that cannot be asked for settings, such as the embedded one, a topic counts as not compacted.
+//! Input: a [`KafkaSpec`] and names. Output: [`TopicBounds`], none for a missing topic. Brokers
+//! without settings, for example the embedded one, count as not compacted.
 
 use std::collections::BTreeMap;
 
@@ -10,30 +10,30 @@ use super::metadata::{Inquiry, TopicMetadata};
 use super::{KafkaSpec, TopicsError, is_compacted};
 use crate::reader::Isolation;
 
-/// What a topic holds.
+/// Contents of a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TopicBounds {
-    /// In the order of their numbers.
+    /// Ordered by number.
     pub partitions: Vec<PartitionBounds>,
-    /// Of a key only the newest record is sure to be kept.
+    /// True if only a key's newest record is certainly kept.
     pub is_compacted: bool,
 }
 
-/// What a partition holds.
+/// Offsets of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionBounds {
     /// Its number.
     pub partition: i32,
-    /// The first offset that is kept; above 0 if records were removed.
+    /// The first kept offset; above 0 if records were removed.
     pub first: u64,
-    /// The offset of the next record, markers of transactions counted.
+    /// The offset of the next record, including transaction markers.
     pub end: u64,
-    /// Readers of committed records see nothing from here on: below `end` while a transaction is open, or has just
-    /// been committed and its markers are not written yet.
+    /// End for readers of committed records: below `end` while a transaction is open, or committed
+    /// without its markers.
     pub stable: u64,
 }
 
-/// Looks at topics; those that do not exist are not in the answer.
+/// Reads the bounds; missing topics are omitted.
 pub fn topic_bounds(
     kafka: &KafkaSpec,
     topics: &[String],

@@ -1,48 +1,48 @@
-//! Checks a topic's settings (replication, cleanup policy, record size, leader election) against its
-//! purpose, since records may be lost or refused with wrong ones. Also judges missing topics and old
+//! Checks a topic's settings (replication, cleanup policy, record size, leader election) against
+//! its purpose, because wrong ones may lose or refuse records. Also judges missing topics and old
 //! brokers. No I/O.
 //!
-//! Input: `TopicFacts` and what the topic is for. Output: [`TopicFinding`]s. Invariant: a setting that is
-//! unknown counts as right; a finding says what follows from it and how to fix it.
+//! Input: `TopicFacts` and the topic's purpose. Output: [`TopicFinding`]s. Invariant: an unknown
+//! setting counts as right; a finding states the consequence and the fix.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Kafka's first version with every fix of transactions that we know to need; older ones work.
+/// First Kafka version with every known necessary fix of transactions; older ones work.
 const RECOMMENDED: (u32, u32) = (3, 6);
 
-/// From this version on, a topic with fewer replicas than min.insync.replicas stores what all of them have
-/// (KAFKA-15583; seen with 4.3), where earlier brokers store nothing.
+/// From this version on, a topic with fewer replicas than min.insync.replicas stores what all of
+/// them have (KAFKA-15583; seen with 4.3); earlier brokers store nothing.
 const BOUNDS_IN_SYNC: (u32, u32) = (3, 7);
 
-/// What a topic is for.
+/// Purpose of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// Rows have chosen it.
+    /// Rows.
     Rows,
-    /// What cannot be delivered goes there.
+    /// Rows that cannot be delivered.
     DeadLetters,
-    /// How far rows were delivered is kept there.
+    /// Progress.
     Progress,
 }
 
-/// How much a finding matters; the worst first.
+/// Severity of a finding; the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Grade {
     /// The topic cannot serve its purpose.
     Unfit,
-    /// Records may be lost or refused some day.
+    /// Records may be lost or refused.
     Warning,
-    /// The same, where the cluster cannot do better.
+    /// Records may be lost or refused, but the cluster cannot do better.
     Remark,
 }
 
-/// Something that is not as it should be.
+/// A deviation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicFinding {
     /// How much it matters.
     pub grade: Grade,
-    /// About which topic; none if it is about the brokers.
+    /// The topic; `None` for the brokers.
     pub topic: Option<String>,
     /// A fragment that follows the topic's name.
     pub what: String,
@@ -57,7 +57,7 @@ impl fmt::Display for TopicFinding {
 }
 
 impl TopicFinding {
-    /// What it is about.
+    /// Subject of the finding.
     pub fn subject(&self) -> String {
         match &self.topic {
             Some(topic) => format!("topic `{topic}`"),
@@ -69,12 +69,12 @@ impl TopicFinding {
         Self { grade, topic: Some(topic.to_owned()), what: what.into(), help }
     }
 
-    /// The command that the help consists of, if it is one and leaves no choice.
+    /// The command, if the help is only a command without alternatives.
     pub fn command(&self) -> Option<&str> {
         self.help.starts_with("kafka-").then_some(self.help.as_str())
     }
 
-    /// We may not write to it.
+    /// Writing to the topic is not permitted.
     pub(super) fn unauthorised(topic: &str) -> Self {
         let help = format!(
             "kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME --producer \
@@ -84,23 +84,23 @@ impl TopicFinding {
     }
 }
 
-/// A topic as the brokers keep it.
+/// Facts about a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct TopicFacts {
     pub(super) name: String,
-    /// Brokers of the cluster.
+    /// Number of brokers in the cluster.
     pub(super) brokers: usize,
     pub(super) partitions: usize,
-    /// Of the partition that has fewest.
+    /// Replicas of the partition with the fewest.
     pub(super) replicas: usize,
-    /// The version of Kafka that the brokers speak among each other, where they tell: those before 4 do.
+    /// The brokers' protocol version, which brokers before 4 report.
     pub(super) protocol: Option<(u32, u32)>,
-    /// Settings in effect, the brokers' defaults included; `None`: we may not know them.
+    /// Effective settings, including the brokers' defaults; `None`: not visible.
     pub(super) settings: Option<BTreeMap<String, String>>,
 }
 
 impl TopicFacts {
-    /// A setting, if we may know it and the brokers have it.
+    /// A setting, if visible and known to the brokers.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.as_ref()?.get(name).map(String::as_str)
     }
@@ -118,7 +118,6 @@ impl TopicFacts {
         TopicFinding::new(grade, &self.name, what, help)
     }
 
-    /// The command that changes one setting.
     fn set(&self, setting: &str) -> String {
         format!(
             "kafka-configs.sh --bootstrap-server BROKER --alter --topic '{}' --add-config {setting}",
@@ -127,7 +126,7 @@ impl TopicFacts {
     }
 }
 
-/// Everything that is to be said about a topic.
+/// All findings about a topic.
 pub(super) fn judge(
     facts: &TopicFacts,
     purpose: Purpose,
@@ -181,10 +180,10 @@ fn judge_progress(facts: &TopicFacts) -> Option<TopicFinding> {
     Some(facts.finding(Grade::Unfit, what, help))
 }
 
-/// How many brokers have a record before it counts as stored.
+/// Judges how many brokers have a record before it counts as stored.
 fn judge_copies(facts: &TopicFacts) -> Option<TopicFinding> {
     let (in_sync, replicas) = (facts.number("min.insync.replicas")?, facts.replicas);
-    // The leader of a partition may be sought for just now.
+    // The partition's leader election may be in progress.
     if replicas == 0 {
         return None;
     }
@@ -217,7 +216,7 @@ fn judge_copies(facts: &TopicFacts) -> Option<TopicFinding> {
     })
 }
 
-/// What is to be said about a topic that does not exist, unless the brokers are known to create it.
+/// Finding about a missing topic, unless the brokers are known to create it.
 pub(super) fn missing(
     topic: &str,
     purpose: Purpose,
@@ -231,7 +230,7 @@ pub(super) fn missing(
     })
 }
 
-/// What is to be said of brokers that speak such a version among each other, as `3.5-IV2`.
+/// Finding about this protocol version, for example `3.5-IV2`.
 pub(super) fn age_of(protocol: &str) -> Option<TopicFinding> {
     let (major, minor) = version_of(protocol)?;
     ((major, minor) < RECOMMENDED).then(|| TopicFinding {
@@ -242,7 +241,7 @@ pub(super) fn age_of(protocol: &str) -> Option<TopicFinding> {
     })
 }
 
-/// Major and minor of such a version.
+/// Major and minor number of such a version.
 pub(super) fn version_of(protocol: &str) -> Option<(u32, u32)> {
     let mut numbers = protocol.split(['.', '-']).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -274,7 +273,7 @@ mod tests {
 
     const PURPOSES: [Purpose; 3] = [Purpose::Rows, Purpose::DeadLetters, Purpose::Progress];
 
-    /// The only finding, which has its remedy.
+    /// The only finding; it must have a remedy.
     fn found(facts: &TopicFacts, purpose: Purpose) -> (Grade, String) {
         let findings = judge(facts, purpose, 1_000_000);
         let [finding] = findings.as_slice() else { panic!("{findings:?}") };
@@ -305,7 +304,7 @@ mod tests {
             let (grade, text) = found(&of(Some((3, 6))), purpose);
             assert_eq!(grade, Grade::Unfit);
             assert!(text.contains("--topic 'orders' --add-config min.insync.replicas=1"), "{text}");
-            // Later brokers store what the one replica has.
+            // Later brokers store with the single replica.
             for protocol in [Some((3, 7)), None] {
                 let (grade, text) = found(&of(protocol), purpose);
                 assert!(grade == Grade::Warning && text.contains("has one replica"), "{text}");

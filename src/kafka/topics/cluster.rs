@@ -1,30 +1,31 @@
-//! Reads what `postrider doctor` judges of the brokers as a whole: which addresses they advertise, and settings that
+//! Reads the broker facts that `postrider doctor` judges: advertised addresses, and settings that
 //! limit transactions and records.
 //!
-//! Input: a [`KafkaSpec`]. Output: [`ClusterFacts`]; settings that we may not know, or that brokers without the admin
-//! API never tell, are `None`. Invariant: no topic is created by being asked for, and nothing is written.
+//! Input: a [`KafkaSpec`]. Output: [`ClusterFacts`]; settings that are not visible, or that brokers
+//! without the admin API never report, are `None`. Invariant: queries create no topic, and nothing
+//! is written.
 
 use super::metadata::Inquiry;
 use super::{KafkaSpec, TopicsError};
 
-/// The brokers as a whole.
+/// Facts about all brokers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterFacts {
-    /// In the order of their ids.
+    /// Ordered by id.
     pub brokers: Vec<AdvertisedBroker>,
     /// `transaction.max.timeout.ms`.
     pub transaction_max_ms: Option<u64>,
-    /// Replicas of the topic with the brokers' state of transactions, by default.
+    /// Default number of replicas of the transaction state topic.
     pub transaction_log_replicas: Option<u32>,
     /// `auto.create.topics.enable`.
     pub creates_topics: Option<bool>,
     /// `default.replication.factor`.
     pub default_replicas: Option<u32>,
-    /// Which protocol the brokers speak among each other, before Kafka 4, such as `3.5-IV2`.
+    /// The brokers' protocol version before Kafka 4, for example `3.5-IV2`.
     pub protocol: Option<String>,
 }
 
-/// Where a broker says that it is reached: clients go there, whatever address they were given.
+/// A broker's advertised address, to which clients connect whatever address they were given.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AdvertisedBroker {
     /// Its id.
@@ -35,7 +36,7 @@ pub struct AdvertisedBroker {
     pub port: u16,
 }
 
-/// Looks at the brokers. Blocks for seconds if it must.
+/// Reads the facts. May block for seconds.
 pub fn cluster_facts(kafka: &KafkaSpec) -> Result<ClusterFacts, TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     let mut brokers = inquiry.advertised()?;

@@ -1,9 +1,9 @@
-//! Creates the topics of `postrider setup`: for rows, dead letters and progress, each with the settings
-//! that its purpose needs.
+//! Creates the topics of `postrider setup`: for rows, dead letters and progress, each with the
+//! settings for its purpose.
 //!
-//! Input: [`WantedTopic`]s, which can also be printed as `kafka-topics.sh` commands. Output: which were
-//! created and which existed, with findings about the latter. Invariant: an existing topic is never
-//! changed. Blocks.
+//! Input: [`WantedTopic`]s, which can also be printed as `kafka-topics.sh` commands. Output: which
+//! were created and which existed, with findings about the latter. Invariant: an existing topic is
+//! never changed. Blocks.
 
 use std::fmt::Write as _;
 
@@ -14,27 +14,26 @@ use super::metadata::{Inquiry, TopicMetadata, wait};
 use super::{PROGRESS_SETTINGS, TopicsError, create, create_progress};
 use crate::settings::KafkaSpec;
 
-/// A dead letter is kept until somebody has seen to it, not for the seven days of other topics.
+/// A dead letter is kept until someone has handled it, not for the default of seven days.
 const DEAD_LETTER_SETTINGS: [(&str, &str); 1] = [("retention.ms", "-1")];
 
-/// The brokers' default.
 const DEFAULT: i32 = -1;
 
-/// A topic that should be there.
+/// A required topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedTopic {
     /// Its name.
     pub name: String,
-    /// What it is for, which decides its settings.
+    /// Its purpose, which decides its settings.
     pub purpose: Purpose,
-    /// Partitions, or -1: the brokers' default. Progress is kept in one.
+    /// Partitions, or -1: the brokers' default. Progress uses one.
     pub partitions: i32,
     /// Replicas, or -1: the brokers' default.
     pub replication: i32,
 }
 
 impl WantedTopic {
-    /// With the brokers' defaults.
+    /// A topic with the brokers' defaults.
     pub fn new(name: impl Into<String>, purpose: Purpose) -> Self {
         let partitions = if purpose == Purpose::Progress { 1 } else { DEFAULT };
         Self { name: name.into(), purpose, partitions, replication: DEFAULT }
@@ -48,7 +47,7 @@ impl WantedTopic {
         }
     }
 
-    /// The command that would make it.
+    /// The command that creates it.
     pub fn command(&self) -> String {
         let mut command = format!(
             "kafka-topics.sh --bootstrap-server BROKER --create --if-not-exists --topic '{}'",
@@ -67,8 +66,8 @@ impl WantedTopic {
         command
     }
 
-    /// What was asked for and an existing topic has not. Progress has another number of partitions only
-    /// where that is an error.
+    /// Differences of an existing topic from the request. A wrong number of partitions for progress
+    /// is an error elsewhere.
     fn differences(&self, facts: &TopicFacts) -> Vec<TopicFinding> {
         let name = &self.name;
         let differs = |asked: i32, found: usize, of: &str, help: String| {
@@ -105,25 +104,25 @@ impl WantedTopic {
     }
 }
 
-/// What was made.
+/// Result of the creation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MadeTopics {
-    /// Those that were missing, by name.
+    /// Created topics, by name.
     pub created: Vec<String>,
-    /// The others.
+    /// Existing topics.
     pub existing: Vec<String>,
-    /// What is to be said about those that existed.
+    /// Findings about existing topics.
     pub findings: Vec<TopicFinding>,
 }
 
 impl MadeTopics {
-    /// Whether this one was seen to.
+    /// True if this topic was created or existed.
     pub fn has(&self, name: &str) -> bool {
         self.created.iter().chain(&self.existing).any(|seen| seen == name)
     }
 }
 
-/// Makes those that are missing. One that exists and cannot serve its purpose is an error.
+/// Creates missing topics. An existing topic that cannot serve its purpose is an error.
 pub fn make_topics(kafka: &KafkaSpec, wanted: &[WantedTopic]) -> Result<MadeTopics, TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     let mut made = MadeTopics::default();

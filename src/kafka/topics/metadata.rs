@@ -1,10 +1,10 @@
-//! Asks the brokers for the metadata and settings of topics, and for settings of a broker (does it create
-//! topics, how old is it).
+//! Queries metadata and settings of topics, and settings of a broker (whether it creates topics,
+//! its age).
 //!
-//! Input: a [`KafkaSpec`] and names. Output: `TopicMetadata`. Invariant: no topic is created by being asked
-//! for. An `Inquiry` owns two clients of the library: one reads metadata and hears of refused logins, one
-//! uses the admin API; a third one is made where records of open transactions count. `wait` blocks a thread
-//! for an answer of that asynchronous API.
+//! Input: a [`KafkaSpec`] and names. Output: `TopicMetadata`. Invariant: queries create no topic.
+//! An `Inquiry` owns two clients of the library: one reads metadata and detects refused logins, one
+//! uses the admin API; a third one is created if records of open transactions count. `wait` blocks
+//! a thread for an answer of that asynchronous API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -33,58 +33,52 @@ use crate::unawaited::Unawaited;
 use postrider_credentials::TokenKeeper;
 use postrider_librdkafka::{TopicRights, topic_rights};
 
-/// Brokers that have not answered by then are out of reach. A topic that was just created is known to
-/// all of them well within this.
+/// Time after which brokers count as unreachable. All brokers know a new topic well before.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The first call for metadata ends after this long, each further one after twice as long as the one before:
-/// brokers may be far away, and what is told between two calls, that we are not let in, is to be heard soon.
+/// Duration of the first metadata call; each further one takes twice as long. Brokers may be far
+/// away, but a refused login, which is reported between two calls, should be noticed soon.
 const SLICE_FIRST: Duration = Duration::from_millis(250);
-/// Between two looks at a topic that is coming into being.
+/// Interval of checks for a new topic.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// What there is of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TopicMetadata {
-    /// It exists.
     Topic(TopicFacts),
-    /// It does not.
     Missing,
-    /// We may not know.
+    /// Not visible.
     Unauthorised,
 }
 
-/// Connected clients.
 pub(super) struct Inquiry {
     config: ClientConfig,
     tokens: Option<TokenKeeper>,
     metadata: Unawaited<BaseConsumer<ConsumerEvents>>,
-    /// One that sees records of open transactions, once it was needed.
+    /// A client that sees records of open transactions, created when needed.
     uncommitted: Option<Unawaited<BaseConsumer<ConsumerEvents>>>,
     admin: Unawaited<AdminClient<DefaultClientContext>>,
-    /// The cluster's, as the latest answer has them.
+    /// Brokers of the cluster, from the latest answer.
     brokers: Vec<i32>,
-    /// Settings of one of them.
+    /// Settings of one broker.
     broker_settings: TopicQuery,
 }
 
-/// Settings of a broker, which are asked for once.
+/// Settings of a broker, queried once.
 enum TopicQuery {
     NotYet,
-    /// We may not know them.
+    /// Not visible.
     Forbidden,
     Known(TopicSettings),
 }
 
-/// Names and values in effect.
+/// Names and effective values.
 type TopicSettings = BTreeMap<String, String>;
 
 impl Inquiry {
-    /// Connects.
     pub(super) fn open(kafka: &KafkaSpec) -> Result<Self, TopicsError> {
         let mut config = kafka.common_config()?;
         let admin = open_admin(kafka)?;
         let tokens = kafka.secrets.tokens.clone();
-        // The library wants a name; no group is joined.
+        // The library requires a group name; no group is joined.
         config.set("group.id", "postrider-topics");
         let metadata = open_quietly(&config, tokens.clone())?;
         Ok(Self {
@@ -102,17 +96,17 @@ impl Inquiry {
         &self.admin
     }
 
-    /// Whether a topic comes into being when a record is sent to it; `None` if nobody tells us.
+    /// True if sending a record creates a missing topic; `None` if unknown.
     pub(super) fn creates_topics(&mut self) -> Result<Option<bool>, TopicsError> {
         Ok(self.of_broker("auto.create.topics.enable")?.map(|value| value == "true"))
     }
 
-    /// What is to be said about the brokers' age.
+    /// Finding about the brokers' age.
     pub(super) fn age(&mut self) -> Result<Option<TopicFinding>, TopicsError> {
         Ok(self.of_broker("inter.broker.protocol.version")?.and_then(|version| age_of(&version)))
     }
 
-    /// Where each broker says that it is reached.
+    /// The brokers' advertised addresses.
     pub(super) fn advertised(&mut self) -> Result<Vec<AdvertisedBroker>, TopicsError> {
         let metadata = self.metadata_of(None)?;
         self.brokers = metadata.brokers().iter().map(MetadataBroker::id).collect();
@@ -125,7 +119,7 @@ impl Inquiry {
         Ok(advertised.collect())
     }
 
-    /// A setting of a broker, after brokers or a topic were looked at.
+    /// A broker's setting, once brokers or a topic were queried.
     pub(super) fn of_broker(&mut self, name: &str) -> Result<Option<String>, TopicsError> {
         if let (TopicQuery::NotYet, Some(&broker)) = (&self.broker_settings, self.brokers.first()) {
             let settings = self.settings(&ResourceSpecifier::Broker(broker))?;
@@ -137,11 +131,11 @@ impl Inquiry {
         })
     }
 
-    /// Looks at a topic.
     pub(super) fn look(&mut self, topic: &str) -> Result<TopicMetadata, TopicsError> {
         let metadata = self.metadata_of(Some(topic))?;
         self.brokers = metadata.brokers().iter().map(MetadataBroker::id).collect();
-        // A broker without the admin API says so at once; the search for a controller would not end.
+        // A broker without the admin API answers at once; the search for a controller would not
+        // end.
         self.of_broker("")?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let Some(found) = found else {
@@ -174,7 +168,7 @@ impl Inquiry {
         }))
     }
 
-    /// A topic's partitions, of brokers that may have no admin API; `None`: it does not exist.
+    /// A topic's partitions, from brokers with or without the admin API; `None`: it does not exist.
     pub(super) fn partitions(&self, topic: &str) -> Result<Option<Vec<i32>>, TopicsError> {
         let metadata = self.metadata_of(Some(topic))?;
         let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
@@ -190,7 +184,7 @@ impl Inquiry {
         }
     }
 
-    /// The first offset that is kept, and the one behind the last for readers of this kind.
+    /// The first kept offset, and the end for this kind of reader.
     pub(super) fn watermarks(
         &mut self,
         topic: &str,
@@ -216,20 +210,19 @@ impl Inquiry {
         Ok((first, end))
     }
 
-    /// What our login may do with topics, where the brokers tell.
+    /// The login's rights to topics, if the brokers report them.
     pub(super) fn rights(&self, topics: &[&str]) -> BTreeMap<String, TopicRights> {
-        // Brokers that do not answer this question leave the rights unknown.
+        // Brokers without this request leave the rights unknown.
         topic_rights(self.admin.inner(), topics, PATIENCE).unwrap_or_default()
     }
 
-    /// Every topic that the brokers show us.
     pub(super) fn all(&self) -> Result<BTreeSet<String>, TopicsError> {
         let metadata = self.metadata_of(None)?;
         let sound = metadata.topics().iter().filter(|found| found.error().is_none());
         Ok(sound.map(|found| found.name().to_owned()).collect())
     }
 
-    /// Looks at a topic that was just created.
+    /// Queries a topic that was just created.
     pub(super) fn look_again(&mut self, topic: &str) -> Result<TopicMetadata, TopicsError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -261,7 +254,7 @@ impl Inquiry {
         }
     }
 
-    /// Settings in effect; `None` if we may not know them, or the brokers never tell them.
+    /// Effective settings; `None` if not visible or never reported.
     fn settings(&self, of: &ResourceSpecifier<'_>) -> Result<Option<TopicSettings>, TopicsError> {
         let options = AdminOptions::new().request_timeout(Some(PATIENCE));
         let answer = wait(self.admin.describe_configs([of], &options));
@@ -278,7 +271,7 @@ impl Inquiry {
     }
 }
 
-/// A consumer that is assigned nothing.
+/// A consumer without assigned partitions.
 fn open_quietly(
     config: &ClientConfig,
     tokens: Option<TokenKeeper>,
@@ -289,7 +282,7 @@ fn open_quietly(
     })
 }
 
-/// A client for questions about settings, and for creating topics.
+/// A client for settings and for creating topics.
 pub(super) fn open_admin(
     kafka: &KafkaSpec,
 ) -> Result<AdminClient<DefaultClientContext>, TopicsError> {
@@ -299,7 +292,7 @@ pub(super) fn open_admin(
     Ok(admin)
 }
 
-/// Whether a broker may answer otherwise a little later, as one that has not heard of a topic yet.
+/// True if a broker may answer differently soon, for example about a new topic.
 const fn passes(code: Code) -> bool {
     matches!(
         code,
@@ -316,7 +309,7 @@ const fn passes(code: Code) -> bool {
     )
 }
 
-/// No answer in time, with the reason why no broker answers where that is known.
+/// The error without an answer, with the outage's reason if known.
 fn unanswered(error: &KafkaError, reason: Option<String>) -> TopicsError {
     match (of_client(error), reason) {
         (TopicsError::Client(words), Some(reason)) => {
@@ -326,7 +319,7 @@ fn unanswered(error: &KafkaError, reason: Option<String>) -> TopicsError {
     }
 }
 
-/// Waits for an answer of the admin API, which a thread of the library's brings.
+/// Waits for an answer of the admin API, which the library's thread delivers.
 pub(super) fn wait<T>(answer: impl Future<Output = T>) -> T {
     struct Sleeper(Thread);
     impl Wake for Sleeper {

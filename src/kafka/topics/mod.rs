@@ -1,11 +1,11 @@
 //! Looks up topics, checks their settings, and creates those that Postrider may create.
 //!
 //! Input: a [`KafkaSpec`] and names. Output: [`TopicFinding`]s about topics that may lose or refuse
-//! records; what topics hold ([`TopicBounds`]); for [`KafkaSpec::topics`], which missing topics exist now
-//! and which were deleted; created topics (the demo's, those of `setup`, the progress topic, and those for
-//! rows if `route.missing_topic` says so), or a [`TopicsError`] with a hint. Invariant: an existing topic is never changed. Brokers
-//! without the admin API, such as the embedded one, cannot be asked: their topics are neither checked nor
-//! created.
+//! records; contents of topics ([`TopicBounds`]); for [`KafkaSpec::topics`], which missing topics
+//! exist now and which were deleted; created topics (the demo's, `setup`'s, the progress topic, and
+//! those for rows if `route.missing_topic` permits), or a [`TopicsError`] with a hint. Invariant:
+//! an existing topic is never changed. Brokers without the admin API, for example the embedded one,
+//! cannot be queried: their topics are neither checked nor created.
 
 mod bounds;
 mod check_settings;
@@ -36,14 +36,14 @@ pub use cluster::{AdvertisedBroker, ClusterFacts, cluster_facts};
 pub use create::{MadeTopics, WantedTopic, make_topics};
 pub use states::{LaggingPartition, TopicState, topic_states};
 
-/// A controller that has not answered by then is out of reach.
+/// Time after which a controller counts as unreachable.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A login that is refused is told within this.
+/// Time within which a refused login is reported.
 const ENTRY_LIMIT: Duration = Duration::from_secs(2);
 
-/// Settings of the progress topic. Only the newest record of a key counts, so old ones are to go
-/// soon: a start reads what is left of them. The first is what it cannot be without.
+/// Settings of the progress topic. Only a key's newest record counts, so old ones should be removed
+/// soon: a start reads the rest. Only the first setting is indispensable.
 const PROGRESS_SETTINGS: [(&str, &str); 4] = [
     ("cleanup.policy", "compact"),
     ("segment.bytes", "16777216"),
@@ -51,28 +51,28 @@ const PROGRESS_SETTINGS: [(&str, &str); 4] = [
     ("min.cleanable.dirty.ratio", "0.1"),
 ];
 
-/// Why topics could not be looked at or created, or must not be used.
+/// Why topics could not be checked or created, or must not be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicsError {
-    /// A setting cannot be used.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The brokers do not let us in.
+    /// The brokers refuse the login.
     #[error(transparent)]
     NoEntry(SinkError),
-    /// The brokers cannot be asked.
+    /// The brokers cannot be queried.
     #[error("cannot describe topics: {0}")]
     Client(String),
-    /// The brokers know no such question.
+    /// The brokers do not support the request.
     #[error("these brokers have no admin API")]
     Unsupported,
-    /// We may not.
+    /// The permission is missing.
     #[error("not authorised to use topic `{topic}`")]
     Unauthorised {
         /// The topic.
         topic: String,
     },
-    /// The topic is missing, and we may not create it.
+    /// The topic is missing, and the relay may not create it.
     #[error("not authorised to create topic `{topic}`, which is missing")]
     Uncreated {
         /// The topic.
@@ -80,14 +80,14 @@ pub enum TopicsError {
         /// The command that creates it.
         help: String,
     },
-    /// The brokers will not.
+    /// The brokers refuse the request.
     #[error("topic `{topic}` cannot be created: {reason}")]
     Refused {
         /// The topic.
         topic: String,
         /// The brokers' reason.
         reason: String,
-        /// What to do about it.
+        /// The remedy.
         help: String,
     },
     /// The topic cannot serve its purpose.
@@ -96,12 +96,12 @@ pub enum TopicsError {
 }
 
 impl TopicsError {
-    /// Whether asking again may help without anybody's doing.
+    /// True if a retry may help without intervention.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Client(_))
     }
 
-    /// Whether it is a matter of permission.
+    /// True if a permission is missing.
     pub const fn is_permission(&self) -> bool {
         matches!(
             self,
@@ -111,7 +111,7 @@ impl TopicsError {
         )
     }
 
-    /// Whether the brokers did not let us in, or there was no secret to say.
+    /// True if the brokers refused the login, or no secret was available.
     pub const fn is_login_refused(&self) -> bool {
         match self {
             Self::NoEntry(SinkError::Authentication(_)) => true,
@@ -120,7 +120,7 @@ impl TopicsError {
         }
     }
 
-    /// Whether the brokers did not let the relay in, or do not authorise it.
+    /// True if the brokers refused the login, or do not authorise the relay.
     pub const fn is_refused_at_connect(&self) -> bool {
         match self {
             Self::NoEntry(error) => error.is_refused_at_connect(),
@@ -131,7 +131,7 @@ impl TopicsError {
         }
     }
 
-    /// What the user can do about it.
+    /// What the user can do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Settings(error) => error.hint(),
@@ -154,8 +154,8 @@ impl TopicsError {
     }
 }
 
-/// Looks at topics and judges them, the worst first. Topics that rows choose and that are missing
-/// are no finding: the delivery tells that, and goes on when they are there.
+/// Checks topics, with the worst findings first. A missing topic that rows choose is not a finding:
+/// the delivery reports it, and resumes once the topic exists.
 pub fn survey(
     kafka: &KafkaSpec,
     topics: &[(String, Purpose)],
@@ -180,7 +180,7 @@ pub fn survey(
     Ok(findings)
 }
 
-/// How many partitions a topic has; `None`: it does not exist.
+/// Number of a topic's partitions; `None`: it does not exist.
 pub(super) fn partition_count(
     kafka: &KafkaSpec,
     topic: &str,
@@ -188,7 +188,7 @@ pub(super) fn partition_count(
     Ok(Inquiry::open(kafka)?.partitions(topic)?.map(|numbers| numbers.len()))
 }
 
-/// Whether a topic exists, or may exist and is hidden from us.
+/// True if a topic exists, or may exist but is hidden.
 pub(super) fn is_hidden_or_there(kafka: &KafkaSpec, topic: &str) -> Result<bool, TopicsError> {
     Ok(match Inquiry::open(kafka)?.partitions(topic) {
         Err(TopicsError::Unauthorised { .. }) => true,
@@ -196,7 +196,8 @@ pub(super) fn is_hidden_or_there(kafka: &KafkaSpec, topic: &str) -> Result<bool,
     })
 }
 
-/// Whether a topic does not exist, even if the brokers would create it for a record: a mistyped name is not to be a topic.
+/// True if a topic does not exist, even if the brokers would create it for a record, because a
+/// mistyped name must not become a topic.
 pub fn lacks_topic(kafka: &KafkaSpec, topic: &str) -> Result<bool, TopicsError> {
     match Inquiry::open(kafka)?.partitions(topic) {
         Err(TopicsError::Unauthorised { .. }) => Ok(false),
@@ -204,13 +205,13 @@ pub fn lacks_topic(kafka: &KafkaSpec, topic: &str) -> Result<bool, TopicsError> 
     }
 }
 
-/// Every topic that the brokers show us.
+/// Every topic that the brokers show.
 pub fn topic_names(kafka: &KafkaSpec) -> Result<BTreeSet<String>, TopicsError> {
     Inquiry::open(kafka)?.all()
 }
 
-/// Asks for topics' settings, and keeps in the book what a refusal of their records may come from. A topic
-/// that is missing or hidden has none.
+/// Queries topics' settings, and stores possible causes of refusals in the book. A missing or
+/// hidden topic has none.
 pub fn learn_topic_settings(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     for topic in topics {
@@ -231,8 +232,8 @@ fn is_compacted(facts: &TopicFacts) -> bool {
     facts.setting("cleanup.policy").is_some_and(|policy| policy.contains("compact"))
 }
 
-/// Creates the progress topic if it is missing, and judges it otherwise. What must not be used is an
-/// error, the rest comes back. Without an admin API nothing is done.
+/// Creates a missing progress topic, and checks an existing one. An unusable topic is an error;
+/// other findings are returned. Does nothing without an admin API.
 pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<TopicFinding>, TopicsError> {
     let topic = kafka.progress_topic.as_str();
     let mut inquiry = Inquiry::open(kafka)?;
@@ -266,8 +267,8 @@ pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<TopicFinding>, Top
     }
 }
 
-/// Creates a topic for progress. Brokers that refuse its settings are asked for one that is compacted and no more, as Amazon
-/// MSK Serverless documents that `segment.bytes` cannot be set.
+/// Creates a progress topic. If the brokers refuse its settings, requests only compaction, because
+/// Amazon MSK Serverless does not support `segment.bytes` (its documentation).
 fn create_progress(
     client: &AdminClient<DefaultClientContext>,
     topic: &str,
@@ -309,14 +310,14 @@ pub(super) fn create_one(
     wait(create(&client, &[topic]))
 }
 
-/// Looks whether topics that are not to be had are there by now, and tells [`KafkaSpec::topics`]. Blocks
-/// for seconds if it must.
+/// Checks whether unavailable topics exist by now, and reports to [`KafkaSpec::topics`]. May block
+/// for seconds.
 pub fn look_for_absent(kafka: &KafkaSpec) -> Result<(), TopicsError> {
     let names = kafka.topics.names();
     if names.is_empty() {
         return Ok(());
     }
-    // One request, however many they are.
+    // One request for all of them.
     let there = Inquiry::open(kafka)?.all()?;
     for name in names.iter().filter(|name| there.contains(*name)) {
         kafka.topics.seen(name);
@@ -324,11 +325,11 @@ pub fn look_for_absent(kafka: &KafkaSpec) -> Result<(), TopicsError> {
     Ok(())
 }
 
-/// Looks whether topics whose records may wait for an answer are still there, and tells [`KafkaSpec::topics`] of
-/// those that are not. Blocks for seconds if it must.
+/// Checks whether topics with records in flight still exist, and reports deleted ones to
+/// [`KafkaSpec::topics`]. May block for seconds.
 ///
-/// A topic that is deleted under its records may take their answers with it: in a Kafka transaction the
-/// library asks again until `transaction.timeout.ms` is over (seen with Kafka 4.3 in 5 of 20 relays).
+/// A deleted topic may leave its records without answers: in a Kafka transaction the library
+/// retries until `transaction.timeout.ms` is over (seen with Kafka 4.3 in 5 of 20 relays).
 pub fn look_for_gone(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsError> {
     let there = Inquiry::open(kafka)?.all()?;
     for topic in topics.iter().filter(|topic| !there.contains(*topic)) {
@@ -337,7 +338,7 @@ pub fn look_for_gone(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsE
     Ok(())
 }
 
-/// Creates those of `names` that do not exist, with the brokers' default replication.
+/// Creates the missing ones of `names`, with the brokers' default replication.
 pub async fn create_missing(
     kafka: &KafkaSpec,
     names: &[String],
@@ -365,7 +366,7 @@ async fn create(
                 let help = command_to_create(&topic, wanted);
                 return Err(TopicsError::Uncreated { topic, help });
             }
-            // The next attempt may meet another controller, or a quota that has room again.
+            // The next attempt may reach another controller, or a quota with room.
             Err((topic, code)) if may_pass(code) => {
                 return Err(TopicsError::Client(format!("topic `{topic}`: {code}")));
             }
@@ -378,7 +379,7 @@ async fn create(
     Ok(())
 }
 
-/// Whether it is about the brokers' state, and not about what is asked.
+/// True if the error concerns the brokers' state, not the request.
 const fn may_pass(code: Code) -> bool {
     matches!(
         code,
@@ -390,7 +391,7 @@ const fn may_pass(code: Code) -> bool {
     )
 }
 
-/// What brokers that will not create a topic want.
+/// The remedy if brokers refuse to create a topic.
 fn after_refusal(code: Code) -> &'static str {
     match code {
         Code::InvalidReplicationFactor => {
@@ -409,10 +410,10 @@ fn after_refusal(code: Code) -> &'static str {
     }
 }
 
-/// For somebody who may.
+/// The command for a user with the permission.
 fn command_to_create(topic: &str, wanted: &[NewTopic<'_>]) -> String {
     let mut options = String::new();
-    // What is -1 is the brokers' to choose.
+    // The brokers choose a value of -1.
     for wanted in wanted.iter().filter(|wanted| wanted.name == topic) {
         if wanted.num_partitions > 0 {
             let _ = write!(options, " --partitions {}", wanted.num_partitions);
@@ -430,7 +431,7 @@ fn command_to_create(topic: &str, wanted: &[NewTopic<'_>]) -> String {
     )
 }
 
-/// Whether brokers that cannot be asked do not let us in, which a producer is told.
+/// Replaces the error with a refused login, if a producer reports one.
 fn why(kafka: &KafkaSpec, error: TopicsError) -> TopicsError {
     let Ok(mut producer) = Producer::open(kafka) else { return error };
     let (deadline, mut none) = (Instant::now() + ENTRY_LIMIT, Vec::new());
@@ -450,7 +451,7 @@ fn code_of(error: &KafkaError) -> Option<Code> {
     }
 }
 
-/// A question as a whole failed.
+/// The error of a whole request.
 fn of_client(error: &KafkaError) -> TopicsError {
     match code_of(error) {
         Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => TopicsError::Unsupported,

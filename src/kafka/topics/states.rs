@@ -1,8 +1,8 @@
-//! How topics stand at the moment, for `postrider doctor`: whether we may see, read and write them, and which partitions
-//! have replicas that lag or are away.
+//! Reads the present state of topics for `postrider doctor`: visibility, rights, and partitions
+//! with missing or lagging replicas.
 //!
-//! Input: a [`KafkaSpec`] and names. Output: a [`TopicState`] for each topic that exists or is hidden from us. Invariant: no
-//! topic is created by being asked for, and nothing is written.
+//! Input: a [`KafkaSpec`] and names. Output: a [`TopicState`] for each existing or hidden topic.
+//! Invariant: queries create no topic, and nothing is written.
 
 use postrider_librdkafka::TopicRights;
 use rdkafka::metadata::MetadataTopic;
@@ -11,18 +11,18 @@ use super::TopicsError;
 use super::metadata::{Inquiry, TopicMetadata};
 use crate::settings::KafkaSpec;
 
-/// See the module.
+/// State of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicState {
     /// Its name.
     pub name: String,
-    /// The brokers do not show it to us, whether it exists or not.
+    /// True if the brokers do not show it, whether it exists or not.
     pub is_hidden: bool,
-    /// What our login may do with it, if the brokers tell.
+    /// The login's rights, if the brokers report them.
     pub rights: Option<TopicRights>,
-    /// `min.insync.replicas`, if we may know it.
+    /// `min.insync.replicas`, if visible.
     pub min_in_sync: Option<usize>,
-    /// Partitions with replicas that are not in sync.
+    /// Partitions with out-of-sync replicas.
     pub lagging: Vec<LaggingPartition>,
 }
 
@@ -31,15 +31,15 @@ pub struct TopicState {
 pub struct LaggingPartition {
     /// Its number.
     pub id: i32,
-    /// Replicas that have all records.
+    /// Number of replicas with all records.
     pub in_sync: usize,
-    /// Replicas that it should have.
+    /// Number of configured replicas.
     pub replicas: usize,
-    /// Brokers with a replica that is not in sync.
+    /// Brokers with an out-of-sync replica.
     pub behind: Vec<i32>,
 }
 
-/// Looks at topics. Blocks for seconds if it must.
+/// Reads the states. May block for seconds.
 pub fn topic_states(kafka: &KafkaSpec, topics: &[String]) -> Result<Vec<TopicState>, TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     let mut states = Vec::new();

@@ -181,6 +181,7 @@ impl Connection<Wire> {
         self.endpoint.starts_with('/')
     }
 
+    /// True if the connection is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.session.transport.is_encrypted()
     }

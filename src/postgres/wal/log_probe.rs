@@ -39,10 +39,13 @@ pub enum Readability {
 /// The log to test.
 #[derive(Debug, Clone, Copy)]
 pub struct LogProbe<'a> {
+    /// Where it is.
     pub server: &'a ConnectInfo,
     /// Session parameters, equal to a relay's.
     pub params: &'a SessionParams,
+    /// The slot.
     pub slot: &'a str,
+    /// Its publication.
     pub publication: &'a str,
     /// True if the slot itself is read if the server has no room for a copy.
     pub takes_slot: bool,

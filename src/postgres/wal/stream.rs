@@ -42,6 +42,7 @@ pub(super) struct Names {
     pub(super) publication: String,
 }
 
+/// A streaming replication connection.
 #[derive(Debug)]
 pub struct Stream<T = Wire> {
     channel: MessageChannel<T>,

@@ -64,6 +64,7 @@ pub struct LockHolder {
 /// Rows that wait because they, or earlier rows of their keys, are locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockedRows {
+    /// The table.
     pub table: String,
     /// Number of waiting rows. The first polls after a start may have seen only some of them.
     pub rows: u32,

@@ -28,6 +28,7 @@ pub enum PollMark {
     ProcessedAt(String),
     /// A column changes from one of some values to another.
     Status {
+        /// The column.
         column: String,
         /// Values of waiting rows.
         pending: Vec<String>,
@@ -55,6 +56,7 @@ impl PollMark {
 /// What to poll.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollRequest {
+    /// The table.
     pub table: TableName,
     /// Its OID, which identifies it in the core.
     pub table_oid: u32,

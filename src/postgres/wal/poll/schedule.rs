@@ -20,6 +20,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(10);
 pub struct PollOptions {
     /// Number of this worker, from 0, and number of workers.
     pub worker: (u32, u32),
+    /// Rows of a batch.
     pub batch: u32,
     /// Interval between two polls of an idle worker.
     pub interval: Duration,
