@@ -12,7 +12,6 @@
 
 use indexmap::IndexMap;
 
-/// Members of an object, in order.
 pub(crate) type Members = IndexMap<String, Json, foldhash::quality::RandomState>;
 
 /// Nesting limit of `serde_json`, and so of Postgres's clients. The parser is recursive.
@@ -28,16 +27,13 @@ pub(crate) enum Json {
     Object(Members),
 }
 
-/// A number with its original spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Number(Box<str>);
 
-/// The text is not JSON in UTF-8, or is nested too deeply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotJson;
 
 impl Json {
-    /// Parses text that consists of one document.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, NotJson> {
         let mut reader = Reader { text, at: 0 };
         let json = reader.value(0)?;
@@ -118,7 +114,6 @@ impl Number {
         self.0.parse().ok()
     }
 
-    /// True for a number written without point and exponent.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
     }
@@ -180,7 +175,6 @@ impl Reader<'_> {
                 return Err(NotJson);
             }
             let value = self.value(depth)?;
-            // Only the next byte shows whether a number was cut off.
             let has_ended = self.ends(b'}')?;
             members.insert(name, value);
             if has_ended {
@@ -194,7 +188,6 @@ impl Reader<'_> {
         is_open.then_some(()).ok_or(NotJson)
     }
 
-    /// True at the closing bracket; false at a comma.
     fn ends(&mut self, bracket: u8) -> Result<bool, NotJson> {
         if self.take(b',') {
             return Ok(false);
@@ -245,7 +238,6 @@ impl Reader<'_> {
         Ok(Json::Number(Number(text.into())))
     }
 
-    /// Skips matching bytes and returns their number.
     fn skip(&mut self, is_wanted: impl Fn(u8) -> bool, max: usize) -> usize {
         let start = self.at;
         while self.at - start < max && self.peek().is_some_and(&is_wanted) {
@@ -258,7 +250,6 @@ impl Reader<'_> {
         self.skip(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'), usize::MAX);
     }
 
-    /// Skips white space and then `byte`, if it is next.
     fn take(&mut self, byte: u8) -> bool {
         self.skip_space();
         let is_there = self.peek() == Some(byte);
@@ -308,7 +299,6 @@ mod tests {
         assert_eq!(Json::parse("{\"a\":".repeat(1_000_000).as_bytes()), Err(NotJson));
     }
 
-    /// JSON, nearly JSON, and arbitrary bytes.
     fn texts() -> impl Strategy<Value = Vec<u8>> {
         let scalar = proptest::sample::select(vec![
             "0",

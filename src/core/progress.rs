@@ -32,7 +32,6 @@ use crate::route::{NO_TIMESTAMP, OwnedRecord};
 
 pub use scope::{Moment, RepairScope, UnknownRows};
 
-/// Version of the form described above.
 const VERSION: u32 = 2;
 /// Oldest version that is still read. Its records lack some members.
 const VERSION_MIN: u32 = 1;

@@ -6,12 +6,10 @@
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-/// A topic that a transaction may not write to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AddPartitionError {
     pub(super) topic: String,
     pub(super) reason: String,
-    /// True if the permission is missing.
     pub(super) denied: bool,
 }
 

@@ -28,7 +28,6 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(100);
 /// Time after which a missing topic without a policy is an error: brokers that create topics take
 /// at most a second.
 const MISSING_LIMIT: Duration = Duration::from_secs(5);
-/// Interval of queries for a missing topic.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Time that rows wait for answers about single topics, at once and as a share of all time: enough
 /// for dozens of topics at a session's start.
@@ -53,20 +52,16 @@ const LIST_AGE: Duration = Duration::from_secs(2);
 /// commit. A large cluster's list is large, so lists take at most half of the time.
 #[derive(Debug)]
 pub(super) struct Admissions {
-    /// True once a broker has answered.
     connected: bool,
     missing: BTreeMap<String, Missing>,
-    /// Started at the first query.
     questions: Option<TopicQueries>,
     start: Instant,
     by_name: Allowance,
-    /// Consecutive unanswered queries.
     unanswered: u32,
     list: Option<Listed>,
     /// Topics whose partitions were counted again because a row chose a missing one, with the bytes
     /// received until then: partitions chosen by those rows must have existed.
     recounts: BTreeMap<String, u64>,
-    /// Earliest time of the next list.
     next_list: Instant,
     /// Start of the current row in the received bytes, and their number.
     at: (u64, u64),
@@ -199,7 +194,6 @@ impl Admissions {
         self.at.0 < list.received
     }
 
-    /// Queries this topic, or all.
     fn ask(
         &mut self,
         inner: &Arc<BaseProducer<Deliveries>>,
@@ -225,7 +219,6 @@ impl Admissions {
         Err(SinkError::NotReady("the thread that asks for topics has ended".to_owned()))
     }
 
-    /// Takes the answer, if it has arrived.
     fn hear(
         &mut self,
         inner: &BaseProducer<Deliveries>,

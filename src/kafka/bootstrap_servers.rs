@@ -17,6 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// outage. librdkafka keeps the text of each call, about 100 bytes per minute.
 const WAIT_MAX: Duration = Duration::from_mins(1);
 
+/// The bootstrap servers of a client.
 #[derive(Debug)]
 pub struct BootstrapServers {
     addresses: String,
@@ -25,7 +26,6 @@ pub struct BootstrapServers {
 
 #[derive(Debug)]
 struct Outage {
-    /// Time of the next call.
     next: Instant,
     /// Interval until the call after it.
     wait: Duration,

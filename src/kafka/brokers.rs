@@ -7,16 +7,12 @@
 //! now, did before, or ever accepted a connection. A closed connection is not an outage, because
 //! brokers close idle ones; a failed attempt to connect is one while no connection is up.
 
-/// Effect of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BrokerChange {
-    /// The first broker answers.
     Connected,
-    /// No broker answers any more.
     Lost,
 }
 
-/// Connections that are up.
 #[derive(Debug, Default)]
 pub(super) struct Brokers {
     up: u32,
@@ -53,7 +49,6 @@ impl Brokers {
         }
     }
 
-    /// True if a broker is known to answer.
     pub(super) const fn answering(&self) -> bool {
         self.answering
     }
@@ -69,7 +64,6 @@ impl Brokers {
         std::mem::replace(&mut self.answering, false)
     }
 
-    /// True if a broker has ever answered.
     pub(super) const fn ever_answered(&self) -> bool {
         self.ever_answered
     }

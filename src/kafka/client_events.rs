@@ -43,14 +43,12 @@ const OUTAGE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.prop
 const READER_HELP: &str =
     "check kafka.brokers (or -b), security.protocol in [kafka.properties] and the network";
 
-/// State of a client's connections.
 #[derive(Debug)]
 pub(super) struct ClientEvents {
     brokers: Brokers,
     throttle: LogThrottle,
     /// The outage, from the start until a broker answers.
     outage: Option<Outage>,
-    /// Latest reason why a connection failed.
     trouble: Option<String>,
     /// What the listener requires, and the remedy.
     mismatch: Option<(&'static str, &'static str)>,
@@ -66,9 +64,7 @@ pub(super) struct ClientEvents {
     /// Number of closed connections and timed-out requests.
     disturbances: u64,
     authentication_error: Option<SinkError>,
-    /// A topic that transactions may not write to.
     add_partition_error: Option<AddPartitionError>,
-    /// Capabilities of the brokers.
     pub(super) offered: OfferedRequests,
     whose: Whose,
     /// True while the client closes: its reports about purged records do not matter.
@@ -92,11 +88,9 @@ struct Outage {
     told: bool,
 }
 
-/// The library gave up on this client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fatal {
     pub(super) reason: String,
-    /// When it was detected.
     pub(super) since: Instant,
 }
 
@@ -130,7 +124,6 @@ impl Outage {
 }
 
 impl ClientEvents {
-    /// For an auxiliary client.
     pub(super) fn auxiliary() -> Self {
         Self { whose: Whose::Aside, ..Self::default() }
     }
@@ -198,7 +191,6 @@ impl ClientEvents {
         }
     }
 
-    /// Handles an error that belongs to no record.
     pub(super) fn error(&mut self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return self.warn("error", reason) };
         if is_certificate_refused(reason) {
@@ -256,7 +248,6 @@ impl ClientEvents {
         self.revoked_login.certificate_can_change();
     }
 
-    /// Handles a consumer's error, whose log line had the reason before.
     pub(super) fn hear(&mut self, code: Code) {
         let reason = self.trouble.clone().unwrap_or_else(|| code.to_string());
         self.error(&KafkaError::Global(code), &reason);

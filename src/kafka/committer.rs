@@ -71,7 +71,6 @@ impl Committer {
         self.orders.send(Order::Commit).map_err(|_| KafkaError::Canceled)
     }
 
-    /// Result of the last commit, once known.
     pub(super) fn outcome(&self) -> Option<KafkaResult<()>> {
         match self.outcomes.try_recv() {
             Ok(outcome) => Some(outcome),

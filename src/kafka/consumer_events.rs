@@ -25,14 +25,12 @@ use postrider_credentials::TokenKeeper;
 /// failure behind them. A call without events takes less than a microsecond.
 const EVENTS: u32 = 1_000;
 
-/// A consumer's context: only the shared events.
 #[derive(Debug)]
 pub(super) struct ConsumerEvents {
     events: Mutex<ClientEvents>,
     tokens: Option<TokenKeeper>,
 }
 
-/// Why a consumer could not be created.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoConsumer {
     #[error(transparent)]

@@ -71,6 +71,7 @@ struct Ring {
     records: VecDeque<DeliveredRecord>,
 }
 
+/// A key or a payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
     /// Full size in bytes.

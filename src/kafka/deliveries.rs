@@ -68,7 +68,6 @@ pub(super) struct Deliveries {
     gathered: Mutex<Gathered>,
 }
 
-/// Results of the callbacks since the last collection.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// Answers in order of arrival: per partition in the order of sending.
@@ -78,11 +77,8 @@ pub(super) struct Gathered {
     pub(super) keys_under_way: HashMap<u64, i64>,
     pub(super) first_writes: FirstWriteGate,
     pub(super) answered: u64,
-    /// Weight of these records.
     pub(super) answered_bytes: u64,
-    /// The record in flight that was sent alone.
     pub(super) alone: Option<Alone>,
-    /// Traced rows in flight.
     pub(super) traced: TracedRows,
     /// Copies for the dashboard.
     tapped: Waiting,
@@ -90,7 +86,6 @@ pub(super) struct Gathered {
     broken: Option<Broken>,
 }
 
-/// Why a session is over.
 #[derive(Debug)]
 struct Broken {
     error: SinkError,
@@ -108,7 +103,6 @@ enum Standing {
 pub(super) struct Alone {
     pub(super) ticket: Ticket,
     pub(super) topic: String,
-    /// See [`content_of`].
     pub(super) content: u64,
 }
 
@@ -151,12 +145,10 @@ impl Deliveries {
         }
     }
 
-    /// librdkafka's name of the batch codec.
     pub(super) fn codec(&self) -> &str {
         &self.codec
     }
 
-    /// Number of callbacks so far, of any kind.
     pub(super) fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
     }
@@ -179,7 +171,6 @@ impl Deliveries {
         self.tap.confirmed(&mut self.gathered().tapped, ticket, commit);
     }
 
-    /// Starts the next event's callbacks.
     pub(super) fn next_event(&self) {
         self.reports.fetch_add(1, Ordering::Relaxed);
     }
@@ -242,7 +233,6 @@ impl Deliveries {
         was_alone
     }
 
-    /// The error for a record that the brokers deny for a visible topic.
     fn denied(&self, topic: String) -> SinkError {
         self.topics.denied(&topic);
         SinkError::Unauthorised { topic }
@@ -359,18 +349,15 @@ impl Deliveries {
     }
 }
 
-/// Local time in microseconds since the Unix epoch.
 pub(super) fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Local time in milliseconds since the Unix epoch.
 fn now_ms() -> i64 {
     now_us().div_euclid(1_000)
 }
 
-/// The cause according to the brokers.
 fn fault(code: Code, rejection: Rejection) -> BatchFault {
     match code {
         Code::InvalidDifferentRecord => BatchFault::Others,

@@ -10,7 +10,6 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::SinkError;
 use postrider_core::route::{Rejection, RejectionCode};
 
-/// Treatment of a record that was not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DeliveryFailure {
     /// This record can never be stored; nothing else is affected.
@@ -21,7 +20,6 @@ pub(super) enum DeliveryFailure {
     Consequence,
 }
 
-/// Facts about the record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FailedRecord<'a> {
     /// librdkafka's name of the batch codec; `none` without one.
@@ -29,7 +27,6 @@ pub(super) struct FailedRecord<'a> {
     pub(super) topic: &'a str,
     /// Its chosen or actual partition, if known.
     pub(super) partition: Option<i32>,
-    /// Bytes of key and value.
     pub(super) size: usize,
     pub(super) has_key: bool,
 }
@@ -130,7 +127,6 @@ fn refuse(code: RejectionCode, reason: String) -> DeliveryFailure {
     DeliveryFailure::Refuse(Rejection { code, reason })
 }
 
-/// librdkafka's text for a code.
 pub(super) fn words(code: Code) -> String {
     code.to_string()
 }

@@ -45,7 +45,6 @@ mod armed {
 
     use rustix::process::{Signal, getpid, kill_process};
 
-    /// Duration of `sleep`.
     const SLEEP: Duration = Duration::from_secs(1);
 
     struct Armed {

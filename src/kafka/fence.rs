@@ -30,7 +30,6 @@ const SLICE: Duration = Duration::from_millis(10);
 /// client to start; the last one waits at the library's pace.
 const CLIENTS_MAX: u32 = 4;
 
-/// Remedy for brokers without transactions.
 const TOO_OLD: &str = "use brokers of version 0.11 or later, a service that offers transactions, or \
                        kafka.delivery = \"at_least_once\"";
 
@@ -83,7 +82,6 @@ pub(super) fn fence_patiently(spec: &KafkaSpec, lineage: &Lineage) -> Result<Pro
     }
 }
 
-/// True if the call may be resumed.
 fn is_pending(error: &KafkaError) -> bool {
     matches!(error, KafkaError::Transaction(error) if error.is_retriable())
 }
@@ -105,7 +103,6 @@ fn with_transactions(producer: Producer) -> Result<Producer, SinkError> {
     Err(SinkError::NoTransactions { reason, remedy: TOO_OLD.to_owned() })
 }
 
-/// Why transactions did not start.
 fn not_begun(error: &KafkaError, producer: &Producer, lineage: &Lineage) -> SinkError {
     let reason = error.to_string();
     let id = lineage.transactional_id();

@@ -29,7 +29,6 @@ pub(super) enum Admission {
     Count,
 }
 
-/// A first write with its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FirstWrite {
     topic: usize,
@@ -49,7 +48,6 @@ pub(super) struct Report<'a> {
     pub(super) stored: bool,
 }
 
-/// State of a partition, or of an uncounted topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum FirstWriteState {
     #[default]
@@ -91,7 +89,6 @@ pub(super) struct FirstWriteGate {
     hash: Option<KeyHash>,
     names: HashMap<String, usize>,
     topics: Vec<Topic>,
-    /// Unused indexes of `topics`.
     free: Vec<usize>,
     under_way: Vec<(Ticket, FirstWrite)>,
 }
@@ -170,7 +167,6 @@ impl FirstWriteGate {
         });
     }
 
-    /// Books that an admitted first record was sent.
     pub(super) fn begun(&mut self, ticket: Ticket, first_write: FirstWrite) {
         self.set(first_write, FirstWriteState::UnderWay);
         self.under_way.push((ticket, first_write));
@@ -195,7 +191,6 @@ impl FirstWriteGate {
         self.under_way.is_empty()
     }
 
-    /// Books the broker's answer for any record.
     pub(super) fn reported(&mut self, ticket: Ticket, report: Report<'_>) {
         let (Some(hash), Some(key)) = (self.hash, report.key) else { return };
         let Some(&topic) = self.names.get(report.topic) else { return };
@@ -283,7 +278,6 @@ mod tests {
         all
     }
 
-    /// A key for another partition than `K`'s, and its partition.
     fn elsewhere(all: &mut FirstWriteGate) -> (Vec<u8>, i32) {
         let home = first(all, K).partition;
         let mut keys = (0..20_u8).map(|key| vec![key]);

@@ -21,7 +21,6 @@ use postrider_core::transaction::PROGRESS_TICKET;
 const ATTEMPTS: u32 = 5;
 /// Time limit for storing a record.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Poll interval.
 const TICK: Duration = Duration::from_millis(2);
 
 /// Reads the newest progress of a stream without a slot. If there is none, or it names no position,

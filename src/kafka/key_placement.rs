@@ -38,7 +38,6 @@ impl KeyPlacement {
         Self { partitions, keyed: 0, fits: [0; HASHES.len()] }
     }
 
-    /// Books a record.
     fn add(&mut self, partition: i32, key: Option<&[u8]>) {
         // Such keys are placed at random by some partitioner.
         let Some(key) = key.filter(|key| !key.is_empty()) else { return };

@@ -89,7 +89,6 @@ pub(super) fn broke_off(reason: &str) -> bool {
     })
 }
 
-/// The fault of a listener that never spoke Kafka's protocol.
 pub(super) fn refused_by(line: &str) -> Option<(&'static str, &'static str)> {
     hung_up_at(line).or_else(|| no_broker_at(line))
 }

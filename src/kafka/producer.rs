@@ -82,14 +82,12 @@ pub struct Producer {
     spec: KafkaSpec,
     bootstrap: BootstrapServers,
     admissions: Admissions,
-    /// Number of records sent.
     sent: u64,
     sent_bytes: u64,
     /// Number of these that were answered at the last check.
     answered: u64,
     answered_bytes: u64,
     limit: QueueLimit,
-    /// True if the last record was sent alone.
     alone: bool,
     /// True after a refused batch: nothing more is sent.
     is_over: bool,
@@ -102,14 +100,12 @@ impl Producer {
         Self::with(&spec.producer_config()?, spec)
     }
 
-    /// Starts a client with this configuration.
     pub(super) fn with(config: &ClientConfig, spec: &KafkaSpec) -> Result<Self, SinkError> {
         let inner: BaseProducer<Deliveries> = config
             .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
         log_in(inner.client(), spec.secrets.tokens.as_ref())?;
         let inner = Arc::new(inner);
-        // Nothing is in flight.
         let _ = spec.topics.take_gone();
         if spec.secrets.can_change() {
             inner.client().context().events().secret_can_change();
@@ -191,7 +187,6 @@ impl Producer {
         self.inner.client().context().gathered().traced.await_commits();
     }
 
-    /// Books the commit of the Kafka transaction of everything stored so far.
     pub(super) fn committed(&self) {
         if self.spec.traces.is_on() {
             self.inner.client().context().gathered().traced.committed();
@@ -203,7 +198,6 @@ impl Producer {
         self.inner.client().context().events().disturbances()
     }
 
-    /// The error if the session is over.
     pub(super) fn check(&self) -> Result<(), SinkError> {
         if let Some(topic) = self.spec.topics.take_gone() {
             return Err(SinkError::UnknownTopic { topic });

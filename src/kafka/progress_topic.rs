@@ -23,7 +23,6 @@ use super::settings::KafkaSpec;
 use super::unawaited::Unawaited;
 use postrider_core::progress::{Progress, ProgressSyntax};
 
-/// The only partition.
 const PARTITION: i32 = 0;
 /// Time limit for reading; a stream is open.
 const LIMIT: Duration = Duration::from_secs(4);
@@ -39,7 +38,6 @@ const TAIL: i64 = 100;
 
 struct Reading {
     newest: Option<Progress>,
-    /// True if the reading covered everything it should.
     is_whole: bool,
 }
 

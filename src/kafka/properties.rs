@@ -164,7 +164,6 @@ pub(super) fn is_javas(key: &str) -> bool {
     JAVA.iter().any(|(name, _)| *name == key)
 }
 
-/// Advice about a property that librdkafka does not know.
 pub(super) fn advice_for_unknown(key: &str) -> Option<String> {
     if let Some((_, advice)) = JAVA.iter().find(|(name, _)| *name == key) {
         return Some((*advice).to_owned());

@@ -31,7 +31,6 @@ const PART_OF_TIME: u32 = 4;
 #[derive(Debug)]
 pub(super) struct QueueLimit {
     most: u64,
-    /// Longest wait of a record for its batch.
     linger: Duration,
     /// Shortest time of an answer, without linger, since the last change of connections.
     distance: Option<Duration>,
@@ -43,13 +42,11 @@ pub(super) struct QueueLimit {
 /// A record whose answer is measured.
 #[derive(Debug)]
 struct Probe {
-    /// Number of records sent, including this one.
     sent: u64,
     at: Instant,
 }
 
 impl QueueLimit {
-    /// For a producer with this budget.
     pub(super) fn new(most: u64, linger: Duration) -> Self {
         let records = NEAR.min(most);
         Self { most, linger, distance: None, probe: None, records, disturbances: 0 }
@@ -61,7 +58,6 @@ impl QueueLimit {
         self.records
     }
 
-    /// Books a sent record, the `sent`-th.
     #[inline]
     pub(super) fn sent(&mut self, now: Instant, sent: u64) {
         if self.probe.is_none() {
@@ -117,7 +113,6 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Answers records one by one, each after its time.
     fn answer(limit: &mut QueueLimit, partitions: usize, answers: &[Duration]) -> u64 {
         let (mut now, mut sent) = (Instant::START, 0);
         for answer in answers {

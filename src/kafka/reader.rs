@@ -241,7 +241,6 @@ pub struct Reader {
 struct Open {
     consumer: BaseConsumer<ConsumerEvents>,
     bootstrap: BootstrapServers,
-    /// Partitions whose end was not reached yet.
     unfinished: BTreeSet<i32>,
 }
 
@@ -364,7 +363,6 @@ impl Reader {
         Ok(true)
     }
 
-    /// The partitions of a topic, or the selected one.
     fn partitions(
         &self,
         consumer: &BaseConsumer<ConsumerEvents>,

@@ -17,7 +17,6 @@ use super::SinkError;
 /// records.
 const BATCH_BYTES_MIN: u64 = 4 << 10;
 
-/// A record that was refused with its batch.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) topic: String,
@@ -25,7 +24,6 @@ pub(super) struct Refusal {
     pub(super) batch: u64,
     pub(super) ticket: Ticket,
     pub(super) content: u64,
-    /// Size of key, value and headers.
     pub(super) bytes: u64,
     pub(super) has_key: bool,
     /// True if nothing else was in flight.
@@ -36,7 +34,6 @@ pub(super) struct Refusal {
     pub(super) fault: BatchFault,
 }
 
-/// The brokers' verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BatchFault {
     /// A record of the batch, or the batch, is too large.
@@ -76,12 +73,9 @@ pub(super) fn verdict(
     SinkError::BatchRefused { topic, reason, records, batch_bytes }
 }
 
-/// The refusals of one batch.
 struct BatchRefusals<'a> {
     suspects: Vec<&'a Refusal>,
-    /// True if they are known to be at fault.
     is_named: bool,
-    /// True if several are said to be at fault.
     is_of_several: bool,
     /// Batch limit in bytes that may be accepted.
     bytes: Option<u32>,

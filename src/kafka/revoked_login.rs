@@ -20,12 +20,9 @@ const FAILED_TLS: [&str; 3] =
     ["SSL_HANDSHAKE -> DOWN", "APIVERSION_QUERY -> DOWN", "AUTH_HANDSHAKE -> DOWN"];
 const LET_IN: &str = " -> UP";
 
-/// Tracks refused logins of one client.
 #[derive(Debug, Default)]
 pub(super) struct RevokedLogin {
-    /// True if a new client may use another secret.
     can_change: bool,
-    /// True if a new client may use another certificate.
     certificate_can_change: bool,
     refused: Option<Refused>,
 }

@@ -262,7 +262,6 @@ impl KafkaSpec {
         self.as_read().producer_config().map(drop)
     }
 
-    /// The producer's configuration.
     // Upholds G1 (acks), G2 (idempotence, gaplessness), G3 (queue bounds), G4 (no expiry).
     pub(super) fn producer_config(&self) -> Result<ClientConfig, SettingsError> {
         let room = self.budget.bytes.max(u64::from(self.message_max_bytes));

@@ -11,6 +11,7 @@ use postrider_core::progress::{BackfillProgress, Progress, ProgressSyntax, RowCu
 use postrider_core::route::{Rejection, RejectionCode};
 use postrider_core::sink::Sink;
 
+/// Why a record was not taken.
 pub type SendError = postrider_core::sink::SendError<SinkError>;
 
 const TLS_HELP: &str = "check security.protocol and ssl.ca.location in [kafka.properties], and that kafka.brokers names \

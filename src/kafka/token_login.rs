@@ -36,7 +36,6 @@ pub(super) fn log_in<C: ClientContext>(
     Ok(())
 }
 
-/// Answers librdkafka's request for the next token.
 pub(super) fn next_token(keeper: Option<&TokenKeeper>) -> Result<OAuthToken, Box<dyn Error>> {
     let keeper = keeper.ok_or("no source of tokens is configured")?;
     let token = keeper.newest()?;

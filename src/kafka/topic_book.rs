@@ -22,7 +22,6 @@ use postrider_core::route::PROGRESS_PREFIX;
 
 /// Topics named in the log, in probes and in metrics; others are only counted.
 pub(super) const NAMED_MAX: usize = 20;
-/// Remembered compacted topics.
 const COMPACTED_MAX: usize = 1_000;
 
 /// A shared book; clones share it. Without a policy, as in tools, a missing topic is an error.
@@ -35,17 +34,14 @@ struct Book {
     /// Topics without a policy: those for rows that cannot be delivered.
     exempt: Vec<String>,
     topics: Mutex<MissingTopics>,
-    /// Topics that require keys.
     compacted: Mutex<HashSet<String>>,
     /// A deleted topic with records possibly in flight.
     gone: Mutex<Option<String>>,
-    /// True if there is one.
     any_gone: AtomicBool,
     /// True if any topic was denied, so that a stored record may be news.
     any_denied: AtomicBool,
     /// True once a broker has accepted a login.
     let_in: AtomicBool,
-    /// Remarks that were logged.
     remarks: Mutex<HashSet<String>>,
 }
 
@@ -197,7 +193,6 @@ impl TopicBook {
         self.0.as_ref().is_some_and(|book| book.exempt.iter().any(|exempt| exempt == topic))
     }
 
-    /// The brokers have the topic.
     pub(super) fn seen(&self, topic: &str) {
         let Some(book) = self.about(topic) else { return };
         let was_away = book.topics().seen(topic, book.now());

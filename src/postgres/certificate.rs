@@ -137,7 +137,6 @@ impl CertificateRefusal {
         }
     }
 
-    /// The refusal that caused a connection's error.
     pub(crate) fn in_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         if let Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(other)))) =
             error.downcast_ref()

@@ -53,7 +53,6 @@ fn whole(end: u64) -> Mark {
     Mark::at(at(end))
 }
 
-/// The mark, and whether rows were lost.
 fn resumed(now: u32, before: u32, mark: Mark) -> (Mark, bool) {
     let resume = judge(&facts(now), Some(&progress(before, mark))).unwrap();
     for warning in &resume.warnings {
@@ -211,7 +210,6 @@ fn g6_a_slot_ahead_of_progress_is_a_gap() {
         assert_eq!(resume.mark, whole(900));
         assert!(matches!(resume.warnings[..], [Warning::Gap { .. }]), "{resume:?}");
     }
-    // The slot is beyond the new server's part of the old timeline.
     let now = Facts { confirmed: at(1001), ..facts(3) };
     for mark in [whole(1200), part(0, 1200)] {
         let error = refused(&now, Some(&progress(1, mark)));
@@ -322,7 +320,6 @@ fn g1_a_table_taken_out_of_the_publication_and_put_in_again_is_refused() {
     before.lineage.members.insert("public.outbox".to_owned(), 20);
     let error = refused(&now, Some(&before));
     assert!(matches!(error, GateError::MemberReplaced { .. }), "{error}");
-    // Under another name, too.
     let oid = now.lineage.tables.remove("public.outbox").unwrap();
     now.lineage.tables.insert("public.events".to_owned(), oid);
     now.lineage.members = BTreeMap::from([("public.events".to_owned(), 21)]);

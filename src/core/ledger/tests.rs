@@ -10,7 +10,6 @@ fn ledger() -> Ledger {
     Ledger::new(Budget::default())
 }
 
-/// Commits a transaction of `records` one-byte records and returns its tickets.
 fn transaction(ledger: &mut Ledger, records: usize, end: u64) -> Vec<Ticket> {
     ledger.begin(Lsn::ZERO, i64::try_from(end).unwrap()).unwrap();
     let tickets = send(ledger, records);
@@ -22,7 +21,6 @@ fn send(ledger: &mut Ledger, records: usize) -> Vec<Ticket> {
     (0..records).map(|_| sent(ledger, 1)).collect()
 }
 
-/// Sends a record of `weight` bytes in the open transaction.
 fn sent(ledger: &mut Ledger, weight: usize) -> Ticket {
     let Ok(ticket) = ledger.send(weight, Ok::<_, Infallible>).unwrap();
     ticket

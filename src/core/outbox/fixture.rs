@@ -11,7 +11,6 @@ use crate::pgoutput::{Column, Excerpt, Message, PgTime, Type, decode};
 
 pub(crate) const TABLE: u32 = 16_394;
 
-/// Position of the fixture's rows.
 pub(crate) const POSITION: Position = Position {
     commit_lsn: Lsn::new(0x1_6B37_4D84),
     index: 3,
@@ -19,12 +18,10 @@ pub(crate) const POSITION: Position = Position {
     commit_time: PgTime(820_540_800_123_456),
 };
 
-/// A spec with the table `public.outbox`.
 pub(crate) fn spec() -> OutboxSpec {
     OutboxSpec::new(vec![TableName::new("public", "outbox")])
 }
 
-/// Adds a table's shape to the cache.
 pub(crate) fn describe(outbox: &mut Outbox, id: u32, name: &str, columns: &[(&str, u32)]) {
     let columns: Vec<_> = columns.iter().map(|(name, oid)| (name.as_bytes(), *oid)).collect();
     let mut data = Vec::new();
@@ -41,7 +38,6 @@ pub(crate) fn describe_domain(outbox: &mut Outbox, id: u32, schema: &str, base: 
     outbox.type_name(&Type { id, schema: schema.as_bytes(), name: base.as_bytes() });
 }
 
-/// Lends the row that an insert into `table` yields. `data` holds the message.
 pub(crate) fn insert<'a>(
     outbox: &'a mut Outbox,
     data: &'a mut Vec<u8>,
@@ -65,7 +61,6 @@ pub(crate) fn excerpt(row: &[Column<'_>]) -> Excerpt {
     excerpt
 }
 
-/// Lends the row of an excerpt.
 pub(crate) fn kept<'a>(
     outbox: &'a mut Outbox,
     excerpt: &'a Excerpt,

@@ -11,7 +11,6 @@ use super::type_oid as oid;
 use crate::json::{Json, Members};
 use crate::pgoutput::{Excerpt, LogicalMessage};
 
-/// The last row, kept for its capacity.
 #[derive(Debug, Clone)]
 pub(super) struct Content {
     table: TableName,

@@ -27,17 +27,13 @@ pub struct Outbox {
     relations: BTreeMap<u32, Option<Layout>>,
     /// Domains over built-in types: their OID and the base type's.
     domains: BTreeMap<u32, u32>,
-    /// The last row's columns; kept for its capacity.
     cells: Vec<Cell>,
-    /// The last logical message; kept for its capacity.
     content: Content,
 }
 
-/// The newest shape of an outbox table.
 #[derive(Debug, Clone)]
 struct Layout {
     table: TableName,
-    /// Names of the columns, in order.
     names: Vec<String>,
     /// By slot.
     places: Vec<Option<ColumnPosition>>,

@@ -74,7 +74,6 @@ pub(super) enum Cell {
     Bytes { start: usize, end: usize, format: Format },
 }
 
-/// Place of a wanted column in its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ColumnPosition {
     pub(super) column: usize,

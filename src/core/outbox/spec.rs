@@ -176,7 +176,6 @@ impl OutboxSpec {
         &self.messages
     }
 
-    /// True if [`OutboxSpec::declare_not_null`] declared it.
     pub(super) fn is_not_null(&self, table: &TableName, column: &str) -> bool {
         self.not_null.iter().any(|(known, name)| known == table && name == column)
     }

@@ -11,13 +11,11 @@ use super::error::DecodeError;
 use super::message::{Insert, LogicalMessage, Message, Relation, decode};
 use super::tuple::Column;
 
-/// Number of non-ASCII byte values.
 const HIGH_BYTES: usize = 128;
 
 /// Capacity kept between messages, so that one huge row does not hold its memory forever.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Replaces a byte without an equivalent in a name.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
 /// A single-byte encoding whose first 128 bytes are ASCII.
@@ -224,7 +222,6 @@ impl Charset {
         Conversion::Converted
     }
 
-    /// Appends a zero-terminated name.
     fn name_into(&self, name: &[u8], out: &mut Vec<u8>) {
         out.extend(self.text(name).as_bytes());
         out.push(0);

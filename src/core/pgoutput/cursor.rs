@@ -16,7 +16,6 @@ impl<'a> Cursor<'a> {
         Self { rest: message, whole: message.len() }
     }
 
-    /// Number of bytes read.
     pub(super) fn offset(&self) -> usize {
         self.whole.saturating_sub(self.rest.len())
     }
@@ -79,7 +78,6 @@ impl<'a> Cursor<'a> {
         Ok(passed)
     }
 
-    /// Checks that the message is consumed to its last byte.
     pub(super) fn finish(self) -> Result<(), DecodeError> {
         match self.rest.len() {
             0 => Ok(()),

@@ -93,7 +93,6 @@ impl<'a> Relation<'a> {
     }
 }
 
-/// The checked bytes of a Relation's columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Description<'a> {
     count: u16,

@@ -30,7 +30,6 @@ pub struct Tuple<'a> {
 }
 
 impl<'a> Tuple<'a> {
-    /// Checks a whole tuple and skips it.
     pub(super) fn read(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
         let count = cursor.u16("number of columns")?;
         let columns = cursor.span(|cursor| {

@@ -51,7 +51,6 @@ pub struct Counters {
     pub dead_letters: u64,
     /// Rows skipped by policy.
     pub skipped: u64,
-    /// Rejections, by position in [`RejectionCode::ALL`].
     rejections: [u64; RejectionCode::ALL.len()],
     topics: Topics,
 }

@@ -103,7 +103,6 @@ impl Cause {
         causes.iter().find_map(|cause| Some((*cause, cause.degree(record, at_us)?)))
     }
 
-    /// The property of a record that this cause concerns.
     const fn refused_for(self) -> RefusalCause {
         match self {
             Self::Size => RefusalCause::Size,
@@ -133,10 +132,8 @@ impl Cause {
     }
 }
 
-/// Refusals of one topic for one cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limit {
-    /// The smallest refused degree.
     least: u64,
     refusals: u32,
     /// Commit time of the last one, in microseconds since the Unix epoch.
@@ -196,12 +193,10 @@ fn last_us(limits: &CauseLimits) -> Option<i64> {
     limits.iter().flatten().map(|limit| limit.last_us).max()
 }
 
-/// Limits per topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Inferred(BTreeMap<String, CauseLimits>);
 
 impl Inferred {
-    /// True without any refusal.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -249,7 +244,6 @@ impl Inferred {
         }
     }
 
-    /// The reason and the cause why a record is not sent, if any.
     pub(super) fn judge(
         &mut self,
         record: &Record<'_>,

@@ -78,11 +78,8 @@ pub struct Pipeline {
     at: StreamPosition,
     /// An earlier session stored everything before this mark.
     resume: Mark,
-    /// Evidence to find in the log before anything is settled.
     check: Option<ResumeCheck>,
-    /// The transaction that began last.
     begun: Option<CommitId>,
-    /// The last transaction with rows.
     last: Option<CommitId>,
     /// Position of that transaction, or of a later non-transactional message.
     last_row: Option<Lsn>,
@@ -439,7 +436,6 @@ impl Pipeline {
         }
     }
 
-    /// Completes a row.
     fn done(&mut self) -> Result<(), PipelineError> {
         self.has_unsent = false;
         self.last_row = self.at.lone().or(self.last_row);

@@ -29,7 +29,6 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Handles a message that is not a row.
     pub(super) fn note(&mut self, message: &Message<'_>) -> Result<Handled, PipelineError> {
         self.expect_nothing_unsent()?;
         match message {
@@ -79,7 +78,6 @@ impl Pipeline {
                 return Err(LedgerError::AbortedWithin { xid: abort.xid }.into());
             }
             Message::Origin(_) | Message::StreamAbort(_) => self.counters.annotations += 1,
-            // Inserts are handled before.
             Message::Insert(_) => {}
         }
         Ok(Handled::Done)

@@ -14,7 +14,6 @@ use super::suspects::{LetterTreatment, Suspects};
 use crate::outbox::{OutboxRow, Position};
 use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Router, untimed};
 
-/// Form in which a rejected row leaves.
 pub(super) enum Rejected {
     Letter { letter: OwnedRecord, code: RejectionCode, alone: bool },
     Skip(Box<Skipped>),

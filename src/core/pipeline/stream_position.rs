@@ -22,7 +22,6 @@ pub(super) struct StreamPosition {
 }
 
 impl StreamPosition {
-    /// Position of the open transaction's next row.
     pub(super) fn open(&self) -> Result<Position, PipelineError> {
         Ok(self.next.ok_or(LedgerError::NotOpen)?)
     }
@@ -55,12 +54,10 @@ impl StreamPosition {
         end.is_some_and(|end| commit_lsn == lone_place(end))
     }
 
-    /// Position of the current message, if it is its own transaction.
     pub(super) fn lone(&self) -> Option<Lsn> {
         self.lone_end.map(lone_place)
     }
 
-    /// The completed part of the open transaction, if any.
     pub(super) fn part(&self) -> Option<PartialTransaction> {
         let Position { commit_lsn, index: rows, .. } = self.next?;
         (rows > 0).then_some(PartialTransaction { commit_lsn, rows })

@@ -31,7 +31,6 @@ const ATTEMPTS_LATER: u32 = 8;
 /// The first wait; all waits total 32 s.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 
-/// Identity of a record across sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct RecordIdentity {
     commit_lsn: Lsn,
@@ -53,16 +52,13 @@ struct Suspect {
     /// Possible faults of the brokers while sent alone.
     faults: u32,
     cause: RefusalCause,
-    /// See [`Blame::at_ms`].
     at_ms: i64,
     rejection: Option<Rejection>,
     /// True once inference has used it.
     is_inferred_from: bool,
-    /// True if the record occurred again in this session.
     is_seen: bool,
 }
 
-/// Treatment of a row's record.
 enum Treatment {
     Usual,
     Alone,
@@ -71,7 +67,6 @@ enum Treatment {
     NotSent(Rejection, RefusalCause),
 }
 
-/// Treatment of a row's dead letter.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LetterTreatment {
     Usual,
@@ -191,12 +186,10 @@ impl Suspects {
         }
     }
 
-    /// Number of rows refused for good.
     fn refused(&self) -> usize {
         self.all.values().filter(|suspect| suspect.rejection.is_some()).count()
     }
 
-    /// True if every record is treated as usual.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty() && self.inferred.is_empty()
     }
@@ -243,7 +236,6 @@ impl Suspects {
         Treatment::Refused(rejection, suspect.cause)
     }
 
-    /// Treatment of a row's dead letter.
     pub(super) fn judge_letter(
         &mut self,
         row: (Position, i64),
@@ -282,7 +274,6 @@ impl Suspects {
         self.all.contains_key(&identity).then_some(identity)
     }
 
-    /// True if the finding is new.
     fn add(&mut self, identity: RecordIdentity, blame: &Blame) -> bool {
         let fresh = Suspect {
             alone: 0,
@@ -322,7 +313,6 @@ impl Suspects {
         is_new || is_named || blame.alone
     }
 
-    /// Wait before the record is sent again.
     fn wait_for(&self, identity: &RecordIdentity) -> Duration {
         let tried = self.all.get(identity).filter(|one| one.rejection.is_none());
         match tried {

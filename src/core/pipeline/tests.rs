@@ -36,7 +36,6 @@ pub(crate) fn dead_letters() -> RejectPolicy {
     RejectPolicy::DeadLetter { topic: "dead".to_owned() }
 }
 
-/// A transaction of one row, as frames.
 pub(crate) fn transaction(payload: &[u8]) -> Vec<Vec<u8>> {
     let (final_lsn, commit_time) = (Lsn::new(0x100), PgTime(0));
     let commit = Commit { commit_lsn: final_lsn, end_lsn: Lsn::new(0x130), commit_time };
@@ -54,7 +53,6 @@ pub(crate) fn wal(data: &[u8]) -> Frame<'_> {
     Frame::Wal { start: Lsn::ZERO, sent_us: 0, data }
 }
 
-/// A record that the sink received.
 pub(super) type Sent = (Ticket, Option<RejectionCode>, OwnedRecord);
 
 /// Submits a frame, and returns what the sink received, with or without room for it.
@@ -71,7 +69,6 @@ pub(super) fn hand_in(
     Ok((handled, sent))
 }
 
-/// Submits a frame and takes the record.
 pub(super) fn pass(pipeline: &mut Pipeline, data: &[u8]) -> Result<Option<Ticket>, PipelineError> {
     let (_, sent) = hand_in(pipeline, wal(data), true)?;
     Ok(sent.map(|(ticket, ..)| ticket))
@@ -136,7 +133,6 @@ fn g3_a_topic_that_refuses_is_not_counted() {
 fn g4_a_dead_letter_is_of_the_commits_time_and_tells_its_own() {
     let timestamp =
         TimestampSource::Column { name: "payload".to_owned(), unit: EpochUnit::Milliseconds };
-    // A timestamp is not a topic name.
     let route = RouteSpec { by: "payload".to_owned(), timestamp, ..RouteSpec::default() };
     for (time, own) in [("9999-12-31 00:00:00", "253402214400000"), ("1970-01-01 00:00:01", "1000")]
     {
@@ -352,7 +348,6 @@ fn begins_before(frames: &[Vec<u8>], mark: Mark) -> Vec<usize> {
     all.into_iter().map(|(at, _)| at).take(done + 1).collect()
 }
 
-/// The ids that a pipeline sends from these frames.
 fn ids(pipeline: &mut Pipeline, frames: &[Vec<u8>]) -> Vec<String> {
     let mut sent = Vec::new();
     for frame in frames {

@@ -17,7 +17,6 @@ pub struct Translator {
     bytes_max: usize,
     converted: Converted,
     excerpt: Option<Box<Excerpt>>,
-    /// Result for the current frame.
     at_hand: Option<Conversion>,
 }
 

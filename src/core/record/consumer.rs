@@ -158,7 +158,6 @@ impl<'h> History<'h> {
     }
 }
 
-/// The record's headers without its history.
 pub(super) fn without_history(headers: &[Header]) -> &[Header] {
     History::of(headers).map_or(headers, |history| history.own)
 }
@@ -167,7 +166,6 @@ fn named<'h>((name, value): &'h Header, wanted: &str) -> Option<&'h str> {
     str::from_utf8(value.as_deref()?).ok().filter(|_| name == wanted)
 }
 
-/// True if the header cannot make the record too large.
 fn is_small((name, value): &Header) -> bool {
     name.len() + value.as_ref().map_or(0, Vec::len) <= KEPT_BYTES_MAX
 }
@@ -208,7 +206,6 @@ mod tests {
         }
     }
 
-    /// Writes a dead letter and reads it back.
     fn dead(
         record: &StoredRecord,
         failure: &ConsumerFailure,

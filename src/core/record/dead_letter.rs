@@ -297,7 +297,6 @@ pub fn receipt_of(record: &StoredRecord) -> Option<PartitionOffset> {
     (name == RETRIED_HEADER && record.value.is_none()).then_some(at)
 }
 
-/// The beginning; text is cut between characters.
 fn beginning(bytes: &[u8]) -> Vec<u8> {
     let end = match str::from_utf8(bytes) {
         Ok(text) => text.floor_char_boundary(SUMMARY_BYTES_MAX),

@@ -37,7 +37,6 @@ pub enum Kinship {
 }
 
 impl LetterSource {
-    /// The names as headers, in order.
     pub(crate) fn headers(&self) -> Vec<Header> {
         let Self { system, database, slot, stream } = self;
         let named = [
@@ -50,7 +49,6 @@ impl LetterSource {
         known.map(|(name, value)| text(name, value.as_str())).collect()
     }
 
-    /// Takes the names from a dead letter's headers, in order.
     pub(super) fn take(mut take: impl FnMut(&str) -> Option<String>) -> Self {
         Self {
             system: take(SYSTEM_HEADER),

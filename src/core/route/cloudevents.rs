@@ -16,10 +16,8 @@ use crate::outbox::{OutboxRow, Value, type_oid as oid};
 /// Header with the value's media type.
 pub(super) const CONTENT_TYPE: &str = "content-type";
 
-/// The media type in structured mode.
 pub(super) const STRUCTURED: &[u8] = b"application/cloudevents+json; charset=UTF-8";
 
-/// Attributes of a row as an event.
 pub(super) struct CloudEvent<'a> {
     pub(super) id: &'a SourceColumn,
     pub(super) kind: &'a SourceColumn,
@@ -30,7 +28,6 @@ pub(super) struct CloudEvent<'a> {
     pub(super) timestamp_ms: i64,
 }
 
-/// Kind of payload, by its column's type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     Json,
@@ -132,7 +129,6 @@ impl CloudEvent<'_> {
 }
 
 fn attribute(out: &mut Vec<u8>, name: &str, value: &str) {
-    // Writing to a `Vec` cannot fail.
     let _ = write!(out, ",\"{name}\":");
     write_string(out, value);
 }

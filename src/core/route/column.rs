@@ -11,7 +11,6 @@ use super::json::{base64, write_double, write_float};
 use super::render::{Part, Unreadable, hex_digit, render};
 use crate::outbox::{Declared, Value, type_oid as oid};
 
-/// Kind of a value in JSON and in Connect's schemas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The text starts with `t` for true.
@@ -29,7 +28,6 @@ pub(super) enum Kind {
     },
     Text,
     Bytes,
-    /// The text is a JSON object or array.
     Document,
 }
 
@@ -87,7 +85,6 @@ fn scale(modifier: i32) -> Option<i32> {
     Some((bits ^ 1024) - 1024)
 }
 
-/// Precision in that modifier.
 pub(super) fn precision(modifier: i32) -> Option<i32> {
     modifier.checked_sub(4).filter(|bits| *bits >= 0).map(|bits| bits >> 16)
 }
@@ -163,11 +160,8 @@ fn append(scratch: &mut Vec<u8>, bytes: &[u8]) -> Part {
 }
 
 enum Converted {
-    /// Postgres's text is used unchanged.
     Not,
-    /// Connect has no value for it.
     Nothing,
-    /// The result is in `out`.
     Made,
 }
 

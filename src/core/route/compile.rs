@@ -137,7 +137,6 @@ impl Compiler<'_> {
         fields.iter().map(field).collect()
     }
 
-    /// Adds a destination and returns its index.
     fn destination(&mut self, of: &DestinationSpec) -> Result<usize, RouteSpecError> {
         let spec = self.spec;
         let key = self.source(of.key.as_ref().unwrap_or(&spec.key), "key column", true)?;

@@ -8,7 +8,6 @@ use std::io::Write as _;
 
 use crate::pgoutput::PgTime;
 
-/// Microseconds per day.
 pub(super) const DAY_US: i64 = 86_400_000_000;
 
 /// Parses `2026-01-01 00:00:00.123456+05:30` to microseconds since 1970-01-01 UTC. A missing offset
@@ -49,7 +48,6 @@ pub(super) fn parse_time(text: &[u8]) -> Option<(i64, i64)> {
     rest.0.is_empty().then_some((time_us, offset_s))
 }
 
-/// Year, month, day, and microseconds since midnight.
 pub(super) fn civil(unix_us: i64) -> (i64, i64, i64, i64) {
     let (year, month, day) = civil_from_days(unix_us.div_euclid(DAY_US));
     (year, month, day, unix_us.rem_euclid(DAY_US))
@@ -88,7 +86,6 @@ pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     // Year 0 does not exist: 1 BC precedes 1 AD.
     let shown = if year > 0 { year } else { 1 - year };
-    // Writing to a `Vec` cannot fail.
     let _ = write!(out, "{shown:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}");
     if fraction != 0 {
         let _ = write!(out, ".{fraction:06}");
@@ -104,7 +101,6 @@ pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
     }
 }
 
-/// The unread rest of a text.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -129,7 +125,6 @@ impl Reader<'_> {
         Some(digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')))
     }
 
-    /// Reads `12:34:56.789012` as microseconds.
     fn time_us(&mut self) -> Option<i64> {
         let hour = self.number(2, 2)?;
         let minute = self.after(b":")?.number(2, 2)?;
@@ -225,7 +220,6 @@ mod tests {
 
     #[test]
     fn text_is_what_postgres_prints() {
-        // Output of SELECT under TimeZone UTC, PostgreSQL 15.
         for (us, text) in [
             (0, "2000-01-01 00:00:00+00"),
             (820_540_800_123_456, "2026-01-01 00:00:00.123456+00"),

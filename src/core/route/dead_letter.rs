@@ -124,7 +124,6 @@ impl Router {
         shown(row, &self.id)
     }
 
-    /// The note that replaces the body of an oversized row.
     fn stand_in(&self, row: &OutboxRow<'_>, excerpt: &Excerpt) -> Vec<u8> {
         let id = shown(row, &self.id);
         let payload = self.payload_digest(row, excerpt);
@@ -190,7 +189,6 @@ impl Router {
         self.fit(record, explained, rejection.code == RejectionCode::TooLarge)
     }
 
-    /// True for a table's row without a payload column.
     fn lacks_payload(&self, row: &OutboxRow<'_>) -> bool {
         !row.is_message() && row.column(self.encoder.payload.slot) == Value::Absent
     }
@@ -255,19 +253,15 @@ fn prefix(bytes: &[u8]) -> &[u8] {
     bytes.get(..KEPT_PART_BYTES_MAX).unwrap_or(bytes)
 }
 
-/// The note for an oversized row; members in this order.
 #[derive(Serialize)]
 struct CutRow<'r> {
     id: Option<String>,
-    /// Size of the payload in bytes.
     size: Option<usize>,
-    /// Hash of the payload in hexadecimal.
     sha256: Option<String>,
     row_size: usize,
     cut: Vec<CutColumn<'r>>,
 }
 
-/// A column of which only the beginning was kept.
 #[derive(Serialize)]
 struct CutColumn<'r> {
     column: Option<&'r str>,
@@ -294,7 +288,6 @@ fn all_columns(row: &OutboxRow<'_>) -> Vec<u8> {
     text
 }
 
-/// A readable form of a value.
 fn printed(bytes: &[u8], format: Format) -> String {
     if format != Format::Untranslatable {
         return String::from_utf8_lossy(bytes).into_owned();
@@ -304,7 +297,6 @@ fn printed(bytes: &[u8], format: Format) -> String {
     ['\\', 'x'].into_iter().chain(digits).collect()
 }
 
-/// Readable beginning of a column.
 fn shown(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<String> {
     let format = match row.column(source.slot) {
         Value::Bytes { format: Format::Untranslatable, .. } => Format::Untranslatable,

@@ -9,7 +9,6 @@ use std::io::Write as _;
 
 use super::datetime::{DAY_US, civil, parse, parse_time};
 
-/// Numbers for `infinity` and `-infinity`.
 struct Infinities(i64, i64);
 
 const DATE: Infinities = Infinities(2_146_033_979, -2_147_472_691);
@@ -65,7 +64,6 @@ pub(super) fn write_zoned_timestamp(out: &mut Vec<u8>, text: &[u8], digits: i32)
         _ => "",
     };
     let year = year.unsigned_abs();
-    // Writing to a `Vec` cannot fail.
     let _ = write!(out, "{sign}{year:04}-{month:02}-{day:02}T");
     write_clock(out, within_us, width);
     out.push(b'Z');

@@ -23,7 +23,6 @@ pub(super) fn write_struct(out: &mut Vec<u8>, printed: &[u8]) {
     out.push(b'}');
 }
 
-/// Removes trailing zeros of the fraction.
 fn without_zeros(printed: &[u8]) -> &[u8] {
     if !printed.contains(&b'.') {
         return printed;
@@ -71,7 +70,6 @@ fn low(product: u64) -> u32 {
     u32::try_from(product & u64::from(u32::MAX)).unwrap_or_default()
 }
 
-/// Two's complement of a magnitude, least significant byte first.
 fn negate(magnitude: &mut Vec<u8>) {
     magnitude.push(0);
     let mut carry = true;

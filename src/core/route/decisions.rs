@@ -24,15 +24,11 @@ const REMEMBERED_BYTES_MAX: usize = 512;
 /// Replaces the length for NULL and for a missing column.
 const NO_VALUE: u32 = u32::MAX;
 
-/// Index of the column that the default routes by.
 const BY: usize = 0;
 
-/// Treatment of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// A rule drops the row.
     Drop,
-    /// Send the row to this topic with this destination.
     Send { topic: TopicId, destination: usize },
 }
 
@@ -40,13 +36,10 @@ pub(super) enum Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TopicId(usize);
 
-/// A compiled rule.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
-    /// Index of its column in `consulted`.
     pub(super) consulted: usize,
     pub(super) pattern: RulePattern,
-    /// `None` drops the row.
     pub(super) send: Option<RuleTopic>,
 }
 
@@ -57,7 +50,6 @@ pub(super) enum RulePattern {
     Regex(Box<Matcher>),
 }
 
-/// Topic of a rule.
 #[derive(Debug, Clone)]
 pub(super) struct RuleTopic {
     /// Its own template, over its column; `None`: the default's.
@@ -65,7 +57,6 @@ pub(super) struct RuleTopic {
     pub(super) destination: usize,
 }
 
-/// All rules, and cached decisions.
 #[derive(Debug, Clone)]
 pub(super) struct Decisions {
     rules: Vec<Rule>,
@@ -242,7 +233,6 @@ impl Decisions {
         Ok(decision)
     }
 
-    /// Name of a consulted column, for rejections.
     fn column(&self, number: usize) -> &str {
         let Some(source) = self.consulted.get(number) else {
             unreachable!("column {number} of {}", self.consulted.len());

@@ -31,7 +31,6 @@ pub(super) enum Body<'a> {
     },
 }
 
-/// A value with its column's properties.
 pub(super) struct Item<'a> {
     pub(super) body: Body<'a>,
     pub(super) declared: Option<Declared>,
@@ -66,7 +65,6 @@ impl Item<'_> {
         Ok(())
     }
 
-    /// Appends Java's text.
     pub(super) fn write_text(&self, out: &mut Vec<u8>) {
         match &self.body {
             Body::Null => out.extend(b"null"),

@@ -15,7 +15,6 @@ use super::spec::RouteSpecError;
 #[error("the regular expression needs too many steps")]
 pub struct Undecided;
 
-/// Groups of a match.
 pub(super) type Captures<'t> = fancy_regex::Captures<'t, str>;
 
 /// Steps for a match with backtracking: a few milliseconds.
@@ -24,7 +23,6 @@ const STEPS_MAX: usize = 100_000;
 /// A compiled pattern.
 #[derive(Debug, Clone)]
 pub struct Matcher {
-    /// `search` with anchors at both ends.
     whole: Regex,
     search: Regex,
 }
@@ -50,7 +48,6 @@ impl Matcher {
         Ok(Self { whole, search })
     }
 
-    /// Names of the groups, by number.
     pub(super) fn groups(&self) -> Vec<Option<String>> {
         self.search.capture_names().map(|name| name.map(str::to_owned)).collect()
     }
@@ -72,7 +69,6 @@ impl Matcher {
     }
 }
 
-/// A Java pattern translated for the engine.
 struct Translated {
     text: String,
     /// Start of each piece in `text` and in Java's pattern.
@@ -153,7 +149,6 @@ fn open_class(characters: &mut std::str::Chars<'_>, out: &mut String) {
     }
 }
 
-/// Translates the sequence after a backslash.
 fn escape(characters: &mut std::str::Chars<'_>, out: &mut String) {
     let rest = characters.as_str();
     let Some(escaped) = characters.next() else { return out.push('\\') };

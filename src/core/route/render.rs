@@ -11,7 +11,6 @@ use super::datetime;
 use crate::outbox::{Format, Value, type_oid as oid};
 use crate::pgoutput::PgTime;
 
-/// Location of a column's bytes for Kafka.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Part {
     /// The table lacks the column.
@@ -40,7 +39,6 @@ impl Part {
     }
 }
 
-/// Why a value does not match its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("is a bytea that is neither in hex nor in escape format")]
@@ -119,7 +117,6 @@ fn exact<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Unreadable> {
 }
 
 fn decimal(out: &mut Vec<u8>, number: i64) {
-    // Writing to a `Vec` cannot fail.
     let _ = write!(out, "{number}");
 }
 
@@ -132,7 +129,6 @@ fn uuid(out: &mut Vec<u8>, bytes: &[u8; 16]) {
     }
 }
 
-/// Upper case, for 0 to 15.
 pub(super) const fn hex_digit(nibble: u8) -> u8 {
     if nibble < 10 { b'0' + nibble } else { b'A' - 10 + nibble }
 }

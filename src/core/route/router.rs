@@ -20,7 +20,6 @@ use super::value::Encoder;
 use crate::outbox::{Format, OutboxRow, Position, Value, type_oid};
 use crate::record::{Header, LSN_HEADER, ORIGIN_HEADER};
 
-/// A column sent as a header.
 #[derive(Debug, Clone)]
 pub(super) struct HeaderSource {
     pub(super) source: SourceColumn,
@@ -28,7 +27,6 @@ pub(super) struct HeaderSource {
     pub(super) content: HeaderContent,
 }
 
-/// The part of the column that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderContent {
     /// Its value; NULL is a null value.
@@ -60,7 +58,6 @@ pub struct Router {
     /// The stream's names for dead letters.
     pub(super) letter_source: Vec<Header>,
     pub(super) timestamp: Option<(SourceColumn, EpochUnit)>,
-    /// Columns of type and subject, for CloudEvents.
     pub(super) cloud_event: Option<(SourceColumn, SourceColumn)>,
     /// Parts of the last row in [`Router::route`]; reused, so that a row allocates nothing.
     pub(super) found: Found,
@@ -78,7 +75,6 @@ pub(super) struct Found {
     lsn: Part,
 }
 
-/// Properties of a deliverable record that are not columns.
 struct Routed {
     topic: TopicId,
     destination: usize,
@@ -168,7 +164,6 @@ impl Router {
         place_of(&self.destinations, number)
     }
 
-    /// Decides the row's destination, and finds the parts of its record.
     fn find(
         &mut self,
         row: &OutboxRow<'_>,
@@ -227,7 +222,6 @@ impl Router {
         Err(Rejection { code: RejectionCode::TooLarge, reason })
     }
 
-    /// CloudEvents attributes beside the row's own headers.
     fn attributes(
         &mut self,
         row: &OutboxRow<'_>,

@@ -67,7 +67,6 @@ fn parameters(declared: Declared, scale: i32) -> String {
     format!("{{\"scale\":\"{scale}\",\"connect.decimal.precision\":\"{precision}\"}}")
 }
 
-/// The value's meaning beyond its type.
 fn semantic_name(declared: Declared, kind: Kind, style: ColumnStyle) -> Option<&'static str> {
     if style == ColumnStyle::Postgres {
         return None;

@@ -8,7 +8,6 @@ use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, Unreadable, render};
 use crate::outbox::{ColumnSlot, Declared, OutboxRow, Value};
 
-/// A column and its name in rejections.
 #[derive(Debug, Clone)]
 pub(super) struct SourceColumn {
     pub(super) slot: ColumnSlot,
@@ -40,7 +39,6 @@ impl SourceColumn {
         }
     }
 
-    /// The column in a form of the caller's choice.
     pub(super) fn part<'a>(
         &self,
         row: &OutboxRow<'a>,
@@ -56,7 +54,6 @@ impl SourceColumn {
         }
     }
 
-    /// The column's integer, if it has one.
     pub(super) fn integer(&self, row: &OutboxRow<'_>) -> Option<i64> {
         let mut scratch = Vec::new();
         let value = row.column(self.slot);
@@ -76,7 +73,6 @@ impl SourceColumn {
         self.reject(code, &unreadable.to_string())
     }
 
-    /// Rejects a row without a required column.
     pub(super) fn demand(&self, row: &OutboxRow<'_>) -> Result<(), Rejection> {
         if self.is_required && row.column(self.slot) == Value::Absent {
             return Err(self.missing());

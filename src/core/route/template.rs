@@ -101,7 +101,6 @@ impl TopicTemplate {
     }
 }
 
-/// True for a character that Java's `.` does not match.
 fn is_line_end(character: char) -> bool {
     matches!(character, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }

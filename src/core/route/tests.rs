@@ -26,7 +26,6 @@ const COLUMNS: [(&str, u32); 6] = [
     ("extra", TEXT),
 ];
 
-/// A row of [`COLUMNS`].
 const ROW: [Column<'static>; 6] =
     [Text(ID), Text(b"Order"), Text(b"o-1"), Text(b"OrderPaid"), Text(b"{\"a\": 1}"), Null];
 
@@ -48,7 +47,6 @@ impl Case {
         Self { spec, columns: COLUMNS.to_vec(), row: ROW.to_vec() }
     }
 
-    /// A case whose column `extra` has another type and value.
     fn extra(spec: RouteSpec, type_oid: u32, value: Column<'static>) -> Self {
         let mut case = Self::new(spec);
         case.columns[5].1 = type_oid;

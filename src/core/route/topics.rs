@@ -11,7 +11,6 @@ use crate::outbox::glob;
 /// Kafka's limit on a topic's name, in bytes (`org.apache.kafka.common.internals.Topic`).
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// True if Kafka allows the byte in a topic's name.
 pub(super) fn is_topic_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }

@@ -66,7 +66,6 @@ fn decode(digits: &[u8], bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// True for a bare `traceparent`; false for properties.
 pub(super) fn is_bare(text: &[u8]) -> bool {
     !text.iter().any(|byte| matches!(byte, b'=' | b':' | b'\n' | b'\r'))
 }

@@ -20,7 +20,6 @@ use super::source::{NamedColumn, SourceColumn};
 use crate::json::Json;
 use crate::outbox::{Declared, OutboxRow, Value, type_oid};
 
-/// The compiled formats of one routing.
 #[derive(Debug, Clone)]
 pub(super) struct Encoder {
     pub(super) format: FormatSpec,
@@ -30,9 +29,7 @@ pub(super) struct Encoder {
     pub(super) envelope: Vec<NamedColumn>,
     pub(super) schema_version: Option<SourceColumn>,
     pub(super) empty_payload: EmptyPayload,
-    /// Treatment of null members in a logical message's documents.
     pub(super) message_nulls: Members,
-    /// Largest size of a record.
     pub(super) bytes_max: usize,
 }
 
@@ -183,7 +180,6 @@ impl Encoder {
         Ok(Part::Scratch { start, end: scratch.len() })
     }
 
-    /// An object of the payload and the envelope's columns.
     fn enveloped(
         &self,
         row: &OutboxRow<'_>,
@@ -241,7 +237,6 @@ impl Encoder {
         }
     }
 
-    /// A logical message's member that is an object or array.
     fn document<'a>(&self, text: &'a [u8]) -> Body<'a> {
         let inference = Inference { null_members: self.message_nulls, empty_arrays: Members::Drop };
         match Json::parse(text) {
@@ -284,7 +279,6 @@ impl Encoder {
         is_bytea && self.format.bytea == ByteaForm::Raw
     }
 
-    /// A bytea as text, if configured.
     fn bytes_as_text(
         &self,
         value: Value<'_>,
@@ -378,7 +372,6 @@ impl Encoder {
         format!("{}.{route}.Value", parts.join("."))
     }
 
-    /// The schema up to the payload's part.
     fn write_envelope_schema(
         &self,
         out: &mut Vec<u8>,
@@ -409,7 +402,6 @@ impl Encoder {
     }
 }
 
-/// An array that can be parsed.
 fn list<'a>(text: &[u8], declared: Declared, style: ColumnStyle) -> Option<Body<'a>> {
     let of = column::element(declared, style)?;
     let element = |printed: Option<Vec<u8>>| match printed {

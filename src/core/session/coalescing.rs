@@ -41,10 +41,8 @@ const READ_BYTES: usize = 12 * 1024;
 /// Window over which bytes are counted; longer than a batch's own rhythm.
 const WINDOW: Duration = Duration::from_millis(4);
 
-/// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SocketRead {
-    /// Bytes read.
     pub(super) bytes: usize,
     /// Unprocessed bytes, including these.
     pub(super) buffered: usize,
@@ -62,7 +60,6 @@ pub(super) struct ReadCoalescing {
 }
 
 impl ReadCoalescing {
-    /// Starts in the state of light load.
     pub(super) const fn new(profile: CoalescingProfile, now: Instant) -> Self {
         Self { profile, window_start: now, window_bytes: 0, bytes_per_ms: 0, batch_start: None }
     }

@@ -31,7 +31,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Shortest interval between two acknowledgements while idle.
     pub(super) fn idle_spacing(&self) -> Duration {
         IDLE_ACKNOWLEDGE.min(self.status_interval)
     }

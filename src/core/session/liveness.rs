@@ -32,7 +32,6 @@ impl Liveness {
         Self { timeout, asked: None }
     }
 
-    /// Notes that the server is asked for a reply.
     pub(super) fn ask(&mut self, now: Instant) {
         self.asked.get_or_insert(now);
     }

@@ -110,12 +110,10 @@ pub enum Next {
 #[derive(Debug)]
 pub struct Session {
     pipeline: Pipeline,
-    /// Set if the stream is not in UTF-8.
     translator: Option<Translator>,
     limits: Limits,
     phase: Phase,
     confirmations: Vec<Confirmation>,
-    /// Dead letters of refused records that wait for room.
     dead_letters: VecDeque<OwnedOutgoing>,
     audit: Vec<Audit>,
     acknowledged: Lsn,
@@ -127,7 +125,6 @@ pub struct Session {
     /// True if no further frame can be taken. The session ends after it has drained.
     stops_reading: bool,
     reading: Reading,
-    /// Unconfirmed records of earlier sessions, which a drain confirms as well.
     owed: Owed,
 }
 
@@ -394,10 +391,8 @@ impl Session {
             // Stored rows may end within a transaction, and new routes must not apply to its rest.
             // Upholds G6.
             End::Reconfigured if sink.may_end_within() && !self.stops_reading => Ok(None),
-            // Another session follows.
             End::ServerShutdown | End::ModeOver | End::Reconfigured => Ok(Some(end)),
             _ if self.stops_reading => Ok(Some(end)),
-            // Upholds G8.
             _ => Err(SessionError::GraceExpired { records: unconfirmed.max(owed.records()) }),
         }
     }
@@ -451,7 +446,6 @@ impl Session {
         self.liveness.rest();
     }
 
-    /// True if the phase allows another frame and there is room.
     fn wants_frames(&self, sink: &impl Sink) -> bool {
         self.allows_frames(sink) && self.pipeline.has_room() && sink.takes_records()
     }
@@ -496,7 +490,6 @@ impl Session {
         self.pipeline.in_flight().records
     }
 
-    /// Age of the newest transaction that was taken.
     fn lag(&self, now: Now) -> Duration {
         self.pipeline.newest_commit_time_us().map_or(Duration::ZERO, |time_us| now.age(time_us))
     }

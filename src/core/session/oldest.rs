@@ -33,7 +33,8 @@ impl Oldest {
     }
 
     /// Commit time of the oldest transaction, given the running session's `settled` position and
-    /// its own oldest. A session reads in order, so its own transaction is older if it has one.
+    /// its own oldest. A session reads in order, so its own oldest transaction, if any, is the
+    /// oldest of all.
     pub fn with(self, settled: Lsn, oldest_us: Option<i64>) -> Option<i64> {
         oldest_us.or_else(|| self.settled(settled).time_us())
     }

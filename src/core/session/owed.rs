@@ -16,7 +16,6 @@ use crate::sink::Sink;
 /// Records that Postgres would send again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Owed {
-    /// Position that settles the debt.
     until: Lsn,
     records: u64,
 }

@@ -39,7 +39,6 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     On,
-    /// Paused until further notice.
     Paused,
 }
 

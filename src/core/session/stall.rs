@@ -36,7 +36,6 @@ pub enum Stalled {
 pub struct StallDetector {
     /// Zero: no limit.
     limit: Duration,
-    /// Time since a broker answered.
     away: Duration,
     last_look: Option<Instant>,
     progress: LedgerProgress,
@@ -147,7 +146,6 @@ mod tests {
         let start = Instant::START;
         let now = watch(&mut stall, start, 9 * LIMIT, |n| (true, 9, at(5, n / 200))).unwrap();
         assert!(stall.unconfirmed_for() < LIMIT);
-        // An idle session does not stall.
         watch(&mut stall, now, 9 * LIMIT, |_| (true, 0, at(6, 0))).unwrap();
     }
 

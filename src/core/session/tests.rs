@@ -12,7 +12,6 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(25);
 const INTERVAL: Duration = Duration::from_secs(1);
-/// End of the transaction from [`transaction`].
 const END: Lsn = Lsn::new(0x130);
 
 const LIMITS: Limits = Limits {
@@ -82,7 +81,6 @@ fn at(time: Duration) -> Now {
     Now { at: Instant::START + time, unix_us: 0 }
 }
 
-/// Takes the first frames of a one-row transaction.
 fn hand_in(session: &mut Session, sink: &mut TestSink, frames: usize) {
     for frame in &transaction(b"payload")[..frames] {
         assert!(session.takes_frames(sink));

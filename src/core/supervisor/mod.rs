@@ -164,7 +164,6 @@ pub struct SessionStart {
     pub owed: Owed,
 }
 
-/// What the next session must wait for.
 #[derive(Debug, Clone, Copy)]
 enum Waiting {
     Nothing,
@@ -193,9 +192,7 @@ pub struct Supervisor {
     /// Failed sessions since one did useful work.
     failures: u32,
     last_progress: Instant,
-    /// Highest position that any session settled.
     settled: Lsn,
-    /// Unconfirmed records of earlier sessions.
     owed: Owed,
     /// True if the stop was requested before the last session ended. The following pause is not cut
     /// short.
@@ -209,13 +206,10 @@ pub struct Supervisor {
     target: Option<Lsn>,
     /// Mode up to a position, if it is not the usual one.
     mode: Option<SessionMode>,
-    /// Counts sessions that ended where the last one did.
     narrowing: RepeatedFailures,
     /// Records whose refusal ended a session.
     refusals: Refusals,
-    /// Timeout for a silent server.
     escalation: TimeoutEscalation,
-    /// Tracks refused logins.
     login_retry: LoginRetry,
     /// The unreadable message that ended the last such session.
     unreadable: UnreadableMessage,

@@ -62,7 +62,6 @@ pub struct SessionMode {
 }
 
 impl SessionMode {
-    /// The mode of a session that begins at the slot's position.
     pub(super) fn of_backlog(slot: SlotPosition) -> Option<Self> {
         let is_long = slot.log_end.bytes_since(slot.confirmed) > BACKLOG_BYTES;
         let is_near = slot.confirmed.bytes_since(slot.restart) <= DECODED_AGAIN_BYTES_MAX;
@@ -74,13 +73,11 @@ impl SessionMode {
         matches!(self.kind, ModeKind::Small | ModeKind::Cautious)
     }
 
-    /// True if the mode searches for a record that the brokers refuse.
     const fn is_cautious(self) -> bool {
         matches!(self.kind, ModeKind::Cautious)
     }
 }
 
-/// Counts sessions that ended at one position.
 #[derive(Debug, Default)]
 pub(super) struct RepeatedFailures {
     settled: Lsn,

@@ -20,7 +20,6 @@ use crate::time::Instant;
 /// session may probe the limit again.
 const SMALL_BATCHES_FOR: Duration = Duration::from_hours(1);
 
-/// Refusals of all sessions so far.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     suspects: Suspects,
@@ -41,7 +40,6 @@ const TOPICS_MAX: usize = 1_000;
 /// Age after which a topic's settings are queried again when it refuses something, because they may
 /// have changed.
 const SETTINGS_AGE: Duration = Duration::from_secs(10);
-/// Topics per query.
 const ASKED_MAX: usize = 10;
 
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +49,6 @@ struct SmallBatches {
 }
 
 impl Refusals {
-    /// Treatment of suspected records.
     pub(super) fn suspects(&self) -> Suspects {
         if mutants::is(Mutant::ForgetsSuspects) {
             return Suspects::default();

@@ -55,7 +55,6 @@ fn at(settled: u64) -> Left {
     Left { settled: Lsn::new(settled), received: Lsn::new(settled + 50), ..Left::default() }
 }
 
-/// A session's end with `records` unconfirmed records, up to 120.
 fn owing(records: u64) -> Left {
     let reached = Mark::at(Lsn::new(120));
     Left { owed: Owed::default().after(Lsn::new(100), reached, records), ..at(100) }
@@ -74,7 +73,6 @@ fn refused(analysis: &RefusalAnalysis) -> SessionFailure<'_> {
     SessionFailure::Refused(RefusedBatch { analysis, records: &[], batch_bytes: None })
 }
 
-/// Waits for the end of a pause and returns its length.
 fn paused(supervisor: &mut Supervisor, now: Instant) -> Duration {
     let mut later = now;
     while let NextAction::Wait(tick) = supervisor.next(later, RUN) {
@@ -276,7 +274,6 @@ fn g4_what_is_learned_of_refused_records_changes_the_next_session_at_once() {
     let verdict = fails(&mut relay, START, refused(&analysis), at(100));
     assert_eq!(verdict, AfterSession::SendDifferently);
     assert_eq!(relay.next(START, RUN), NextAction::Begin(None));
-    // The record at fault is not known.
     let analysis = RefusalAnalysis { is_news: false, ..analysis };
     let verdict = fails(&mut relay, START, refused(&analysis), at(100));
     assert_eq!(verdict, AfterSession::Retry { failures: 0 });

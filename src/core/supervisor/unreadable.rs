@@ -11,7 +11,6 @@ use crate::lsn::Lsn;
 /// rows of the open transaction.
 pub(super) const SESSIONS_MAX: u32 = 5;
 
-/// Counts sessions by the position of the unreadable message.
 #[derive(Debug, Default)]
 pub(super) struct UnreadableMessage {
     at: Lsn,

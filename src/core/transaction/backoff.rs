@@ -22,7 +22,6 @@ const STEP: Duration = Duration::from_millis(2);
 /// Reduction otherwise. About one transaction in twenty probes how short the pause may be.
 const EASE: Duration = Duration::from_micros(100);
 
-/// The current pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CommitBackoff {
     pause: Duration,
@@ -35,7 +34,6 @@ impl CommitBackoff {
         Self { pause: Duration::ZERO, linger }
     }
 
-    /// The pause before the next transaction.
     pub(super) const fn pause(self) -> Duration {
         self.pause
     }

@@ -45,7 +45,6 @@ const MANY_TIME_MIN: Duration = Duration::from_millis(50);
 /// Duration of an end after which the next transaction is larger. Over 150 partitions, ends took a
 /// quarter of a backlog's time with transactions of 48,000 records.
 const SLOW_END: Duration = Duration::from_millis(40);
-/// Factor for the larger transaction.
 const SLOW_END_TIMES: u64 = 2;
 /// A batch of this many times its limits ends even within a Postgres transaction.
 const SPLIT_AT: u64 = SLOW_END_TIMES + 2;
@@ -65,13 +64,11 @@ impl BatchLimits {
         Self { records: 48_000, bytes: 24 << 20, age }
     }
 
-    /// True if each record has a transaction of its own.
     pub(super) const fn is_alone(self) -> bool {
         self.records == 1
     }
 }
 
-/// Where a Kafka transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ends {
     Here,
@@ -80,7 +77,6 @@ pub(super) enum Ends {
     Later,
 }
 
-/// Contents of the open transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Batch {
     pub(super) records: u64,
@@ -94,7 +90,6 @@ impl Batch {
         self.exceeds(limits, if last_end < SLOW_END { 1 } else { SLOW_END_TIMES })
     }
 
-    /// True if the batch takes no more records.
     pub(super) const fn is_huge(self, limits: BatchLimits) -> bool {
         self.exceeds(limits, SPLIT_AT)
     }
@@ -160,7 +155,6 @@ mod tests {
     const LIMITS: BatchLimits = BatchLimits::new(AGE, false);
     const QUICK: Duration = Duration::from_millis(3);
     const SMALL: Batch = Batch { records: 7, bytes: 700 };
-    /// Enough records for a high rate in every test.
     const MANY: Batch = Batch { records: 15_000, bytes: 7 << 20 };
     const LARGE: Batch = Batch { records: 48_000, bytes: 700 };
     const HUGE: Batch = Batch { records: 7, bytes: 96 << 20 };

@@ -102,20 +102,15 @@ pub struct Transactional<C> {
     batch: Batch,
     /// A record waits for a transaction of its own, or has one.
     alone: bool,
-    /// The transaction ends together with the open Postgres transaction.
     is_due: bool,
     /// Records sent and records stored in the open transaction, including progress.
     sent: u64,
     stored: u64,
-    /// Tickets of the records reported stored.
     tickets: Vec<Ticket>,
     reports: Vec<Confirmation>,
-    /// The last mark whose transaction is committed.
     kept: Mark,
     kept_at: Option<Instant>,
-    /// When the end of the open transaction was requested.
     ends_since: Instant,
-    /// Duration of the last end.
     last_end: Duration,
     /// True if the last transaction had a high record rate.
     was_many: bool,
@@ -258,7 +253,6 @@ impl<C: TransactionApi> Transactional<C> {
         }
     }
 
-    /// Books delivery reports of the open transaction.
     fn book(&mut self, now: Instant) {
         if let (Some(begun), false) = (self.begun, self.reports.is_empty()) {
             self.backoff.learn(now - begun);
@@ -355,7 +349,6 @@ impl<C: TransactionApi> Transactional<C> {
         reached.mark > self.kept && (rested || reached.ending)
     }
 
-    /// Sends a record that needs a transaction of its own.
     fn send_alone(
         &mut self,
         now: Instant,

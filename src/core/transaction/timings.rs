@@ -58,7 +58,6 @@ impl Timings {
         }
     }
 
-    /// Books the time since the last change.
     pub(super) const fn turn_to(&mut self, activity: Activity, now: Instant) {
         let [idle, taking, settling, ending] = &mut self.totals;
         let total = match self.activity {

@@ -17,36 +17,27 @@ use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
 use crate::libpq::{AuthMethod, RequireAuth};
 
-/// Size of a message's tag and length.
 const HEAD: usize = 5;
 
-/// Size of an Authentication message's head, with its kind.
 const REQUEST: usize = HEAD + 4;
 
-/// A request that is not permitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the server {0}, which require_auth does not permit")]
 struct Unwanted(AuthMethod);
 
-/// Next part of the login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
     /// The server's one-byte answer to the TLS request.
     TlsAnswer,
-    /// Messages of the login.
     Messages,
-    /// Nothing to check.
     Nothing,
 }
 
-/// Follows one direction of a login, byte by byte.
 #[derive(Debug)]
 struct Login {
     require: RequireAuth,
     expected: Expected,
-    /// Start of the current message.
     head: Vec<u8>,
-    /// Remaining bytes of the current message.
     rest: usize,
     /// True once the server has requested a secret or a certificate.
     has_asked: bool,
@@ -107,7 +98,6 @@ impl Login {
     }
 }
 
-/// A stream whose login is checked.
 #[derive(Debug)]
 pub(super) struct AuthCheckedStream<S> {
     stream: S,
@@ -132,7 +122,6 @@ impl<S> AuthCheckedStream<S> {
     }
 }
 
-/// A TLS connector whose streams are checked.
 #[derive(Debug)]
 pub(super) struct AuthCheckedTls<C> {
     pub(super) connector: C,
@@ -233,7 +222,6 @@ mod tests {
         ConnectInfo::resolve(&text, &|_| None).unwrap().0.require_auth
     }
 
-    /// Reads a server's bytes in pieces and returns the result.
     async fn heard(
         watched: impl Fn(tokio::io::DuplexStream) -> AuthCheckedStream<tokio::io::DuplexStream>,
         said: &[u8],

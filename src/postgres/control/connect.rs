@@ -284,7 +284,6 @@ pub(super) fn login_config(info: &ConnectInfo, endpoint: &Endpoint, tls: bool) -
     config
 }
 
-/// Logs in and spawns the session's task.
 async fn serve<S, T>(
     config: &config::Config,
     socket: S,
@@ -358,7 +357,6 @@ fn is_broken_off(error: &(dyn std::error::Error + 'static)) -> bool {
     kind.is_some_and(|kind| gone.contains(&kind)) || error.source().is_some_and(is_broken_off)
 }
 
-/// A statement's error as a [`WalError`].
 pub(super) fn sql_error(error: &tokio_postgres::Error) -> WalError {
     if let Some(server) = error.as_db_error() {
         return WalError::of_server(ServerMessage {

@@ -18,7 +18,6 @@ const DOING: &str = "asking for the characters of the database's encoding";
 /// SQLSTATEs of text without an equivalent in UTF8.
 pub(super) const UNTRANSLATABLE: [&str; 2] = ["22P05", "22021"];
 
-/// Non-ASCII bytes.
 const HIGH_BYTES: std::ops::RangeInclusive<u8> = 0x80..=0xFF;
 
 /// A byte's character, as UTF-8 bytes in hex.

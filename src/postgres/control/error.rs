@@ -331,7 +331,6 @@ const REPLACED: &str = "stop the relay a minute later and run `postrider repair 
     is kept, the next start requires `postrider adopt --execute`";
 
 impl ControlError {
-    /// True for a server error with one of these SQLSTATEs.
     pub(super) fn is_of(&self, codes: &[&str]) -> bool {
         matches!(self, Self::Connection { source: WalError::Server(server), .. }
             if codes.contains(&server.code.as_str()))

@@ -149,12 +149,10 @@ pub async fn failover(
     Ok(facts)
 }
 
-/// True if the session is connected to this host.
 fn is_reached(client: &Client, endpoint: &Endpoint) -> bool {
     client.server().endpoints.iter().any(|reached| reached.to_string() == endpoint.to_string())
 }
 
-/// Adds a server's facts, be it the primary or a standby.
 async fn add(client: &Client, facts: &mut FailoverFacts) -> Result<(), ControlError> {
     const SQL: &str = "SELECT pg_catalog.pg_is_in_recovery()";
     let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;

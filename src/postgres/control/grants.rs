@@ -66,7 +66,6 @@ impl Inspection {
 }
 
 impl Requirements {
-    /// Schemas of the missing tables.
     pub(super) fn schemas_of_missing<'a>(
         &'a self,
         tables: &[Option<super::TableFacts>],

@@ -16,7 +16,6 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "looking at the server's health";
 
-/// Limit for each list of names.
 const NAMED_MAX: i64 = 5;
 
 /// Facts about the server's health.

@@ -27,7 +27,6 @@ pub(super) fn is_right(setting: &str, name: &str, what: &str, others: &[String])
     format!("is {setting} = `{name}` right? {others}")
 }
 
-/// Names separated by commas, or a word for none.
 pub(super) fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
@@ -130,7 +129,6 @@ pub(super) fn qualified(table: &TableName) -> String {
     format!("{}.{}", identifier(&table.schema), identifier(&table.name))
 }
 
-/// The statement that creates the correct publication.
 pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> String {
     let tables: Vec<_> = tables.iter().map(qualified).collect();
     let tables = tables.join(", ");
@@ -186,7 +184,6 @@ pub(super) fn without_two_phase(slot: &str) -> String {
     )
 }
 
-/// Copies a slot and back.
 pub(super) fn two_phase_copies(slot: &str) -> [String; 2] {
     let (slot, copy) = (literal(slot), literal(&format!("{slot}_copy")));
     // If a copy fails, the drop after it must not run.

@@ -377,7 +377,6 @@ async fn table(
     })
 }
 
-/// A table without its parts and publication.
 #[derive(PartialEq)]
 struct Relation {
     facts: TableFacts,
@@ -478,7 +477,6 @@ async fn parts(client: &Client, table: u32) -> Result<Vec<PartFacts>, ControlErr
     rows.iter().map(part).collect()
 }
 
-/// A one-letter value of the catalog.
 pub(super) fn letter(row: &Row, column: usize) -> Result<char, ControlError> {
     get::<&str>(row, column)?.chars().next().ok_or(ControlError::Connection {
         doing: DOING,
@@ -504,7 +502,6 @@ pub(super) fn known(row: &Row, column: usize) -> Result<Lsn, ControlError> {
     })
 }
 
-/// A position in text form.
 pub(super) fn position(row: &Row, column: usize) -> Result<Option<Lsn>, ControlError> {
     let text: Option<String> = get(row, column)?;
     let unreadable = |_| ControlError::Connection {

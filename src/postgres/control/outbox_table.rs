@@ -11,7 +11,6 @@ use postrider_core::outbox::TableName;
 /// The migration, which also creates the publication under its default name.
 pub(super) const OUTBOX: &str = include_str!("../migrations/0001_outbox.sql");
 
-/// Start of the migration's second part.
 const PUBLICATION_MARK: &str = "\n-- Only inserts are messages.";
 
 /// Differences of a table partitioned by day: a unique index must contain the partition key.

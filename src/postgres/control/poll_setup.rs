@@ -58,7 +58,6 @@ pub enum PollSetupMark {
     Delete,
 }
 
-/// A step, and SQL that checks whether it was done before.
 struct Step {
     step: SetupStep,
     is_done: String,
@@ -115,7 +114,6 @@ impl PollSetup {
         steps
     }
 
-    /// Required columns and their types.
     fn columns(&self) -> Vec<(String, String)> {
         let mut columns = Vec::new();
         // Partitioned tables support none before PostgreSQL 17.
@@ -208,7 +206,6 @@ fn vacuum(table: &TableName) -> Step {
     }
 }
 
-/// The name for `to_regclass`.
 fn regclass(table: &TableName) -> String {
     literal(&qualified(table))
 }

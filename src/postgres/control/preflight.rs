@@ -25,7 +25,6 @@ pub const SLOT_LIMIT_MS: u64 = 10_000;
 /// Argument for creating a slot that standbys copy.
 pub(super) const FAILOVER_ARGUMENT: &str = ", failover => true";
 
-/// Most transactions in an error.
 const BLOCKERS_MAX: i64 = 5;
 
 /// Inspects, creates missing objects if configured, and judges. `known`: what this process saw
@@ -118,7 +117,6 @@ fn announce(slot: &str, start: Lsn, publication_existed: bool) {
     }
 }
 
-/// Rights for creating a publication.
 pub(super) const OWN_AND_CREATE: &str = "to own the tables, and CREATE on the database";
 
 /// Creates the publication, or accepts one that another relay has just created.

@@ -169,7 +169,6 @@ impl Inspection {
         }
     }
 
-    /// True if published rows contain this column.
     fn sends(&self, table: &TableFacts, published: &Published, column: &String) -> bool {
         if self.server.version_num < GENERATED_SINCE && table.generated.contains(column) {
             return false;
@@ -271,7 +270,6 @@ fn unread(name: &str, publication: &PublicationFacts) -> SourceWarning {
     SourceWarning { about: WarningAbout::UnreadTables, what, help }
 }
 
-/// The publication's tables that are not read, as far as known.
 fn others(facts: &PublicationFacts) -> String {
     let names = listed(&facts.first_others);
     let all = i64::try_from(facts.first_others.len()).is_ok_and(|known| known == facts.others);
@@ -325,7 +323,6 @@ pub(super) const fn unsuitable(kind: char, persistence: char) -> Option<&'static
     })
 }
 
-/// The table's own names of the required columns.
 fn needed<'a>(
     table: &'a TableFacts,
     wanted: &'a Requirements,

@@ -81,7 +81,6 @@ impl CatalogColumn {
         Ok(Self { name, is_text, is_bytea: row.try_get(2)?, is_measured: row.try_get(3)? })
     }
 
-    /// Expression for the bytes that Postgres sends.
     fn size(&self) -> String {
         let name = identifier(&self.name);
         match (self.is_text, self.is_bytea) {

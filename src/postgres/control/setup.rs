@@ -198,7 +198,6 @@ impl SetupPlan {
     fn unmendable(&self, now: &Inspection) -> Option<ControlError> {
         let mendable = |refusal: &ControlError| match refusal {
             ControlError::TableMissing { .. } => !self.choices.existing_tables,
-            // Another role must check it.
             ControlError::SlotForeign { .. }
             | ControlError::SlotLost { .. }
             | ControlError::SlotTwoPhase { .. } => self.choices.without_slot,
@@ -272,7 +271,6 @@ impl SetupPlan {
         })
     }
 
-    /// Creates the publication, or adds tables to it.
     async fn complete_publication(
         &self,
         client: &Client,
@@ -321,7 +319,6 @@ fn named(table: &TableName) -> String {
     format!("table {table}")
 }
 
-/// The tables as SQL rows, separated by commas.
 fn pairs(tables: &[TableName]) -> String {
     let pair =
         |table: &TableName| format!("({}, {})", literal(&table.schema), literal(&table.name));
@@ -352,7 +349,6 @@ fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
     for table in tables {
         let (schema, relation) = (literal(&table.schema), literal(&table.name));
         sql += if tables.len() == 1 { "    ELSIF" } else { "    END IF;\n    IF" };
-        // Writing to a string cannot fail.
         let _ = write!(
             sql,
             " NOT EXISTS (\n        SELECT FROM pg_catalog.pg_publication_tables\n        \

@@ -14,7 +14,6 @@ use super::inspect::{Inspection, Requirements};
 pub struct Known {
     /// The cluster's identifier; `None` if the server hides it.
     system: Option<String>,
-    /// True if it was a standby.
     standby: bool,
     publication: Option<u32>,
     /// The transaction that last wrote the publication's row.

@@ -64,7 +64,6 @@ pub enum StandbyError {
 }
 
 impl StandbyError {
-    /// The class for the relay.
     pub(super) const fn class(&self) -> Class {
         match self {
             Self::AwaitsSnapshot { .. } => Class::Transient,
@@ -72,7 +71,6 @@ impl StandbyError {
         }
     }
 
-    /// The remedy.
     pub(super) fn hint(&self) -> String {
         let hint = match self {
             Self::ReadOnly { wanted: true, .. } => {
@@ -98,7 +96,6 @@ impl StandbyError {
 }
 
 impl Requirements {
-    /// True if a standby's own slot is requested.
     pub(super) fn wants_standby(&self) -> bool {
         self.new_slot == NewSlot::OfStandby
     }

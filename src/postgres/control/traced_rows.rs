@@ -15,7 +15,6 @@ use crate::wal::RowColumn;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::outbox::TableName;
 
-/// Ids per query.
 const AT_ONCE: usize = 500;
 
 /// SQLSTATEs of texts that the id column's type does not accept: invalid_text_representation,

@@ -123,7 +123,6 @@ impl RequireAuth {
     }
 }
 
-/// The original text.
 impl fmt::Display for RequireAuth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.typed)

@@ -63,9 +63,7 @@ pub struct ConnectInfo {
     pub target_session_attrs: TargetSessionAttrs,
     /// TCP keepalive.
     pub keepalives: Keepalives,
-    /// Source of user and passwords.
     secrets: secret::SecretSource,
-    /// Source of each given parameter.
     origins: BTreeMap<&'static str, ParameterOrigin>,
 }
 

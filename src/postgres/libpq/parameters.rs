@@ -15,7 +15,6 @@ use super::ParameterOrigin;
 use super::error::ConnectInfoError;
 use postrider_secrets::mask::mask_text;
 
-/// Treatment of a known parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ParameterSupport {
     Used,
@@ -141,7 +140,6 @@ impl Settings {
         given.map(|(name, _)| (*name, origin(name))).collect()
     }
 
-    /// Settings of the environment.
     pub(super) fn of_environment(
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConnectInfoError> {
@@ -159,7 +157,6 @@ impl Settings {
         self.values.iter().try_for_each(|(parameter, value)| check_shown(parameter, value))
     }
 
-    /// The value of a parameter, unless it is missing or empty.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }

@@ -188,7 +188,6 @@ fn addresses_of(host: &str, ip: Option<IpAddr>) -> Result<Vec<HostAddress>, Conn
     }
 }
 
-/// Sets each endpoint's password: the given one, or the password file's.
 fn passwords(
     endpoints: &mut [Endpoint],
     settings: &Settings,

@@ -24,7 +24,6 @@ pub trait PasswordIssuer: Send + Sync {
     fn describe(&self) -> String;
 }
 
-/// Source of a password at every connect.
 #[derive(Clone)]
 pub(super) enum AskedAtConnect {
     Command(PasswordCommand),
@@ -80,7 +79,6 @@ pub(super) enum NamedBy {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct SecretSource {
     pub(super) text: ConnectionText,
-    /// The requested variables and their values.
     pub(super) environment: BTreeMap<String, String>,
     pub(super) asked: Option<AskedAtConnect>,
     pub(super) named_by: NamedBy,

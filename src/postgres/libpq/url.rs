@@ -15,7 +15,6 @@ pub(super) fn strip_scheme(text: &str) -> Option<&str> {
     SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme))
 }
 
-/// Refuses another program's URL.
 pub(super) fn check_scheme(text: &str) -> Result<(), ConnectInfoError> {
     if text.to_ascii_lowercase().starts_with("jdbc:") {
         return Err(ConnectInfoError::ForeignUrl {

@@ -26,7 +26,6 @@ pub(super) struct Head {
     pub(super) bytes: usize,
 }
 
-/// The read buffer.
 #[derive(Debug)]
 pub(super) struct ReadBuffer {
     bytes: Vec<u8>,
@@ -121,19 +120,16 @@ impl ReadBuffer {
         self.passing == 0
     }
 
-    /// Body of the first message.
     #[inline]
     pub(super) fn body(&self, head: Head) -> &[u8] {
         assert!(head.bytes <= self.len(), "a message is read when it is there as a whole");
         self.unread().split_at(head.bytes).0.split_at(HEADER_BYTES).1
     }
 
-    /// The first message with header.
     pub(super) fn whole(&self, head: Head) -> &[u8] {
         self.unread().split_at(head.bytes).0
     }
 
-    /// Drops the first message.
     #[inline]
     pub(super) fn consume(&mut self, head: Head) {
         assert!(head.bytes <= self.len(), "a message is consumed when it is there as a whole");
@@ -167,7 +163,6 @@ impl ReadBuffer {
         self.len() <= self.start || !matches!(self.head(), Ok(Some(_)))
     }
 
-    /// Books a read into the room.
     pub(super) fn filled(&mut self, bytes: usize) {
         assert!(bytes <= self.bytes.len() - self.end, "what was read fits the room");
         self.end += bytes;

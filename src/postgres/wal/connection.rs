@@ -187,7 +187,6 @@ impl Connection<Wire> {
     }
 }
 
-/// Parameters of a login besides the transport.
 pub(super) struct Access<'a> {
     pub(super) info: &'a ConnectInfo,
     pub(super) endpoint: &'a Endpoint,
@@ -196,7 +195,6 @@ pub(super) struct Access<'a> {
 }
 
 impl<T: Transport> Connection<T> {
-    /// Logs in over an open transport.
     pub(super) fn log_in(
         transport: T,
         access: Access<'_>,
@@ -215,7 +213,6 @@ impl<T: Transport> Connection<T> {
         Ok(Self { session, endpoint: endpoint.to_string(), backend_pid, params: params.clone() })
     }
 
-    /// A connection that is already logged in.
     #[cfg(test)]
     pub(super) fn over(transport: T, frame_bytes_max: usize) -> Self {
         let mut session = MessageChannel::new(transport);
@@ -415,7 +412,6 @@ impl<T: Transport> Connection<T> {
         self.send_query(text.as_bytes())
     }
 
-    /// Sends a command in the session's encoding.
     fn send_query(&mut self, text: &[u8]) -> Result<Option<Instant>, WalError> {
         let deadline = Instant::now().checked_add(self.params.reply_timeout);
         let message = quote::query_message(text)?;

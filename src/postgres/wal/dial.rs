@@ -22,7 +22,6 @@ use super::transport::{Socket, Transport, Wire};
 use crate::libpq::ConnectInfo;
 use crate::libpq::{Endpoint, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs};
 
-/// Tries the servers in order.
 pub(super) fn first_acceptable<C>(
     info: &ConnectInfo,
     mut accept: impl FnMut(Wire, &Endpoint, Option<Instant>) -> Result<C, WalError>,
@@ -51,7 +50,6 @@ pub(super) fn first_acceptable<C>(
     Err(combined(failures))
 }
 
-/// The servers in the order of this attempt.
 pub(crate) fn order(info: &ConnectInfo) -> Vec<&Endpoint> {
     let mut order: Vec<_> = info.endpoints.iter().collect();
     if info.load_balance_hosts == LoadBalanceHosts::Random {
@@ -123,7 +121,6 @@ pub(crate) fn session_check(wanted: TargetSessionAttrs) -> Option<SessionCheck> 
     Some(SessionCheck { sql, expected, name })
 }
 
-/// Connects and, if configured, encrypts.
 fn pipe(
     info: &ConnectInfo,
     endpoint: &Endpoint,

@@ -340,7 +340,6 @@ impl WalError {
         Self::Pooler { found, kept_out: KeptOut::Session }
     }
 
-    /// A failed TLS handshake.
     pub(crate) fn of_handshake(
         endpoint: &str,
         error: &(dyn std::error::Error + 'static),
@@ -355,7 +354,6 @@ impl WalError {
         }
     }
 
-    /// The client ended the exchange.
     pub(crate) fn authentication(endpoint: &Endpoint, reason: String) -> Self {
         let hint = "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS as well";
         Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
@@ -466,7 +464,6 @@ impl WalError {
         }
     }
 
-    /// True if the server itself reported it.
     pub(super) const fn is_said_by_server(&self) -> bool {
         matches!(self, Self::Server(_) | Self::PublicationMissing { .. })
     }

@@ -39,7 +39,7 @@ pub enum Readability {
 /// The log to test.
 #[derive(Debug, Clone, Copy)]
 pub struct LogProbe<'a> {
-    /// Where it is.
+    /// Server with the slot.
     pub server: &'a ConnectInfo,
     /// Session parameters, equal to a relay's.
     pub params: &'a SessionParams,

@@ -26,7 +26,6 @@ const DOING: &str = "logging in";
 pub(super) struct Login<'a> {
     pub(super) info: &'a ConnectInfo,
     pub(super) endpoint: &'a Endpoint,
-    /// Startup parameters besides user and database.
     pub(super) parameters: &'a [(&'a str, &'a str)],
     /// Channel binding data for SCRAM.
     pub(super) binding: Option<Vec<u8>>,
@@ -107,7 +106,6 @@ impl Login<'_> {
             Message::AuthenticationGss => AuthMethod::Gss,
             Message::AuthenticationSspi => AuthMethod::Sspi,
             Message::AuthenticationSasl(_) => AuthMethod::Scram,
-            // Always refused.
             _ => return Ok(()),
         };
         let required = &self.info.require_auth;

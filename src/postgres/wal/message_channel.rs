@@ -27,7 +27,6 @@ const NOTICES_MAX: usize = 64;
 /// Server parameters kept; a server reports about fifteen.
 const PARAMETERS_MAX: usize = 64;
 
-/// Longest wait without a deadline.
 const WAIT_MAX: Duration = Duration::from_hours(1);
 
 pub(super) fn remaining(
@@ -45,7 +44,6 @@ pub(super) enum Incoming {
     Message(Message),
 }
 
-/// A channel over a transport.
 #[derive(Debug)]
 pub(super) struct MessageChannel<T> {
     pub(super) transport: T,
@@ -53,9 +51,7 @@ pub(super) struct MessageChannel<T> {
     /// Bytes read since the connection began, including framing.
     pub(super) bytes_read: u64,
     outgoing: VecDeque<u8>,
-    /// True if a write found that the peer no longer listens.
     unheard: bool,
-    /// Encoding of the server's text, if not UTF-8.
     pub(super) charset: Option<Arc<Charset>>,
     notices: VecDeque<ServerMessage>,
     /// True if a NotificationResponse has arrived since the last reset.
@@ -172,7 +168,6 @@ impl<T: Transport> MessageChannel<T> {
         Ok(())
     }
 
-    /// The next synchronous message.
     pub(super) fn next(
         &mut self,
         deadline: Option<Instant>,
@@ -243,7 +238,6 @@ impl<T: Transport> MessageChannel<T> {
         self.notices.drain(..).collect()
     }
 
-    /// The safe parts of an error or notice.
     pub(super) fn server_message(&self, mut fields: ErrorFields<'_>) -> ServerMessage {
         let mut message = ServerMessage::default();
         while let Ok(Some(field)) = fields.next() {

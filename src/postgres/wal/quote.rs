@@ -39,7 +39,6 @@ pub(super) fn start_replication(
     )
 }
 
-/// A simple query as a protocol message.
 pub(super) fn query_message(text: &[u8]) -> Result<Vec<u8>, WalError> {
     /// The length includes itself and the text's final zero byte.
     const FRAMING_BYTES: usize = 5;

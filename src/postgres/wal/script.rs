@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use super::transport::Transport;
 
-/// The scripted transport.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     incoming: Vec<u8>,

@@ -35,7 +35,6 @@ const ENDING: &str = "ending the stream";
 /// Bytes before the pgoutput message: a tag, two positions, a time.
 const XLOG_DATA_BYTES: usize = 25;
 
-/// Names for errors.
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) slot: String,
@@ -74,7 +73,6 @@ impl Large {
         Ok(buffer.pass_piece())
     }
 
-    /// The frame to show.
     pub(super) fn frame(&self) -> Frame<'_> {
         Frame::Excerpt { start: self.start, sent_us: self.sent_us, excerpt: &self.excerpt }
     }
@@ -187,7 +185,6 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Handles messages other than frames.
     fn aside(&mut self, head: Head) -> Result<(), WalError> {
         if self.channel.set_aside(head)? {
             return match self.channel.last_notice() {
@@ -385,7 +382,6 @@ impl AsFd for Stream<Wire> {
     }
 }
 
-/// True if a frame exceeds the limit.
 pub(super) const fn is_frame(error: &WalError) -> bool {
     matches!(error, WalError::MessageTooLarge { tag: b'd', .. })
 }

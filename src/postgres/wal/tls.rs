@@ -75,7 +75,6 @@ impl TlsFilesError {
     }
 }
 
-/// The configuration for all endpoints of a connection.
 pub(crate) fn client_config(tls: &TlsSettings) -> Result<ClientConfig, TlsFilesError> {
     let mismatch = |error: rustls::Error| TlsFilesError::Mismatch(error.to_string());
     let provider = Arc::new(rustls::crypto::ring::default_provider());

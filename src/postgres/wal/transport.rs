@@ -177,7 +177,6 @@ impl Wire {
         Self { socket, tls: None }
     }
 
-    /// Starts TLS on the socket; the handshake ends before `deadline`.
     pub(super) fn start_tls(
         self,
         config: Arc<ClientConfig>,

@@ -24,18 +24,14 @@ use x509_parser::signature_algorithm::SignatureAlgorithm;
 
 use crate::certificate::CertificateRefusal;
 
-/// Checks of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CertificateCheck {
     /// No checks: protection only against eavesdroppers.
     Nothing,
-    /// Its authority.
     Authority,
-    /// Its authority and its name.
     AuthorityAndName,
 }
 
-/// Verifier with libpq's rules.
 #[derive(Debug)]
 pub(super) struct LibpqVerifier {
     check: CertificateCheck,
@@ -45,7 +41,6 @@ pub(super) struct LibpqVerifier {
 }
 
 impl LibpqVerifier {
-    /// `roots`: the certificates in `store`.
     pub(super) fn new(
         check: CertificateCheck,
         store: RootCertStore,
@@ -88,7 +83,6 @@ impl LibpqVerifier {
         }
     }
 
-    /// Checks that the certificate is valid for the name.
     fn check_name(
         &self,
         certificate: &CertificateDer<'_>,

@@ -9,7 +9,6 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-/// Decoded bytes per hashing step.
 const CHUNK_BYTES: usize = 4096;
 
 /// A value of which an excerpt contains only the beginning.
@@ -58,7 +57,6 @@ pub(super) struct Hashing {
     bytea: Option<Digits>,
 }
 
-/// `\x` and pairs of digits.
 #[derive(Clone, Default)]
 struct Digits {
     came: usize,

@@ -32,10 +32,8 @@ pub const CONTENT_BYTES_KEPT: usize = 64 * 1024;
 /// the size limit of a message without values, which is held completely.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Bytes converted per hashing step.
 const CHUNK_BYTES: usize = 4096;
 
-/// Offset after the tag and the table's OID.
 const FIRST_MARKER_AT: usize = 5;
 
 /// The excerpt of one message. The module documentation has the rules.
@@ -48,14 +46,12 @@ pub struct Excerpt {
     cuts: Vec<Cut>,
     prefix_is_cut: bool,
     tag: u8,
-    /// Field of the next byte.
     field: Field,
     /// Offset of that field, and its value so far if its size is fixed.
     began: usize,
     have: usize,
     tuple: Tuple,
     value: Value,
-    /// Encoding of the text, if it is not UTF-8.
     charset: Option<Arc<Charset>>,
     /// Bytes that the conversion added, and the columns without an equivalent.
     added: usize,
@@ -94,7 +90,6 @@ enum Field {
     Prefix,
     ContentLength,
     Content,
-    /// The rest of a message without values.
     Rest,
     End,
 }
@@ -111,7 +106,6 @@ impl Field {
         }
     }
 
-    /// The field's name in [`decode`]'s errors.
     const fn name(self) -> &'static str {
         match self {
             Self::Tag => "tag",
@@ -294,7 +288,6 @@ impl Excerpt {
         }
     }
 
-    /// The new row or the old row.
     fn read_marker(&mut self, marker: u8) -> Result<(), DecodeError> {
         let is_first = self.began == FIRST_MARKER_AT;
         self.tuple.is_last = match (self.tag, marker) {

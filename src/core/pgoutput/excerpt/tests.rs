@@ -29,7 +29,6 @@ fn is_kept(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len().min(VALUE_BYTES_KEPT)]
 }
 
-/// The row that an excerpt keeps.
 fn kept<'a>(row: &[Column<'a>]) -> Vec<Column<'a>> {
     let keep = |column: &Column<'a>| match column {
         Column::Text(bytes) => Column::Text(&bytes[..bytes.len().min(VALUE_BYTES_KEPT)]),
@@ -39,7 +38,6 @@ fn kept<'a>(row: &[Column<'a>]) -> Vec<Column<'a>> {
     row.iter().map(keep).collect()
 }
 
-/// The digests of a row's long values.
 fn cuts(row: &[Column<'_>]) -> Vec<(usize, Digest)> {
     let long = row.iter().enumerate().filter_map(|(column, value)| match value {
         Column::Text(bytes) | Column::Binary(bytes) if bytes.len() > VALUE_BYTES_KEPT => {
@@ -54,7 +52,6 @@ fn told(excerpt: &Excerpt) -> Vec<(usize, Digest)> {
     excerpt.cuts().iter().map(|cut| (cut.column, cut.sent)).collect()
 }
 
-/// Creates a column from kind, size and fill byte.
 fn column(drawn: &(u8, usize, u8)) -> (u8, Vec<u8>) {
     let (kind, size, seed) = drawn;
     let bytes = (0..*size).map(|at| seed.wrapping_add(u8::try_from(at % 251).unwrap())).collect();

@@ -96,7 +96,6 @@ fn g4_the_fourth_record_as_far_ahead_of_its_commit_is_not_sent() {
 #[test]
 fn g4_what_a_wrong_clock_was_refused_for_says_nothing_of_rows_of_the_right_time() {
     for ahead_s in [3_605, 3_700, 7_200] {
-        // The local clock is right, or equally wrong.
         for ours_s in [0, ahead_s] {
             let (mut inferred, mut sent) = (Inferred::default(), 0);
             for second in 0..30 {
@@ -135,7 +134,6 @@ fn g4_a_row_of_an_earlier_time_than_what_was_too_new_is_sent() {
 #[test]
 fn g4_a_backlog_that_is_too_old_costs_a_few_sessions() {
     let (mut inferred, mut sent) = (Inferred::default(), 0);
-    // Half an hour with one record per second, each with its commit time.
     for second in 0..1_800 {
         let now = second * SECOND;
         if judge(&mut inferred, &at(now, 0), now).is_none() {
@@ -164,7 +162,6 @@ fn nothing_is_inferred_from_what_is_not_known() {
 fn g4_one_record_a_pause_finds_out_whether_the_limit_was_raised() {
     let mut inferred = refused_twice();
     let mut sent = 0;
-    // An hour with a record of 700 bytes per second.
     for at in 3..3_600 {
         if judge(&mut inferred, &record("t", 700), at * SECOND).is_none() {
             sent += 1;

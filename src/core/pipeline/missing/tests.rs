@@ -25,7 +25,6 @@ fn is_rejected(decision: &TopicDecision) -> bool {
     matches!(decision, TopicDecision::Reject(Rejection { code: RejectionCode::MissingTopic, .. }))
 }
 
-/// Time until a row of this topic is rejected.
 fn waits(topics: &mut MissingTopics, name: &str) -> Duration {
     let mut now = NOW;
     while !is_rejected(&absent(topics, name, now)) {
@@ -78,7 +77,6 @@ fn g4_many_new_topics_at_once_are_waited_for_as_long_as_one() {
     }
 }
 
-/// Time granted at once.
 const CREATIONS_MOST: Duration = CREATION;
 
 /// Total waiting time in a minute in which a row names a new topic every 10 ms. Every `nth` topic

@@ -24,7 +24,6 @@ fn blame(ticket: Ticket, value: &[u8], alone: bool, rejection: Option<Rejection>
     Blame { ticket, topic, content, alone, cause, at_ms: 0, reason, rejection }
 }
 
-/// Sends a record of `weight` bytes in the open transaction.
 fn sent(ledger: &mut Ledger, weight: usize) -> Ticket {
     let Ok(ticket) = ledger.send(weight, Ok::<_, Infallible>).unwrap();
     ticket

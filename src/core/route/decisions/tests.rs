@@ -25,7 +25,6 @@ fn glob(text: &str) -> PatternSpec {
     PatternSpec::Glob(text.to_owned())
 }
 
-/// A router, and a table of text columns.
 struct Stage {
     router: Router,
     outbox: Outbox,
@@ -40,7 +39,6 @@ impl Stage {
         Self { router, outbox }
     }
 
-    /// Topic, key and number of headers; `None` if the row is dropped.
     fn route(
         &mut self,
         event_type: Column<'_>,

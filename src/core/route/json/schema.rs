@@ -13,13 +13,10 @@ pub(in crate::route) struct Attributes<'a> {
     pub(in crate::route) name: Option<&'a str>,
     pub(in crate::route) version: Option<i64>,
     pub(in crate::route) doc: Option<&'a str>,
-    /// JSON for the schema.
     pub(in crate::route) parameters: Option<&'a str>,
-    /// The struct member that the schema describes.
     pub(in crate::route) field: Option<&'a str>,
 }
 
-/// Appends the schema of a value without structure.
 pub(in crate::route) fn write_scalar(
     out: &mut Vec<u8>,
     connect_type: &str,
@@ -29,7 +26,6 @@ pub(in crate::route) fn write_scalar(
     end(out, attributes);
 }
 
-/// Appends a schema's beginning.
 pub(in crate::route) fn begin(out: &mut Vec<u8>, connect_type: &str) {
     out.extend(b"{\"type\":\"");
     out.extend(connect_type.as_bytes());

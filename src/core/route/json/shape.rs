@@ -14,7 +14,6 @@ use crate::route::format::Members as Kept;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::route) enum Shape {
-    /// A null that is kept.
     Nothing,
     /// The elements of an empty array that is kept.
     Unknown,
@@ -42,7 +41,6 @@ pub(in crate::route) struct Members {
 }
 
 impl Members {
-    /// Index of a member in `shapes`.
     pub(in crate::route) fn place(&self, name: &str) -> Option<usize> {
         self.places.get(name).copied()
     }
@@ -63,7 +61,6 @@ impl PartialEq for Members {
 impl Eq for Members {}
 
 impl Shape {
-    /// True if Connect has a schema for it.
     pub(in crate::route) fn has_schema(&self) -> bool {
         match self {
             Self::Huge | Self::Several => false,
@@ -121,7 +118,6 @@ impl Inference {
         Ok(Members::of(shapes))
     }
 
-    /// The common shape of a non-empty array's elements.
     fn element(self, elements: &[Json]) -> Result<Shape, Mixed> {
         let mut typed = elements.iter().filter(|element| !element.is_null());
         let Some(first) = typed.next() else {

@@ -39,7 +39,6 @@ fn escape(out: &mut Vec<u8>, character: char) {
         '\r' => b'r',
         _ => {
             for unit in character.encode_utf16(&mut [0; 2]) {
-                // Writing to a `Vec` cannot fail.
                 let _ = write!(out, "\\u{unit:04X}");
             }
             return;

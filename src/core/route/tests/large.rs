@@ -111,7 +111,6 @@ fn g4_a_rule_drops_a_large_row_only_when_it_sees_all_that_it_looks_at() {
     assert_eq!(header(&letter(&case), "postrider-topic"), [Some(&b"orders"[..])]);
 }
 
-/// The dead letter of a logical message from an excerpt.
 fn message_letter(prefix: &str, content: &str) -> OwnedRecord {
     let mut spec = OutboxSpec::new(Vec::new())
         .with_messages(MessageSpec { prefixes: vec!["*".to_owned()], null_is_missing: false });

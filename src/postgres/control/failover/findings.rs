@@ -102,7 +102,6 @@ impl FailoverFinding {
     }
 }
 
-/// SQL that sets a value permanently.
 fn set(setting: &str, value: &str) -> String {
     format!("ALTER SYSTEM SET {setting} = {value}; SELECT pg_reload_conf();")
 }

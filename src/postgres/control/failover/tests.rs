@@ -33,7 +33,6 @@ fn sound() -> FailoverFacts {
     }
 }
 
-/// The only finding after a change.
 fn found(change: impl FnOnce(&mut FailoverFacts)) -> FailoverFinding {
     let mut facts = sound();
     change(&mut facts);
@@ -42,12 +41,10 @@ fn found(change: impl FnOnce(&mut FailoverFacts)) -> FailoverFinding {
     findings.remove(0)
 }
 
-/// The only finding after a change of the standby.
 fn of_standby(change: impl FnOnce(&mut StandbyFacts)) -> FailoverFinding {
     found(|facts| change(&mut facts.standbys[0]))
 }
 
-/// The only finding after a change of the slot's copy.
 fn of_copy(change: impl FnOnce(&mut SlotCopy)) -> FailoverFinding {
     of_standby(|standby| change(standby.copy.as_mut().unwrap()))
 }
@@ -74,7 +71,6 @@ fn a_pair_as_it_should_be_has_no_finding() {
     let fixes: Vec<_> = findings.iter().map(|finding| finding.fix.text()).collect();
     assert!(fixes[0].contains("hot_standby_feedback = on"), "{fixes:?}");
     assert!(fixes[1].contains("SET primary_slot_name"), "{fixes:?}");
-    // Not visible to the role.
     let mut hidden = sound();
     hidden.standbys[0].names_database = None;
     assert_eq!(hidden.findings(), []);

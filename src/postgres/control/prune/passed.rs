@@ -201,7 +201,6 @@ impl Passed {
         format!("ARRAY[{}]", counts.join(", "))
     }
 
-    /// These columns for a row `t`.
     pub(super) fn columns(&self) -> String {
         let one = |(at, slot): (usize, &PassedSlot)| {
             format!("{} AS l{at}, {} AS e{at}", slot.lags(), slot.is_early())
@@ -209,7 +208,6 @@ impl Passed {
         self.0.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
     }
 
-    /// Interprets the array of [`Passed::counts`].
     pub(super) fn held(&self, counts: &[i64]) -> Vec<Held> {
         let number = |at: usize| counts.get(at).map_or(0, |count| count.unsigned_abs());
         let one = |at: usize| Held { not_passed: number(2 * at), before_slot: number(2 * at + 1) };

@@ -240,7 +240,6 @@ pub async fn leaves(client: &Client, table: &PruneTable) -> Result<Vec<PruneTabl
     Ok(leaves)
 }
 
-/// Name from the first two columns: schema and table.
 pub(super) fn table_name(row: &Row) -> Result<TableName, ControlError> {
     Ok(TableName::new(&get::<String>(row, 0)?, &get::<String>(row, 1)?))
 }

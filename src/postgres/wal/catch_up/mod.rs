@@ -128,7 +128,6 @@ impl Backlog {
 #[derive(Debug)]
 pub struct SlotCopy<T = Wire> {
     connection: Connection<T>,
-    /// Its server process.
     pid: i32,
     name: String,
     backlog: Backlog,
@@ -224,7 +223,6 @@ fn guard_sql(name: &str, copy: i32, stream: i32) -> String {
 pub struct CatchUp<T = Wire> {
     stream: Stream<T>,
     rows: MessageChannel<T>,
-    /// Name of the copy.
     name: String,
     backlog: Backlog,
     windows: Windows,
@@ -248,7 +246,6 @@ pub struct CatchUp<T = Wire> {
     is_slow: bool,
     /// True while a ping is unanswered.
     is_pinged: bool,
-    /// When the stream was last read.
     discarded: Instant,
     /// Ends together with the windows.
     _guard: Option<MessageChannel<T>>,
@@ -304,7 +301,6 @@ impl<T: Transport> CatchUp<T> {
         self.stream.discard()
     }
 
-    /// Number of bytes read and consumed.
     fn place(&self) -> u64 {
         self.rows.bytes_read - self.rows.buffer.len() as u64
     }
@@ -364,7 +360,6 @@ impl<T: Transport> CatchUp<T> {
         }
     }
 
-    /// Like a stream.
     #[cold]
     fn begin_large(&mut self, error: &WalError) -> Result<bool, WalError> {
         let &WalError::MessageTooLarge { tag: b'd', bytes, .. } = error else { return Ok(false) };
@@ -406,7 +401,6 @@ impl<T: Transport> CatchUp<T> {
         }
     }
 
-    /// Handles messages other than rows.
     fn aside(&mut self, head: Head) -> Result<(), WalError> {
         if self.rows.set_aside(head)? {
             // The rest of the window may lack rows. Upholds G4.
@@ -422,7 +416,6 @@ impl<T: Transport> CatchUp<T> {
             b'H' => self.is_first = true,
             // The end of a copy, of a command; the columns of an answer.
             b'c' | b'C' | b'T' => {}
-            // The answer to a ping.
             b'I' if self.is_pinged => {}
             b'Z' if std::mem::take(&mut self.is_pinged) => {}
             b'D' => {
@@ -516,7 +509,6 @@ impl<T: Transport> CatchUp<T> {
     }
 }
 
-/// The position in a one-value answer.
 fn position(rows: &[TextRow]) -> Lsn {
     rows.iter().flatten().flatten().find_map(|text| text.parse().ok()).unwrap_or(Lsn::ZERO)
 }
@@ -548,7 +540,6 @@ fn query(sql: &str) -> Result<Vec<u8>, WalError> {
     quote::query_message(sql.as_bytes())
 }
 
-/// The error of a refusing or ending server.
 fn refused(error: WalError) -> WalError {
     match error {
         // Class 57: an operator has intervened, or the server stops.

@@ -10,7 +10,6 @@ const MIB: u64 = 1 << 20;
 enum Seen {
     Wal(u64, Vec<u8>),
     End(u64),
-    /// Its size and start.
     Excerpt(u64, usize),
 }
 
@@ -55,7 +54,6 @@ fn window(messages: &[(u64, &[u8])], before: impl std::fmt::Display) -> Vec<u8> 
     wire
 }
 
-/// All frames, and the error that ended them.
 fn drain(source: &mut CatchUp<Script>) -> (Vec<Seen>, Option<WalError>) {
     let (mut seen, mut idle) = (Vec::new(), 0);
     loop {

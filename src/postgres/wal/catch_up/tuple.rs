@@ -22,7 +22,6 @@ pub(super) const fn before_message(is_first: bool) -> usize {
     if is_first { HEADER.len() + BEFORE_MESSAGE } else { BEFORE_MESSAGE }
 }
 
-/// The row without the file's header.
 fn row(body: &[u8], is_first: bool) -> Result<&[u8], WalError> {
     if is_first { body.strip_prefix(&HEADER).ok_or(MALFORMED) } else { Ok(body) }
 }
@@ -32,7 +31,6 @@ pub(super) fn is_empty(body: &[u8], is_first: bool) -> Result<bool, WalError> {
     Ok(matches!(row(body, is_first)?, [] | [0xff, 0xff]))
 }
 
-/// The message's position in the log.
 pub(super) fn position(body: &[u8], is_first: bool) -> Result<Lsn, WalError> {
     let columns = row(body, is_first)?.strip_prefix(&[0, 2, 0, 0, 0, 8]).ok_or(MALFORMED)?;
     let Some(position) = columns.first_chunk() else { return Err(MALFORMED) };

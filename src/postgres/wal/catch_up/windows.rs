@@ -28,10 +28,8 @@ const FEW_BYTES: u64 = 6 << 20;
 /// Most log that may be decoded in vain per window.
 pub const DECODED_BEFORE_BYTES_MAX: u64 = WINDOW_BYTES_MAX / 2;
 
-/// The windows that remain.
 #[derive(Debug)]
 pub(super) struct Windows {
-    /// Start of the next window.
     next: Lsn,
     until: Lsn,
     length: u64,
@@ -53,7 +51,6 @@ impl Windows {
         windows
     }
 
-    /// End of the next window; `None` if none follows.
     pub(super) fn next(&mut self) -> Option<Lsn> {
         if self.is_far || self.next >= self.until {
             return None;

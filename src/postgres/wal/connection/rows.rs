@@ -43,7 +43,6 @@ impl<T: Transport> Connection<T> {
         encoded.map_or(Cow::Borrowed(text.as_bytes()), Cow::Owned)
     }
 
-    /// Decodes text of the stream.
     pub(in crate::wal) fn text(&self, bytes: &[u8]) -> String {
         match &self.session.charset {
             None => String::from_utf8_lossy(bytes).into_owned(),
@@ -65,7 +64,6 @@ impl<T: Transport> Connection<T> {
         self.session.buffer.len()
     }
 
-    /// The message channel.
     pub(in crate::wal) const fn channel(&mut self) -> &mut MessageChannel<T> {
         &mut self.session
     }

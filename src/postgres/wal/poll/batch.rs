@@ -12,7 +12,6 @@ use crate::wal::WalError;
 /// Columns of a row before the data columns: place, partition, time.
 const ABOUT: usize = 3;
 
-/// Metadata of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct About {
     /// `None`: the row is held back.
@@ -80,7 +79,6 @@ fn tid(part: u32, text: &[u8]) -> Result<Place, WalError> {
     Ok(Place { part, block: number(block)?, item: number(item.get(1..).unwrap_or_default())? })
 }
 
-/// Parses a row's metadata.
 pub(super) fn about(body: &[u8]) -> Result<About, WalError> {
     Ok(about_of_beginning(body)?.0)
 }
@@ -112,7 +110,6 @@ pub(super) fn types(said: &[u8]) -> Vec<u8> {
     types
 }
 
-/// A number in a column of a row that consists of numbers.
 pub(super) fn count(body: &[u8], column: usize) -> Result<u64, WalError> {
     let (_, mut columns) = Columns::of(body)?;
     for _ in 0..column {
@@ -156,14 +153,12 @@ pub(super) fn identity_of_place(table_oid: u32, place: Place) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// An Insert's bytes before its columns.
 pub(super) fn insert_head(table_oid: u32, columns: usize) -> Result<[u8; 8], WalError> {
     let columns = u16::try_from(columns).map_err(|_| MALFORMED)?;
     let ([a, b, c, d], [high, low]) = (table_oid.to_be_bytes(), columns.to_be_bytes());
     Ok([b'I', a, b, c, d, b'N', high, low])
 }
 
-/// Replaces `out` with a row's Insert.
 pub(super) fn insert(
     (table_oid, columns): (u32, usize),
     body: &[u8],
@@ -205,7 +200,6 @@ pub(super) fn by_part(places: &[Place]) -> Vec<(u32, u64, String)> {
             unreachable!("it is known, or was added")
         };
         let comma = if *count == 0 { "" } else { "," };
-        // Writing to a string cannot fail.
         let _ = write!(list, "{comma}\"({block},{item})\"");
         *count += 1;
     }

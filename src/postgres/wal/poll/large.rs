@@ -12,7 +12,6 @@ use postrider_core::pgoutput::Excerpt;
 /// A row's metadata lies within this many bytes of its beginning.
 const BEGINNING: usize = 128;
 
-/// The row that passes.
 #[derive(Debug)]
 pub(super) struct LargeRow {
     pub(super) place: Place,

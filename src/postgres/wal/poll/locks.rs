@@ -43,7 +43,6 @@ pub(super) enum OtherRelay {
     Unseen,
     /// Its session's server process was seen once.
     Seen(String),
-    /// The log has named it.
     Named,
 }
 
@@ -101,13 +100,11 @@ impl LockedRows {
     }
 }
 
-/// Held-back rows of one table.
 #[derive(Debug)]
 struct Held {
     rows: u32,
     /// First rows with the times when they were first and last seen; the latest comes first.
     firsts: Vec<(u32, Instant, Instant)>,
-    /// Earliest time of the next search.
     rested: Instant,
     told: Option<Arc<LockedRows>>,
 }
@@ -120,7 +117,6 @@ impl Held {
     }
 }
 
-/// Held-back rows of each table.
 #[derive(Debug)]
 pub(super) struct LockWatch(Vec<Option<Held>>);
 
@@ -148,7 +144,6 @@ impl LockWatch {
         }
     }
 
-    /// True if a search is due.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due(now).is_some()
     }
@@ -158,7 +153,6 @@ impl LockWatch {
         self.0.iter().position(|held| held.as_ref().is_some_and(is_due))
     }
 
-    /// The table with the longest wait.
     pub(super) fn worst(&self) -> Option<Arc<LockedRows>> {
         let told = self.0.iter().flatten().filter_map(|held| held.told.as_ref());
         told.max_by_key(|told| told.seconds).cloned()

@@ -39,7 +39,6 @@ impl<T: Transport> PollStream<T> {
         self.commit(rows)
     }
 
-    /// Marks the first rows of the batch, and commits.
     fn commit(&mut self, rows: usize) -> Result<(), WalError> {
         let Some(table) = self.tables.get(self.table) else {
             unreachable!("a batch is of a table")

@@ -60,19 +60,16 @@ const AWAY: Duration = Duration::from_secs(1);
 /// Interval of keepalives while a batch is open; see [`session`].
 const ALIVE_EVERY: Duration = Duration::from_secs(15);
 
-/// State of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
     /// A batch was requested, and this many of the three statements are answered.
     Asked(u8),
-    /// All rows of the batch were read.
     Open,
     /// A transaction without rows is being ended.
     Closing,
 }
 
-/// The part of a row that was shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Between,
@@ -111,18 +108,14 @@ pub struct PollStream<T = Wire> {
     is_kept_from_parts: bool,
     /// No row waits, as far as checked since the last one was taken.
     is_caught_up: bool,
-    /// Server process of the session.
     process: Option<u64>,
-    /// Places of the consumed rows.
     places: Vec<Place>,
     /// The next row, if it exceeds the message limit.
     large: Option<Box<LargeRow>>,
     step: Step,
-    /// The frame that `peek` shows.
     shown: Option<Shown>,
     frame: Vec<u8>,
     commit_time: PgTime,
-    /// When the row was shown.
     sent: PgTime,
     /// Positions of the batch's first row, and of the next one.
     first: Lsn,
@@ -384,7 +377,6 @@ impl<T: Transport> PollStream<T> {
         Ok(Shown::Row(head, place))
     }
 
-    /// Handles messages up to the next row for delivery.
     fn take_messages(&mut self) -> Result<Option<Head>, WalError> {
         while self.step == Step::Between && self.large.is_none() && self.pass_large()? {
             let channel = self.connection.channel();
@@ -457,7 +449,6 @@ impl<T: Transport> PollStream<T> {
         self.tables.get(self.table).map(|table| table.table.to_string()).unwrap_or_default()
     }
 
-    /// Handles the end of a query's answer.
     fn answered(&mut self) -> Result<(), WalError> {
         self.unanswered = self.unanswered.saturating_sub(1);
         match self.state {
@@ -498,7 +489,6 @@ impl<T: Transport> PollStream<T> {
         Ok(())
     }
 
-    /// The server's error for a statement.
     fn refused(&mut self, head: Head) -> Result<WalError, WalError> {
         let channel = self.connection.channel();
         let Message::ErrorResponse(body) = parse(channel.buffer.whole(head))? else {

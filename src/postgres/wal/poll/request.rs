@@ -84,7 +84,6 @@ pub struct PollTable {
     pub(super) table: TableName,
     pub(super) table_oid: u32,
     pub(super) columns: Vec<RowColumn>,
-    /// Index of the id column.
     pub(super) id: Option<usize>,
     pub(super) has_time: bool,
     /// The table's form in FROM.
@@ -108,7 +107,6 @@ impl PollRequest {
         Ok(self.with_columns(&all)?)
     }
 
-    /// Creates the statements for these columns.
     pub(super) fn with_columns(self, all: &[RowColumn]) -> Result<PollTable, PollError> {
         let find = |name: &str| all.iter().find(|column| column.name == name);
         let own = |wanted: &Wanted| {
@@ -216,7 +214,6 @@ impl PollTable {
         if self.key.is_some() { share } else { 1 }
     }
 
-    /// The rights that a relay's role needs.
     pub(super) fn needs(&self) -> String {
         let name = sql_name(&self.table);
         let marked = match &self.mark {
@@ -282,7 +279,6 @@ impl PollTable {
         let Self { rows, order, created_at, .. } = self;
         let (mut read, mut named) = (String::new(), String::new());
         for (number, column) in self.columns.iter().enumerate() {
-            // Writing to a string cannot fail.
             let _ = write!(read, ", t.{} AS c{number}", identifier(&column.name));
             let _ = write!(named, ", p.c{number}");
         }

@@ -48,11 +48,9 @@ pub struct PollPositions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Reach {
     pub(super) rows: u32,
-    /// At least `rows`.
     pub(super) window: u32,
 }
 
-/// Result of a poll of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Polled {
     /// Requested parts of the keys.
@@ -67,7 +65,6 @@ pub(super) struct Polled {
     pub(super) first_held: u32,
     /// True if a longer look may find rows of other keys.
     pub(super) has_keys: bool,
-    /// Time from the query to the end of its answer.
     pub(super) took: Duration,
 }
 
@@ -85,7 +82,6 @@ impl Polled {
         (self.held_back, self.first_held)
     }
 
-    /// True if others hold back rows or parts.
     const fn is_hindered(self) -> bool {
         self.held_back > 0 || self.locked.count_ones() < self.asked
     }
@@ -112,7 +108,6 @@ pub(super) enum Round {
     Over { waits: bool },
 }
 
-/// State of one table.
 #[derive(Debug, Clone, Copy)]
 struct TableTurn {
     due: Instant,
@@ -130,7 +125,6 @@ struct TableTurn {
     cleared: u64,
 }
 
-/// Schedule of one worker's polls.
 #[derive(Debug)]
 pub(super) struct Schedule {
     options: PollOptions,
@@ -156,7 +150,6 @@ impl Schedule {
         due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now))
     }
 
-    /// Handles a notification of new rows.
     pub(super) fn notified(&mut self, now: Instant) {
         for table in self.tables.iter_mut().filter(|table| table.due > now) {
             (table.due, table.asks_all) = (now.max(table.rested), false);
@@ -199,7 +192,6 @@ impl Schedule {
         }
     }
 
-    /// Handles a poll without a row to take.
     pub(super) fn found_nothing(&mut self, table: usize, polled: Polled, now: Instant) -> Round {
         let PollOptions { once, worker: (_, workers), interval, .. } = self.options;
         let turn = self.after(table, polled);

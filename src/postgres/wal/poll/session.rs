@@ -50,7 +50,6 @@ pub fn prepare_session<T: Transport>(
 mod tests {
     use super::*;
 
-    /// As documented.
     const SILENT_S: u32 = 25;
 
     #[test]

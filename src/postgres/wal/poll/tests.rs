@@ -74,7 +74,6 @@ fn stream(answers: Vec<Vec<u8>>, piece: usize, once: bool) -> PollStream<Script>
     PollStream::begin(connection, vec![table("a")], options, at)
 }
 
-/// Everything shown until input ends.
 fn drain(stream: &mut PollStream<Script>) -> Result<Vec<String>, WalError> {
     let (mut seen, mut idle) = (Vec::new(), 0);
     while idle < 20 {

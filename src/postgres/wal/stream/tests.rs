@@ -11,7 +11,6 @@ use postrider_core::pgoutput::{Column, DecodeError, VALUE_BYTES_KEPT, encode};
 enum Seen {
     Wal(u64, Vec<u8>),
     Keepalive(u64, bool),
-    /// Its size, and the kept part.
     Excerpt(u64, usize, Vec<u8>),
 }
 
@@ -19,7 +18,6 @@ fn streaming(script: Script, frame_bytes_max: usize) -> Stream<Script> {
     Stream::over(script, frame_bytes_max)
 }
 
-/// All frames, and the error that ended them.
 fn drain(stream: &mut Stream<Script>) -> (Vec<Seen>, Option<WalError>) {
     let (mut seen, mut idle) = (Vec::new(), 0);
     loop {

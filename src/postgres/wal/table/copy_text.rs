@@ -12,10 +12,8 @@ use crate::wal::WalError;
 /// Bytes before an Insert's columns: tag, OID, marker, number of columns.
 const HEAD_BYTES: usize = 8;
 
-/// Numbers of columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// All columns.
     pub(super) columns: usize,
     /// The first ones, which belong to the Insert; the others serve only for the order.
     pub(super) sent: usize,
@@ -39,7 +37,6 @@ pub(super) struct RowBuffer {
 }
 
 impl RowBuffer {
-    /// The message, without columns for the order.
     pub(super) fn shown(&self) -> &[u8] {
         let shown = self.message.get(..self.hidden.unwrap_or(self.message.len()));
         shown.unwrap_or_else(|| unreachable!("what is hidden lies within the message"))
@@ -51,7 +48,6 @@ impl RowBuffer {
         self.places.clear();
     }
 
-    /// Values of the kept columns; `None` is NULL.
     pub(super) fn kept(&self) -> impl Iterator<Item = Option<&[u8]>> {
         self.places.iter().map(|place| {
             let place = place.clone()?;

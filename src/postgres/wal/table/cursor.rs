@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use postrider_core::lsn::Lsn;
 use postrider_core::progress::RowCursor;
 
-/// Places at the ends of transactions, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Ends(VecDeque<(Lsn, RowCursor)>);
 

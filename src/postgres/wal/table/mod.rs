@@ -76,12 +76,9 @@ pub struct TableStream<T = Wire> {
     scans: VecDeque<TableScan>,
     scan: Option<Scan>,
     step: Step,
-    /// The frame that `peek` shows.
     shown: Option<Shown>,
     frame: RowBuffer,
-    /// The last consumed row, if any.
     consumed: RowBuffer,
-    /// Its table and order.
     consumed_of: Option<(String, Vec<OrderColumn>)>,
     /// True if the next row is its table's first.
     is_first_of_table: bool,
@@ -108,7 +105,6 @@ struct Scan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Between,
-    /// A transaction is open, with this number of rows.
     Within(u32),
     Ended,
 }
@@ -330,7 +326,6 @@ impl<T: Transport> TableStream<T> {
         self.pace.as_mut().is_some_and(|pace| !pace.take(Instant::now()))
     }
 
-    /// The next part of COPY's answer.
     fn arrived(&mut self) -> Result<Arrived, WalError> {
         loop {
             let channel = self.connection.channel();
@@ -433,7 +428,6 @@ fn describe<T: Transport>(scan: &TableScan, connection: &Connection<T>, out: &mu
     describe_table((table, *table_oid), scan.sent(), connection, out);
 }
 
-/// Writes the Relation of a table with these columns.
 pub(super) fn describe_table<T: Transport>(
     (table, table_oid): (&TableName, u32),
     columns: &[RowColumn],

@@ -10,7 +10,6 @@ const SAVED: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Time between two rows.
     distance: Duration,
     next: Instant,
 }

@@ -63,7 +63,6 @@ pub struct TableScan {
     pub(super) columns: Vec<RowColumn>,
     /// Number of sent columns; the others serve only for the order.
     pub(super) sent: usize,
-    /// Indexes of the order's columns.
     pub(super) order: Vec<(usize, OrderColumn)>,
     /// True if the last column is the mark.
     pub(super) is_marked: bool,
@@ -131,7 +130,6 @@ pub fn sql_after(order_by: &[OrderColumn], values: &[String]) -> String {
 }
 
 impl TableScan {
-    /// The columns of a row's message.
     pub(super) fn sent(&self) -> &[RowColumn] {
         let sent = self.columns.get(..self.sent);
         sent.unwrap_or_else(|| unreachable!("what is sent is read"))
@@ -147,7 +145,6 @@ impl TableScan {
         order.chain(self.is_marked.then_some(self.columns.len())).collect()
     }
 
-    /// The table, and the columns of its order.
     pub(super) fn named(&self) -> (String, Vec<OrderColumn>) {
         let columns = self.order.iter().map(|(_, column)| column.clone());
         (self.table.to_string(), columns.collect())
@@ -194,7 +191,6 @@ fn columns<T: Transport>(
     columns_of(connection, &columns_sql(&table_oid.to_string()))
 }
 
-/// The columns from a query of `columns`.
 pub(in crate::wal) fn columns_of<T: Transport>(
     connection: &mut Connection<T>,
     sql: &str,

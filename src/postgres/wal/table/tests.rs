@@ -141,7 +141,6 @@ fn rows_that_were_delivered_before_count_in_the_first_transaction() {
     assert_eq!(stream.cursor(), None, "rows without an order have no place");
 }
 
-/// Row numbers in a file.
 fn only(numbers: impl IntoIterator<Item = u64>) -> RowNumbers {
     let mut writer = RowNumbersWriter::new(tempfile::tempfile().unwrap());
     for number in numbers {
