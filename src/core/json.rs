@@ -2,8 +2,8 @@
 //! Kafka Connect's bytes depend.
 //!
 //! Input: text, or bytes that should be UTF-8. Output: a [`Json`], or [`NotJson`]; for an object
-//! that is cut off, the members before the cut. Invariant: this parser accepts what `serde_json`
-//! accepts (RFC 8259, nested at most 127 deep), in time linear in the text. If a member name
+//! that is cut off, the members before the cut. Invariant: this parser accepts the same texts as
+//! `serde_json` (RFC 8259, nested at most 127 deep), in time linear in the text. If a member name
 //! repeats, the last value replaces the first in its place.
 //!
 //! `serde_json` offers this tree behind two features. Cargo enables features for the whole program,

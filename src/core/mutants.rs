@@ -53,7 +53,7 @@ pub enum Mutant {
     SleepsThroughStop,
     /// Pauses after failures do not grow.
     NeverBacksOff,
-    /// A server that is silent again over one piece of work gets no more time.
+    /// The timeout does not grow for a server that is silent again over one piece of work.
     KeepsTimeout,
     /// An unreadable message of the log is retried forever.
     RetriesUnreadable,

@@ -74,7 +74,7 @@ pub trait Sink {
 
     /// Sends one record and copies its bytes before it returns. An [alone](Outgoing::alone) record
     /// needs a batch and a Kafka transaction of its own: the sink returns `Full` while another
-    /// record is in flight, and takes no other record until this one is answered.
+    /// record is in flight, and accepts another record this one is answered.
     fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>)
     -> Result<(), SendError<Self::Error>>;
 

@@ -1,8 +1,8 @@
 //! Defines [`Instant`], a moment on the caller's monotonic clock, and [`Now`], which adds the
 //! wall-clock time.
 //!
-//! The core reads no clock. Its callers pass the time as an argument, so a simulation runs hours in
-//! microseconds, and every run is repeatable.
+//! The core does not read a clock. Its callers pass the time as an argument, so a simulation runs
+//! hours in microseconds, and every run is repeatable.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;

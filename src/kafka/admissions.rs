@@ -207,7 +207,7 @@ impl Admissions {
             Some(questions) => questions,
             none => none.insert(started(TopicQueries::start(Arc::clone(inner)))?),
         };
-        // A list says nothing about a row without a position.
+        // A list does not cover a row without a position.
         let question = if !by_name && is_expensive && row < received && now >= self.next_list {
             BrokerQuery::All { received }
         } else {

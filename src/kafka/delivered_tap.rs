@@ -57,7 +57,6 @@ pub struct DeliveredTap(Option<Arc<Tap>>);
 struct Tap {
     spec: TapSpec,
     headers: Mutex<TapHeaders>,
-    /// Number of further records that may be copied.
     allowance: AtomicU32,
     ring: Mutex<Ring>,
     dead_letters: Mutex<VecDeque<TappedDeadLetter>>,
@@ -66,7 +65,6 @@ struct Tap {
 
 #[derive(Default)]
 struct Ring {
-    /// Number of the last record.
     last: u64,
     records: VecDeque<DeliveredRecord>,
 }
@@ -197,7 +195,6 @@ impl DeliveredTap {
         letters.iter().rev().cloned().collect()
     }
 
-    /// Books a topic's number of partitions.
     pub(super) fn counted(&self, topic: &str, partitions: usize) {
         let Some(tap) = &self.0 else { return };
         let mut known = tap.partitions.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,10 +2,9 @@
 //!
 //! Input: librdkafka's callbacks, all on the polling thread. Output: a confirmation per record that
 //! was stored, or that was refused in cautious mode (one record of a key at a time); otherwise the
-//! error that ends the session, with the records of the refused batches; and the number of served
-//! callbacks, with which the poll loop detects that none is left. Invariant: only a delivery report
-//! with an offset confirms a record as stored (G1); no allocation and no log line per stored
-//! record.
+//! error that ends the session, with the records of the refused batches. The number of served
+//! callbacks shows the poll loop that none is left. Invariant: only a delivery report with an
+//! offset confirms a record as stored (G1); no allocation and no log line per stored record.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -80,7 +79,6 @@ pub(super) struct Gathered {
     pub(super) answered_bytes: u64,
     pub(super) alone: Option<Alone>,
     pub(super) traced: TracedRows,
-    /// Copies for the dashboard.
     tapped: Waiting,
     refusals: Vec<Refusal>,
     broken: Option<Broken>,

@@ -3,8 +3,9 @@
 //! Input: the number of brokers, and topics. Output: a bootstrap address for any Kafka client, and
 //! functions that make the brokers fail. It speaks the real protocol on loopback ports, but it is
 //! not Kafka: it keeps 5 MiB (compressed) per partition, does not detect duplicates of an
-//! idempotent producer, shows aborted transactions, has no admin API, creates unknown topics with
-//! four partitions, and requires no login. It proves nothing about exactly-once delivery.
+//! idempotent producer, and shows aborted transactions. It has no admin API, creates unknown topics
+//! with four partitions, and does not require a login. It proves nothing about exactly-once
+//! delivery.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use super::settings::KafkaSpec;
 /// Beyond 5 MiB per partition it discards the oldest records; a topic's partition count is fixed.
 /// Other users of the machine can read and write its topics, which contain only generated data.
 pub struct Broker {
-    /// The client that hosts the mock cluster; it sends nothing.
+    /// The client that hosts the mock cluster, without sending.
     host: BaseProducer<Deliveries>,
 }
 

@@ -1,5 +1,5 @@
 //! Fences earlier transactional producers of a stream (InitProducerId), so that none of them can
-//! write any more. `fence` takes seconds at most, because a replication stream is open; without a
+//! write any more. `fence` takes at most seconds, because a replication stream is open; without a
 //! waiting stream, `fence_patiently` and `fence_off` retry for a minute.
 //!
 //! Input: a [`KafkaSpec`] and the [`Lineage`] of the stream. Output: a producer that may begin
@@ -63,7 +63,7 @@ pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, Sin
     }
 }
 
-/// Fences for a caller that writes nothing in transactions; see `fence_patiently`.
+/// Fences for a caller without transactional writes; see `fence_patiently`.
 pub fn fence_off(spec: &KafkaSpec, lineage: &Lineage) -> Result<(), SinkError> {
     fence_patiently(spec, lineage).map(drop)
 }

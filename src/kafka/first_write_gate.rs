@@ -72,7 +72,7 @@ impl Topic {
 ///
 /// Why: Kafka accepts any first sequence number from a producer that a partition does not know. A
 /// newly elected leader can refuse a session's first batch and accept the second, already in
-/// flight; the second's records are then stored before the first's (seen on Apache Kafka 4.3 with
+/// flight. The second's records are then stored before the first's (seen on Apache Kafka 4.3 with
 /// new topics). Once one batch is stored, every later leader knows the producer from the log, and
 /// refuses batches out of order.
 ///

@@ -90,7 +90,7 @@ fn lacks_base(found: Option<&Progress>, lineage: &Lineage) -> bool {
     })
 }
 
-/// Writes progress. Blocks until it is stored, for seconds at most.
+/// Writes progress. Blocks at most for seconds, until it is stored.
 pub fn write_progress(kafka: &KafkaSpec, progress: &Progress) -> Result<(), SinkError> {
     store(&mut Producer::open(kafka)?, kafka, progress)
 }

@@ -57,7 +57,7 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 /// follow. `enable.gapless.guarantee` prevents this: the first refused batch stops the producer
 /// before anything later of that partition is stored, `poll` returns [`SinkError::BatchRefused`],
 /// and the relay resumes from the acknowledged position. The error names the batch's records. A
-/// single record is at fault. Of several, the next session sends the suspects alone
+/// single record is at fault. If there are several, the next session sends the suspects alone
 /// ([`Outgoing::alone`]), between others that are sent as usual. The session waits for records in
 /// flight, so that it finds as many refusals as possible.
 ///
@@ -131,7 +131,6 @@ impl Producer {
         })
     }
 
-    /// The client, for calls in which other threads wait.
     pub(super) fn client(&self) -> Arc<BaseProducer<Deliveries>> {
         Arc::clone(&self.inner)
     }
@@ -241,7 +240,7 @@ impl Drop for Producer {
     fn drop(&mut self) {
         // Records in flight are dropped on purpose; the next session sends them again.
         self.inner.client().context().events().close();
-        // A thread with a query may hold the client for a while.
+        // A thread with a query may still hold the client.
         self.inner.purge(PurgeConfig::default().queue().inflight());
     }
 }
@@ -369,7 +368,6 @@ impl Sink for Producer {
         confirmations: &mut Vec<Confirmation>,
     ) -> Result<(), SinkError> {
         let context = self.inner.client().context();
-        // The callbacks write directly into the caller's vector.
         std::mem::swap(confirmations, &mut context.gathered().confirmations);
         self.serve();
         if context.is_over() {

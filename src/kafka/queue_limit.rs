@@ -4,7 +4,7 @@
 //! No clock. Invariant: the limit is between [`NEAR`] and the budget, or equals the budget if that
 //! is less.
 //!
-//! Records in the queue are most of a relay's memory: about 800 bytes for a row of 300. If a broker
+//! Records in the queue are most of a relay's memory: about 800 bytes if a row has 300. If a broker
 //! is slow, more waiting records do not arrive sooner. Distance requires more records. A broker has
 //! five requests in flight, each with one partition's batch, so each partition has its turn once
 //! per round trip x partitions / 5, and must have that much waiting. All partitions count as one
@@ -39,7 +39,6 @@ pub(super) struct QueueLimit {
     disturbances: u64,
 }
 
-/// A record whose answer is measured.
 #[derive(Debug)]
 struct Probe {
     sent: u64,

@@ -77,7 +77,6 @@ struct BatchRefusals<'a> {
     suspects: Vec<&'a Refusal>,
     is_named: bool,
     is_of_several: bool,
-    /// Batch limit in bytes that may be accepted.
     bytes: Option<u32>,
     /// True if a record without a key is not at fault.
     spares_keyless: bool,

@@ -168,7 +168,6 @@ impl SinkError {
         if offers_no_login(&reason) { Self::NoLogin(reason) } else { Self::Authentication(reason) }
     }
 
-    /// The error of a refused progress record.
     pub(super) fn of_progress(topic: &str, rejection: Rejection) -> Self {
         let Rejection { code, reason } = rejection;
         match code {

@@ -76,7 +76,6 @@ fn client(error: &KafkaError) -> ReaderError {
     ReaderError::Client(error.to_string())
 }
 
-/// Finds each partition's first offset.
 pub(super) fn place<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     mut wanted: TopicPartitionList,

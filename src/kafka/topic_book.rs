@@ -35,7 +35,6 @@ struct Book {
     exempt: Vec<String>,
     topics: Mutex<MissingTopics>,
     compacted: Mutex<HashSet<String>>,
-    /// A deleted topic with records possibly in flight.
     gone: Mutex<Option<String>>,
     any_gone: AtomicBool,
     /// True if any topic was denied, so that a stored record may be news.
@@ -207,7 +206,6 @@ impl TopicBook {
         book.any_gone.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the deleted topic.
     pub(super) fn take_gone(&self) -> Option<String> {
         let book = self.0.as_ref().filter(|book| book.any_gone.load(Ordering::Relaxed))?;
         book.any_gone.store(false, Ordering::Relaxed);
@@ -392,7 +390,6 @@ fn tell_back(topic: &str, was_away: Option<Duration>) {
     }
 }
 
-/// Commands that fix an unavailable topic.
 fn to_mend(fault: TopicFault, topic: &str) -> String {
     match fault {
         TopicFault::Missing => to_create(topic),
@@ -403,7 +400,6 @@ fn to_mend(fault: TopicFault, topic: &str) -> String {
     }
 }
 
-/// The command that creates a topic.
 pub(super) fn to_create(topic: &str) -> String {
     let how = if topic.starts_with(PROGRESS_PREFIX) {
         "--partitions 1 --config cleanup.policy=compact"

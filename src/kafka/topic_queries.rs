@@ -1,7 +1,7 @@
 //! Queries topic metadata on another thread, so that the sending thread does not wait.
 //!
 //! Input: queries, one at a time: one topic by name, or all topics. Output: the number of
-//! partitions, or why it is not known; or the list of topics, which also reveals whether a missing
+//! partitions, or why it is not known; or the list of topics. A list also reveals whether a missing
 //! name collides with an existing one (`.` and `_` are equal to Kafka). Invariant: a call returns
 //! at once; a reply was given after its query was sent. The thread ends when `TopicQueries` is
 //! dropped and the last query is answered.
@@ -32,7 +32,6 @@ pub(super) enum BrokerQuery {
     All { received: u64 },
 }
 
-/// The brokers' answer about a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartitionCount {
     Partitions(usize),
@@ -56,7 +55,6 @@ pub(super) enum BrokerReply {
 pub(super) struct Listed {
     /// See [`BrokerQuery::All`].
     pub(super) received: u64,
-    /// Time of the request.
     pub(super) at: Instant,
     /// Number of partitions; 0 after another answer.
     pub(super) topics: HashMap<String, usize>,
@@ -85,7 +83,6 @@ impl Listed {
     }
 }
 
-/// The querying thread, and its last query.
 #[derive(Debug)]
 pub(super) struct TopicQueries {
     to: Sender<BrokerQuery>,

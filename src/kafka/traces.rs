@@ -189,7 +189,6 @@ impl TracedRows {
         self.stored = Some(Vec::new());
     }
 
-    /// Books a record that the client took.
     pub(super) fn sent(&mut self, outgoing: &Outgoing<'_>) {
         let (Outgoing { record, ticket, rejection, .. }, Some(position)) =
             (outgoing, outgoing.position)

@@ -35,7 +35,6 @@ pub struct ExactlyOnce {
     found: Option<Progress>,
 }
 
-/// The state machine's client.
 struct TransactionClient {
     producer: Producer,
     committer: Committer,
@@ -45,13 +44,12 @@ struct TransactionClient {
     backfill: Option<BackfillProgress>,
     /// True if records linger.
     lingers: bool,
-    /// The time of the last call.
     now: Instant,
 }
 
 impl ExactlyOnce {
     /// Fences every earlier producer of this stream, waits for the end of its transactions, and
-    /// reads progress. Blocks for seconds at most. `now`: the session's clock.
+    /// reads progress. Blocks at most for seconds. `now`: the session's clock.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage, now: Instant) -> Result<Self, SinkError> {
         let topic = spec.progress_topic.clone();
         let mut reader = progress_topic::ProgressReader::open(spec, &topic)?;

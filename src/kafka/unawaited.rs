@@ -8,7 +8,6 @@
 
 use std::ops::Deref;
 
-/// Drops its client on another thread.
 #[derive(Debug)]
 pub(super) struct Unawaited<T: Send + 'static>(Option<T>);
 

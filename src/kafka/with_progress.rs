@@ -3,9 +3,9 @@
 //! repeats of rows that progress covers.
 //!
 //! Input: records with tickets, and that position. Output: confirmations, and a progress record at
-//! intervals. Invariant: progress names only confirmed positions, and Postgres is told only what
-//! progress names. Progress is not part of a Kafka transaction: records confirmed after the last
-//! one are repeated after a crash.
+//! intervals. Invariant: progress names only confirmed positions, and only positions that progress
+//! names are acknowledged to Postgres. Progress is not part of a Kafka transaction: records
+//! confirmed after the last one are repeated after a crash.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct AtLeastOnceWithProgress {
 }
 
 impl AtLeastOnceWithProgress {
-    /// Reads progress, and starts a producer. Blocks for seconds at most. Writes progress at most
+    /// Reads progress, and starts a producer. Blocks at most for seconds. Writes progress at most
     /// once per `every` while rows flow.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage, every: Duration) -> Result<Self, SinkError> {
         let producer = Producer::open(spec)?;

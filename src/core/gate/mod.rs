@@ -272,8 +272,8 @@ fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> 
     (confirmed > delivered).then_some(delivered)
 }
 
-/// Warns of a publication whose row was written since. Most alterations are harmless, and what was
-/// published in between cannot be determined.
+/// Warns of a publication whose row was written since. Most alterations are harmless, and the
+/// content published in between cannot be determined.
 fn altered(now: &Facts, progress: &Progress) -> Option<Warning> {
     let (before, after) = (progress.lineage.publication_xid?, now.lineage.publication_xid?);
     (before != after).then(|| Warning::PublicationAltered {

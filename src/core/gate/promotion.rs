@@ -4,8 +4,8 @@
 //! Output: a [`Promotion`] if nothing is missing between the delivered rows and the slot. For a
 //! relay that stores no progress, [`judge_promotion`] classifies other cases, or refuses.
 //! Invariant: a promotion is reported only if the server has the known identifier, its timeline
-//! descends from the earlier one, the delivered rows lie on the common part, and the slot is not
-//! beyond it. No I/O.
+//! descends from the earlier one, and the delivered rows lie on the common part. The slot must not
+//! be beyond it. No I/O.
 
 use std::fmt;
 

@@ -16,7 +16,7 @@ pub fn unbroken(now: &Facts, progress: &Progress, resume: &Resume) -> Option<Sin
     let since = progress.lineage.since?;
     let breaks = |warning: &Warning| match warning {
         Warning::TailLost { .. } => false,
-        // It is not known what an altered publication omitted.
+        // The rows that an altered publication omitted are not known.
         Warning::Gap { .. }
         | Warning::PublicationAltered { .. }
         | Warning::AlteredMeanwhile { .. } => true,

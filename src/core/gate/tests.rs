@@ -339,7 +339,7 @@ fn g1_a_table_that_left_its_published_schema_for_a_while_is_refused() {
     assert!(matches!(error, GateError::MemberReplaced { .. }), "{error}");
 }
 
-/// An altered publication may have omitted rows for a while.
+/// An altered publication may have temporarily omitted rows.
 #[test]
 fn g1_a_publication_that_was_altered_is_told_and_carried_on() {
     let warnings = |before: Option<u32>, after: Option<u32>| {

@@ -35,7 +35,6 @@ pub struct Outbox {
 struct Layout {
     table: TableName,
     names: Vec<String>,
-    /// By slot.
     places: Vec<Option<ColumnPosition>>,
 }
 

@@ -26,10 +26,10 @@ pub enum Outcome {
     Refused(Box<Refused>),
 }
 
-/// A record that the broker will never accept, with its bytes for a dead letter.
+/// A record that the broker will never accept, with the bytes that a dead letter needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// The record as it was sent.
+    /// The sent record.
     pub record: OwnedRecord,
     /// The broker's reason.
     pub rejection: Rejection,

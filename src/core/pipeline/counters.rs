@@ -1,5 +1,5 @@
-//! Counts rows, records, rejections and transactions of a session, and what was sent to each topic,
-//! for metrics.
+//! Counts rows, records, rejections and transactions of a session, and the records sent to each
+//! topic, for metrics.
 //!
 //! The telemetry reads the totals once per tick; the relay adds them up across sessions. A frame
 //! that is submitted twice is counted once. Invariant: topics beyond the first 1,000 share one

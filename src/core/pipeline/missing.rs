@@ -11,7 +11,7 @@
 //!   the first of them was read;
 //! * rows of other topics wait for one topic no longer than the policy allows. Topics that brokers
 //!   may create by themselves, those that the relay creates, and those that may return are waited
-//!   for in a bounded share of the time, however many there are and whether or not they appear
+//!   for in a bounded share of the time. Their number, and whether they appear, does not matter
 //!   (G4). The number of topics that the relay creates is bounded;
 //! * memory is bounded (G3).
 

@@ -81,7 +81,6 @@ pub struct Pipeline {
     check: Option<ResumeCheck>,
     begun: Option<CommitId>,
     last: Option<CommitId>,
-    /// Position of that transaction, or of a later non-transactional message.
     last_row: Option<Lsn>,
     newest_commit_time_us: Option<i64>,
     suspects: Suspects,
@@ -151,9 +150,9 @@ impl Pipeline {
         self.suspects = std::mem::take(&mut self.suspects).by_row();
     }
 
-    /// The findings about blamed records for a later session. `unnamed`: a topic that refused a
-    /// batch for its size, although no record stood out. Returns an error if the brokers refuse a
-    /// dead letter whatever its size and time.
+    /// A later session's findings about blamed records. `unnamed`: a topic that refused a batch for
+    /// its size, although no record stood out. Returns an error if the brokers refuse a dead letter
+    /// whatever its size and time.
     pub fn analyse_refusals(
         &self,
         blamed: &[Blame],

@@ -2,8 +2,8 @@
 //!
 //! Input: begin, commit, Relation and Type messages, changes other than inserts, and other logical
 //! messages, in stream order. Output: updates of the stream position, the ledger's transactions,
-//! the relation cache and the counters; an error if the policy is to stop at an UPDATE of an outbox
-//! row, or if the log is not the resumed one (G6).
+//! the relation cache and the counters. Returns an error if the policy is to stop at an UPDATE of
+//! an outbox row, or if the log is not the resumed one (G6).
 
 use super::Pipeline;
 use super::error::PipelineError;

@@ -63,7 +63,6 @@ impl StreamPosition {
         (rows > 0).then_some(PartialTransaction { commit_lsn, rows })
     }
 
-    /// Books a row that was sent, skipped or dropped.
     pub(super) fn row_done(
         &mut self,
         counters: &mut Counters,

@@ -1,11 +1,11 @@
 //! Remembers the records of a refused batch, so that later sessions find the one at fault. A broker
-//! refuses a batch as a whole, which ends the session.
+//! refuses whole batches, and a refusal ends the session.
 //!
 //! Input: the records that may be at fault, reported by the ended session. Output: whether a row's
-//! record (or its dead letter) is sent as usual, sent alone, or not sent again; for the next
-//! session a [`RefusalAnalysis`]. Invariant: a row is rejected only if its record, or an identical
-//! one, was refused alone or named by the brokers, or if it resembles several records that its
-//! topic has just refused (`Inferred`) (G4).
+//! record (or its dead letter) is sent as usual, sent alone, or not sent again; a
+//! [`RefusalAnalysis`] for the next session. Invariant: a row is rejected only if its record, or an
+//! identical one, was refused alone or named by the brokers, or if it resembles several records
+//! that its topic has just refused (`Inferred`) (G4).
 //!
 //! Tickets differ between sessions. A record is therefore recognised by its transaction's commit
 //! position, its weight, and its topic, key and value; a non-transactional logical message only by

@@ -108,7 +108,7 @@ fn g4_a_row_that_was_not_sent_is_not_forgotten() {
     assert_eq!(pass(&mut pipeline, &frames[3]), Ok(None));
 }
 
-/// Names of unused topics take no room in the counters.
+/// The counters do not store names of unused topics.
 #[test]
 fn g3_a_topic_that_refuses_is_not_counted() {
     let mut pipeline = pipeline(dead_letters());
@@ -421,7 +421,7 @@ proptest! {
     }
 
     /// G7 for the whole core: a damaged frame is an error or another row. It never causes a panic,
-    /// and never settles what was not stored.
+    /// and never settles an unstored record.
     #[test]
     fn g7_damaged_frames_are_errors_and_settle_nothing(
         damage in prop::collection::vec((0_usize..4, any::<prop::sample::Index>(), any::<u8>()), 1..4),

@@ -14,7 +14,7 @@ pub struct RepairScope {
     /// Only rows written before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Moment>,
-    /// `None`: there must be no such row.
+    /// `None`: such rows must not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<UnknownRows>,
 }

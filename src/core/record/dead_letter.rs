@@ -252,8 +252,8 @@ impl DeadLetter {
         }
     }
 
-    /// Timestamp of the record to send again: the row's own, or else the dead letter's; the current
-    /// time for a message.
+    /// Timestamp of the record to send again: the row's own, or else the dead letter's; a message
+    /// gets the current time.
     pub fn timestamp_again(&self, now_ms: i64) -> i64 {
         let DeadLetterOrigin::Relay { timestamp_ms, commit_timestamp_ms, .. } = self.origin else {
             return now_ms;

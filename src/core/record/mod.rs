@@ -4,7 +4,7 @@
 //! Input: records read from topics. Output: [`DeadLetter`]s, written by the relay or by a consumer;
 //! a selection of them ([`Filter`]); headers for a consumer's dead letter and for a record that is
 //! sent again; the receipt for it. Also the header names, and the setting for partitioning by key.
-//! Invariant: parsing returns what was written, even if the record's own headers have the same
+//! Invariant: parsing returns the written values, even if the record's own headers have the same
 //! names. No I/O.
 
 mod consumer;

@@ -63,7 +63,6 @@ pub(super) fn element(declared: Declared, style: ColumnStyle) -> Option<Declared
     Some(Declared { type_oid, is_nullable: true, ..declared })
 }
 
-/// True for an array that can be parsed.
 pub(super) fn is_array(declared: Option<Declared>, style: ColumnStyle) -> bool {
     declared.is_some_and(|declared| element(declared, style).is_some())
 }

@@ -1,8 +1,8 @@
 //! Parses and prints dates and times: Postgres's ISO style, and RFC 3339.
 //!
 //! Input: text, for example `2026-01-01 00:00:00.123456+05:30`, or a time as a number. Output:
-//! microseconds since 1970 or since midnight, year, month and day; or text. As in Postgres there
-//! are no leap seconds, and the Gregorian calendar applies to all dates.
+//! microseconds since 1970 or since midnight, year, month and day; or text. As in Postgres, leap
+//! seconds do not exist, and the Gregorian calendar applies to all dates.
 
 use std::io::Write as _;
 

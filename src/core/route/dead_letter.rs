@@ -4,8 +4,8 @@
 //! the dead-letter topic, with the value that consumers would have received and headers that
 //! explain the failure; size and hash replace a value that is too large. [`untimed`] removes the
 //! timestamp of a letter that brokers refuse for its time. Invariant: the letter contains the row's
-//! id, up to 1 KiB, and omits what makes it too large (otherwise G4 would not hold). It allocates,
-//! because dead letters are rare.
+//! id, up to 1 KiB, and omits oversized parts (otherwise G4 would not hold). It allocates, because
+//! dead letters are rare.
 
 use serde::Serialize;
 
@@ -193,8 +193,8 @@ impl Router {
         !row.is_message() && row.column(self.encoder.payload.slot) == Value::Absent
     }
 
-    /// Omits what makes a dead letter too large. The first `explained` headers always stay; the
-    /// next one is the row's id.
+    /// Omits a dead letter's oversized parts. The first `explained` headers always stay; the next
+    /// one is the row's id.
     fn fit(&self, mut record: OwnedRecord, explained: usize, is_short: bool) -> OwnedRecord {
         let too_large = is_short || record.as_record().wire_size_max() > self.max_record_bytes;
         if !too_large {

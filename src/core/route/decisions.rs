@@ -43,7 +43,6 @@ pub(super) struct Rule {
     pub(super) send: Option<RuleTopic>,
 }
 
-/// What a rule's whole value must match.
 #[derive(Debug, Clone)]
 pub(super) enum RulePattern {
     Glob(String),

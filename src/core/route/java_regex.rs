@@ -57,7 +57,6 @@ impl Matcher {
         self.whole.is_match(text).map_err(|_| Undecided)
     }
 
-    /// The first match in a text that matches as a whole.
     pub(super) fn first_of_whole<'t>(
         &self,
         text: &'t str,
@@ -82,7 +81,6 @@ impl Translated {
         Self { text, pieces }
     }
 
-    /// The pattern's error, with the character's position.
     fn reason(&self, pattern: &str, error: &fancy_regex::Error) -> String {
         let fancy_regex::Error::ParseError(at, problem) = error else {
             // The compiler draws the pattern with a caret; the last line has the reason.

@@ -25,7 +25,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// The bytes; `value` and `scratch` are those of [`render`]. `None` without bytes.
+    /// The bytes; `value` and `scratch` must be [`render`]'s. `None` without bytes.
     pub(super) fn bytes<'a>(self, value: Value<'a>, scratch: &'a [u8]) -> Option<&'a [u8]> {
         let bytes = match (self, value) {
             (Self::Absent | Self::Null, _) => return None,

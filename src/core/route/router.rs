@@ -55,7 +55,6 @@ pub struct Router {
     pub(super) max_record_bytes: usize,
     pub(super) lsn_header: bool,
     pub(super) origin: RowOrigin,
-    /// The stream's names for dead letters.
     pub(super) letter_source: Vec<Header>,
     pub(super) timestamp: Option<(SourceColumn, EpochUnit)>,
     pub(super) cloud_event: Option<(SourceColumn, SourceColumn)>,

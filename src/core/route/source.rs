@@ -24,7 +24,6 @@ pub(super) struct NamedColumn {
 }
 
 impl SourceColumn {
-    /// The column as Postgres's text, or its bytes.
     #[inline]
     pub(super) fn render(
         &self,

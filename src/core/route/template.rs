@@ -3,9 +3,9 @@
 //!
 //! Input: the settings `regex` and `topic`, then the value of each row. Output: a
 //! [`TopicTemplate`], or an error for settings that fit no row; then the name, which may be an
-//! illegal topic name. The rules are those of Kafka Connect's RegexRouter, which Debezium's
-//! EventRouter uses. If the whole value matches, the first match in it is replaced (it may be
-//! shorter than the value); a value that does not match is itself the name.
+//! illegal topic name. The rules are Kafka Connect's (RegexRouter), which Debezium's EventRouter
+//! uses. If the whole value matches, the first match in it is replaced (it may be shorter than the
+//! value); a value that does not match is itself the name.
 
 use super::java_regex::{Captures, Matcher, Undecided};
 use super::spec::RouteSpecError;

@@ -88,8 +88,7 @@ pub fn check_beginning(text: &str) -> Result<(), &'static str> {
 }
 
 /// The name in the form that Kafka compares
-/// (`org.apache.kafka.common.internals.Topic.hasCollision`). Of topics with equal forms only one
-/// can exist.
+/// (`org.apache.kafka.common.internals.Topic.hasCollision`). Only one topic per form can exist.
 pub fn as_compared(name: &str) -> String {
     name.replace('.', "_")
 }

@@ -361,8 +361,8 @@ impl Session {
         self.limits.acknowledge.then_some(StatusUpdate { settled, ask_reply: false })
     }
 
-    /// Whether the session has ended. At its stop position the session takes no further
-    /// transaction, and confirms what it sent beyond, because the next run would repeat it.
+    /// Whether the session has ended. At its stop position the session stops taking transactions,
+    /// and confirms everything sent beyond, because the next run would repeat it.
     pub fn ended<S: Sink>(
         &mut self,
         now: Now,

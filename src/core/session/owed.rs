@@ -131,7 +131,7 @@ mod tests {
     fn g8_rows_of_an_open_transaction_are_owed_until_its_commit_is_settled() {
         let part = Some(PartialTransaction { commit_lsn: Lsn::new(500), rows: 1 });
         let owed = after(Owed::default(), 200, Mark { part, ..at(200) }, 1);
-        // A keepalive may settle what precedes the transaction.
+        // A keepalive may settle everything before the transaction.
         assert_eq!(after(owed, 250, at(250), 0), owed);
         assert_eq!(after(owed, 500, at(500), 0), owed);
         assert!(after(owed, 560, at(560), 0).is_nothing());

@@ -35,7 +35,6 @@ pub(super) enum Phase {
     },
 }
 
-/// Whether an operator lets a session read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     On,

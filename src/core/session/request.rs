@@ -1,10 +1,10 @@
-//! Defines the requests from outside: run, end for new routes, close the stream for a server
+//! Defines the requests from outside: run, end because of new routes, close the stream for a server
 //! shutdown, drain (confirm what is in flight, then exit) and abort.
 //!
-//! [`Requested`] combines the most urgent request with the time since the relay was told to stop,
-//! and decides whether the relay must end between two sessions. [`Draining`] gives the log the
-//! number of records for which an ending session waits. A pause does not end the session: it keeps
-//! its stream and takes no frame.
+//! [`Requested`] combines the most urgent request with the time since the stop request, and decides
+//! whether the relay must end between two sessions. [`Draining`] gives the log the number of
+//! records for which an ending session waits. A pause does not end the session: it keeps its stream
+//! but stops taking frames.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub struct Requested {
     pub request: ControlRequest,
     /// True if Postgres is shutting down, whatever else is requested.
     pub server_stops: bool,
-    /// Time since the relay was told to stop; zero if it was not.
+    /// Time since the request to stop; zero without one.
     pub told_for: Duration,
     /// True if nothing may be read until further notice.
     pub is_paused: bool,
@@ -54,7 +54,7 @@ impl Requested {
         Self { request: if is_early { ControlRequest::Run } else { self.request }, ..self }
     }
 
-    /// True if the relay was told to stop, and nothing is left to confirm or no time remains.
+    /// True after a request to stop if nothing is left to confirm or no time remains.
     pub fn must_end(self, owed: Owed, grace: Duration) -> bool {
         match self.request {
             ControlRequest::Run | ControlRequest::Reconfigure | ControlRequest::ServerShutdown => {

@@ -1,9 +1,9 @@
 //! Defines the types that tell the supervisor how a session failed and what it left.
 //!
-//! [`SessionFailure`] and [`SinkFault`] classify errors by what the supervisor does next. The
-//! caller maps the errors of its libraries to them and keeps their texts. [`RefusedBatch`] holds
-//! what the brokers refused, [`RefusalConsequence`] the effect on the next session, and [`Left`]
-//! what a session leaves: unconfirmed records, positions, and whether it did useful work.
+//! [`SessionFailure`] and [`SinkFault`] classify errors by the supervisor's next action. The caller
+//! maps the errors of its libraries to them and keeps their texts. [`RefusedBatch`] holds what the
+//! brokers refused, [`RefusalConsequence`] the effect on the next session, and [`Left`] what a
+//! session leaves: unconfirmed records, positions, and whether it did useful work.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::session::Owed;
 /// The reason why a session ended, or could not start.
 #[derive(Debug, Clone, Copy)]
 pub enum SessionFailure<'a> {
-    /// A temporary failure that says nothing about the next session.
+    /// A temporary failure, which does not predict the next session.
     Transient,
     /// Another process holds the slot.
     Held,
@@ -26,7 +26,7 @@ pub enum SessionFailure<'a> {
     Sink(SinkFault),
     /// The brokers refused a batch because of some of its records.
     Refused(RefusedBatch<'a>),
-    /// A peer refused the login. That says nothing about the source's state or the stored data.
+    /// A peer refused the login. The source's state and the stored data remain unknown.
     Barred {
         /// The peer that refused.
         by: Peer,

@@ -207,11 +207,9 @@ pub struct Supervisor {
     /// Mode up to a position, if it is not the usual one.
     mode: Option<SessionMode>,
     narrowing: RepeatedFailures,
-    /// Records whose refusal ended a session.
     refusals: Refusals,
     escalation: TimeoutEscalation,
     login_retry: LoginRetry,
-    /// The unreadable message that ended the last such session.
     unreadable: UnreadableMessage,
 }
 

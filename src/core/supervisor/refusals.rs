@@ -16,7 +16,7 @@ use crate::mutants::{self, Mutant};
 use crate::pipeline::{Blame, RefusalAnalysis, RefusalCause, Suspects};
 use crate::time::Instant;
 
-/// Time for which the batches of all topics are limited to what one topic accepts. After that a
+/// Time for which the batches of all topics are limited to the limit of one topic. After that a
 /// session may probe the limit again.
 const SMALL_BATCHES_FOR: Duration = Duration::from_hours(1);
 
@@ -32,7 +32,7 @@ pub(super) struct Refusals {
 }
 
 /// Fruitless sessions that may follow each other without a pause. A record that is sent alone takes
-/// ten at most.
+/// at most ten.
 const FRUITLESS_MAX: u32 = 20;
 
 /// Remembered topics. After that all are forgotten and queried again.
@@ -56,7 +56,7 @@ impl Refusals {
         self.suspects.clone()
     }
 
-    /// The largest batch in bytes for a session that begins now, if it differs from the
+    /// The largest batch (bytes) of a session that begins now, if it differs from the
     /// configuration.
     pub(super) fn batch_bytes(&mut self, now: Instant) -> Option<u32> {
         self.small_batches.take_if(|small| now - small.since >= SMALL_BATCHES_FOR);

@@ -29,7 +29,6 @@ pub(super) struct CommitBackoff {
 }
 
 impl CommitBackoff {
-    /// For producers with this linger.
     pub(super) const fn new(linger: Duration) -> Self {
         Self { pause: Duration::ZERO, linger }
     }

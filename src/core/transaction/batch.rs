@@ -2,9 +2,9 @@
 //!
 //! Input: [`BatchLimits`] (records, bytes, age), the records and age of the transaction, and the
 //! session's progress. Output: whether the transaction ends here. Invariant: it ends between two
-//! rows. It ends within a Postgres transaction only if that one is too large or too slow to wait
-//! for, if the session has no room for more records, or if each record has a Kafka transaction of
-//! its own. The caller reads the clock.
+//! rows. It ends within a Postgres transaction in three cases: that one is too large or too slow to
+//! wait for, the session has no room for more records, or each record has its own Kafka
+//! transaction. The caller reads the clock.
 
 use std::time::Duration;
 
@@ -28,10 +28,10 @@ const AGE_BEHIND: Duration = Duration::from_millis(50);
 const ENDS_BEHIND: u32 = 10;
 /// Rate below which saving commits does not matter for old rows, because the next transaction takes
 /// the rows that arrived during an end. Without this limit a late stream stayed late: at 1,000
-/// rows/s and 150 partitions a transaction stayed open for 300 ms because the last end took 80 ms,
-/// and the end took 80 ms because of the long transaction.
+/// rows/s and 150 partitions a transaction stayed open for 300 ms because the last end took 80 ms.
+/// The end took 80 ms because of the long transaction.
 const FEW_RECORDS_PER_MS: u64 = 10;
-/// Rate limit in bytes, like [`FEW_RECORDS_PER_MS`].
+/// Byte rate limit, like [`FEW_RECORDS_PER_MS`].
 const FEW_BYTES_PER_MS: u64 = 10 << 10;
 /// Half of what a session reads while a transaction ends. Above this, a low rate may only show that
 /// the session could not read more.

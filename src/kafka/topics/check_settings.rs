@@ -11,8 +11,8 @@ use std::fmt;
 /// First Kafka version with every known necessary fix of transactions; older ones work.
 const RECOMMENDED: (u32, u32) = (3, 6);
 
-/// From this version on, a topic with fewer replicas than min.insync.replicas stores what all of
-/// them have (KAFKA-15583; seen with 4.3); earlier brokers store nothing.
+/// From this version on, a topic with fewer replicas than min.insync.replicas stores records that
+/// all of them have (KAFKA-15583; seen with 4.3); earlier brokers do not store.
 const BOUNDS_IN_SYNC: (u32, u32) = (3, 7);
 
 /// Purpose of a topic.
@@ -84,11 +84,9 @@ impl TopicFinding {
     }
 }
 
-/// Facts about a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct TopicFacts {
     pub(super) name: String,
-    /// Number of brokers in the cluster.
     pub(super) brokers: usize,
     pub(super) partitions: usize,
     /// Replicas of the partition with the fewest.
@@ -241,7 +239,6 @@ pub(super) fn age_of(protocol: &str) -> Option<TopicFinding> {
     })
 }
 
-/// Major and minor number of such a version.
 pub(super) fn version_of(protocol: &str) -> Option<(u32, u32)> {
     let mut numbers = protocol.split(['.', '-']).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))

@@ -58,7 +58,6 @@ pub(super) struct Inquiry {
     admin: Unawaited<AdminClient<DefaultClientContext>>,
     /// Brokers of the cluster, from the latest answer.
     brokers: Vec<i32>,
-    /// Settings of one broker.
     broker_settings: TopicQuery,
 }
 
@@ -70,7 +69,6 @@ enum TopicQuery {
     Known(TopicSettings),
 }
 
-/// Names and effective values.
 type TopicSettings = BTreeMap<String, String>;
 
 impl Inquiry {
@@ -101,12 +99,10 @@ impl Inquiry {
         Ok(self.of_broker("auto.create.topics.enable")?.map(|value| value == "true"))
     }
 
-    /// Finding about the brokers' age.
     pub(super) fn age(&mut self) -> Result<Option<TopicFinding>, TopicsError> {
         Ok(self.of_broker("inter.broker.protocol.version")?.and_then(|version| age_of(&version)))
     }
 
-    /// The brokers' advertised addresses.
     pub(super) fn advertised(&mut self) -> Result<Vec<AdvertisedBroker>, TopicsError> {
         let metadata = self.metadata_of(None)?;
         self.brokers = metadata.brokers().iter().map(MetadataBroker::id).collect();
@@ -282,7 +278,6 @@ fn open_quietly(
     })
 }
 
-/// A client for settings and for creating topics.
 pub(super) fn open_admin(
     kafka: &KafkaSpec,
 ) -> Result<AdminClient<DefaultClientContext>, TopicsError> {

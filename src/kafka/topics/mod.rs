@@ -294,7 +294,6 @@ fn create_progress(
     Ok(())
 }
 
-/// Creates a topic for rows.
 pub(super) fn create_one(
     kafka: &KafkaSpec,
     name: &str,
@@ -451,7 +450,6 @@ fn code_of(error: &KafkaError) -> Option<Code> {
     }
 }
 
-/// The error of a whole request.
 fn of_client(error: &KafkaError) -> TopicsError {
     match code_of(error) {
         Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => TopicsError::Unsupported,

@@ -116,7 +116,6 @@ impl<S> AuthCheckedStream<S> {
         Self { stream, login: Login::new(require, Expected::TlsAnswer) }
     }
 
-    /// A stream that is encrypted from its first byte.
     pub(super) fn opaque(stream: S, require: &RequireAuth) -> Self {
         Self { stream, login: Login::new(require, Expected::Nothing) }
     }

@@ -108,8 +108,8 @@ pub async fn failover_of_server(
     Ok(facts)
 }
 
-/// True if Postgres sends nothing to the slot because a standby in `synchronized_standby_slots` is
-/// away. The slot then follows a failover, and WAL exists that the standby has not received.
+/// True if Postgres withholds the slot's changes because a standby in `synchronized_standby_slots`
+/// is away. The slot then follows a failover, and WAL exists that the standby has not received.
 pub async fn waits_for_standby(client: &Client, slot: &str) -> Result<bool, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE EXISTS (SELECT \

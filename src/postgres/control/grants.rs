@@ -19,7 +19,7 @@ pub struct LackingRights {
     pub publication: bool,
 }
 
-/// Reads the rights. `schemas`: those of missing tables.
+/// Reads the rights. `schemas`: of the missing tables.
 pub(super) async fn lacking(
     client: &Client,
     schemas: &[&str],

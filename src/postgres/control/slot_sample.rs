@@ -40,7 +40,7 @@ pub struct SlotSample {
 }
 
 impl SlotSample {
-    /// Unacknowledged bytes of log, including those of other tables.
+    /// Unacknowledged bytes of log, including other tables' log.
     pub fn lag_bytes(&self) -> u64 {
         self.current.bytes_since(self.confirmed_flush)
     }
@@ -132,7 +132,7 @@ pub async fn held_sample(
 /// A position at or after the end of everything committed so far, which the stream will certainly
 /// reach: the target of `run --once`. Commits with `synchronous_commit=off` are not streamed before
 /// they are on disk, so this first writes a small message into the log. If that is not permitted,
-/// it warns that such commits of the last seconds may be missed. A standby writes nothing, and
+/// it warns that such commits of the last seconds may be missed. A standby does not write, and
 /// contains only WAL that was on the primary's disk.
 pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
     const DOING: &str = "asking for the end of the log";

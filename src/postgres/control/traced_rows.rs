@@ -1,10 +1,10 @@
 //! Reads the rows of a table with given ids, for `postrider trace`.
 //!
 //! Input: a table, the names of its id column, ids as text. Output: each row's values in the
-//! stream's form, its time of writing, and whether the slot has passed it; and each id in the form
-//! of the column's type, which its record has. Invariant: only Postgres decides which texts are
-//! equal ids. A text that the type does not accept matches no row and causes no error. Nothing is
-//! written. Works on PostgreSQL 12 to 18.
+//! stream's form, its time of writing, and whether the slot has passed it. Each id is also returned
+//! in the form of the column's type, as in its record. Invariant: only Postgres decides which texts
+//! are equal ids. A text that the type does not accept matches no row and causes no error. Nothing
+//! is written. Works on PostgreSQL 12 to 18.
 
 use super::connect::Client;
 use super::error::ControlError;

@@ -3,9 +3,9 @@
 //!
 //! Input: names and texts from a string, service file or environment. Output: [`Settings`], merged
 //! so that a weaker source never replaces a value; an error for an unknown name, with the most
-//! similar known name; an error for a name or path that looks like a connection string and may
-//! contain a password. Names and meanings: PostgreSQL's documentation, "Database Connection Control
-//! Functions" and "Environment Variables".
+//! similar known name. A name or path that looks like a connection string, and may contain a
+//! password, is an error too. Names and meanings: PostgreSQL's documentation, "Database Connection
+//! Control Functions" and "Environment Variables".
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -21,8 +21,7 @@ use super::{
     SslNegotiation, TargetSessionAttrs, TlsSettings, TlsVersion, dsn, url,
 };
 
-/// A dead address must not delay the other hosts or a restart; 10 s is several times a slow
-/// handshake.
+/// A dead address must not delay the other hosts or a restart; 10 s exceeds even slow handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time for which the peer's kernel may leave data unacknowledged. Linux's default is about 15

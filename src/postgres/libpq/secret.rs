@@ -65,7 +65,6 @@ fn issued(
     }
 }
 
-/// Where the password was named, or would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NamedBy {
     Text,

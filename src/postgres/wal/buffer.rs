@@ -8,8 +8,8 @@
 
 use super::error::WalError;
 
-/// Steady-state capacity: the output of a busy walsender in 30 ms, so that the relay can gather
-/// rows for a burst without holding the server back. Unused pages stay untouched.
+/// Steady-state capacity: the output of a busy walsender in 30 ms, so that the relay can gather a
+/// burst of rows without holding the server back. Unused pages stay untouched.
 pub(super) const BASE_BYTES: usize = 2 * 1024 * 1024;
 
 /// With less room than this at the end, the unread rest moves to the front before a read, if it is
@@ -19,7 +19,6 @@ const ROOM_BYTES_MIN: usize = 64 * 1024;
 
 pub(super) const HEADER_BYTES: usize = 5;
 
-/// The first message's tag and its length with header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) tag: u8,
@@ -32,7 +31,6 @@ pub(super) struct ReadBuffer {
     start: usize,
     end: usize,
     message_bytes_max: usize,
-    /// Bytes of an oversized message that are still to pass.
     passing: usize,
 }
 
@@ -107,7 +105,6 @@ impl ReadBuffer {
         self.passing
     }
 
-    /// Buffered bytes of the passing message.
     pub(super) fn piece(&self) -> &[u8] {
         self.unread().split_at(self.passing.min(self.len())).0
     }

@@ -97,13 +97,9 @@ pub(crate) fn combined(failures: Vec<WalError>) -> WalError {
     }
 }
 
-/// A query that checks a session's type.
 pub(crate) struct SessionCheck {
-    /// Returns one row with one text.
     pub(crate) sql: &'static str,
-    /// The text of an acceptable session.
     pub(crate) expected: &'static str,
-    /// libpq's keyword for the type.
     pub(crate) name: &'static str,
 }
 

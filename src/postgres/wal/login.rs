@@ -27,7 +27,6 @@ pub(super) struct Login<'a> {
     pub(super) info: &'a ConnectInfo,
     pub(super) endpoint: &'a Endpoint,
     pub(super) parameters: &'a [(&'a str, &'a str)],
-    /// Channel binding data for SCRAM.
     pub(super) binding: Option<Vec<u8>>,
     pub(super) deadline: Option<Instant>,
 }

@@ -14,17 +14,14 @@ use super::transport::Transport;
 pub(super) struct Script {
     incoming: Vec<u8>,
     offset: usize,
-    /// Bytes per read and write.
     piece: usize,
     /// True if every second call would block.
     stutter: bool,
     calls: usize,
-    /// Bytes that it still takes.
     pub(super) accepts: usize,
     pub(super) written: Vec<u8>,
     /// True if the peer closes after the script; otherwise it falls silent.
     pub(super) closes: bool,
-    /// One answer per query.
     answers: VecDeque<Vec<u8>>,
     answered: usize,
 }

@@ -96,7 +96,7 @@ impl<T: Transport> Stream<T> {
 
     /// Reads what is available and fits, in one system call; otherwise waits at most `wait`.
     /// Returns the number of bytes read: 0 without input, or at once if the buffer is full of whole
-    /// frames. Also sends what an earlier call could not.
+    /// frames. Also sends the rest of an earlier call.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.push_out()?;
         let bytes = self.channel.read_available()?;
@@ -243,7 +243,7 @@ impl<T: Transport> Stream<T> {
         Ok(())
     }
 
-    /// The error if the server has ended the stream, for a caller that reads nothing else.
+    /// The error if the server has ended the stream, for a caller without other reads.
     pub(super) fn see_end(&mut self) -> Result<(), WalError> {
         if !self.channel.transport.is_over() {
             return Ok(());

@@ -2,9 +2,9 @@
 //! values that it cuts.
 //!
 //! Input: one pgoutput message, in pieces. Output: an [`Excerpt`], a shorter message of the same
-//! kind that [`super::decode`] reads, with size and hash of each cut value of an inserted row or
-//! logical message, for a dead letter. Invariant: memory is bounded, whatever the message claims or
-//! contains (G3). The division into pieces has no effect. An excerpt refuses what `decode` would
+//! kind that [`super::decode`] reads. For a dead letter it contains size and hash of each cut value
+//! of an inserted row or logical message. Invariant: memory is bounded, whatever the message claims
+//! or contains (G3). The division into pieces has no effect. An excerpt refuses what `decode` would
 //! refuse (G7). Text in another encoding is counted and hashed as UTF-8, except for characters
 //! without an equivalent.
 
@@ -237,7 +237,6 @@ impl Excerpt {
         self.seen += bytes.len();
     }
 
-    /// Handles a field of fixed size.
     fn read(&mut self, number: u64) -> Result<(), DecodeError> {
         let [.., third, second, high, byte] = number.to_be_bytes();
         let length = i32::from_be_bytes([third, second, high, byte]);

@@ -89,8 +89,8 @@ pub(in crate::route) fn write_java(out: &mut Vec<u8>, json: &Json, shape: &Shape
         Json::Object(members) => {
             out.extend(b"Struct{");
             if let Shape::Struct(known) = shape {
-                // Iterates over the object's own members. Over those of all objects the time would
-                // be quadratic.
+                // Iterates over the object's own members. Iterating over all objects' members would
+                // take quadratic time.
                 let mut present: Vec<_> = members
                     .iter()
                     .filter(|(_, member)| !member.is_null())

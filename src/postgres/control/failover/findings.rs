@@ -156,7 +156,6 @@ impl FailoverFacts {
         findings
     }
 
-    /// The setting with all standbys that can be waited for.
     fn await_all(&self, without: Option<&str>) -> String {
         let read = self.streaming.iter().filter_map(|standby| standby.slot.as_deref());
         let named = self.standbys.iter().map(|standby| standby.slot_name.as_str());
@@ -331,7 +330,7 @@ fn feedback_fix() -> FailoverFix {
     FailoverFix::Standby { sql: set("hot_standby_feedback", "on"), restart: false }
 }
 
-/// Judges what would lose a standby's own slot, from which the relay streams.
+/// Judges settings that would lose a standby's own slot, from which the relay streams.
 fn judge_source(standby: &StandbyFacts, findings: &mut Vec<FailoverFinding>) {
     let endpoint = &standby.endpoint;
     // A standby that replays an archive, or nothing, has no primary that learns of the slot.

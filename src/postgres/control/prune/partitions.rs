@@ -1,7 +1,7 @@
 //! Lists, judges and drops partitions of an outbox that is partitioned by age.
 //!
 //! Input: a [`PruneTable`] whose partitions are ranges of the age, the time before which rows are
-//! old, and what was [`Passed`]. Output: [`Partition`]s with what holds each back;
+//! old, and the [`Passed`] transactions. Output: [`Partition`]s with the slots that hold each back;
 //! [`drop_partition`] detaches and drops one. Invariant: a partition is dropped only if all its
 //! rows are old and passed. The dropping transaction checks that under a lock that excludes
 //! writers. The default partition and one without an upper bound stay. Partitions are identified by

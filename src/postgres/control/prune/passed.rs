@@ -2,8 +2,8 @@
 //!
 //! Input: a slot's name, and since when its stream is known to be complete. Output:
 //! [`SlotPosition`], [`Passed`], and the SQL conditions that decide whether a row was passed, and
-//! what holds it back. Invariant: a passed row stays passed, whatever happens to the slot later; a
-//! row whose transaction is in doubt was not passed.
+//! which slot holds it back. Invariant: a passed row stays passed, whatever happens to the slot
+//! later; a row whose transaction is in doubt was not passed.
 //!
 //! Every 15 seconds and at checkpoints, Postgres logs the running transactions. A slot's
 //! `catalog_xmin` is the oldest of them in the last such record that the slot has confirmed

@@ -1,9 +1,9 @@
 //! Counts or deletes old rows of one table, page by page from the oldest.
 //!
-//! Input: a [`PruneTable`] with its own rows, the time before which they are old, and what was
-//! [`Passed`]. Output: a [`Page`] of counts per transaction. Invariant: each row is visited once,
-//! by keyset pagination over age and id, however many have one age. A locked row and a row that was
-//! not passed stay.
+//! Input: a [`PruneTable`] with its own rows, the time before which they are old, and the
+//! [`Passed`] transactions. Output: a [`Page`] of counts per transaction. Invariant: each row is
+//! visited once, by keyset pagination over age and id, however many have one age. A locked row and
+//! a row that was not passed stay.
 
 use std::time::Duration;
 

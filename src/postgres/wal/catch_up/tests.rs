@@ -34,7 +34,6 @@ fn catch_up(rows: Script, limit: usize, backlog: Backlog) -> CatchUp<Script> {
     copy.over(Stream::over(Script::new(Vec::new(), 4096), limit))
 }
 
-/// A server's answer for a window with these messages.
 fn window(messages: &[(u64, &[u8])], before: impl std::fmt::Display) -> Vec<u8> {
     let mut wire = message(b'H', &[1, 0, 2, 0, 1, 0, 1]);
     if messages.is_empty() {
@@ -284,8 +283,8 @@ fn what_is_settled_is_acknowledged_however_long_a_window_is_open() {
     assert_eq!(source.acknowledge(Lsn::new(18 * MIB), false), Ok(Lsn::new(18 * MIB)), "said once");
 }
 
-/// The server's TCP ends a connection that takes nothing for that long, for example while the
-/// brokers are away.
+/// The server's TCP ends a connection without reads for that long, for example while the brokers
+/// are away.
 #[test]
 fn a_window_may_wait_for_the_brokers() {
     let (_, limit) = SETTINGS.iter().find(|(name, _)| *name == "tcp_user_timeout").unwrap();

@@ -16,8 +16,8 @@ use postrider_core::lsn::Lsn;
 /// per transaction: 4 MiB cost the server 2.9 us per row, 8 MiB 2.5 us, 16 MiB 2.2 us, 64 MiB 2.2
 /// us.
 pub(super) const WINDOW_BYTES_MIN: u64 = 16 << 20;
-/// Minimum length of the first window. The server sends nothing of a window before it has decoded
-/// all of it. With one row per transaction and 16 MiB the first row arrived after 55 ms.
+/// Minimum length of the first window. The server sends a window only after it has decoded all of
+/// it. With one row per transaction and 16 MiB the first row arrived after 55 ms.
 const FIRST_BYTES_MIN: u64 = 2 << 20;
 /// The longest window. The server holds its rows in memory or temporary files.
 pub(super) const WINDOW_BYTES_MAX: u64 = 256 << 20;

@@ -68,7 +68,6 @@ impl<T: Transport> Connection<T> {
         &mut self.session
     }
 
-    /// Bytes written to a test's transport.
     #[cfg(test)]
     pub(in crate::wal) fn channel_written(&self) -> Vec<u8>
     where

@@ -25,7 +25,6 @@ pub(super) struct About {
 }
 
 impl About {
-    /// Number of held-back rows that this row represents.
     pub(super) fn held_back(self) -> u32 {
         match (self.place, self.made_us) {
             (Some(_), _) => 0,

@@ -25,7 +25,6 @@ pub(super) struct LargeRow {
 }
 
 impl LargeRow {
-    /// Starts a row of a table with this number of columns.
     fn begin(
         (table_oid, columns): (u32, usize),
         (place, made_us): (Place, Option<i64>),

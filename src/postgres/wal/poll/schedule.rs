@@ -53,7 +53,6 @@ pub(super) struct Reach {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Polled {
-    /// Requested parts of the keys.
     pub(super) asked: u32,
     /// Locked parts, one bit each.
     pub(super) locked: u64,
@@ -69,7 +68,6 @@ pub(super) struct Polled {
 }
 
 impl Polled {
-    /// Books a row that represents held-back rows.
     pub(super) fn hold_back(&mut self, about: About) {
         if self.held_back == 0 {
             self.first_held = about.part;
@@ -77,7 +75,6 @@ impl Polled {
         self.held_back = self.held_back.saturating_add(about.held_back());
     }
 
-    /// Number of held-back rows, and the first of them.
     pub(super) const fn held(self) -> (u32, u32) {
         (self.held_back, self.first_held)
     }
@@ -210,7 +207,7 @@ impl Schedule {
         // one.
         turn.waits = Some(polled.held_back > 0 || turn.cleared.count_ones() < polled.asked);
         if polled.is_hindered() {
-            // A look over many rows takes half of the time at most.
+            // A look over many rows takes at most half of the time.
             turn.due = now + turn.retry.max(polled.took);
             turn.retry = (turn.retry * 2).min(interval);
             turn.asks_all = once;
@@ -263,7 +260,6 @@ mod tests {
         Schedule::new(options, 1, now)
     }
 
-    /// The first parts are locked.
     fn polled((asked, locked): (u32, u32), taken: u32, held_back: u32) -> Polled {
         let reach = Reach { rows: 100, window: 100 };
         let locked = u64::MAX.checked_shr(BUCKETS - locked).unwrap_or(0);

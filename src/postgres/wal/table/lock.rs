@@ -1,9 +1,10 @@
 //! Keeps tables in the shape in which they are read, and detects earlier rewrites.
 //!
 //! `ALTER TABLE` that rewrites a table is not safe for snapshots (documentation, "Caveats" of
-//! concurrency control): an earlier snapshot sees no row afterwards, and each row has the rewriting
-//! transaction's number. A table is therefore locked before the snapshot. If the snapshot comes
-//! first, as with a slot's, the table's files at that time are compared with the present ones.
+//! concurrency control): an earlier snapshot does not see any row afterwards, and each row has the
+//! rewriting transaction's number. A table is therefore locked before the snapshot. If the snapshot
+//! comes first, as with a slot's, the table's files at that time are compared with the present
+//! ones.
 
 use super::scan::sql_name;
 use crate::wal::{Connection, Transport, WalError};

@@ -24,7 +24,6 @@ fn scan(table: &str, order: &[&str]) -> TableScan {
     }
 }
 
-/// A server's answer to a COPY of rows with these numbers.
 fn answer(numbers: std::ops::Range<u32>) -> Vec<u8> {
     let row = |n: u32| message(b'd', format!("{n}\tx\n").as_bytes());
     let mut wire = message(b'H', &[0, 0, 0]);
