@@ -17,6 +17,7 @@ enum Death {
 
 /// A consumer that commits marker and effect apart, or together, and acknowledges at the end.
 struct Naive {
+    _database: Database,
     sql: Sql,
     steps: &'static [&'static str],
 }
@@ -55,9 +56,10 @@ const BOTH: &str = "BEGIN; INSERT INTO processed_messages VALUES ('naive', 'ID')
                     INSERT INTO deeds VALUES ('ID'); COMMIT";
 
 fn naive(steps: &'static [&'static str]) -> Naive {
-    let sql = Database::migrated(postgres::installed(), "naive").sql();
+    let database = Database::migrated(postgres::installed(), "naive");
+    let sql = database.sql();
     sql.run("CREATE TABLE deeds (message_id uuid)");
-    Naive { sql, steps }
+    Naive { _database: database, sql, steps }
 }
 
 #[test]
