@@ -1,5 +1,5 @@
 //! The dual write as it is published, on a real Postgres and a real Kafka, and the outbox in the same place:
-//! `docs/patterns/outbox-writer.md` names each test.
+//! `docs/patterns/evidence-services.md` names each test.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 

@@ -1,4 +1,4 @@
-//! `docs/patterns.md`, "Into a service that exists, in an hour": its commands, as they stand there.
+//! `docs/patterns.md`, "Write your first event": its commands, unchanged.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ fn the_way_into_a_service_that_exists_leads_to_an_event() {
     let cluster = postgres::start(&Options::default());
     let Some(kafka) = kafka::shared() else { return };
     let page = std::fs::read_to_string(root().join("docs/patterns.md")).unwrap();
-    let (_, section) = page.split_once("## Into a service that exists").unwrap();
+    let (_, section) = page.split_once("## Write your first event").unwrap();
     let (_, block) = section.split_once("```sh\n").unwrap();
     let (commands, _) = block.split_once("```").unwrap();
 

@@ -32,7 +32,7 @@
 //! dropped frees its key.
 //!
 //! The mistakes that published versions of this make, each with the test that shows it:
-//! `docs/patterns/idempotency-key.md`.
+//! `docs/patterns/evidence-services.md`.
 
 mod attempt;
 mod breaker;

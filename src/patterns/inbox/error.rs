@@ -69,7 +69,7 @@ impl InboxError {
         let hint = match self {
             Self::OwnSetting(name) => return Some(format!("leave out `{name}`")),
             Self::CacheUrl => {
-                "write it as redis://host:6379; docs/patterns/idempotency-key.md has Cluster and Sentinel"
+                "write it as redis://host:6379; docs/patterns/idempotency-key-redis.md has Cluster and Sentinel"
             }
             Self::NoRuntime => {
                 "call `run` from a task of a Tokio runtime, or within `Runtime::block_on`"

@@ -51,7 +51,7 @@
 //! ```
 //!
 //! The mistakes that published consumers make, and the tests that show them, are in
-//! `docs/patterns/idempotent-consumer.md` and `docs/patterns/dead-letters.md`.
+//! `docs/patterns/evidence-consumers.md`.
 
 mod assignments;
 mod attribution;

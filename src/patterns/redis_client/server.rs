@@ -5,7 +5,7 @@
 //! connection is to the one that the Sentinels name then.
 //!
 //! `redis://`, `redis+cluster://` and `redis+sentinel://`, and the same with `rediss`: what each looks like is in
-//! `docs/patterns/idempotency-key.md`.
+//! `docs/patterns/idempotency-key-redis.md`.
 
 use std::time::Duration;
 

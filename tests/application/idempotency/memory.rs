@@ -1,4 +1,4 @@
-//! What a key costs in Redis, against the formula of `docs/patterns/idempotency-key.md`.
+//! What a key costs in Redis, against the formula of `docs/patterns/idempotency-key-redis.md`.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ async fn a_key_takes_the_memory_that_the_formula_says() {
 /// The two figures of the page, within a tenth.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_typical_key_takes_what_the_page_says() {
-    let page = include_str!("../../../docs/patterns/idempotency-key.md");
+    let page = include_str!("../../../docs/patterns/idempotency-key-redis.md");
     let (_, text) = page.split_once("A key of 36 characters in that scope takes ").unwrap();
     let mut told = text.split_whitespace().filter_map(|word| word.parse::<usize>().ok());
     let mut check = |measured: usize| {

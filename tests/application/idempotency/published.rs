@@ -1,5 +1,5 @@
 //! What goes wrong in the versions that articles publish, and what this one does in the same place:
-//! `docs/patterns/idempotency-key.md` names each test.
+//! `docs/patterns/evidence-services.md` names each test.
 
 use std::time::Duration;
 
