@@ -26,7 +26,7 @@ const KINDS: &[(&str, &str, usize, &str)] = &[
          '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'",
     ),
     ("an aggregate", "outbox_sequences", 100_000, "'order', (UUID_4)::text, 5"),
-    ("a message whose id is of version 7", "processed_messages", 100_000, "'payments', UUID_7, AT"),
+    ("a message with an id of version 7", "processed_messages", 100_000, "'payments', UUID_7, AT"),
     ("a message whose id is random", "processed_messages", 100_000, "'payments', UUID_4, AT"),
     (
         "a request, a response of 83 bytes",
