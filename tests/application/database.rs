@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
+use std::ops::{Deref, DerefMut};
+
 use postrider::sandbox::postgres::Cluster;
 use support::postgres::{self, Database};
 use tokio_postgres::Client;
@@ -37,9 +39,29 @@ impl Stage {
     }
 }
 
-/// A session in a database that nobody else uses.
-pub(crate) async fn client() -> Client {
-    Stage::set().await.1
+/// A session in a database that nobody else uses, and that ends with the session.
+pub(crate) struct Session {
+    client: Client,
+    _stage: Stage,
+}
+
+impl Deref for Session {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+}
+
+pub(crate) async fn client() -> Session {
+    let (stage, client) = Stage::set().await;
+    Session { client, _stage: stage }
 }
 
 /// One number.

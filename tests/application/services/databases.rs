@@ -38,7 +38,8 @@ fn each_service_is_given_its_tables_and_no_other_ones_and_keeps_them() {
 #[test]
 fn payments_work_in_a_database_without_orders() {
     let stage = Stage::set();
-    let url = Database::create(postgres::installed(), "payments").address().unix_url();
+    let database = Database::create(postgres::installed(), "payments");
+    let url = database.address().unix_url();
     let (status, _, stderr) = stage.command(&["migrate", "payments", "--database-url", &url]);
     assert_eq!(status, 0, "{stderr}");
     let service = stage.start_at(&url, &["payments"]);

@@ -45,6 +45,9 @@ static SHARED: Mutex<Vec<u16>> = Mutex::new(Vec::new());
 pub fn shared(options: &Options) -> Cluster {
     let cluster = start(options);
     Database::create_with(&cluster, MIGRATED, "").migrate();
+    // A session in it, also one of autovacuum, would hold up copies.
+    let closed = format!("ALTER DATABASE {MIGRATED} ALLOW_CONNECTIONS false");
+    Sql::connect(&cluster.unix_url()).run(&closed);
     SHARED.lock().unwrap().push(cluster.port());
     cluster
 }
@@ -287,7 +290,7 @@ impl Database {
 
     /// A session in it, as the superuser.
     pub fn sql(&self) -> Sql {
-        Sql::connect(&self.address.unix_url())
+        Sql::of(self)
     }
 }
 

@@ -6,11 +6,15 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
+use super::postgres::Database;
+
 /// One session. Its connection is served while a call waits, which is all a test needs.
 #[derive(Debug)]
 pub struct Sql {
     runtime: Runtime,
     client: Client,
+    // Last: it may be the last one that holds the database, which then ends.
+    _database: Option<Database>,
 }
 
 impl Sql {
@@ -26,7 +30,13 @@ impl Sql {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let (client, connection) = runtime.block_on(tokio_postgres::connect(url, NoTls))?;
         runtime.spawn(connection);
-        Ok(Self { runtime, client })
+        Ok(Self { runtime, client, _database: None })
+    }
+
+    /// Connects, and keeps the database for as long.
+    pub(crate) fn of(database: &Database) -> Self {
+        let sql = Self::connect(&database.address().unix_url());
+        Self { _database: Some(database.clone()), ..sql }
     }
 
     /// Runs statements, separated by semicolons.
