@@ -78,7 +78,9 @@ fn messages_pass_those_whose_dead_letters_the_topic_refuses() {
     drafts[50].headers.remove(0);
     scene.send(&drafts);
     scene.await_effects(296);
-    running.await_status("the dead letter", |status| status.unpublished.is_some());
+    running.await_status("the dead letters", |status| {
+        status.unpublished.is_some() && status.waiting_messages == 4
+    });
     let status = running.status();
     let why = status.not_ready_reason().unwrap();
     let expected = format!("a dead letter cannot be published to topic `{letters}` (");
