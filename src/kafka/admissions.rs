@@ -28,6 +28,7 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(100);
 /// Time after which a missing topic without a policy is an error: brokers that create topics take
 /// at most a second.
 const MISSING_LIMIT: Duration = Duration::from_secs(5);
+/// Interval of queries for a missing topic.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Time that rows wait for answers about single topics, at once and as a share of all time: enough
 /// for dozens of topics at a session's start.
@@ -62,6 +63,7 @@ pub(super) struct Admissions {
     /// Topics whose partitions were counted again because a row chose a missing one, with the bytes
     /// received until then: partitions chosen by those rows must have existed.
     recounts: BTreeMap<String, u64>,
+    /// Earliest time of the next list.
     next_list: Instant,
     /// Start of the current row in the received bytes, and their number.
     at: (u64, u64),

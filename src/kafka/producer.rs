@@ -82,6 +82,7 @@ pub struct Producer {
     spec: KafkaSpec,
     bootstrap: BootstrapServers,
     admissions: Admissions,
+    /// Number of records sent.
     sent: u64,
     sent_bytes: u64,
     /// Number of these that were answered at the last check.

@@ -41,6 +41,7 @@ pub(super) struct QueueLimit {
 
 #[derive(Debug)]
 struct Probe {
+    /// Number of records sent, including this one.
     sent: u64,
     at: Instant,
 }

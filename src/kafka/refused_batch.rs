@@ -75,7 +75,9 @@ pub(super) fn verdict(
 
 struct BatchRefusals<'a> {
     suspects: Vec<&'a Refusal>,
+    /// True if these records are known to be at fault.
     is_named: bool,
+    /// True if several records are said to be at fault.
     is_of_several: bool,
     bytes: Option<u32>,
     /// True if a record without a key is not at fault.

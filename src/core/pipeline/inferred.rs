@@ -132,6 +132,7 @@ impl Cause {
     }
 }
 
+/// Refusals of one topic for one cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limit {
     least: u64,

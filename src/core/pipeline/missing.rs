@@ -40,7 +40,9 @@ const ASK_AGAIN_NEW: Duration = Duration::from_millis(200);
 /// Later intervals are longer.
 const ASK_AGAIN_SOON: Duration = Duration::from_millis(10);
 const ASK_AGAIN_WAITING: Duration = Duration::from_millis(100);
+/// Wait for brokers that are known to create topics by themselves.
 const CREATION: Duration = Duration::from_millis(1_600);
+/// Wait for brokers that may create topics by themselves.
 const CREATION_MAYBE: Duration = Duration::from_millis(500);
 /// Time for which a broker may not know a topic that the controller has created and confirmed. An
 /// application may write a topic's first row at once, and the relay may ask another broker.
@@ -50,18 +52,24 @@ const SPREADING: Duration = Duration::from_millis(500);
 /// time (one part in this number). Some topics cannot be created, and rows choose the number of
 /// others.
 const CREATIONS: Allowance = Allowance::new(CREATION, 10);
+/// Shortest useful wait for a topic's creation.
 const CREATION_MIN: Duration = Duration::from_millis(100);
+/// Wait for a topic that existed before, because a broker may just have started.
 const KNOWN: Duration = Duration::from_secs(5);
 /// Limit for all these topics together. A broker that has run this long shows everything it has.
 const RETURNS: Allowance = Allowance::new(KNOWN, 20);
+/// Shortest useful wait for a topic's return.
 const RETURN_MIN: Duration = Duration::from_secs(1);
+/// Longest time for the relay to create a topic.
 const OWN_CREATION: Duration = Duration::from_secs(10);
 /// Time that other topics' rows wait at once for failing attempts, and then the share of all time.
 /// Rows choose the number of names, and each costs a controller's answer.
 const OWN_CREATIONS: Allowance = Allowance::new(OWN_CREATION, 10);
 /// Minimum budget left to start creating a topic.
 const OWN_CREATION_MIN: Duration = Duration::from_secs(1);
+/// Delay until a topic's budget is checked again.
 const OWN_CREATION_LATER: Duration = Duration::from_secs(5);
+/// Delay before another attempt to create a topic.
 const CREATE_AGAIN: Duration = Duration::from_mins(1);
 /// First delay before a trial record. Only a record, whose failure costs a session, shows whether
 /// writing is still denied.

@@ -78,9 +78,12 @@ pub struct Pipeline {
     at: StreamPosition,
     /// An earlier session stored everything before this mark.
     resume: Mark,
+    /// Evidence to find in the log before anything is settled.
     check: Option<ResumeCheck>,
     begun: Option<CommitId>,
+    /// The last transaction with rows.
     last: Option<CommitId>,
+    /// Position of that transaction, or of a later non-transactional message.
     last_row: Option<Lsn>,
     newest_commit_time_us: Option<i64>,
     suspects: Suspects,

@@ -38,8 +38,10 @@ pub(super) struct TopicId(usize);
 
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
+    /// Index of its column in `Decisions::consulted`.
     pub(super) consulted: usize,
     pub(super) pattern: RulePattern,
+    /// `None` drops the row.
     pub(super) send: Option<RuleTopic>,
 }
 

@@ -16,6 +16,7 @@ use crate::sink::Sink;
 /// Records that Postgres would send again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Owed {
+    /// Position that settles the debt.
     until: Lsn,
     records: u64,
 }

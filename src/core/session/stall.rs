@@ -36,6 +36,7 @@ pub enum Stalled {
 pub struct StallDetector {
     /// Zero: no limit.
     limit: Duration,
+    /// Time since a broker answered.
     away: Duration,
     last_look: Option<Instant>,
     progress: LedgerProgress,

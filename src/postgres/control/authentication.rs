@@ -17,8 +17,10 @@ use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
 use crate::libpq::{AuthMethod, RequireAuth};
 
+/// Size of a message's tag and length.
 const HEAD: usize = 5;
 
+/// Size of an Authentication message's head, with its kind.
 const REQUEST: usize = HEAD + 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -17,6 +17,7 @@ pub(super) const BASE_BYTES: usize = 2 * 1024 * 1024;
 /// messages is processed first. Moving for each 16 KiB read took a tenth of a backlog's CPU time.
 const ROOM_BYTES_MIN: usize = 64 * 1024;
 
+/// Tag and length.
 pub(super) const HEADER_BYTES: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,7 @@ pub(super) struct ReadBuffer {
     start: usize,
     end: usize,
     message_bytes_max: usize,
+    /// Bytes of an oversized message that are still to pass.
     passing: usize,
 }
 

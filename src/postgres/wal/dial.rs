@@ -97,8 +97,11 @@ pub(crate) fn combined(failures: Vec<WalError>) -> WalError {
     }
 }
 
+/// A query that checks a session's type.
 pub(crate) struct SessionCheck {
+    /// Returns one row with one text.
     pub(crate) sql: &'static str,
+    /// The text of an acceptable session.
     pub(crate) expected: &'static str,
     pub(crate) name: &'static str,
 }

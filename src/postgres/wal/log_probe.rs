@@ -20,6 +20,7 @@ use postrider_core::pgoutput::{Message, decode};
 const TICK: Duration = Duration::from_millis(200);
 /// Time without a change or a new position after which the server has sent the whole log.
 const QUIET: Duration = Duration::from_secs(5);
+/// Maximum time to end the stream.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
 /// Reads that must fail at one position, because a proxy may have damaged a message.

@@ -51,6 +51,7 @@ pub(super) struct MessageChannel<T> {
     /// Bytes read since the connection began, including framing.
     pub(super) bytes_read: u64,
     outgoing: VecDeque<u8>,
+    /// True if a write found that the peer no longer listens.
     unheard: bool,
     pub(super) charset: Option<Arc<Charset>>,
     notices: VecDeque<ServerMessage>,

@@ -34,6 +34,7 @@ const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const CHUNK_BYTES: usize = 4096;
 
+/// Offset after the tag and the table's OID.
 const FIRST_MARKER_AT: usize = 5;
 
 /// The excerpt of one message. The module documentation has the rules.
@@ -46,6 +47,7 @@ pub struct Excerpt {
     cuts: Vec<Cut>,
     prefix_is_cut: bool,
     tag: u8,
+    /// Field of the next byte.
     field: Field,
     /// Offset of that field, and its value so far if its size is fixed.
     began: usize,

@@ -235,6 +235,7 @@ pub struct CatchUp<T = Wire> {
     before: u64,
     /// True until the file's header was read.
     is_first: bool,
+    /// End of a window to show next.
     ended: Option<Lsn>,
     /// The oversized frame that passes, or was not consumed yet.
     large: Option<Box<Large>>,

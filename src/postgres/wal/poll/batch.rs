@@ -94,6 +94,7 @@ pub(super) fn about_of_beginning(body: &[u8]) -> Result<(About, usize), WalError
 
 /// Types of the data columns in a RowDescription. Statements that take rows differ in the rest.
 pub(super) fn types(said: &[u8]) -> Vec<u8> {
+    /// Table, number, type, length, modifier, format.
     const ABOUT_COLUMN: usize = 18;
     let Some((count, mut rest)) = said.split_first_chunk::<2>() else { return said.to_vec() };
     let mut types = count.to_vec();

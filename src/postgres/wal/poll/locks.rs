@@ -105,6 +105,7 @@ struct Held {
     rows: u32,
     /// First rows with the times when they were first and last seen; the latest comes first.
     firsts: Vec<(u32, Instant, Instant)>,
+    /// Earliest time of the next search.
     rested: Instant,
     told: Option<Arc<LockedRows>>,
 }

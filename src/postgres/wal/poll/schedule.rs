@@ -48,6 +48,7 @@ pub struct PollPositions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Reach {
     pub(super) rows: u32,
+    /// At least `rows`.
     pub(super) window: u32,
 }
 
