@@ -11,7 +11,7 @@ use super::inspect::{NewSlot, Requirements, STANDBY_STREAMS_SINCE, ServerFacts, 
 use crate::wal::Class;
 use postrider_core::lsn::Lsn;
 
-/// A standby's replay position and obstacles. Empty for a primary.
+/// A standby's replay position, and why it is stuck. Empty for a primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replay {
     /// End of the replayed log.
