@@ -65,8 +65,8 @@ pub struct TimeoutEscalation {
 }
 
 impl TimeoutEscalation {
-    /// A session ended in silence after it settled everything up to `settled`. If that is no
-    /// further than before, the server's work takes so long, not the network.
+    /// A session ended in silence after it settled everything up to `settled`. Without progress
+    /// since the previous session, the server's work is slow, not the network.
     pub fn silent(&mut self, settled: Lsn) {
         if settled > self.settled {
             *self = Self { settled, doublings: 0 };
