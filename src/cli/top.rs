@@ -1,8 +1,8 @@
 //! `postrider top`: a running relay on the whole terminal, refreshed each second.
 //!
-//! Input: the relay's `/api/v1/state` and `/api/v1/history`, keys. Output: a screen that [`screen::render`] draws from a
-//! [`Model`]. Invariant: the terminal is given back as it was, however the command ends (key, SIGTERM, SIGHUP, panic);
-//! nothing waits for the relay but the thread that asks it; the screen says in words what its colours say.
+//! Input: the relay's `/api/v1/streams`, `/api/v1/state` and `/api/v1/history`, keys. Output: a screen that
+//! [`screen::render`] draws from a [`Model`]. Invariant: the terminal is given back as it was, however the command ends
+//! (key, SIGTERM, SIGHUP, panic); nothing waits for the relay but the thread that asks it; the screen says in words what its colours say.
 
 mod model;
 mod screen;
@@ -41,6 +41,7 @@ Without a terminal: postrider status --watch
 
 Examples:
   postrider top
+  postrider top --stream orders            of several streams the one of that name
   postrider top --url http://127.0.0.1:8485
   NO_COLOR=1 postrider top")]
 pub struct TopArgs {
@@ -49,13 +50,47 @@ pub struct TopArgs {
     pub url: Option<String>,
 }
 
+/// The relay to ask.
+struct Target {
+    address: SocketAddr,
+    /// Name of the stream to show, if the relay has several.
+    stream: Option<String>,
+}
+
+/// An entry of `/api/v1/streams`, which is empty for a relay with a single stream.
+#[derive(serde::Deserialize)]
+struct StreamEntry {
+    name: String,
+}
+
+impl Target {
+    /// The part of a query that names the stream, with the `&` that ends it; empty for a relay with a single stream.
+    fn query(&self, streams: &[StreamEntry]) -> Result<String, String> {
+        let names = || streams.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
+        match &self.stream {
+            _ if streams.is_empty() => Ok(String::new()),
+            Some(name) if streams.iter().any(|it| it.name == *name) => {
+                Ok(format!("stream={name}&"))
+            }
+            Some(name) => {
+                Err(format!("{} has no stream `{name}`; its streams are {}", self.address, names()))
+            }
+            None => Err(format!(
+                "{} has several streams: postrider top --stream NAME; the names are {}",
+                self.address,
+                names()
+            )),
+        }
+    }
+}
+
 /// What the relay said, or why it said nothing.
 type Reply = Result<(State, Columns), String>;
 
 /// Runs it.
 pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    let address = match &args.url {
-        Some(url) => address_of(url)?,
+    let target = match &args.url {
+        Some(url) => Target { address: address_of(url)?, stream: context.only().map(Into::into) },
         None => configured(context)?,
     };
     if context.json() || !stdout().is_terminal() || !stdin().is_terminal() {
@@ -65,14 +100,15 @@ pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<ExitCode, Command
     let ended = Arc::new(AtomicBool::new(false));
     listen_for_signals(Arc::clone(&ended))?;
     let (sender, replies) = channel();
-    std::thread::spawn(move || ask_for_ever(address, &sender));
+    let model = Model::of(target.address.to_string(), target.stream.clone());
+    std::thread::spawn(move || ask_for_ever(&target, &sender));
     let view = View { has_colors: context.color_stdout(), ..View::default() };
     let failed = |error: &std::io::Error| {
         CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X022, error, None)
     };
     // It also sees to it that a panic gives the terminal back.
     let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;
-    let shown = show(&mut terminal, Model::of(address.to_string()), view, (&replies, &ended));
+    let shown = show(&mut terminal, model, view, (&replies, &ended));
     let restored = ratatui::try_restore();
     shown.and(restored).map(|()| ExitCode::Ok).map_err(|error| failed(&error))
 }
@@ -81,15 +117,16 @@ fn usage(what: &str) -> CommandFailure {
     CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what)
 }
 
-/// Where `http.bind` is asked.
-fn configured(context: &Context) -> Result<SocketAddr, CommandFailure> {
-    let bind = context.read(Vec::new())?.config.http.bind;
-    let bind = bind.map(reachable).filter(|address| address.port() != 0);
+/// The stream that is configured, and where its relay serves HTTP.
+fn configured(context: &Context) -> Result<Target, CommandFailure> {
+    let loaded = context.read(Vec::new())?;
+    let bind = loaded.config.http.bind.map(reachable).filter(|address| address.port() != 0);
     let missing = || {
         let failure = usage("http.bind is empty or has port 0: no relay can be asked there");
         failure.help("postrider top --url http://HOST:PORT, as the relay logs it when it starts")
     };
-    bind.ok_or_else(missing)
+    let address = bind.ok_or_else(missing)?;
+    Ok(Target { address, stream: loaded.stream })
 }
 
 /// The address in `http://HOST:PORT/`, or in `HOST:PORT`.
@@ -157,10 +194,10 @@ fn is_end(key: KeyEvent) -> bool {
 }
 
 /// Asks until nobody listens any more.
-fn ask_for_ever(address: SocketAddr, replies: &Sender<Reply>) {
+fn ask_for_ever(target: &Target, replies: &Sender<Reply>) {
     let mut known_ms = 0;
     loop {
-        let reply = ask(address, known_ms);
+        let reply = ask(target, known_ms);
         if let Ok((_, columns)) = &reply {
             known_ms = columns.last_ms().unwrap_or(known_ms);
         }
@@ -171,7 +208,8 @@ fn ask_for_ever(address: SocketAddr, replies: &Sender<Reply>) {
     }
 }
 
-fn ask(address: SocketAddr, known_ms: i64) -> Reply {
+fn ask(target: &Target, known_ms: i64) -> Reply {
+    let address = target.address;
     let text = |path: &str| {
         let (status, body) = answer(address, path).map_err(|silence| silence.to_string())?;
         match status {
@@ -183,8 +221,11 @@ fn ask(address: SocketAddr, known_ms: i64) -> Reply {
         }
     };
     let foreign = |_| format!("what answers at {address} is no relay of this version");
-    let state = serde_json::from_str(&text("/api/v1/state")?).map_err(foreign)?;
-    let history = text(&format!("/api/v1/history?after={known_ms}"))?;
+    let streams: Vec<_> = serde_json::from_str(&text("/api/v1/streams")?).map_err(foreign)?;
+    let query = target.query(&streams)?;
+    let state = text(&format!("/api/v1/state?{query}"))?;
+    let state = serde_json::from_str(&state).map_err(foreign)?;
+    let history = text(&format!("/api/v1/history?{query}after={known_ms}"))?;
     Ok((state, serde_json::from_str(&history).map_err(foreign)?))
 }
 

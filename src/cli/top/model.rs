@@ -117,6 +117,8 @@ impl Columns {
 pub(super) struct Model {
     /// Who is asked.
     pub(super) address: String,
+    /// Name of the stream, if the configuration or the command names one.
+    pub(super) stream: Option<String>,
     /// What it said last.
     pub(super) state: Option<State>,
     past: Columns,
@@ -128,9 +130,9 @@ pub(super) struct Model {
 
 impl Model {
     /// Nothing is known yet.
-    pub(super) fn of(address: String) -> Self {
+    pub(super) fn of(address: String, stream: Option<String>) -> Self {
         let (past, age) = (Columns::default(), Duration::ZERO);
-        Self { address, state: None, past, silence: None, age }
+        Self { address, stream, state: None, past, silence: None, age }
     }
 
     /// What was said, or that nothing was; what was said before stays.

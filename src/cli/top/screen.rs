@@ -123,6 +123,7 @@ fn title_line(model: &Model, view: &View, width: u16) -> Line<'static> {
         view.state(&condition),
     ]);
     let mut parts = Vec::new();
+    parts.extend(model.stream.as_ref().map(|name| format!("stream {name}")));
     if let Some(state) = &model.state {
         let slot = Some(&state.slot_name).filter(|name| !name.is_empty());
         parts.extend(slot.map(|name| format!("slot {name}")));

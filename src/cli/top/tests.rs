@@ -5,9 +5,9 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 use serde_json::{Value, json};
 
-use super::address_of;
 use super::model::Model;
 use super::screen::{View, render};
+use super::{StreamEntry, Target, address_of};
 use crate::marks::{WIDTHS, assert_snapshot};
 
 fn state() -> Value {
@@ -41,7 +41,7 @@ fn history(samples: i64) -> Value {
 }
 
 fn model(state: Value, samples: i64) -> Model {
-    let mut model = Model::of("127.0.0.1:8484".to_owned());
+    let mut model = Model::of("127.0.0.1:8484".to_owned(), None);
     let columns = serde_json::from_value(history(samples)).unwrap();
     model.take(Ok((serde_json::from_value(state).unwrap(), columns)));
     model
@@ -95,7 +95,7 @@ fn a_relay_that_does_not_answer_is_told_from_one_that_never_did() {
     assert!(lines[1].starts_with("The relay does not answer: no relay answers"), "{shown}");
     assert!(lines[2].ends_with("What is shown is 12 s old."), "{shown}");
     assert!(shown.contains("orders.0"), "{shown}");
-    let mut never = Model::of("127.0.0.1:1".to_owned());
+    let mut never = Model::of("127.0.0.1:1".to_owned(), None);
     assert!(
         screen(&never, &View::default(), LARGE).starts_with("Postrider  · asking  at 127.0.0.1:1")
     );
@@ -189,4 +189,30 @@ fn an_address_is_read_and_a_password_in_it_is_not_repeated() {
         let failure = format!("{:?}", address_of(url).unwrap_err());
         assert!(failure.contains("--url") && !failure.contains("planted"), "{failure}");
     }
+}
+
+#[test]
+fn a_query_names_the_stream_only_if_the_relay_has_several() {
+    let entries = |names: &[&str]| -> Vec<StreamEntry> {
+        names.iter().map(|name| StreamEntry { name: (*name).to_owned() }).collect()
+    };
+    let query = |stream: Option<&str>, names: &[&str]| {
+        let address = ([127, 0, 0, 1], 8484).into();
+        Target { address, stream: stream.map(str::to_owned) }.query(&entries(names))
+    };
+    assert_eq!(query(None, &[]), Ok(String::new()));
+    assert_eq!(query(Some("a"), &[]), Ok(String::new()));
+    assert_eq!(query(Some("b"), &["a", "b"]), Ok("stream=b&".to_owned()));
+    for (stream, said) in [(Some("c"), "no stream `c`"), (None, "postrider top --stream NAME")] {
+        let why = query(stream, &["a", "b"]).unwrap_err();
+        assert!(why.contains(said) && why.contains("a, b"), "{why}");
+    }
+}
+
+#[test]
+fn the_title_names_the_stream() {
+    let mut model = model(state(), 1);
+    model.stream = Some("orders".to_owned());
+    let shown = screen(&model, &View::default(), LARGE);
+    assert!(shown.starts_with("Postrider  ✓ streaming  stream orders  slot postrider"), "{shown}");
 }

@@ -8,7 +8,9 @@ use rdkafka::mocking::MockCluster;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::terminal::Terminal;
+use crate::operate::Desk;
 use crate::stage::Stage;
+use crate::streams::{file_of, relay, stages, start};
 use support::postgres;
 use support::relay_http::RelayHttp;
 
@@ -51,6 +53,50 @@ fn a_running_relay_is_watched_on_a_terminal_that_is_given_back() {
     top.wait_for("no relay answers");
     (&top.keys).write_all(b"\x03").unwrap();
     top.ends();
+}
+
+#[test]
+fn the_stream_that_is_named_is_shown_of_several() {
+    let mock = MockCluster::new(1).unwrap();
+    let streams = stages(postgres::installed(), &mock.bootstrap_servers(), &["first", "second"]);
+    let [(_, first), (_, second)] = &streams[..] else { panic!("two") };
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let desk = Desk::new();
+    desk.write(&file_of(&format!("[http]\nbind = \"{free}\""), &streams));
+    let file = desk.file();
+    let relay = relay(&streams).set("http.bind", &free.to_string());
+    let mut running = start(&relay, &file, &["run"]);
+    let face = RelayHttp::of(&mut running);
+    first.insert("A", 7);
+    second.insert("A", 12);
+    first.wait_for_records(7);
+    second.wait_for_records(12);
+    face.wait_ready(200);
+    let configured = ["--config", file.to_str().unwrap(), "top", "--stream"];
+    for (name, stage, shown) in
+        [("first", first, "confirmed 7"), ("second", second, "confirmed 12")]
+    {
+        let top = Terminal::run(&[&configured[..], &[name]].concat());
+        let screen = top.wait_for(shown);
+        let title = format!("streaming  stream {name}  slot {}", stage.slot());
+        assert!(screen.contains(&title) && screen.contains(&stage.topic("A")), "{screen}");
+        (&top.keys).write_all(b"q").unwrap();
+        top.ends();
+    }
+    let url = format!("http://{}", face.address());
+    let asked = ["top", "--url", &url];
+    let third = [&asked[..], &["--stream", "third"]].concat();
+    for (words, said) in
+        [(&asked[..], "has several streams"), (&third[..], "has no stream `third`")]
+    {
+        let top = Terminal::run(words);
+        // The screen breaks its lines between words.
+        let screen = top.wait_for(said).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(screen.contains("first, second"), "{screen}");
+        (&top.keys).write_all(b"q").unwrap();
+        top.ends();
+    }
+    running.stop();
 }
 
 #[test]
