@@ -134,21 +134,9 @@ pub(super) fn deliver(
     let _display = ProgressDisplay::start(context, read.clone());
     let summary = runtime.block_on(async {
         tokio::spawn(listen_for_signals(stop.clone()));
-        if rows.is_none() && !is_repair {
-            tokio::spawn(count(plan.clone(), job.clone(), meter.clone()));
-        }
         Box::pin(deliver_tables(plan, job, stop, telemetry, meter)).await
     });
     Ok(Delivered { summary: summary?, reading: read() })
-}
-
-/// Counts the rows while the first ones are delivered.
-async fn count(plan: Plan, job: TableJob, meter: Meter) {
-    // What keeps rows from being counted keeps them from being delivered, and is told there.
-    if let Ok(found) = preview(&plan, &job).await {
-        let (before, left) = (found.delivered(), found.rows());
-        meter.set_whole(before, Total::Exactly(before + left));
-    }
 }
 
 fn text(summary: &Summary) -> String {

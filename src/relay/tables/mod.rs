@@ -130,6 +130,7 @@ async fn run<S: KafkaSink + Send + 'static>(
         meter,
         runtime: Handle::current(),
         begun: None,
+        counted_from: None,
         compared: None,
         nothing_to_repair: None,
         settled: Place::default(),
@@ -153,6 +154,8 @@ struct TableRun {
     runtime: Handle,
     /// The backfill that this process has begun.
     begun: Option<BackfillProgress>,
+    /// The place that the first session began at: the rows of before are counted as of then.
+    counted_from: Option<BackfillProgress>,
     /// What a repair has found first.
     compared: Option<RepairCounts>,
     /// Why a repair has nothing to do.

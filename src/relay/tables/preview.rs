@@ -6,13 +6,15 @@
 use std::fmt;
 
 use serde::Serialize;
+use tokio::runtime::Handle;
 
 use super::backfill::committed_in;
-use super::session::{Found, find, reached};
+use super::session::{Found, FoundTable, find, reached};
 use super::zone::refuse_without_zone;
 use super::{RowFilter, TableJob, TableRows};
 use crate::blocking::run_blocking;
 use crate::error::RelayError;
+use crate::meter::{Meter, Total};
 use crate::plan::Plan;
 use postrider_core::progress::{BackfillProgress, Lineage, Progress};
 use postrider_kafka::newest_progress;
@@ -63,11 +65,6 @@ impl JobPreview {
     pub fn rows(&self) -> u64 {
         self.tables.iter().map(|table| table.rows).sum()
     }
-
-    /// How many rows the backfill has delivered before.
-    pub fn delivered(&self) -> u64 {
-        self.tables.iter().map(|table| table.delivered).sum()
-    }
 }
 
 /// Looks at both sides.
@@ -109,11 +106,54 @@ fn counts(
     connection: &mut Connection,
     begun: Option<&BackfillProgress>,
 ) -> Result<Vec<TablePreview>, RelayError> {
+    let mut tables = Vec::new();
+    for (table, query) in found.tables.iter().zip(count_queries(found, begun)?) {
+        let (rows, all) = count(connection, &query)?;
+        tables.push(TablePreview {
+            table: table.name.to_string(),
+            order_by: table.order_by.iter().map(|column| column.name.clone()).collect(),
+            rows,
+            delivered: all.saturating_sub(rows),
+        });
+    }
+    Ok(tables)
+}
+
+/// Counts the rows of a backfill on a connection of its own, while the first ones are delivered. `begun` is the place that this
+/// process begins at: what it delivers itself is not among the rows of before.
+pub(super) fn count_beside(
+    found: &Found,
+    begun: &BackfillProgress,
+    (meter, runtime): (&Meter, &Handle),
+) -> Result<(), RelayError> {
+    let queries = count_queries(found, Some(begun))?;
+    let (server, params) = (found.plan.config.source.connect.clone(), found.params.clone());
+    let meter = meter.clone();
+    runtime.spawn_blocking(move || {
+        let counted = || -> Result<(u64, u64), WalError> {
+            let mut connection = Connection::open(&server, &params)?;
+            queries.iter().try_fold((0, 0), |(left, all), query| {
+                let (rows, of_table) = count(&mut connection, query)?;
+                Ok((left + rows, all + of_table))
+            })
+        };
+        // What keeps rows from being counted keeps them from being delivered, and is told there.
+        if let Ok((left, all)) = counted() {
+            meter.set_whole(all.saturating_sub(left), Total::Exactly(all));
+        }
+    });
+    Ok(())
+}
+
+/// For each table SQL that counts the rows that are left, and all rows.
+fn count_queries(
+    found: &Found,
+    begun: Option<&BackfillProgress>,
+) -> Result<Vec<String>, RelayError> {
     let cursor = begun.and_then(|begun| begun.cursor.as_ref());
     let reached = cursor.map_or(Ok(0), |cursor| reached(found, cursor))?;
     let seen = begun.map(|begun| begun.snapshot.as_str()).filter(|seen| !seen.is_empty());
-    let mut tables = Vec::new();
-    for (at, table) in found.tables.iter().enumerate() {
+    let query = |(at, table): (usize, &FoundTable)| {
         let left = match cursor {
             _ if at < reached => "false".to_owned(),
             Some(cursor) if at == reached => sql_after(&table.order_by, &cursor.after),
@@ -123,18 +163,14 @@ fn counts(
         let conditions = conditions.map(|one| format!("({one})")).chain(["true".to_owned()]);
         let condition = conditions.collect::<Vec<_>>().join(" AND ");
         let rows = sql_rows(&table.name, table.facts.is_partitioned());
-        let counted = connection.patient_query(&format!(
-            "SELECT count(*) FILTER (WHERE {left}), count(*) FROM {rows} WHERE {condition}"
-        ))?;
-        let number = |at: usize| counted.first()?.get(at)?.as_deref()?.parse::<u64>().ok();
-        let (rows, all) =
-            number(0).zip(number(1)).ok_or(WalError::Protocol("a malformed count"))?;
-        tables.push(TablePreview {
-            table: table.name.to_string(),
-            order_by: table.order_by.iter().map(|column| column.name.clone()).collect(),
-            rows,
-            delivered: all.saturating_sub(rows),
-        });
-    }
-    Ok(tables)
+        format!("SELECT count(*) FILTER (WHERE {left}), count(*) FROM {rows} WHERE {condition}")
+    };
+    Ok(found.tables.iter().enumerate().map(query).collect())
+}
+
+/// The two numbers of one of these queries.
+fn count(connection: &mut Connection, query: &str) -> Result<(u64, u64), WalError> {
+    let counted = connection.patient_query(query)?;
+    let number = |at: usize| counted.first()?.get(at)?.as_deref()?.parse::<u64>().ok();
+    number(0).zip(number(1)).ok_or(WalError::Protocol("a malformed count"))
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::backfill::{check_files, visible, written_before};
 use super::known::{Held, check_progress};
+use super::preview::count_beside;
 use super::repair::{marks, window};
 use super::source::TableSource;
 use super::{TableJob, TableRows, TableRowsError, TableRun, order_of};
@@ -141,6 +142,7 @@ impl TableRun {
         check_progress(slot, remaining.backfill.as_ref(), sink.found())?;
         let (mark, cursor) = self.resume(&mut remaining, &mut sink);
         let scans = scans(&found, &mut remaining, cursor.as_ref())?;
+        self.count(&found, &remaining, cursor)?;
         let selected = self.select(&found, remaining, &scans, heartbeat)?;
         let Some((remaining, selection)) = selected else { return Ok(End::Drained) };
         if let Some(rows) = &selection {
@@ -168,6 +170,27 @@ impl TableRun {
         sessions.reporter().slot_reaches(self.settled.end, end);
         sessions.reporter().streaming();
         sessions.drive(TableSource { rows, slot, settled: &mut self.settled }, session, sink)
+    }
+
+    /// Counts the rows of a backfill, if no session before this one has done so. What was delivered before is that of before
+    /// the first session: the telemetry has what this process delivers.
+    fn count(
+        &mut self,
+        found: &Found,
+        remaining: &Remaining,
+        cursor: Option<RowCursor>,
+    ) -> Result<(), RelayError> {
+        let (TableRows::Backfill { .. }, Some(backfill)) = (&self.job.rows, &remaining.backfill)
+        else {
+            return Ok(());
+        };
+        let is_counted = self.meter.reading().is_some_and(|it| it.total != Total::Unknown);
+        if is_counted {
+            return Ok(());
+        }
+        let first = || BackfillProgress { cursor, ..backfill.clone() };
+        let begun = self.counted_from.get_or_insert_with(first);
+        count_beside(found, begun, (&self.meter, &self.runtime))
     }
 
     /// Whether a session before this one has delivered everything, and failed only as it took its leave.

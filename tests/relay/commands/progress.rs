@@ -10,6 +10,8 @@ use support::relay::Relay;
 use support::{postgres, wait_for};
 
 const ROWS: usize = 6_000;
+/// More than three backfills deliver before they are interrupted.
+const FAST_ROWS: usize = 60_000;
 const RESUMES: &str = r#"resume="postrider backfill --execute --rate 300""#;
 
 /// The percentage of the last bar that has one.
@@ -35,6 +37,32 @@ fn interrupted(relay: &Relay, behind: u64) -> u64 {
     });
     assert!(!text.contains("\x1b[32m"), "NO_COLOR: {text:?}");
     percent(&text).unwrap()
+}
+
+/// Runs a backfill until so many records are in the topics, and returns what it has done of how much.
+fn interrupted_behind(stage: &Stage, relay: &Relay, records: usize) -> (u64, u64) {
+    let relay = relay.clone().expect_log("interrupted");
+    let running = relay.start(&["backfill", "--execute", "--rate", "5000"]);
+    wait_for("records", || (stage.records().len() >= records).then_some(()));
+    running.signal(Signal::INT);
+    let log = running.outcome().log;
+    let line = log.iter().find(|line| line.contains("\"interrupted\""));
+    let line = line.unwrap_or_else(|| panic!("not interrupted: {log:#?}"));
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    (line["done"].as_u64().unwrap(), line["total"].as_u64().unwrap_or_default())
+}
+
+/// What a backfill has delivered itself, before its rows are counted, counts once.
+#[test]
+fn a_resumed_backfill_counts_each_row_once() {
+    let broker = Broker::embedded();
+    let stage = Stage::migrated(postgres::installed(), &broker.bootstrap(), "counted");
+    insert_in_time(&stage, "A", FAST_ROWS);
+    let relay = stage.relay().set("progress.at_least_once", "true");
+    for records in [2_000, 12_000, 22_000] {
+        let (done, total) = interrupted_behind(&stage, &relay, records);
+        assert_eq!((done, total), (stage.records().len() as u64, FAST_ROWS as u64));
+    }
 }
 
 #[test]
