@@ -181,11 +181,16 @@ pub enum GateError {
     },
 }
 
+const ADOPT: &str =
+    "`postrider adopt` (which says what becomes of rows), then `postrider adopt --execute`";
+/// The way to rows that Postgres passes over. It begins with [`ADOPT`].
+const PASSED_OVER: &str = "`postrider adopt` (which says what becomes of rows), then `postrider adopt --execute`\nstart \
+                           the relay, and stop it a minute later\n`postrider repair --execute` re-sends the rows \
+                           committed since the change that are still in the outbox, because Postgres passes over them";
+
 impl GateError {
     /// The remedy, step by step.
     pub fn hint(&self) -> String {
-        const ADOPT: &str = "`postrider adopt` (which says what becomes of rows), then `postrider \
-                             adopt --execute`";
         match self {
             Self::OtherSource { .. } => format!(
                 "its key and its value disagree, so no relay wrote it: look who else writes to the \
@@ -232,10 +237,12 @@ impl GateError {
                  then start the relay"
                     .to_owned()
             }
-            Self::PublicationReplaced { .. } | Self::TableReplaced { .. } => format!(
-                "{ADOPT}\nstart the relay, and stop it a minute later\n`postrider repair --execute` re-sends the \
-                 rows committed since the change that are still in the outbox, because Postgres passes over them"
+            Self::PublicationReplaced { .. } => format!(
+                "`postrider repair` says whether the slot can be decoded past the change; if it cannot, `postrider repair \
+                 --execute --drop-slot` sends the missing rows and makes the slot anew, and nothing else is needed\n\
+                 if it can: {PASSED_OVER}"
             ),
+            Self::TableReplaced { .. } => PASSED_OVER.to_owned(),
             Self::MemberReplaced { .. } => format!(
                 "{ADOPT}\nstart the relay, and stop it a minute later\n`postrider repair --execute` re-sends the \
                  rows committed while it was not published that are still in the outbox, because Postgres passes over \

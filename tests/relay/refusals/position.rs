@@ -246,7 +246,12 @@ fn g1_a_publication_replaced_while_the_relay_was_down_is_refused() {
         "DROP PUBLICATION postrider; \
          CREATE PUBLICATION postrider FOR TABLE outbox WITH (publish = 'insert')",
     );
-    case.refused().assert("PR-P048", &["publication of slot", "re-send"]);
+    let words = [
+        "publication of slot",
+        "`postrider repair` says whether the slot can be decoded",
+        "re-send",
+    ];
+    case.refused().assert("PR-P048", &words);
 }
 
 #[test]
