@@ -23,6 +23,10 @@ const QUIET: Duration = Duration::from_secs(5);
 /// Maximum time to end the stream.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
+/// Why nothing is found out on a server without room for a copy of the slot.
+const NO_ROOM: &str = "all replication slots of the server are in use, and a copy of the slot needs one: raise \
+                       max_replication_slots by one";
+
 /// Reads that must fail at one position, because a proxy may have damaged a message.
 const READS: u32 = 3;
 
@@ -75,6 +79,9 @@ impl LogProbe<'_> {
             Ok(()) => copy.as_str(),
             // configuration_limit_exceeded
             Err(WalError::Server(said)) if said.code == "53400" && self.takes_slot => self.slot,
+            Err(WalError::Server(said)) if said.code == "53400" => {
+                return Ok(Readability::Unknown(NO_ROOM.to_owned()));
+            }
             Err(WalError::Server(said)) => return Ok(Readability::Unknown(said.to_string())),
             Err(error) => return Err(error),
         };

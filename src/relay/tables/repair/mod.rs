@@ -142,7 +142,7 @@ impl TableRun {
         if is_held(found) {
             return Err(RelayError::SlotHeld { slot });
         }
-        let (state, unreadable) = probed(found, true, &self.stop, &self.meter)?;
+        let Probed { state, unreadable, .. } = probed(found, true, &self.stop, &self.meter)?;
         let Some(error) = unreadable else { return Ok(state) };
         if !job.drops_slot {
             let cause = error.to_string();
@@ -225,16 +225,26 @@ fn is_held(found: &Found) -> bool {
     found.inspection.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some())
 }
 
-/// What the slot is, and the error that every session of it ends with, if there is one. A slot that is held is not decoded.
+/// What the slot is, and whether its log can be read.
+struct Probed {
+    state: SlotState,
+    /// The error that every session of the slot ends with.
+    unreadable: Option<WalError>,
+    /// Why it is not known whether the log can be read.
+    unknown: Option<String>,
+}
+
+/// Looks at the slot. One that is held is not decoded.
 fn probed(
     found: &Found,
     takes_slot: bool,
     stop: &StopSignal,
     meter: &Meter,
-) -> Result<(SlotState, Option<WalError>), RelayError> {
+) -> Result<Probed, RelayError> {
     let state = SlotState::of(found)?;
+    let probed = Probed { state, unreadable: None, unknown: None };
     if !matches!(state, SlotState::At(_)) || is_held(found) {
-        return Ok((state, None));
+        return Ok(probed);
     }
     tracing::info!("looking whether the log of the slot can be read");
     let slot = found.inspection.slot.as_ref();
@@ -246,11 +256,13 @@ fn probed(
         goes_on(stop)
     };
     Ok(match readability(&found.plan.config, &found.params, slot, (takes_slot, &looks))? {
-        Readability::Unreadable(error) => (SlotState::Unreadable, Some(error)),
-        Readability::Readable => (state, None),
+        Readability::Unreadable(error) => {
+            Probed { state: SlotState::Unreadable, unreadable: Some(error), ..probed }
+        }
+        Readability::Readable => probed,
         Readability::Unknown(why) => {
             tracing::info!("whether the log of the slot can be read is not known: {why}");
-            (state, None)
+            Probed { unknown: Some(why), ..probed }
         }
     })
 }

@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 use super::look::{Seen, look};
 use super::way::{SlotState, Terms, Way, way, whole_since};
 use super::{
-    Found, Known, RelayError, RepairCounts, RepairJob, TableRowsError, WalError, check_tables,
-    goes_on, is_held, is_undrained, probed,
+    Connection, Found, Known, Probed, RelayError, RepairCounts, RepairJob, TableRowsError,
+    WalError, check_tables, goes_on, is_held, is_undrained, probed,
 };
 use crate::blocking::run_blocking;
 use crate::meter::Meter;
@@ -24,6 +24,9 @@ use crate::tables::{TableJob, TableRows};
 use postrider_core::lsn::Lsn;
 use postrider_core::progress::Progress;
 use postrider_kafka::newest_progress;
+
+/// How a slot becomes free.
+const ROOM: &str = "raise max_replication_slots, or drop a slot that is not needed any more";
 
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -110,7 +113,7 @@ fn preview(
     let progress = if keeps_progress { newest_progress(kafka, &lineage.key())? } else { None };
     let first_xid = progress.as_ref().and_then(Progress::began);
     let known = Known::of(progress, found.inspection.slot.is_some());
-    let (state, unreadable) = probed(found, false, stop, meter)?;
+    let Probed { state, unreadable, unknown: unprobed } = probed(found, false, stop, meter)?;
     let (scope, drops_slot) = (&job.scope, job.drops_slot);
     let terms = Terms { slot: state, lineage: &lineage, keeps_progress, scope, drops_slot };
     let seen = match way(&terms, &known, None) {
@@ -136,6 +139,9 @@ fn preview(
                 .to_owned()
         }
         Ok(Way::Leave(why)) => format!("would do nothing: {why}"),
+        Ok(Way::Make) if !has_free_slot(&mut connect(found)?.0)? => {
+            format!("would be refused (PR-P043), because all replication slots are in use: {ROOM}")
+        }
         Ok(Way::Make) => format!("would make slot `{name}` and send the missing rows"),
         Ok(Way::Replace) if state == SlotState::Unreadable && !drops_slot => {
             "would be refused (PR-P107) without --drop-slot, which drops the slot with what it has not delivered"
@@ -153,9 +159,25 @@ fn preview(
         Ok(Way::GoOn(_)) => format!("would go on with the repair that has made slot `{name}`"),
         Ok(Way::Compare) => unreachable!("both sides were compared"),
     };
+    let action = action + &doubt(name, unprobed);
     let slot = shown(found, state, unreadable);
     let begun = matches!(seen, Seen::Begun(..));
     Ok(Some(RepairPreview { slot, begun, needed, action, counts }))
+}
+
+/// What the plan says of a log that was not looked at, for this reason.
+fn doubt(slot: &str, unprobed: Option<String>) -> String {
+    let line = |why| format!("\nwhether the log of slot `{slot}` can be read is not known: {why}");
+    unprobed.map(line).unwrap_or_default()
+}
+
+/// Whether the server has room for one more slot.
+fn has_free_slot(connection: &mut Connection) -> Result<bool, WalError> {
+    const SQL: &str = "SELECT count(*) < pg_catalog.current_setting('max_replication_slots')::bigint \
+                       FROM pg_catalog.pg_replication_slots";
+    let rows = connection.simple_query(SQL)?;
+    let answer = rows.first().and_then(|row| row.first()?.as_deref());
+    answer.map(|text| text == "t").ok_or(WalError::Protocol("a malformed answer about slots"))
 }
 
 /// The slot as the plan shows it.

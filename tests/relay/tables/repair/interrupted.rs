@@ -299,6 +299,9 @@ fn g6_where_no_slot_is_free_nothing_is_sent_and_it_is_done_later() {
     drop_slot(&stage);
     insert_in_time(&stage, "A", 10);
     stage.sql().run("SELECT pg_create_physical_replication_slot('other')");
+    let planned = plan(&relay, &[]);
+    let action = planned["action"].as_str().unwrap();
+    assert!(action.contains("PR-P043") && action.contains("max_replication_slots"), "{action}");
     refused(&relay, &["repair", "--execute"], 78, "PR-P043");
     assert_eq!(stage.records().len(), 0);
     refused(&relay, &["run"], 70, "PR-P100");
@@ -312,6 +315,12 @@ fn g6_where_no_slot_is_free_nothing_is_sent_and_it_is_done_later() {
     wait_passed(&stage);
     let planned = relay.start(&["repair"]).outcome().log.concat();
     assert!(planned.contains("can be read is not known"), "a plan does not take it: {planned}");
+    let planned = plan(&relay, &[]);
+    let action = planned["action"].as_str().unwrap();
+    assert!(
+        action.contains("is not known") && action.contains("max_replication_slots"),
+        "{action}"
+    );
     assert_eq!(json(&relay, &["repair", "--execute"])["summary"]["confirmed"], 5);
     relay.run_once();
     assert_each_once(&stage, &["outbox"]);
