@@ -151,7 +151,11 @@ impl<'a> EachStream<'a> {
         let is_failure = outcomes.iter().any(Result::is_err);
         for (stream, outcome) in self.streams.iter().zip(outcomes) {
             let name = stream.stream.as_deref().filter(|_| self.are_several());
-            for mut finding in outcome.err().into_iter().flat_map(|failure| failure.findings) {
+            let failure = outcome.err().map(|failure| match name {
+                Some(name) => failure.of_stream(name),
+                None => failure,
+            });
+            for mut finding in failure.into_iter().flat_map(|failure| failure.findings) {
                 if let Some(name) = name {
                     finding.what = format!("stream `{name}`: {}", finding.what);
                 }

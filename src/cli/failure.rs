@@ -165,6 +165,15 @@ impl CommandFailure {
         self.findings.iter().map(line).collect()
     }
 
+    /// The same with the name of one of several streams in the commands of its remedies.
+    #[must_use]
+    pub(crate) fn of_stream(mut self, name: &str) -> Self {
+        for finding in &mut self.findings {
+            finding.help = finding.help.as_ref().map(|help| naming_stream(help, name));
+        }
+        self
+    }
+
     /// The same without secrets that were typed.
     pub(crate) fn masked(&self) -> Self {
         Self { exit: self.exit, findings: self.findings.iter().map(fit).collect() }
@@ -181,6 +190,19 @@ impl CommandFailure {
         };
         super::logs::end(&text);
     }
+}
+
+/// The text with `--stream NAME` in each command of this program between backticks. `run` delivers all streams.
+fn naming_stream(text: &str, name: &str) -> String {
+    let named = |(number, part): (usize, &str)| {
+        let is_command = number % 2 == 1 && part.starts_with("postrider ");
+        if is_command && part != "postrider run" && !part.contains("--stream") {
+            format!("{part} --stream {name}")
+        } else {
+            part.to_owned()
+        }
+    };
+    text.split('`').enumerate().map(named).collect::<Vec<_>>().join("`")
 }
 
 /// Without the secrets of the command line, which an error may repeat as a name of a file, say, and without what looks
@@ -300,5 +322,17 @@ mod tests {
     fn control_characters_do_not_reach_the_terminal() {
         let failure = CommandFailure::new(ExitCode::CheckFailed, ErrorCode::X001, "a\x1b[2Jb");
         assert!(!failure.to_text(false).contains('\x1b'));
+    }
+
+    #[test]
+    fn commands_in_a_remedy_name_the_stream() {
+        let help = "`postrider repair --execute` sends them\nthen `postrider run`; `postrider ctl resume --stream b`; `SELECT 1`";
+        let failure = CommandFailure::new(ExitCode::Position, ErrorCode::P100, "x").help(help);
+        assert_eq!(
+            failure.of_stream("a").findings[0].help.as_deref(),
+            Some(
+                "`postrider repair --execute --stream a` sends them\nthen `postrider run`; `postrider ctl resume --stream b`; `SELECT 1`"
+            )
+        );
     }
 }

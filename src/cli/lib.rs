@@ -62,8 +62,16 @@ pub use failure::{CommandFailure, Diagnostic, Form};
 use postrider_config::{Config, FlagValue, SourceMode};
 use postrider_service::units::parse_duration;
 
-/// Runs one command.
+/// Runs one command. The remedies of a failure name the stream that `--stream` names.
 pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, CommandFailure> {
+    let result = run_command(command, context);
+    result.map_err(|failure| match context.only() {
+        Some(name) => failure.of_stream(name),
+        None => failure,
+    })
+}
+
+fn run_command(command: &Command, context: &Context) -> Result<ExitCode, CommandFailure> {
     match command {
         Command::Run(args) => run::run(args, context),
         #[cfg(feature = "demo")]

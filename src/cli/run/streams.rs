@@ -262,10 +262,11 @@ impl Runs {
         }
         let (plan, options) = (one.plan.clone(), one.options.clone());
         let (stop, telemetry) = (one.handle.stop.anew(), one.handle.telemetry.clone());
-        let span = logs::span_of(Some(&one.handle.name));
+        let name = one.handle.name.clone();
+        let span = logs::span_of(Some(&name));
         let run = async move {
             let result = deliver(plan, options, stop, telemetry).await;
-            (number, result.map_err(CommandFailure::from))
+            (number, result.map_err(|error| CommandFailure::from(error).of_stream(&name)))
         };
         self.running.spawn(run.instrument(span));
     }

@@ -48,6 +48,7 @@ fn g1_g2_g6_a_lost_slot_is_told_by_name_and_the_other_stream_loses_nothing() {
         let line = running.wait_for_log("this stream has failed");
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(line["stream"], "lost", "{line}");
+        assert!(line["help"].as_str().unwrap().contains(" --stream lost`"), "{line}");
         assert_told(&face);
         kept.insert("A", 50);
         kept.wait_for_records(100);
