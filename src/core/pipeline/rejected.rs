@@ -32,15 +32,22 @@ pub(super) fn rejected(
             let (letter, alone) = letter(router, suspects, (row, sent_us), &rejection, topic)?;
             Ok(Rejected::Letter { letter, code: rejection.code, alone })
         }
-        RejectPolicy::Stop => Err(PipelineError::Rejected {
-            row: format!("row {} of {}", printed(row.position()), row.table()),
-            rejection,
-        }),
+        RejectPolicy::Stop => Err(PipelineError::Rejected { row: named(router, row), rejection }),
         RejectPolicy::Skip => {
             let (table, id) = (row.table().clone(), router.id_of(row));
             let position = row.position();
             Ok(Rejected::Skip(Box::new(Skipped { table, id, position, rejection })))
         }
+    }
+}
+
+/// A row by what finds it: its position in the log, or, if it was read from its table, its id.
+fn named(router: &Router, row: &OutboxRow<'_>) -> String {
+    let table = row.table();
+    match router.id_of(row) {
+        _ if router.reads_log() => format!("row {} of {table}", printed(row.position())),
+        Some(id) => format!("the row of {table} with id `{id}`"),
+        None => format!("a row of {table} without an id"),
     }
 }
 

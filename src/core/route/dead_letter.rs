@@ -119,6 +119,11 @@ impl Router {
         self.fit(record, explained, is_short)
     }
 
+    /// Whether rows come from the log, and their positions with them.
+    pub fn reads_log(&self) -> bool {
+        self.origin == RowOrigin::Log
+    }
+
     /// The row's id for an audit line: as in its header, up to 1 KiB.
     pub fn id_of(&self, row: &OutboxRow<'_>) -> Option<String> {
         shown(row, &self.id)

@@ -46,6 +46,23 @@ fn g4_rows_that_brokers_refuse_become_one_dead_letter_each_and_good_rows_none() 
     assert!(letters.len() <= 8, "a letter may come again with its batch: {}", letters.len());
 }
 
+/// A row that was read from its table has no position in the log that anybody could look up.
+#[test]
+fn a_row_that_stops_the_relay_is_named_by_its_id() {
+    let Some(kafka) = kafka::shared() else { return };
+    let scene = Scene::new(&kafka.bootstrap(), "poll_named", &[("route.rejected", "stop")]);
+    let id = "592fc5e2-73bc-4376-a0bc-62dcc5a1329d";
+    scene.stage.sql().run(&format!(
+        "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload) \
+         VALUES ('{id}', 't', '1', 'no such topic!', '1')"
+    ));
+    let (code, said) =
+        Scene::failure(&scene.relay.clone().allow_log("PR-R004"), &["run", "--once"]);
+    assert_eq!(code, Some(65), "{said}");
+    let words = format!("the row of public.outbox with id `{id}` cannot be delivered");
+    assert!(said.contains(&words) && said.contains("PR-R004"), "{said}");
+}
+
 #[test]
 fn g4_rows_of_a_bad_shape_become_dead_letters_between_the_others() {
     let Some(kafka) = kafka::shared() else { return };
