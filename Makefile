@@ -140,12 +140,15 @@ ui-test: ## the dashboard in headless Chromium, in seven states, three widths an
 	@.ci/setup >&2
 	@CI=true $(CARGO) test --locked --quiet --features failpoints,mutants --test relay -- dashboard
 
-picture: ## docs/demo.svg, recorded from the demo in a pseudo terminal
+picture: ## docs/demo.svg, recorded from the demo in a pseudo terminal, and docs/dashboard.png, a screenshot of its dashboard
 	@.ci/setup demo >&2
+	@tests/ui/fetch
+	@command -v chromium > /dev/null || { echo "picture: chromium is not installed" >&2; exit 1; }
 	@$(CARGO) build --profile demo --locked --no-default-features --features zstd,demo --quiet --bin postrider
 	@tests/ui/terminal "postrider demo --count 3000 --rate 500 --kill-every 2s" \
 	target/demo/postrider demo --count 3000 --rate 500 --kill-every 2s > docs/demo.svg.new
 	@mv docs/demo.svg.new docs/demo.svg
+	@node tests/ui/picture.mjs "$(CURDIR)/.servers/ui" "$$(command -v chromium)" docs/dashboard.png target/demo/postrider
 
 stack: ## docker/compose.yaml in a Docker engine, containers killed and restarted, an account of every order; one line of JSON; FULL=1 builds the image from source
 	@.ci/setup >&2
