@@ -69,7 +69,7 @@ fn a_backlog_is_worked_off_in_a_session_of_its_own() {
 
 #[test]
 fn g1_g2_kills_within_windows_lose_nothing_and_reorder_nothing() {
-    for broker in Broker::all() {
+    for broker in Broker::representative() {
         let verdict = killed_within_windows(&broker, |relay| relay);
         verdict.assert_at_least_once();
     }
@@ -119,7 +119,7 @@ fn g1_g2_server_processes_that_are_ended_within_windows_lose_nothing_and_reorder
     // A process that is ended while it sends says nothing.
     let said = ["trying again", "the server ended the connection for windows"];
     for victim in [STREAM, COPY] {
-        grow(&stage, PARTS);
+        grow(&stage, 5);
         let mut running = relay.run();
         running.wait_for_log(WINDOWS);
         let database = stage.sql().value("SELECT current_database()");

@@ -83,21 +83,23 @@ fn g1_commits_that_are_not_on_the_disk_yet_are_not_taken_for_read() {
 #[test]
 fn g1_g2_g8_restarts_of_the_server_within_windows_lose_nothing_and_reorder_nothing() {
     let broker = Broker::embedded();
+    let mut cluster = postgres::start(&Options::default());
+    let stage = Stage::new(&cluster, &broker.bootstrap(), "restarted");
+    let oracle = stage.oracle();
+    let relay = stage.relay().set("source.status_interval", "100ms").allow_log("");
+    relay.run_once();
     for stop in [Stop::Fast, Stop::Immediate] {
-        let mut cluster = postgres::start(&Options::default());
-        let stage = Stage::new(&cluster, &broker.bootstrap(), "restarted");
-        let oracle = stage.oracle();
-        let relay = stage.relay().set("source.status_interval", "100ms").allow_log("");
-        relay.run_once();
-        grow(&stage, 16);
+        grow(&stage, 8);
+        let end = stage.log_end();
         let mut running = relay.run();
         running.wait_for_log(WINDOWS);
+        assert!(stage.acknowledged() < end, "the backlog was over before the stop");
         cluster.stop(stop).unwrap();
         cluster.start_again().unwrap();
         stage.wait_acknowledged(stage.log_end());
         running.stop();
-        stage.verdict(&oracle, &[]).assert_at_least_once();
     }
+    stage.verdict(&oracle, &[]).assert_at_least_once();
 }
 
 /// Of the stream, which holds the slot and is not read, the rest of a transaction has to pass before it ends.
@@ -111,8 +113,8 @@ fn g6_g8_stops_within_windows_behind_a_large_transaction_repeat_nothing() {
     let oracle = stage.oracle();
     let relay = stage.relay().set("kafka.delivery", "exactly_once");
     relay.run_once();
-    stage.insert("A", 150_000);
-    make_noise(&stage, 320);
+    stage.insert("A", 75_000);
+    make_noise(&stage, 160);
     let mut stops_within = 0;
     for stop in 0..4 {
         let mut running = relay.run();
@@ -158,7 +160,7 @@ fn g4_a_server_that_crashes_of_a_window_is_not_asked_for_it_again() {
 #[test]
 fn g3_g4_rows_over_the_limit_within_windows_become_dead_letters() {
     let broker = Broker::embedded();
-    for cluster in postgres::versions() {
+    for cluster in postgres::representative() {
         let stage = Stage::new(cluster, &broker.bootstrap(), "over");
         let oracle = stage.oracle();
         let large = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \

@@ -180,15 +180,18 @@ fn a_brokers_certificate_that_expires_is_named_and_waited_for() {
     }
     // A command that starts now ends at once, and says the same.
     let setup = format!("--topics={}", outbox.topic());
-    for command in [
+    let commands = [
         &["run"][..],
         &["setup", &setup],
         &["tail", &outbox.topic()],
         &["verify"],
         &["dead-letters", "list"],
         &["replay", "--all", "--execute"],
-    ] {
-        let outcome = relay.start(command).outcome();
+    ];
+    // All at once, for each waits for the brokers.
+    let started = commands.map(|command| (command, relay.start(command)));
+    for (command, started) in started {
+        let outcome = started.outcome();
         let log = outcome.log.join("\n");
         assert_eq!(outcome.status.code(), Some(78), "{command:?}: {log}");
         let is_named = words.iter().all(|word| log.contains(word));

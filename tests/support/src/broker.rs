@@ -5,6 +5,7 @@ use rdkafka::ClientContext;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 
+use super::is_full;
 use super::kafka::{self, Kafka};
 
 /// A broker, addressed the same way whatever it is.
@@ -25,6 +26,11 @@ impl Broker {
     pub fn all() -> Vec<Self> {
         let real = kafka::shared().map(Self::Kafka);
         std::iter::once(Self::embedded()).chain(real).collect()
+    }
+
+    /// The best broker for what no broker does otherwise; with `FULL=1` both kinds.
+    pub fn representative() -> Vec<Self> {
+        if is_full() { Self::all() } else { vec![Self::best()] }
     }
 
     /// Apache Kafka, or the embedded broker where this machine cannot run it.

@@ -63,6 +63,12 @@ pub fn root() -> &'static Path {
     own.ancestors().nth(2).expect("tests/support lies two folders below")
 }
 
+/// Whether the tests run every combination of modes, as `make nightly` does with `FULL=1`. `make test` leaves out
+/// combinations that prove a fact again.
+pub fn is_full() -> bool {
+    std::env::var("FULL").is_ok_and(|full| full == "1")
+}
+
 /// A name that no other test of this run uses: for databases, slots, topics and groups.
 pub fn unique(stem: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);

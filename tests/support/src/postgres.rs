@@ -13,7 +13,7 @@ use postrider_sandbox::postgres::{Address, Cluster, Options, Stop};
 use postrider_sandbox::watchdog::Watchdog;
 
 use super::sql::Sql;
-use super::{root, skip, unique};
+use super::{is_full, root, skip, unique};
 
 /// The database that those of tests are copies of.
 const MIGRATED: &str = "migrated";
@@ -24,6 +24,11 @@ const AUTO_CONF: &str = "postgresql.auto.conf";
 /// Every version at hand: the installed one, and 18 unless this machine cannot have it.
 pub fn versions() -> Vec<&'static Cluster> {
     std::iter::once(installed()).chain(eighteen()).collect()
+}
+
+/// The installed PostgreSQL for what no version does otherwise; with `FULL=1` every version at hand.
+pub fn representative() -> Vec<&'static Cluster> {
+    if is_full() { versions() } else { vec![installed()] }
 }
 
 /// The installed PostgreSQL; without it no test here can do anything.

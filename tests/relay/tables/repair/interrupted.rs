@@ -6,7 +6,7 @@ use postrider::sandbox::postgres::Options;
 use rustix::process::Signal;
 use support::relay::Relay;
 use support::wait::wait_until;
-use support::{kafka, postgres, topic, wait_for};
+use support::{is_full, kafka, postgres, topic, wait_for};
 
 use super::{
     MODES, Mode, advance, assert_each_once, assert_not_needed, begin, drop_slot, free, has_slot,
@@ -33,7 +33,8 @@ fn kill(relay: &Relay, failpoint: &str) {
 #[test]
 fn g6_a_repair_that_is_killed_goes_on_and_repeats_nothing() {
     let Some(kafka) = kafka::shared() else { return };
-    for mode in MODES {
+    // At least once with progress passes the places of the others.
+    for mode in MODES.into_iter().filter(|mode| is_full() || *mode != Mode::Kept) {
         let stage = super::empty_stage(&kafka.bootstrap(), "killed");
         let oracle = stage.oracle();
         let relay = relay(&stage, mode);
