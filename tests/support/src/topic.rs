@@ -12,6 +12,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::metadata::MetadataPartition;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::wait::within;
@@ -183,7 +184,7 @@ pub fn wait_for_offsets(bootstrap: &str, prefix: &str, count: usize) {
         let metadata = patiently(|| consumer.fetch_metadata(None, ASK_LIMIT));
         let topics = metadata.topics().iter().filter(|topic| topic.name().starts_with(prefix));
         let partitions = topics.flat_map(|topic| {
-            let ids = topic.partitions().iter().map(|partition| partition.id());
+            let ids = topic.partitions().iter().map(MetadataPartition::id);
             ids.map(|id| (topic.name(), id))
         });
         let offsets: i64 = partitions

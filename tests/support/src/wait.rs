@@ -45,7 +45,7 @@ pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option
         if looked >= limit {
             return None;
         }
-        std::thread::sleep(pause.max((begun.elapsed() - looked).min(LONGEST_PAUSE)));
+        std::thread::sleep(pause.max(begun.elapsed().saturating_sub(looked).min(LONGEST_PAUSE)));
         pause = (pause * 2).min(longest);
     }
 }
