@@ -4,6 +4,7 @@
 //! [`screen::render`] draws from a [`Model`]. Invariant: the terminal is given back as it was, however the command ends
 //! (key, SIGTERM, SIGHUP, panic); nothing waits for the relay but the thread that asks it; the screen says in words what its colours say.
 
+mod ends;
 mod model;
 mod screen;
 #[cfg(test)]
@@ -13,24 +14,24 @@ use std::io::{IsTerminal as _, stdin, stdout};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use tokio::signal::unix::{SignalKind, signal};
+use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::status::relay::{answer, reachable};
+use ends::{events, is_terminal_gone, listen_for_signals};
 use model::{Columns, Model, State};
 use screen::View;
 
 /// Between two questions.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How soon a signal, and what the relay answered, is noticed.
+/// How soon a signal, the end of the terminal, and what the relay answered, is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// `top [--url URL]`
@@ -109,7 +110,13 @@ pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<ExitCode, Command
     // It also sees to it that a panic gives the terminal back.
     let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;
     let shown = show(&mut terminal, model, view, (&replies, &ended));
+    let shown = shown.and(terminal.show_cursor());
+    // Dropped with a hidden cursor, it prints to stderr, and panics if that was the terminal, too.
+    std::mem::forget(terminal);
     let restored = ratatui::try_restore();
+    if is_terminal_gone() {
+        return Ok(ExitCode::Ok);
+    }
     shown.and(restored).map(|()| ExitCode::Ok).map_err(|error| failed(&error))
 }
 
@@ -149,15 +156,15 @@ fn address_of(url: &str) -> Result<SocketAddr, CommandFailure> {
     found.first().copied().ok_or_else(|| wrong("--url names no address".to_owned()))
 }
 
-/// Draws until a key or a signal ends it.
+/// Draws until a key, a signal or the end of the terminal ends it.
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     mut model: Model,
     mut view: View,
     (replies, ended): (&Receiver<Reply>, &AtomicBool),
 ) -> std::io::Result<()> {
-    let (mut drawn, mut last_answer) = (None::<Instant>, Instant::now());
-    while !ended.load(Ordering::Relaxed) {
+    let (mut drawn, mut last_answer, events) = (None::<Instant>, Instant::now(), events());
+    while !ended.load(Ordering::Relaxed) && !is_terminal_gone() {
         let mut is_new = drawn.is_none_or(|at| at.elapsed() >= ASK_EVERY);
         for reply in replies.try_iter() {
             is_new = true;
@@ -171,16 +178,16 @@ fn show(
             terminal.draw(|frame| screen::render(frame, &model, &view))?;
             drawn = Some(Instant::now());
         }
-        if event::poll(LOOK_EVERY)? {
-            match event::read()? {
-                Event::Key(key) if is_end(key) => return Ok(()),
-                Event::Key(key) if key.kind != KeyEventKind::Release => {
-                    view.press(key.code, model.topics());
-                    drawn = None;
-                }
-                Event::Resize(..) => drawn = None,
-                _ => {}
+        match events.recv_timeout(LOOK_EVERY) {
+            Ok(Event::Key(key)) if is_end(key) => return Ok(()),
+            Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                view.press(key.code, model.topics());
+                drawn = None;
             }
+            Ok(Event::Resize(..)) => drawn = None,
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            // Nothing can be read any more.
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
     Ok(())
@@ -227,24 +234,4 @@ fn ask(target: &Target, known_ms: i64) -> Reply {
     let state = serde_json::from_str(&state).map_err(foreign)?;
     let history = text(&format!("/api/v1/history?{query}after={known_ms}"))?;
     Ok((state, serde_json::from_str(&history).map_err(foreign)?))
-}
-
-/// SIGTERM, SIGINT and SIGHUP end it as a key does.
-fn listen_for_signals(ended: Arc<AtomicBool>) -> Result<(), CommandFailure> {
-    let runtime = super::runtime()?;
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
-            let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = kinds.map(signal) else {
-                return;
-            };
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                _ = hangup.recv() => {}
-            }
-            ended.store(true, Ordering::Relaxed);
-        });
-    });
-    Ok(())
 }

@@ -4,13 +4,21 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
+use support::wait::within;
 use support::wait_for;
+
+/// A second, and what a machine under load adds.
+const SOON: Duration = Duration::from_secs(5);
 
 /// A terminal of 80 columns and 24 lines with the program on it.
 pub(super) struct Terminal {
@@ -19,7 +27,38 @@ pub(super) struct Terminal {
     line: OwnedFd,
     /// Everything that was written to it.
     written: Arc<Mutex<Vec<u8>>>,
+    reader: Reader,
     pub(super) child: Child,
+}
+
+/// The thread that reads what the program writes.
+struct Reader {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    fn of(mut output: File, written: Arc<Mutex<Vec<u8>>>) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            let mut some = [0; 4096];
+            while !over.load(Ordering::Relaxed) {
+                let mut fds = [PollFd::new(&output, PollFlags::IN)];
+                let limit = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+                if poll(&mut fds, Some(&limit)).unwrap() > 0 {
+                    let Ok(count @ 1..) = output.read(&mut some) else { return };
+                    written.lock().unwrap().extend(&some[..count]);
+                }
+            }
+        });
+        Self { is_over, thread: Some(thread) }
+    }
+
+    fn end(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
 }
 
 impl Terminal {
@@ -32,7 +71,9 @@ impl Terminal {
 
     /// Runs a command.
     pub(super) fn of(command: &mut Command) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        // A program that has the other side, too, keeps its own terminal open.
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
@@ -49,15 +90,9 @@ impl Terminal {
             .spawn()
             .unwrap();
         let keys = File::from(master);
-        let (mut output, written) = (keys.try_clone().unwrap(), Arc::new(Mutex::new(Vec::new())));
-        let all = Arc::clone(&written);
-        std::thread::spawn(move || {
-            let mut some = [0; 4096];
-            while let Ok(count @ 1..) = output.read(&mut some) {
-                all.lock().unwrap().extend(&some[..count]);
-            }
-        });
-        Self { keys, line, written, child }
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let reader = Reader::of(keys.try_clone().unwrap(), Arc::clone(&written));
+        Self { keys, line, written, reader, child }
     }
 
     /// Whether the terminal is in raw mode without echo.
@@ -104,6 +139,23 @@ impl Terminal {
             .iter()
             .map(|line| line.iter().collect::<String>().trim_end().to_owned() + "\n")
             .collect()
+    }
+
+    /// Takes nothing more of what the program writes.
+    pub(super) fn stall(&mut self) {
+        self.reader.end();
+    }
+
+    /// Closes the other side, as a connection that drops does.
+    pub(super) fn vanish(&mut self) {
+        self.reader.end();
+        self.keys = File::open("/dev/null").unwrap();
+    }
+
+    /// Asserts a clean end soon, on a terminal that nobody sees any more.
+    pub(super) fn ends_unseen(mut self) {
+        let status = within(SOON, || self.child.try_wait().unwrap());
+        assert_eq!(status.expect("no end").code(), Some(0));
     }
 
     pub(super) fn wait_for(&self, part: &str) -> String {

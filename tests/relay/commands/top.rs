@@ -13,6 +13,7 @@ use crate::stage::Stage;
 use crate::streams::{file_of, relay, stages, start};
 use support::postgres;
 use support::relay_http::RelayHttp;
+use support::wait_for;
 
 #[test]
 fn a_running_relay_is_watched_on_a_terminal_that_is_given_back() {
@@ -46,13 +47,57 @@ fn a_running_relay_is_watched_on_a_terminal_that_is_given_back() {
     running.stop();
     let screen = top.wait_for("The relay does not answer");
     assert!(screen.contains("confirmed 17"), "what was known stays: {screen}");
-    kill_process(Pid::from_child(&top.child), Signal::TERM).unwrap();
+    // A key whose sequence is not whole.
+    (&top.keys).write_all(b"\x1b[").unwrap();
+    terminate(&top);
     top.ends();
 
     let top = Terminal::run(&["top", "--url", &url]);
     top.wait_for("no relay answers");
     (&top.keys).write_all(b"\x03").unwrap();
     top.ends();
+}
+
+fn terminate(top: &Terminal) {
+    kill_process(Pid::from_child(&top.child), Signal::TERM).unwrap();
+}
+
+/// Before a relay that is not there.
+fn shown() -> Terminal {
+    let top = Terminal::run(&["top", "--url", "127.0.0.1:1"]);
+    top.wait_for("no relay answers");
+    top
+}
+
+#[test]
+fn it_ends_with_its_terminal() {
+    let mut top = shown();
+    top.vanish();
+    top.ends_unseen();
+}
+
+#[test]
+fn sigterm_ends_it_on_a_terminal_that_is_gone() {
+    let mut top = shown();
+    top.vanish();
+    terminate(&top);
+    top.ends_unseen();
+}
+
+#[test]
+fn sigterm_ends_it_on_a_terminal_that_takes_nothing() {
+    let mut top = shown();
+    top.stall();
+    // Draws more than a terminal keeps for its reader.
+    (&top.keys).write_all(&[b'h'; 500]).unwrap();
+    let call = format!("/proc/{}/syscall", top.child.id());
+    wait_for("a write to stdout that does not end", || {
+        let call = std::fs::read_to_string(&call).unwrap();
+        (call.split(' ').nth(1) == Some("0x1")).then_some(())
+    });
+    terminate(&top);
+    wait_for("cooked mode", || (!top.is_raw()).then_some(()));
+    top.ends_unseen();
 }
 
 #[test]

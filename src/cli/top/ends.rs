@@ -1,0 +1,69 @@
+//! Ends `postrider top`: signals, and a terminal that vanishes.
+//!
+//! Input: signals, events and the state of the terminal. Output: a flag, and a channel of events. Invariant: nothing here
+//! waits on the terminal but the thread that reads events, so that a signal ends the program whatever the terminal does.
+
+use std::io::stdin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::terminal::disable_raw_mode;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit::ExitCode;
+use crate::failure::CommandFailure;
+
+/// Time that a drawing may take after a signal. A write to a terminal that nobody reads from never ends.
+const DRAWING_MAX: Duration = Duration::from_millis(500);
+
+/// Events of the terminal. crossterm reads in a loop that ends neither at the end of input nor within an escape sequence that
+/// is not whole, so that only a thread of its own may call it.
+pub(super) fn events() -> Receiver<Event> {
+    let (sender, events) = channel();
+    std::thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            if sender.send(event).is_err() {
+                return;
+            }
+        }
+    });
+    events
+}
+
+/// Whether the other side of the terminal is closed.
+pub(super) fn is_terminal_gone() -> bool {
+    let stdin = stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok()
+        && fds.iter().any(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR))
+}
+
+/// SIGTERM, SIGINT and SIGHUP end it as a key does.
+pub(super) fn listen_for_signals(ended: Arc<AtomicBool>) -> Result<(), CommandFailure> {
+    let runtime = crate::runtime()?;
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+            let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = kinds.map(signal) else {
+                return;
+            };
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                _ = hangup.recv() => {}
+            }
+            ended.store(true, Ordering::Relaxed);
+            // The program has ended by then, unless it is drawing on a terminal that takes nothing.
+            tokio::time::sleep(DRAWING_MAX).await;
+            // A terminal that has vanished needs no settings.
+            let _ = disable_raw_mode();
+            std::process::exit(ExitCode::Ok.number().into());
+        });
+    });
+    Ok(())
+}
