@@ -128,6 +128,11 @@ fn brokers_flag(brokers: Option<&str>) -> Vec<FlagValue> {
     brokers.map(flag).into_iter().collect()
 }
 
+/// Advice with the brokers that it is about in the place of its placeholder.
+fn with_brokers(help: &str, brokers: &[String]) -> String {
+    help.replace("BROKER", &brokers.join(","))
+}
+
 /// Refuses what is about a slot where rows are polled.
 fn needs_slot(config: &Config, what: &str) -> Result<(), CommandFailure> {
     if config.source.mode == SourceMode::Stream {

@@ -1,7 +1,7 @@
 //! Marks of states, and text that fits the columns of a terminal, for `status` and `top`.
 //!
 //! Input: a state, a text, a width. Output: a sign and a colour, or lines. Invariant: a sign says what its colour says;
-//! no line is wider than the width; a long word loses its middle, and text its spaces at line ends.
+//! no line but a step is wider than the width; a long word loses its middle, and text its spaces at line ends.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
@@ -55,6 +55,8 @@ pub(crate) struct MarkedLine {
     pub(crate) mark: Mark,
     pub(crate) name: &'static str,
     pub(crate) text: String,
+    /// Advice and commands below it, whole: a command that is broken into lines cannot be copied.
+    pub(crate) steps: Vec<String>,
 }
 
 /// Columns of the names and what stands before them.
@@ -67,7 +69,7 @@ const TEXT_MIN: usize = 16;
 /// The lines below each other. `width`: columns of the terminal; `None` leaves long lines as they are.
 pub(crate) fn marked_text(lines: &[MarkedLine], width: Option<usize>, color: bool) -> String {
     let mut out = String::new();
-    for MarkedLine { mark, name, text } in lines {
+    for MarkedLine { mark, name, text, steps } in lines {
         let room = width.map(|width| width.saturating_sub(INDENT).max(TEXT_MIN));
         let wrapped = room.map_or_else(|| vec![text.clone()], |room| wrapped(text, room));
         for (at, part) in wrapped.iter().enumerate() {
@@ -79,6 +81,9 @@ pub(crate) fn marked_text(lines: &[MarkedLine], width: Option<usize>, color: boo
             } else {
                 writeln!(out, "{:INDENT$}{part}", "")
             };
+        }
+        for step in steps {
+            let _ = writeln!(out, "{:INDENT$}{step}", "");
         }
     }
     out
@@ -160,7 +165,12 @@ mod tests {
 
     #[test]
     fn only_colours_are_lost_without_colours() {
-        let line = |mark| MarkedLine { mark, name: "kafka", text: "no broker answers".to_owned() };
+        let line = |mark| MarkedLine {
+            mark,
+            name: "kafka",
+            text: "no broker answers".to_owned(),
+            steps: Vec::new(),
+        };
         let lines = [line(Mark::Bad), line(Mark::Unknown)];
         let plain = marked_text(&lines, Some(30), false);
         assert_eq!(

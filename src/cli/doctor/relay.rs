@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use super::check::{Check, bytes};
 use super::fix::Fix;
-use crate::status::relay::{RelayFacts, Silence};
+use crate::status::relay::{RelayFacts, RelayStatus, Silence};
 use postrider_relay::holds_for_tables;
-use postrider_relay::telemetry::RelayState;
 
 /// Who reads the slot, as the server knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +39,8 @@ const READY: &str = "relay.ready";
 /// A relay reports to systemd about 0.3 s before its brokers answer, and is not ready until then.
 const STARTING_SECONDS: f64 = 3.0;
 const ASK_AGAIN: Duration = Duration::from_millis(250);
+/// Advice if the relay gives none.
+const SEE_LOG: &str = "read the relay's log, which names the error and its remedy";
 /// Times to ask in [`STARTING_SECONDS`].
 const TRIES: u32 = 12;
 
@@ -72,15 +73,7 @@ pub(super) fn ready(
 ) -> Check {
     let pid = slot.and_then(|slot| Some((slot, slot.pid?)));
     match (relay, pid) {
-        (Ok(facts), _) if !facts.is_ready => Check::fail(
-            READY,
-            format!("the relay that runs is not ready: {}", facts.failing.join("; ")),
-            if facts.state == RelayState::Failed.as_str() {
-                "remove the cause that the finding names; then restart the stream as the finding says"
-            } else {
-                "remove the cause that the finding names; the relay then resumes on its own"
-            },
-        ),
+        (Ok(facts), _) if !facts.is_ready => not_ready(facts),
         (Ok(RelayFacts { paused: Some(paused), .. }), _) => Check::warn(
             READY,
             format!("the relay is {paused}"),
@@ -121,6 +114,21 @@ pub(super) fn ready(
             _ => Check::unknown(READY, why.clone()),
         },
     }
+}
+
+fn not_ready(facts: &RelayFacts) -> Check {
+    let failing = || facts.failing.join("; ");
+    let what = facts.status.as_ref().map_or_else(failing, RelayStatus::what);
+    let finding = format!("the relay that runs is not ready: {what}");
+    let help = facts.status.as_ref().and_then(RelayStatus::help).unwrap_or(SEE_LOG);
+    // To run what runs would be no advice.
+    let command = facts.status.as_ref().and_then(RelayStatus::command);
+    let command = command.filter(|command| !command.starts_with("postrider doctor"));
+    let fix = match command {
+        Some(command) => format!("{help}; {command}"),
+        None => help.to_owned(),
+    };
+    Check::fail(READY, finding, fix)
 }
 
 /// `own_name`: the application name that a relay of this configuration has.
@@ -181,6 +189,7 @@ mod tests {
             oldest_seconds: None,
             uptime_seconds: 1.0,
             reads_slot,
+            status: None,
         }
     }
 
@@ -227,11 +236,20 @@ mod tests {
             assert!(check.fix.unwrap_or_default().text().contains(fix));
         }
         assert!(ready(&Ok(facts(false, true)), None, false).finding.contains("does not exist"));
-        for (state, words) in [("failed", "restart the stream as"), ("retrying", "on its own")] {
-            let facts = RelayFacts { state: state.to_owned(), ..facts(false, true) };
-            let fix = ready(&Ok(facts), None, false).fix.unwrap_or_default();
-            assert!(fix.text().contains(words), "{fix:?}");
-        }
+        let status = |command: &str| {
+            let status = serde_json::json!({"level": "failed", "headline": "Stopped", "cause": "It is full.",
+                "help": "Make room", "command": command});
+            let facts = RelayFacts {
+                status: Some(serde_json::from_value(status).unwrap()),
+                ..facts(false, true)
+            };
+            let check = ready(&Ok(facts), None, false);
+            (check.finding, check.fix.unwrap_or_default().text().to_owned())
+        };
+        let (finding, fix) = status("postrider doctor --stream a");
+        assert_eq!(finding, "the relay that runs is not ready: Stopped. It is full.");
+        assert_eq!(fix, "Make room");
+        assert_eq!(status("postrider prune").1, "Make room; postrider prune");
         let paused =
             || RelayFacts { paused: Some("paused since 1".to_owned()), ..facts(true, true) };
         for slot in [Some(&read), None] {

@@ -15,6 +15,7 @@ use crate::doctor::check::{bytes, duration};
 use crate::doctor::kafka::answering;
 use crate::failure::{CommandFailure, printable};
 use crate::marks::{Mark, MarkedLine, marked_text};
+use crate::with_brokers;
 use postrider_config::{Config, SourceMode};
 use postrider_core::lsn::Lsn;
 use postrider_core::progress::BackfillProgress;
@@ -33,6 +34,8 @@ pub(super) struct Status {
     pub(super) postgres: Result<Source, String>,
     pub(super) relay: Result<RelayFacts, Silence>,
     pub(super) brokers: Result<usize, String>,
+    /// `kafka.brokers`.
+    pub(super) kafka_brokers: Vec<String>,
     /// Where the progress in Kafka is; `None`: none is kept.
     pub(super) progress: Option<Result<Option<Place>, String>>,
     /// Offsets in the dead-letter topic; `None`: there is no such topic.
@@ -119,6 +122,7 @@ impl Status {
             dead_letter_topic: topic,
             postgres,
             brokers,
+            kafka_brokers: kafka.brokers,
             progress,
         })
     }
@@ -144,7 +148,7 @@ impl Status {
     fn lines(&self) -> Vec<MarkedLine> {
         let mut lines = Vec::new();
         let mut line = |mark: Mark, name: &'static str, text: &str| {
-            lines.push(MarkedLine { mark, name, text: printable(text) });
+            lines.push(MarkedLine { mark, name, text: printable(text), steps: Vec::new() });
         };
         match &self.postgres {
             Ok(source) => {
@@ -157,7 +161,7 @@ impl Status {
             Err(why) => line(Mark::Bad, "postgres", &format!("{}: {why}", self.server)),
         }
         match &self.relay {
-            Ok(relay) => line(relay_mark(relay), "relay", &relay_text(relay)),
+            Ok(relay) => line(relay_mark(relay), "relay", &self.relay_text(relay)),
             Err(why @ Silence::Hangs(_)) => line(Mark::Bad, "relay", &why.to_string()),
             // It may run elsewhere.
             Err(why) => line(Mark::Unknown, "relay", &why.to_string()),
@@ -170,7 +174,39 @@ impl Status {
         line(mark, "progress", &text);
         let (mark, text) = self.dead_letters_text();
         line(mark, "dead letters", &text);
+        let status = self.relay.as_ref().ok().and_then(|relay| relay.status.as_ref());
+        if let Some(status) = status
+            && let Some(line) = lines.iter_mut().find(|line| line.name == "relay")
+        {
+            line.steps = status.steps().iter().map(|step| printable(step)).collect();
+        }
         lines
+    }
+
+    fn relay_text(&self, relay: &RelayFacts) -> String {
+        let RelayFacts { is_ready, state, paused, confirmed, oldest_seconds, .. } = relay;
+        // Whole seconds are enough for people.
+        #[expect(clippy::cast_possible_truncation, reason = "a time that people read")]
+        let uptime = duration(relay.uptime_seconds as i64);
+        let ready = if *is_ready { "ready" } else { "not ready" };
+        let oldest = match (paused, oldest_seconds) {
+            (Some(paused), _) => paused.clone(),
+            (None, Some(age)) => format!("oldest unacknowledged {age:.1} s"),
+            (None, None) => "it does not read the slot".to_owned(),
+        };
+        let mut text = format!(
+            "{ready}, {state}, up for {uptime}; {} confirmed; {oldest}",
+            counted(*confirmed, "record")
+        );
+        // Writing to a string cannot fail.
+        let _ = match &relay.status {
+            Some(status) => write!(text, ". {}", status.what()),
+            None if relay.failing.is_empty() => Ok(()),
+            None => {
+                write!(text, "; {}", with_brokers(&relay.failing.join("; "), &self.kafka_brokers))
+            }
+        };
+        text
     }
 
     fn progress_text(&self) -> (Mark, String) {
@@ -319,27 +355,6 @@ const fn relay_mark(relay: &RelayFacts) -> Mark {
         (true, Some(_)) => Mark::Attention,
         (true, None) => Mark::Good,
     }
-}
-
-fn relay_text(relay: &RelayFacts) -> String {
-    let RelayFacts { is_ready, state, failing, paused, confirmed, oldest_seconds, .. } = relay;
-    // Whole seconds are enough for people.
-    #[expect(clippy::cast_possible_truncation, reason = "a time that people read")]
-    let uptime = duration(relay.uptime_seconds as i64);
-    let ready = if *is_ready { "ready" } else { "not ready" };
-    let oldest = match (paused, oldest_seconds) {
-        (Some(paused), _) => paused.clone(),
-        (None, Some(age)) => format!("oldest unacknowledged {age:.1} s"),
-        (None, None) => "it does not read the slot".to_owned(),
-    };
-    let mut text = format!(
-        "{ready}, {state}, up for {uptime}; {} confirmed; {oldest}",
-        counted(*confirmed, "record")
-    );
-    if !failing.is_empty() {
-        let _ = write!(text, "; {}", failing.join("; "));
-    }
-    text
 }
 
 fn server(config: &Config) -> String {

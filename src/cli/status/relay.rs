@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 /// How long the relay may take.
@@ -36,6 +37,44 @@ pub(crate) struct RelayFacts {
     pub(crate) uptime_seconds: f64,
     /// Whether it is the one that reads the slot, or polls.
     pub(crate) reads_slot: bool,
+    /// Only of a relay that is not ready, and serves its dashboard.
+    pub(crate) status: Option<RelayStatus>,
+}
+
+/// State of a relay in its own sentences: `status` of `/api/v1/state`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct RelayStatus {
+    /// `ok`, `waiting`, `failed` or `unknown`.
+    pub(crate) level: String,
+    headline: String,
+    cause: Option<String>,
+    help: Option<String>,
+    command: Option<String>,
+}
+
+impl RelayStatus {
+    /// Headline and cause.
+    pub(crate) fn what(&self) -> String {
+        let cause = self.cause.as_ref().map(|cause| format!(" {cause}")).unwrap_or_default();
+        format!("{}.{cause}", self.headline)
+    }
+
+    /// Advice, which may hold the command.
+    pub(crate) fn help(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+
+    /// Command to run next, unless the advice holds it.
+    pub(crate) fn command(&self) -> Option<&str> {
+        let help = self.help().unwrap_or_default();
+        self.command.as_deref().filter(|command| !help.contains(command))
+    }
+
+    /// Advice and command, each on a line.
+    pub(crate) fn steps(&self) -> Vec<String> {
+        let command = self.command().map(|command| format!("Run: {command}"));
+        self.help().map(str::to_owned).into_iter().chain(command).collect()
+    }
 }
 
 /// Why there are no [`RelayFacts`].
@@ -71,7 +110,8 @@ pub(crate) fn relay_facts(
     let foreign = || Silence::None(format!("what answers at {address} is no relay"));
     let mut readiness = get(address, "/readyz")?;
     let is_of_several = readiness.contains("\"streams\":[");
-    let page = match stream.filter(|_| is_of_several) {
+    let stream = stream.filter(|_| is_of_several);
+    let page = match stream {
         Some(name) => {
             readiness = get(address, &format!("/readyz?stream={name}"))?;
             of_stream(&get(address, &format!("/metrics?stream={name}"))?, name)
@@ -106,8 +146,9 @@ pub(crate) fn relay_facts(
         reason = "a count below 2^53"
     )]
     let confirmed = value("postrider_records_confirmed_total")? as u64;
+    let is_ready = holds(&health);
     Ok(RelayFacts {
-        is_ready: holds(&health),
+        is_ready,
         state: text(&health, "state").ok_or_else(foreign)?,
         failing: failing.filter_map(|check| text(check, "detail")).collect(),
         paused,
@@ -115,7 +156,16 @@ pub(crate) fn relay_facts(
         oldest_seconds,
         uptime_seconds: value("postrider_uptime_seconds")?,
         reads_slot,
+        status: if is_ready { None } else { status(address, stream) },
     })
+}
+
+/// `None` if the relay serves no dashboard.
+fn status(address: SocketAddr, stream: Option<&str>) -> Option<RelayStatus> {
+    let query = stream.map(|name| format!("?stream={name}")).unwrap_or_default();
+    let mut state: Value =
+        serde_json::from_str(&get(address, &format!("/api/v1/state{query}")).ok()?).ok()?;
+    serde_json::from_value(state.get_mut("status")?.take()).ok()
 }
 
 /// Where one connects to what listens there.

@@ -1,7 +1,7 @@
 //! What `postrider status` prints, in terminals of several widths.
 
 use super::gather::{Place, Source, Status};
-use super::relay::{RelayFacts, Silence};
+use super::relay::{RelayFacts, RelayStatus, Silence};
 use super::{SHORTEST_PAUSE, parse_pause};
 use crate::marks::{WIDTHS, assert_snapshot};
 use postrider_core::lsn::Lsn;
@@ -64,8 +64,10 @@ fn streaming() -> Status {
             oldest_seconds: Some(0.2),
             uptime_seconds: 90_000.0,
             reads_slot: true,
+            status: None,
         }),
         brokers: Ok(3),
+        kafka_brokers: vec!["kafka-1:9092".to_owned(), "kafka-2:9092".to_owned()],
         progress: Some(Ok(Some(Place { end: Lsn::new(0x0123_4567_89AB), unfinished: None }))),
         dead_letters: Ok(Some(0)),
         dead_letter_topic: "orders.postrider.dead-letters".to_owned(),
@@ -94,6 +96,35 @@ fn each_part_has_a_mark_and_fits_the_terminal() {
             assert_snapshot(&format!("status/snapshots/{name}-{width}.txt"), &shown);
         }
     }
+}
+
+fn not_ready(status: Option<RelayStatus>) -> Status {
+    let mut shown = streaming();
+    let relay = shown.relay.as_mut().unwrap();
+    relay.is_ready = false;
+    relay.failing =
+        vec!["nothing was confirmed; kafka-topics.sh --bootstrap-server BROKER".to_owned()];
+    relay.status = status;
+    shown
+}
+
+#[test]
+fn a_relay_that_is_not_ready_says_why_once_and_what_to_run() {
+    let status = serde_json::json!({"level": "failed", "headline": "Rows wait for topic `a`",
+        "cause": "Topic `a` does not exist.", "help": "Create it", "command": "postrider setup --topics=a"});
+    let shown = not_ready(Some(serde_json::from_value(status).unwrap()));
+    let shown = shown.to_text(Some(80), false);
+    let words = "Rows wait for topic `a`.\n                Topic `a` does not exist.\n                \
+                 Create it\n                Run: postrider setup --topics=a\n";
+    assert!(shown.contains(words) && !shown.contains("nothing was confirmed"), "{shown}");
+}
+
+#[test]
+fn a_relay_without_a_dashboard_names_its_checks_and_the_brokers() {
+    let shown = not_ready(None).to_text(None, false);
+    let words =
+        "; nothing was confirmed; kafka-topics.sh --bootstrap-server kafka-1:9092,kafka-2:9092\n";
+    assert!(shown.contains(words), "{shown}");
 }
 
 #[test]

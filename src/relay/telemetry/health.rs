@@ -150,8 +150,7 @@ fn progress_of(snapshot: &Snapshot, progress: Option<Duration>) -> Check {
         ok: progress.is_some_and(|age| age <= PROGRESS_AGE_MAX),
         detail: match progress {
             Some(age) if age > PROGRESS_AGE_MAX => format!(
-                "nothing of the oldest transaction was confirmed for {} s, and {} records are in flight; the checks \
-                 `kafka` and `topics` say for what",
+                "nothing of the oldest transaction was confirmed for {} s, and {} records are in flight",
                 age.as_secs(),
                 snapshot.in_flight_records
             ),
