@@ -1,4 +1,4 @@
-//! A number and its noun, for people: `1 row`, `2 rows`. Small, because every command needs it and nothing else does.
+//! Numbers for people: `1 row`, `2 rows`, `1,801`. Small, because every command needs it and nothing else does.
 
 /// The number with the noun in the singular or, with an `s`, in the plural.
 pub(super) fn counted(number: u64, noun: &str) -> String {
@@ -6,6 +6,19 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
         1 => format!("1 {noun}"),
         number => format!("{number} {noun}s"),
     }
+}
+
+/// The number with a comma after each three digits.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@
 //! the counters, so the work never waits for the display; a log level above INFO turns all forms off.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::context::Context;
+use super::counted::grouped;
 use super::doctor::check::bytes as bytes_text;
 use super::logs;
 use super::marks::columns;
@@ -250,20 +250,6 @@ fn clock(time: Duration) -> String {
     } else {
         format!("{minutes}:{seconds:02}")
     }
-}
-
-/// With a comma after each three digits.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{digit}");
-    }
-    text
 }
 
 #[cfg(test)]

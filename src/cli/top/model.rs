@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::Reply;
+use crate::status::relay::RelayStatus;
 
 /// Seconds of the charts: more than a terminal is wide.
 const SAMPLES_MAX: usize = 300;
@@ -21,7 +22,7 @@ pub(super) struct State {
     pub(super) version: String,
     pub(super) slot_name: String,
     pub(super) uptime_seconds: f64,
-    pub(super) health: Health,
+    status: RelayStatus,
     pub(super) chain: Vec<Link>,
     pub(super) numbers: Numbers,
     pub(super) topics: Vec<Topic>,
@@ -29,17 +30,6 @@ pub(super) struct State {
     pub(super) rejections: Vec<(String, u64)>,
     pub(super) ignored: Vec<(String, u64)>,
     pub(super) restarts: Vec<(String, u64)>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Health {
-    checks: Vec<Check>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Check {
-    ok: bool,
-    detail: String,
 }
 
 /// A part of the way.
@@ -66,6 +56,8 @@ pub(super) struct Topic {
     pub(super) sent: u64,
     pub(super) dead_lettered: u64,
     pub(super) bytes: u64,
+    /// Records per second over the last ten seconds.
+    pub(super) rate: Option<f64>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -157,13 +149,11 @@ impl Model {
         self.state.as_ref().map_or(0, |state| state.topics.len())
     }
 
-    /// What does not hold, in words; empty if all does.
-    pub(super) fn cause(&self) -> String {
-        let Some(state) = &self.state else { return String::new() };
-        let failing = state.health.checks.iter().filter(|check| !check.ok);
-        let mut details: Vec<_> = failing.map(|check| check.detail.as_str()).collect();
-        details.dedup();
-        details.join("; ")
+    /// State of the relay in its own sentences, if somebody should look. That it catches up, its condition says.
+    pub(super) fn trouble(&self) -> Option<&RelayStatus> {
+        let state = self.state.as_ref()?;
+        let is_calm = state.status.level == "ok" || state.condition == "catching up";
+        (!is_calm).then_some(&state.status)
     }
 
     /// Records a second, the oldest first; `None` where it is not known.

@@ -12,8 +12,9 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Paragraph, Row, Sparkline, Table, Wrap};
 
 use super::model::{Link, Model, State};
+use crate::counted::grouped;
 use crate::doctor::check::bytes as bytes_text;
-use crate::marks::{Mark, shortened};
+use crate::marks::{Mark, shortened, wrapped};
 
 /// What the person chose.
 #[derive(Debug, Default)]
@@ -46,20 +47,24 @@ impl View {
     }
 
     fn style(&self, mark: Mark) -> Style {
-        let (modifier, color) = match mark {
-            Mark::Good => (Modifier::BOLD, Color::Green),
-            Mark::Attention => (Modifier::BOLD, Color::Yellow),
-            Mark::Bad => (Modifier::REVERSED, Color::Red),
-            Mark::Unknown => (Modifier::BOLD, Color::Cyan),
-        };
+        let modifier = if mark == Mark::Bad { Modifier::REVERSED } else { Modifier::BOLD };
         let style = Style::new().add_modifier(modifier);
-        if self.has_colors { style.fg(color) } else { style }
+        if self.has_colors { style.fg(color_of(mark)) } else { style }
     }
 
     /// A state behind its sign.
     fn state(&self, is: &str) -> Span<'static> {
         let mark = mark_of(is);
         Span::styled(format!("{} {is}", mark.sign()), self.style(mark))
+    }
+}
+
+const fn color_of(mark: Mark) -> Color {
+    match mark {
+        Mark::Good => Color::Green,
+        Mark::Attention => Color::Yellow,
+        Mark::Bad => Color::Red,
+        Mark::Unknown => Color::Cyan,
     }
 }
 
@@ -96,12 +101,10 @@ pub(super) fn render(frame: &mut Frame, model: &Model, view: &View) {
     ])
     .areas(frame.area());
     frame.render_widget(title_line(model, view, title.width), title);
-    let wrong = Style::new().add_modifier(Modifier::BOLD);
-    let wrong = if view.has_colors { wrong.fg(Color::Red) } else { wrong };
-    frame.render_widget(
-        Paragraph::new(says_text(model)).style(wrong).wrap(Wrap { trim: true }),
-        says,
-    );
+    let (mark, text) = says_text(model);
+    let style = Style::new().add_modifier(Modifier::BOLD);
+    let style = if view.has_colors { style.fg(color_of(mark)) } else { style };
+    frame.render_widget(Paragraph::new(text).style(style).wrap(Wrap { trim: true }), says);
     match &model.state {
         _ if view.explains => frame.render_widget(Paragraph::new(HELP), body),
         Some(state) => render_state(frame, body, (state, model), view),
@@ -139,26 +142,36 @@ fn title_line(model: &Model, view: &View, width: u16) -> Line<'static> {
     line
 }
 
-/// Why nothing moves, if something is wrong.
-fn says_text(model: &Model) -> String {
-    match &model.silence {
-        None => model.cause(),
-        Some(why) if model.state.is_none() => format!("The relay does not answer: {why}."),
-        Some(why) => format!(
-            "The relay does not answer: {why}. What is shown is {} old.",
-            time_text(model.age.as_secs_f64().round())
-        ),
+/// Why nothing moves, and what to do, if something is wrong.
+fn says_text(model: &Model) -> (Mark, String) {
+    match (&model.silence, model.trouble()) {
+        (None, None) => (Mark::Good, String::new()),
+        (None, Some(status)) => {
+            let steps = status.steps().into_iter();
+            let lines: Vec<_> = std::iter::once(status.what()).chain(steps).collect();
+            (mark_of(&status.level), lines.join("\n"))
+        }
+        (Some(why), _) if model.state.is_none() => {
+            (Mark::Bad, format!("The relay does not answer: {why}."))
+        }
+        (Some(why), _) => {
+            let age = time_text(model.age.as_secs_f64().round());
+            (Mark::Bad, format!("The relay does not answer: {why}. What is shown is {age} old."))
+        }
     }
 }
 
+/// Lines above the chain, at most: the parts below need the others of 24.
+const SAYS_MAX: usize = 5;
+
 fn says_height(model: &Model, width: u16) -> u16 {
-    let text = says_text(model);
-    if text.is_empty() {
-        return 0;
-    }
-    // Words are not cut in two, so that a line has some room left.
-    let lines = text.chars().count() / usize::from(width.max(20) - 10) + 1;
-    u16::try_from(lines.min(4)).unwrap_or(4)
+    let (width, (_, text)) = (usize::from(width.max(1)), says_text(model));
+    // A word that is wider than a line goes on in the next.
+    let rest = |word: &str| word.chars().count().saturating_sub(1) / width;
+    let lines =
+        |line: &str| wrapped(line, width).len() + line.split_whitespace().map(rest).sum::<usize>();
+    let height: usize = text.lines().map(lines).sum();
+    u16::try_from(height.min(SAYS_MAX)).unwrap_or_default()
 }
 
 fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model), view: &View) {
@@ -248,6 +261,8 @@ impl Cell {
 
 /// Age of the oldest transaction from which on rows are late: a healthy relay confirms within a second.
 const LATE_SECONDS: f64 = 10.0;
+/// Age from which on they are stuck: a relay without progress for so long is not ready.
+const STUCK_SECONDS: f64 = 30.0;
 
 /// Shares of the width, in a grid.
 const GRID: [u16; 3] = [3, 5, 3];
@@ -292,7 +307,11 @@ fn numbers_cells(state: &State, model: &Model) -> [[Cell; 3]; 3] {
     let latency = model.latency_us().map(latency_text).join(" / ");
     let rate = model.rates().last().copied().flatten();
     let oldest = numbers.oldest_unacknowledged_seconds;
-    let mark = |is_good| if is_good { Mark::Good } else { Mark::Attention };
+    let age_mark = match oldest {
+        Some(age) if age < LATE_SECONDS => Mark::Good,
+        Some(age) if age > STUCK_SECONDS => Mark::Bad,
+        _ => Mark::Attention,
+    };
     let letters = numbers.dead_lettered;
     [
         [
@@ -301,16 +320,20 @@ fn numbers_cells(state: &State, model: &Model) -> [[Cell; 3]; 3] {
             Cell {
                 name: "oldest",
                 value: oldest.map_or("–".to_owned(), time_text),
-                mark: mark(oldest.is_some_and(|oldest| oldest < LATE_SECONDS)),
+                mark: age_mark,
             },
         ],
         [
-            Cell::good("confirmed", numbers.confirmed.to_string()),
+            Cell::good("confirmed", grouped(numbers.confirmed)),
             Cell::good("slot lag", amount(numbers.slot_lag_bytes)),
-            Cell::good("in flight", numbers.in_flight_records.to_string()),
+            Cell::good("in flight", grouped(numbers.in_flight_records)),
         ],
         [
-            Cell { name: "dead letters", value: letters.to_string(), mark: mark(letters == 0) },
+            Cell {
+                name: "dead letters",
+                value: grouped(letters),
+                mark: if letters == 0 { Mark::Good } else { Mark::Attention },
+            },
             Cell::good("kept", amount(numbers.slot_retained_bytes)),
             Cell::good("version", state.version.clone()),
         ],
@@ -335,22 +358,25 @@ fn render_charts(frame: &mut Frame, area: Rect, model: &Model, view: &View) {
     let whole = |rate: &Option<f64>| rate.map_or(0, |rate| rate.round() as u64);
     let rate: Vec<u64> = model.rates().iter().map(whole).collect();
     let latency: Vec<u64> = model.p99_us().iter().map(|us| us.unwrap_or(0)).collect();
-    let most = |values: &[u64], width: u16| {
-        let first = values.len().saturating_sub(usize::from(width));
-        values.iter().skip(first).copied().max().unwrap_or(0)
-    };
-    let (most_rate, most_latency) = (most(&rate, rates.width), most(&latency, latencies.width));
+    let most_rate = shown(&rate, rates.width).iter().copied().max().unwrap_or(0);
+    let most_latency = shown(model.p99_us(), latencies.width).iter().copied().flatten().max();
     #[expect(clippy::cast_precision_loss, reason = "a rate that people read")]
-    let title = title_of("records a second", "records/s", &rate_text(most_rate as f64), rates);
+    let peak = format!("{}/s", rate_text(most_rate as f64));
+    let title = title_of("records a second", "records", &peak, rates);
     chart(frame, rates, (title, &rate), view);
-    let title = title_of("latency p99", "p99", &latency_text(Some(most_latency)), latencies);
+    let title = title_of("latency p99", "p99", &latency_text(most_latency), latencies);
     chart(frame, latencies, (title, &latency), view);
+}
+
+/// The last values, which a chart of this width has room for.
+fn shown<T>(values: &[T], width: u16) -> &[T] {
+    let first = values.len().saturating_sub(usize::from(width));
+    values.get(first..).unwrap_or_default()
 }
 
 /// The longest title of a chart that fits.
 fn title_of(long: &str, short: &str, most: &str, area: Rect) -> String {
-    let titles =
-        [format!("{long}, at most {most}"), format!("{short} up to {most}"), short.to_owned()];
+    let titles = [format!("{long}, peak {most}"), format!("{short} peak {most}"), short.to_owned()];
     let fits = |title: &String| title.chars().count() <= usize::from(area.width);
     titles.into_iter().find(fits).unwrap_or_default()
 }
@@ -360,12 +386,10 @@ fn chart(frame: &mut Frame, area: Rect, (title, values): (String, &[u64]), view:
     let [head, bars] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
     frame.render_widget(Paragraph::new(title), head);
     let [bars, _] = Layout::vertical([Constraint::Fill(1), Constraint::Length(1)]).areas(bars);
-    let width = usize::from(bars.width);
-    let first = values.len().saturating_sub(width);
-    let mut shown = vec![0; width.saturating_sub(values.len())];
-    shown.extend(values.iter().skip(first));
+    let mut heights = vec![0; usize::from(bars.width).saturating_sub(values.len())];
+    heights.extend(shown(values, bars.width));
     let style = if view.has_colors { Style::new().fg(Color::Cyan) } else { Style::new() };
-    frame.render_widget(Sparkline::default().data(shown).style(style), bars);
+    frame.render_widget(Sparkline::default().data(heights).style(style), bars);
 }
 
 fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
@@ -382,26 +406,28 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
     };
     let bytes = |bytes: u64| bytes_text(i64::try_from(bytes).unwrap_or(i64::MAX));
     let used = state.topics.iter().map(|topic| {
-        let (sent, letters) = (topic.sent.to_string(), topic.dead_lettered.to_string());
-        [topic.name.clone(), sent, letters, bytes(topic.bytes), trouble(&topic.name)]
+        let (sent, letters) = (grouped(topic.sent), grouped(topic.dead_lettered));
+        let rate = topic.rate.map_or("–".to_owned(), rate_text);
+        [topic.name.clone(), sent, rate, letters, bytes(topic.bytes), trouble(&topic.name)]
     });
     let is_unused = |topic: &&super::model::Unavailable| {
         !state.topics.iter().any(|used| used.name == topic.topic)
     };
     let none = || "0".to_owned();
     let unused = state.unavailable.iter().filter(is_unused);
-    let unused = unused.map(|it| [it.topic.clone(), none(), none(), none(), unavailable(it)]);
+    let unused =
+        unused.map(|it| [it.topic.clone(), none(), none(), none(), none(), unavailable(it)]);
     let rows: Vec<_> = used.chain(unused).skip(view.first).collect();
     let columns = columns(&rows, area.width);
     let name_width = columns.iter().fold(usize::from(area.width), |left, (_, width)| {
         left.saturating_sub(usize::from(*width) + 1)
     });
-    let line = |cells: [String; 5]| {
+    let line = |cells: [String; PLACES]| {
         let [name, ..] = &cells;
         let name = shortened(name, name_width);
         let shown = columns.iter().filter_map(|(place, _)| cells.get(*place).cloned());
         let row = Row::new(std::iter::once(name).chain(shown).collect::<Vec<_>>());
-        let is_unavailable = view.has_colors && cells[4].starts_with(Mark::Bad.sign());
+        let is_unavailable = view.has_colors && cells[PLACES - 1].starts_with(Mark::Bad.sign());
         if is_unavailable { row.style(Style::new().fg(Color::Red)) } else { row }
     };
     let head = line(HEAD.map(str::to_owned)).style(Style::new().add_modifier(Modifier::UNDERLINED));
@@ -410,11 +436,15 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
     frame.render_widget(Table::new(rows.into_iter().map(line), widths).header(head), area);
 }
 
-const HEAD: [&str; 5] = ["topic", "records", "dead letters", "bytes", "unavailable"];
-/// Widths of the columns behind the topic, if what they show needs no more.
-const WIDTHS: [(usize, u16); 4] = [(1, 11), (2, 12), (3, 11), (4, 22)];
+/// Columns of the table.
+const PLACES: usize = 6;
+const HEAD: [&str; PLACES] =
+    ["topic", "records", "records/s", "dead letters", "bytes", "unavailable"];
+/// Widths of the columns behind the topic, if what they show needs no more. In 80 columns there is room for all and for a
+/// topic that rows wait for.
+const WIDTHS: [(usize, u16); PLACES - 1] = [(1, 10), (2, 9), (3, 12), (4, 8), (5, 11)];
 /// The columns in the order in which they are left out.
-const SPARED: [usize; 4] = [3, 2, 4, 1];
+const SPARED: [usize; PLACES - 1] = [4, 3, 2, 5, 1];
 /// A topic's name has at least so much room.
 const NAME_MIN: u16 = 12;
 
@@ -424,7 +454,7 @@ fn unavailable(topic: &super::model::Unavailable) -> String {
 }
 
 /// The columns that are shown whole beside a name, and their widths.
-fn columns(rows: &[[String; 5]], width: u16) -> Vec<(usize, u16)> {
+fn columns(rows: &[[String; PLACES]], width: u16) -> Vec<(usize, u16)> {
     let widest = |place: usize| {
         let cells = rows.iter().filter_map(|row| row.get(place));
         let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -460,15 +490,28 @@ fn counts_text(state: &State) -> String {
 }
 
 fn rate_text(rate: f64) -> String {
-    if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate that people read"
+    )]
+    let whole = || grouped(rate.round() as u64);
+    if rate < 9.95 { format!("{rate:.1}") } else { whole() }
 }
 
 fn latency_text(us: Option<u64>) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a time that people read")]
+    let shown = |us: u64, unit_us: u64, unit: &str| {
+        let amount = us as f64 / unit_us as f64;
+        // What would be rounded to 10.0 has no decimal.
+        let decimals = usize::from(amount < 9.95);
+        format!("{amount:.decimals$} {unit}")
+    };
     match us {
         None => "–".to_owned(),
         Some(us) if us < 1_000 => format!("{us} µs"),
-        Some(us) if us < 1_000_000 => format!("{} ms", us / 1_000),
-        Some(us) => format!("{} s", us / 1_000_000),
+        Some(us) if us < 999_500 => shown(us, 1_000, "ms"),
+        Some(us) => shown(us, 1_000_000, "s"),
     }
 }
 
@@ -481,5 +524,30 @@ fn time_text(seconds: f64) -> String {
         some if some < 7_200.0 => format!("{:.0} min", some / 60.0),
         some if some < 172_800.0 => format!("{:.0} h", some / 3_600.0),
         long => format!("{:.0} days", long / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_below_ten_units_have_a_decimal() {
+        let shown = |us| latency_text(Some(us));
+        for (us, text) in [
+            (0, "0 µs"),
+            (999, "999 µs"),
+            (1_000, "1.0 ms"),
+            (2_540, "2.5 ms"),
+            (9_960, "10 ms"),
+            (39_700, "40 ms"),
+            (999_499, "999 ms"),
+            (999_500, "1.0 s"),
+            (1_940_000, "1.9 s"),
+            (61_000_000, "61 s"),
+        ] {
+            assert_eq!(shown(us), text);
+        }
+        assert_eq!(latency_text(None), "–");
     }
 }

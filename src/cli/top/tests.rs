@@ -15,7 +15,8 @@ fn state() -> Value {
     json!({
         "condition": "streaming", "version": "0.1.0", "git": "abc", "librdkafka": "2.12.1",
         "slot_name": "postrider", "uptime_seconds": 245.0,
-        "health": {"ok": true, "checks": [{"name": "kafka", "ok": true, "detail": "a broker answers"}]},
+        "status": {"level": "ok", "headline": "Rows are delivered as they are committed", "cause": null,
+            "help": null, "command": null},
         "chain": [link("Postgres", "a stream is open"), link("Slot", "held by this relay"),
                   link("Relay", "streaming"), link("Kafka", "the brokers confirm")],
         "numbers": {"confirmed": 123_456, "dead_lettered": 4, "in_flight_records": 12,
@@ -23,7 +24,7 @@ fn state() -> Value {
             "received_lsn": 1, "settled_lsn": 1, "acknowledged_lsn": 1, "slot_lag_bytes": 18_432,
             "slot_retained_bytes": 52_428_800, "slot_safe_bytes": null},
         "topics": (0..12).map(|n| json!({"name": format!("orders.{n}"), "sent": 1_000 * n, "dead_lettered": 0,
-            "bytes": 70_000 * n})).collect::<Vec<_>>(),
+            "bytes": 70_000 * n, "rate": if n == 0 { None } else { Some(150.0 * f64::from(n)) }})).collect::<Vec<_>>(),
         "unavailable": [{"topic": "orders.1", "reason": "missing", "seconds": 7, "rows_wait": true, "help": "x"}],
         "rejections": [["invalid_topic", 4], ["too_large", 0]], "ignored": [], "restarts": [["kafka", 1]],
         "last_failure": null, "slot": null, "settings": [],
@@ -79,8 +80,10 @@ fn what_is_wrong_is_said_in_words_and_above_all() {
     state["numbers"]["oldest_unacknowledged_seconds"] = json!(45.5);
     state["condition"] = json!("not ready");
     state["chain"][3] = json!({"name": "Kafka", "is": "failed", "detail": "no broker answers"});
-    state["health"] = json!({"ok": false, "checks": [{"name": "kafka", "ok": false,
-        "detail": "no broker answers since 31 s; look at the brokers, and at kafka.brokers"}]});
+    state["status"] = json!({"level": "failed", "headline": "No Kafka broker answers",
+        "cause": "None of kafka-1:9092, kafka-2:9092 answers.",
+        "help": "Check kafka.brokers and the network; nothing is lost: the rows wait in Postgres",
+        "command": "postrider doctor"});
     holds_snapshots("not-ready", &model(state, 3));
 }
 
@@ -102,6 +105,31 @@ fn a_relay_that_does_not_answer_is_told_from_one_that_never_did() {
     never.take(Err("no relay answers at 127.0.0.1:1: Connection refused".to_owned()));
     let shown = screen(&never, &View::default(), LARGE);
     assert!(!shown.contains("old") && shown.contains("Connection refused."), "{shown}");
+}
+
+#[test]
+fn a_latency_without_a_sample_is_not_zero() {
+    let mut model = Model::of("127.0.0.1:8484".to_owned());
+    let mut columns = history(3);
+    columns["p99_us"] = json!([null, null, null]);
+    let columns = serde_json::from_value(columns).unwrap();
+    model.take(Ok((serde_json::from_value(state()).unwrap(), columns)));
+    let shown = screen(&model, &View::default(), LARGE);
+    assert!(shown.contains("900 µs / 5.0 ms / –"), "{shown}");
+    assert!(!shown.contains("0 µs\n"), "{shown}");
+}
+
+#[test]
+fn a_row_that_waits_for_half_a_minute_is_marked_as_stuck() {
+    let shown = |seconds: f64| {
+        let mut state = state();
+        state["numbers"]["oldest_unacknowledged_seconds"] = json!(seconds);
+        screen(&model(state, 3), &View::default(), LARGE)
+    };
+    for (seconds, text) in [(9.0, "oldest 9.0 s"), (30.0, "oldest ! 30 s"), (31.0, "oldest ✗ 31 s")]
+    {
+        assert!(shown(seconds).contains(text), "{}", shown(seconds));
+    }
 }
 
 #[test]
@@ -154,7 +182,8 @@ fn any_terminal_and_any_relay_can_be_drawn() {
 
 /// The digits of a text, number by number.
 fn numbers(text: &str) -> Vec<&str> {
-    text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()).collect()
+    let words = text.split(|c: char| !c.is_ascii_digit() && c != ',');
+    words.map(|word| word.trim_matches(',')).filter(|digits| !digits.is_empty()).collect()
 }
 
 #[test]
@@ -175,7 +204,7 @@ fn a_number_is_shown_whole_or_not_at_all() {
         }
     }
     let narrow = screen(&model, &View::default(), (50, 24));
-    for text in ["confirmed 98765432100", "in flight 12", "12345678901234", "…"] {
+    for text in ["confirmed 98,765,432,100", "in flight 12", "12,345,678,901,234", "…"] {
         assert!(narrow.contains(text), "{text}:\n{narrow}");
     }
 }
