@@ -146,10 +146,6 @@ impl From<TailError> for CommandFailure {
     fn from(error: TailError) -> Self {
         let hint = error.hint();
         match error {
-            TailError::Reader(ReaderError::UnknownTopic(topic)) => {
-                let error = ReaderError::UnknownTopic(topic);
-                Self::of(ExitCode::CheckFailed, ErrorCode::TOPIC_MISSING, &error, hint)
-            }
             TailError::Reader(error) => error.into(),
             TailError::Output(_) => {
                 Self::of(ExitCode::CheckFailed, ErrorCode::STDOUT, &error, hint)

@@ -50,6 +50,7 @@ mod stream_position;
 mod tail;
 #[cfg(feature = "top")]
 mod top;
+mod topic_help;
 mod trace;
 mod verify;
 mod version;
@@ -60,6 +61,7 @@ pub use context::Context;
 pub use exit::ExitCode;
 pub use failure::{CommandFailure, Diagnostic, Form};
 use postrider_config::{Config, FlagValue, SourceMode};
+use postrider_kafka::ReaderError;
 use postrider_service::units::parse_duration;
 
 /// Runs one command. The remedies of a failure name the stream that `--stream` names.
@@ -117,8 +119,15 @@ fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, CommandF
     let mut args = args.clone();
     args.json |= context.json() && args.format.is_none();
     let kafka = postrider_relay::kafka_spec(&loaded.config);
-    tail::run(&args, kafka, context.color_stdout())?;
-    Ok(ExitCode::Ok)
+    match tail::run(&args, kafka.clone(), context.color_stdout()) {
+        Err(tail::TailError::Reader(ReaderError::UnknownTopic(topic))) => {
+            // Brokers that do not list their topics leave the advice without a name.
+            let there = postrider_kafka::topic_names(&kafka).unwrap_or_default();
+            let help = topic_help::missing_topic_help(&topic, &there, &kafka.brokers);
+            Err(CommandFailure::from(ReaderError::UnknownTopic(topic)).help(help))
+        }
+        ended => Ok(ended.map(|()| ExitCode::Ok)?),
+    }
 }
 
 /// What `-b` says instead of the configuration, and by the same rules.

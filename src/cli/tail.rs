@@ -107,9 +107,6 @@ impl TailError {
     /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Reader(ReaderError::UnknownTopic(_)) => {
-                Some("list the topics: kafka-topics.sh --bootstrap-server BROKER --list".into())
-            }
             Self::Reader(error) => error.hint(),
             Self::Output(_) => None,
         }

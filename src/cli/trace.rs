@@ -17,6 +17,7 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use super::route;
+use super::topic_help::missing_topic_help;
 use found::{Row, Slot, Trace};
 use postrider_config::{Config, SourceMode};
 use postrider_kafka::topic_names;
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<ExitCode, Comma
     if let Some(unknown) = args.topics.iter().find(|topic| !there.contains(*topic)) {
         let what = format!("topic `{unknown}` does not exist");
         return Err(CommandFailure::new(ExitCode::CheckFailed, ErrorCode::TOPIC_MISSING, what)
-            .help("list the topics: kafka-topics.sh --bootstrap-server BROKER --list"));
+            .help(missing_topic_help(unknown, &there, &kafka.brokers)));
     }
     let Source { rows, newest_topics, slot, .. } = &source;
     let routed = rows.values().flatten().filter_map(|row| row.topic.clone());

@@ -5,11 +5,12 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use super::terminal::Terminal;
 use postrider::kafka::{KafkaSpec, Producer, SendError};
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record};
 use support::wait::within;
-use support::{kafka, topic, unique};
+use support::{kafka, topic, unique, wait_for};
 
 const LIMIT: Duration = Duration::from_mins(2);
 
@@ -156,11 +157,18 @@ fn records_are_written_as_asked() {
 #[test]
 fn a_missing_topic_is_one_clear_error() {
     let served = Served::start(&["orders"]);
-    let output = served.tail(&["absent", "-e"]).output().unwrap();
-    assert!(!output.status.success());
-    assert!(output.stdout.is_empty());
-    let words = String::from_utf8_lossy(&output.stderr);
+    let told = |topic: &str| {
+        let output = served.tail(&[topic, "-e"]).output().unwrap();
+        assert!(!output.status.success() && output.stdout.is_empty());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let words = told("absent");
     assert!(words.contains("topic `absent` does not exist"), "{words}");
+    let list =
+        format!("list the topics: kafka-topics.sh --bootstrap-server {} --list", served.bootstrap);
+    assert!(words.contains(&list) && !words.contains("did you mean"), "{words}");
+    let words = told("odrers");
+    assert!(words.contains("did you mean `orders`?") && words.contains(&list), "{words}");
 }
 
 #[test]
@@ -255,6 +263,16 @@ fn a_closed_pipe_ends_it_quietly_even_while_idle() {
     let mut words = String::new();
     tail.stderr.take().unwrap().read_to_string(&mut words).unwrap();
     assert_eq!(words, "");
+}
+
+#[test]
+fn a_follower_ends_with_its_terminal() {
+    let served = Served::start(&["orders:1"]);
+    served.produce("orders", &[(Some("k"), Some(b"first"))]);
+    let mut terminal = Terminal::of(&mut served.tail(&["orders"]));
+    wait_for("the record", || terminal.text().contains("first").then_some(()));
+    terminal.vanish();
+    terminal.ends_unseen();
 }
 
 #[test]

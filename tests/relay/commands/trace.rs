@@ -218,6 +218,24 @@ fn a_row_whose_slot_is_gone_is_lost_and_not_pending() {
 }
 
 #[test]
+fn a_missing_topic_comes_with_the_one_that_was_meant() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "trace_topic");
+    stage.insert("A", 1);
+    stage.relay().start(&["run", "--once"]).outcome();
+    let (meant, relay) = (stage.topic("A"), stage.relay().allow_log("does not exist"));
+    let arguments = ["trace", "--topic", &format!("{meant}x"), &ids(&stage)[0]];
+    let Outcome { status, log, .. } = relay.start(&arguments).outcome();
+    let (told, brokers) = (log.concat(), broker.bootstrap());
+    assert_eq!(status.code(), Some(1), "{told}");
+    for words in
+        [format!("did you mean `{meant}`?"), format!("--bootstrap-server {brokers} --list")]
+    {
+        assert!(told.contains(&words), "{told}");
+    }
+}
+
+#[test]
 fn an_id_that_no_row_can_have_is_a_usage_error() {
     let broker = Broker::embedded();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "trace_no_id");
