@@ -32,6 +32,7 @@ use super::context::Context;
 use super::each_stream::EachStream;
 use super::exit::ExitCode;
 use super::failure::{CommandFailure, printable};
+use super::marks::columns;
 use super::prune::beginning;
 use super::status::relay::{RelayFacts, Silence, relay_facts};
 use super::stream_position::{SlotPlace, StreamPosition, progress_of};
@@ -117,7 +118,8 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     }
     let found = streams.at_once(|stream| examine(args, &streams, stream));
     streams.print_all(found, |stream, report| {
-        let text = report.to_text(context.color_stdout(), context.is_quiet());
+        let text =
+            report.to_text(columns(std::io::stdout()), context.color_stdout(), context.is_quiet());
         streams.print(stream, &text, || report.to_json())?;
         Ok(exit_of(args, &report))
     })
@@ -130,7 +132,8 @@ fn fix(
     stream: &Loaded,
 ) -> Result<ExitCode, CommandFailure> {
     let print = |report: &Report, plan: &FixPlan, left: &[&str], created: Option<&[String]>| {
-        let mut text = report.to_text(context.color_stdout(), context.is_quiet());
+        let mut text =
+            report.to_text(columns(std::io::stdout()), context.color_stdout(), context.is_quiet());
         text.push_str(&report::fix_text(plan, left, created));
         streams.print(stream, &text, || {
             let mut value = report.to_json();
@@ -181,7 +184,8 @@ fn examine(
     };
     let mut checks = config::checks(loaded, &relay, config::in_flight(streams.all()));
     checks.extend(of_servers(config, &relay, selection)?);
-    report(args, checks)
+    let role = &config.source.connect.user;
+    report(args, checks.into_iter().map(|check| check.of_role(role)).collect())
 }
 
 /// What there is to say where the configuration cannot be read.
@@ -214,7 +218,11 @@ fn print(
     if context.json() {
         context.print_json(&report.to_json())?;
     } else {
-        context.print(&report.to_text(context.color_stdout(), context.is_quiet()))?;
+        context.print(&report.to_text(
+            columns(std::io::stdout()),
+            context.color_stdout(),
+            context.is_quiet(),
+        ))?;
     }
     Ok(exit_of(args, report))
 }
@@ -257,7 +265,9 @@ fn of_servers(
     if let Some(client) = &postgres.client {
         let kafka_answers = matches!(reached, Some(Ok(())));
         let found = position(&plan, &runtime, client, kafka_answers);
-        checks.extend(found.checks);
+        let looked = found.checks.into_iter().map(|check| check.unless_told_by(&checks));
+        let looked: Vec<_> = looked.collect();
+        checks.extend(looked);
         if let Some(why) = found.no_beginning {
             pruning::beginning_unknown(&mut checks, &config.source.slot, why);
         }

@@ -139,6 +139,23 @@ impl Check {
         self
     }
 
+    /// The same unless another check has failed with this error: it could not be asked then.
+    pub(super) fn unless_told_by(self, others: &[Self]) -> Self {
+        let is_same = |other: &&Self| {
+            other.outcome == Outcome::Fail && other.code.is_some() && other.code == self.code
+        };
+        match others.iter().find(is_same).filter(|_| self.outcome == Outcome::Fail) {
+            Some(other) => Self::unknown(self.id, format!("check `{}` failed", other.id)),
+            None => self,
+        }
+    }
+
+    /// The same with this role in its fix where an error of any role leaves the name out.
+    pub(super) fn of_role(self, role: &str) -> Self {
+        let fix = self.fix.map(|fix| fix.filled("<role>", &identifier(role)));
+        Self { fix, ..self }
+    }
+
     /// The same without what somebody typed that looks like a secret.
     #[must_use]
     pub(super) fn masked(self) -> Self {
@@ -197,6 +214,22 @@ mod tests {
         assert_eq!([119, 120, 7_200, 200_000].map(duration), ["119 s", "2 min", "2 h", "2 days"]);
         let amounts = [10_239, 10_240, 20 << 20, 16 << 30];
         assert_eq!(amounts.map(bytes), ["10239 bytes", "10 KiB", "20 MiB", "16 GiB"]);
+    }
+
+    #[test]
+    fn a_fix_names_the_role_that_is_known() {
+        let check = Check::fail("a.b", "no", "ALTER ROLE <role> REPLICATION;").of_role("relay");
+        assert_eq!(check.fix.unwrap().text(), "ALTER ROLE \"relay\" REPLICATION;");
+    }
+
+    #[test]
+    fn an_error_is_told_once() {
+        let failed = |id, code| Check { code: Some(code), ..Check::fail(id, "no", "make it") };
+        let publication = [failed("publication.exists", ErrorCode::P001)];
+        let again = failed("a.b", ErrorCode::P001).unless_told_by(&publication);
+        assert_eq!(again, Check::unknown("a.b", "check `publication.exists` failed"));
+        let other = || failed("a.b", ErrorCode::P002);
+        assert_eq!(other().unless_told_by(&publication), other());
     }
 
     #[test]

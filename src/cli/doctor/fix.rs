@@ -187,6 +187,15 @@ impl Fix {
         steps.into_iter().fold(self, add)
     }
 
+    /// The same with a value in the place of what stands for it.
+    pub(super) fn filled(mut self, name: &str, value: &str) -> Self {
+        self.text = self.text.replace(name, value);
+        for step in &mut self.steps {
+            step.text = step.text.replace(name, value);
+        }
+        self
+    }
+
     /// The same without what somebody typed that looks like a secret.
     pub(super) fn masked(mut self) -> Self {
         self.text = mask_sentence(&self.text).into_owned();

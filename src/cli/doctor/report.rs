@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::apply::FixPlan;
 use super::check::{Check, Outcome};
 use crate::failure::printable;
+use crate::marks::wrapped;
 
 /// See the module.
 pub(super) struct Report {
@@ -26,29 +27,29 @@ impl Report {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }
 
-    /// For people. `is_quiet`: only what fails.
-    pub(super) fn to_text(&self, color: bool, is_quiet: bool) -> String {
+    /// For people. `width`: columns of the terminal; `None` leaves long lines as they are. `is_quiet`: only what fails.
+    pub(super) fn to_text(&self, width: Option<usize>, color: bool, is_quiet: bool) -> String {
         let mut out = String::new();
         let is_shown = |check: &&Check| !is_quiet || check.outcome == Outcome::Fail;
         let mut checks: Vec<_> = self.checks.iter().filter(is_shown).collect();
-        let width = checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
+        let id_width = checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
         // The worst is what stands above the prompt.
         checks.sort_by_key(|check| check.outcome);
         for check in checks {
             let (begin, end) = if color { colors(check.outcome) } else { ("", "") };
             let label = check.outcome.label();
-            let _ = write!(
-                out,
-                "{begin}{label}{end}  {:width$}  {}",
-                check.id,
-                printable(&check.finding)
-            );
+            let _ = write!(out, "{begin}{label}{end}  {:id_width$}", check.id);
+            let mut finding = printable(&check.finding);
             if let Some(code) = check.code {
-                let _ = write!(out, " ({})", code.as_str());
+                let _ = write!(finding, " ({})", code.as_str());
             }
-            out.push_str(if check.is_allowed { " (allowed)\n" } else { "\n" });
+            if check.is_allowed {
+                finding.push_str(" (allowed)");
+            }
+            let column = label.len() + 2 + id_width + 2;
+            out.push_str(&finding_text(&finding, width, column));
             if let Some(fix) = &check.fix {
-                let _ = writeln!(out, "      fix: {}", printable(fix.text()));
+                let _ = writeln!(out, "      fix: {}", fix_lines(&printable(fix.text()), width));
             }
         }
         let _ = writeln!(
@@ -76,6 +77,46 @@ impl Report {
             "checks": self.checks.iter().map(Check::to_json).collect::<Vec<_>>(),
         })
     }
+}
+
+/// Columns before each line of a finding that begins below its id, and of a fix.
+const INDENT: usize = 6;
+/// Columns that a finding beside its id has at least.
+const FINDING_MIN: usize = 40;
+
+/// A finding beside its id or, on a narrow terminal, below it.
+fn finding_text(finding: &str, width: Option<usize>, column: usize) -> String {
+    let Some(width) = width else { return format!("  {finding}\n") };
+    let (column, begin) = match width.saturating_sub(column) {
+        FINDING_MIN.. => (column, "  ".to_owned()),
+        _ => (INDENT, format!("\n{:INDENT$}", "")),
+    };
+    let lines = wrapped(finding, width.saturating_sub(column).max(INDENT));
+    format!("{begin}{}\n", lines.join(&format!("\n{:column$}", "")))
+}
+
+/// A fix with a clause on each line if a line has no room for all. A clause stays whole: it may be a command to be copied.
+fn fix_lines(fix: &str, width: Option<usize>) -> String {
+    const BEGIN: &str = "\n           ";
+    let fix = fix.replace('\n', BEGIN);
+    if width.is_none_or(|width| BEGIN.len() - 1 + fix.chars().count() <= width) {
+        return fix;
+    }
+    let (mut lines, mut quote, mut depth) = (String::new(), None, 0_i32);
+    let mut rest = fix.chars().peekable();
+    while let Some(letter) = rest.next() {
+        lines.push(letter);
+        match (quote, letter) {
+            (Some(open), _) if open == letter => quote = None,
+            (Some(_), _) => {}
+            (None, '`' | '"') => quote = Some(letter),
+            (None, '(') => depth += 1,
+            (None, ')') => depth -= 1,
+            (None, ';') if depth == 0 && rest.next_if_eq(&' ').is_some() => lines.push_str(BEGIN),
+            (None, _) => {}
+        }
+    }
+    lines
 }
 
 /// What `--fix` says behind the report. `created`: none where it was only to tell.
@@ -125,11 +166,16 @@ mod tests {
             Check::warn("c.d", "slow", "speed it up"),
         ];
         let report = Report { checks };
-        let text = report.to_text(false, false);
+        let text = report.to_text(None, false, false);
         assert_eq!(
             text,
             "PASS  a.b       well\nWARN  c.d       slow\n      fix: speed it up\nFAIL  a.longer  broken\n      \
              fix: repair it\n3 checks: 1 passed, 1 warn, 1 fail, 0 skipped\n"
+        );
+        let narrow = report.to_text(Some(40), false, false);
+        assert!(
+            narrow.contains("FAIL  a.longer\n      broken\n      fix: repair it\n"),
+            "{narrow}"
         );
         assert_eq!(report.worst(), Outcome::Fail);
         let value = report.to_json();
@@ -138,10 +184,21 @@ mod tests {
         let mut report = report;
         report.checks[1].is_allowed = true;
         assert_eq!(report.worst(), Outcome::Warn);
-        assert!(report.to_text(false, false).contains("FAIL  a.longer  broken (allowed)\n"));
+        assert!(report.to_text(None, false, false).contains("FAIL  a.longer  broken (allowed)\n"));
         assert_eq!(report.to_json()["checks"][1]["allowed"], true);
-        assert!(report.to_text(true, false).contains("\x1b[1;31mFAIL\x1b[0m"));
+        assert!(report.to_text(None, true, false).contains("\x1b[1;31mFAIL\x1b[0m"));
+        let finding = "a finding of many words that has no room in one line of a terminal";
+        let fix = "run `a; b`; SELECT f('x;y'); then (c; d) restart the server";
+        let long = Report { checks: vec![Check::fail("a.b", finding, fix)] };
+        let shown = long.to_text(Some(60), false, false);
+        assert!(
+            shown.starts_with(
+                "FAIL  a.b  a finding of many words that has no room in one\n           line of a terminal\n      \
+                 fix: run `a; b`;\n           SELECT f('x;y');\n           then (c; d) restart the server\n"
+            ),
+            "{shown}"
+        );
         let named = Check::fail("a.b", "transaction `\x1b[2J`", "COMMIT PREPARED '\x1b[2J'");
-        assert!(!Report { checks: vec![named] }.to_text(false, false).contains('\x1b'));
+        assert!(!Report { checks: vec![named] }.to_text(None, false, false).contains('\x1b'));
     }
 }

@@ -19,6 +19,7 @@ fn what_only_a_person_can_choose_is_told_without_steps() {
         let report = Report::of(&stage.relay());
         report.demands(id, "fail", fix);
         assert_eq!(report.find(id)["fix"]["steps"], serde_json::json!([]), "{id}");
+        assert_ne!(report.status("progress.position"), "fail", "{id} is told once");
     }
 }
 
