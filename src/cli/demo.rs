@@ -26,6 +26,7 @@ use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::CommandFailure;
+use super::marks::columns;
 use consumer::DemoConsumer;
 use judge::{DeliveryVerdict, Judge};
 use postrider_config::{ConfigError, Delivery, Effective, FlagValue, SettingOrigin};
@@ -205,11 +206,16 @@ impl Figures {
         may_repeat && self.verdict.is_sound() && self.shop.is_sound()
     }
 
-    fn print(&self, context: &Context, delivery: Delivery) -> Result<(), CommandFailure> {
+    fn print(
+        &self,
+        context: &Context,
+        delivery: Delivery,
+        stays: bool,
+    ) -> Result<(), CommandFailure> {
         if context.json() {
             return context.print_json(self);
         }
-        context.print(&report::to_text(self, delivery))
+        context.print(&report::to_text(self, delivery, stays, columns(std::io::stdout())))
     }
 }
 
@@ -240,7 +246,7 @@ pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Comman
         CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X020, &error, hint)
     })?;
     if !args.stay {
-        figures.print(context, config.kafka.delivery)?;
+        figures.print(context, config.kafka.delivery, false)?;
     }
     Ok(if figures.is_sound(config.kafka.delivery) { ExitCode::Ok } else { ExitCode::CheckFailed })
 }
@@ -281,7 +287,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
         if args.stay {
             let _ = stayed.set(figures.clone());
             // Standard output that is closed is noticed at the end.
-            let _ = figures.print(context, delivery);
+            let _ = figures.print(context, delivery, true);
             report::tell_stay(&stage);
         }
     };

@@ -14,6 +14,7 @@ use super::judge::DeliveryVerdict;
 use super::shop::{ORDERS, REPEATED_EVERY, ShopFigures};
 use super::stage::Stage;
 use super::{DemoArgs, Figures};
+use crate::marks::{columns, wrapped};
 use postrider_config::Delivery;
 use postrider_kafka::Received;
 
@@ -21,27 +22,48 @@ use postrider_kafka::Received;
 const LINE_EVERY: Duration = Duration::from_millis(500);
 /// About how many lines the load has, however long it takes.
 const LINES: u32 = 20;
+/// Columns where there is no terminal.
+const WIDTH: usize = 90;
+/// Columns of text in a terminal however narrow.
+const TEXT_MIN: usize = 16;
+/// What stands before a paragraph.
+const MARGIN: &str = "     ";
 /// The longest payload that is shown, in characters.
 const PAYLOAD_MAX: usize = 40;
 
 /// Prints what runs, and the heading of the first part.
 pub(super) fn introduce(stage: &Stage) {
-    eprintln!("{}", stage.describe());
-    eprintln!("Kafka: {}  Dashboard: http://{}/\n", stage.brokers, stage.http);
+    let width = width();
+    eprintln!("{}", hanging("", &stage.describe(), width));
+    eprintln!("Kafka: {}\nDashboard: http://{}/\n", stage.brokers, stage.http);
     eprintln!("{}", heading("1/3  A shop of three services"));
-    eprintln!(
-        "     {ORDERS} orders are placed over HTTP. The services for orders, payments and inventory communicate\n     \
-         only through outbox rows and Kafka. Some cards are declined, the stock is too small,\n     \
-         and {} requests are sent twice.\n",
+    let shop = format!(
+        "{ORDERS} orders are placed over HTTP. The services for orders, payments and inventory communicate only \
+         through outbox rows and Kafka. Some cards are declined, the stock is too small, and {} requests are sent \
+         twice.",
         ORDERS / REPEATED_EVERY
     );
+    eprintln!("{}\n", hanging(MARGIN, &shop, width));
+}
+
+/// Columns of stderr.
+fn width() -> usize {
+    columns(std::io::stderr()).unwrap_or(WIDTH)
+}
+
+/// A text behind its beginning, in lines of this width that begin below each other.
+fn hanging(begin: &str, text: &str, width: usize) -> String {
+    let indent = begin.chars().count();
+    let lines = wrapped(text, width.saturating_sub(indent).max(TEXT_MIN));
+    format!("{begin}{}", lines.join(&format!("\n{:indent$}", "")))
 }
 
 /// Prints each way that orders took, and how many took it.
 pub(super) fn tell_ways(ways: &BTreeMap<Vec<String>, usize>) {
     for (way, orders) in ways {
         let (end, events) = way.split_last().map_or(("", &way[..]), |(end, events)| (end, events));
-        eprintln!("     {orders:>2} x {end}  {}", events.join(" > "));
+        let begin = format!("{MARGIN}{orders:>2} x {end}  ");
+        eprintln!("{}", hanging(&begin, &events.join(" > "), width()));
     }
 }
 
@@ -53,18 +75,17 @@ pub(super) fn tell_first(record: &Received<'_>) {
         payload.truncate(end);
         payload.push('…');
     }
-    eprintln!(
-        "     first record: {}[{}]@{}  key {}  {payload}",
-        record.topic(),
-        record.partition(),
-        record.offset(),
-        text(record.key()),
-    );
+    let (partition, offset) = (record.partition(), record.offset());
+    let record =
+        format!("{}[{partition}]@{offset} key {} {payload}", record.topic(), text(record.key()));
+    eprintln!("{}", hanging(&format!("{MARGIN}first record: "), &record, width()));
 }
 
 /// Prints that the relay and some orders continue.
 pub(super) fn tell_stay(stage: &Stage) {
-    eprintln!("The relay and some orders continue until Ctrl-C: http://{}/", stage.http);
+    let text =
+        format!("The relay and some orders continue until Ctrl-C: http://{}/", stage.http);
+    eprintln!("{}", hanging("", &text, width()));
 }
 
 /// The lines of the second part: how many rows were committed and delivered, and each kill.
@@ -97,8 +118,10 @@ impl LoadReport {
             return;
         }
         let caught_up = self.committed_at_kill.take_if(|before| delivered >= *before);
-        let note = if caught_up.is_some() { "  the restarted relay has caught up" } else { "" };
-        eprintln!("{}  {committed:>9} committed  {delivered:>9} delivered{note}", self.clock());
+        eprintln!("{}  {committed:>9} committed  {delivered:>9} delivered", self.clock());
+        if caught_up.is_some() {
+            eprintln!("{}  the restarted relay has caught up", self.clock());
+        }
     }
 
     /// Prints that the relay was killed.
@@ -106,7 +129,7 @@ impl LoadReport {
         self.committed_at_kill = Some(committed);
         if self.is_shown {
             let title = heading(&format!("KILL {kills}"));
-            eprintln!("{}  {title}  SIGKILL to the relay, which is started again", self.clock());
+            eprintln!("{}  {title}  the relay is killed and restarted", self.clock());
         }
     }
 
@@ -117,17 +140,17 @@ impl LoadReport {
 
 fn introduce_load(args: &DemoArgs, shop: &ShopFigures) {
     let ShopFigures { confirmed, cancelled, refunded, .. } = shop;
-    eprintln!(
-        "\n     {confirmed} orders confirmed, {cancelled} cancelled ({refunded} refunded). No repeated request made a second order.\n"
-    );
+    let tell = |text: &str| eprintln!("{}", hanging(MARGIN, text, width()));
+    eprintln!();
+    tell(&format!(
+        "{confirmed} orders confirmed, {cancelled} cancelled ({refunded} refunded). No repeated request made a second order."
+    ));
     let title = format!("2/3  A load of {} rows, {} per second", args.count, args.rate);
-    eprintln!("{}", heading(&title));
-    eprintln!(
-        "     Some transactions and savepoints roll back on purpose: their rows must not arrive."
-    );
+    eprintln!("\n{}", heading(&title));
+    tell("Some transactions and savepoints roll back on purpose: their rows must not arrive.");
     if let Some(every) = args.kill_every {
         let seconds = every.as_secs_f64();
-        eprintln!("     Every {seconds} s the relay is killed (SIGKILL) and started again.");
+        tell(&format!("Every {seconds} s the relay is killed (SIGKILL) and started again."));
     }
     eprintln!();
 }
@@ -138,8 +161,14 @@ fn heading(text: &str) -> String {
     if is_plain { text.to_owned() } else { format!("\x1b[1m{text}\x1b[0m") }
 }
 
-/// The figures, and what to type next.
-pub(super) fn to_text(figures: &Figures, delivery: Delivery) -> String {
+/// The figures, and what to type next. `stays`: the demo runs on.
+pub(super) fn to_text(
+    figures: &Figures,
+    delivery: Delivery,
+    stays: bool,
+    width: Option<usize>,
+) -> String {
+    let width = width.unwrap_or(WIDTH);
     let DeliveryVerdict { committed, delivered, lost, duplicated, phantom, out_of_order, .. } =
         figures.verdict;
     let (p50, p99) = (figures.verdict.p50_ms, figures.verdict.p99_ms);
@@ -156,8 +185,11 @@ pub(super) fn to_text(figures: &Figures, delivery: Delivery) -> String {
     } else {
         "FAIL  a figure that must be 0 is not"
     };
-    let mut text = format!("\n3/3  {verdict}\n\n");
-    let lines: [(&str, String, &str); 8] = [
+    let mut text = format!("\n{}\n\n", hanging("3/3  ", verdict, width));
+    let of_orders = format!(
+        "of {orders}: {confirmed} confirmed, {cancelled} cancelled, {refunded} refunded (must be 0)"
+    );
+    let lines: [(&str, String, &str); 10] = [
         ("committed", committed.to_string(), "rows committed to the outbox"),
         ("delivered", delivered.to_string(), "committed rows that a consumer read from Kafka"),
         ("lost", lost.to_string(), "committed rows that were not read (must be 0)"),
@@ -166,22 +198,28 @@ pub(super) fn to_text(figures: &Figures, delivery: Delivery) -> String {
         ("out of order", out_of_order.to_string(), "read after a later row of the key (must be 0)"),
         ("kills", figures.kills.to_string(), "SIGKILLs to the relay"),
         ("p50, p99", format!("{p50:.1}, {p99:.1} ms"), "time from COMMIT to the consumer"),
+        ("stuck orders", stuck.to_string(), &of_orders),
+        ("repeats", repeated_requests.to_string(), "requests sent twice; none made a second order"),
     ];
     // Writing to a string cannot fail.
     for (name, value, meaning) in lines {
-        let _ = writeln!(text, "     {name:<13} {value:<14} {meaning}");
+        let begin = format!("{MARGIN}{name:<13} {value:<14} ");
+        let _ = writeln!(text, "{}", hanging(&begin, meaning, width));
     }
-    let _ = writeln!(
-        text,
-        "     stuck orders  {stuck:<14} of {orders}: {confirmed} confirmed, {cancelled} cancelled, {refunded} refunded (must be 0)\n     \
-         repeats       {repeated_requests:<14} requests sent twice; none made a second order"
-    );
-    text.push_str(
-        "\nNext (in the repository: make demo ARGS=\"..\"):\n  \
-         postrider demo --count 20000 --rate 2000 --kill-every 2s   kills the relay every 2 s\n  \
-         postrider demo --stay                                      keeps the dashboard open\n  \
-         README.md, \"Your own database, in five minutes\"\n",
-    );
+    let next: [(&str, &str); 2] = [
+        ("postrider demo --count 20000 --rate 2000 --kill-every 2s", "kills the relay every 2 s"),
+        ("postrider demo --stay", "keeps the dashboard open"),
+    ];
+    text.push_str("\nNext (in the repository: make demo ARGS=\"..\"):\n");
+    for (command, meaning) in next.into_iter().take(if stays { 1 } else { 2 }) {
+        let is_wide = width >= WIDTH;
+        let _ = if is_wide {
+            writeln!(text, "  {command:<58} {meaning}")
+        } else {
+            writeln!(text, "  {command}\n      {meaning}")
+        };
+    }
+    text.push_str("  README.md, \"Your own database, in five minutes\"\n");
     text
 }
 
@@ -213,15 +251,30 @@ mod tests {
 
     #[test]
     fn the_verdict_is_a_word_and_each_number_has_its_meaning() {
-        let text = to_text(&figures(0), Delivery::AtLeastOnce);
-        assert!(text.starts_with("\n3/3  PASS  "), "{text}");
+        let text = |lost, delivery| to_text(&figures(lost), delivery, false, None);
+        let (lost_one, once) = (text(1, Delivery::AtLeastOnce), text(0, Delivery::ExactlyOnce));
+        let text = text(0, Delivery::AtLeastOnce);
+        assert!(text.starts_with("\n3/3  PASS "), "{text}");
         let lost = "  lost          0              committed rows that were not read (must be 0)\n";
         assert!(text.contains(lost), "{text}");
-        assert!(to_text(&figures(1), Delivery::AtLeastOnce).starts_with("\n3/3  FAIL  "));
-        let once = to_text(&figures(0), Delivery::ExactlyOnce);
+        assert!(lost_one.starts_with("\n3/3  FAIL "));
+        let once = once.replace("\n                                  ", " ");
         assert!(
-            once.starts_with("\n3/3  FAIL  ") && once.contains("committed records (must be 0)"),
+            once.starts_with("\n3/3  FAIL ") && once.contains("committed records (must be 0)"),
             "{once}"
         );
+    }
+
+    #[test]
+    fn the_figures_fit_the_terminal() {
+        let text = to_text(&figures(0), Delivery::AtLeastOnce, false, Some(60));
+        assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
+        assert!(text.contains("  postrider demo --stay\n      keeps the dashboard open\n"), "{text}");
+    }
+
+    #[test]
+    fn a_demo_that_stays_does_not_advise_to_stay() {
+        let text = to_text(&figures(0), Delivery::AtLeastOnce, true, None);
+        assert!(text.contains("--kill-every") && !text.contains("--stay"), "{text}");
     }
 }

@@ -496,10 +496,12 @@ impl ControlError {
                 publish_whole(publication, table)
             ),
             Self::SlotMissing { slot, others } => format!(
-                "{}; at a first start: `postrider setup`, and `postrider backfill --execute` after its `--existing send`; if the slot was there before (a failover, \
-                 a restored backup, a dropped slot), a new one delivers nothing that was committed \
-                 before it: `postrider repair` finds out which rows are missing in Kafka, and makes it; or \
-                 `postrider setup --from-now`, and {INSERT_AGAIN}",
+                "{}\n\
+                 at a first start: `postrider setup`, and `postrider backfill --execute` after its `--existing send`\n\
+                 if the slot was there before (a failover, a restored backup, a dropped slot), a new one delivers \
+                 nothing that was committed before it:\n\
+                 `postrider repair` finds out which rows are missing in Kafka, and makes it\n\
+                 or `postrider setup --from-now`, and {INSERT_AGAIN}",
                 is_right("source.slot", slot, "slots", others)
             ),
             Self::TablesLeftOut { publication, others, .. } => named_besides(publication, others),
