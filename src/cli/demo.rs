@@ -157,7 +157,7 @@ pub(crate) enum DemoError {
         /// A slot that is not the demo's.
         slot: String,
     },
-    /// SIGINT or SIGTERM.
+    /// SIGINT, SIGTERM or SIGHUP.
     #[error("stop_signal")]
     Interrupted,
 }

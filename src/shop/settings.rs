@@ -93,14 +93,15 @@ impl<S: Future<Output = ()>> ServiceListener<S> {
     }
 }
 
-/// Completes on SIGINT or SIGTERM.
+/// Completes on SIGINT or SIGTERM, and on SIGHUP, which comes when a terminal is closed.
 pub async fn stop_signal() {
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => tokio::select! {
+    match (signal(SignalKind::terminate()), signal(SignalKind::hangup())) {
+        (Ok(mut terminate), Ok(mut hangup)) => tokio::select! {
             _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
         },
-        Err(_) => std::future::pending().await,
+        _ => std::future::pending().await,
     }
 }
 

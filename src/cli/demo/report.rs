@@ -3,11 +3,9 @@
 //! Input: the stage, the arguments, counts, [`Figures`]. Output: text. Invariant: each figure stands beside its meaning, and
 //! the first word of the verdict is PASS or FAIL.
 
-#![expect(clippy::print_stderr, reason = "the report is for a person; figures go to stdout")]
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use super::judge::DeliveryVerdict;
@@ -17,6 +15,13 @@ use super::{DemoArgs, Figures};
 use crate::marks::{columns, wrapped};
 use postrider_config::Delivery;
 use postrider_kafka::Received;
+
+/// Writes a line to stderr. A terminal that has vanished must not end the demo before it has cleared the database.
+macro_rules! tell {
+    ($($part:tt)*) => {{
+        let _ = writeln!(std::io::stderr(), $($part)*);
+    }};
+}
 
 /// Shortest time between two lines of the load.
 const LINE_EVERY: Duration = Duration::from_millis(500);
@@ -34,16 +39,16 @@ const PAYLOAD_MAX: usize = 40;
 /// Prints what runs, and the heading of the first part.
 pub(super) fn introduce(stage: &Stage) {
     let width = width();
-    eprintln!("{}", hanging("", &stage.describe(), width));
-    eprintln!("Kafka: {}\nDashboard: http://{}/\n", stage.brokers, stage.http);
-    eprintln!("{}", heading("1/3  A shop of three services"));
+    tell!("{}", hanging("", &stage.describe(), width));
+    tell!("Kafka: {}\nDashboard: http://{}/\n", stage.brokers, stage.http);
+    tell!("{}", heading("1/3  A shop of three services"));
     let shop = format!(
         "{ORDERS} orders are placed over HTTP. The services for orders, payments and inventory communicate only \
          through outbox rows and Kafka. Some cards are declined, the stock is too small, and {} requests are sent \
          twice.",
         ORDERS / REPEATED_EVERY
     );
-    eprintln!("{}\n", hanging(MARGIN, &shop, width));
+    tell!("{}\n", hanging(MARGIN, &shop, width));
 }
 
 /// Columns of stderr.
@@ -63,7 +68,7 @@ pub(super) fn tell_ways(ways: &BTreeMap<Vec<String>, usize>) {
     for (way, orders) in ways {
         let (end, events) = way.split_last().map_or(("", &way[..]), |(end, events)| (end, events));
         let begin = format!("{MARGIN}{orders:>2} x {end}  ");
-        eprintln!("{}", hanging(&begin, &events.join(" > "), width()));
+        tell!("{}", hanging(&begin, &events.join(" > "), width()));
     }
 }
 
@@ -78,14 +83,13 @@ pub(super) fn tell_first(record: &Received<'_>) {
     let (partition, offset) = (record.partition(), record.offset());
     let record =
         format!("{}[{partition}]@{offset} key {} {payload}", record.topic(), text(record.key()));
-    eprintln!("{}", hanging(&format!("{MARGIN}first record: "), &record, width()));
+    tell!("{}", hanging(&format!("{MARGIN}first record: "), &record, width()));
 }
 
 /// Prints that the relay and some orders continue.
 pub(super) fn tell_stay(stage: &Stage) {
-    let text =
-        format!("The relay and some orders continue until Ctrl-C: http://{}/", stage.http);
-    eprintln!("{}", hanging("", &text, width()));
+    let text = format!("The relay and some orders continue until Ctrl-C: http://{}/", stage.http);
+    tell!("{}", hanging("", &text, width()));
 }
 
 /// The lines of the second part: how many rows were committed and delivered, and each kill.
@@ -118,9 +122,9 @@ impl LoadReport {
             return;
         }
         let caught_up = self.committed_at_kill.take_if(|before| delivered >= *before);
-        eprintln!("{}  {committed:>9} committed  {delivered:>9} delivered", self.clock());
+        tell!("{}  {committed:>9} committed  {delivered:>9} delivered", self.clock());
         if caught_up.is_some() {
-            eprintln!("{}  the restarted relay has caught up", self.clock());
+            tell!("{}  the restarted relay has caught up", self.clock());
         }
     }
 
@@ -129,7 +133,7 @@ impl LoadReport {
         self.committed_at_kill = Some(committed);
         if self.is_shown {
             let title = heading(&format!("KILL {kills}"));
-            eprintln!("{}  {title}  the relay is killed and restarted", self.clock());
+            tell!("{}  {title}  the relay is killed and restarted", self.clock());
         }
     }
 
@@ -140,19 +144,19 @@ impl LoadReport {
 
 fn introduce_load(args: &DemoArgs, shop: &ShopFigures) {
     let ShopFigures { confirmed, cancelled, refunded, .. } = shop;
-    let tell = |text: &str| eprintln!("{}", hanging(MARGIN, text, width()));
-    eprintln!();
-    tell(&format!(
+    let paragraph = |text: &str| tell!("{}", hanging(MARGIN, text, width()));
+    tell!();
+    paragraph(&format!(
         "{confirmed} orders confirmed, {cancelled} cancelled ({refunded} refunded). No repeated request made a second order."
     ));
     let title = format!("2/3  A load of {} rows, {} per second", args.count, args.rate);
-    eprintln!("\n{}", heading(&title));
-    tell("Some transactions and savepoints roll back on purpose: their rows must not arrive.");
+    tell!("\n{}", heading(&title));
+    paragraph("Some transactions and savepoints roll back on purpose: their rows must not arrive.");
     if let Some(every) = args.kill_every {
         let seconds = every.as_secs_f64();
-        tell(&format!("Every {seconds} s the relay is killed (SIGKILL) and started again."));
+        paragraph(&format!("Every {seconds} s the relay is killed (SIGKILL) and started again."));
     }
-    eprintln!();
+    tell!();
 }
 
 /// Bold on a terminal.
@@ -269,7 +273,10 @@ mod tests {
     fn the_figures_fit_the_terminal() {
         let text = to_text(&figures(0), Delivery::AtLeastOnce, false, Some(60));
         assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
-        assert!(text.contains("  postrider demo --stay\n      keeps the dashboard open\n"), "{text}");
+        assert!(
+            text.contains("  postrider demo --stay\n      keeps the dashboard open\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -43,7 +43,14 @@ fn a_database_that_stays_is_left_as_it_was() {
         assert_eq!(figures["shop"], shop);
         assert_eq!(database.sql().value(LEFT_BEHIND), "0");
     }
-    let mut interrupted = demo(&database, 1_000_000).stdout(Stdio::null()).spawn().unwrap();
+    // The last is what a terminal sends that is closed.
+    for signal in [Signal::INT, Signal::HUP] {
+        ends_and_leaves_nothing(&database, signal);
+    }
+}
+
+fn ends_and_leaves_nothing(database: &Database, signal: Signal) {
+    let mut interrupted = demo(database, 1_000_000).stdout(Stdio::null()).spawn().unwrap();
     wait_for("the demo to stream", || {
         // A slot is active, and has no position yet, while it is made.
         let sql = "SELECT count(*) FROM pg_replication_slots
@@ -58,7 +65,7 @@ fn a_database_that_stays_is_left_as_it_was() {
     let before = delivered();
     wait_until("rows to be delivered", || delivered() > before);
     let pid = i32::try_from(interrupted.id()).ok().and_then(Pid::from_raw).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
+    kill_process(pid, signal).unwrap();
     assert!(!interrupted.wait().unwrap().success());
     assert_eq!(database.sql().value(LEFT_BEHIND), "0");
 }
