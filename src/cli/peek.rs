@@ -1,8 +1,10 @@
 //! `postrider peek`: prints the records of the rows that wait in the slot, consuming none.
 //!
-//! Input: the configuration, how many rows. Output: a line of JSON for each, as `route` prints it, in the order of their
-//! commits; on stderr whether there are more. Exit code 1 if too much that is no row lies before the first rows. Invariant:
-//! what the slot has confirmed stays; of a slot that a relay reads, a temporary copy is read, which ends with the command.
+//! Input: the configuration, how many rows. Output: a line of JSON for each, as `route` prints it, or on a terminal what
+//! `tail` draws, in the order of their commits; on stderr whether there are more. Exit code 1 if too much that is no row
+//! lies before the first rows. Invariant: what the slot has confirmed stays; of a slot that a relay reads, a temporary copy is read, which ends with the command.
+
+use std::io::{self, IsTerminal as _};
 
 use clap::Args;
 
@@ -82,8 +84,16 @@ pub(crate) fn run(args: &PeekArgs, context: &Context) -> Result<ExitCode, Comman
             limit = limit.saturating_mul(GROWTH).min(MESSAGES_MAX);
         }
     })?;
+    let is_drawn = !context.json() && io::stdout().is_terminal();
     for line in lines.iter().take(args.limit as usize) {
-        context.print(line)?;
+        if is_drawn {
+            let mut text = Vec::new();
+            // Writing to memory cannot fail.
+            let _ = line.write_pretty(&mut text, context.color_stdout());
+            context.print_bytes(&text)?;
+        } else {
+            context.print(&format!("{line}\n"))?;
+        }
     }
     let shown = lines.len().min(args.limit as usize);
     if lines.len() > shown || shown > 0 && !is_whole {

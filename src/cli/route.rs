@@ -135,17 +135,17 @@ pub(super) async fn rehearse_newest(
     Ok(rehearsed)
 }
 
-/// What would become of messages of a stream, a line of JSON for each row.
+/// What would become of messages of a stream, for each row.
 pub(super) fn rehearse_stream(
     config: &Config,
     (inspection, wanted): (&Inspection, &Requirements),
     messages: &[PeekedMessage],
-) -> Result<Vec<String>, CommandFailure> {
+) -> Result<Vec<RouteOutput>, CommandFailure> {
     let known = (inspection.not_null(wanted), inspection.oids(wanted));
     let mut rehearsal = StreamRehearsal::new(config.clone(), known)?;
     let mut lines = Vec::new();
     for PeekedMessage { lsn, data } in messages {
-        lines.extend(rehearsal.answer(*lsn, data)?.map(|line| format!("{line}\n")));
+        lines.extend(rehearsal.answer(*lsn, data)?);
     }
     Ok(lines)
 }

@@ -6,7 +6,7 @@
 
 mod format;
 mod json;
-mod pretty;
+pub(crate) mod pretty;
 
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 use std::time::Duration;

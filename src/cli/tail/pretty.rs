@@ -13,21 +13,48 @@ use crate::display_bytes::shown;
 use postrider_core::route::rfc3339;
 use postrider_kafka::Received;
 
+/// Texts of a record.
+pub(crate) struct RecordLines {
+    pub(crate) timestamp_ms: Option<i64>,
+    /// Topic, and partition and offset if they are known.
+    pub(crate) place: String,
+    pub(crate) key: String,
+    /// Such as `id=4c1e`.
+    pub(crate) headers: Vec<String>,
+    pub(crate) value: String,
+}
+
+impl RecordLines {
+    /// Writes two or three lines.
+    pub(crate) fn write(&self, out: &mut impl Write, color: bool) -> io::Result<()> {
+        let (dim, bold, plain) =
+            if color { ("\x1b[2m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
+        let Self { timestamp_ms, place, key, headers, value } = self;
+        let time = timestamp_ms.map_or_else(|| "-".into(), rfc3339);
+        writeln!(out, "{dim}{time}{plain}  {bold}{place}{plain}  {key}")?;
+        if !headers.is_empty() {
+            writeln!(out, "    {dim}{}{plain}", headers.join("  "))?;
+        }
+        writeln!(out, "    {value}")
+    }
+}
+
+/// Text for a key that is null.
+pub(crate) const NO_KEY: &str = "(no key)";
+/// Text for a value that is null.
+pub(crate) const NULL: &str = "(null)";
+
 /// Writes one record over two or three lines.
 pub(super) fn write(out: &mut impl Write, record: &Received<'_>, color: bool) -> io::Result<()> {
-    let (dim, bold, plain) = if color { ("\x1b[2m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
-    let time = record.timestamp_ms().map_or_else(|| "-".into(), rfc3339);
-    let place = format!("{}[{}]@{}", record.topic(), record.partition(), record.offset());
-    let key = shown(record.key(), "(no key)");
-    writeln!(out, "{dim}{time}{plain}  {bold}{place}{plain}  {key}")?;
-    let headers: Vec<String> = record
-        .headers()
-        .map(|(name, value)| {
-            format!("{}={}", shown(Some(name.as_bytes()), ""), shown(value, "(null)"))
-        })
-        .collect();
-    if !headers.is_empty() {
-        writeln!(out, "    {dim}{}{plain}", headers.join("  "))?;
-    }
-    writeln!(out, "    {}", shown(record.value(), "(null)"))
+    let header = |(name, value): (&str, Option<&[u8]>)| {
+        format!("{}={}", shown(Some(name.as_bytes()), ""), shown(value, NULL))
+    };
+    let lines = RecordLines {
+        timestamp_ms: record.timestamp_ms(),
+        place: format!("{}[{}]@{}", record.topic(), record.partition(), record.offset()),
+        key: shown(record.key(), NO_KEY),
+        headers: record.headers().map(header).collect(),
+        value: shown(record.value(), NULL),
+    };
+    lines.write(out, color)
 }

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 
 use serde_json::Value;
 
+use super::terminal::Terminal;
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::relay::{Outcome, Relay};
@@ -131,6 +132,21 @@ fn peek_prints_what_waits_and_moves_nothing() {
     assert!(!nothing.contains("\"topic\"") && exit == Some(0), "{nothing}");
     // What was peeked at was delivered once.
     assert_eq!(stage.records().len(), 9);
+}
+
+#[test]
+fn peek_draws_rows_on_a_terminal_as_tail_draws_records() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "peek_draws");
+    stage.insert("A", 1);
+    stage.insert("not a topic", 1);
+    let terminal = Terminal::of(&mut stage.relay().command(&["peek"]));
+    let text = wait_for("a rejected row", || {
+        let text = terminal.text();
+        text.contains("✗ rejected  ").then_some(text)
+    });
+    assert!(text.contains(&format!("Z  {}", stage.topic("A"))), "{text}");
+    assert!(!text.contains("\"topic\""), "{text}");
 }
 
 /// A relay that cannot deliver is when somebody wants to know what waits.
