@@ -137,7 +137,7 @@ fn brokers_flag(brokers: Option<&str>) -> Vec<FlagValue> {
     brokers.map(flag).into_iter().collect()
 }
 
-/// Advice with the brokers that it is about in the place of its placeholder.
+/// Advice with its placeholder for brokers filled in.
 fn with_brokers(help: &str, brokers: &[String]) -> String {
     help.replace("BROKER", &brokers.join(","))
 }

@@ -36,7 +36,7 @@ async fn old_markers_of_one_consumer_are_deleted_and_locked_ones_are_left() {
 
 #[tokio::test]
 async fn old_claims_are_deleted_and_young_ones_are_not() {
-    let client = client().await;
+    let (_stage, client) = client().await;
     let insert = "INSERT INTO idempotency_keys \
         (scope, key, fingerprint, status, headers, body, created_at) \
         SELECT 'tenant', age::text, '', 200, '[]', '', now() - age \
@@ -52,7 +52,7 @@ async fn old_claims_are_deleted_and_young_ones_are_not() {
 
 #[tokio::test]
 async fn who_may_not_delete_is_told_what_to_grant() {
-    let client = client().await;
+    let (_stage, client) = client().await;
     let service = unique("service");
     client.batch_execute(&format!("CREATE ROLE {service}; SET ROLE {service}")).await.unwrap();
     let refused = clean_markers(&client, "mine", DAY, 10).await.unwrap_err();

@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-use std::ops::{Deref, DerefMut};
-
 use postrider::sandbox::postgres::Cluster;
 use support::postgres::{self, Database};
 use tokio_postgres::Client;
@@ -39,29 +37,9 @@ impl Stage {
     }
 }
 
-/// A session in a database that nobody else uses, and that ends with the session.
-pub(crate) struct Session {
-    client: Client,
-    _stage: Stage,
-}
-
-impl Deref for Session {
-    type Target = Client;
-
-    fn deref(&self) -> &Client {
-        &self.client
-    }
-}
-
-impl DerefMut for Session {
-    fn deref_mut(&mut self) -> &mut Client {
-        &mut self.client
-    }
-}
-
-pub(crate) async fn client() -> Session {
-    let (stage, client) = Stage::set().await;
-    Session { client, _stage: stage }
+/// A session in a database that nobody else uses, and what keeps that database.
+pub(crate) async fn client() -> (Stage, Client) {
+    Stage::set().await
 }
 
 /// One number.

@@ -11,7 +11,7 @@ fn event(aggregate: &str) -> Event {
 
 #[tokio::test]
 async fn an_event_is_there_if_and_only_if_the_transaction_commits() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let doomed = client.transaction().await.unwrap();
     assert_eq!(append(&doomed, &event("7")).await.unwrap(), 1);
     doomed.rollback().await.unwrap();
@@ -94,7 +94,7 @@ async fn polling_by_id_misses_rows_that_take_their_id_early_and_commit_late() {
 
 #[tokio::test]
 async fn the_sql_functions_serve_every_language() {
-    let client = client().await;
+    let (_stage, client) = client().await;
     let sql = "SELECT outbox_append('order', '42', 'OrderCreated', '{\"total\": 990}')";
     assert_eq!(count(&client, sql).await, 1);
     assert_eq!(count(&client, sql).await, 2);
@@ -109,7 +109,7 @@ async fn the_sql_functions_serve_every_language() {
 
 #[tokio::test]
 async fn an_aggregate_id_is_text_an_integer_or_a_uuid() {
-    let client = client().await;
+    let (_stage, client) = client().await;
     for id in ["'42'", "42", "42::smallint", "42::bigint", "'42'::varchar"] {
         let append = format!("SELECT outbox_append('order', {id}, 'OrderCreated', '{{}}')");
         client.query_one(&append, &[]).await.unwrap();
@@ -133,7 +133,7 @@ async fn an_aggregate_id_is_text_an_integer_or_a_uuid() {
 /// Each was taken once, and lost an event or deleted one of a compacted topic.
 #[tokio::test]
 async fn a_missing_payload_is_an_error_and_not_a_tombstone() {
-    let client = client().await;
+    let (_stage, client) = client().await;
     let all = |types: &str, payloads: &str, rest: &str| {
         format!(
             "SELECT outbox_append_all({types}, ARRAY['1', '2'], ARRAY['A', 'B'], {payloads}, \
@@ -171,7 +171,7 @@ async fn a_missing_payload_is_an_error_and_not_a_tombstone() {
 
 #[tokio::test]
 async fn values_that_no_consumer_could_use_are_refused() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     for (arguments, part) in [
         ("'', '42', 'Paid', '{}'", "aggregate_type"),
         (r"E'or\nder', '42', 'Paid', '{}'", "aggregate_type"),
@@ -197,7 +197,7 @@ async fn values_that_no_consumer_could_use_are_refused() {
 
 #[tokio::test]
 async fn a_database_of_an_earlier_version_is_brought_up_to_date() {
-    let client = client().await;
+    let (_stage, client) = client().await;
     // As it was before events had traces.
     client
         .batch_execute(
@@ -230,7 +230,7 @@ async fn a_database_of_an_earlier_version_is_brought_up_to_date() {
 
 #[tokio::test]
 async fn json_that_is_written_already_keeps_the_digits_of_its_numbers() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let written = r#"{"cents": 1.50, "total": 12345678901234567890123}"#;
     let exact = || event("7").with_json(serde_json::from_str(written).unwrap());
     let transaction = client.transaction().await.unwrap();
@@ -243,7 +243,7 @@ async fn json_that_is_written_already_keeps_the_digits_of_its_numbers() {
 
 #[tokio::test]
 async fn a_schema_that_is_not_in_the_search_path_is_what_the_hint_names() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     client.batch_execute("SET search_path TO pg_catalog").await.unwrap();
     let transaction = client.transaction().await.unwrap();
     let error = append(&transaction, &event("7")).await.unwrap_err();
@@ -253,7 +253,7 @@ async fn a_schema_that_is_not_in_the_search_path_is_what_the_hint_names() {
 
 #[tokio::test]
 async fn a_tombstone_is_null_and_a_json_null_is_not() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let transaction = client.transaction().await.unwrap();
     append(&transaction, &null_of("7")).await.unwrap();
     append(&transaction, &Event::tombstone("account", "7", "AccountClosed")).await.unwrap();
@@ -275,7 +275,7 @@ fn null_of(aggregate: &str) -> Event {
 #[tokio::test]
 async fn several_events_are_appended_by_one_call_in_their_order() {
     const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let transaction = client.transaction().await.unwrap();
     append(&transaction, &event("8")).await.unwrap();
     let traced = event("7").with_traceparent(Some(TRACE.parse().unwrap()));
@@ -333,7 +333,7 @@ async fn calls_with_the_same_aggregates_in_another_order_do_not_deadlock() {
 
 #[tokio::test]
 async fn errors_name_the_situation_and_the_fix() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let twice = event("7");
     let transaction = client.transaction().await.unwrap();
     append(&transaction, &twice).await.unwrap();

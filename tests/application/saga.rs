@@ -78,7 +78,7 @@ async fn a_saga_advances_event_by_event_and_keeps_its_history() {
 
 #[tokio::test]
 async fn an_unknown_saga_and_an_invalid_state_are_different_errors() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let transaction = client.transaction().await.unwrap();
     let error =
         saga::advance::<Three>(&transaction, "a", &"x", Cause::default()).await.unwrap_err();
@@ -125,7 +125,7 @@ async fn overdue_sagas_are_found_by_one_caller_and_postponed() {
 
 #[tokio::test]
 async fn each_deadline_is_twice_as_far_away_as_the_one_before_up_to_a_limit() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let transaction = client.transaction().await.unwrap();
     saga::start(&transaction, "a", &Three::default(), &[], HOUR).await.unwrap();
     transaction.commit().await.unwrap();
@@ -144,7 +144,7 @@ async fn each_deadline_is_twice_as_far_away_as_the_one_before_up_to_a_limit() {
 /// The well-known mistake: the handler writes the event of the failure, and then fails.
 #[tokio::test]
 async fn a_failure_event_of_a_handler_that_fails_is_rolled_back_with_it() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let failed = || Event::new("payment", "7", "PaymentFailed", json!({}));
     let declined: Result<(), &str> = async {
         let transaction = client.transaction().await.unwrap();
@@ -166,7 +166,7 @@ async fn a_failure_event_of_a_handler_that_fails_is_rolled_back_with_it() {
 
 #[tokio::test]
 async fn starting_a_saga_twice_writes_nothing() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let transaction = client.transaction().await.unwrap();
     let begun = || [Emitted::new("Begun", json!({}))];
     saga::start(&transaction, "a", &Three::default(), &begun(), HOUR).await.unwrap();
@@ -242,7 +242,7 @@ impl Saga for Patient {
 
 #[tokio::test]
 async fn an_event_without_changes_starts_a_saga_with_a_deadline() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     for is_first in [true, false] {
         let transaction = client.transaction().await.unwrap();
         let new = NewSaga::new(Patient::default(), Duration::ZERO);

@@ -157,7 +157,7 @@ async fn timers_follow_the_state_and_each_fires_once() {
 
 #[tokio::test]
 async fn a_timer_of_an_earlier_version_is_deleted_and_one_that_failed_is_tried_later() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     for id in ["a", "b", "broken"] {
         start(&mut client, id, HOUR * 100).await;
     }
@@ -179,7 +179,7 @@ async fn a_timer_of_an_earlier_version_is_deleted_and_one_that_failed_is_tried_l
 
 #[tokio::test]
 async fn a_deadline_comes_again_until_the_saga_ends() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     start(&mut client, "a", Duration::ZERO).await;
     for round in 1..=3 {
         let found = saga::fire_due::<Delivery>(&mut client, HOUR).await.unwrap();
@@ -230,7 +230,7 @@ async fn the_loop_goes_on_after_an_error() {
 
 #[tokio::test]
 async fn an_action_is_planned_by_doing_it_and_rolling_back() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     start(&mut client, "a", HOUR).await;
     for (execute, events) in [(false, 0), (false, 0), (true, 1), (true, 2)] {
         let step = saga::act::<Delivery>(&mut client, "a", OperatorAction::Advance, execute);
@@ -252,7 +252,7 @@ async fn an_action_is_planned_by_doing_it_and_rolling_back() {
 #[tokio::test]
 async fn the_trace_of_the_message_goes_on_in_what_the_saga_emits() {
     const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     start(&mut client, "a", HOUR).await;
     let transaction = client.transaction().await.unwrap();
     let cause = Cause::from(Uuid::nil()).with_traceparent(Some(TRACE.parse().unwrap()));
@@ -300,7 +300,7 @@ impl Saga for Misspelt {
 
 #[tokio::test]
 async fn a_failure_of_the_applications_own_statement_is_not_blamed_on_the_sagas_tables() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let transaction = client.transaction().await.unwrap();
     saga::start(&transaction, "a", &Misspelt(false), &[], HOUR).await.unwrap();
     let error =
@@ -340,7 +340,7 @@ impl Saga for Restless {
 /// It would have no deadline, and be in no list of open ones.
 #[tokio::test]
 async fn a_saga_that_has_ended_is_not_reopened() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     let transaction = client.transaction().await.unwrap();
     saga::start(&transaction, "a", &Restless(0), &[], HOUR).await.unwrap();
     let ended = saga::advance::<Restless>(&transaction, "a", &(), Cause::default()).await.unwrap();
@@ -355,7 +355,7 @@ async fn a_saga_that_has_ended_is_not_reopened() {
 
 #[tokio::test]
 async fn sagas_that_ended_long_ago_are_deleted_in_bounded_transactions() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     for id in ["old-1", "old-2", "old-3", "young", "open"] {
         start(&mut client, id, HOUR).await;
         apply(&mut client, id, Fact::DeadlinePassed).await;

@@ -76,7 +76,7 @@ async fn advance<S: Saga>(client: &mut Client, event: &S::Event) -> Result<(), S
 /// Its event succeeds, and its COMMIT does not.
 #[tokio::test]
 async fn a_saga_whose_commit_fails_does_not_block_the_others() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     client
         .batch_execute(
             "CREATE TABLE allowed (id text PRIMARY KEY);
@@ -95,7 +95,7 @@ async fn a_saga_whose_commit_fails_does_not_block_the_others() {
 /// Without an end in its row it would be counted as open, and its deadline come again, for ever.
 #[tokio::test]
 async fn a_saga_that_has_ended_by_its_state_has_ended_in_its_row() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     client.batch_execute("CREATE TABLE checked (id text)").await.unwrap();
     start(&mut client, "b", &Counter::<2> { count: 2 }, HOUR).await;
     assert_eq!(saga::count_open::<Counter<2>>(&client).await.unwrap().open, 0);
@@ -111,7 +111,7 @@ async fn a_saga_that_has_ended_by_its_state_has_ended_in_its_row() {
 /// It has no deadline any more.
 #[tokio::test]
 async fn a_saga_that_an_earlier_version_ended_is_not_reopened() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     client.batch_execute("CREATE TABLE checked (id text)").await.unwrap();
     start(&mut client, "a", &Counter::<2> { count: 1 }, HOUR).await;
     advance::<Counter<2>>(&mut client, &1).await.unwrap();
@@ -121,7 +121,7 @@ async fn a_saga_that_an_earlier_version_ended_is_not_reopened() {
 
 #[tokio::test]
 async fn a_timer_that_a_new_version_adds_is_set_by_the_next_event() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     start(&mut client, "a", &Counter::<1> { count: 0 }, HOUR).await;
     let timers = "SELECT count(*) FROM saga_timers";
     assert_eq!(count(&client, timers).await, 1);
@@ -169,7 +169,7 @@ earlier!(Strict, serde(deny_unknown_fields));
 
 #[tokio::test]
 async fn a_version_that_knows_fewer_fields_drops_them_unless_it_denies_them() {
-    let mut client = client().await;
+    let (_stage, mut client) = client().await;
     start(&mut client, "a", &Counter::<1> { count: 1 }, HOUR).await;
     let error = advance::<Strict>(&mut client, &()).await.unwrap_err();
     assert!(matches!(error, SagaError::State { .. }), "{error:?}");

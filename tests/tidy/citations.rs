@@ -4,7 +4,7 @@
 //! for each name of a test or a metric that does not exist.
 
 use super::source::{Finding, Source};
-use super::tree::{Text, headings};
+use super::tree::{Text, anchors};
 
 /// A test's name is a sentence: what is shorter in the text of a page is a column, a setting or a function.
 const WORDS_MIN: usize = 5;
@@ -72,7 +72,7 @@ fn names(text: &str, words_min: usize) -> impl Iterator<Item = &str> {
 pub fn dead_runbooks(rules: &Text, pages: &[&Text]) -> Vec<Finding> {
     let is_heading = |(path, fragment): (&str, &str)| {
         let mut page = pages.iter().filter(|page| page.path == path);
-        page.any(|page| headings(&page.text).iter().any(|known| known == fragment))
+        page.any(|page| anchors(&page.text).any(|known| known == fragment))
     };
     let mut findings = Vec::new();
     let mut alerts = 0;

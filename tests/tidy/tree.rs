@@ -110,7 +110,7 @@ pub fn dead_fragments(file: &Text, pages: &[&Text]) -> Vec<Finding> {
 }
 
 /// What a heading is linked by: its words in lower case, with hyphens between them. A name is given by hand otherwise.
-fn anchors(page: &str) -> impl Iterator<Item = String> {
+pub fn anchors(page: &str) -> impl Iterator<Item = String> {
     let headings = page.lines().filter(|line| line.starts_with('#'));
     let slug = |heading: &str| {
         let words = heading.trim_start_matches('#').trim().to_lowercase();

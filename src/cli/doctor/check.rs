@@ -139,7 +139,7 @@ impl Check {
         self
     }
 
-    /// The same unless another check has failed with this error: it could not be asked then.
+    /// Skips the check if another check has failed with its error.
     pub(super) fn unless_told_by(self, others: &[Self]) -> Self {
         let is_same = |other: &&Self| {
             other.outcome == Outcome::Fail && other.code.is_some() && other.code == self.code
@@ -150,7 +150,7 @@ impl Check {
         }
     }
 
-    /// The same with this role in its fix where an error of any role leaves the name out.
+    /// Fills the role in its fix in.
     pub(super) fn of_role(self, role: &str) -> Self {
         let fix = self.fix.map(|fix| fix.filled("<role>", &identifier(role)));
         Self { fix, ..self }

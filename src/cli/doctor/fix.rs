@@ -187,7 +187,7 @@ impl Fix {
         steps.into_iter().fold(self, add)
     }
 
-    /// The same with a value in the place of what stands for it.
+    /// Replaces a placeholder by its value.
     pub(super) fn filled(mut self, name: &str, value: &str) -> Self {
         self.text = self.text.replace(name, value);
         for step in &mut self.steps {

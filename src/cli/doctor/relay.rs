@@ -121,7 +121,7 @@ fn not_ready(facts: &RelayFacts) -> Check {
     let what = facts.status.as_ref().map_or_else(failing, RelayStatus::what);
     let finding = format!("the relay that runs is not ready: {what}");
     let help = facts.status.as_ref().and_then(RelayStatus::help).unwrap_or(SEE_LOG);
-    // To run what runs would be no advice.
+    // A report does not advise the reader to run it again.
     let command = facts.status.as_ref().and_then(RelayStatus::command);
     let command = command.filter(|command| !command.starts_with("postrider doctor"));
     let fix = match command {
@@ -246,7 +246,7 @@ mod tests {
             let check = ready(&Ok(facts), None, false);
             (check.finding, check.fix.unwrap_or_default().text().to_owned())
         };
-        let (finding, fix) = status("postrider doctor --stream a");
+        let (finding, fix) = status("postrider doctor --stream orders");
         assert_eq!(finding, "the relay that runs is not ready: Stopped. It is full.");
         assert_eq!(fix, "Make room");
         assert_eq!(status("postrider prune").1, "Make room; postrider prune");

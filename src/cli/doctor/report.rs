@@ -27,7 +27,7 @@ impl Report {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }
 
-    /// For people. `width`: columns of the terminal; `None` leaves long lines as they are. `is_quiet`: only what fails.
+    /// For people. `width`: columns of the terminal; `None`: lines are not wrapped. `is_quiet`: only what fails.
     pub(super) fn to_text(&self, width: Option<usize>, color: bool, is_quiet: bool) -> String {
         let mut out = String::new();
         let is_shown = |check: &&Check| !is_quiet || check.outcome == Outcome::Fail;
@@ -81,7 +81,7 @@ impl Report {
 
 /// Columns before each line of a finding that begins below its id, and of a fix.
 const INDENT: usize = 6;
-/// Columns that a finding beside its id has at least.
+/// Minimum width of a finding beside its id.
 const FINDING_MIN: usize = 40;
 
 /// A finding beside its id or, on a narrow terminal, below it.
@@ -108,12 +108,11 @@ fn fix_lines(fix: &str, width: Option<usize>) -> String {
         lines.push(letter);
         match (quote, letter) {
             (Some(open), _) if open == letter => quote = None,
-            (Some(_), _) => {}
             (None, '`' | '"') => quote = Some(letter),
             (None, '(') => depth += 1,
             (None, ')') => depth -= 1,
             (None, ';') if depth == 0 && rest.next_if_eq(&' ').is_some() => lines.push_str(BEGIN),
-            (None, _) => {}
+            _ => {}
         }
     }
     lines

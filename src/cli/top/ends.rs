@@ -20,8 +20,8 @@ use crate::failure::CommandFailure;
 /// Time that a drawing may take after a signal. A write to a terminal that nobody reads from never ends.
 const DRAWING_MAX: Duration = Duration::from_millis(500);
 
-/// Events of the terminal. crossterm reads in a loop that ends neither at the end of input nor within an escape sequence that
-/// is not whole, so that only a thread of its own may call it.
+/// Events of the terminal. crossterm reads in a loop that does not end at the end of input. The loop also blocks within an
+/// incomplete escape sequence. A thread of its own calls it for both reasons.
 pub(super) fn events() -> Receiver<Event> {
     let (sender, events) = channel();
     std::thread::spawn(move || {
@@ -46,19 +46,21 @@ pub(super) fn is_terminal_gone() -> bool {
 /// SIGTERM, SIGINT and SIGHUP end it as a key does.
 pub(super) fn listen_for_signals(ended: Arc<AtomicBool>) -> Result<(), CommandFailure> {
     let runtime = crate::runtime()?;
+    let signals = {
+        let _runtime = runtime.enter();
+        // Before anything is drawn: the default action would leave the terminal in raw mode.
+        [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal)
+    };
+    let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = signals else { return Ok(()) };
     std::thread::spawn(move || {
         runtime.block_on(async {
-            let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
-            let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = kinds.map(signal) else {
-                return;
-            };
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 _ = hangup.recv() => {}
             }
             ended.store(true, Ordering::Relaxed);
-            // The program has ended by then, unless it is drawing on a terminal that takes nothing.
+            // The program has ended by then, unless it draws on a terminal that nobody reads.
             tokio::time::sleep(DRAWING_MAX).await;
             // A terminal that has vanished needs no settings.
             let _ = disable_raw_mode();

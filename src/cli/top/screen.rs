@@ -166,7 +166,7 @@ const SAYS_MAX: usize = 5;
 
 fn says_height(model: &Model, width: u16) -> u16 {
     let (width, (_, text)) = (usize::from(width.max(1)), says_text(model));
-    // A word that is wider than a line goes on in the next.
+    // A word that is wider than a line continues in the next line.
     let rest = |word: &str| word.chars().count().saturating_sub(1) / width;
     let lines =
         |line: &str| wrapped(line, width).len() + line.split_whitespace().map(rest).sum::<usize>();

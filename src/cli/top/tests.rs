@@ -15,7 +15,7 @@ fn state() -> Value {
     json!({
         "condition": "streaming", "version": "0.1.0", "git": "abc", "librdkafka": "2.12.1",
         "slot_name": "postrider", "uptime_seconds": 245.0,
-        "status": {"level": "ok", "headline": "Rows are delivered as they are committed", "cause": null,
+        "status": {"level": "ok", "headline": "Rows are delivered", "cause": null,
             "help": null, "command": null},
         "chain": [link("Postgres", "a stream is open"), link("Slot", "held by this relay"),
                   link("Relay", "streaming"), link("Kafka", "the brokers confirm")],
@@ -109,7 +109,7 @@ fn a_relay_that_does_not_answer_is_told_from_one_that_never_did() {
 
 #[test]
 fn a_latency_without_a_sample_is_not_zero() {
-    let mut model = Model::of("127.0.0.1:8484".to_owned());
+    let mut model = Model::of("127.0.0.1:8484".to_owned(), None);
     let mut columns = history(3);
     columns["p99_us"] = json!([null, null, null]);
     let columns = serde_json::from_value(columns).unwrap();

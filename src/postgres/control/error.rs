@@ -496,8 +496,7 @@ impl ControlError {
                 publish_whole(publication, table)
             ),
             Self::SlotMissing { slot, others } => format!(
-                "{}\n\
-                 at a first start: `postrider setup`, and `postrider backfill --execute` after its `--existing send`\n\
+                "{}\nat a first start: `postrider setup`, and `postrider backfill --execute` after its `--existing send`\n\
                  if the slot was there before (a failover, a restored backup, a dropped slot), a new one delivers \
                  nothing that was committed before it:\n\
                  `postrider repair` finds out which rows are missing in Kafka, and makes it\n\

@@ -227,7 +227,7 @@ impl Numbers {
         } = *view.snapshot;
         let oldest = view.oldest_unacknowledged_age;
         let is_known = view.snapshot.holds_slot || !oldest.is_zero();
-        let oldest = is_known.then(|| oldest.as_secs_f64());
+        let oldest = is_known.then_some(oldest.as_secs_f64());
         Self {
             confirmed,
             dead_lettered: view.snapshot.topics.iter().map(|topic| topic.dead_lettered).sum(),
