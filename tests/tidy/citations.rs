@@ -153,9 +153,49 @@ pub fn nameless_series(dashboard: &Text) -> Vec<Finding> {
     findings
 }
 
+/// Rows that the README's table shares with the short table of the comparison, and that say something else there. The first
+/// cell names a row, the second one is Postrider's, and the third one Debezium's.
+pub fn other_figures(readme: &str, table: &str) -> Vec<Finding> {
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let rows = |text: &str| {
+        text.lines()
+            .filter(|line| line.starts_with("| ") && !line.starts_with("| |"))
+            .map(cells)
+            .collect::<Vec<_>>()
+    };
+    let (measured, finding) =
+        (rows(table), |what| Finding { path: "README.md".to_owned(), line: 0, what });
+    let shared = |row: &[String]| measured.iter().find(|it| it.get(1) == row.get(1)).cloned();
+    let of = |row: Vec<String>| {
+        let [_, name, ours, theirs, ..] = row.as_slice() else { return None };
+        let measured = shared(&row)?;
+        let [_, _, our_figure, _, their_figure, ..] = measured.as_slice() else { return None };
+        let is_same = our_figure.starts_with(&format!("{ours} (")) && their_figure == theirs;
+        (!is_same).then(|| {
+            finding(format!("`{name}` is {our_figure}, {their_figure} in docs/benchmarks.md"))
+        })
+    };
+    let found: Vec<_> = rows(readme).into_iter().filter_map(of).collect();
+    let has_shared = rows(readme).iter().any(|row| shared(row).is_some());
+    if has_shared {
+        found
+    } else {
+        vec![finding("no figure of docs/benchmarks.md is there".to_owned())]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_that_differ_are_reported() {
+        let table = "| Peak memory | 32 MiB (**15x less**) | 42 MiB (**10x less**) | 480 MiB |\n";
+        assert_eq!(other_figures("| Peak memory | 32 MiB | 480 MiB | – |\n", table), []);
+        assert_eq!(other_figures("| Peak memory | 31 MiB | 480 MiB | – |\n", table).len(), 1);
+        assert_eq!(other_figures("| Peak memory | 32 MiB | 48 MiB | – |\n", table).len(), 1);
+        assert_eq!(other_figures("| Delivery | once | twice | – |\n", table).len(), 1);
+    }
 
     #[test]
     fn a_legend_that_names_no_stream_is_reported() {

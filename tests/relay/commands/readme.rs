@@ -1,5 +1,5 @@
-//! The README's five minutes, as they stand there: from an empty database to a record that another
-//! Kafka client reads, with one role that owns everything and with two.
+//! The README's five minutes: from an empty database to a record that another Kafka client reads, with one role that owns
+//! everything and with two. The second role and exactly-once delivery have their own pages.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,14 @@ use support::sql::Sql;
 use support::{kafka, postgres, skip, topic};
 
 /// The section of the README that is run.
-const SECTION: &str = "## Your own database, in five minutes";
+const README: (&str, &str) = ("README.md", "## Your own database, in five minutes");
+
+/// The section about two roles.
+const TWO_ROLES: (&str, &str) = ("docs/operations/setup.md", "### Two roles");
+
+/// The section about exactly-once delivery.
+const EXACTLY_ONCE: (&str, &str) =
+    ("docs/operations/kafka.md", "### Switch a relay to exactly-once delivery");
 
 /// Topics that the section makes, with their names as a reader sees them.
 const TOPICS: [&str; 3] = ["OrderPaid", "postrider.dead-letters", "postrider.progress.postrider"];
@@ -33,11 +40,12 @@ trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
 /// A fenced block: its language and its text.
 type Block = (String, String);
 
-fn blocks() -> Vec<Block> {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let text = std::fs::read_to_string(readme).unwrap();
-    let (_, section) = text.split_once(SECTION).unwrap();
-    let section = section.split("\n## ").next().unwrap();
+fn blocks((page, heading): (&str, &str)) -> Vec<Block> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, section) = text.split_once(heading).unwrap();
+    let end = format!("\n{} ", heading.split_once(' ').unwrap().0);
+    let section = section.split(&end).next().unwrap();
     let mut parts = section.split("```");
     let mut blocks = Vec::new();
     while let (Some(_), Some(block)) = (parts.next(), parts.next()) {
@@ -50,7 +58,7 @@ fn blocks() -> Vec<Block> {
 /// The only block with these words in it.
 fn block<'a>(blocks: &'a [Block], language: &str, words: &str) -> &'a str {
     let mut found = blocks.iter().filter(|(of, text)| of == language && text.contains(words));
-    let (_, text) = found.next().unwrap_or_else(|| panic!("the README has no `{words}`"));
+    let (_, text) = found.next().unwrap_or_else(|| panic!("the page has no `{words}`"));
     assert!(found.next().is_none(), "`{words}` twice");
     text
 }
@@ -85,7 +93,8 @@ impl Rights {
 
 /// The section as a script, with the reader's own servers in the place of the README's.
 fn script(rights: Rights) -> String {
-    let blocks = blocks();
+    let (two_roles, exactly_once) = (blocks(TWO_ROLES), blocks(EXACTLY_ONCE));
+    let blocks = blocks(README);
     let install = block(&blocks, "sh", "cargo install");
     assert!(install.contains("--locked") && install.contains("--path ."), "{install}");
     let export = block(&blocks, "sh", "export PGHOST");
@@ -100,12 +109,12 @@ fn script(rights: Rights) -> String {
     }
     let setup = match rights {
         Rights::One => block(&blocks, "sh", "postrider setup --topics=OrderPaid # "),
-        Rights::Two => block(&blocks, "sh", "PGUSER=owner postrider setup"),
+        Rights::Two => block(&two_roles, "sh", "PGUSER=owner postrider setup"),
     };
     let run = block(&blocks, "sh", "# Until it is told to stop");
     let insert = block(&blocks, "sql", "INSERT INTO outbox");
     let read = block(&blocks, "sh", "kcat");
-    let exactly = block(&blocks, "sh", "postrider adopt --execute");
+    let exactly = block(&exactly_once, "sh", "postrider adopt --execute");
     // The application writes, which is the owner here.
     let owner = rights.owner();
     let psql = format!("PGUSER={owner} psql --quiet --set ON_ERROR_STOP=1");
@@ -153,7 +162,7 @@ fn follow(cluster: &Cluster, bootstrap: &str, rights: Rights) {
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{rights:?}: {}\n{said}\n{log}", output.status);
     // The record as the README shows it, read by two clients, and once more exactly once.
-    let blocks = blocks();
+    let blocks = blocks(README);
     let (shown, printed) = (shape(block(&blocks, "", "postrider-lsn")), shape(&said));
     assert!(printed.windows(shown.len()).any(|part| part == shown), "no {shown:?} in {said}");
     assert!(said.contains("\n42 {\"amount\": 1.50}\n"), "{said}");

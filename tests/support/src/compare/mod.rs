@@ -36,7 +36,7 @@ use crate::{java, kafka, postgres, root, skip};
 
 pub use matrix::Scale;
 
-/// Between these stands the short table, in the README and in the report.
+/// The short table of the report stands between these.
 pub const MARKS: [&str; 2] = ["<!-- compare -->", "<!-- end -->"];
 
 /// What is to be compared.
@@ -193,15 +193,9 @@ impl Comparison {
         self.write_as(folder, "report");
     }
 
-    /// Writes `docs/benchmarks.md`, its plot, and the table of `README.md`, which stands between [`MARKS`].
+    /// Writes `docs/benchmarks.md` and its plot.
     pub fn publish(&self, root: &Path) {
         self.write_as(&root.join("docs"), "benchmarks");
-        let (path, table) = (root.join("README.md"), summary::table(&self.cells));
-        let readme = std::fs::read_to_string(&path).unwrap();
-        let [begin, end] = MARKS;
-        let (before, rest) = readme.split_once(begin).expect("the mark before the table");
-        let (_, after) = rest.split_once(end).expect("the mark behind the table");
-        std::fs::write(path, format!("{before}{begin}\n\n{table}\n{end}{after}")).unwrap();
     }
 
     fn write_as(&self, folder: &Path, name: &str) {
