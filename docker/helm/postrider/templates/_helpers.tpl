@@ -23,6 +23,27 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{- define "postrider.image" -}}
+{{ required "image.repository: set it to the registry that the image was pushed to" .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- define "postrider.container.security" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+privileged: false
+readOnlyRootFilesystem: true
+{{- end -}}
+
+{{- define "postrider.pod.security" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
 {{- define "postrider.serviceAccount" -}}
 {{- default (include "postrider.fullname" .) .Values.serviceAccount.name -}}
 {{- end -}}
