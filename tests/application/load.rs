@@ -86,7 +86,7 @@ async fn assert_rate_is_kept(client: &Client) {
 
 #[tokio::test(flavor = "current_thread")]
 async fn what_the_load_reports_is_what_the_database_holds() {
-    let (_, client) = Stage::empty().await;
+    let (_stage, client) = Stage::empty().await;
     let error = run(&client, &LoadPlan::default(), |_| ()).await.unwrap_err();
     assert!(matches!(error, ShopError::TablesMissing(_)), "{error:?}");
 

@@ -73,7 +73,7 @@ async fn a_piece_is_made_anew_by_a_role_that_owns_it_and_nothing_else() {
 
 #[tokio::test]
 async fn an_error_of_migrate_names_the_situation_and_the_fix() {
-    let (_, mut client) = Stage::empty().await;
+    let (_stage, mut client) = Stage::empty().await;
     let app = unique("app");
     client.batch_execute(&format!("CREATE ROLE {app}; SET ROLE {app}")).await.unwrap();
     let error = migrate(&mut client, "public", &[Piece::Inbox]).await.unwrap_err();
@@ -84,7 +84,7 @@ async fn an_error_of_migrate_names_the_situation_and_the_fix() {
 
 #[tokio::test]
 async fn an_update_keeps_and_extends_the_grants_of_functions() {
-    let (_, mut client) = Stage::empty().await;
+    let (_stage, mut client) = Stage::empty().await;
     let [app, other] = ["The App", "other"].map(unique);
     client.batch_execute(&format!("CREATE ROLE \"{app}\"; CREATE ROLE {other}")).await.unwrap();
     // The second time, no new function is granted to PUBLIC.
@@ -125,7 +125,7 @@ async fn an_update_keeps_and_extends_the_grants_of_functions() {
 /// As where a build with the same version number starts again while another one is rolled out.
 #[tokio::test]
 async fn functions_that_the_version_before_puts_back_make_no_call_ambiguous() {
-    let (_, mut client) = Stage::empty().await;
+    let (_stage, mut client) = Stage::empty().await;
     migrate(&mut client, "public", &Piece::ALL).await.unwrap();
     client.batch_execute(FORMER_FUNCTIONS).await.unwrap();
     for anew in [false, true] {
