@@ -1,14 +1,19 @@
-//! Begins a backfill, or goes on with one: which rows are those of before the slot. A repair does it in the same way.
+//! Starts or resumes a backfill: the delivery of rows that were committed before the slot was
+//! created. A repair starts in the same way.
 //!
-//! Input: the database, and the progress in Kafka. Output: a connection that sees the rows, the slot, held, and how
-//! far the rows are delivered ([`Remaining`]). Invariant: the slot is made in the transaction that reads the rows
-//! first, so that each committed row is of the backfill or of the stream, and never of both; that one has begun is
-//! known in Kafka before the slot is made, and until it has ended no relay carries on with the slot (G1, G6).
+//! Input: the database, and the progress in Kafka. Output: a connection that sees the rows, the
+//! held slot, and the rows that are left ([`Remaining`]).
 //!
-//! A later session sees other rows than the first one. What had committed before the slot it knows by the number of
-//! the transaction that wrote a row (`xmin`) and the snapshot that was noted: that of a slot lists each number that
-//! had not committed, those of subtransactions too (`SnapBuildInitialSnapshot` in snapbuild.c). A row that was
-//! updated meanwhile has the number of its update, and is left out: an outbox is appended to.
+//! Invariant: the transaction that reads the rows first also creates the slot. Each committed row
+//! therefore belongs to the backfill or to the stream, never to both. Kafka holds a note of the
+//! backfill before the slot is created. Until the backfill has ended, no relay resumes the slot
+//! (G1, G6).
+//!
+//! A later session sees other rows than the first session. It recognises the rows committed before
+//! the slot by their transaction number (`xmin`) and the recorded snapshot. The snapshot of a slot
+//! lists each number that had not committed, including subtransactions (`SnapBuildInitialSnapshot`
+//! in snapbuild.c). A row updated since then has the number of its update and is left out, because
+//! an outbox is only appended to.
 
 use super::TableRun;
 use super::error::TableRowsError;
@@ -22,26 +27,25 @@ use postrider_core::progress::{BackfillProgress, Lineage, Progress, RepairScope}
 use postrider_kafka::{failpoint, write_progress};
 use postrider_postgres::wal::{Connection, WalError, table_files};
 
-/// SQL for the first transaction that the snapshot of now does not see, in 64 bits.
+/// SQL for the first transaction that the current snapshot does not see, in 64 bits.
 const NOW: &str = "pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot())";
-/// Of a backfill that is begun anew with a slot that is there: all rows are sent.
+/// Snapshot of a backfill that was restarted with an existing slot: all rows are sent.
 const NO_SNAPSHOT: &str = "";
 
-/// How a slot is made whose earlier rows are delivered from their tables.
+/// How to create a slot whose earlier rows are delivered from their tables.
 #[derive(Debug, Default)]
 pub(super) struct Beginning {
-    /// Only those that are missing.
+    /// Scope of the repair, which sends only the missing rows. `None`: a backfill.
     pub(super) repair: Option<RepairScope>,
-    /// The slot that is there is dropped first.
+    /// Drops the existing slot first.
     pub(super) replaces: bool,
-    /// And with it what it has not delivered.
+    /// Drops the slot together with its undelivered messages.
     pub(super) loses: bool,
-    /// When the stream began first, if that is known.
+    /// Transaction number at which the stream first began, if known.
     pub(super) began: Option<u64>,
 }
 
 impl TableRun {
-    /// See the module's documentation.
     pub(super) fn backfill(
         &mut self,
         found: &Found,
@@ -49,7 +53,7 @@ impl TableRun {
     ) -> Result<Remaining, RelayError> {
         let source = &found.plan.config.source;
         let (connection, lineage) = connect(found)?;
-        // The slot is the lock: who has it may end the transactions of whoever had it before.
+        // The slot is the lock: its holder may end the transactions of an earlier holder.
         let slot = found.inspection.slot.is_some().then(|| Held::take(found)).transpose()?;
         let (known, _) = self.known(found, &lineage)?;
         let is_repair = |begun: &BackfillProgress| begun.repair.is_some();
@@ -91,8 +95,8 @@ impl TableRun {
         }
     }
 
-    /// What Kafka holds of the stream, or, where nothing is kept there, this process has begun. Other tables than
-    /// those that were begun with are refused. Also when the stream began first.
+    /// Returns the state of the stream from Kafka, or from this process if Kafka keeps no progress.
+    /// Also returns when the stream first began. Fails if the backfill began with other tables.
     pub(super) fn known(
         &self,
         found: &Found,
@@ -121,7 +125,7 @@ impl TableRun {
         Ok((Known::of(progress, has_slot), began))
     }
 
-    /// Makes the slot, and reads what had committed before it.
+    /// Creates the slot, and reads the rows that were committed before it.
     pub(super) fn begin(
         &mut self,
         found: &Found,
@@ -132,8 +136,8 @@ impl TableRun {
         let Beginning { repair, replaces, loses, began } = beginning;
         let source = &found.plan.config.source;
         self.check_unchanged(found)?;
-        // What keeps a slot from being made is better known before the one that is there is dropped. What commits behind
-        // its beginning is lost to nobody: it is of the new one.
+        // A temporary slot shows whether a slot can be created, before the existing slot is
+        // dropped. Changes committed after its start are not lost: the new slot delivers them.
         let is_alive = found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost());
         let temporary =
             if replaces && is_alive { self.make_temporary(&mut connection, found)? } else { None };
@@ -164,16 +168,17 @@ impl TableRun {
             BackfillProgress { begins: Some(begins), snapshot, files, cursor: None, repair, began };
         self.begun = Some(begun.clone());
         let slot = Some(Held::take(found)?);
-        // The transaction sees just the rows of before the slot: no condition is needed.
+        // The transaction sees only rows committed before the slot, so no condition is needed.
         let backfill = Some(begun.clone());
         let remaining = Remaining { connection, slot, lineage, backfill };
-        // Or the note would be about a slot that another command has made in its place.
+        // Without this check, the note could describe a slot that another command has created
+        // since.
         self.check_held(found, &remaining)?;
         note(found, &remaining.lineage, begun)?;
         Ok(remaining)
     }
 
-    /// Goes on with one, by a snapshot of now.
+    /// Resumes a backfill with a new snapshot.
     pub(super) fn go_on(
         &mut self,
         found: &Found,
@@ -195,7 +200,7 @@ impl TableRun {
     }
 }
 
-/// A connection, and which stream it is.
+/// Opens a connection and identifies the stream.
 pub(super) fn connect(found: &Found) -> Result<(Connection, Lineage), WalError> {
     let mut connection = Connection::open(&found.plan.config.source.connect, &found.params)?;
     let identity = connection.identify_system()?;
@@ -204,7 +209,7 @@ pub(super) fn connect(found: &Found) -> Result<(Connection, Lineage), WalError> 
     Ok((connection, lineage))
 }
 
-/// Notes in Kafka that rows of before the slot are delivered, where progress is kept.
+/// Notes the backfill in Kafka, if Kafka keeps progress.
 fn note(found: &Found, lineage: &Lineage, backfill: BackfillProgress) -> Result<(), RelayError> {
     if found.plan.keeps_progress() {
         let (lineage, mark) = (lineage.clone(), Mark::default());
@@ -213,7 +218,8 @@ fn note(found: &Found, lineage: &Lineage, backfill: BackfillProgress) -> Result<
     Ok(())
 }
 
-/// The condition for rows of before the slot, where the connection sees others too.
+/// Returns the condition for rows committed before the slot. `None`: the connection does not see
+/// other rows.
 pub(super) fn visible(remaining: &mut Remaining) -> Result<Option<String>, WalError> {
     let Some(backfill) = &remaining.backfill else { return Ok(None) };
     let now = remaining.connection.snapshot()?;
@@ -221,8 +227,8 @@ pub(super) fn visible(remaining: &mut Remaining) -> Result<Option<String>, WalEr
     Ok((!is_all).then(|| committed_in(&backfill.snapshot)))
 }
 
-/// Refuses a table that was rewritten since the backfill began: its rows are not seen any more in the slot's snapshot,
-/// or not known to be of before it.
+/// Refuses a table that was rewritten since the backfill began. The slot's snapshot no longer sees
+/// its rows, or their commit can no longer be placed before the slot.
 pub(super) fn check_files(found: &Found, remaining: &mut Remaining) -> Result<(), RelayError> {
     let Some(backfill) = &remaining.backfill else { return Ok(()) };
     for file in table_files(&mut remaining.connection, &found.oids())? {
@@ -236,11 +242,11 @@ pub(super) fn check_files(found: &Found, remaining: &mut Remaining) -> Result<()
     Ok(())
 }
 
-/// SQL for: the transaction that wrote the row had committed in this snapshot.
+/// SQL condition: the transaction that wrote the row had committed in this snapshot.
 ///
-/// `xmin` has 32 bits. A visible row's transaction has begun before the snapshot of now ends, so that one which
-/// seems to lie ahead of that is from more than 2^31 transactions before it, and numbers below 3 are of the
-/// system's own.
+/// `xmin` has 32 bits. The transaction of a visible row began before the end of the current
+/// snapshot. An `xmin` that seems to lie ahead is therefore more than 2^31 transactions old.
+/// Numbers below 3 belong to the system.
 pub(super) fn committed_in(snapshot: &str) -> String {
     let distance = distance();
     format!(
@@ -249,13 +255,13 @@ pub(super) fn committed_in(snapshot: &str) -> String {
     )
 }
 
-/// SQL for: the transaction that wrote the row has a lower number than this, in 64 bits. See [`committed_in`].
+/// SQL condition: the row's transaction has a lower 64-bit number than `xid`. See [`committed_in`].
 pub(super) fn written_before(xid: u64) -> String {
     let distance = distance();
     format!("xmin::text::bigint < 3 OR {distance} >= 0 OR {NOW} + {distance} < {xid}")
 }
 
-/// SQL for how far `xmin` lies from [`NOW`], from -2^31 to 2^31 - 1.
+/// SQL for the distance from [`NOW`] to `xmin`, from -2^31 to 2^31 - 1.
 fn distance() -> String {
     format!(
         "(((xmin::text::bigint - ({NOW} & 4294967295)) + 6442450944) % 4294967296 - 2147483648)"

@@ -1,171 +1,174 @@
-//! Why rows cannot be read from their tables, with the remedy.
+//! Reasons why rows cannot be read from their tables, with remedies.
 
 use postrider_core::lsn::Lsn;
 
-/// See the module.
+/// Error of a backfill, a repair or a replay.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TableRowsError {
-    /// A backfill makes the slot itself, or what committed meanwhile would be missing or come twice.
+    /// A backfill creates its slot itself. With an existing slot, rows committed in between could
+    /// be missing or duplicated.
     #[error("slot `{slot}` exists already, and Kafka holds no backfill of it that has not ended")]
     SlotExists {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
     },
-    /// Nothing is left to do.
+    /// The stream already delivers, so the backfill has nothing left to do.
     #[error("slot `{slot}` is there and delivers: no row of before it is left to a backfill")]
     Ended {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
     },
-    /// Rows of which nobody can tell are to be sent beside a slot that has left out none.
+    /// The job asks to send undecidable rows, but the slot has left out no row.
     #[error("{}", nothing_missing(slot, *unknown, *is_of_window))]
     NothingMissing {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
-        /// Rows of which nobody can tell.
+        /// Number of rows whose delivery cannot be determined.
         unknown: u64,
-        /// Only rows of some time were compared.
+        /// Compared only rows from a time window.
         is_of_window: bool,
     },
-    /// Postgres tells late how far a slot has come.
+    /// Postgres has not published the slot's progress yet.
     #[error("whether slot `{slot}` has passed {rows} rows that are in no topic cannot be told yet")]
     Undecided {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
-        /// How many.
+        /// Number of rows.
         rows: u64,
     },
-    /// A slot that would be dropped has what comes by no other way.
+    /// The slot to drop holds messages that cannot be delivered in any other way.
     #[error("slot `{slot}` has messages that were not delivered, which would be dropped with it")]
     Undrained {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
     },
-    /// A slot keeps a change that no session gets past, and may be dropped only if somebody asks for it.
+    /// The slot holds a change that no session can decode. It is dropped only on request.
     #[error(
         "slot `{slot}` cannot be decoded past this change, and is kept without --drop-slot: {cause}"
     )]
     Undecodable {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
-        /// The error of every session.
+        /// Error that ends every session.
         cause: String,
     },
-    /// Which moment such a value is depends on who wrote it.
+    /// The moment of a value without a time zone depends on its writer.
     #[error(
         "column `{column}` of table {table} has no time zone: which of its rows are of that time cannot be told"
     )]
     TimeWithoutZone {
-        /// The table.
+        /// Name of the table.
         table: String,
-        /// The column.
+        /// Name of the column.
         column: String,
     },
-    /// A row that may have been delivered is neither sent nor left out by surprise.
+    /// A row that may have been delivered is neither sent nor left out without a decision by the
+    /// operator.
     #[error("whether {unknown} rows were delivered cannot be known: {reasons}")]
     RowsUnknown {
-        /// How many.
+        /// Number of rows.
         unknown: u64,
-        /// Why, and how many each.
+        /// Reasons, with the number of rows per reason.
         reasons: String,
     },
-    /// What was sent under one rule cannot be completed under another.
+    /// A repair that began with one rule cannot be completed under another rule.
     #[error("the repair of slot `{slot}` was begun with {begun}, which has not ended")]
     ScopeChanged {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
-        /// The options that it was begun with.
+        /// Options that the repair began with.
         begun: String,
     },
-    /// Somebody else delivers rows of before the same slot.
+    /// Another command delivers rows committed before this slot.
     #[error(
         "slot `{slot}`, or its progress in Kafka, is not what it was a moment ago: another command is at work"
     )]
     ProgressChanged {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
     },
-    /// There was a stream of this name, which went beyond the rows of before it.
+    /// A stream of this name delivered rows beyond those committed before it.
     #[error("slot `{slot}` does not exist, and rows of it were delivered")]
     Delivered {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
     },
-    /// The slot that a backfill has made is gone, or delivers already.
+    /// The slot that a backfill created no longer exists, or already delivers.
     #[error(
         "the backfill of slot `{slot}` has begun, and the slot {}, where it was {begins}",
         confirmed.map_or_else(|| "is gone".to_owned(), |at| format!("is at {at}"))
     )]
     SlotMoved {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
-        /// Where it is.
+        /// Confirmed position of the slot. `None`: the slot does not exist.
         confirmed: Option<Lsn>,
-        /// Where the backfill made it.
+        /// Position at which the backfill created the slot.
         begins: Lsn,
     },
-    /// Rows that cannot be told apart cannot be gone on behind.
+    /// A backfill cannot resume after a row whose order columns are not unique.
     #[error(
         "rows of table {table} are not distinct by {columns}: no unique index has just such columns"
     )]
     OrderNotUnique {
-        /// The table.
+        /// Name of the table.
         table: String,
-        /// The columns of the order.
+        /// Columns of the order.
         columns: String,
     },
-    /// Rows of other tables may have been delivered than those that would be read now.
+    /// Rows of other tables may have been delivered before.
     #[error(
         "the {command} of slot `{slot}` has begun with another publication, or other tables, than those of now"
     )]
     TablesChanged {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
-        /// What has begun.
+        /// Command that began: a backfill or a repair.
         command: &'static str,
     },
-    /// A place in one order says nothing in another one.
+    /// A position in one order has no meaning in another order.
     #[error(
         "the backfill has come to a row of table {table} in the order of {before}, and the order is another one"
     )]
     OrderChanged {
-        /// The table.
+        /// Name of the table.
         table: String,
-        /// The columns of the order in which it began.
+        /// Columns of the order that the backfill began with.
         before: String,
     },
-    /// Each of its rows has the number of the transaction that rewrote it.
+    /// A rewrite gives each row the number of the rewriting transaction.
     #[error(
         "the table or partition with OID {oid} was rewritten since the {command} of slot `{slot}` began: which of its \
          rows committed before the slot cannot be told any more"
     )]
     Rewritten {
-        /// What has begun.
+        /// Command that began: a backfill or a repair.
         command: &'static str,
-        /// Of the table or partition.
+        /// OID of the table or partition.
         oid: u32,
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
     },
-    /// Rows are to be chosen by a column that their table does not have.
+    /// The column that selects the rows does not exist.
     #[error("table {table} has no column `{column}` to choose rows by")]
     FilterColumnMissing {
-        /// The table.
+        /// Name of the table.
         table: String,
-        /// The column.
+        /// Name of the column.
         column: String,
     },
-    /// A row without a value has no place in the order.
+    /// A row with a NULL value has no position in the order.
     #[error("column `{column}` of table {table}, by which its rows are ordered, may be NULL")]
     OrderNullable {
-        /// The table.
+        /// Name of the table.
         table: String,
-        /// The column.
+        /// Name of the column.
         column: String,
     },
 }
 
-/// That a slot is left alone; `unknown`: rows of which nobody can tell.
+/// Message that a slot stays untouched. `unknown`: number of rows whose delivery cannot be
+/// determined.
 pub(super) fn nothing_missing(slot: &str, unknown: u64, is_of_window: bool) -> String {
     let of = if is_of_window { " of that time (no others were compared)" } else { "" };
     let but_for = match unknown {
@@ -177,7 +180,7 @@ pub(super) fn nothing_missing(slot: &str, unknown: u64, is_of_window: bool) -> S
     )
 }
 
-/// How a command begins anew once the slot is dropped.
+/// How to restart a command after the slot is dropped.
 fn anew(command: &str) -> &'static str {
     match command {
         "repair" => {
@@ -191,7 +194,7 @@ fn anew(command: &str) -> &'static str {
 }
 
 impl TableRowsError {
-    /// What to do.
+    /// Steps for the operator.
     pub fn hint(&self) -> String {
         match self {
             Self::SlotExists { slot } => format!(
@@ -246,7 +249,7 @@ impl TableRowsError {
         }
     }
 
-    /// The same of what has ended, or not, under other terms.
+    /// Steps for errors about a command that has ended, or that runs under other terms.
     fn hint_of_an_end(&self) -> String {
         match self {
             Self::Ended { .. } => {

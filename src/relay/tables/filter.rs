@@ -1,8 +1,8 @@
-//! Which rows are sent once more, as SQL.
+//! Selects the rows to send again, as SQL.
 //!
-//! Input: a [`RowFilter`], and the columns that a table has. Output: a condition, or the column that is not there.
-//! Values are literals that take their column's type, so that an index on it is used and a value that is none of
-//! the type is Postgres's error.
+//! Input: a [`RowFilter`], and the columns of a table. Output: a condition, or the name of the
+//! missing column. Literals take the type of their column, so that Postgres can use an index on the
+//! column. Postgres reports a value that does not fit the type.
 
 use super::error::TableRowsError;
 use postrider_config::Config;
@@ -10,23 +10,23 @@ use postrider_core::outbox::{TableName, Wanted};
 use postrider_postgres::control::TableFacts;
 use postrider_postgres::wal::{identifier, literal};
 
-/// Rows that fit all that is given; of several values of one kind, any.
+/// Filter whose criteria must all match. If a criterion lists several values, any of them matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowFilter {
-    /// Written at or after this, as Postgres reads a timestamp.
+    /// Matches rows written at or after this time. Postgres parses the timestamp.
     pub since: Option<String>,
-    /// Written before this.
+    /// Matches rows written before this time. Postgres parses the timestamp.
     pub until: Option<String>,
-    /// Of these event types.
+    /// Event types to match.
     pub types: Vec<String>,
-    /// Of these keys: the values of the aggregate's id.
+    /// Keys to match: values of the aggregate's id.
     pub keys: Vec<String>,
-    /// With these ids.
+    /// Row ids to match.
     pub ids: Vec<String>,
 }
 
 impl RowFilter {
-    /// The condition for a table; `None`: all rows.
+    /// SQL condition for a table. `None`: all rows match.
     pub fn condition(
         &self,
         config: &Config,
@@ -66,7 +66,7 @@ impl RowFilter {
     }
 }
 
-/// An array's text, as a literal.
+/// SQL literal of a Postgres array.
 fn array(values: &[String]) -> String {
     let element =
         |value: &String| format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""));

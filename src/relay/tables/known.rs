@@ -1,8 +1,12 @@
-//! What is known of a stream before rows of its tables are delivered: the progress in Kafka, and that the slot is ours.
+//! Determines the state of a stream before rows of its tables are delivered, and takes the slot.
 //!
-//! Input: the database as it was found, and the progress topic. Output: [`Known`], and the slot, [`Held`]. Invariant:
-//! the slot is the lock. It is taken before the progress is read, and before the first row is sent it is seen to be
-//! ours still, with the progress that was read: of two commands at once one sends, and of a command and a relay too.
+//! Input: the inspected database, and the progress topic. Output: [`Known`], and the slot
+//! ([`Held`]).
+//!
+//! Invariant: the slot is the lock. A command takes the slot before it reads the progress. Before
+//! it sends the first row, it checks that it still holds the slot and that the progress is
+//! unchanged. If two commands, or a command and a relay, run at the same time, only one of them
+//! sends.
 
 use std::time::Duration;
 
@@ -20,29 +24,30 @@ use postrider_kafka::{ensure_progress_topic, fence_off, newest_progress};
 use postrider_postgres::control::{self, SlotFacts};
 use postrider_postgres::wal::{Connection, ServerProcess, Stream, WalError};
 
-/// How long a slot may take to be free that is not read.
+/// Maximum time to wait for an unread slot to be released.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Between the command and the application name that the relay has, in that of a session which holds the slot.
+/// Separator in the application name of the session that holds the slot. It stands between the
+/// command and the relay's application name.
 const BY: &str = " by ";
 
-/// Whether the holder of a slot, as the server names it, delivers rows of before it: a backfill or a repair. Where no
-/// progress is kept nothing else tells.
+/// Whether the holder of a slot, as the server names it, is a backfill or a repair. If no progress
+/// is kept, only this name identifies such a command.
 pub fn holds_for_tables(holder: &str) -> bool {
     let origins = [RowOrigin::Backfill, RowOrigin::Repair];
     let mut commands = origins.iter().filter_map(|origin| origin.header());
     commands.any(|command| holder.strip_prefix(command).is_some_and(|rest| rest.starts_with(BY)))
 }
 
-/// A slot that nobody else has meanwhile.
+/// Slot that this process holds exclusively.
 pub(super) struct Held {
     pub(super) stream: Stream,
-    /// Who has it for us.
+    /// Server process that holds the slot for this command.
     process: ServerProcess,
 }
 
 impl Held {
-    /// Takes the slot as a relay would, so that none carries on with it meanwhile.
+    /// Takes the slot as a relay would, so that no relay can resume it.
     pub(super) fn take(found: &Found) -> Result<Self, WalError> {
         let source = &found.plan.config.source;
         let mut server = source.connect.clone();
@@ -55,21 +60,21 @@ impl Held {
         Ok(Self { stream, process })
     }
 
-    /// Lets go of it. Whether or not it goes well: it sends nothing any more.
+    /// Releases the slot. A failure is ignored, because this process no longer sends rows.
     pub(super) fn release(self) {
         let _ = self.stream.finish(RELEASE_LIMIT);
     }
 }
 
-/// What Kafka holds of the stream, or this process knows where nothing is kept there.
+/// State of the stream, from Kafka or, if Kafka keeps no progress, from this process.
 #[derive(Debug)]
 pub(super) enum Known {
     Nothing,
-    /// Rows of before the slot were about to be delivered: the slot was to be made, and nothing was sent.
+    /// A backfill was about to create the slot, and no row was sent.
     Intended(BackfillProgress),
-    /// They are being delivered, and whether some were.
+    /// A backfill has begun. The flag says whether some rows were delivered.
     Begun(BackfillProgress, bool),
-    /// Rows of the slot were delivered, or it was made by `setup`.
+    /// Rows of the slot were delivered, or `setup` created the slot.
     Stream(Box<Progress>),
 }
 
@@ -81,15 +86,15 @@ impl Known {
                 Self::Begun(begun, progress.mark != Mark::default())
             }
             Some(intended) => Self::Intended(intended),
-            // `setup` was about to make the slot.
+            // `setup` was about to create the slot.
             None if progress.mark == Mark::default() && !has_slot => Self::Nothing,
             None => Self::Stream(Box::new(progress)),
         }
     }
 }
 
-/// The progress that is kept of this stream; of a stream that delivers exactly once no earlier producer can write any
-/// more.
+/// Reads the progress of this stream. With exactly-once delivery, it first fences earlier
+/// producers, so that they can no longer write.
 pub(super) fn in_kafka(found: &Found, lineage: &Lineage) -> Result<Option<Progress>, RelayError> {
     let kafka = &found.plan.kafka;
     tell(kafka, &ensure_progress_topic(kafka)?);
@@ -99,8 +104,8 @@ pub(super) fn in_kafka(found: &Found, lineage: &Lineage) -> Result<Option<Progre
     Ok(newest_progress(kafka, &lineage.key())?)
 }
 
-/// Refuses to go on with other tables, or another publication, than those that it began with: what was committed
-/// meanwhile may be neither of before the slot nor in its stream.
+/// Refuses to resume with other tables or another publication than the backfill began with. A row
+/// committed in between could belong neither to the backfill nor to the stream.
 pub(super) fn same_tables(noted: &Lineage, now: &Lineage) -> Result<(), TableRowsError> {
     let of = |lineage: &Lineage| {
         let Lineage { tables, publication, members, places, .. } = lineage.clone();
@@ -112,13 +117,13 @@ pub(super) fn same_tables(noted: &Lineage, now: &Lineage) -> Result<(), TableRow
     Err(TableRowsError::TablesChanged { slot: now.slot.clone(), command: "backfill" })
 }
 
-/// Where the slot is.
 pub(super) fn confirmed(found: &Found) -> Option<Lsn> {
     found.inspection.slot.as_ref().and_then(|slot: &SlotFacts| slot.confirmed_flush)
 }
 
 impl TableRun {
-    /// Refuses to make a slot, or to drop one, where another command has done so since the slot was looked at.
+    /// Refuses to create or drop a slot that another command has created or dropped since the
+    /// inspection.
     pub(super) fn check_unchanged(&self, found: &Found) -> Result<(), RelayError> {
         let source = &found.plan.config.source;
         let client = self.runtime.block_on(control::connect(&source.connect))?;
@@ -132,7 +137,7 @@ impl TableRun {
         Err(TableRowsError::ProgressChanged { slot: source.slot.clone() }.into())
     }
 
-    /// Refuses to send where the slot is not ours any more, or not where it was.
+    /// Refuses to send if this process no longer holds the slot, or if the slot has moved.
     pub(super) fn check_held(
         &self,
         found: &Found,
@@ -155,7 +160,7 @@ impl TableRun {
     }
 }
 
-/// Refuses to send where Kafka holds another progress than the one that was read or written before.
+/// Refuses to send if Kafka holds other progress than this command last read or wrote.
 pub(super) fn check_progress(
     slot: &str,
     begun: Option<&BackfillProgress>,

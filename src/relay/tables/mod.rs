@@ -1,10 +1,15 @@
-//! Delivers rows of tables: those that were there before a slot ([`TableRows::Backfill`]), those of them that are
-//! missing in Kafka ([`TableRows::Repair`]), or some of them once more ([`TableRows::Replay`]).
+//! Delivers rows from tables. There are three jobs:
 //!
-//! Input: a [`Plan`], a [`TableJob`], requests to stop. Output: a [`Summary`], or the error that ended it. Rows go
-//! through the session, the sink and the supervisor that a replication stream goes through, so that the same holds
-//! of dead letters, refused batches, outages and memory. Invariant: the position of a slot is not moved; a backfill
-//! goes on where the progress in Kafka says, and ends with progress from which the stream begins (G6).
+//! * [`TableRows::Backfill`] sends rows committed before a slot.
+//! * [`TableRows::Repair`] sends only those missing in Kafka.
+//! * [`TableRows::Replay`] sends selected rows again.
+//!
+//! Input: a [`Plan`], a [`TableJob`], requests to stop. Output: a [`Summary`], or the error that
+//! ended the job. Rows pass through the session, the sink and the supervisor of a replication
+//! stream. Dead letters, refused batches, outages and memory are therefore handled in the same way.
+//!
+//! Invariant: a job does not move the position of a slot. A backfill resumes from the progress in
+//! Kafka, and ends with progress that the stream starts from (G6).
 
 mod backfill;
 mod error;
@@ -49,30 +54,32 @@ pub use repair::{
 };
 pub use zone::refuse_without_zone;
 
-/// A command ends by itself: without an answer for so long, too, where a relay never gives up.
+/// Maximum time without progress, if `retry.give_up_after` is zero. A command must end by itself,
+/// while a relay then never gives up.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Which rows are delivered, and how fast.
+/// Rows to deliver, and the maximum rate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableJob {
-    /// Which.
+    /// Selects the rows.
     pub rows: TableRows,
-    /// Rows a second at most.
+    /// Maximum rate, in rows per second.
     pub rate: Option<u32>,
 }
 
-/// Which rows are delivered.
+/// Selection of the rows to deliver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TableRows {
-    /// Those that committed before the slot, which is made for it.
+    /// Rows committed before the slot, which the backfill creates.
     Backfill {
-        /// From the first row, with a slot that is there: where at-least-once delivery keeps no progress, nobody
-        /// knows how far an earlier one came.
+        /// Restarts at the first row, with the existing slot. At-least-once delivery without stored
+        /// progress cannot tell how far an earlier backfill came.
         restart: bool,
     },
-    /// Of those the ones that are missing in Kafka, for an earlier slot was lost, dropped or moved.
+    /// Rows committed before the slot and missing in Kafka, because an earlier slot was lost,
+    /// dropped or moved.
     Repair(RepairJob),
-    /// Some of them, whatever the slot is at.
+    /// Selected rows, regardless of the slot's position.
     Replay(RowFilter),
 }
 
@@ -86,7 +93,7 @@ impl TableRows {
     }
 }
 
-/// Delivers the rows, with the producer that they ask for.
+/// Delivers the rows, with the producer that the delivery guarantee requires.
 pub async fn deliver_tables(
     plan: Plan,
     job: TableJob,
@@ -99,7 +106,8 @@ pub async fn deliver_tables(
     let watched = (telemetry, meter);
     let keeps_progress = matches!(job.rows, TableRows::Backfill { .. } | TableRows::Repair(_));
     if keeps_progress && plan.config.kafka.delivery == Delivery::ExactlyOnce {
-        // Not on the stack of the caller, which would have room for each kind of sink.
+        // The box keeps the future off the caller's stack, which would need room for each kind of
+        // sink.
         Box::pin(run(plan, job, stop, watched, ExactlyOnce::open)).await
     } else if keeps_progress && plan.keeps_progress() {
         let open =
@@ -137,7 +145,7 @@ async fn run<S: KafkaSink + Send + 'static>(
     };
     let topic_monitor = TopicMonitor::of(&plan, telemetry.clone());
     let mut sessions = Sessions::new(plan, options, stop.clone(), telemetry);
-    // SQL waits on the runtime; this thread reads rows.
+    // SQL waits on the runtime, while this thread reads rows.
     let work = run_blocking(move || {
         let ended = sessions.run_to_end(|sessions| run.session(sessions, &open_sink));
         let (repaired, nothing_to_repair) = (run.compared, run.nothing_to_repair);
@@ -146,20 +154,20 @@ async fn run<S: KafkaSink + Send + 'static>(
     topic_monitor.beside(&stop, async { work.await? }).await
 }
 
-/// Rows on their way, over as many sessions as it takes.
+/// Job that delivers rows of tables over one or more sessions.
 struct TableRun {
     job: TableJob,
     stop: StopSignal,
     meter: Meter,
     runtime: Handle,
-    /// The backfill that this process has begun.
+    /// Backfill that this process has begun.
     begun: Option<BackfillProgress>,
-    /// The place that the first session began at: the rows of before are counted as of then.
+    /// Progress at the start of the first session. Rows delivered earlier are counted up to here.
     counted_from: Option<BackfillProgress>,
-    /// What a repair has found first.
+    /// Result of the first comparison of a repair.
     compared: Option<RepairCounts>,
-    /// Why a repair has nothing to do.
+    /// Reason why a repair has nothing to do.
     nothing_to_repair: Option<String>,
-    /// How far its sessions came.
+    /// Position up to which the sessions have delivered.
     settled: Place,
 }

@@ -1,8 +1,10 @@
-//! Makes the slot of a backfill, and does not wait without end for it.
+//! Creates the slot of a backfill within a time limit.
 //!
-//! Input: a connection in its first transaction, and requests to stop. Output: where the slot begins; or which open
-//! transactions Postgres waits for. Invariant: after so long as `setup` waits, or when a stop is asked for, the server
-//! gives up, and with it the slot that is half made: a replication command has no time limit of its own.
+//! Input: a connection in its first transaction, and requests to stop. Output: the start position
+//! of the slot, or the open transactions that Postgres waits for.
+//!
+//! Invariant: after the time limit of `setup`, or on a request to stop, the server cancels the
+//! command and removes the unfinished slot. A replication command has no time limit of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,22 +22,23 @@ use postrider_postgres::control::{
 };
 use postrider_postgres::wal::{Connection, WalError};
 
-/// Before the number of the server process that makes a slot for a moment.
+/// Prefix of a temporary slot's name. The process number of the server session follows.
 const TEMPORARY: &str = "postrider_temporary_";
-/// How soon a request to stop is noticed.
+/// Interval between checks for a request to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A slot that goes with its connection, whose open transaction sees what had committed where it begins.
+/// Temporary slot, which ends with its connection. The open transaction of the connection sees all
+/// rows committed before the slot's start.
 #[derive(Debug)]
 pub(super) struct TemporarySlot {
     name: String,
-    /// Whether the one that stays follows a failover; no temporary one does.
+    /// Whether the permanent slot follows a failover. A temporary slot cannot.
     failover: bool,
     pub(super) begins: Lsn,
 }
 
 impl TemporarySlot {
-    /// Makes the slot that stays, in the same place, once no other one has its name.
+    /// Creates the permanent slot at the same position. No other slot may have the name.
     pub(super) fn keep_as(self, connection: &mut Connection, slot: &str) -> Result<Lsn, WalError> {
         let begins = connection.copy_slot(&self.name, slot)?;
         assert_eq!(begins, self.begins, "a copy begins where the copied slot does");
@@ -48,7 +51,6 @@ impl TemporarySlot {
 }
 
 impl TableRun {
-    /// See the module's documentation.
     pub(super) fn make_slot(
         &self,
         connection: &mut Connection,
@@ -61,8 +63,8 @@ impl TableRun {
         })
     }
 
-    /// Begins the transaction, with a slot that goes with the connection. `None`: the server has no room for two, and no
-    /// transaction is open.
+    /// Begins the transaction and creates a slot that ends with the connection. `None`: the server
+    /// has no room for two slots, and no transaction is open.
     pub(super) fn make_temporary(
         &self,
         connection: &mut Connection,
@@ -112,7 +114,7 @@ impl TableRun {
     }
 }
 
-/// Cancels what that server process does, once it is time.
+/// Cancels the command of that server process after the time limit or on a request to stop.
 async fn cancel(client: Arc<Client>, pid: i32, stop: StopSignal) {
     let limit = Instant::now() + Duration::from_millis(SLOT_LIMIT_MS);
     while Instant::now() < limit && stop.most_urgent() == ControlRequest::Run {

@@ -1,7 +1,8 @@
-//! In which order the rows of a table are delivered.
+//! Determines the order of delivery for the rows of a table.
 //!
-//! Input: `outbox.order_by`, and the table as it is. Output: columns by which every row has a place of its own, so
-//! that a later session goes on behind any of them. Invariant: rows of one key come in the order of those columns.
+//! Input: `outbox.order_by`, and the current table. Output: columns that identify every row, so
+//! that a later session can resume after any row. Invariant: rows of one key are delivered in the
+//! order of those columns.
 
 use super::error::TableRowsError;
 use crate::error::RelayError;
@@ -10,13 +11,13 @@ use postrider_core::outbox::TableName;
 use postrider_postgres::control::{Client, TableFacts, is_number, unique_columns};
 use postrider_postgres::wal::{OrderColumn, WalError};
 
-/// The column that `outbox_append` numbers the events of an aggregate in.
+/// Column in which `outbox_append` numbers the events of an aggregate.
 const SEQUENCE: &str = "sequence";
-/// When a row was written, as far as nothing better is known.
+/// Default column for the time at which a row was written.
 const CREATED_AT: &str = "created_at";
 
-/// The order of a table's rows: `outbox.order_by`, or by sequence number, time and id, as far as the table has them.
-/// The id is added where it tells rows apart that are the same otherwise.
+/// Returns the order of a table's rows: `outbox.order_by`, or sequence number, time and id as far
+/// as they exist. The id is added if rows are otherwise equal.
 pub(super) async fn order_of(
     config: &Config,
     client: &Client,
@@ -28,7 +29,7 @@ pub(super) async fn order_of(
     if config.outbox.order_by.is_empty() {
         let is_null = !facts.not_null.iter().any(|column| column == SEQUENCE);
         if has(SEQUENCE) && is_number(client, facts.oid, SEQUENCE).await? {
-            // Rows that were written without a number come first.
+            // Rows written without a sequence number come first.
             let null_as = is_null.then_some("0");
             order.push(OrderColumn { name: SEQUENCE.to_owned(), null_as });
         }

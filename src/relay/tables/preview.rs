@@ -1,7 +1,7 @@
-//! What a job would deliver, before it does.
+//! Previews a job before it delivers rows.
 //!
-//! Input: a plan and a job. Output: for each table its order and how many rows fit; for a backfill whether it begins
-//! or goes on. Invariant: nothing is written anywhere.
+//! Input: a plan and a job. Output: the order and the number of matching rows per table, and
+//! whether a backfill starts or resumes. Invariant: the preview does not write anything.
 
 use std::fmt;
 
@@ -20,16 +20,16 @@ use postrider_core::progress::{BackfillProgress, Lineage, Progress};
 use postrider_kafka::newest_progress;
 use postrider_postgres::wal::{Connection, WalError, sql_after, sql_rows};
 
-/// See the module's documentation.
+/// Rows that a job would deliver from one table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TablePreview {
-    /// The table, quoted as in SQL.
+    /// Name of the table, quoted as in SQL.
     pub table: String,
-    /// The columns that its rows are read in the order of.
+    /// Columns that define the reading order.
     pub order_by: Vec<String>,
-    /// Rows that would be delivered, as of now.
+    /// Current number of rows that would be delivered.
     pub rows: u64,
-    /// Rows that the backfill has delivered before.
+    /// Number of rows that the backfill has already delivered.
     #[serde(skip_serializing_if = "is_zero")]
     pub delivered: u64,
 }
@@ -47,27 +47,28 @@ impl fmt::Display for TablePreview {
     }
 }
 
-/// See the module's documentation.
+/// Rows that a job would deliver from all tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobPreview {
-    /// In the order in which they are read.
+    /// Tables, in reading order.
     pub tables: Vec<TablePreview>,
-    /// A backfill that has begun and not ended.
+    /// Backfill that has begun and not ended.
     pub begun: Option<BackfillProgress>,
-    /// Whether the slot exists.
+    /// Whether the replication slot exists.
     pub slot_exists: bool,
-    /// A stream of this slot has delivered rows, as the progress in Kafka says: there is nothing of before it.
+    /// Whether a stream of this slot has delivered rows, according to the progress in Kafka. If it
+    /// has, a backfill has nothing to send.
     pub has_streamed: bool,
 }
 
 impl JobPreview {
-    /// How many rows would be delivered.
+    /// Total number of rows that would be delivered.
     pub fn rows(&self) -> u64 {
         self.tables.iter().map(|table| table.rows).sum()
     }
 }
 
-/// Looks at both sides.
+/// Reads the tables and, for a backfill, the progress in Kafka.
 pub async fn preview(plan: &Plan, job: &TableJob) -> Result<JobPreview, RelayError> {
     let wanted = plan.requirements()?;
     let found = find(plan, job, &wanted).await?;
@@ -100,7 +101,7 @@ fn progress(found: &Found, connection: &mut Connection) -> Result<Option<Progres
     Ok(newest_progress(&found.plan.kafka, &lineage.key())?)
 }
 
-/// `begun`: only rows that it has not delivered yet count.
+/// Counts the rows. `begun`: excludes rows that this backfill has delivered.
 fn counts(
     found: &Found,
     connection: &mut Connection,
@@ -119,8 +120,9 @@ fn counts(
     Ok(tables)
 }
 
-/// Counts the rows of a backfill on a connection of its own, while the first ones are delivered. `begun` is the place that this
-/// process begins at: what it delivers itself is not among the rows of before.
+/// Counts the rows of a backfill on a separate connection, while the first rows are delivered.
+/// `begun` is the progress at the start of this process. The count of earlier rows excludes rows
+/// that this process delivers.
 pub(super) fn count_beside(
     found: &Found,
     begun: &BackfillProgress,
@@ -137,7 +139,7 @@ pub(super) fn count_beside(
                 Ok((left + rows, all + of_table))
             })
         };
-        // What keeps rows from being counted keeps them from being delivered, and is told there.
+        // An error that prevents the count also prevents the delivery, which reports it.
         if let Ok((left, all)) = counted() {
             meter.set_whole(all.saturating_sub(left), Total::Exactly(all));
         }
@@ -145,7 +147,7 @@ pub(super) fn count_beside(
     Ok(())
 }
 
-/// For each table SQL that counts the rows that are left, and all rows.
+/// SQL per table that counts the remaining rows and all rows.
 fn count_queries(
     found: &Found,
     begun: Option<&BackfillProgress>,
@@ -168,7 +170,7 @@ fn count_queries(
     Ok(found.tables.iter().enumerate().map(query).collect())
 }
 
-/// The two numbers of one of these queries.
+/// Runs a count query, and returns the remaining rows and all rows.
 fn count(connection: &mut Connection, query: &str) -> Result<(u64, u64), WalError> {
     let counted = connection.patient_query(query)?;
     let number = |at: usize| counted.first()?.get(at)?.as_deref()?.parse::<u64>().ok();

@@ -1,7 +1,8 @@
-//! One session that reads rows from their tables.
+//! Runs one session that reads rows from their tables.
 //!
-//! Input: what the run knows. Output: how the session ended. It looks at the database as a relay does, opens the
-//! connection that the rows come over, decides which rows are still to be read, and drives the loop.
+//! Input: the state of the run. Output: how the session ended. The session inspects the database as
+//! a relay does, opens the connection for the rows, selects the remaining rows, and drives the
+//! loop.
 
 use std::time::Duration;
 
@@ -33,29 +34,30 @@ use postrider_postgres::wal::{
     lock_tables,
 };
 
-/// A server that sorts a large table sends nothing for as long as that takes; one that is gone is told of by TCP.
+/// Maximum silence of the server. A server is silent while it sorts a large table, and TCP reports
+/// a server that is gone.
 const SILENCE: Duration = Duration::from_hours(24);
-/// Rows without a slot have no position in the log: their transactions are counted up to here.
+/// Rows without a slot do not have a log position. Their transactions are numbered up to this
+/// value.
 const END_OF_REPLAY: Lsn = Lsn::new(1 << 62);
-/// All tables are read as of one moment.
+/// SQL for a transaction in which all tables are read at one moment.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-/// The database as this session finds it.
+/// Database as this session found it.
 pub(super) struct Found {
     pub(super) plan: Plan,
     pub(super) params: SessionParams,
     pub(super) inspection: Inspection,
-    /// In the order in which they are read.
+    /// Tables, in reading order.
     pub(super) tables: Vec<FoundTable>,
 }
 
 impl Found {
-    /// Of the tables.
     pub(super) fn oids(&self) -> Vec<u32> {
         self.tables.iter().map(|table| table.facts.oid).collect()
     }
 
-    /// Whether a slot that is made here is one that standbys copy.
+    /// Whether a slot created here is one that standbys copy.
     pub(super) fn makes_failover_slot(&self) -> bool {
         let version = self.inspection.server.version_num;
         let source = &self.plan.config.source;
@@ -63,17 +65,17 @@ impl Found {
     }
 }
 
-/// A table that rows are read from.
+/// Table to read rows from.
 pub(super) struct FoundTable {
     pub(super) name: TableName,
     pub(super) facts: TableFacts,
     pub(super) order_by: Vec<OrderColumn>,
-    /// Only rows for which this SQL is true.
+    /// SQL condition for the rows to read.
     pub(super) condition: Option<String>,
 }
 
 impl FoundTable {
-    /// What is read of it: the rows for which all of this SQL is true.
+    /// Builds the request for the rows that match all conditions.
     pub(super) fn request(&self, conditions: impl IntoIterator<Item = String>) -> ScanRequest {
         let all = self.condition.clone().into_iter().chain(conditions);
         let all: Vec<String> = all.map(|condition| format!("({condition})")).collect();
@@ -82,7 +84,8 @@ impl FoundTable {
             table_oid: self.facts.oid,
             is_partitioned: self.facts.is_partitioned(),
             order_by: self.order_by.clone(),
-            // What the stream would not bring is not sent either.
+            // Columns outside the publication are not sent, because the stream would not deliver
+            // them.
             columns: self.facts.published.as_ref().map_or_else(Vec::new, |it| it.columns.clone()),
             condition: (!all.is_empty()).then(|| all.join(" AND ")),
             after: None,
@@ -91,20 +94,19 @@ impl FoundTable {
     }
 }
 
-/// What is still to be read, and from where.
+/// Rows that are left to read, and their start.
 pub(super) struct Remaining {
-    /// The connection, in its transaction.
+    /// Connection, in its transaction.
     pub(super) connection: Connection,
-    /// Held until the rows are delivered.
+    /// Slot, held until the rows are delivered.
     pub(super) slot: Option<Held>,
-    /// Which stream the rows are delivered for.
+    /// Stream that the rows are delivered for.
     pub(super) lineage: Lineage,
-    /// `None`: rows are sent once more.
+    /// Progress of the backfill or repair. `None`: a replay.
     pub(super) backfill: Option<BackfillProgress>,
 }
 
 impl TableRun {
-    /// See the module's documentation.
     pub(super) fn session<S: KafkaSink + Send>(
         &mut self,
         sessions: &mut Sessions,
@@ -146,7 +148,7 @@ impl TableRun {
         let selected = self.select(&found, remaining, &scans, heartbeat)?;
         let Some((remaining, selection)) = selected else { return Ok(End::Drained) };
         if let Some(rows) = &selection {
-            // A session before this one has sent some of the missing rows.
+            // An earlier session has sent some of the missing rows.
             let sent = delivered(sessions.reporter().totals());
             self.meter.begin(DELIVERING, Unit::Rows, Total::Exactly(sent + rows.left()));
         }
@@ -172,8 +174,9 @@ impl TableRun {
         sessions.drive(TableSource { rows, slot, settled: &mut self.settled }, session, sink)
     }
 
-    /// Counts the rows of a backfill, if no session before this one has done so. What was delivered before is that of before
-    /// the first session: the telemetry has what this process delivers.
+    /// Counts the rows of a backfill, unless an earlier session has counted them. The count of
+    /// earlier rows ends before the first session, because the telemetry counts the rows of this
+    /// process.
     fn count(
         &mut self,
         found: &Found,
@@ -193,13 +196,14 @@ impl TableRun {
         count_beside(found, begun, (&self.meter, &self.runtime))
     }
 
-    /// Whether a session before this one has delivered everything, and failed only as it took its leave.
+    /// Whether an earlier session delivered all rows and failed only while it ended.
     fn is_complete(&self) -> bool {
         let begins = self.begun.as_ref().and_then(|begun| begun.begins);
         begins.is_some_and(|begins| self.settled.end >= begins)
     }
 
-    /// Where this session begins: behind what an earlier one has delivered, as Kafka has it or this process knows.
+    /// Returns the start of this session: the position after the last delivered row, from Kafka or
+    /// from this process.
     fn resume(
         &self,
         remaining: &mut Remaining,
@@ -207,7 +211,8 @@ impl TableRun {
     ) -> (Mark, Option<RowCursor>) {
         let place = self.settled.clone();
         if remaining.backfill.as_ref().is_some_and(|begun| begun.repair.is_some()) {
-            // What was sent is found in the topics, and no row is gone on behind.
+            // The comparison finds rows that were sent in the topics, so a repair does not resume
+            // after a row.
             let kept = sink.found().map_or(Lsn::ZERO, |found| found.mark.end);
             return (Mark::at(kept.max(place.end)), None);
         }
@@ -224,15 +229,16 @@ impl TableRun {
     }
 }
 
-/// The scans of what is still to be read.
+/// Builds the scans of the remaining rows.
 fn scans(
     found: &Found,
     remaining: &mut Remaining,
     cursor: Option<&RowCursor>,
 ) -> Result<Vec<TableScan>, RelayError> {
-    // Before the first query, or a table could be rewritten after its rows were counted among those that are seen.
+    // The lock precedes the first query. Otherwise a table could be rewritten after its rows were
+    // counted as visible.
     lock_tables(&mut remaining.connection, found.tables.iter().map(|table| &table.name))?;
-    // A policy that hides rows from the role is an error, and not fewer rows.
+    // A policy that hides rows from the role must cause an error, not fewer rows.
     remaining.connection.simple_query("SET LOCAL row_security = off")?;
     let visible = visible(remaining)?;
     let scope = remaining.backfill.as_ref().and_then(|begun| begun.repair.clone());
@@ -255,7 +261,8 @@ fn scans(
     Ok(scans)
 }
 
-/// The table that a place is in, if it is one in the order that it has now.
+/// Index of the table that a cursor points into. Fails if the table is missing or its order has
+/// changed.
 pub(super) fn reached(found: &Found, cursor: &RowCursor) -> Result<usize, TableRowsError> {
     let is_in = |table: &FoundTable| {
         let columns = table.order_by.iter().map(|column| &column.name);
@@ -267,7 +274,7 @@ pub(super) fn reached(found: &Found, cursor: &RowCursor) -> Result<usize, TableR
     })
 }
 
-/// Where transactions go on behind a mark.
+/// Transaction positions after a mark.
 fn positions(mark: Mark, end: Lsn) -> Positions {
     let first = mark.part.map_or(mark.end, |part| part.commit_lsn).max(Lsn::new(1));
     let rows = mark.part.map_or(0, |part| part.rows);
@@ -275,8 +282,8 @@ fn positions(mark: Mark, end: Lsn) -> Positions {
     Positions { first, rows, end }
 }
 
-/// Looks at the database: what forbids a stream forbids these rows too, but for the slot, and for a replay all that
-/// is of a stream.
+/// Inspects the database. Any fault that prevents a stream also prevents this job, except a missing
+/// slot. A replay ignores faults that concern only the stream.
 pub(super) async fn find(
     plan: &Plan,
     job: &TableJob,
@@ -309,7 +316,8 @@ pub(super) async fn find(
         let (name, facts) = (name.clone(), facts.clone());
         tables.push(FoundTable { name, facts, order_by, condition });
     }
-    // Whatever order the configuration has: a later session goes on behind a table by its name.
+    // The order is independent of the configuration: a later session resumes after a table by its
+    // name.
     tables.sort_by(|one: &FoundTable, other| one.name.cmp(&other.name));
     let mut params = plan.session_params(&client, &inspection).await?;
     params.replicates = !is_replay;
@@ -318,7 +326,7 @@ pub(super) async fn find(
     Ok(Found { plan, params, inspection, tables })
 }
 
-/// A replay reads as of now.
+/// Opens a replay, which reads the rows that exist now.
 fn replay(found: &Found) -> Result<Remaining, RelayError> {
     let connect = &found.plan.config.source.connect;
     let mut connection = Connection::open(connect, &found.params)?;

@@ -1,8 +1,9 @@
-//! The rows of tables as the loop's source of frames, while nobody else has the slot that the stream begins at.
+//! Provides rows of tables as the loop's frames, while it holds the slot that the stream starts
+//! from.
 //!
-//! Input: a [`TableStream`], and for a backfill the stream of the slot, which is not read. Output: frames, and the
-//! place behind the last row that is settled ([`Place`]), for a session that goes on after this one. Invariant: the
-//! slot is held until the rows are delivered, and nothing is acknowledged to it.
+//! Input: a [`TableStream`] and, for a backfill, the unread stream of the slot. Output: frames, and
+//! the position after the last settled row ([`Place`]), for a later session. Invariant: the slot is
+//! held until the rows are delivered, and no position is acknowledged to it.
 
 use std::time::Duration;
 
@@ -12,16 +13,16 @@ use postrider_core::pipeline::Mark;
 use postrider_core::progress::RowCursor;
 use postrider_postgres::wal::{Frame, Stream, TableStream, WalError};
 
-/// How far rows are settled.
+/// Position up to which rows are settled.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Place {
-    /// The transactions that end up to here are.
+    /// End of the last settled transaction.
     pub(super) end: Lsn,
-    /// Their last row; `None`: the first one is still to come, or rows have no order.
+    /// Last row of the settled transactions. `None`: no row is settled, or the rows do not have an
+    /// order.
     pub(super) cursor: Option<RowCursor>,
 }
 
-/// See the module's documentation.
 pub(super) struct TableSource<'a> {
     pub(super) rows: TableStream,
     pub(super) slot: Option<Stream>,

@@ -1,7 +1,7 @@
-//! Keeps a slot while something else takes its time, and ends that once the slot is lost.
+//! Keeps a slot alive during long work, and stops the work if the slot is lost.
 //!
-//! Input: a slot that is held, and work that asks now and then whether to go on. Output: what came of the work.
-//! Invariant: that the server has ended the slot's connection does not go unnoticed, as nothing is read from it.
+//! Input: a held slot, and work that regularly asks whether to continue. Output: the result of the
+//! work. Invariant: a closed connection of the slot is detected although nothing is read from it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -11,15 +11,17 @@ use crate::stop::StopSignal;
 use postrider_core::session::ControlRequest;
 use postrider_postgres::wal::{Stream, WalError};
 
-/// A connection that the server has closed is told of at the third write: not more than seconds later.
+/// Maximum interval between writes to the server. The third write after the server closes a
+/// connection fails, so detection takes only seconds.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether nobody has asked to stop.
+/// Whether no stop was requested.
 pub(super) fn goes_on(stop: &StopSignal) -> bool {
     stop.most_urgent() < ControlRequest::Drain
 }
 
-/// Does the work on another thread. It is told to end when the slot cannot be kept, or a stop was asked for.
+/// Runs the work on another thread. The work must stop if the slot cannot be kept, or if a stop was
+/// requested.
 pub(super) fn watched<T: Send>(
     slot: &mut Stream,
     heartbeat: Duration,

@@ -1,14 +1,14 @@
-//! Refuses a window of time by a column that has no time zone.
+//! Rejects a time window on a column without a time zone.
 //!
-//! Input: a connection, a table and the configuration. Output: an error if the column of a row's time is a `timestamp`
-//! without zone: which moment its values are depends on who wrote them, so that rows would be left out, or taken, by
-//! surprise.
+//! Input: a connection, a table and the configuration. Output: an error if the time column is a
+//! `timestamp` without time zone. The moment of such a value depends on its writer, so a window
+//! could include or exclude rows unexpectedly.
 
 use super::error::TableRowsError;
 use crate::error::RelayError;
 use postrider_postgres::wal::{Connection, literal};
 
-/// See the module's documentation. `table`: its name, and its OID.
+/// Rejects a time column without a time zone. `table`: the name and the OID.
 pub fn refuse_without_zone(
     connection: &mut Connection,
     (table, oid): (&str, u32),

@@ -1,10 +1,12 @@
-//! Holds the rows of the tables against the records of their topics: how many are delivered, how many are missing, and
-//! which of them are to be sent.
+//! Compares the rows of tables with the records of their topics. Counts delivered and missing rows,
+//! and selects the rows to send.
 //!
-//! Input: scans of the tables, over a connection that is in its transaction, and what to do with rows of which nobody
-//! can tell. Output: [`RepairCounts`], and the numbers of the rows to send in the order of the scans. Invariant: rows
-//! are numbered in the order in which the same scans give them again; memory does not grow with them; nothing is
-//! written but temporary files.
+//! Input: scans of the tables over a connection in its transaction, and a choice for rows whose
+//! delivery cannot be determined. Output: [`RepairCounts`], and the numbers of the rows to send, in
+//! scan order.
+//!
+//! Invariant: repeated scans return the rows in the same order, so a row's number identifies it.
+//! Memory does not grow with the number of rows. The comparison writes only temporary files.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -32,70 +34,73 @@ use postrider_postgres::wal::{
     expected_rows,
 };
 
-/// A single wait for rows, so that a request to stop is noticed.
+/// Maximum duration of one wait for rows, so that a request to stop is noticed.
 const TICK: Duration = Duration::from_millis(200);
-/// Rows between two looks whether to go on.
+/// Number of rows between two checks for a request to stop.
 const ROWS_BETWEEN: u64 = 1_000;
-/// Positions that no record is behind: all records count.
+/// Horizon beyond every record, so that all records count.
 const NO_HORIZON: Horizon = Horizon { lsn: u64::MAX, at_ms: i64::MAX };
-/// How long a Kafka transaction in a topic may stay open: longer than brokers let it by default.
+/// Maximum time to wait for an open Kafka transaction in a topic. It exceeds the default limit of
+/// the brokers.
 const OPEN_LIMIT: Duration = Duration::from_secs(70);
-/// Records of so long before the window are read too: a row's time may be of another clock than its commit's.
+/// Time before the window from which records are read too. The time of a row and the time of its
+/// commit may come from different clocks.
 const CLOCKS_APART_MS: i64 = 10 * 60 * 1_000;
 
-/// How many rows are where.
+/// Number of rows per result of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RepairCounts {
-    /// Rows that were compared.
+    /// Number of compared rows.
     pub rows: u64,
-    /// In Kafka, as a record or a dead letter.
+    /// Rows in Kafka, as a record or a dead letter.
     pub delivered: u64,
-    /// Not in Kafka.
+    /// Rows that are not in Kafka.
     pub missing: u64,
-    /// Of which nobody can tell.
+    /// Rows whose delivery cannot be determined.
     pub unknown: u64,
-    /// Why.
+    /// Number of unknown rows per reason.
     pub unknown_because: BTreeMap<UnknownReason, u64>,
-    /// That the slot has not passed and will deliver.
+    /// Rows that the slot has not passed and will deliver.
     pub pending: u64,
-    /// Those of them that it may have passed: Postgres tells late.
+    /// Pending rows that the slot may have passed. Postgres publishes the slot's progress late.
     pub undecided: u64,
-    /// That the configuration leaves out.
+    /// Rows that the configuration excludes.
     pub left_out: u64,
-    /// To be sent though newer rows of their keys are in Kafka already.
+    /// Rows to send although newer rows of their keys are already in Kafka.
     pub after_newer_rows_of_their_key: u64,
-    /// Topics that rows are routed to and that do not exist: their rows count as missing.
+    /// Topics that rows are routed to and that do not exist. Their rows count as missing.
     pub topics_missing: Vec<String>,
 }
 
-/// What is compared, and how.
+/// Input of the comparison.
 pub(super) struct Sides<'a> {
     pub(super) plan: &'a Plan,
-    /// Whose dead letters count.
+    /// Source whose dead letters count.
     pub(super) letter_source: LetterSource,
     pub(super) params: &'a SessionParams,
-    /// For temporary files.
+    /// Folder for temporary files.
     pub(super) folder: &'a Path,
-    /// The time of the oldest row, in milliseconds since the Unix epoch, if it is known.
+    /// Time of the oldest row, in milliseconds since the Unix epoch, if known.
     pub(super) since_ms: Option<i64>,
     pub(super) unknown: Option<UnknownRows>,
-    /// Records that a producer has under way that was killed: until then they are read again.
+    /// Deadline for records that a killed producer had in flight. Until then, the topics are read
+    /// again.
     pub(super) arrive_by: Option<Instant>,
     pub(super) meter: &'a Meter,
 }
 
-/// What came of it.
+/// Result of the comparison.
 pub(super) struct Compared {
-    /// In the transaction that it was in.
+    /// Connection, still in its original transaction.
     pub(super) connection: Connection,
     pub(super) counts: RepairCounts,
-    /// Those of the rows to send.
+    /// Numbers of the rows to send.
     pub(super) send: RowNumbers,
 }
 
 impl Sides<'_> {
-    /// Reads both sides; `None` if `goes_on` says no. Rows that the scans mark as not passed are
-    /// [pending](RepairCounts::pending) unless they are delivered.
+    /// Reads both sides. Returns `None` if `goes_on` returns `false`. Rows that the scans mark as
+    /// not passed count as [pending](RepairCounts::pending), unless they are delivered.
     pub(super) fn compare(
         &self,
         mut connection: Connection,
@@ -137,10 +142,10 @@ impl Sides<'_> {
         Ok(Some(Compared { connection, counts, send }))
     }
 
-    /// What makes entries of rows.
+    /// Creates the converter from rows to entries.
     fn expected(&self) -> Result<Expected, RelayError> {
         let mut plan = self.plan.clone();
-        // Rejections are to come back, whatever becomes of them.
+        // The pipeline must return rejected rows, whatever the configuration does with them.
         plan.config.route.rejected = Rejected::Skip;
         let outbox = &plan.config.outbox;
         let others = outbox.aliases.get(&outbox.id).into_iter().flatten();
@@ -153,7 +158,7 @@ impl Sides<'_> {
         Ok(Expected::new(pipeline, translator(self.params), content, columns, 0))
     }
 
-    /// Reads the topics up to where they ended when that began.
+    /// Reads the topics up to their ends at the start of the call.
     fn read_topics(
         &self,
         numbers: &mut TopicNumbers,
@@ -182,12 +187,12 @@ impl Sides<'_> {
     }
 }
 
-/// Any number of rows.
+/// Positions for an unlimited number of rows.
 const fn whole() -> Positions {
     Positions { first: Lsn::new(1), rows: 0, end: Lsn::new(u64::MAX) }
 }
 
-/// Where rows go.
+/// Destinations of the rows read.
 struct Rows<'a> {
     numbers: &'a mut TopicNumbers,
     entries: &'a mut Sorter<Entry>,
@@ -196,7 +201,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Reads a stream to its end; false if it was to end before.
+    /// Reads a stream to its end. Returns `false` if a stop was requested earlier.
     fn read(
         &mut self,
         stream: &mut TableStream,
@@ -210,7 +215,7 @@ impl Rows<'_> {
                     stream.fill(TICK)?;
                     next_look = 0;
                 }
-                // It is the last one, and settles what is settled already.
+                // The last keepalive settles only positions that are already settled.
                 Some(Frame::Keepalive { .. }) => stream.consume(),
                 Some(frame) => {
                     let seen = expected.look(frame, self.numbers)?;
@@ -238,7 +243,7 @@ impl Rows<'_> {
     }
 }
 
-/// What was decided on rows.
+/// Collected decisions about rows.
 struct Outcomes {
     counts: RepairCounts,
     unknown: Option<UnknownRows>,
@@ -262,7 +267,7 @@ impl Outcomes {
 
     fn add(&mut self, row: &Entry, outcome: Outcome) -> Result<(), RelayError> {
         self.count(row.flags, outcome);
-        // What the slot has not passed is sent too if it is dropped.
+        // If the slot is dropped, the rows that it has not passed are sent too.
         let is_sent = match outcome {
             Outcome::Missing => true,
             Outcome::Unknown(_) => self.unknown == Some(UnknownRows::Send),
@@ -298,7 +303,7 @@ impl Outcomes {
         }
     }
 
-    /// The counts, and the numbers in ascending order.
+    /// Returns the counts, and the row numbers in ascending order.
     fn finish(mut self) -> Result<(RepairCounts, RowNumbers), RelayError> {
         let mut newer: Option<(u32, u32, u64)> = None;
         let counts = &mut self.counts;
@@ -325,7 +330,7 @@ impl Outcomes {
     }
 }
 
-/// A row's place in the scans.
+/// Position of a row in the scans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct RowNumber(u64);
 
@@ -341,12 +346,12 @@ impl Spilled for RowNumber {
     }
 }
 
-/// A row of a key: that of a table, a topic and a hash of the key. Sorts the newest row of a key first.
+/// Row with the hash of its table, topic and key. Sorts the newest row of a key first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct KeyedRow {
     of: (u32, u32, u64),
     number: Reverse<u64>,
-    /// Otherwise it is delivered.
+    /// `false` if the row is already delivered.
     is_sent: bool,
 }
 

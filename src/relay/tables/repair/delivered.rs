@@ -1,10 +1,11 @@
-//! Which rows of the tables are in Kafka already.
+//! Determines which rows of the tables are already in Kafka. Pure, with constant memory.
 //!
-//! Input: rows, records and dead letters, sorted by id, and the [`Terms`]: what of each topic may be gone. Output: an
-//! [`Outcome`] for each row. Invariant: what cannot be known is unknown and never guessed: a record is a row's if
-//! its id is the row's and a UUID, or if topic and content are the row's; a dead letter, if its id is a UUID and it
-//! names the row's table.
-//! Memory is constant. Pure.
+//! Input: rows, records and dead letters, sorted by id, and the [`Terms`]: which records of each
+//! topic may have been removed. Output: an [`Outcome`] for each row.
+//!
+//! Invariant: a doubtful outcome is unknown, never a guess. A record belongs to a row if both have
+//! the same UUID as id, or if topic and content match. A dead letter belongs to a row if its id is
+//! a UUID and it names the row's table.
 
 use std::fmt;
 
@@ -13,40 +14,42 @@ use serde::Serialize;
 use crate::compare::{Entry, IdToken, Kept, Kind, Sorter, SpillError, flag};
 use postrider_core::record::Kinship;
 
-/// Rows of one id that are told apart. More of them have no id that would tell.
+/// Maximum number of rows with one id that are compared by content. An id shared by more rows does
+/// not identify a row.
 const ROWS_MAX: usize = 16;
 
-/// A row's time may be of another clock than that of its record, in milliseconds.
+/// Tolerance between the clocks of a row and of its record, in milliseconds.
 const CLOCKS_APART_MS: i64 = 10 * 60 * 1_000;
 
-/// What is known of a row.
+/// Result of the comparison for one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is in Kafka.
+    /// The row is in Kafka.
     Delivered,
-    /// It is not.
+    /// The row is not in Kafka.
     Missing,
-    /// It may be.
+    /// The row may be in Kafka.
     Unknown(UnknownReason),
-    /// The configuration leaves it out.
+    /// The configuration excludes the row.
     LeftOut,
 }
 
-/// Why nobody can tell whether a row was delivered.
+/// Reasons why the delivery of a row cannot be determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownReason {
-    /// Its topic is compacted: only the newest record of a key is sure to be there.
+    /// The topic is compacted: only the newest record of a key is guaranteed to exist.
     Compacted,
-    /// Records of its time were removed from its topic.
+    /// The topic has lost records from the time of the row.
     Removed,
-    /// A Kafka transaction is open in its topic.
+    /// A Kafka transaction is open in the topic.
     OpenTransaction,
-    /// Something else has its id, which is no UUID or not unique.
+    /// Another row or record has this id, and the id is not a UUID or not unique.
     IdShared,
-    /// It has no id.
+    /// The row does not have an id.
     NoId,
-    /// It may have been committed before the stream began, such as what `setup --existing skip` leaves out.
+    /// The row may have been committed before the stream began. For example, `setup --existing
+    /// skip` excludes such rows.
     BeforeStream,
 }
 
@@ -65,14 +68,14 @@ impl fmt::Display for UnknownReason {
     }
 }
 
-/// What is known beforehand.
+/// Facts about the topics and the configuration.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Terms {
-    /// By the topic's number.
+    /// Retention of each topic, indexed by topic number.
     pub(super) topics: Vec<Kept>,
-    /// The number of the topic for dead letters.
+    /// Number of the dead-letter topic.
     pub(super) dead_letters: u32,
-    /// Rows that cannot be delivered are left out.
+    /// Whether the configuration skips rows that cannot be delivered.
     pub(super) skips_rejected: bool,
 }
 
@@ -98,21 +101,21 @@ pub(super) fn judge<E: From<SpillError>>(
     same.map_or(Ok(()), |done| done.judge(terms, &mut decide))
 }
 
-/// What was seen of one id.
+/// Rows, records and dead letters with one id.
 struct SameId {
     id: IdToken,
     rows: Vec<Claim>,
-    /// There were more rows than are told apart.
+    /// Whether there were more than [`ROWS_MAX`] rows.
     is_crowded: bool,
-    /// Records that are none of the rows' by their content.
+    /// Number of records whose content does not match any row.
     others: u64,
-    /// Dead letters that name no table.
+    /// Number of dead letters that do not name a table.
     unnamed_letters: u64,
-    /// Dead letters of other tables.
+    /// Number of dead letters of other tables.
     other_letters: u64,
 }
 
-/// A row, and what is its own for sure.
+/// Row with the records and the dead letter that certainly belong to it.
 struct Claim {
     row: Entry,
     records: usize,
@@ -125,7 +128,7 @@ impl SameId {
         Self { id, rows, is_crowded: false, others: 0, unnamed_letters: 0, other_letters: 0 }
     }
 
-    /// Takes the next entry; whether it is a row that is one too many.
+    /// Takes the next entry. Returns `true` for a row beyond [`ROWS_MAX`].
     fn take(&mut self, entry: &Entry) -> bool {
         match entry.kind {
             Kind::Row | Kind::Rejected | Kind::Dropped if self.rows.len() == ROWS_MAX => {
@@ -149,7 +152,8 @@ impl SameId {
         }
         let goes_there =
             |claim: &Claim| claim.row.kind != Kind::Row || claim.row.topic == record.topic;
-        // What was sent to another topic on purpose tells nothing of the row's own.
+        // A record that was sent to another topic on purpose is not evidence about the row's own
+        // topic.
         let is_elsewhere = record.has(flag::AGAIN) && !self.rows.iter().any(goes_there);
         self.others += u64::from(!is_known && !is_elsewhere);
     }
@@ -164,7 +168,7 @@ impl SameId {
             claim.has_letter = true;
             is_known = true;
         }
-        // Of another table, one that names another stream is that stream's.
+        // A dead letter of another table that names another stream belongs to that stream.
         self.other_letters += u64::from(!is_known && !letter.is_letter(Kinship::Sibling));
     }
 
@@ -189,7 +193,7 @@ impl SameId {
         let is_alone = self.rows.len() == 1 && !self.is_crowded;
         let is_named = self.id.is_uuid() && is_alone;
         let is_delivered = (row.kind == Kind::Row && claim.records > 0 && claim.records >= alike)
-            // Tables of other databases may have its name, and such ids.
+            // Other databases may have a table with this name and these ids.
             || (claim.has_letter && of_table == 1 && self.id.is_uuid())
             || (is_named && (self.others > 0 || self.unnamed_letters > 0));
         if is_delivered {
@@ -200,14 +204,14 @@ impl SameId {
             || self.is_crowded
             || self.others > 0
             || self.unnamed_letters > 0
-            // It may be of a table that was renamed.
+            // The letter may come from a table that was renamed.
             || (self.id.is_uuid() && self.other_letters > 0);
         if may_be { Outcome::Unknown(UnknownReason::IdShared) } else { terms.of_no_record(row) }
     }
 }
 
 impl Terms {
-    /// Of a row of which nothing was found.
+    /// Returns the outcome for a row without any record.
     fn of_no_record(&self, row: &Entry) -> Outcome {
         let topic = if row.kind == Kind::Rejected { self.dead_letters } else { row.topic };
         let kept = usize::try_from(topic).ok().and_then(|at| self.topics.get(at));
@@ -229,7 +233,7 @@ impl Terms {
     }
 }
 
-/// Whether topic and content are the same, where there is a record.
+/// Whether topic and content are equal. `false` if the row does not have a record.
 fn is_same(row: &Entry, other: &Entry) -> bool {
     row.kind == Kind::Row
         && matches!(other.kind, Kind::Row | Kind::Record)

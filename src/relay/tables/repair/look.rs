@@ -1,7 +1,8 @@
-//! Compares without sending: for the plan, and before a slot is dropped.
+//! Compares without sending, for the preview and before a slot is dropped.
 //!
-//! Input: the inspected database, the scope, and the state of the slot. Output: [`RepairCounts`]. Invariant: nothing is
-//! written but temporary files; the role needs only to read the tables and the topics.
+//! Input: the inspected database, the scope, and the state of the slot. Output: [`RepairCounts`].
+//! Invariant: the comparison writes only temporary files. The role needs only read access to the
+//! tables and the topics.
 
 use super::comparison::{RepairCounts, Sides};
 use super::{Found, RelayError, RepairJob, RepairScope, WalError, since_ms, window};
@@ -11,19 +12,21 @@ use crate::tables::backfill::{committed_in, written_before};
 use crate::tables::session::BEGIN;
 use postrider_postgres::wal::{Connection, ScanRequest, literal, lock_tables};
 
-/// State of the slot.
+/// State of the slot during the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// It is there, and delivers what it has not passed. What transactions from this number on have written it has not left
-    /// out, if that is known.
+    /// The slot exists and delivers the rows that it has not passed. The slot has delivered every
+    /// row written by transactions from this number on, if the number is known.
     Alive(Option<u64>),
-    /// A repair with this scope has made it, in this snapshot: what committed later is of its stream.
+    /// A repair with this scope created the slot with this snapshot. Its stream delivers rows
+    /// committed later.
     Begun(RepairScope, String),
-    /// It will be made: all that is there by then is of before it.
+    /// A repair will create the slot. Rows that exist by then were committed before it.
     ToBeMade,
 }
 
-/// See the module's documentation; `None` if `goes_on` says no. `began` is when the stream began first, if that is known.
+/// Runs the comparison. Returns `None` if `goes_on` returns `false`. `began`: transaction number at
+/// which the stream first began, if known.
 pub(super) fn look(
     found: &Found,
     job: &RepairJob,
@@ -57,7 +60,8 @@ pub(super) fn look(
         flags.push((waits, flag::NOT_PASSED));
     }
     let marks = (!flags.is_empty()).then(|| marks(&flags));
-    // In the order in which they would be sent, by which rows are told that come after newer ones.
+    // The scans have the order of delivery. The comparison can therefore count rows that come after
+    // newer ones.
     let mut scans = Vec::new();
     for table in &found.tables {
         let window = window(&found.plan.config, table, Some(scope))?;
@@ -78,7 +82,7 @@ pub(super) fn look(
     Ok(sides.compare(connection, scans, goes_on)?.map(|compared| compared.counts))
 }
 
-/// SQL for the flags of a row: those whose condition is true.
+/// SQL for the flags of a row. A flag is set if its condition is true.
 pub(in crate::tables) fn marks(flags: &[(String, u8)]) -> String {
     let each = flags
         .iter()
@@ -86,17 +90,19 @@ pub(in crate::tables) fn marks(flags: &[(String, u8)]) -> String {
     each.collect::<Vec<_>>().join(" + ")
 }
 
-/// SQL for: the slot has passed the row's transaction. Postgres writes into its log, every 15 seconds, which transactions
-/// are running. A slot's `catalog_xmin` is the oldest of those at such a place that the slot has confirmed: what older
-/// transactions wrote was committed before the confirmed position. A visible row whose transaction seems to lie ahead is
-/// from more than 2^31 transactions ago. `None`: the slot has vanished.
+/// SQL condition: the slot has passed the row's transaction. `None`: the slot no longer exists.
+///
+/// Every 15 seconds, Postgres logs the running transactions. A slot's `catalog_xmin` is the oldest
+/// of them at a position that the slot has confirmed. Writes of older transactions were therefore
+/// committed before the confirmed position. If the transaction of a visible row seems to lie ahead,
+/// it is more than 2^31 transactions old.
 fn passed(found: &Found, connection: &mut Connection) -> Result<Option<String>, WalError> {
     let slot = literal(&found.plan.config.source.slot);
     let rows = connection.simple_query(&format!(
         "SELECT catalog_xmin::text FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}"
     ))?;
     let xmin = rows.first().and_then(|row| row.first()).cloned().flatten();
-    // Only digits come from the server; they are put into SQL again.
+    // The parse ensures that only digits from the server are put into SQL.
     let xmin = xmin.and_then(|xmin| xmin.parse::<u32>().ok());
     Ok(xmin.map(|xmin| format!("age(xmin) < 0 OR age(xmin) > age('{xmin}'::pg_catalog.xid)")))
 }

@@ -1,12 +1,15 @@
-//! Repairs a stream whose slot was lost, dropped or moved: decides what becomes of the slot, and which rows are sent.
+//! Repairs a stream whose slot was lost, dropped or moved. Decides whether to keep or replace the
+//! slot, and which rows to send.
 //!
-//! Input: the database, the progress in Kafka, a [`RepairScope`]. Output: the slot, held; a connection that sees the
-//! rows of before it; and the numbers of those that are missing in Kafka. Invariant: that a repair is about to make the
-//! slot is noted in Kafka before it is made, and until the repair has ended no relay carries on with it (G1, G6). A slot
-//! that is there is dropped only when the comparison has said that rows are missing, or when it
-//! cannot be decoded and somebody asks for it (`--drop-slot`), and no slot that a repair
-//! has made is dropped for an error after it: whatever ends a repair, running it again compares anew, and what was sent
-//! is in the topics.
+//! Input: the database, the progress in Kafka, a [`RepairScope`]. Output: the held slot, a
+//! connection that sees the rows committed before it, and the numbers of the rows missing in Kafka.
+//!
+//! Invariant: a note in Kafka precedes the creation of the slot. Until the repair has ended, no
+//! relay resumes the slot (G1, G6). An existing slot is dropped only if the comparison found
+//! missing rows. An undecodable slot is dropped only with `--drop-slot`.
+//!
+//! An error never drops a slot that a repair created. After any failure, run the repair again: it
+//! compares again, and finds the rows already sent in the topics.
 
 mod comparison;
 mod delivered;
@@ -52,31 +55,33 @@ pub use delivered::UnknownReason;
 pub(super) use look::marks;
 pub use preview::{RepairPreview, RepairSlot, preview_repair};
 
-/// Delivery at least once fences no producer that was killed: what it had sent by then has arrived so much later.
+/// Time after which the records of a killed producer have arrived. At-least-once delivery does not
+/// fence such a producer.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(3);
-/// So many messages of a slot are looked at before it is dropped.
+/// Maximum number of messages to inspect before a slot is dropped.
 const LOOKED_AT: u32 = 10_000;
 
-/// What is repaired.
+/// Scope and options of a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepairJob {
-    /// Which rows, and what becomes of those of which nobody can tell.
+    /// Selects the rows, and the action for rows whose delivery cannot be determined.
     pub scope: RepairScope,
-    /// A slot that is there may be dropped with what it has not delivered.
+    /// Allows dropping an existing slot together with its undelivered messages.
     pub drops_slot: bool,
-    /// For temporary files.
+    /// Folder for temporary files.
     pub folder: PathBuf,
 }
 
 impl TableRun {
-    /// See the module's documentation; `None` if a stop was asked for, or there is nothing to repair.
+    /// Starts or resumes a repair. Returns `None` if a stop was requested, or if there is nothing
+    /// to repair.
     pub(super) fn repair(
         &mut self,
         found: &Found,
         job: &RepairJob,
     ) -> Result<Option<Remaining>, RelayError> {
         let (mut connection, lineage) = connect(found)?;
-        // What cannot be read later is refused before anything is written or dropped.
+        // Unreadable tables are refused before anything is written or dropped.
         check_tables(&mut connection, found, &job.scope)?;
         Sorter::<Entry>::new(&job.folder)?;
         let slot = self.free_slot(found, job)?;
@@ -99,7 +104,7 @@ impl TableRun {
             way = way::way(&terms, &known, Some(&counts))?;
             tell(&counts);
             refuse_unknown(&counts, &job.scope)?;
-            // An earlier session may have compared before another command sent what was missing.
+            // An earlier session may have compared before another command sent the missing rows.
             self.compared = matches!(way, Way::Leave(_)).then_some(counts);
         }
         let makes = matches!(way, Way::Make | Way::Replace);
@@ -136,7 +141,8 @@ impl TableRun {
         }
     }
 
-    /// What the slot is, if it is free. One that cannot be decoded is kept unless `--drop-slot` is given.
+    /// Returns the state of a free slot. A slot that cannot be decoded is kept unless `--drop-slot`
+    /// is given.
     fn free_slot(&self, found: &Found, job: &RepairJob) -> Result<SlotState, RelayError> {
         let slot = found.plan.config.source.slot.clone();
         if is_held(found) {
@@ -155,9 +161,12 @@ impl TableRun {
         Ok(state)
     }
 
-    /// Refuses rows of which nobody can tell before the slot is made, where no progress is kept: nothing would keep a
-    /// relay from carrying on with a slot whose repair was refused. Before a slot that cannot be decoded is dropped, the
-    /// tables must be readable too. `false`: a stop was asked for.
+    /// Checks that the repair can proceed before the slot is created or dropped. Returns `false` if
+    /// a stop was requested.
+    ///
+    /// Without stored progress, nothing would stop a relay from resuming a slot whose repair was
+    /// refused. Rows whose delivery cannot be determined are therefore refused here. If the slot
+    /// cannot be decoded, the tables must also be readable before it is dropped.
     fn would_send(
         &self,
         found: &Found,
@@ -176,8 +185,8 @@ impl TableRun {
         Ok(true)
     }
 
-    /// Which of the rows that the connection sees are sent; `None`: a stop was asked for. Of a job that is no repair
-    /// all of them are.
+    /// Selects the rows to send from the rows that the connection sees. `None`: a stop was
+    /// requested. For a job other than a repair, all rows are sent.
     pub(super) fn select(
         &mut self,
         found: &Found,
@@ -225,16 +234,16 @@ fn is_held(found: &Found) -> bool {
     found.inspection.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some())
 }
 
-/// What the slot is, and whether its log can be read.
+/// State of the slot, and whether its log can be read.
 struct Probed {
     state: SlotState,
-    /// The error that every session of the slot ends with.
+    /// Error that ends every session of the slot.
     unreadable: Option<WalError>,
-    /// Why it is not known whether the log can be read.
+    /// Reason why the check of the log was not possible.
     unknown: Option<String>,
 }
 
-/// Looks at the slot. One that is held is not decoded.
+/// Inspects the slot. A slot that another session holds is not decoded.
 fn probed(
     found: &Found,
     takes_slot: bool,
@@ -281,8 +290,8 @@ fn refuse_unknown(counts: &RepairCounts, scope: &RepairScope) -> Result<(), Tabl
     Err(TableRowsError::RowsUnknown { unknown: counts.unknown, reasons })
 }
 
-/// Whether the slot, which nobody reads, has messages of before a position, or of now, that come by no other way, as far
-/// as can be seen in time.
+/// Whether an unread slot has messages that cannot be delivered in any other way. Checks messages
+/// before the given position, or before the current one, within a time limit.
 pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>) -> bool {
     let source = &found.plan.config.source;
     let request = PeekRequest {
@@ -296,7 +305,8 @@ pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>)
         let client = control::connect(&source.connect).await?;
         control::peek(&client, request).await
     });
-    // Begin and commit: of a transaction without rows (before PostgreSQL 15). Stream Abort: of one that was rolled back.
+    // Begin and Commit enclose a transaction without rows (before PostgreSQL 15). Stream Abort ends
+    // a transaction that was rolled back.
     let is_row =
         |message: &PeekedMessage| !matches!(message.data.first(), Some(b'B' | b'C' | b'A'));
     match looked {
@@ -308,7 +318,7 @@ pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>)
     }
 }
 
-/// SQL for: the row is one of those that the repair is about.
+/// SQL condition: the row belongs to the scope of the repair.
 pub(super) fn window(
     config: &Config,
     table: &FoundTable,
@@ -320,7 +330,7 @@ pub(super) fn window(
     RowFilter { since, until, ..RowFilter::default() }.condition(config, &table.name, &table.facts)
 }
 
-/// Asks for no row of each table in the way in which all will be asked for.
+/// Requests zero rows from each table, with the query that later requests all rows.
 fn check_tables(
     connection: &mut Connection,
     found: &Found,
@@ -341,7 +351,7 @@ fn check_tables(
     Ok(())
 }
 
-/// The time of the oldest row, in milliseconds since the Unix epoch.
+/// Time of the oldest row, in milliseconds since the Unix epoch.
 fn since_ms(connection: &mut Connection, scope: &RepairScope) -> Result<Option<i64>, RelayError> {
     let Some(since) = &scope.since else { return Ok(None) };
     let asked = format!(
@@ -353,7 +363,7 @@ fn since_ms(connection: &mut Connection, scope: &RepairScope) -> Result<Option<i
     Ok(Some(ms.ok_or(WalError::Protocol("a malformed answer about a time"))?))
 }
 
-/// Of text that is no time Postgres says so (class 22, data exception).
+/// Converts Postgres's error for text that is not a valid time (class 22, data exception).
 fn no_time(error: WalError, scope: &RepairScope) -> RelayError {
     match &error {
         WalError::Server(message) if message.code.starts_with("22") => {

@@ -1,7 +1,8 @@
-//! What a repair would do, before it does.
+//! Previews a repair before it changes anything.
 //!
-//! Input: a plan and a job. Output: how many rows are delivered, missing or unknown, what the slot is and what would
-//! become of it. Invariant: nothing is written but temporary files; only a copy of the slot is decoded.
+//! Input: a plan and a job. Output: the number of delivered, missing and unknown rows, the state of
+//! the slot, and the planned action. Invariant: the preview writes only temporary files, and
+//! decodes only a copy of the slot.
 
 use std::sync::Arc;
 
@@ -25,50 +26,50 @@ use postrider_core::lsn::Lsn;
 use postrider_core::progress::Progress;
 use postrider_kafka::newest_progress;
 
-/// How a slot becomes free.
+/// Ways to free a replication slot.
 const ROOM: &str = "raise max_replication_slots, or drop a slot that is not needed any more";
 
-/// See the module's documentation.
+/// Planned effect of a repair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RepairPreview {
-    /// The slot.
+    /// State of the replication slot.
     pub slot: RepairSlot,
-    /// A repair has begun and not ended.
+    /// Whether a repair has begun and not ended.
     pub begun: bool,
-    /// Otherwise the slot would be left alone, and nothing be sent.
+    /// Whether a repair is needed. `false`: the slot stays untouched and no rows are sent.
     pub needed: bool,
-    /// What would be done, as a sentence.
+    /// Planned action, as a sentence.
     pub action: String,
-    /// How many rows are where.
+    /// Number of rows per result of the comparison.
     #[serde(flatten)]
     pub counts: RepairCounts,
 }
 
-/// What the slot is.
+/// State of the replication slot in the preview.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum RepairSlot {
-    /// There is none of that name.
+    /// A slot of this name does not exist.
     Missing,
-    /// The server has given it up.
+    /// The server has invalidated the slot.
     Lost {
-        /// Why.
+        /// Reason that the server gives.
         reason: String,
     },
-    /// It is there, and no session gets past a change that it keeps.
+    /// The slot exists, but no session can decode one of its changes.
     Unreadable {
-        /// Where it is.
+        /// Confirmed position of the slot.
         #[serde(serialize_with = "as_text")]
         at: Lsn,
-        /// Why.
+        /// Error of the decoding.
         reason: String,
     },
-    /// It is there.
+    /// The slot exists and can be read.
     Alive {
-        /// Where it is.
+        /// Confirmed position of the slot.
         #[serde(serialize_with = "as_text")]
         at: Lsn,
-        /// Whether a relay has it.
+        /// Whether another session, for example a relay, holds the slot.
         held: bool,
     },
 }
@@ -82,7 +83,7 @@ const fn is_alive(slot: SlotState) -> bool {
     matches!(slot, SlotState::At(_))
 }
 
-/// Looks at both sides; `None` if a stop was asked for.
+/// Compares both sides. Returns `None` if a stop was requested.
 pub async fn preview_repair(
     plan: &Plan,
     job: &RepairJob,
@@ -165,7 +166,7 @@ fn preview(
     Ok(Some(RepairPreview { slot, begun, needed, action, counts }))
 }
 
-/// What the plan says of a log that was not looked at, for this reason.
+/// Note in the preview that the log was not inspected, with the reason.
 fn doubt(slot: &str, unprobed: Option<String>) -> String {
     let line = |why| format!("\nwhether the log of slot `{slot}` can be read is not known: {why}");
     unprobed.map(line).unwrap_or_default()
@@ -180,7 +181,7 @@ fn has_free_slot(connection: &mut Connection) -> Result<bool, WalError> {
     answer.map(|text| text == "t").ok_or(WalError::Protocol("a malformed answer about slots"))
 }
 
-/// The slot as the plan shows it.
+/// Converts the state of the slot for the preview.
 fn shown(found: &Found, state: SlotState, unreadable: Option<WalError>) -> RepairSlot {
     let facts = found.inspection.slot.as_ref();
     match state {

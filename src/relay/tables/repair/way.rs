@@ -1,9 +1,11 @@
-//! Decides what becomes of the slot: it is made, made anew, or gone on with.
+//! Decides whether a repair creates, replaces, resumes or leaves the slot. Pure.
 //!
-//! Input: the slot as it was found, what is known of the stream, the scope, and the comparison once there is one.
-//! Output: a [`Way`], or why nothing is done. Invariant: a slot that is there is not dropped before the comparison has
-//! said that rows are missing, or what is noted in Kafka says that a repair has made it or that it was moved; one that cannot
-//! be decoded is dropped only for a caller that lets it be dropped with what it has not delivered. Pure.
+//! Input: the inspected slot, the known state of the stream, the scope, and the comparison once it
+//! exists. Output: a [`Way`], or an error.
+//!
+//! Invariant: an existing slot is dropped only in two cases. Either the comparison found missing
+//! rows, or the note in Kafka says that a repair created the slot or that the slot was moved. An
+//! undecodable slot is dropped only if the caller allows the loss of its undelivered messages.
 
 use super::{BackfillProgress, Found, GateError, Known, Lineage, RelayError, RepairCounts};
 use super::{RepairScope, TableRowsError, UnknownReason, UnknownRows};
@@ -12,21 +14,21 @@ use postrider_core::lsn::Lsn;
 use postrider_core::progress::Progress;
 use postrider_postgres::control::ControlError;
 
-/// What the slot is.
+/// State of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlotState {
-    /// There is none of that name.
+    /// A slot of this name does not exist.
     Missing,
-    /// The server has given it up.
+    /// The server has invalidated the slot.
     Lost,
-    /// It is there, and no session gets past a change that it keeps.
+    /// The slot exists, but no session can decode one of its changes.
     Unreadable,
-    /// It is there, and has passed what lies before this.
+    /// The slot exists and has passed all changes before this position.
     At(Lsn),
 }
 
 impl SlotState {
-    /// What it is, unless it is still being created.
+    /// Returns the state. Fails while the slot is still being created.
     pub(super) fn of(found: &Found) -> Result<Self, ControlError> {
         let Some(slot) = &found.inspection.slot else { return Ok(Self::Missing) };
         if let Some(unfinished) = slot.unfinished(&found.plan.config.source.slot) {
@@ -39,33 +41,33 @@ impl SlotState {
     }
 }
 
-/// What the decision goes by, besides what is known of the stream.
+/// Input of the decision, apart from the known state of the stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms<'a> {
     pub(super) slot: SlotState,
     pub(super) lineage: &'a Lineage,
     pub(super) keeps_progress: bool,
     pub(super) scope: &'a RepairScope,
-    /// It may be dropped with what it has not delivered.
+    /// Whether the slot may be dropped together with its undelivered messages.
     pub(super) drops_slot: bool,
 }
 
-/// What becomes of the slot.
+/// Decision about the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Way {
-    /// There is none: it is made.
+    /// The slot does not exist and is created.
     Make,
-    /// It is dropped, and made anew.
+    /// The slot is dropped and created again.
     Replace,
-    /// A repair has made it.
+    /// A repair has created the slot, and is resumed.
     GoOn(Box<BackfillProgress>),
-    /// First the rows that it has passed are compared.
+    /// The rows that the slot has passed must be compared first.
     Compare,
-    /// It has left out no row, and is left alone; the sentence says so.
+    /// The slot has left out no row and stays untouched. The sentence explains this to the
+    /// operator.
     Leave(String),
 }
 
-/// See the module's documentation.
 pub(super) fn way(
     terms: &Terms<'_>,
     known: &Known,
@@ -81,7 +83,7 @@ pub(super) fn way(
         Known::Begun(begun, has_sent) if begun.begins == Some(at) => {
             go_on((begun, *has_sent), terms.scope, slot)
         }
-        // It has sent nothing, and what was to be dropped for it may still be there.
+        // The attempt has not sent any rows, and the slot that it wanted to drop may still exist.
         Known::Intended(intended) if intended.repair.is_some() => Ok(Way::Replace),
         Known::Intended(_) => Err(GateError::BackfillUnfinished { slot }.into()),
         Known::Stream(progress) if is_whole(progress, terms.lineage, at) => {
@@ -105,7 +107,8 @@ pub(super) fn way(
     }
 }
 
-/// From which transaction on the stream has left out no row, if its slot is where it was, as the progress says.
+/// Returns the first transaction number from which the stream has left out no row. Requires that
+/// the slot is at the position in the progress.
 pub(super) fn whole_since(terms: &Terms<'_>, known: &Known) -> Option<u64> {
     let (Known::Stream(progress), SlotState::At(at)) = (known, terms.slot) else { return None };
     unbroken(progress, terms.lineage, at)
@@ -123,18 +126,19 @@ fn go_on(
     if !is_same && has_sent {
         return Err(TableRowsError::ScopeChanged { slot, begun: first.options() }.into());
     }
-    // Times that are so long ago are those of when it was begun. An attempt that has sent nothing binds nobody.
+    // Relative times count from the start of the first attempt. An attempt that has not sent any
+    // rows does not bind a later one.
     let of = if is_same { first } else { scope };
     let repair = Some(RepairScope { unknown: scope.unknown, ..of.clone() });
     Ok(Way::GoOn(Box::new(BackfillProgress { repair, ..begun.clone() })))
 }
 
-/// Whether the progress says that the slot has left out no row, and nothing of before it is missing.
+/// Whether the progress shows that the slot has left out no row and that no earlier row is missing.
 fn is_whole(progress: &Progress, lineage: &Lineage, confirmed: Lsn) -> bool {
     unbroken(progress, lineage, confirmed) == Some(0)
 }
 
-/// The same of the rows that transactions from a number on have written.
+/// Returns the first transaction number from which the progress shows that no row was left out.
 fn unbroken(progress: &Progress, lineage: &Lineage, confirmed: Lsn) -> Option<u64> {
     let before = &progress.lineage;
     let since = before.since?;
@@ -142,27 +146,28 @@ fn unbroken(progress: &Progress, lineage: &Lineage, confirmed: Lsn) -> Option<u6
     let is_same = before.publication == lineage.publication
         && before.timeline == lineage.timeline
         && lineage.tables.iter().all(|(name, oid)| before.tables.get(name) == Some(oid));
-    // An altered one may have left out inserts, and one without a table its rows.
+    // An altered publication may have excluded inserts, or the rows of a removed table.
     let is_altered = before.publication_xid.is_some_and(|xid| Some(xid) != lineage.publication_xid)
         || before.members.iter().any(|(name, oid)| lineage.members.get(name) != Some(oid));
     (is_same && !is_altered && confirmed <= delivered).then_some(since.xid)
 }
 
-/// Whether the slot cannot be left as it is.
+/// Whether the slot must be replaced.
 fn is_needed(terms: &Terms<'_>, at: Lsn, known: &Known, counts: &RepairCounts) -> bool {
     let is_moved = match known {
         Known::Stream(progress) => {
             let delivered = progress.mark.end;
             delivered > Lsn::ZERO && at > delivered
         }
-        // Another one than it has made, or a slot of which progress should be kept and is not.
+        // The repair created another slot, or progress that should exist is missing.
         Known::Begun(..) | Known::Nothing => terms.keeps_progress,
         Known::Intended(_) => true,
     };
-    // Where nothing is kept nobody knows whether a repair before this one has ended.
+    // Without stored progress, it is unknown whether an earlier repair has ended.
     let is_sent = counts.unknown > 0 && terms.scope.unknown == Some(UnknownRows::Send);
     let is_open = !terms.keeps_progress && (is_sent || terms.drops_slot && counts.pending > 0);
-    // Once they are sent they are in the topics, unlike others of which nobody can tell.
+    // Once sent, these rows are found in the topics. This does not hold for rows that are unknown
+    // for other reasons.
     let before = counts.unknown_because.contains_key(&UnknownReason::BeforeStream);
     counts.missing > 0 || is_moved || is_open || (is_sent && before)
 }
@@ -226,9 +231,10 @@ mod tests {
             let result = of(AT, known, Some(&found(missing, pending)));
             result.is_ok_and(|way| matches!(way, Way::Leave(why) if why.starts_with("nothing is to be repaired")))
         };
-        // All of before it was delivered, and it was not moved.
+        // All rows before the slot were delivered, and the slot was not moved.
         assert!(untouched(&stream(50, 0), 5, 0) && untouched(&stream(0, 0), 5, 0));
-        // Of what came before it nothing is known, and it cannot be told yet whether it has passed these rows.
+        // The rows before the slot are unknown, and Postgres has not yet shown whether the slot has
+        // passed these rows.
         let undecided = of(AT, &stream(50, 7), Some(&found(0, 9))).unwrap_err();
         assert!(undecided.contains("cannot be told yet"), "{undecided}");
         assert!(untouched(&stream(50, 7), 0, 0));
@@ -237,10 +243,10 @@ mod tests {
         assert!(matches!(waits, Ok(Way::Leave(_))), "they are of a stream that has left out none");
         assert_eq!(of(AT, &stream(50, 7), None), Ok(Way::Compare));
         assert_eq!(of(AT, &stream(50, 7), Some(&found(1, 0))), Ok(Way::Replace));
-        // It lies beyond the progress.
+        // The slot lies beyond the progress.
         assert_eq!(of(AT, &stream(49, 0), None), Ok(Way::Compare));
         assert_eq!(of(AT, &stream(49, 0), Some(&found(0, 9))), Ok(Way::Replace));
-        // It is not the one that the repair has made, or nobody knows of it.
+        // The repair did not create this slot, or no progress mentions it.
         let moved = Known::Begun(begun(40, Some(RepairScope::default())), true);
         for known in [moved, Known::Nothing] {
             assert_eq!(of(AT, &known, None), Ok(Way::Compare), "{known:?}");
@@ -308,7 +314,7 @@ mod tests {
         assert_eq!(of(before, send), Some(Way::Replace));
         assert_eq!(of(before, None), None);
         assert_eq!(of(before, Some(UnknownRows::Skip)), None);
-        // They stay unknown, and would come again with each repair.
+        // These rows stay unknown, and each repair would send them again.
         assert_eq!(of(UnknownReason::Compacted, send), None);
     }
 }

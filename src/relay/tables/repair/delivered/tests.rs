@@ -1,4 +1,4 @@
-//! Tests of what counts as delivered.
+//! Tests for the decision whether a row was delivered.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn entry(kind: Kind, id: &str, topic: u32, content: u64) -> Entry {
     Entry { id, kind, topic, partition: -1, place: 0, content, key: 0, rank: 0, index, flags }
 }
 
-/// A row that lies at this place of its scan.
+/// Row at this place of its scan.
 fn row(id: &str, content: u64, place: u64) -> Entry {
     Entry { place, ..entry(Kind::Row, id, 1, content) }
 }
@@ -26,7 +26,7 @@ fn letter(id: &str, table: u32) -> Entry {
     Entry { index: table, ..entry(Kind::DeadLetter, id, LETTERS, 0) }
 }
 
-/// The outcomes, by the rows' places.
+/// Outcomes in the order of the rows' places.
 fn judged(entries: &[Entry], terms: &Terms) -> Vec<Outcome> {
     let mut sorter = Sorter::new(&std::env::temp_dir()).unwrap();
     for entry in entries {
@@ -60,7 +60,7 @@ fn a_record_with_the_uuid_of_a_row_is_its_own_whatever_its_content_is() {
     assert_eq!(of(&[row(UUID, 5, 1), again]), [Outcome::Delivered]);
 }
 
-/// What was never to be delivered is not missing; what is there counts as delivered.
+/// Rows from before the stream are not missing, but count as delivered if a record exists.
 #[test]
 fn a_row_of_before_the_stream_is_unknown_unless_it_is_there() {
     let old = Entry { flags: flag::BEFORE, ..row(UUID, 5, 1) };
@@ -70,7 +70,8 @@ fn a_row_of_before_the_stream_is_unknown_unless_it_is_there() {
     assert_eq!(of(&[dropped]), [Outcome::LeftOut]);
 }
 
-/// Several tables may number their rows from 1, and other producers their records.
+/// Several tables may number their rows from 1, and other producers may number their records from
+/// 1.
 #[test]
 fn a_record_with_another_id_is_a_rows_only_by_topic_and_content() {
     assert_eq!(of(&[row("1", 5, 1), record("1", 1, 5)]), [Outcome::Delivered]);
@@ -100,7 +101,7 @@ fn a_uuid_that_two_rows_have_tells_neither_of_them() {
 
 #[test]
 fn a_dead_letter_is_of_a_row_of_its_own_table_alone() {
-    // A number may be that of a table of the same name in another database.
+    // A table with this name in another database may use such a number.
     for (id, outcome) in [(UUID, Outcome::Delivered), ("1", SHARED)] {
         assert_eq!(of(&[row(id, 5, 1), letter(id, OUTBOX)]), [outcome], "{id}");
         let rejected = Entry { kind: Kind::Rejected, ..row(id, 0, 1) };
@@ -109,7 +110,7 @@ fn a_dead_letter_is_of_a_row_of_its_own_table_alone() {
     }
     assert_eq!(of(&[row("1", 5, 1), letter("1", OTHER)]), [Outcome::Missing]);
     assert_eq!(of(&[row(UUID, 5, 1), letter(UUID, OTHER)]), [SHARED], "a table that was renamed?");
-    // Of a record that the brokers refused no table is named.
+    // A dead letter for a record that the brokers refused does not name a table.
     assert_eq!(of(&[row(UUID, 5, 1), letter(UUID, 0)]), [Outcome::Delivered]);
     assert_eq!(of(&[row("1", 5, 1), letter("1", 0)]), [SHARED]);
     let other = Entry { index: OTHER, ..row("1", 6, 2) };
