@@ -1,8 +1,8 @@
-//! What of a record must be equal to what the routing gives, as a hash.
+//! Hashes the parts of a record that must equal the routing's result. Pure.
 //!
-//! Input: topic, key, value and headers, of a row's record or of one that was read back. Output: a number of 64
-//! bits, of all of it but for what only the log or the moment knows: the position, the time, and the marks of
-//! records that were sent again. Pure.
+//! Input: topic, key, value and headers of a row's record, or of a record that was read back.
+//! Output: a 64-bit hash. It excludes the values that only the log or the moment determines: the
+//! position, the time, and the marks of records that were sent again.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -10,33 +10,33 @@ use postrider_config::Config;
 use postrider_core::record::{LSN_HEADER, ORIGIN_HEADER, RETRIED_HEADER};
 use postrider_core::route::ValueFormat;
 
-/// The time of an event in CloudEvents' binary mode.
+/// Header with the time of an event in CloudEvents' binary mode.
 const TIME_HEADER: &str = "ce_time";
 
-/// It stands before the time of an event in CloudEvents' structured mode. In a string of JSON the quotes would
-/// have backslashes.
+/// Text before the time of an event in CloudEvents' structured mode. Inside a JSON string, the
+/// quotes would have backslashes.
 const TIME_MEMBER: &[u8] = b",\"time\":\"";
 
-/// Bytes of `2026-01-01T00:00:00.000Z`.
+/// Length of `2026-01-01T00:00:00.000Z`, in bytes.
 const TIME_BYTES: usize = 24;
 
-/// How records are compared.
+/// Rules for the comparison of records.
 #[derive(Debug, Clone)]
 pub struct Content {
-    /// The header with the row's id.
+    /// Name of the header with the row's id.
     pub id_header: String,
-    /// Values are JSON objects with the event's time.
+    /// Whether values are JSON objects that contain the event's time.
     is_structured: bool,
 }
 
 impl Content {
-    /// As the configuration has it.
+    /// Takes the rules from the configuration.
     pub fn of(config: &Config) -> Self {
         let is_structured = config.format.value == ValueFormat::CloudEventsStructured;
         Self { id_header: config.route.id_header.clone(), is_structured }
     }
 
-    /// The number.
+    /// Hash of a record, stable between runs.
     pub fn hash<'a>(
         &self,
         topic: &str,
@@ -59,7 +59,7 @@ impl Content {
         hasher.finish()
     }
 
-    /// What is before the time, and what is behind it.
+    /// Splits a value into the parts before and after the time.
     fn without_time<'v>(&self, value: &'v [u8]) -> (&'v [u8], &'v [u8]) {
         let windows = || value.windows(TIME_MEMBER.len()).position(|window| window == TIME_MEMBER);
         let Some(at) = self.is_structured.then(windows).flatten() else { return (value, b"") };
@@ -68,10 +68,10 @@ impl Content {
     }
 }
 
-/// A position as [`postrider_core::route::position_text`] prints it: LSN and index.
+/// Parses a position (LSN and index) as [`postrider_core::route::position_text`] prints it.
 pub(super) fn position(text: &[u8]) -> Option<(u64, u32)> {
     let (lsn, index) = str::from_utf8(text).ok()?.split_once('.')?;
-    // What goes beyond is later than all others.
+    // An index beyond `u32` sorts after all others.
     let index = index.parse::<u64>().ok()?;
     Some((u64::from_str_radix(lsn, 16).ok()?, u32::try_from(index).unwrap_or(u32::MAX)))
 }

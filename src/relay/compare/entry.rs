@@ -1,33 +1,36 @@
-//! What is kept on disk of a row or a record while both sides are compared: entries of one fixed size.
+//! Fixed-size entries on disk that represent rows and records during a comparison. Pure.
 //!
-//! Input: an id, hashes of what must be equal, and a place. Output: 80 bytes, and the same entry from them.
-//! Invariant: two ids have one [`IdToken`] only if they are equal, but for ids of more than 30 bytes, of which
-//! the beginning is kept and a hash of the whole (128 bits). Pure.
+//! Input: an id, hashes of the parts that must be equal, and a position. Output: 80 bytes, and the
+//! entry parsed from them.
+//!
+//! Invariant: two ids have the same [`IdToken`] only if they are equal. Ids over 30 bytes are an
+//! exception: their token holds the beginning of the id and a 128-bit hash of the whole id.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
 use postrider_core::record::Kinship;
 
-/// Bytes of an entry on disk.
+/// Size of an entry on disk, in bytes.
 pub const ENTRY_BYTES: usize = 80;
 
 const TOKEN_BYTES: usize = 32;
 
-/// Ids of up to so many bytes are kept whole: a UUID (16 as binary), a ULID (26), a number.
+/// Maximum length of an id that is kept whole, such as a UUID (16 bytes in binary), a ULID (26) or
+/// a number.
 const WHOLE_BYTES_MAX: u8 = 30;
 
-/// Of longer ones so many bytes are kept to show.
+/// Number of bytes kept from a longer id, for display.
 const BEGINNING_BYTES: usize = 15;
 
 const UUID: u8 = 0xFE;
 const LONG: u8 = 0xFF;
 
-/// Stands for an id.
+/// Fixed-size representation of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdToken([u8; TOKEN_BYTES]);
 
 impl IdToken {
-    /// The first byte is the id's length, or says that it is a UUID or a long one.
+    /// Builds the token. Its first byte is the id's length, or marks a UUID or a long id.
     pub fn of(id: &[u8]) -> Self {
         let mut token = [0; TOKEN_BYTES];
         let length = u8::try_from(id.len()).ok().filter(|length| *length <= WHOLE_BYTES_MAX);
@@ -47,13 +50,14 @@ impl IdToken {
         Self(token)
     }
 
-    /// Whether the id is a UUID in the form in which Postgres prints it: two that are equal are of one row.
+    /// Whether the id is a UUID in the form that Postgres prints. Entries with equal UUIDs belong
+    /// to one row.
     pub const fn is_uuid(&self) -> bool {
         let [kind, ..] = self.0;
         kind == UUID
     }
 
-    /// The id, or of a long one its beginning, to be read by people.
+    /// The id as readable text. A long id is shortened to its beginning.
     pub fn shown(&self) -> String {
         let [kind, body @ ..] = &self.0;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -68,7 +72,7 @@ impl IdToken {
     }
 }
 
-/// The number of a UUID in the form in which Postgres prints it.
+/// Parses a UUID in the form that Postgres prints.
 fn uuid_of(id: &[u8]) -> Option<[u8; 16]> {
     let text = str::from_utf8(id).ok().filter(|text| text.len() == 36)?;
     let uuid = uuid::Uuid::try_parse(text).ok()?;
@@ -76,31 +80,31 @@ fn uuid_of(id: &[u8]) -> Option<[u8; 16]> {
     (uuid.hyphenated().encode_lower(&mut canonical) == text).then(|| uuid.into_bytes())
 }
 
-/// Of 64 bits, the same in every run.
+/// 64-bit hash that is stable between runs.
 pub(super) fn hash_of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Stands for a table, by its name as SQL quotes it; never 0.
+/// Hash of a table's SQL-quoted name; never 0.
 pub(super) fn table_mark(table: &str) -> u32 {
     let [.., a, b, c, d] = hash_of(&table).to_be_bytes();
     u32::from_be_bytes([a, b, c, d]) | 1
 }
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A row that has a record.
+    /// Row that has a record.
     Row,
-    /// A row that cannot be delivered as it is.
+    /// Row that cannot be delivered in its current form.
     Rejected,
-    /// A row that a rule leaves out.
+    /// Row that a rule excludes.
     Dropped,
-    /// A record of a topic for rows.
+    /// Record of a topic for rows.
     Record,
-    /// A dead letter of the relay's.
+    /// Dead letter that the relay wrote.
     DeadLetter,
 }
 
@@ -108,7 +112,7 @@ impl Kind {
     const ALL: [Self; 5] =
         [Self::Row, Self::Rejected, Self::Dropped, Self::Record, Self::DeadLetter];
 
-    /// Whether it comes from the table.
+    /// Whether the entry comes from a table.
     pub const fn is_row(self) -> bool {
         matches!(self, Self::Row | Self::Rejected | Self::Dropped)
     }
@@ -116,72 +120,77 @@ impl Kind {
 
 /// Bits of [`Entry::flags`].
 pub mod flag {
-    /// A row whose transaction the slot had not passed.
+    /// The slot had not passed the row's transaction.
     pub const NOT_PASSED: u8 = 1;
-    /// A row that has a number in the column of the order, or a record that has a position.
+    /// The row has a number in the order column, or the record has a log position.
     pub const RANKED: u8 = 2;
-    /// A record that was sent again on purpose: it promises no order.
+    /// The record was sent again on purpose, so its order is not guaranteed.
     pub const AGAIN: u8 = 4;
-    /// A record that may be newer than what was seen of the table.
+    /// The record may be newer than the snapshot of the table.
     pub const NEWER: u8 = 8;
-    /// A record of which no order is promised, or none can be known; a row whose record has no key.
+    /// The record's order is not guaranteed or cannot be known, or the row's record does not have a
+    /// key.
     pub const UNORDERED: u8 = 16;
-    /// A row whose time is known.
+    /// The time of the row is known.
     pub const TIMED: u8 = 32;
-    /// A row that may have been committed before the stream began.
+    /// The row may have been committed before the stream began.
     pub const BEFORE: u8 = 64;
-    /// A row of which it cannot be told yet whether the slot has passed it.
+    /// It is not yet known whether the slot has passed the row.
     pub const UNDECIDED: u8 = 128;
 }
 
-/// A row or a record. Sorts by id, rows first, records by place.
+/// Row or record. Entries sort by id, rows before records, and records by place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// Of a row, a record or a dead letter.
+    /// Id of the row, record or dead letter.
     pub id: IdToken,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: Kind,
-    /// A number of the topic.
+    /// Number of the topic in `TopicNumbers`.
     pub topic: u32,
-    /// Of a row -1, unless it is fixed.
+    /// Partition of the record. For a row, -1 unless its partition is fixed.
     pub partition: i32,
-    /// Of a record the offset; of a row which one it was.
+    /// Offset of a record, or ordinal number of a row.
     pub place: u64,
-    /// Of topic, key, value and headers.
+    /// Hash of topic, key, value and headers.
     pub content: u64,
-    /// Of a record: a hash of its key.
+    /// Hash of a record's key. For a row, its time.
     pub key: u64,
-    /// Of a record its position: LSN, then index. Of a row its number in the column of the order; without such a
-    /// column a hash of its record's key. Of a dead letter its [`Kinship`].
+    /// Sort value. For a record, the LSN of its position. For a row, its number in the order
+    /// column, or the hash of its record's key if the table does not have that column. For a dead
+    /// letter, its [`Kinship`].
     pub rank: u64,
-    /// Of a row or a dead letter `table_mark` of its table; 0 if it names none.
+    /// Index of a record's position within its LSN. For a row or a dead letter, `table_mark` of its
+    /// table, or 0 without a table name.
     pub index: u32,
     /// Bits of [`flag`].
     pub flags: u8,
 }
 
 impl Entry {
-    /// Of a row: its time in milliseconds since the Unix epoch, which lies where a record has its key.
+    /// Time of a row, in milliseconds since the Unix epoch. Stored in the field that holds the key
+    /// of a record.
     pub const fn time_ms(&self) -> Option<i64> {
         if self.has(flag::TIMED) { Some(self.key.cast_signed()) } else { None }
     }
 
-    /// Whether a dead letter is related to the stream in this way.
+    /// Whether the entry is a dead letter with this relation to the stream.
     pub const fn is_letter(&self, kinship: Kinship) -> bool {
         matches!(self.kind, Kind::DeadLetter) && self.rank == kinship as u64
     }
 
-    /// Whether a dead letter may be about a row of this table: it names that table, or none.
+    /// Whether a dead letter may concern a row of this table. It does if the letter names that
+    /// table, or does not name one.
     pub const fn may_be_about(&self, row: &Self) -> bool {
         self.index == 0 || self.index == row.index
     }
 
-    /// Whether a flag is set.
+    /// Whether the flag is set.
     pub const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// As it lies on disk.
+    /// Encodes the entry for the disk.
     pub fn to_bytes(self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         let parts: [&[u8]; 10] = [
@@ -202,7 +211,7 @@ impl Entry {
         bytes
     }
 
-    /// The same again; `None` of bytes that are no entry.
+    /// Decodes an entry. `None`: the bytes are not a valid entry.
     pub fn of_bytes(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
         let mut rest = bytes.as_slice();
         let id = IdToken(take(&mut rest)?);
@@ -225,28 +234,28 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// A record for the check of the order: it sorts by topic, partition, key and offset.
+/// Record for the check of the order. Sorts by topic, partition, key and offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ordered {
-    /// The number of its topic.
+    /// Number of the topic.
     pub topic: u32,
-    /// Its partition.
+    /// Number of the partition.
     pub partition: i32,
-    /// A hash of its key.
+    /// Hash of the record's key.
     pub key: u64,
-    /// Its offset.
+    /// Offset in the partition.
     pub offset: u64,
-    /// The position in the log, if it has one.
+    /// Position in the log, if the record has one.
     pub position: Option<(u64, u32)>,
-    /// The row's number in the column of the order, if it has one.
+    /// Row's number in the order column, if it has one.
     pub number: Option<i64>,
 }
 
-/// Bytes of an [`Ordered`] on disk.
+/// Size of an [`Ordered`] on disk, in bytes.
 pub const ORDERED_BYTES: usize = 48;
 
 impl Ordered {
-    /// As it lies on disk.
+    /// Encodes the record for the disk.
     pub fn to_bytes(self) -> [u8; ORDERED_BYTES] {
         let (lsn, index) = self.position.unwrap_or_default();
         let has = u8::from(self.position.is_some()) | u8::from(self.number.is_some()) << 1;
@@ -267,7 +276,7 @@ impl Ordered {
         bytes
     }
 
-    /// The same again; `None` of too few bytes.
+    /// Decodes a record. `None`: too few bytes.
     pub fn of_bytes(bytes: &[u8; ORDERED_BYTES]) -> Option<Self> {
         let mut rest = bytes.as_slice();
         let topic = u32::from_be_bytes(take(&mut rest)?);

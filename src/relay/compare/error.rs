@@ -1,7 +1,7 @@
-//! Why tables and topics could not be compared, and what the operator can do about it.
+//! Errors that prevent a comparison of tables with topics, and their remedies.
 //!
-//! Input: errors of the database, the brokers, the routing and the folder for temporary files. Output:
-//! [`CompareError`] with its hint. What the comparison finds is no error.
+//! Input: errors from the database, the brokers, the routing, and the folder for temporary files.
+//! Output: [`CompareError`] with a hint. Differences that the comparison finds are not errors.
 
 use super::sorter::SpillError;
 use postrider_core::pgoutput::DecodeError;
@@ -9,43 +9,43 @@ use postrider_core::pipeline::PipelineError;
 use postrider_kafka::{ReaderError, TopicsError};
 use postrider_postgres::wal::{Class, WalError};
 
-/// Why there is no verdict.
+/// Reason why the comparison does not have a verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// The database.
+    /// Error of the database connection.
     #[error(transparent)]
     Wal(#[from] WalError),
-    /// The brokers.
+    /// Error while reading from the brokers.
     #[error(transparent)]
     Reader(#[from] ReaderError),
-    /// What the brokers say about topics.
+    /// Error of a topic, as the brokers report it.
     #[error(transparent)]
     Topics(#[from] TopicsError),
-    /// The routing of a row.
+    /// Error while routing a row.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
-    /// The disk.
+    /// Error of a temporary file on disk.
     #[error(transparent)]
     Spill(#[from] SpillError),
-    /// A table lacks a column that was named.
+    /// The table lacks a column that an option names.
     #[error("table {table} has no column `{column}`")]
     ColumnMissing {
-        /// The table.
+        /// Name of the table.
         table: String,
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// The option that names it.
+        /// Option that names the column.
         option: &'static str,
     },
-    /// `--since` or `--until` is no time.
+    /// `--since` or `--until` is not a valid time.
     #[error("{option} {text} is no time")]
     NoTime {
-        /// The option.
+        /// Name of the option.
         option: &'static str,
-        /// As typed.
+        /// Value as typed by the user.
         text: String,
     },
-    /// A signal.
+    /// A signal stopped the comparison.
     #[error("stopped by a signal before there was a verdict")]
     Stopped,
 }
@@ -57,7 +57,7 @@ impl From<DecodeError> for CompareError {
 }
 
 impl CompareError {
-    /// What it means for the next step.
+    /// Error class, which decides about retries and the exit status.
     pub fn class(&self) -> Class {
         match self {
             Self::Wal(error) => error.class(),
@@ -71,12 +71,13 @@ impl CompareError {
             | Self::Spill(_)
             | Self::ColumnMissing { .. }
             | Self::NoTime { .. } => Class::Configuration,
-            // What a topic is, and whether brokers answer, may be another the next time.
+            // The state of a topic and the reachability of brokers may change before the next
+            // attempt.
             Self::Topics(_) | Self::Reader(_) | Self::Stopped => Class::Transient,
         }
     }
 
-    /// What the operator can do about it.
+    /// Remedy for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Wal(error) => error.hint(),

@@ -1,7 +1,7 @@
-//! The side of the tables: what the routing makes of each row today.
+//! Converts the rows of tables to the entries that the current routing produces.
 //!
-//! Input: the frames of a table's rows. Output: an entry for each row. Invariant: rows go through the product's own
-//! pipeline, and nothing else decides what their records are; what is made of them is sent nowhere.
+//! Input: the frames of a table's rows. Output: an entry per row. Invariant: rows pass through the
+//! pipeline of the relay, which alone determines their records. The resulting records are not sent.
 
 use std::collections::BTreeMap;
 
@@ -16,48 +16,48 @@ use postrider_core::pgoutput::{Column, Insert, Message, Relation, decode};
 use postrider_core::pipeline::{Confirmation, Handled, Outcome, Outgoing, Pipeline, Translator};
 use postrider_core::route::parse_time;
 
-/// Which columns tell more of a row than its record does.
+/// Columns with facts about a row that its record does not contain.
 #[derive(Debug, Clone, Default)]
 pub struct Columns {
-    /// The id's, and other names that it may have.
+    /// Name of the id column, and its aliases.
     pub id: Vec<String>,
-    /// When the row was written.
+    /// Column with the time at which the row was written.
     pub time: Option<TimeColumn>,
-    /// The row's number in the order of its key.
+    /// Column with the row's number in the order of its key.
     pub order: Option<String>,
 }
 
-/// The column with a row's time.
+/// Column with a row's time.
 #[derive(Debug, Clone)]
 pub struct TimeColumn {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// A table without it is refused.
+    /// Whether a table without this column is refused.
     pub is_needed: bool,
 }
 
-/// Where they are in a table.
+/// Indexes of the columns in a table.
 #[derive(Debug, Clone, Copy, Default)]
 struct Places {
-    /// The mark of the table itself.
+    /// `table_mark` of the table.
     table: u32,
     id: Option<usize>,
     time: Option<usize>,
     order: Option<usize>,
 }
 
-/// What a frame was.
+/// Content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// No row.
+    /// The frame does not contain a row.
     NoRow,
-    /// A row without an id.
+    /// The row does not have an id.
     NoId,
-    /// A row.
+    /// The row has an id.
     Row(Entry),
 }
 
-/// What was found in a row's columns.
+/// Facts from a row's columns.
 #[derive(Debug, Default)]
 struct Facts {
     table: u32,
@@ -66,7 +66,7 @@ struct Facts {
     number: Option<i64>,
 }
 
-/// Makes entries of rows.
+/// Converter from rows to entries.
 #[derive(Debug)]
 pub struct Expected {
     pipeline: Pipeline,
@@ -74,17 +74,17 @@ pub struct Expected {
     content: Content,
     columns: Columns,
     places: BTreeMap<u32, Places>,
-    /// Set for rows of which this is so.
+    /// Flags that are set for every row.
     flags: u8,
-    /// Rows read.
+    /// Number of rows read.
     pub rows: u64,
-    /// Rows that have no id.
+    /// Number of rows without an id.
     pub without_id: u64,
 }
 
 impl Expected {
-    /// Of rows that the slot has passed; otherwise all of them have `flags`. The pipeline must be a new one that
-    /// leaves out what it rejects.
+    /// Creates a converter that sets `flags` for every row. Rows that the slot has passed need no
+    /// flags. The pipeline must be new, and must skip rejected rows.
     pub fn new(
         pipeline: Pipeline,
         translator: Option<Translator>,
@@ -96,7 +96,7 @@ impl Expected {
         Self { pipeline, translator, content, columns, places, flags, rows: 0, without_id: 0 }
     }
 
-    /// Takes the next frame, and adds its row, if it has one with an id.
+    /// Takes the next frame. Adds its row, if the frame has a row with an id.
     pub fn take(
         &mut self,
         frame: Frame<'_>,
@@ -109,7 +109,7 @@ impl Expected {
         }
     }
 
-    /// Takes the next frame; what its row is, if it has one.
+    /// Takes the next frame, and returns its row.
     pub fn look(
         &mut self,
         frame: Frame<'_>,
@@ -203,7 +203,8 @@ impl Columns {
     }
 }
 
-/// Whether a time says of which zone it is, as that of a `timestamptz` does. Of another one the moment is not known.
+/// Whether a time includes its zone, as a `timestamptz` does. Without a zone, the moment is
+/// unknown.
 fn has_zone(text: &[u8]) -> bool {
     const DATE: usize = "2026-01-01".len();
     text.iter().skip(DATE).any(|byte| matches!(byte, b'+' | b'-' | b'Z'))
@@ -230,7 +231,7 @@ impl Facts {
 }
 
 impl Content {
-    /// Of the record of a row; the id is its first header.
+    /// Converts the record of a row. Its first header is the id.
     fn of_row(&self, outgoing: &Outgoing<'_>, numbers: &mut TopicNumbers) -> Option<Entry> {
         let record = &outgoing.record;
         let (_, id) = record.headers.first()?;

@@ -1,9 +1,11 @@
-//! Holds the rows of tables against the records of topics, in bounded memory.
+//! Compares the rows of tables with the records of topics, in bounded memory.
 //!
-//! Input: frames of rows, topics. Output: an [`Entry`] of fixed size for each row, record and dead letter, sorted by
-//! id on disk, and what of each topic may be gone. Invariant: rows go through the product's own routing, only committed
-//! records count, and nothing is written but temporary files. `postrider verify` judges with it what is wrong,
-//! `postrider repair` what is missing.
+//! Input: frames of rows, and topics. Output: a fixed-size [`Entry`] per row, record and dead
+//! letter, sorted by id on disk, and the retention of each topic.
+//!
+//! Invariant: rows pass through the relay's own routing, and only committed records count. The
+//! comparison writes only temporary files. `postrider verify` uses it to find errors, `postrider
+//! repair` to find missing rows.
 
 mod content;
 mod entry;

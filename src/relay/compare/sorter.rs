@@ -1,8 +1,10 @@
-//! Sorts more entries than fit into memory: sorted runs in a file without a name, merged when they are read.
+//! Sorts more entries than fit into memory: writes sorted runs to an unnamed file, and merges them
+//! on reading.
 //!
-//! Input: entries of one fixed size, in any order; more may follow after they were read. Output: all of them in
-//! order, as often as they are asked for. Invariant: memory is bounded by [`BUFFER_BYTES`] and [`MERGE_BYTES`],
-//! whatever entries there are, also if all have one id. The file is gone with the process, however that ends.
+//! Input: entries of one fixed size, in any order. More entries may follow after a read. Output:
+//! all entries in order, on every read. Invariant: [`BUFFER_BYTES`] and [`MERGE_BYTES`] bound the
+//! memory for any input, even if all entries have one id. The file disappears with the process,
+//! however the process ends.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,26 +15,26 @@ use std::path::{Path, PathBuf};
 
 use super::entry::{ENTRY_BYTES, Entry, ORDERED_BYTES, Ordered};
 
-/// What is sorted at once.
+/// Bytes of entries that are sorted in memory.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// What is read ahead of all runs together, while they are no more than [`MERGE_BYTES`] / [`AHEAD_BYTES_MIN`]:
-/// 1,024 runs, some 50 million entries.
+/// Read-ahead bytes for all runs together. Holds for up to [`MERGE_BYTES`] / [`AHEAD_BYTES_MIN`]
+/// runs: 1,024 runs, or about 50 million entries.
 const MERGE_BYTES: usize = 4 << 20;
 
-/// A disk reads no less at once.
+/// Minimum size of one read, because a disk does not read less.
 const AHEAD_BYTES_MIN: usize = 4 << 10;
 
-/// Above this, reading more at once gains nothing.
+/// Maximum size of one read. Larger reads are not faster.
 const AHEAD_BYTES_MAX: usize = 256 << 10;
 
-/// What can be sorted.
+/// Fixed-size value that can be sorted on disk.
 pub trait Spilled: Copy + Ord {
-    /// Its size on disk.
+    /// Size on disk, in bytes.
     const BYTES: usize;
-    /// Appends it.
+    /// Appends the encoded value to `out`.
     fn write(self, out: &mut Vec<u8>);
-    /// Reads it; `None` of bytes that are none.
+    /// Decodes a value. `None`: the bytes are not valid.
     fn read(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -60,7 +62,7 @@ impl Spilled for Ordered {
     }
 }
 
-/// The folder for temporary files does not serve.
+/// Failure of a temporary file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing} a temporary file in {}", .folder.display())]
 pub struct SpillError {
@@ -71,12 +73,12 @@ pub struct SpillError {
 }
 
 impl SpillError {
-    /// That something failed with a temporary file in this folder.
+    /// Wraps an I/O error of a temporary file in this folder.
     pub fn new(folder: &Path, doing: &'static str, source: io::Error) -> Self {
         Self { folder: folder.to_owned(), doing, source }
     }
 
-    /// What the operator can do about it.
+    /// Remedy for the operator.
     pub fn hint(&self) -> String {
         let folder = "name a folder that may be written to, on a disk with room for some 210 bytes for each row, with \
                       --work-dir";
@@ -91,20 +93,20 @@ impl SpillError {
     }
 }
 
-/// See the module's documentation.
+/// Sorter for entries of one type.
 #[derive(Debug)]
 pub struct Sorter<T> {
     folder: PathBuf,
     file: File,
-    /// How many entries each run has; they lie one behind the other.
+    /// Number of entries per run. The runs are consecutive in the file.
     runs: Vec<u64>,
     buffer: Vec<T>,
-    /// Entries of one run.
+    /// Maximum number of entries per run.
     most: usize,
 }
 
 impl<T: Spilled> Sorter<T> {
-    /// Of nothing, in this folder.
+    /// Creates an empty sorter with a temporary file in this folder.
     pub fn new(folder: &Path) -> Result<Self, SpillError> {
         Self::with_runs_of(folder, BUFFER_BYTES / size_of::<T>())
     }
@@ -115,7 +117,7 @@ impl<T: Spilled> Sorter<T> {
         Ok(Self { folder: folder.to_owned(), file, runs: Vec::new(), buffer: Vec::new(), most })
     }
 
-    /// Adds an entry.
+    /// Adds an entry. Writes a run to disk if the buffer is full.
     pub fn push(&mut self, entry: T) -> Result<(), SpillError> {
         if self.buffer.capacity() == 0 {
             self.buffer.reserve_exact(self.most);
@@ -124,18 +126,18 @@ impl<T: Spilled> Sorter<T> {
         if self.buffer.len() == self.most { self.spill() } else { Ok(()) }
     }
 
-    /// Bytes on disk.
+    /// Number of bytes written to disk.
     pub fn bytes(&self) -> u64 {
         self.runs.iter().sum::<u64>() * T::BYTES as u64
     }
 
-    /// Gives every entry, in order.
+    /// Passes every entry to `take`, in order.
     pub fn read<E: From<SpillError>>(
         &mut self,
         mut take: impl FnMut(T) -> Result<(), E>,
     ) -> Result<(), E> {
         self.spill()?;
-        // Its memory is needed for what comes.
+        // The merge needs the memory of the buffer.
         self.buffer = Vec::new();
         let ahead = (MERGE_BYTES / self.runs.len().max(1)).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX);
         let mut at = 0;
@@ -159,7 +161,7 @@ impl<T: Spilled> Sorter<T> {
         Ok(())
     }
 
-    /// The next entry of a run.
+    /// Returns the next entry of a run.
     fn next(&self, run: &mut Run, ahead: usize) -> Result<Option<T>, SpillError> {
         if run.next == run.ahead.len() {
             let most = (ahead / T::BYTES).max(1) * T::BYTES;
@@ -179,7 +181,7 @@ impl<T: Spilled> Sorter<T> {
         }
     }
 
-    /// Makes a run of what is in memory.
+    /// Writes the entries in memory as a sorted run.
     fn spill(&mut self) -> Result<(), SpillError> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -203,7 +205,7 @@ impl<T: Spilled> Sorter<T> {
     }
 }
 
-/// One run, as far as it was read.
+/// Run that is being read.
 #[derive(Debug)]
 struct Run {
     at: u64,

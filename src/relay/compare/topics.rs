@@ -1,9 +1,12 @@
-//! The side of the topics: reads records back and makes entries of them.
+//! Reads records back from topics, and converts them to entries.
 //!
-//! Input: names of topics, and from which time on. Output: an entry for each record of a row and each dead letter
-//! of the relay's, and what of each topic may be gone. A further call reads what has arrived since. Invariant:
-//! only committed records count; of each partition all is read up to where it was stable when the call began;
-//! what is read ahead is bounded ([`READ_AHEAD`]); nothing is written, and no group is joined.
+//! Input: names of topics, and an optional start time. Output: an entry per record of a row and per
+//! dead letter of the relay, and the retention of each topic. A further call reads the records that
+//! have arrived since.
+//!
+//! Invariant: only committed records count. Each partition is read up to its stable offset at the
+//! start of the call. [`READ_AHEAD`] bounds the read-ahead. The reader writes nowhere and does not
+//! join a consumer group.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -22,18 +25,20 @@ use postrider_kafka::{
     topic_bounds,
 };
 
-/// How long the brokers may take to answer and to name a topic's partitions.
+/// Maximum time for the brokers to answer and to list a topic's partitions.
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long the brokers may be silent in the middle of a topic.
+/// Maximum silence of the brokers while a topic is read.
 const SILENCE_LIMIT: Duration = Duration::from_mins(1);
 
-/// A single wait for a record, so that a signal is noticed.
+/// Maximum duration of one wait for a record, so that a signal is noticed.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What the client library may read ahead, of one partition: a queue that is short, and asked for again soon, filled
-/// by answers that are small, since a batch in them may be compressed to a tenth. Its own defaults are 100,000
-/// records of each partition and answers of 50 MB. What the operator sets in [kafka.properties] holds.
+/// Limits of librdkafka's read-ahead per partition: a short queue with frequent refills, and small
+/// fetch responses. A batch in a response may be compressed to a tenth of its size.
+///
+/// The defaults of librdkafka are 100,000 records per partition and responses of 50 MB. Settings in
+/// [kafka.properties] take precedence.
 const READ_AHEAD: [(&str, &str); 4] = [
     ("queued.min.messages", "2000"),
     ("fetch.queue.backoff.ms", "5"),
@@ -41,15 +46,15 @@ const READ_AHEAD: [(&str, &str); 4] = [
     ("fetch.max.bytes", "1048576"),
 ];
 
-/// A topic of no more records than this is read by one client, which would queue them all. A larger one is read
-/// partition by partition: a client takes a tenth of a second to begin.
+/// Maximum number of records in a topic that one client reads whole, because the client would queue
+/// all of them. A larger topic is read per partition. A client needs about 0.1 s to start.
 const READ_AT_ONCE: u64 = 20_000;
 
-/// Between the first offset that is kept and the first record there may be markers of transactions, and records
-/// that were never committed: the record is the first one all the same.
+/// Maximum distance from the first retained offset to the first record. Transaction markers and
+/// aborted records may lie in between, so such a record still counts as the first.
 const UNSEEN_MAX: u64 = 1_000;
 
-/// Topics by number, so that an entry need not have the name.
+/// Numbers for topic names, which keep entries small.
 #[derive(Debug, Default)]
 pub struct TopicNumbers {
     names: Vec<String>,
@@ -57,7 +62,7 @@ pub struct TopicNumbers {
 }
 
 impl TopicNumbers {
-    /// The topic's number, a new one for a new topic.
+    /// Returns the topic's number. A new topic gets a new number.
     pub fn of(&mut self, topic: &str) -> u32 {
         if let Some(number) = self.numbers.get(topic) {
             return *number;
@@ -68,73 +73,75 @@ impl TopicNumbers {
         number
     }
 
-    /// All of them, by number.
+    /// All topic names, indexed by number.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The name of a number.
+    /// Name of the topic with this number.
     pub fn name(&self, number: u32) -> Option<&str> {
         self.names.get(usize::try_from(number).ok()?).map(String::as_str)
     }
 }
 
-/// Up to where the tables were seen.
+/// Moment up to which the tables were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Horizon {
-    /// What was committed before is in the snapshot.
+    /// Log position. The snapshot contains every row committed before it.
     pub lsn: u64,
-    /// When that was, in milliseconds since the Unix epoch, by the server's clock.
+    /// Time of the position by the server's clock, in milliseconds since the Unix epoch.
     pub at_ms: i64,
 }
 
-/// What of a topic may be gone.
+/// Retention of a topic: which records may have been removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Kept {
-    /// Only the newest record of a key is sure to be there.
+    /// Whether the topic is compacted. Only the newest record of a key is then guaranteed to exist.
     pub is_compacted: bool,
-    /// Records of before this time, in milliseconds since the Unix epoch, may have been removed.
+    /// Time in milliseconds since the Unix epoch. Older records may have been removed.
     pub since_ms: Option<i64>,
-    /// Some of its records cannot be read yet: a transaction is open.
+    /// Whether an open transaction hides some records.
     pub is_open: bool,
 }
 
 impl Kept {
-    /// Whether the record of a row of this time may be gone.
+    /// Whether the record of a row with this time may have been removed.
     pub fn may_lack(self, time_ms: Option<i64>) -> bool {
         self.is_compacted || self.since_ms.is_some_and(|since| time_ms.is_none_or(|it| it <= since))
     }
 }
 
-/// See the module's documentation.
+/// Reader of topics, with its progress.
 #[derive(Debug)]
 pub struct Topics {
     kafka: KafkaSpec,
     content: Content,
     dead_letters: String,
-    /// Whose dead letters count.
+    /// Source whose dead letters count.
     source: LetterSource,
     horizon: Horizon,
-    /// The first record wanted; `None`: all.
+    /// Time of the first record to read, in milliseconds since the Unix epoch. `None`: all records.
     since_ms: Option<i64>,
-    /// The next offset of each partition that was read.
+    /// Next offset of each partition that was read.
     next: BTreeMap<(String, i32), u64>,
     kept: BTreeMap<String, Kept>,
-    /// Where each partition ended when it was looked at first.
+    /// End of each partition when it was first read.
     ends: BTreeMap<(String, i32), u64>,
-    /// Whether a record's time is that of its commit, unless the brokers set it.
+    /// Whether the time of a record is its commit time, unless the brokers set it.
     commit_times: bool,
-    /// The time of the first record, by topic and partition, where reading does not begin at the first that ever was.
+    /// Time of the first record read, by topic and partition, if reading does not start at the very
+    /// first record.
     floors: BTreeMap<(u32, i32), i64>,
-    /// Records without id.
+    /// Number of records without an id.
     pub without_id: u64,
-    /// Records read.
+    /// Number of records read.
     pub read: u64,
 }
 
 impl Topics {
-    /// The topics of these brokers; dead letters are those of `source` in this topic. Records of before `since_ms` are left
-    /// out, where `commit_times` says that their times are those of the commits.
+    /// Creates a reader for these brokers. The named topic holds the dead letters, and those from
+    /// `source` count. If `commit_times` says that record times are commit times, records before
+    /// `since_ms` are skipped.
     pub fn new(
         kafka: &KafkaSpec,
         content: Content,
@@ -164,7 +171,8 @@ impl Topics {
         }
     }
 
-    /// Reads what has arrived in these topics since the last call; false if `goes_on` says no.
+    /// Reads the records that have arrived in these topics since the last call. Returns `false` if
+    /// `goes_on` returned `false`.
     pub fn read(
         &mut self,
         numbers: &mut TopicNumbers,
@@ -189,7 +197,7 @@ impl Topics {
             if is_new {
                 self.kept.insert(topic.clone(), gone(&bounds));
             }
-            // What is not stable yet is read by the next call.
+            // The next call reads the records that are not stable yet.
             let is_open = bounds.partitions.iter().any(|at| at.stable < at.end);
             self.kept.entry(topic.clone()).or_default().is_open = is_open;
             let number = numbers.of(&topic);
@@ -209,14 +217,14 @@ impl Topics {
             for at in &bounds.partitions {
                 self.ends.entry((topic.clone(), at.partition)).or_insert(at.end);
                 let next = self.next.entry((topic.clone(), at.partition)).or_insert(at.first);
-                // Behind the last record there may be markers of transactions.
+                // Transaction markers may follow the last record.
                 *next = (*next).max(at.stable);
             }
         }
         Ok(true)
     }
 
-    /// What of a topic is read by one reader each.
+    /// Splits a topic into parts, each for one reader.
     fn wanted(
         &self,
         (number, topic): (u32, &str),
@@ -251,7 +259,7 @@ impl Topics {
         more.collect()
     }
 
-    /// How many records the topics have that were not read; `None` if there are none.
+    /// Number of unread records in the topics. `None` if all were read.
     fn unread(&self, all: &BTreeMap<String, TopicBounds>) -> Option<Total> {
         let parts = all.iter().flat_map(|(topic, bounds)| {
             bounds.partitions.iter().map(move |at| {
@@ -260,7 +268,7 @@ impl Topics {
             })
         });
         let records = parts.sum();
-        // Of a topic that is read from a time on, only a part is read.
+        // If reading starts at a time, only a part of the topic is read.
         let is_whole = self.since_ms.is_none() || !self.next.is_empty();
         let total = if is_whole { Total::About(records) } else { Total::Unknown };
         (records > 0).then_some(total)
@@ -303,7 +311,7 @@ impl Topics {
         Ok(true)
     }
 
-    /// Books how far a partition was read, and since when its records are kept.
+    /// Records how far a partition was read, and the time of its oldest retained record.
     fn note(&mut self, record: &Received<'_>, offset: u64, part: &mut Part) {
         let is_first = part.seen.insert(record.partition(), offset + 1).is_none();
         let Some((first, end)) = part.rest.get(&record.partition()).copied() else { return };
@@ -314,8 +322,8 @@ impl Topics {
         let is_oldest = self.since_ms.is_none() || offset <= first + UNSEEN_MAX;
         if part.is_the_first() && is_first && first > 0 && is_oldest {
             let kept = self.kept.entry(record.topic().to_owned()).or_default();
-            // A time of the row's own choice does not tell which rows came before it.
-            // Nor does that of a record that was sent again.
+            // A time that the row chose does not show which rows were written earlier. The time of
+            // a record that was sent again does not show it either.
             let is_again = record.headers().any(|(name, _)| name == RETRIED_HEADER);
             let is_told = (self.commit_times && !is_again) || record.has_append_time();
             let time_ms = record.timestamp_ms().filter(|_| is_told).unwrap_or(i64::MAX);
@@ -326,9 +334,9 @@ impl Topics {
         }
     }
 
-    /// Whether a record may come after a later one though nothing is wrong: it has no key, or it may be the repeat
-    /// of one that is not read. Where reading begins in the middle, that is one of before the first record read;
-    /// which cannot be seen from times that are not those of the commits.
+    /// Whether a record may follow a later one without an error. This holds for a record without a
+    /// key, and for a possible repeat of a record that is not read. If reading starts in the
+    /// middle, such a repeat has a time before the first record read. Only commit times show this.
     fn has_no_order(&self, record: &Received<'_>, part: &Part) -> bool {
         if record.key().is_none() {
             return true;
@@ -341,7 +349,7 @@ impl Topics {
         !is_commits || record.timestamp_ms().is_none_or(|time| time < *floor)
     }
 
-    /// Of a record of a row, or of a dead letter of the relay's.
+    /// Converts the record of a row, or a dead letter of the relay.
     fn entry(
         &mut self,
         record: &Received<'_>,
@@ -377,10 +385,11 @@ impl Topics {
         Some(Entry { id, kind, topic, partition, place: offset, content, key, rank, index, flags })
     }
 
-    /// A receipt is none, a consumer's is not about a row, and one of another system's stream not about a row of ours.
+    /// Converts a dead letter. Receipts, dead letters of consumers, and dead letters of another
+    /// system's stream do not concern these rows.
     fn dead_letter(&mut self, record: &Received<'_>, topic: u32, offset: u64) -> Option<Entry> {
         let letter = DeadLetter::read(record.to_stored())?;
-        // What could not be sent once more may have been delivered, or not.
+        // A replayed row that became a dead letter may have been delivered before.
         if letter.header(ORIGIN_HEADER).is_some_and(|origin| is_replay(origin.as_bytes())) {
             return None;
         }
@@ -418,38 +427,39 @@ impl Topics {
         if is_newer { flag::NEWER } else { 0 }
     }
 
-    /// Whether records are still to be read that were there when the topic was looked at first: a transaction is open.
+    /// Whether records that existed at the first look are still unread, because a transaction is
+    /// open.
     pub fn is_behind(&self, topic: &str) -> bool {
         let ends = self.ends.iter().filter(|((name, _), _)| name == topic);
         ends.into_iter().any(|(at, end)| self.next.get(at).is_none_or(|next| next < end))
     }
 
-    /// What of the topics may be gone, by number.
+    /// Retention of the topics, indexed by number.
     pub fn kept(&self, numbers: &TopicNumbers) -> Vec<Kept> {
         let kept = |name: &String| self.kept.get(name).copied().unwrap_or_default();
         numbers.names().iter().map(kept).collect()
     }
 
-    /// Those that do not exist.
+    /// Names of the topics that do not exist.
     pub fn missing<'n>(&self, numbers: &'n TopicNumbers) -> Vec<&'n str> {
         let names = numbers.names().iter().map(String::as_str);
         names.filter(|name| !self.kept.contains_key(*name)).collect()
     }
 }
 
-/// What one reader reads: the partitions that are to be read, with where they begin and where they end.
+/// Partitions that one reader reads, with their first and end offsets.
 struct Part {
-    /// The topic's number.
+    /// Number of the topic.
     topic: u32,
     partition: Option<i32>,
     start: StartOffset,
     rest: BTreeMap<i32, (u64, u64)>,
-    /// The next offset of each partition of which a record was read.
+    /// Next offset of each partition that has returned a record.
     seen: BTreeMap<i32, u64>,
 }
 
 impl Part {
-    /// Whether nothing of its partitions was read before.
+    /// Whether these partitions were not read before.
     const fn is_the_first(&self) -> bool {
         !matches!(self.start, StartOffset::Offset(_))
     }
@@ -464,12 +474,13 @@ impl Part {
     }
 }
 
-/// Whether the row was sent once more, on purpose.
+/// Whether the row was sent again on purpose.
 fn is_replay(origin: &[u8]) -> bool {
     RowOrigin::Replay.header().is_some_and(|replay| replay.as_bytes() == origin)
 }
 
-/// Before any record was read: of a partition from which all was removed nothing can be known.
+/// Initial retention of a topic. If a partition has lost all its records, nothing is known about
+/// it.
 fn gone(bounds: &TopicBounds) -> Kept {
     let is_empty = bounds.partitions.iter().any(|at| at.first > 0 && at.first == at.end);
     Kept {
