@@ -1,10 +1,17 @@
-//! Delivers rows that wait in their tables, where no replication slot can be had (`source.mode = "poll"`).
+//! Delivers rows by polling their tables, for servers without a replication slot (`source.mode =
+//! "poll"`).
 //!
-//! Input: a [`Plan`], how this run differs, requests to stop. Output: a [`Summary`], or the error that ended it. Each
-//! worker is a thread with a connection, a session, a sink and a supervisor, as a relay of the log has one of each, so
-//! that the same holds of dead letters, refused batches, outages and memory. Invariant: a row is marked once it is
-//! confirmed (G1); rows of one key are with one worker at a time (G2); together the workers have no more in flight than
-//! one relay has (G3); an error that only a human can help ends all of them in good order.
+//! Input: a [`Plan`], options of this run, requests to stop. Output: a [`Summary`], or the error
+//! that ended the run. Each worker is a thread with a connection, a session, a sink and a
+//! supervisor, as for a replication stream. Dead letters, refused batches, outages and memory are
+//! therefore handled in the same way.
+//!
+//! Invariant:
+//!
+//! * A row is marked after its confirmation (G1).
+//! * Only one worker at a time has rows of a given key (G2).
+//! * All workers together have no more bytes in flight than one relay (G3).
+//! * An error that needs an operator ends all workers in an orderly way.
 
 mod session;
 mod source;
@@ -34,13 +41,13 @@ use postrider_postgres::wal::{OwnProcesses, PollPositions};
 pub use session::poll_mark;
 pub(crate) use session::rehearse;
 
-/// What may be in flight of one worker, at least: a record of the usual size.
+/// Minimum number of bytes in flight per worker: one record of typical size.
 const BYTES_MIN: u64 = 1 << 20;
-/// Rows are counted from here, up to there.
+/// Range of the positions that number the rows.
 const FIRST: Lsn = Lsn::new(1);
 const END: Lsn = Lsn::new(1 << 61);
 
-/// Runs the workers until they are told to stop, no row waits (`once`), or they must not go on.
+/// Runs the workers until a stop, until no row waits (`once`), or until an error.
 pub(super) async fn run<S: KafkaSink + Send + 'static>(
     plan: Plan,
     options: RunOptions,
@@ -55,7 +62,7 @@ pub(super) async fn run<S: KafkaSink + Send + 'static>(
     let budget = &mut plan.kafka.budget;
     budget.bytes = (budget.bytes / u64::from(workers)).max(BYTES_MIN.min(budget.bytes));
     plan.kafka.unconfirmed.bytes = budget.bytes;
-    // A batch that is not marked is locked.
+    // The rows of an unmarked batch stay locked, so a pause must end the session.
     let stop = stop.ending_for_pause();
     let topic_monitor = TopicMonitor::of(&plan, telemetry.clone());
     let certificates = CertificateMonitor::of(&plan, &options, telemetry.clone());
@@ -81,7 +88,7 @@ pub(super) async fn run<S: KafkaSink + Send + 'static>(
     let caught_up = topic_monitor.beside(&stop, work).await?;
     let view = telemetry.view();
     let seconds = started.elapsed().as_secs_f64();
-    // Positions number the rows of this run: they mean nothing to anybody else.
+    // Positions number the rows of this run, and have no meaning elsewhere.
     let settled = Lsn::ZERO;
     let of_rows = Summary::of(&view.snapshot);
     Ok(Summary { caught_up, seconds, streaming_seconds: seconds, settled, ..of_rows })
@@ -89,7 +96,7 @@ pub(super) async fn run<S: KafkaSink + Send + 'static>(
 
 type Ended = Result<Result<Summary, RelayError>, RelayError>;
 
-/// Waits for all workers. The first error tells the others to end, and is the one that is given back.
+/// Waits for all workers. Returns the first error, which also stops the other workers.
 async fn all(mut running: JoinSet<Ended>, stop: &StopSignal) -> Result<bool, RelayError> {
     let (mut caught_up, mut failed) = (true, None);
     while let Some(ended) = running.join_next().await {
@@ -104,20 +111,21 @@ async fn all(mut running: JoinSet<Ended>, stop: &StopSignal) -> Result<bool, Rel
     failed.map_or(Ok(caught_up), Err)
 }
 
-/// One batch at a time, over as many sessions as it takes.
+/// Worker that delivers one batch at a time, over one or more sessions.
 struct Worker {
-    /// From 0, and how many there are.
+    /// Number of this worker, from 0, and number of workers.
     number: (u32, u32),
-    /// Rows up to here are marked.
+    /// Position up to which rows are marked.
     marked: Lsn,
-    /// Set once sessions were seen to keep their server process: no pooler gives it to another one.
+    /// Set after the check that sessions keep their server process, which a pooler could assign to
+    /// another session.
     keeps_processes: Arc<OnceCell<()>>,
-    /// Of all workers.
+    /// Server processes of all workers.
     own_processes: OwnProcesses,
 }
 
 impl Worker {
-    /// Where positions of a session count from.
+    /// Range in which the positions of a session are counted.
     fn positions(&self, owed: Owed) -> PollPositions {
         PollPositions { first: self.marked, owed: owed.until(), end: END }
     }

@@ -1,7 +1,8 @@
-//! One session of a worker.
+//! Runs one session of a polling worker.
 //!
-//! Input: what the worker knows. Output: how the session ended. It looks at the database as any relay does, but for
-//! what a slot needs, opens the connection that the rows come over, and drives the loop.
+//! Input: the state of the worker. Output: how the session ended. The session inspects the database
+//! as a relay does, apart from the slot. It then opens the connection for the rows, and drives the
+//! loop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,17 +34,20 @@ use postrider_postgres::wal::{
     SessionParams, WalError, prepare_session,
 };
 
-/// A poll waits for nobody else, and has a limit of its own.
+/// Maximum silence of the server. A poll does not wait for other sessions, and has a limit of its
+/// own.
 const SILENCE: Duration = Duration::from_hours(24);
-/// While a batch is open the server hears of us at least as often as two of these.
+/// Heartbeat while a batch is open. The server hears from the relay at least once per two
+/// heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Rows of a batch while a refused record is looked for: all of them may be sent again.
+/// Batch size while the relay searches for a refused record. All rows of the batch may be sent
+/// again.
 const CAUTIOUS_BATCH: u32 = 100;
-/// Columns that number rows as they are written, in the order in which they are looked for; a time comes after them,
-/// which is that of the transaction's begin.
+/// Column that numbers rows in the order of their writes. Without it, rows are ordered by a time,
+/// which is the start of their transaction.
 const SEQUENCE: &str = "sequence";
 
-/// The database as this session finds it.
+/// Database as this session found it.
 struct Found {
     plan: Plan,
     params: SessionParams,
@@ -52,7 +56,6 @@ struct Found {
 }
 
 impl Worker {
-    /// See the module's documentation.
     pub(super) fn session<S: KafkaSink + Send>(
         &mut self,
         sessions: &mut Sessions,
@@ -96,7 +99,7 @@ impl Worker {
         let source = PollSource { rows, marked: &mut self.marked };
         let waits = crate::session_mode::batches_wait(None, &plan.kafka);
         let SessionStart { limits, owed, .. } = begun;
-        // A batch is marked as soon as it is settled: the next one waits for that.
+        // A batch is marked as soon as it is settled, because the next batch waits for that.
         let limits = Limits { status_interval: Duration::ZERO, silence: SILENCE, ..limits };
         let now = sessions.clock.instant();
         let session = Session::new(pipeline, limits, coalescing(is_local, waits), owed, now)
@@ -104,13 +107,14 @@ impl Worker {
         sessions.reporter().streaming();
         tracing::info!(worker = self.number.0, "polling");
         let ended = sessions.drive(source, session, sink);
-        // A batch is marked and committed at once: what the database was told, it has heard.
+        // A batch is marked and committed at once, so the database has received every reported
+        // position.
         sessions.owed = sessions.owed.map(|owed| owed.settled(self.marked));
         ended
     }
 }
 
-/// Looks at the database as a session does that begins with this plan, and takes no row.
+/// Inspects the database like a session that starts with this plan. Does not take any rows.
 pub(crate) async fn rehearse(plan: &Plan) -> Result<(), RelayError> {
     let Found { plan, params, requests, .. } = find(plan, &OnceCell::new()).await?;
     run_blocking(move || {
@@ -144,9 +148,9 @@ fn prepare(
     Ok(tables)
 }
 
-/// Looks at the database: what forbids a stream forbids these rows too, but for what is of slot and publication.
-/// Whether sessions keep their server process is asked by one worker while the others have no session yet, since that
-/// takes two.
+/// Inspects the database. Any fault that prevents a stream also prevents polling, except faults of
+/// the slot or publication. One worker checks whether sessions keep their server process. The other
+/// workers wait, because the check needs two sessions.
 async fn find(plan: &Plan, keeps_processes: &OnceCell<()>) -> Result<Found, RelayError> {
     let wanted = plan.requirements()?;
     let connect = &plan.config.source.connect;
@@ -217,8 +221,8 @@ async fn request(
     })
 }
 
-/// The order of a table's rows: `outbox.order_by`; or by a column that numbers rows, or else by time. The id tells
-/// apart rows that are the same otherwise.
+/// Order of a table's rows: `outbox.order_by`, or a numbering column, or a time. The id separates
+/// rows that are otherwise equal.
 async fn order(
     config: &Config,
     client: &Client,
@@ -241,7 +245,7 @@ async fn order(
     Ok(order)
 }
 
-/// How rows are marked, as the configuration says.
+/// Converts the configured way of marking delivered rows.
 pub fn poll_mark(section: &MarkSection) -> PollMark {
     match section.clone() {
         MarkSection::ProcessedAt(column) => PollMark::ProcessedAt(column),

@@ -1,7 +1,8 @@
-//! Polled rows as the loop's source of frames.
+//! Provides polled rows as the loop's frames.
 //!
-//! Input: a [`PollStream`]. Output: frames, and how far rows are marked, for the worker's next session. Invariant: that
-//! is raised once the database has committed the marks.
+//! Input: a [`PollStream`]. Output: frames, and the position up to which rows are marked, for the
+//! worker's next session. Invariant: the position advances only after the database has committed
+//! the marks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,6 @@ use crate::frame_source::FrameSource;
 use postrider_core::lsn::Lsn;
 use postrider_postgres::wal::{Frame, LockedRows, PollStream, WalError};
 
-/// See the module's documentation.
 pub(super) struct PollSource<'a> {
     pub(super) rows: PollStream,
     pub(super) marked: &'a mut Lsn,
