@@ -1,8 +1,9 @@
-//! Who may use the control API.
+//! Authorises requests to the control API.
 //!
-//! Input: a request's headers. Output: nothing, or the answer that refuses it. Invariant: a token is compared in a time
-//! that depends on its length alone, and is read from its file for each request, so that it can be changed; one that is
-//! too short to be a secret is none.
+//! Input: the headers of a request. Output: acceptance, or the response that refuses the request.
+//! Invariant: the time to compare a token depends only on its length. The token file is read for
+//! each request, so that the token can change without a restart. A token that is too short is not
+//! accepted.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -14,27 +15,27 @@ use axum::response::{IntoResponse as _, Response};
 use super::problem;
 use crate::blocking::run_blocking;
 
-/// A token that is shorter can be guessed.
+/// Minimum length of a token, in bytes. A shorter token can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
-/// A file that holds more is no token.
+/// Maximum size of the token file, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4 << 10;
 
 const HELP_NONE: &str = "set http.control.socket to use `postrider ctl` on this machine, or http.control.token_file to \
                          allow it here, and restart the relay";
 
-/// See the module.
+/// Callers that the control API accepts.
 #[derive(Debug, Clone)]
 pub enum Access {
-    /// Whoever could connect: the socket is the relay's user's.
+    /// Accepts every caller that can connect, because the socket belongs to the relay's user.
     Socket,
-    /// Who has the token in this file.
+    /// Accepts callers with the token in this file.
     Token(Arc<Path>),
-    /// Nobody here; there may be a socket.
+    /// Refuses every caller. The path is the control socket, if one is configured.
     Nobody(Option<Arc<Path>>),
 }
 
 impl Access {
-    /// At `http.bind`, by what the configuration names.
+    /// Access at `http.bind`, according to the configuration.
     pub fn at_http(token_file: Option<&PathBuf>, socket: Option<&PathBuf>) -> Self {
         match token_file {
             Some(file) => Self::Token(file.as_path().into()),
@@ -42,9 +43,9 @@ impl Access {
         }
     }
 
-    /// Why a request is refused, if it is.
+    /// Returns the response that refuses the request, or `None`.
     pub(super) async fn refusal(&self, headers: &HeaderMap) -> Option<Response> {
-        // Every browser sends one of them with what a page does, whatever page that is.
+        // Every browser sends one of these headers with the requests of any page.
         let is_page = headers.contains_key(header::ORIGIN)
             || headers.keys().any(|name| name.as_str().starts_with("sec-fetch-"));
         if is_page {
@@ -92,9 +93,9 @@ impl Access {
     }
 }
 
-/// The token in a file; one line end behind it is none of it.
+/// Reads the token from a file. One trailing line end is not part of the token.
 pub fn read_token(file: &Path) -> Result<String, String> {
-    // Somebody may have put the token itself where the file that holds it belongs.
+    // The setting may contain the token itself instead of a path to the file.
     let is_path = file.as_os_str().as_encoded_bytes().contains(&b'/');
     let name = if is_path {
         file.display().to_string()
@@ -102,7 +103,7 @@ pub fn read_token(file: &Path) -> Result<String, String> {
         "(not shown, as it is no path)".to_owned()
     };
     let mut text = String::new();
-    // Whoever opens a pipe waits, and it is opened for each request, whoever sends it.
+    // Opening a pipe would block, and every request opens the file.
     let read = std::fs::metadata(file).and_then(|found| {
         if !found.is_file() {
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no file"));
@@ -122,13 +123,13 @@ pub fn read_token(file: &Path) -> Result<String, String> {
     Ok(token.to_owned())
 }
 
-/// The token of `Bearer TOKEN`.
+/// Returns the token of `Bearer TOKEN`.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
 }
 
-/// Looks at every byte, wherever the first difference is.
+/// Compares every byte, so that the time does not depend on the first difference.
 fn is_same(given: &[u8], wanted: &[u8]) -> bool {
     let differs =
         given.iter().zip(wanted).fold(0_u8, |all, (a, b)| std::hint::black_box(all | (a ^ b)));

@@ -1,10 +1,14 @@
-//! The control API below `/api/v1`: pause, resume (of a stream that has failed, too), drain, reload, log level, for operators and their programs.
+//! Control API under `/api/v1` for operators and their programs: pause, resume, drain, reload and
+//! log level. Resume also restarts a failed stream.
 //!
-//! Input: requests, on a unix socket that only the relay's user may connect to, or at `http.bind` with a bearer token.
-//! Output: JSON; a pause and a drain act at once, [`Order`]s are for the program that runs the relay. Invariant: nobody
-//! else changes anything: without a socket and without a token every request is refused with the setting that would allow
-//! it; browsers are, too, whatever they know; a request has a bounded size and a bounded time; no token is logged or
-//! answered.
+//! Input: requests, either on a unix socket that only the relay's user can connect to, or at
+//! `http.bind` with a bearer token. Output: JSON. A pause and a drain take effect at once. An
+//! [`Order`] goes to the program that runs the relay.
+//!
+//! Invariant: only authorised callers can change anything. Without a socket and a token, each
+//! response names the setting that would allow the request. Requests from browsers are always
+//! refused. The size and the duration of a request are bounded. Tokens appear neither in logs nor
+//! in responses.
 
 mod access;
 mod socket;
@@ -31,42 +35,43 @@ use postrider_core::session::ControlRequest;
 pub use access::{Access, read_token};
 pub use socket::{ControlSocket, SocketError};
 
-/// What there is to ask, as OpenAPI 3.1 has it.
+/// OpenAPI 3.1 document of the control API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 
-/// A filter of the log is far smaller.
+/// Maximum size of a request body, in bytes. A log filter is far smaller.
 const BODY_BYTES_MAX: usize = 4 << 10;
-/// How long a body may take to come.
+/// Maximum time to receive a request body.
 const BODY_LIMIT: Duration = Duration::from_secs(5);
-/// How long the program may take for an order: a reload asks the database for columns.
+/// Maximum time for the program to carry out an order. A reload queries the database for columns.
 const ORDER_LIMIT: Duration = Duration::from_secs(30);
 
-/// What the program that runs the relay does for the API.
+/// Request that the program running the relay carries out.
 #[derive(Debug)]
 pub enum Order {
     /// Reads the configuration again.
     Reload(oneshot::Sender<ReloadReport>),
-    /// Sets the log's filter, if one is given. Answers with the one in effect, or with what is wrong.
+    /// Sets the log filter, if one is given. The answer is the active filter, or an error.
     LogLevel(Option<String>, oneshot::Sender<Result<String, String>>),
 }
 
-/// What became of a reload.
+/// Result of a reload.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReloadReport {
-    /// In a word.
+    /// Result as one word.
     pub outcome: ReloadOutcome,
-    /// Options that have another value now.
+    /// Options whose values have changed.
     pub changed: Vec<String>,
-    /// Options that have another value in the file, and keep the one before until the relay is started anew.
+    /// Options that have changed in the file and need a restart. Their previous values stay active.
     pub takes_restart: Vec<String>,
-    /// What is wrong with a configuration that is refused.
+    /// Errors in a refused configuration.
     pub errors: Vec<ReloadError>,
-    /// Streams of several that keep their configuration, since their database could not be asked about the new one.
+    /// Streams that keep their configuration, because their database could not be queried about the
+    /// new one.
     pub not_asked: Vec<ReloadError>,
 }
 
 impl ReloadReport {
-    /// That nothing is new.
+    /// Report of a reload without changes.
     pub const fn unchanged() -> Self {
         Self {
             outcome: ReloadOutcome::Unchanged,
@@ -78,34 +83,35 @@ impl ReloadReport {
     }
 }
 
-/// One mistake in it.
+/// Error in a configuration.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReloadError {
-    /// Such as `PR-C003`.
+    /// Error code, for example `PR-C003`.
     pub code: &'static str,
-    /// What is wrong.
+    /// Description of the error.
     pub what: String,
-    /// `FILE:LINE:COLUMN`, where it is in a file.
+    /// `FILE:LINE:COLUMN`, if the error is in a file.
     pub place: Option<String>,
-    /// What to do about it.
+    /// Remedy for the operator.
     pub help: Option<String>,
 }
 
-/// What the API acts on. Cloning shares it.
+/// Control API of one process. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Admin {
     stop: StopSignal,
     telemetry: Telemetry,
     orders: mpsc::Sender<Order>,
-    /// How long a drain may take.
+    /// Maximum duration of a drain.
     grace: Duration,
-    /// Where the process runs several: what is asked of one stream names it by `?stream=NAME`.
+    /// All streams, if the process runs several. A request then names its stream with
+    /// `?stream=NAME`.
     streams: Option<Streams>,
-    /// The one that was named.
+    /// Name of the stream in the request.
     stream: Option<String>,
 }
 
-/// The relay as an operator asks for it.
+/// State of the relay in a response.
 #[derive(Debug, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field of the answer by itself")]
 struct Status {
@@ -114,14 +120,14 @@ struct Status {
     state: &'static str,
     role: &'static str,
     ready: bool,
-    /// The checks that do not hold, or that say why nothing is read.
+    /// Details of checks that fail, or that explain why the relay does not read.
     notes: Vec<String>,
     paused: bool,
     paused_since: Option<String>,
     draining: bool,
-    /// Of a stream that has failed: when it begins anew by itself.
+    /// Time of the next automatic restart of a failed stream.
     begins_anew_at: Option<String>,
-    /// Of a stream that has failed: it begins anew upon `resume` alone.
+    /// Whether a failed stream restarts only after `resume`.
     waits_for_resume: bool,
     in_flight_records: u64,
     slot: String,
@@ -159,13 +165,13 @@ struct Problem {
     help: Option<String>,
 }
 
-/// What a drain waits for, in the words of the documentation.
+/// Conditions that a drain waits for, in the words of the documentation.
 const WAITS_FOR: &str = "the end of the transaction that is being read, the brokers' confirmation of every record that \
                          was sent, and Postgres's word for the acknowledged position; then the process ends with \
                          exit code 0, or with another one after the grace period";
 
 impl Admin {
-    /// Acts on a relay; what is not the relay's own business goes to `orders`.
+    /// Creates the API for one relay. Reloads and log changes go to `orders`.
     pub const fn new(
         stop: StopSignal,
         telemetry: Telemetry,
@@ -175,19 +181,20 @@ impl Admin {
         Self { stop, telemetry, orders, grace, streams: None, stream: None }
     }
 
-    /// The same of a process that runs several streams: a drain, a reload and the log are of all of them.
+    /// Extends the API to several streams. A drain, a reload and the log level apply to all of
+    /// them.
     #[must_use]
     pub fn of_streams(self, streams: Streams) -> Self {
         Self { streams: Some(streams), ..self }
     }
 
-    /// The same of one that carries the stream of this name alone.
+    /// Names the single stream of the process.
     #[must_use]
     pub fn of_stream(self, stream: Option<String>) -> Self {
         Self { stream, ..self }
     }
 
-    /// What acts on the stream that a request names; on the relay, where there is one.
+    /// Returns the API for the stream that a request names, or for the only relay.
     fn meant(self, query: Option<&str>) -> Result<Self, Box<Response>> {
         let name = stream_of(query);
         let Some(streams) = &self.streams else {
@@ -211,7 +218,7 @@ impl Admin {
         }
     }
 
-    /// The routes, for those whom `access` lets in.
+    /// Routes for callers that `access` accepts.
     pub(crate) fn routes(self, access: Access) -> Router {
         let control = Router::new()
             .route("/api/v1/pause", post(pause))
@@ -261,14 +268,14 @@ impl Admin {
         self.stop.most_urgent() >= ControlRequest::Drain
     }
 
-    /// Has the program do it, and waits for that.
+    /// Sends an order to the program, and waits for the result.
     async fn order<T>(
         &self,
         order: impl FnOnce(oneshot::Sender<T>) -> Order,
     ) -> Result<T, Response> {
         let gone = || problem(StatusCode::SERVICE_UNAVAILABLE, "the relay is ending", None);
         let (answer, answered) = oneshot::channel();
-        // Orders that came before may take as long.
+        // Earlier orders may take up to the limit too.
         let carried_out = async {
             self.orders.send(order(answer)).await.ok()?;
             answered.await.ok()
@@ -314,7 +321,7 @@ async fn resume(Extract(admin): Extract<Admin>, RawQuery(query): RawQuery) -> Re
         tracing::info!(stream = admin.stream, "resumed by the control API");
     }
     if let Some(failed) = admin.telemetry.view().next_run {
-        // It does within the next moment.
+        // The state reports a restart now, because the stream restarts within a moment.
         admin.telemetry.set_next_run(Some(NextRun { at_us: Some(unix_us()), ..failed }));
         admin.stop.control().begin_anew(None);
     }
@@ -393,7 +400,7 @@ async fn document() -> Response {
     (headers, OPENAPI).into_response()
 }
 
-/// Lets in whom `access` names, with a request that is whole.
+/// Passes on a complete request from a caller that `access` accepts.
 async fn admitted(Extract(access): Extract<Access>, request: Request, next: Next) -> Response {
     let mut response = match access.refusal(request.headers()).await {
         Some(refusal) => refusal.into_response(),
@@ -408,7 +415,7 @@ async fn admitted(Extract(access): Extract<Access>, request: Request, next: Next
     response
 }
 
-/// The request with its body, of bounded size and time; only a filter has one.
+/// Reads the body, with limits for size and time. Only a log filter has a body.
 async fn whole(request: Request) -> Result<Request, Response> {
     let (parts, body) = request.into_parts();
     let Ok(read) = tokio::time::timeout(BODY_LIMIT, to_bytes(body, BODY_BYTES_MAX)).await else {

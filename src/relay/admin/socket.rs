@@ -1,8 +1,8 @@
-//! The unix socket of the control API.
+//! Unix socket of the control API.
 //!
-//! Input: a path. Output: a socket there, with mode 0600 before anybody else can connect to it. Invariant: one that
-//! a process listens at is left alone, and what is left of a process that has ended is replaced; what is no socket is
-//! never touched; the file goes with the relay that made it.
+//! Input: a path. Output: a socket with mode 0600 before any other user can connect. Invariant: a
+//! socket with a listening process stays untouched, and a stale socket is replaced. A file that is
+//! not a socket is never changed. The relay removes its socket when it ends.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,30 +17,30 @@ use tokio::net::UnixListener;
 use super::{Access, Admin};
 use postrider_service::http;
 
-/// Why there is no socket.
+/// Reason why the control socket could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// A process listens there.
+    /// Another process listens on the socket.
     #[error("another process listens at the control socket `{}`", .0.display())]
     Taken(PathBuf),
-    /// What is there cannot be asked.
+    /// The socket belongs to another user, so this process cannot test it.
     #[error("the control socket `{}` is another user's", .0.display())]
     Foreign(PathBuf),
-    /// Something else has the name.
+    /// A file or folder has this path.
     #[error("the control socket cannot be `{}`: that is a file or folder, and no socket", .0.display())]
     NoSocket(PathBuf),
-    /// The system says no.
+    /// A system call failed.
     #[error("cannot make the control socket `{}`", path.display())]
     Failed {
-        /// As configured.
+        /// Path from the configuration.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl SocketError {
-    /// What to do about it.
+    /// Remedy for the operator.
     pub fn hint(&self) -> String {
         match self {
             Self::Taken(_) => {
@@ -64,14 +64,14 @@ impl SocketError {
     }
 }
 
-/// A socket that nobody answers yet.
+/// Bound socket without a server.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
     made: Made,
 }
 
-/// The file, which is removed with it.
+/// Socket file, removed on drop.
 #[derive(Debug)]
 struct Made {
     path: PathBuf,
@@ -80,19 +80,20 @@ struct Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // Another relay may have made its own there, if somebody removed ours.
+        // If the file was removed, another relay may have created a socket at the path.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Where the socket is made. It goes with the value, and with what is left in it.
+/// Temporary folder for the socket. Dropping the value removes the folder with its contents.
 struct Folder(PathBuf);
 
 impl Folder {
     fn make(path: PathBuf) -> io::Result<Self> {
-        // Of an earlier process of this number, which was killed in the middle; a link leads to somebody else's.
+        // The folder may be left over from a killed process with this process number. A symbolic
+        // link could lead to another user's folder.
         if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
             drop(Self(path.clone()));
         }
@@ -108,7 +109,8 @@ impl Drop for Folder {
     }
 }
 
-/// Whether a socket is what is left of a process, by the system's answer to who connects: only then nobody listens.
+/// Whether a socket is stale: nobody listens, according to the system's answer to a connection
+/// attempt.
 fn is_left(path: &Path, answer: io::Result<()>) -> Result<(), SocketError> {
     let path = path.to_owned();
     match answer {
@@ -122,7 +124,7 @@ fn is_left(path: &Path, answer: io::Result<()>) -> Result<(), SocketError> {
 }
 
 impl ControlSocket {
-    /// Makes it, within a runtime.
+    /// Binds the socket. Requires a Tokio runtime.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |source| SocketError::Failed { path: path.to_owned(), source };
         match fs::symlink_metadata(path) {
@@ -133,7 +135,7 @@ impl ControlSocket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
-        // In a folder that only its owner enters, until only its owner may connect.
+        // The socket is created in a private folder, and moves to its path with mode 0600.
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}", std::process::id()));
         let folder = Folder::make(PathBuf::from(name)).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Tests of the control API over real connections, with a stand-in for the program that runs the relay.
+//! Tests of the control API over real connections. A stub replaces the program that runs the relay.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ struct Scene {
     admin: Admin,
 }
 
-/// A program that knows the filters `info` and `debug`, and refuses to reload.
+/// Stub program that accepts the filters `info` and `debug`, and refuses to reload.
 fn scene() -> Scene {
     let folder = tempfile::tempdir().unwrap();
     let (stop, telemetry) = (StopSignal::default(), Telemetry::new(BuildInfo::default()));
@@ -139,7 +139,7 @@ async fn a_token_lets_in_and_nothing_like_it_does() {
     assert!(!scene.stop.control().is_paused());
     assert_eq!(ask(address, "POST /api/v1/pause", &right, "").await.0, 200);
     assert!(scene.stop.control().is_paused());
-    // A new token takes no restart, and a file that holds none lets nobody in.
+    // A new token does not need a restart, and an empty file refuses every caller.
     std::fs::write(&file, "another-token-of-enough-characters").unwrap();
     assert_eq!(ask(address, "POST /api/v1/resume", &right, "").await.0, 401);
     std::fs::write(&file, "").unwrap();
@@ -242,7 +242,7 @@ async fn the_document_is_what_there_is() {
     let document: Document = from_json(OPENAPI);
     let methods = ["get", "put", "post", "delete", "patch"];
     let mut named = BTreeSet::new();
-    // The ones that end the relay come last, or would change what others answer.
+    // The operations that end the relay come last, because they change later responses.
     for (path, operations) in &document.paths {
         for method in methods {
             let what = format!("{} {path}", method.to_uppercase());
