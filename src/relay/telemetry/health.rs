@@ -1,9 +1,11 @@
 //! Liveness (`/livez`) and readiness (`/readyz`), from the latest snapshot.
 //!
-//! Input: a [`View`]. Output: a [`Health`] with its checks: does the loop run, is the slot held, do records
-//! make progress, does Kafka confirm, are topics missing. Invariant: liveness never depends on Postgres or
-//! Kafka, so that an outage of theirs does not make an orchestrator restart every relay; a standby is ready
-//! unless the caller asks for the active relay.
+//! Input: a [`View`]. Output: a [`Health`] with its checks: whether the loop runs, the slot is
+//! held, records make progress, Kafka confirms, and topics exist.
+//!
+//! Invariant: liveness never depends on Postgres or Kafka. Otherwise their outage would make an
+//! orchestrator restart every relay. A standby is ready unless the caller asks for the active
+//! relay.
 
 use std::time::Duration;
 
@@ -12,64 +14,65 @@ use serde::Serialize;
 use super::snapshot::{RelayState, Snapshot, UnavailableTopics};
 use super::{View, time_text};
 
-/// The hot thread ticks at least every second; this long without one is not a pause but a hang.
+/// Maximum time between two ticks of the hot thread, which ticks at least once per second. A longer
+/// gap means that the thread hangs.
 const TICK_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// How long the settled position may stand still while records are outstanding. Longer than a
-/// leader election, shorter than an operator's patience.
+/// Maximum time without progress while records are outstanding. This exceeds a leader election, but
+/// not an operator's patience.
 const PROGRESS_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// Brokers that answer and confirm nothing for so long do not do their work. Longer than a leader
-/// election among brokers that are well.
+/// Time after which brokers that answer but do not confirm records count as stalled. This exceeds a
+/// leader election among healthy brokers.
 pub const STALL: Duration = Duration::from_secs(10);
 
-/// What to look for then.
+/// Remedy for stalled brokers.
 pub const STALL_HELP: &str = "look for a broker that hangs, and for partitions below \
                               min.insync.replicas: kafka-topics.sh --bootstrap-server BROKER \
                               --describe --under-min-isr-partitions";
 
-/// The advice while no broker answers.
+/// Remedy while no broker answers.
 pub(crate) const SILENCE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the network; nothing is \
                             lost: the rows wait in Postgres";
 
-/// The names of all checks.
+/// Names of all checks.
 pub(super) const CHECKS: [&str; 6] = ["loop", "state", "slot", "progress", "kafka", "topics"];
 
-/// What a caller of `/readyz` needs the relay to be.
+/// State that a caller of `/readyz` requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
-    /// Delivering, or ready to take over.
+    /// Delivers, or is ready to take over.
     #[default]
     Any,
-    /// Delivering: holds the slot.
+    /// Delivers, and therefore holds the slot.
     Active,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// A stable word.
+    /// Name of the check, which never changes.
     pub name: &'static str,
-    /// Whether it is as it should be.
+    /// Whether the check passed.
     pub ok: bool,
-    /// What was found.
+    /// Details for a reader.
     pub detail: String,
 }
 
-/// The answer of a probe; `ok` is whether every check is.
+/// Response to a probe. `ok` is true if all checks pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Health {
-    /// 200 or 503.
+    /// Whether the status is 200 (true) or 503 (false).
     pub ok: bool,
-    /// The relay's state.
+    /// State of the relay, as in the metrics.
     pub state: &'static str,
-    /// `active` holds the slot, `standby` waits for it, `none` does neither.
+    /// `active` (holds the slot), `standby` (waits for the slot) or `none`.
     pub role: &'static str,
-    /// What was looked at.
+    /// Results of all checks.
     pub checks: Vec<Check>,
 }
 
-/// Whether the hot thread still ticks.
+/// Checks that the hot thread still ticks.
 pub fn liveness(view: &View) -> Health {
     let age = view.tick_age;
     let ok = age <= TICK_AGE_MAX;
@@ -77,10 +80,10 @@ pub fn liveness(view: &View) -> Health {
     health(view, vec![Check { name: "loop", ok, detail }])
 }
 
-/// Whether rows are being delivered, or this relay would take over if they were not.
+/// Checks that the relay delivers rows, or that it could take over.
 pub fn readiness(view: &View, role: Role) -> Health {
     let snapshot = &view.snapshot;
-    // One that has failed has no loop.
+    // A failed relay does not run a loop.
     let has_loop = snapshot.state != RelayState::Failed;
     let mut checks = if has_loop { liveness(view).checks } else { Vec::new() };
     if snapshot.state == RelayState::Standby {
@@ -98,7 +101,7 @@ pub fn readiness(view: &View, role: Role) -> Health {
     checks.push(slot(view));
     let progress = snapshot.last_progress.map(|at| at.elapsed());
     checks.push(match view.operated.paused_since_us {
-        // Nothing is read, and so nothing is late: somebody has asked for it, who knows.
+        // A paused relay does not read, so no row is late. The operator knows about the pause.
         Some(since_us) => paused(view, since_us, role),
         None => progress_of(snapshot, progress),
     });
@@ -125,7 +128,7 @@ fn slot(view: &View) -> Check {
     Check { name: "slot", ok: is_held && waits.is_none() && locked.is_none(), detail }
 }
 
-/// What a pause means for Postgres.
+/// Effect of a pause on Postgres.
 pub(crate) fn of_pause(view: &View) -> &'static str {
     if view.snapshot.is_polled {
         "nothing is read, and rows wait in their tables"
@@ -134,7 +137,8 @@ pub(crate) fn of_pause(view: &View) -> &'static str {
     }
 }
 
-/// The relay does as it was told, and would not be restarted for it; it does not deliver.
+/// Check of a paused relay. It passes, so that an orchestrator does not restart the relay, unless
+/// the caller asks for the active relay.
 fn paused(view: &View, since_us: i64, role: Role) -> Check {
     let detail = format!(
         "paused since {} by request: {}; resume with `postrider ctl resume`",
@@ -160,7 +164,7 @@ fn progress_of(snapshot: &Snapshot, progress: Option<Duration>) -> Check {
     }
 }
 
-/// What the relay does, why it does not stream, and when it begins anew.
+/// State of the relay, the reason why it does not stream, and the time of its next restart.
 fn state(view: &View) -> String {
     let snapshot = &view.snapshot;
     let state = snapshot.state.as_str();
@@ -191,7 +195,8 @@ fn kafka(snapshot: &Snapshot) -> Check {
     Check { name: "kafka", ok, detail }
 }
 
-/// Rows that become dead letters hold up nobody, and are told all the same.
+/// Check of unavailable topics. Rows that become dead letters do not delay others, but are reported
+/// here.
 fn topics(unavailable: &UnavailableTopics) -> Check {
     let name = "topics";
     let Some(first) = unavailable.named.first() else {
@@ -263,7 +268,7 @@ mod tests {
     fn readiness_truth_table() {
         let fresh = Some(0);
         let table = [
-            // state, holds slot, broker, progress -> ready for any role, ready as active
+            // Columns: state, holds slot, broker, progress -> ready for any role, ready as active.
             (RelayState::Streaming, true, true, fresh, true, true),
             (RelayState::Streaming, true, true, Some(31), false, false),
             (RelayState::Streaming, true, true, None, false, false),
@@ -372,7 +377,7 @@ mod tests {
         assert_eq!(detail(&failed(RelayState::Streaming), "state"), "streaming");
     }
 
-    /// The first check that fails is what is told of one of several streams.
+    /// For several streams, only the first failing check per stream is reported.
     #[test]
     fn a_relay_that_has_failed_says_why_however_long_ago() {
         let mut view = view(RelayState::Failed, false, true, Some(0));
@@ -406,7 +411,7 @@ mod tests {
         }
         view.snapshot = Arc::new(Snapshot { broker_connected: false, ..(*view.snapshot).clone() });
         assert!(!readiness(&view, Role::Any).ok, "what is broken is broken");
-        // It would take over, and deliver nothing.
+        // A standby could take over, but does not deliver.
         view.snapshot = Arc::new(Snapshot { state: RelayState::Standby, ..Snapshot::default() });
         let standby = readiness(&view, Role::Any);
         assert!(standby.ok && self::detail(&standby, "paused").contains("paused since"));

@@ -1,9 +1,11 @@
-//! The HTTP endpoints `/livez`, `/readyz` and `/metrics`, and the dashboard at `/`.
+//! HTTP endpoints `/livez`, `/readyz` and `/metrics`, and the dashboard at `/`.
 //!
-//! Input: a bound [`Listener`] (bound early, so that a taken port stops the start) and requests. Output:
-//! responses from the latest [`View`](super::View). Invariant: read-only, but for the control API, which has its own
-//! rules ([`crate::admin`]); no secret is served, no payload unless `http.dashboard_payloads` is on, and a slow client
-//! delays nobody else (see [`postrider_service::http`]).
+//! Input: requests, and a [`Listener`] that is bound early, so that a port conflict stops the
+//! start. Output: responses from the latest [`View`](super::View).
+//!
+//! Invariant: all endpoints are read-only, except the control API, which has its own rules
+//! ([`crate::admin`]). Secrets are never served, and payloads only if `http.dashboard_payloads` is
+//! on. A slow client does not delay other clients (see [`postrider_service::http`]).
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -25,24 +27,24 @@ use postrider_kafka::{DeliveredTap, Traces};
 use postrider_service::http::{self, metrics_response, metrics_response_of_all};
 use postrider_service::prometheus::Metrics;
 
-/// Why there is no HTTP server.
+/// Reason why the HTTP server cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The address is taken, not ours, or not allowed.
+    /// The address is in use, not local, or not permitted.
     #[error("cannot listen on {address}")]
     Bind {
-        /// As configured.
+        /// Address from the configuration.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The listener broke.
+    /// The listener failed while it served requests.
     #[error("the HTTP listener failed")]
     Serve(#[source] std::io::Error),
 }
 
 impl HttpError {
-    /// What to do about it.
+    /// Remedy for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Bind { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Some(
@@ -55,7 +57,7 @@ impl HttpError {
     }
 }
 
-/// A bound address that nobody answers yet; see [`serve`].
+/// Bound address without a server; see [`serve`].
 #[derive(Debug)]
 pub struct Listener {
     inner: tokio::net::TcpListener,
@@ -63,7 +65,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds, so that a taken port stops the start and not the run.
+    /// Binds the address, so that a port conflict stops the start instead of the run.
     pub async fn bind(address: SocketAddr) -> Result<Self, HttpError> {
         let failed = |source| HttpError::Bind { address, source };
         let inner = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
@@ -71,14 +73,14 @@ impl Listener {
         Ok(Self { inner, address })
     }
 
-    /// The address in effect: the port is known even if 0 was asked for.
+    /// Bound address, with the actual port if port 0 was requested.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Answers requests until `shutdown` completes, those of people too if there is to be a dashboard, which shows what comes
-/// by at the tap, and those of operators whom the access lets in.
+/// Answers requests until `shutdown` completes. `dashboard` enables the dashboard, which shows
+/// records from the tap. `admin` enables the control API for the callers that the access accepts.
 pub async fn serve(
     listener: Listener,
     telemetry: Telemetry,
@@ -92,7 +94,7 @@ pub async fn serve(
     serve_with(dashboard, listener, routes, shutdown).await
 }
 
-/// The same for several streams: probes, metrics and the dashboard show all of them.
+/// Serves several streams. Probes, metrics and the dashboard show all of them.
 pub async fn serve_streams(
     listener: Listener,
     streams: Streams,
@@ -134,7 +136,8 @@ async fn serve_with(
     }
 }
 
-/// `?role=..`, `?streams=any` if one that is ready is enough, and `?stream=NAME` for the one that is meant.
+/// Query: `?role=..`, `?streams=any` if one ready stream is enough, and `?stream=NAME` for one
+/// stream.
 async fn readyz_of_streams(
     Extract(streams): Extract<Streams>,
     RawQuery(query): RawQuery,
@@ -155,7 +158,8 @@ async fn readyz_of_streams(
     }
 }
 
-/// Each family once; what is of a stream has the label `stream`. `?stream=NAME` leaves out the others.
+/// Writes each metric family once. Metrics of a stream have the label `stream`. `?stream=NAME`
+/// selects one stream.
 async fn metrics_of_streams(
     Extract(streams): Extract<Streams>,
     RawQuery(query): RawQuery,
@@ -167,7 +171,7 @@ async fn metrics_of_streams(
         Err(why) => return (StatusCode::NOT_FOUND, why + "\n").into_response(),
     };
     let of_stream = |one: &StreamHandle| {
-        // Spans of all streams go one way.
+        // All streams export their spans together, so spans are counted per process.
         let view = View { traces: Traces::default(), ..one.telemetry.view() };
         let build = one.telemetry.build().clone();
         let metrics: Box<dyn Metrics> = Box::new(RelayMetrics { view, build, usage: None });
@@ -181,7 +185,7 @@ async fn metrics_of_streams(
     metrics_response_of_all(parts, &headers)
 }
 
-/// What a caller of `/readyz` wants to know.
+/// Parsed query of `/readyz`.
 struct Wanted<'a> {
     role: Role,
     is_any: bool,
@@ -225,7 +229,7 @@ async fn livez(Extract(telemetry): Extract<Telemetry>) -> Response {
 }
 
 async fn readyz(Extract(telemetry): Extract<Telemetry>, RawQuery(query): RawQuery) -> Response {
-    // It is all of its streams.
+    // This process does not run several streams, so a query for one stream is invalid.
     let Some(Wanted { role, stream: None, .. }) = Wanted::of(query.as_deref()) else {
         return no_role();
     };

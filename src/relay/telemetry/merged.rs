@@ -1,11 +1,11 @@
-//! Adds up the snapshots of workers that deliver side by side, so that observers see one relay.
+//! Adds up the snapshots of parallel workers, so that observers see one relay.
 //!
-//! Input: a snapshot of each. Output: one: counts are sums, the state is the one that is furthest from delivering, ages
-//! are the greatest. Invariant: it is ready only if each of them is.
+//! Input: one snapshot per worker. Output: one snapshot. Counts are sums, the state is the one
+//! furthest from delivery, and ages are maxima. Invariant: the result is ready only if every worker
+//! is ready.
 
 use super::snapshot::{Count, Snapshot, TopicCount};
 
-/// What they are together.
 pub(super) fn merged<'a>(parts: impl Iterator<Item = &'a Snapshot>) -> Snapshot {
     parts.cloned().reduce(both).unwrap_or_default()
 }
@@ -28,7 +28,7 @@ fn both(one: Snapshot, other: Snapshot) -> Snapshot {
         holds_slot: one.holds_slot && other.holds_slot,
         broker_connected: one.broker_connected && other.broker_connected,
         unconfirmed_for: one.unconfirmed_for.max(other.unconfirmed_for),
-        // They share what is known of topics.
+        // The workers share one view of the topics.
         unavailable: if has_gone { other.unavailable } else { one.unavailable },
         received_lsn: one.received_lsn.max(other.received_lsn),
         settled_lsn: one.settled_lsn.max(other.settled_lsn),
@@ -36,7 +36,7 @@ fn both(one: Snapshot, other: Snapshot) -> Snapshot {
         messages: counts(one.messages, &other.messages),
         received_bytes: one.received_bytes + other.received_bytes,
         topics: topics(one.topics, &other.topics),
-        // Workers poll, and read no log.
+        // Workers poll, and do not read the log.
         catch_up: None,
         confirmed: one.confirmed + other.confirmed,
         rejections: counts(one.rejections, &other.rejections),

@@ -1,8 +1,8 @@
-//! The metrics of a [`View`], for Prometheus.
+//! Prometheus metrics of a [`View`].
 //!
-//! Input: a view and the process's resource usage. Output: families and samples on a
-//! [`Page`]. Invariant: every family has HELP and TYPE once, counters end in `_total`, units are base units, and the
-//! number of series is bounded, whatever the topics are called.
+//! Input: a view, and the resource usage of the process. Output: families and samples on a
+//! [`Page`]. Invariant: every family has one HELP and one TYPE line, counters end in `_total`, and
+//! units are base units. The number of series is bounded for any number of topics.
 
 mod operated;
 
@@ -19,11 +19,11 @@ use postrider_core::route::RejectionCode;
 use postrider_kafka::Traces;
 use postrider_service::prometheus::{Exemplar, Metrics, Number, Page};
 
-/// Topics with series of their own; further ones share `topic="other"`. A template over a column
-/// with free text must not flood the monitoring.
+/// Maximum number of topics with their own series. Further topics share `topic="other"`, so that a
+/// topic template over a free-text column cannot flood the monitoring.
 const TOPICS_MAX: usize = 200;
 
-/// What is scraped of a relay.
+/// Input of the metrics page of one relay.
 #[derive(Debug)]
 pub(super) struct RelayMetrics {
     pub(super) view: View,
@@ -31,7 +31,7 @@ pub(super) struct RelayMetrics {
     pub(super) usage: Option<Usage>,
 }
 
-/// What is of a process that runs several streams.
+/// Metrics of a process that runs several streams.
 #[derive(Debug)]
 pub(super) struct ProcessMetrics {
     pub(super) usage: Usage,
@@ -61,7 +61,7 @@ impl Metrics for RelayMetrics {
         histogram(page, &view.snapshot.commit_to_confirm)?;
         spans(page, &view.traces)?;
         let Some(usage) = usage else { return Ok(()) };
-        // These names are Prometheus's own, without our prefix.
+        // Prometheus defines these names, so they do not have the `postrider_` prefix.
         page.begin_names("process_");
         process(page, usage)
     }
@@ -90,7 +90,7 @@ fn about_itself(page: &mut Page<'_>, view: &View, build: &BuildInfo) -> fmt::Res
     for state in RelayState::ALL {
         states.sample(&[("state", state.as_str())], state == view.snapshot.state)?;
     }
-    // The same function as `/readyz` asks, of the same view.
+    // `/readyz` calls this function with the same view.
     let Health { ok, checks, .. } = readiness(view, Role::Any);
     page.single("ready", "1 while /readyz answers 200.", ok)?;
     let mut family = page.family("ready_check", "0 for each check of /readyz that fails.")?;
@@ -122,7 +122,7 @@ fn position(page: &mut Page<'_>, view: &View, slot: &str) -> fmt::Result {
     of_slot("slot_safe_wal_bytes", help, safe_bytes)
 }
 
-/// Conditions outside of the relay that spoil its work or its figures.
+/// External conditions that impair the relay's work or its measurements.
 fn surroundings(page: &mut Page<'_>, view: &View) -> fmt::Result {
     if let Some(slot) = view.slot {
         let help = "The server's clock minus the relay's. Latencies are wrong by that.";
@@ -216,7 +216,7 @@ fn histogram(page: &mut Page<'_>, histogram: &Histogram) -> fmt::Result {
     page.histogram("commit_to_confirm_seconds", help, (&buckets, seconds(histogram.sum_us())))
 }
 
-/// Nothing, while rows are not traced.
+/// Writes no samples unless rows are traced.
 fn spans(page: &mut Page<'_>, traces: &Traces) -> fmt::Result {
     let Some(counts) = traces.counts() else { return Ok(()) };
     let counts = counts.map(|(result, count)| (result.as_str(), count));
@@ -258,8 +258,8 @@ fn counts(
     Ok(())
 }
 
-/// Each of these words with its count, 0 if it has none, and what else is counted: a counter that appears with its
-/// first event has no increase that Prometheus could see.
+/// Adds each of these words with count 0 unless it has a count. Prometheus does not see an increase
+/// for a counter that first appears at 1.
 fn from_zero(words: impl IntoIterator<Item = &'static str>, counts: &[Count]) -> Vec<Count> {
     let mut all: Vec<Count> = words.into_iter().map(|word| (word, 0)).collect();
     for &(word, count) in counts {
@@ -271,7 +271,7 @@ fn from_zero(words: impl IntoIterator<Item = &'static str>, counts: &[Count]) ->
     all
 }
 
-/// The first topics, and the sum of the rest as `other`.
+/// First [`TOPICS_MAX`] topics, and the sum of the rest as `other`.
 fn bounded(topics: &[TopicCount]) -> Vec<(&str, TopicCount)> {
     let mut shown: Vec<(&str, TopicCount)> =
         topics.iter().take(TOPICS_MAX).map(|count| (&*count.topic, count.clone())).collect();
@@ -286,7 +286,7 @@ fn bounded(topics: &[TopicCount]) -> Vec<(&str, TopicCount)> {
     shown
 }
 
-/// Microseconds as seconds: the number next to it, as it would be read from its decimal digits.
+/// Converts microseconds to seconds, rounded to the float that their decimal text would give.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 285 years")]
 fn seconds(microseconds: u64) -> f64 {
     microseconds as f64 / 1e6

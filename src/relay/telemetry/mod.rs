@@ -1,9 +1,10 @@
-//! Telemetry of a running relay: where it publishes its state, and where health checks and metrics read it.
+//! Telemetry of a running relay. The relay publishes its state here, and health checks and metrics
+//! read it.
 //!
-//! Input: a [`Snapshot`] from the session's thread a few times a second, a [`SlotMetrics`] from SQL every
-//! few seconds. Output: a [`View`] for each observer, rendered as HTTP responses. Invariant: publishing
-//! costs one allocation and a lock that is held for pointer copies only; no observer can slow or stop the
-//! relay.
+//! Input: a [`Snapshot`] from the session's thread a few times per second, and a [`SlotMetrics`]
+//! from SQL every few seconds. Output: a [`View`] per observer, rendered as HTTP responses.
+//! Invariant: publishing costs one allocation, and a lock that is held only for pointer copies.
+//! Observers can neither slow nor stop the relay.
 
 mod dashboard;
 mod health;
@@ -36,26 +37,26 @@ pub use traces::{InvalidVariable, TraceExport, TraceSettings};
 use postrider_core::session::Oldest;
 use postrider_kafka::Traces;
 
-/// A sample of the slot that is older says nothing any more. Samples are taken every five seconds beside
-/// a session, and otherwise whenever one is tried, which is every half minute by default at least.
+/// Maximum age of a slot sample. Samples are taken every five seconds beside a session. Otherwise
+/// every attempt to start a session takes one, by default at least every 30 seconds.
 const SLOT_SAMPLE_AGE_MAX: Duration = Duration::from_mins(1);
 
 /// Constant facts that `/metrics` reports as `postrider_build_info`.
 #[derive(Debug, Clone, Default)]
 pub struct BuildInfo {
-    /// The package's version.
+    /// Version of the package.
     pub version: String,
-    /// The commit, or `unknown`.
+    /// Git commit, or `unknown`.
     pub git: String,
-    /// librdkafka's version.
+    /// Version of librdkafka.
     pub librdkafka: String,
-    /// The slot this relay reads; label `slot_name`.
+    /// Slot that this relay reads; label `slot_name`.
     pub slot: String,
-    /// The dashboard alone shows them.
+    /// Ends of the stream, which only the dashboard shows.
     pub ends: StreamEnds,
 }
 
-/// The two ends of a stream and its limits.
+/// Ends of a stream, and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamEnds {
     /// Name of the `[[stream]]`; `None` if the configuration has none.
@@ -66,31 +67,32 @@ pub struct StreamEnds {
     pub hosts: Vec<String>,
     /// `host:port` of each broker.
     pub brokers: Vec<String>,
-    /// Most bytes that may be in flight; `kafka.max_in_flight`.
+    /// Maximum number of bytes in flight; `kafka.max_in_flight`.
     pub in_flight_bytes_max: Option<u64>,
-    /// Memory limit of this process; `None` if it has no limit.
+    /// Memory limit of this process, in bytes; `None` if it has no limit.
     pub memory_bytes_max: Option<u64>,
 }
 
-/// A setting in effect, as the dashboard shows it.
+/// Active setting, for the dashboard.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Setting {
-    /// Such as `source.slot`.
+    /// Key of the setting, for example `source.slot`.
     pub key: String,
-    /// Secrets are masked.
+    /// Value, with secrets masked.
     pub value: String,
-    /// Where it came from.
+    /// Origin of the value, for example a file.
     pub origin: String,
 }
 
-/// When a stream that has failed begins anew, in a process that goes on for the others.
+/// Next restart of a failed stream, while the process keeps running for other streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NextRun {
-    /// Its name.
+    /// Name of the stream.
     pub stream: Arc<str>,
-    /// In microseconds since the Unix epoch; `None`: when a human asks for it.
+    /// Time of the restart in microseconds since the Unix epoch. `None`: only on request.
     pub at_us: Option<i64>,
-    /// Its position was refused: whether the source is the right one, a human has to see.
+    /// Whether the stream's position was refused. An operator must then check that the source is
+    /// the right one.
     pub of_position: bool,
 }
 
@@ -106,11 +108,11 @@ impl fmt::Display for NextRun {
     }
 }
 
-/// The meeting point of the relay and its observers. Cloning shares it.
+/// Shared state between the relay and its observers. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Telemetry {
     inner: Arc<Inner>,
-    /// Of several workers the one that publishes by this.
+    /// Index of the worker that publishes with this handle, if there are several.
     part: Option<usize>,
 }
 
@@ -125,57 +127,57 @@ struct Inner {
 #[derive(Debug, Clone)]
 struct Latest {
     snapshot: Arc<Snapshot>,
-    /// With the time at which it was taken.
+    /// Latest sample, with the time at which it was taken.
     slot: Option<(SlotMetrics, Instant)>,
-    /// As Postgres shows it, by column.
+    /// Columns of the slot in Postgres.
     slot_columns: Option<Arc<[(String, String)]>>,
-    /// As last seen.
+    /// Certificates, as last seen.
     certificates: Arc<[CertificateEnd]>,
-    /// When the hot thread last came by.
+    /// Last tick of the hot thread.
     tick: Instant,
     /// Counts of spans.
     traces: Traces,
-    /// The same of each of several workers.
+    /// Snapshot and last tick of each worker, if there are several.
     parts: Vec<(Arc<Snapshot>, Instant)>,
-    /// Of a stream that has failed.
+    /// Next restart of a failed stream.
     next_run: Option<NextRun>,
-    /// What sessions of a run have left, for the next run of the same stream.
+    /// Oldest undelivered transaction, which one run passes to the next run of the stream.
     oldest: Oldest,
 }
 
-/// One consistent view for an observer.
+/// Consistent view for an observer.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// The latest snapshot.
+    /// Latest snapshot.
     pub snapshot: Arc<Snapshot>,
-    /// The latest sample of the slot, if one was taken within the last minute.
+    /// Latest sample of the slot, if it was taken within the last minute.
     pub slot: Option<SlotMetrics>,
-    /// The slot as Postgres shows it, by column; taken with the sample.
+    /// Columns of the slot in Postgres, from the time of the sample.
     pub slot_columns: Option<Arc<[(String, String)]>>,
-    /// When the certificates of the relay's connections expire, as far as they were seen.
+    /// Expiry of the certificates on the relay's connections, as far as known.
     pub certificates: Arc<[CertificateEnd]>,
-    /// Age of the oldest transaction that is not wholly confirmed; zero when there is none. It grows
-    /// between two snapshots, too.
+    /// Age of the oldest transaction that is not wholly confirmed, or zero. The age also grows
+    /// between two snapshots.
     pub oldest_unacknowledged_age: Duration,
-    /// Since the hot thread last came by.
+    /// Time since the last tick of the hot thread.
     pub tick_age: Duration,
-    /// Since the process began to observe itself.
+    /// Time since the telemetry was created.
     pub uptime: Duration,
-    /// What operators have done.
+    /// Actions of operators.
     pub operated: Operated,
-    /// Whether rows are traced, and what became of their spans.
+    /// Counts of exported spans, if rows are traced.
     pub traces: Traces,
-    /// Of a stream that has failed, where others go on.
+    /// Next restart of a failed stream, while other streams keep running.
     pub next_run: Option<NextRun>,
 }
 
 impl Telemetry {
-    /// Begins in state `starting`; creation counts as the first tick.
+    /// Creates the telemetry in state `starting`. The creation counts as the first tick.
     pub fn new(build: BuildInfo) -> Self {
         Self::showing(build, Vec::new())
     }
 
-    /// Likewise, with settings for the dashboard.
+    /// Creates the telemetry with settings for the dashboard.
     pub fn showing(build: BuildInfo, settings: Vec<Setting>) -> Self {
         let started = Instant::now();
         let (snapshot, parts) = (Arc::default(), Vec::new());
@@ -198,7 +200,7 @@ impl Telemetry {
         Self { inner, part: None }
     }
 
-    /// For so many workers that publish side by side: observers see them as one.
+    /// Creates handles for parallel workers. Observers see the workers as one relay.
     pub(crate) fn parts(&self, count: u32) -> Vec<Self> {
         let fresh = (Arc::default(), Instant::now());
         self.latest().parts = (0..count).map(|_| fresh.clone()).collect();
@@ -208,8 +210,8 @@ impl Telemetry {
             .collect()
     }
 
-    /// Replaces the snapshot. Meant for every 100 ms to 1 s; costs one allocation and a lock that
-    /// is held only for pointer copies.
+    /// Replaces the snapshot. Intended for every 100 ms to 1 s, because each call costs one
+    /// allocation and a lock that is held only for pointer copies.
     pub fn publish(&self, snapshot: Snapshot) {
         let mut snapshot = Arc::new(snapshot);
         let mut latest = self.latest();
@@ -221,8 +223,8 @@ impl Telemetry {
         latest.tick = Instant::now();
     }
 
-    /// Says that the hot thread is alive, where there is nothing new to publish (waiting to retry,
-    /// connecting). At least every few seconds.
+    /// Reports that the hot thread is alive when it has no new state, for example while it connects
+    /// or waits to retry. Must be called at least every few seconds.
     pub fn tick(&self) {
         let (mut latest, now) = (self.latest(), Instant::now());
         match self.part.and_then(|part| latest.parts.get_mut(part)) {
@@ -231,39 +233,40 @@ impl Telemetry {
         }
     }
 
-    /// When this stream, which has failed, begins anew; `None` once it has.
+    /// Sets the time at which this failed stream restarts; `None` after the restart.
     pub fn set_next_run(&self, next_run: Option<NextRun>) {
         self.latest().next_run = next_run;
     }
 
-    /// What the sessions so far have left undelivered. Positions of workers that poll are of one run alone.
+    /// Keeps the oldest undelivered transaction of the sessions so far. Positions of polling
+    /// workers apply only to their own run, and are not kept.
     pub(crate) fn keep_oldest(&self, oldest: Oldest) {
         if self.part.is_none() {
             self.latest().oldest = oldest;
         }
     }
 
-    /// What was [kept](Self::keep_oldest).
+    /// Returns the transaction that was [kept](Self::keep_oldest).
     pub(crate) fn oldest(&self) -> Oldest {
         if self.part.is_none() { self.latest().oldest } else { Oldest::default() }
     }
 
-    /// Replaces the sample of the slot; `None` when it is not known any more.
+    /// Replaces the sample of the slot; `None` if the sample is no longer valid.
     pub fn publish_slot(&self, slot: Option<SlotMetrics>) {
         self.latest().slot = slot.map(|slot| (slot, Instant::now()));
     }
 
-    /// Rows are traced from now on; see [`TraceSettings::start`].
+    /// Notes that rows are traced; see [`TraceSettings::start`].
     pub fn counts_spans(&self, traces: Traces) {
         self.latest().traces = traces;
     }
 
-    /// Replaces what Postgres shows of the slot.
+    /// Replaces the columns of the slot.
     pub(crate) fn publish_slot_columns(&self, columns: Vec<(String, String)>) {
         self.latest().slot_columns = Some(columns.into());
     }
 
-    /// Replaces what was known of these certificates; the others stay as they were last seen.
+    /// Replaces these certificates, and keeps the last state of the others.
     pub(crate) fn publish_certificates(&self, seen: Vec<CertificateEnd>) {
         let mut latest = self.latest();
         let is_seen = |known: &CertificateEnd| {
@@ -274,10 +277,10 @@ impl Telemetry {
         latest.certificates = seen.into_iter().chain(kept).collect();
     }
 
-    /// What an observer sees now.
+    /// Returns the current view.
     pub fn view(&self) -> View {
         let latest = self.latest().clone();
-        // The one that was away for longest.
+        // Tick of the worker that has been silent for longest.
         let tick = latest.parts.iter().map(|(_, tick)| *tick).min().unwrap_or(latest.tick);
         let slot = latest.slot.filter(|(_, taken)| taken.elapsed() <= SLOT_SAMPLE_AGE_MAX);
         View {
@@ -297,29 +300,29 @@ impl Telemetry {
         }
     }
 
-    /// The settings in effect.
     pub(crate) fn settings(&self) -> Arc<[Setting]> {
         self.inner.kept.settings()
     }
 
-    /// The constant facts.
+    /// Constant facts of the build.
     pub fn build(&self) -> &BuildInfo {
         &self.inner.build
     }
 
-    /// Every write under this lock is a plain assignment, so a poisoned one is still whole.
+    /// Ignores a poisoned lock: every write under it is a plain assignment, so the state is
+    /// complete.
     fn latest(&self) -> MutexGuard<'_, Latest> {
         self.inner.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Time since this moment in microseconds since the Unix epoch; zero for one of the future, as a
-/// server whose clock is ahead of ours may name.
+/// Time since this moment, which is in microseconds since the Unix epoch. Zero for a future moment,
+/// which a server with a fast clock may report.
 pub fn age(unix_time_us: i64) -> Duration {
     Duration::from_micros(u64::try_from(unix_us().saturating_sub(unix_time_us)).unwrap_or(0))
 }
 
-/// The time of day in microseconds since the Unix epoch.
+/// Current time, in microseconds since the Unix epoch.
 pub fn unix_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)

@@ -1,7 +1,9 @@
-//! What operators have done to the relay while it runs, for observers: a pause, reloads, settings in effect.
+//! Actions of operators on the running relay, for observers: a pause, reloads, and the active
+//! settings.
 //!
-//! Input: the admin API, reloads of the configuration. Output: [`Operated`], a part of each [`View`](super::View).
-//! Invariant: it says what is in effect, not what was asked for: a refused reload changes no setting.
+//! Input: the admin API, and reloads of the configuration. Output: [`Operated`], a part of each
+//! [`View`](super::View). Invariant: the values show the active state, not the requested one. A
+//! refused reload does not change any setting.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,23 +12,23 @@ use serde::Serialize;
 use super::{Setting, Telemetry, unix_us};
 use postrider_core::route::rfc3339;
 
-/// What became of a configuration that was read again.
+/// Result of a reload of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReloadOutcome {
-    /// What can be changed in a running relay is in effect, or will be with the next transaction.
+    /// Changes that a running relay supports are active, or take effect with the next transaction.
     Applied,
-    /// It is wrong, or could not be checked; the one before stays.
+    /// The configuration is invalid or could not be checked, and the previous one stays active.
     Refused,
-    /// It says the same as before, or differs in what takes a restart alone.
+    /// The configuration is unchanged, or differs only in options that need a restart.
     Unchanged,
 }
 
 impl ReloadOutcome {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 3] = [Self::Applied, Self::Refused, Self::Unchanged];
 
-    /// The stable word: metric label `outcome`.
+    /// Stable name of the outcome: metric label `outcome`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Applied => "applied",
@@ -36,25 +38,25 @@ impl ReloadOutcome {
     }
 }
 
-/// See the module.
+/// Actions of operators since the process started.
 #[derive(Debug, Clone, Default)]
 pub struct Operated {
-    /// Since when nothing is read, by request, in microseconds since the Unix epoch.
+    /// Start of the requested pause, in microseconds since the Unix epoch.
     pub paused_since_us: Option<i64>,
-    /// Reloads, in the order of [`ReloadOutcome::ALL`].
+    /// Number of reloads, in the order of [`ReloadOutcome::ALL`].
     pub reloads: [u64; 3],
-    /// The last one, and when it was, likewise.
+    /// Time of the last reload in microseconds since the Unix epoch, and its outcome.
     pub last_reload: Option<(i64, ReloadOutcome)>,
 }
 
 impl Operated {
-    /// Whether the last configuration that was read is good.
+    /// Whether the last configuration that was read is valid.
     pub fn is_config_good(&self) -> bool {
         self.last_reload.is_none_or(|(_, outcome)| outcome != ReloadOutcome::Refused)
     }
 }
 
-/// What the telemetry keeps of it.
+/// State that the telemetry keeps about operators' actions.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     operated: Mutex<Operated>,
@@ -76,14 +78,14 @@ impl Kept {
 }
 
 impl Telemetry {
-    /// A pause begins or ends.
+    /// Notes the start or the end of a pause.
     pub fn set_paused(&self, is_paused: bool) {
         let mut operated = self.inner.kept.operated.lock().unwrap_or_else(PoisonError::into_inner);
         operated.paused_since_us =
             is_paused.then(|| operated.paused_since_us.unwrap_or_else(unix_us));
     }
 
-    /// The configuration was read again.
+    /// Counts a reload of the configuration.
     pub fn count_reload(&self, outcome: ReloadOutcome) {
         let mut operated = self.inner.kept.operated.lock().unwrap_or_else(PoisonError::into_inner);
         for (count, one) in operated.reloads.iter_mut().zip(ReloadOutcome::ALL) {
@@ -92,14 +94,14 @@ impl Telemetry {
         operated.last_reload = Some((unix_us(), outcome));
     }
 
-    /// Other settings are in effect.
+    /// Replaces the active settings.
     pub fn show_settings(&self, settings: Vec<Setting>) {
         let mut shown = self.inner.kept.settings.lock().unwrap_or_else(PoisonError::into_inner);
         *shown = settings.into();
     }
 }
 
-/// A time as people and programs read it, in UTC.
+/// Formats a time in UTC, as RFC 3339 text.
 pub(crate) fn time_text(unix_time_us: i64) -> String {
     rfc3339(unix_time_us / 1_000)
 }

@@ -1,23 +1,23 @@
 //! Memory, CPU time and open files of this process for the `process_*` metrics.
 //!
-//! Input: /proc, read once per scrape. Output: `Usage`; nothing on systems without /proc.
+//! Input: /proc, read once per scrape. Output: `Usage`, which is empty on systems without /proc.
 
 use std::fs;
 
-/// Resource use of this process.
+/// Resource usage of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Usage {
-    /// Bytes of memory in use.
+    /// Resident memory, in bytes.
     pub(super) resident_bytes: Option<u64>,
-    /// Most bytes of memory ever in use.
+    /// Peak resident memory, in bytes.
     pub(super) resident_bytes_max: Option<u64>,
-    /// User and system time, in clock ticks of 10 ms: USER_HZ is 100 on every Linux we build for.
+    /// User and system time in clock ticks of 10 ms: USER_HZ is 100 on every supported Linux.
     pub(super) cpu_ticks: Option<u64>,
-    /// Open file descriptors.
+    /// Number of open file descriptors.
     pub(super) open_files: Option<u64>,
 }
 
-/// Reads it now.
+/// Reads the current usage.
 pub(super) fn usage() -> Usage {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -36,7 +36,7 @@ fn status_bytes(status: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Fields 14 and 15 of proc(5)'s stat; the name in field 2 may hold blanks and parentheses.
+/// Fields 14 and 15 of stat in proc(5). The name in field 2 may contain spaces and parentheses.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);

@@ -1,9 +1,9 @@
-//! The relay's state and counters as plain values ([`Snapshot`]), and the slot's as Postgres reports them
-//! ([`SlotMetrics`]), so that observers need no access to the running session.
+//! State and counters of the relay ([`Snapshot`]) and of the slot ([`SlotMetrics`]) as plain
+//! values. Observers therefore do not need access to the running session.
 //!
-//! Input: the session's thread fills a snapshot a few times a second, SQL samples the slot. Output: health
-//! checks, metrics and the summary of a run read them. Invariant: they contain no handle or lock; counters
-//! only grow within a process; no payload or key is part of them.
+//! Input: the session's thread fills a snapshot a few times per second, and SQL samples the slot.
+//! Output: health checks, metrics, and the summary of a run. Invariant: the values do not contain
+//! handles, locks, payloads or keys. Counters only grow within a process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,30 +12,30 @@ use super::histogram::{Exemplars, Histogram};
 use crate::meter::CatchUp;
 use postrider_postgres::wal::LockedRows;
 
-/// What the relay is doing.
+/// Activity of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RelayState {
-    /// Before the first connection.
+    /// The first connection is not open yet.
     #[default]
     Starting,
-    /// Another relay holds the slot; this one waits for it.
+    /// The relay waits for a slot that another relay holds.
     Standby,
-    /// Reading and delivering.
+    /// The relay reads and delivers.
     Streaming,
-    /// A stream is open; no broker has answered, or records have waited for a confirmation, for a minute.
+    /// A stream is open, but for one minute no broker has answered, or no record was confirmed.
     Stalled,
-    /// A session failed; waiting to try again.
+    /// A session failed, and the relay waits to retry.
     Retrying,
-    /// Reading has stopped, confirmations are awaited.
+    /// The relay no longer reads, and waits for confirmations.
     Draining,
-    /// Stopped cleanly.
+    /// The relay stopped cleanly.
     Stopped,
-    /// Stopped by a definite error.
+    /// The relay stopped with a definite error.
     Failed,
 }
 
 impl RelayState {
-    /// Every state, for documentation and metrics.
+    /// All states, for documentation and metrics.
     pub const ALL: [Self; 8] = [
         Self::Starting,
         Self::Standby,
@@ -47,7 +47,7 @@ impl RelayState {
         Self::Failed,
     ];
 
-    /// The stable word: metric label `state`.
+    /// Stable name of the state: metric label `state`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -61,7 +61,7 @@ impl RelayState {
         }
     }
 
-    /// How far from delivering.
+    /// Distance from delivery; higher is farther.
     pub(crate) const fn rank(self) -> u8 {
         match self {
             Self::Stopped => 0,
@@ -76,74 +76,74 @@ impl RelayState {
     }
 }
 
-/// The records of one topic that were handed to the Kafka client since the process started. One that
-/// a later session sends again counts again.
+/// Records of one topic that were passed to the Kafka client since the process started. A record
+/// that a later session sends again counts again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicCount {
-    /// The topic, shared so that a tick copies a pointer.
+    /// Name of the topic, shared so that a tick copies only a pointer.
     pub topic: Arc<str>,
-    /// Records, dead letters apart.
+    /// Number of records without dead letters.
     pub sent: u64,
-    /// Dead letters that went to this topic: for rejected rows, and for records that the brokers
-    /// refused, which stay counted as sent to the topic that refused them.
+    /// Number of dead letters in this topic, for rejected rows and for refused records. A refused
+    /// record also stays counted as sent to the topic that refused it.
     pub dead_lettered: u64,
-    /// Key, value and header bytes of both.
+    /// Key, value and header bytes of records and dead letters.
     pub bytes: u64,
 }
 
-/// A topic that records cannot be sent to.
+/// Topic that records cannot be sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnavailableTopic {
-    /// Its name.
+    /// Name of the topic.
     pub topic: String,
     /// `missing` or `forbidden`.
     pub reason: &'static str,
-    /// For how long.
+    /// Time since the topic became unavailable.
     pub age: Duration,
-    /// Whether rows wait for it, and all behind them.
+    /// Whether rows wait for the topic, together with all later rows.
     pub waiting: bool,
-    /// The command that fixes it.
+    /// Command that fixes the problem.
     pub help: String,
 }
 
-/// Topics that records cannot be sent to, as far as rows have chosen them.
+/// Topics that rows have chosen and that records cannot be sent to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UnavailableTopics {
-    /// Some of them, those that rows wait for first.
+    /// Some of these topics; first those that rows wait for.
     pub named: Vec<UnavailableTopic>,
-    /// How many do not exist.
+    /// Number of topics that do not exist.
     pub missing: usize,
-    /// How many are forbidden to us.
+    /// Number of topics that the relay is not authorised to write to.
     pub forbidden: usize,
 }
 
 impl UnavailableTopics {
-    /// The topic that rows wait for, if they do.
+    /// Topic that rows wait for, if any.
     pub fn awaited(&self) -> Option<&UnavailableTopic> {
         self.named.first().filter(|topic| topic.waiting)
     }
 }
 
-/// The operation under which [`Snapshot::ignored`] counts rows left out by policy.
+/// Operation under which [`Snapshot::ignored`] counts rows left out by policy.
 pub const SKIPPED: &str = "skipped";
-/// The operation under which [`Snapshot::ignored`] counts rows that a rule drops.
+/// Operation under which [`Snapshot::ignored`] counts rows that a rule drops.
 pub(crate) const DROPPED: &str = "dropped";
 
-/// The part of the way from Postgres to Kafka that a failure is about.
+/// Component between Postgres and Kafka that a failure concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailedPart {
-    /// The server cannot be reached, refuses the login, or lacks what the relay reads.
+    /// The server cannot be reached, refuses the login, or lacks an object that the relay reads.
     Postgres,
     /// The replication slot cannot be used.
     Slot,
-    /// The relay itself.
+    /// The relay itself failed.
     Relay,
-    /// The brokers, or a topic.
+    /// The brokers or a topic cannot be used.
     Kafka,
 }
 
-/// Every reason that [`Snapshot::restarts`] counts sessions under, so that each is shown from 0 on and an increase
-/// from 0 to 1 is seen.
+/// All reasons under which [`Snapshot::restarts`] counts sessions. Each reason starts at 0, so that
+/// an increase from 0 to 1 is visible.
 pub(crate) const RESTART_REASONS: [&str; 10] = [
     "postgres",
     "postgres_shutdown",
@@ -157,46 +157,47 @@ pub(crate) const RESTART_REASONS: [&str; 10] = [
     "other",
 ];
 
-/// A certificate of one of the relay's connections.
+/// Certificate on one of the relay's connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateEnd {
-    /// `postgres` or `kafka`: the other end of the connection.
+    /// `postgres` or `kafka`: the remote end of the connection.
     pub peer: &'static str,
-    /// `server` or `relay`: the one that presents it.
+    /// `server` or `relay`: the side that presents the certificate.
     pub owner: &'static str,
-    /// The last second in which it is valid, since the Unix epoch.
+    /// Last second of validity, since the Unix epoch.
     pub until_s: i64,
 }
 
-/// One label value and its count.
+/// Label value with its count.
 pub type Count = (&'static str, u64);
 
-/// The relay at one moment.
+/// State of the relay at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// What it is doing.
+    /// Activity of the relay.
     pub state: RelayState,
-    /// Whether rows are polled, without a slot; positions are not those of the server's log.
+    /// Whether rows are polled, without a slot. Positions then do not refer to the server's log.
     pub is_polled: bool,
-    /// Whether a replication stream is open, which is to hold the slot.
+    /// Whether a replication stream is open, which should hold the slot.
     pub holds_slot: bool,
     /// Whether a broker answers.
     pub broker_connected: bool,
-    /// How long records have waited while no record of the oldest transaction was confirmed.
+    /// Time for which no record of the oldest transaction was confirmed.
     pub unconfirmed_for: Duration,
     /// Topics that records cannot be sent to.
     pub unavailable: UnavailableTopics,
-    /// End of what the walsender has sent us, as bytes; see `lsn::Lsn::get`.
+    /// End of the log received from the walsender, in bytes; see `lsn::Lsn::get`.
     pub received_lsn: u64,
-    /// End of what is wholly confirmed.
+    /// End of the log that is wholly confirmed, in bytes.
     pub settled_lsn: u64,
-    /// What the last session ended with, and the remedy; `None` before any has.
+    /// Error of the last session, with its remedy; `None` before the first error.
     pub last_failure: Option<Arc<str>>,
-    /// What `last_failure` is about.
+    /// Component that `last_failure` concerns.
     pub failed_part: Option<FailedPart>,
-    /// Remedy that `last_failure` ends with, after `"; "`.
+    /// Remedy at the end of `last_failure`, after `"; "`.
     pub failure_help: Option<Arc<str>>,
-    /// When the oldest transaction was last confirmed in part, or nothing was outstanding; `None` before either.
+    /// Last time at which the oldest transaction was confirmed in part, or nothing was outstanding.
+    /// `None` before either.
     pub last_progress: Option<Instant>,
     /// Replication messages by kind: `begin`, `insert`, `keepalive`, ...
     pub messages: Vec<Count>,
@@ -204,75 +205,74 @@ pub struct Snapshot {
     pub received_bytes: u64,
     /// Records by topic, in order of first use.
     pub topics: Vec<TopicCount>,
-    /// The log that is read before the relay has caught up.
+    /// Log that is read before the relay has caught up.
     pub catch_up: Option<CatchUp>,
-    /// Records that the brokers confirmed, dead letters included.
+    /// Records that the brokers confirmed, including dead letters.
     pub confirmed: u64,
-    /// Rows rejected, by `route::RejectionCode::as_str`.
+    /// Rejected rows, by `route::RejectionCode::as_str`.
     pub rejections: Vec<Count>,
-    /// Outbox rows that were updated, deleted or truncated, skipped by policy, or dropped by a rule, by
-    /// operation; never
-    /// delivered.
+    /// Outbox rows that are never delivered, by operation: updated, deleted, truncated, skipped by
+    /// policy, or dropped by a rule.
     pub ignored: Vec<Count>,
-    /// Transactions of which every record is confirmed.
+    /// Number of transactions whose records are all confirmed.
     pub transactions_settled: u64,
-    /// Records sent and not confirmed.
+    /// Number of records sent and not yet confirmed.
     pub in_flight_records: u64,
-    /// Their bytes.
+    /// Bytes of these records.
     pub in_flight_bytes: u64,
-    /// Rows that are polled, and have waited for a lock for long.
+    /// Polled rows that have waited long for a lock.
     pub locked_rows: Option<Arc<LockedRows>>,
-    /// How long reading was paused because the budget was used up.
+    /// Time for which reading was paused because the budget was used up.
     pub back_pressure: Duration,
-    /// From the commit in Postgres to the broker's confirmation, per transaction.
+    /// Latency from the commit in Postgres to the broker's confirmation, per transaction.
     pub commit_to_confirm: Histogram,
-    /// Of each of its buckets a transaction whose trace is kept.
+    /// Transaction with a kept trace, per bucket of the latency.
     pub exemplars: Exemplars,
-    /// When the oldest transaction that is not wholly confirmed was committed, in microseconds since the
-    /// Unix epoch; `None` when there is none.
+    /// Commit time of the oldest transaction that is not wholly confirmed, in microseconds since
+    /// the Unix epoch; `None` if all are confirmed.
     pub oldest_unacknowledged_us: Option<i64>,
-    /// Sessions that ended, by reason: `postgres`, `kafka`, `batch_refused`, ...
+    /// Ended sessions by reason: `postgres`, `kafka`, `batch_refused`, ...
     pub restarts: Vec<Count>,
 }
 
 impl Snapshot {
-    /// Rows left out by policy.
+    /// Number of rows left out by policy.
     pub fn skipped(&self) -> u64 {
         let skipped = self.ignored.iter().filter(|(operation, _)| *operation == SKIPPED);
         skipped.map(|(_, count)| count).sum()
     }
 }
 
-/// The slot as Postgres sees it, sampled by the control plane.
+/// State of the slot in Postgres, sampled by the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotMetrics {
-    /// `confirmed_flush_lsn`, as bytes; see `lsn::Lsn::get`.
+    /// `confirmed_flush_lsn`, in bytes; see `lsn::Lsn::get`.
     pub acknowledged_lsn: u64,
     /// Server's position minus `confirmed_flush_lsn`, in bytes.
     pub lag_bytes: u64,
-    /// Server's position minus `restart_lsn`: log the slot keeps on disk, in bytes.
+    /// Server's position minus `restart_lsn`, in bytes: log that the slot retains on disk.
     pub retained_bytes: u64,
-    /// Bytes until `max_slot_wal_keep_size` invalidates the slot; `None` is unlimited.
+    /// Bytes until `max_slot_wal_keep_size` invalidates the slot; `None` means unlimited.
     pub safe_bytes: Option<u64>,
-    /// The server's clock minus ours, in microseconds.
+    /// Server's clock minus the relay's clock, in microseconds.
     pub clock_skew_us: i64,
-    /// Why Postgres sends nothing, if it is known that it does not.
+    /// Reason why Postgres does not send rows, if known.
     pub waits: Option<SlotWait>,
 }
 
-/// Why Postgres has rows, or may have them, and sends none.
+/// Reason why Postgres does not send rows that exist or may exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotWait {
-    /// `synchronized_standby_slots` names a standby that is away.
+    /// `synchronized_standby_slots` names a standby that is not connected.
     AwaitedStandby,
-    /// The server is a standby whose replay is paused.
+    /// The server is a standby with paused replay.
     ReplayPaused,
-    /// The server is a standby that receives nothing.
+    /// The server is a standby that does not receive any WAL.
     StandbyCutOff,
 }
 
 impl SlotWait {
-    /// What there is to tell.
+    /// Description for the operator.
     pub const fn what(self) -> &'static str {
         match self {
             Self::AwaitedStandby => {
@@ -287,7 +287,7 @@ impl SlotWait {
         }
     }
 
-    /// What the operator can do about it.
+    /// Remedy for the operator.
     pub const fn help(self) -> &'static str {
         match self {
             Self::AwaitedStandby => "see `postrider doctor`",

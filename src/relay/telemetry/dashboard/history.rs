@@ -1,8 +1,8 @@
-//! The last quarter of an hour of a relay, a sample a second, for the charts of the dashboard.
+//! Samples of the last 15 minutes of a relay, one per second, for the charts of the dashboard.
 //!
-//! Input: a [`View`] a second. Output: [`Columns`] of the samples after a moment. Invariant: memory is bounded by
-//! [`SAMPLES_MAX`]; what is not known is `null` and never 0; latencies are those of the transactions that were settled
-//! within [`LATENCY_SAMPLES`].
+//! Input: a [`View`] every second. Output: [`Columns`] of the samples after a given time.
+//! Invariant: [`SAMPLES_MAX`] bounds the memory. An unknown value is `null`, never 0. Latencies
+//! cover the transactions settled within the last [`LATENCY_SAMPLES`] samples.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,8 @@ use crate::telemetry::{Histogram, View};
 
 /// 15 minutes.
 const SAMPLES_MAX: usize = 900;
-/// Samples that latencies are taken over. Over a single second the curves have gaps at 1 transaction a second.
+/// Number of samples per latency value. With one sample, the curves have gaps at 1 transaction per
+/// second.
 const LATENCY_SAMPLES: usize = 10;
 
 #[derive(Debug, Clone, Copy)]
@@ -29,38 +30,38 @@ struct Sample {
     latency: [Option<u64>; 3],
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct History {
     samples: VecDeque<Sample>,
-    /// Latencies up to each of the last samples, the oldest first.
+    /// Latency totals at each of the last samples, oldest first.
     latencies: VecDeque<Histogram>,
     topics: TopicsPast,
 }
 
-/// A list for each value, all of the same length, the oldest sample first.
+/// One list per value. All lists have the same length, oldest sample first.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Columns {
     /// Milliseconds since the Unix epoch.
     at_ms: Vec<i64>,
-    /// Records that the brokers confirmed, since the process began.
+    /// Records that the brokers have confirmed since the process started.
     confirmed: Vec<u64>,
-    /// Records sent and not confirmed.
+    /// Records sent and not yet confirmed.
     in_flight: Vec<u64>,
     /// Positions in the log.
     received: Vec<u64>,
     settled: Vec<u64>,
-    /// Bytes of log that the slot has not passed, and that it keeps on disk.
+    /// Bytes of log that the slot has not passed, and bytes that it retains on disk.
     lag: Vec<Option<u64>>,
     retained: Vec<Option<u64>>,
-    /// From commit to confirmation over the last ten seconds, "at most", in microseconds.
+    /// Upper bounds of the latency from commit to confirmation over the last ten seconds, in
+    /// microseconds.
     p50_us: Vec<Option<u64>>,
     p95_us: Vec<Option<u64>>,
     p99_us: Vec<Option<u64>>,
 }
 
 impl History {
-    /// Adds a sample, and forgets the oldest one.
+    /// Adds a sample, and drops the oldest one.
     pub(super) fn add(&mut self, view: &View, at_ms: i64) {
         let snapshot = &view.snapshot;
         self.topics.add(view, at_ms);
@@ -86,12 +87,12 @@ impl History {
         });
     }
 
-    /// What a topic does now.
     pub(super) fn pace(&self, topic: &str) -> Pace {
         self.topics.pace(topic)
     }
 
-    /// Records per second over the last ten seconds, and the 99th percentile of the latency in microseconds.
+    /// Returns the records per second over the last ten seconds, and the 99th percentile of the
+    /// latency in microseconds.
     pub(super) fn latest(&self) -> (Option<f64>, Option<u64>) {
         let Some(last) = self.samples.back() else { return (None, None) };
         let from = self.samples.len().saturating_sub(LATENCY_SAMPLES + 1);
@@ -105,7 +106,7 @@ impl History {
         (rate, last.latency[2])
     }
 
-    /// The samples after this moment, in milliseconds since the Unix epoch.
+    /// Returns the samples after this time, in milliseconds since the Unix epoch.
     pub(super) fn after(&self, at_ms: i64) -> Columns {
         let mut columns = Columns::default();
         for sample in self.samples.iter().filter(|sample| sample.at_ms > at_ms) {

@@ -1,9 +1,12 @@
-//! The dashboard at `/`: one page, and the JSON that it shows.
+//! The dashboard at `/`: one page, and the JSON for it.
 //!
-//! Input: requests, the [`Telemetry`] of each stream. Output: the page and its files, which are part of the binary;
-//! `/api/v1/streams`, `/api/v1/state`, `/api/v1/history` and `/api/v1/tail`. Invariant: read-only; nothing is loaded from another origin, and a page of another origin gets
-//! nothing (`Sec-Fetch-Site`, `Origin`); on a loopback address only names of this machine are answered, so that a name of
-//! somebody else's cannot be pointed at it.
+//! Input: requests, and the [`Telemetry`] of each stream. Output: the page and its files, which are
+//! embedded in the binary, and `/api/v1/streams`, `/api/v1/state`, `/api/v1/history` and
+//! `/api/v1/tail`.
+//!
+//! Invariant: the dashboard is read-only, and loads no content from other origins. Pages of other
+//! origins are refused (`Sec-Fetch-Site`, `Origin`). On a loopback address, only requests to names
+//! of this machine are answered. A foreign name that resolves to this machine is therefore refused.
 
 mod history;
 mod state;
@@ -30,10 +33,10 @@ use postrider_kafka::DeliveredTap;
 use state::{State, StreamLine};
 use tail::Tail;
 
-/// Between two samples of the charts.
+/// Interval between two samples of the charts.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
-/// What browsers may do with the page: run its own script, and nothing else.
+/// Content security policy: browsers may only run the page's own script.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -46,18 +49,18 @@ const FILES: [(&str, &str, &str); 6] = [
     ("/uplot.js", "text/javascript; charset=utf-8", include_str!("page/uplot/uPlot.iife.min.js")),
 ];
 
-/// See the module. Cloning shares it.
+/// State of the dashboard. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Dashboard {
     streams: Arc<[Watched]>,
-    /// It listens on a loopback address.
+    /// Whether the server listens on a loopback address.
     is_local: bool,
 }
 
-/// A stream, and what is remembered of it.
+/// Stream with its history and live tail.
 #[derive(Debug)]
 struct Watched {
-    /// Empty if it is the only one.
+    /// Name of the stream. Empty if the process runs only one.
     name: String,
     telemetry: Telemetry,
     history: Mutex<History>,
@@ -69,7 +72,6 @@ impl Dashboard {
         Self::of([Watched::new(String::new(), telemetry, tap)], listens_at)
     }
 
-    /// For several streams.
     pub(super) fn of_streams(streams: &Streams, listens_at: IpAddr) -> Self {
         let watched = |one: &StreamHandle| {
             Watched::new(one.name.clone(), one.telemetry.clone(), one.tap.clone())
@@ -81,7 +83,7 @@ impl Dashboard {
         Self { streams: streams.into_iter().collect(), is_local: listens_at.is_loopback() }
     }
 
-    /// Takes a sample a second, for ever.
+    /// Takes a sample every second. Never returns.
     pub(super) async fn sample(&self) {
         let mut second = tokio::time::interval(SAMPLE_EVERY);
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -108,7 +110,7 @@ impl Dashboard {
         routes.route_layer(from_fn_with_state(self.clone(), guarded)).with_state(self)
     }
 
-    /// The stream that a query names, or the only one.
+    /// Returns the stream that a query names, or the only stream.
     fn meant(&self, query: &Query<'_>) -> Result<&Watched, (StatusCode, String)> {
         match (query.stream, &*self.streams) {
             (None, [only]) => Ok(only),
@@ -146,7 +148,7 @@ fn file(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// A line for each of several streams; an empty list for a single one.
+/// Returns a line per stream, or an empty list for a single stream.
 async fn streams(Extract(dashboard): Extract<Dashboard>) -> Response {
     let several = if dashboard.streams.len() > 1 { &*dashboard.streams } else { &[] };
     let views: Vec<_> = several.iter().map(|one| (one, one.telemetry.view())).collect();
@@ -171,7 +173,7 @@ async fn state(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery
     }
 }
 
-/// `?after=MILLISECONDS`, since the Unix epoch; of several streams also `stream=NAME`.
+/// Query: `?after=MILLISECONDS` since the Unix epoch, and `stream=NAME` for one of several streams.
 async fn history(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery) -> Response {
     let Some((query, after)) = Query::after(query.as_deref()) else {
         let problem = "the query is after=MILLISECONDS, since the Unix epoch\n";
@@ -183,7 +185,7 @@ async fn history(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQue
     }
 }
 
-/// `?after=NUMBER`, of a record; of several streams also `stream=NAME`.
+/// Query: `?after=NUMBER` of a record, and `stream=NAME` for one of several streams.
 async fn tail(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery) -> Response {
     let Some((query, after)) = Query::after(query.as_deref()) else {
         let problem = "the query is after=NUMBER, of the last record that is known\n";
@@ -195,7 +197,7 @@ async fn tail(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery)
     }
 }
 
-/// What a request asks for.
+/// Parsed query of a request.
 #[derive(Default)]
 struct Query<'a> {
     stream: Option<&'a str>,
@@ -215,7 +217,8 @@ impl<'a> Query<'a> {
         Some(found)
     }
 
-    /// With the value of `after`; without it, from the beginning.
+    /// Parses the query and the value of `after`. Without `after`, the result starts at the
+    /// beginning.
     fn after<T: Default + FromStr>(query: Option<&'a str>) -> Option<(Self, T)> {
         let query = Self::of(query)?;
         let after = query.after.map(str::parse).transpose().ok()?;
@@ -223,7 +226,7 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Refuses pages of other origins, and adds what keeps ours to itself.
+/// Refuses pages of other origins, and adds the security headers.
 async fn guarded(Extract(dashboard): Extract<Dashboard>, request: Request, next: Next) -> Response {
     let mut response = match refusal(request.headers(), dashboard.is_local) {
         Some(why) => (StatusCode::FORBIDDEN, why).into_response(),
@@ -258,7 +261,7 @@ fn refusal(headers: &HeaderMap, is_local: bool) -> Option<&'static str> {
     None
 }
 
-/// Somebody follows a link to the page.
+/// Whether the request is a navigation to the page, for example by a link.
 fn is_visit(headers: &HeaderMap) -> bool {
     let is = |name: &str, value: &str| headers.get(name).is_some_and(|it| it == value);
     is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document")

@@ -1,7 +1,8 @@
-//! What the dashboard shows of this moment.
+//! Current state of the relay for the dashboard.
 //!
-//! Input: a [`View`]. Output: [`State`], serialised as JSON; the same numbers as in `/metrics`. Invariant: keys and payloads of
-//! dead letters are told by their size unless `http.dashboard_payloads` is on, and settings come with their secrets masked.
+//! Input: a [`View`]. Output: [`State`], serialised as JSON, with the same numbers as `/metrics`.
+//! Invariant: for dead letters, keys and payloads appear only as sizes unless
+//! `http.dashboard_payloads` is on. Secrets in settings are masked.
 
 use serde::Serialize;
 
@@ -16,13 +17,12 @@ use crate::telemetry::{Setting, StreamEnds, Telemetry, View, time_text};
 use postrider_kafka::{DeliveredTap, TappedDeadLetter};
 use postrider_service::shell::shell_word;
 
-/// Codes of dead letters that reach their topic once it takes them.
+/// Codes of dead letters that can be sent again once their topic accepts them.
 const SENT_AGAIN: [&str; 3] = ["forbidden_topic", "missing_topic", "refused"];
 
-/// Rows that wait for longer, in seconds, are a backlog.
+/// Maximum waiting time of a row in seconds, above which the relay counts as catching up.
 const CATCHING_UP: f64 = 5.0;
 
-/// See the module.
 #[derive(Debug, Serialize)]
 pub(super) struct State<'a> {
     /// `streaming`, `catching up`, `paused`, `standby` or `not ready`.
@@ -38,26 +38,26 @@ pub(super) struct State<'a> {
     uptime_seconds: f64,
     status: Status,
     health: Health,
-    /// From Postgres to Kafka.
+    /// Components from Postgres to Kafka.
     chain: [Link; 4],
     numbers: Numbers,
     topics: Vec<Topic<'a>>,
     unavailable: Vec<Unavailable<'a>>,
-    /// The last dead letters of this process, the newest first.
+    /// Last dead letters of this process, newest first.
     dead_letters: Vec<DeadLetter>,
     /// Rows that became dead letters, and rows that were left out, by reason.
     rejections: &'a [Count],
     ignored: &'a [Count],
-    /// Sessions that ended, by reason.
+    /// Number of ended sessions by reason.
     restarts: &'a [Count],
     last_failure: Option<&'a str>,
-    /// The slot as Postgres shows it, by column.
+    /// Columns of the slot in `pg_replication_slots`.
     slot: Option<&'a [(String, String)]>,
     paused_since: Option<String>,
     settings: Vec<Setting>,
 }
 
-/// One part of the way.
+/// Component between Postgres and Kafka.
 #[derive(Debug, Serialize)]
 struct Link {
     name: &'static str,
@@ -72,7 +72,7 @@ struct Numbers {
     dead_lettered: u64,
     in_flight_records: u64,
     in_flight_bytes: u64,
-    /// `None` if rows may wait that the relay has not seen.
+    /// `None` if rows may wait that the relay has not received yet.
     oldest_unacknowledged_seconds: Option<f64>,
     transactions_settled: u64,
     received_lsn: u64,
@@ -101,21 +101,21 @@ struct Topic<'a> {
 
 #[derive(Debug, Serialize)]
 struct DeadLetter {
-    /// In milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     at_ms: i64,
     code: &'static str,
     reason: Option<String>,
     id: Option<String>,
     table: Option<String>,
-    /// The topic that the row was meant for.
+    /// Intended topic of the row.
     topic: Option<String>,
     key: Option<Shown>,
     payload: Option<Shown>,
-    /// Sends it again, or shows it if it would be refused again.
+    /// Command that sends the row again, or that shows it if it would be refused again.
     command: String,
 }
 
-/// A line of the list of streams.
+/// Summary of one stream in the list of streams.
 #[derive(Debug, Serialize)]
 pub(super) struct StreamLine<'a> {
     name: &'a str,
@@ -277,9 +277,9 @@ impl DeadLetter {
     }
 }
 
-/// The command that sends this dead letter again. If the row itself is wrong, the command shows the dead letter: a retry
-/// would send nothing that Kafka takes. An id that is not whole, or that a terminal would not take as text, is replaced by
-/// the code, which stands for all dead letters of the code.
+/// Command that sends this dead letter again. If the row itself is wrong, the command shows the
+/// dead letter, because Kafka would refuse a retry. The error code replaces an id that is truncated
+/// or that contains control characters. The code selects all dead letters with that code.
 fn next_command(letter: &TappedDeadLetter, stream: Option<&str>) -> String {
     let is_plain = |id: &&String| !id.is_empty() && !id.contains(char::is_control);
     let id = letter.id.as_ref().filter(|_| letter.is_whole_id).filter(is_plain);
@@ -312,7 +312,7 @@ fn condition(view: &View, health: &Health) -> &'static str {
     }
 }
 
-/// Of the checks of readiness what each part of the way has to do with.
+/// Derives the state of each component from the readiness checks.
 fn chain(view: &View, health: &Health) -> [Link; 4] {
     let snapshot = &view.snapshot;
     let failing = |names: &[&str]| {
@@ -320,7 +320,7 @@ fn chain(view: &View, health: &Health) -> [Link; 4] {
         found.map(|check| check.detail.clone())
     };
     let is_standby = snapshot.state == RelayState::Standby;
-    // While a stream is open, what an earlier session ended with is over.
+    // An open stream supersedes the error of an earlier session.
     let failed = snapshot.failed_part.filter(|_| !snapshot.holds_slot && !is_standby);
     let has_failed = || snapshot.last_failure.as_deref().map(str::to_owned);
     let postgres = match (snapshot.holds_slot, failed) {

@@ -1,7 +1,8 @@
-//! The headline of the dashboard: the relay's state in a sentence, its cause, and the command to run next.
+//! Headline of the dashboard: the relay's state in a sentence, its cause, and the next command.
 //!
-//! Input: a [`View`] and its readiness. Output: a [`Status`]. Invariant: a command is taken from our own remedies alone, never
-//! from the text of an error, which a database or a row may have written.
+//! Input: a [`View`] and its readiness. Output: a [`Status`]. Invariant: commands come only from
+//! the relay's own remedies. The text of an error may come from a database or a row, so it is never
+//! the source of a command.
 
 use serde::Serialize;
 
@@ -9,17 +10,17 @@ use crate::telemetry::health::{Health, SILENCE_HELP, STALL, STALL_HELP, of_pause
 use crate::telemetry::snapshot::{FailedPart, RelayState, Snapshot, UnavailableTopic};
 use crate::telemetry::{StreamEnds, View, time_text};
 
-/// Words that a command in a remedy begins with.
+/// Words that a command in a remedy starts with.
 const COMMANDS: [&str; 7] =
     ["postrider ", "kafka-topics.sh ", "kafka-acls.sh ", "SELECT ", "ALTER ", "GRANT ", "CREATE "];
 
-/// What a command follows in a remedy, unless the remedy begins with it.
+/// Text before a command in a remedy, unless the remedy starts with the command.
 const BEFORE_COMMAND: [&str; 4] = ["\n", ": ", "; ", "("];
 
-/// Share of `max_slot_wal_keep_size` below which the slot is about to be lost; the shipped alert has this limit, too.
+/// Share of `max_slot_wal_keep_size` below which the slot is about to be lost. The shipped alert
+/// uses the same limit.
 const SAFE_SHARE_MIN: f64 = 0.2;
 
-/// See the module.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Status {
     /// `ok`, `waiting`, `failed` or `unknown`.
@@ -48,10 +49,10 @@ impl Status {
         Self { level: "waiting", ..Self::failed(headline, cause) }
     }
 
-    /// With a remedy, and the command in it if there is one.
+    /// Adds a remedy, and the command that it contains.
     fn helped(self, help: &str) -> Self {
         let command = command_of(help).map(str::to_owned).or(self.command);
-        // What stands below as a command is not said twice.
+        // The command appears on a line of its own, so the help text does not repeat it.
         let before =
             command.as_deref().and_then(|command| help.trim_matches('`').strip_suffix(command));
         let help = match before {
@@ -81,7 +82,7 @@ impl Status {
     }
 }
 
-/// The most urgent trouble, if there is any.
+/// Returns the most urgent problem, if one exists.
 fn trouble(view: &View, health: &Health, ends: &StreamEnds) -> Option<Status> {
     let snapshot = &view.snapshot;
     if let Some(ended) = not_streaming(view, health) {
@@ -115,7 +116,7 @@ fn trouble(view: &View, health: &Health, ends: &StreamEnds) -> Option<Status> {
     stalled.or_else(other).or_else(lost)
 }
 
-/// Of a relay that holds no stream, or whose thread hangs.
+/// Status of a relay without an open stream, or with a hung thread.
 fn not_streaming(view: &View, health: &Health) -> Option<Status> {
     let snapshot = &view.snapshot;
     let hangs = health.checks.iter().find(|check| check.name == "loop" && !check.ok);
@@ -168,13 +169,13 @@ fn starting() -> Status {
 }
 
 impl Status {
-    /// There is nothing to run.
+    /// Removes the command, for a status without a next step.
     fn plain(self) -> Self {
         Self { command: None, ..self }
     }
 }
 
-/// The last failure without its remedy.
+/// Message of the last failure, without its remedy.
 fn what_failed(snapshot: &Snapshot) -> String {
     let whole = snapshot.last_failure.as_deref().unwrap_or("The cause is not known");
     let help = snapshot.failure_help.as_deref().unwrap_or_default();
@@ -221,7 +222,7 @@ fn of_brokers(snapshot: &Snapshot, ends: &StreamEnds) -> Option<Status> {
     })
 }
 
-/// Whether the slot can keep its WAL.
+/// Warns if the slot is about to lose its WAL.
 fn safe(view: &View) -> Option<Status> {
     let slot = view.slot?;
     let (safe, all) = (slot.safe_bytes?, slot.safe_bytes?.saturating_add(slot.retained_bytes));
@@ -235,7 +236,7 @@ fn safe(view: &View) -> Option<Status> {
     })
 }
 
-/// The remedy with these brokers in the place of the word `BROKER`.
+/// Replaces the word `BROKER` in the remedy with these brokers.
 fn of_brokers_named(help: &str, ends: &StreamEnds) -> String {
     if ends.brokers.is_empty() {
         return help.to_owned();
@@ -243,8 +244,9 @@ fn of_brokers_named(help: &str, ends: &StreamEnds) -> String {
     help.replace("BROKER", &ends.brokers.join(","))
 }
 
-/// The first command in a remedy: in backquotes, or from its name to the end of its line or clause. A command with a
-/// placeholder such as `<role>` cannot be run as it is.
+/// Finds the first command in a remedy: in backquotes, or from its name to the end of its line or
+/// clause. A command with a placeholder such as `<role>` does not count, because it cannot be run
+/// unchanged.
 fn command_of(help: &str) -> Option<&str> {
     let is_command = |text: &&str| COMMANDS.iter().any(|name| text.starts_with(name));
     let is_whole = |text: &&str| !text.contains('<');
@@ -262,7 +264,7 @@ fn command_of(help: &str) -> Option<&str> {
     command.get(..end).filter(is_whole)
 }
 
-/// The command, for one of several streams.
+/// Adds the stream's name to the command, if the process runs several streams.
 fn of_stream(command: String, ends: &StreamEnds) -> String {
     match &ends.stream {
         Some(name) if command.starts_with("postrider ") && !command.contains("--stream") => {
@@ -272,7 +274,7 @@ fn of_stream(command: String, ends: &StreamEnds) -> String {
     }
 }
 
-/// A fragment as a sentence.
+/// Turns a fragment into a sentence.
 fn sentence(fragment: &str) -> String {
     let end = if fragment.ends_with(['.', '!', '?']) { "" } else { "." };
     format!("{}{end}", capitalized(fragment.trim_end()))

@@ -1,8 +1,9 @@
-//! The records that were delivered last, while somebody looks on.
+//! Live tail of the records delivered last, while a browser shows them.
 //!
-//! Input: requests for `/api/v1/tail`, a tick a second. Output: [`TailPage`], the records after a number. Invariant: records
-//! are copied only while somebody has asked within [`LOOKS_FOR`], and at most [`RECORDS_PER_SECOND`]; keys and payloads are
-//! told by their size unless `http.dashboard_payloads` is on.
+//! Input: requests for `/api/v1/tail`, and a tick every second. Output: [`TailPage`] with the
+//! records after a number. Invariant: records are copied only if a request arrived within
+//! [`LOOKS_FOR`], and at most [`RECORDS_PER_SECOND`] of them. Keys and payloads appear only as
+//! sizes unless `http.dashboard_payloads` is on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,33 +11,35 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use postrider_kafka::{Content, DeliveredRecord, DeliveredTap};
 use serde::Serialize;
 
-/// A page asks once a second; one that has not for so long is gone. In milliseconds.
+/// Time without a request after which the page counts as closed, in milliseconds. An open page
+/// sends a request every second.
 const LOOKS_FOR: i64 = 5_000;
-/// More than a person reads, and little beside 100,000 rows a second.
+/// Maximum number of copied records per second. This exceeds a reader's speed, and costs little
+/// beside 100,000 rows per second.
 const RECORDS_PER_SECOND: u32 = 50;
-/// Nobody looks on.
+/// Value while no page is open.
 const NOBODY: i64 = i64::MIN;
 
-/// See the module. Cloning shares it.
+/// Live tail of one stream. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Tail {
     tap: DeliveredTap,
-    /// When somebody asked last, in milliseconds since the Unix epoch.
+    /// Time of the last request, in milliseconds since the Unix epoch.
     asked_ms: Arc<AtomicI64>,
 }
 
-/// What is answered.
+/// Response with copied records.
 #[derive(Debug, Serialize)]
 pub(super) struct TailPage {
-    /// Keys and payloads are told by their size.
+    /// Whether keys and payloads appear only as sizes.
     masked: bool,
-    /// The oldest first.
+    /// Copied records, oldest first.
     records: Vec<Row>,
 }
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// Counts the records that were copied, from 1.
+    /// Number of the copied record, from 1.
     number: u64,
     topic: String,
     partition: i32,
@@ -45,13 +48,13 @@ struct Row {
     event_type: Option<String>,
     key: Option<Shown>,
     payload: Option<Shown>,
-    /// Where its transaction committed, as Postgres writes it.
+    /// Commit position of the transaction, in Postgres's notation.
     position: Option<String>,
-    /// When, in milliseconds since the Unix epoch.
+    /// Commit time, in milliseconds since the Unix epoch.
     committed_ms: i64,
 }
 
-/// A key or a payload.
+/// Size and, if allowed, text of a key or a payload.
 #[derive(Debug, Serialize)]
 pub(super) struct Shown {
     bytes: usize,
@@ -69,12 +72,11 @@ impl Tail {
         Self { tap, asked_ms: Arc::new(AtomicI64::new(NOBODY)) }
     }
 
-    /// What is copied of the records.
     pub(super) const fn tap(&self) -> &DeliveredTap {
         &self.tap
     }
 
-    /// Somebody looks on, and has seen the records up to this number.
+    /// Notes a request, and returns the records after this number.
     pub(super) fn after(&self, number: u64, now_ms: i64) -> TailPage {
         if self.asked_ms.swap(now_ms, Ordering::Relaxed) == NOBODY {
             self.tap.allow(RECORDS_PER_SECOND);
@@ -83,7 +85,8 @@ impl Tail {
         TailPage { masked: !self.tap.shows_payloads(), records }
     }
 
-    /// Once a second.
+    /// Renews the number of records that may be copied, or stops the copying after the last page
+    /// was closed. Called once per second.
     pub(super) fn tick(&self, now_ms: i64) {
         let asked_ms = self.asked_ms.load(Ordering::Relaxed);
         if asked_ms == NOBODY {

@@ -1,19 +1,20 @@
-//! Rate and time of the last delivery of each topic, from samples of the counters.
+//! Rate and time of the last delivery per topic, from samples of the counters.
 //!
-//! Input: a [`View`] a second. Output: a [`Pace`] by topic. Invariant: at most [`TOPICS_MAX`] topics are remembered; a record
-//! counts as delivered once everything that was received before the sample that showed the record is settled.
+//! Input: a [`View`] every second. Output: a [`Pace`] per topic. Invariant: at most [`TOPICS_MAX`]
+//! topics are kept. A sample first shows a record together with the position received by then. The
+//! record counts as delivered once that position is settled.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::telemetry::View;
 
-/// Topics that are listed; the metrics have more.
+/// Maximum number of listed topics. The metrics contain more.
 pub(super) const TOPICS_MAX: usize = 200;
-/// Samples that a rate is computed over. Over a single second a steady rate of 20 records swings between 0 and 40.
+/// Number of samples per rate. With one sample, a steady rate of 20 records appears to alternate
+/// between 0 and 40.
 const RATE_SAMPLES: usize = 10;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct TopicsPast {
     topics: HashMap<Arc<str>, Topic>,
@@ -21,14 +22,14 @@ pub(super) struct TopicsPast {
 
 #[derive(Debug, Default)]
 struct Topic {
-    /// Time in milliseconds, and records sent so far.
+    /// Time in milliseconds, and number of records sent so far.
     samples: VecDeque<(i64, u64)>,
     /// Position that must be settled before the records of an earlier sample are delivered.
     awaited: Option<u64>,
     last_ms: Option<i64>,
 }
 
-/// What a topic does now.
+/// Current delivery rate of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Pace {
     /// Records per second over the last ten seconds.
@@ -42,7 +43,7 @@ impl TopicsPast {
         let snapshot = &view.snapshot;
         for count in snapshot.topics.iter().take(TOPICS_MAX) {
             let is_known = self.topics.contains_key(&count.topic);
-            // A topic that is new has sent nothing before.
+            // A new topic starts at zero records.
             let before = if is_known { None } else { Some((at_ms - 1_000, 0)) };
             let topic = self.topics.entry(Arc::clone(&count.topic)).or_default();
             topic.samples.extend(before);
@@ -51,7 +52,7 @@ impl TopicsPast {
                     && (snapshot.in_flight_records == 0 || snapshot.settled_lsn >= *awaited)
             };
             let mut is_delivered = topic.awaited.take_if(is_settled).is_some();
-            // Dead letters are records of the topic that stores them.
+            // Dead letters count as records of the topic that stores them.
             let all_sent = count.sent + count.dead_lettered;
             let grows = topic.samples.back().is_some_and(|(_, sent)| *sent < all_sent);
             if grows && topic.awaited.is_none() {
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn a_steady_rate_is_steady_however_samples_fall() {
         let mut past = TopicsPast::default();
-        // 20 records a second, sampled just before or just after they come.
+        // 20 records per second, sampled just before or just after they arrive.
         for (second, sent) in
             [0, 40, 40, 80, 80, 120, 120, 160, 160, 200, 200, 240].into_iter().enumerate()
         {

@@ -1,7 +1,7 @@
-//! Renders what operators have done to the relay: a pause, reloads of the configuration.
+//! Metrics of operator actions: a pause, and reloads of the configuration.
 //!
-//! Input: [`Operated`]. Output: families. Invariant: each is there from the start, so that an alert need not ask
-//! whether it is.
+//! Input: [`Operated`]. Output: families. Invariant: each family exists from the start, so that an
+//! alert does not need a test for absence.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub(super) fn operated(page: &mut Page<'_>, operated: &Operated) -> fmt::Result 
         "0 if the configuration that was read last is refused, and the one before is in effect.";
     page.single("config_last_reload_successful", help, operated.is_config_good())?;
     let help = "When the configuration was last read again, since 1970; 0 if it was not.";
-    // A clock that was set to before 1970 shows as never.
+    // A clock set before 1970 reads as "never reloaded".
     let seconds = |(time_us, _): (i64, _)| u64::try_from(time_us / 1_000_000).unwrap_or(0);
     let seconds = operated.last_reload.map_or(0, seconds);
     page.single("config_last_reload_timestamp_seconds", help, seconds)

@@ -1,4 +1,4 @@
-//! Tests that parse the metrics page by the rules of the exposition format and of promtool.
+//! Tests that parse the metrics page according to the exposition format and promtool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn page_in(view: &View, format: Format) -> String {
     render(RelayMetrics { view: view.clone(), build, usage: Some(usage) }, format)
 }
 
-/// Splits `name{labels} value`, labels being quoted with escapes.
+/// Splits `name{labels} value`. Labels are quoted, with escapes.
 fn split_sample(line: &str) -> (String, Vec<(String, String)>, f64) {
     let name_end = line.find(['{', ' ']).unwrap();
     let name = line[..name_end].to_owned();
@@ -201,7 +201,7 @@ fn readiness_is_that_of_the_probe_and_names_the_check_that_fails() {
     }
 }
 
-/// Prometheus sees no increase of a counter that appears with its first event.
+/// Prometheus does not see an increase for a counter that appears with its first event.
 #[test]
 fn every_reason_is_shown_from_zero_on() {
     let mut view = full_view();

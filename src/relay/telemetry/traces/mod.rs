@@ -1,9 +1,10 @@
-//! Exports a span per delivered row to an OpenTelemetry collector, by OTLP over HTTP.
+//! Exports a span per delivered row to an OpenTelemetry collector, over OTLP and HTTP.
 //!
-//! Input: the settings, those of OpenTelemetry's environment variables included, and rows that the brokers have
-//! confirmed and whose trace is sampled. Output: requests to the collector; counts of spans that it took and of those
-//! that it did not. Invariant: all of it happens on a thread of its own, behind a bounded queue, so that a collector
-//! that is slow or away delays no row; what it does not take is counted and forgotten.
+//! Input: settings, including OpenTelemetry's environment variables, and confirmed rows with a
+//! sampled trace. Output: requests to the collector, and counts of accepted and lost spans.
+//! Invariant: the export runs on its own thread behind a bounded queue, so a slow or absent
+//! collector does not delay any row. Spans that the collector does not accept are counted and
+//! dropped.
 
 mod otlp;
 mod post;
@@ -20,20 +21,20 @@ use postrider_config::TracesSection;
 use postrider_kafka::{SpanResult, TracedRow, Traces};
 use postrider_service::log_throttle::LogThrottle;
 
-/// How long a span may wait for company.
+/// Maximum time that a span waits for further spans.
 const LINGER: Duration = Duration::from_secs(1);
-/// Spans of one request, at some 400 bytes each.
+/// Maximum number of spans per request, at about 400 bytes each.
 const SPANS_MAX: usize = 512;
-/// How soon a stop is noticed.
+/// Interval between checks for a stop.
 const SLICE: Duration = Duration::from_millis(50);
-/// How long what is left may take to be sent at the end.
+/// Maximum time to send the remaining spans at the end.
 const FINAL_LIMIT: Duration = Duration::from_secs(1);
-/// OpenTelemetry's default of `OTEL_EXPORTER_OTLP_TIMEOUT`.
+/// Default of `OTEL_EXPORTER_OTLP_TIMEOUT` in OpenTelemetry.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Where a collector takes spans, below its endpoint.
+/// Path for spans below a collector's endpoint.
 const PATH: &str = "v1/traces";
 
-/// Where spans go, and how many.
+/// Destination of spans, and their maximum rate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TraceSettings {
     endpoint: Uri,
@@ -45,19 +46,20 @@ pub struct TraceSettings {
 }
 
 impl std::fmt::Debug for TraceSettings {
-    /// Without headers and a query, which may hold a secret.
+    /// Omits the headers and the query, which may contain a secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TraceSettings").field("endpoint", &self.shown()).finish_non_exhaustive()
     }
 }
 
-/// A setting of the environment that cannot be used. Its value is not repeated, for it may be a secret.
+/// Environment variable that cannot be used. Its value may be a secret, so the message omits it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("environment variable {0} cannot be used")]
 pub struct InvalidVariable(pub String);
 
 impl TraceSettings {
-    /// What the configuration says, and otherwise the variables of OpenTelemetry; `None` where neither names a collector.
+    /// Reads the configuration, or else OpenTelemetry's variables. `None`: neither names a
+    /// collector.
     pub fn new(
         section: &TracesSection,
         variable: impl Fn(&str) -> Option<String>,
@@ -108,13 +110,13 @@ impl TraceSettings {
         Ok(Some(Self { endpoint, headers, timeout, per_second, service, attributes }))
     }
 
-    /// Where spans go, without a query, which may hold a secret.
+    /// Endpoint without its query, which may contain a secret.
     pub fn shown(&self) -> String {
         let whole = self.endpoint.to_string();
         whole.split('?').next().unwrap_or_default().to_owned()
     }
 
-    /// Starts the thread; the rows to trace are those of clients that have these [`Traces`].
+    /// Starts the export thread. Clients that have the returned [`Traces`] pass it their rows.
     pub fn start(self, build: &BuildInfo) -> std::io::Result<(Traces, TraceExport)> {
         let (traces, rows) = Traces::on(self.per_second);
         let exporter = Exporter {
@@ -130,14 +132,14 @@ impl TraceSettings {
         let thread = std::thread::Builder::new().name("postrider-traces".to_owned());
         thread.spawn(move || {
             runtime.block_on(work.run());
-            // Nobody may be waiting any more.
+            // The receiver may no longer exist.
             let _ = done.send(());
         })?;
         Ok((traces, TraceExport { stop, ended }))
     }
 }
 
-/// The endpoint of spans below a collector's.
+/// Endpoint for spans below a collector's endpoint.
 fn below(endpoint: &str) -> Option<Uri> {
     let endpoint = endpoint.trim().trim_end_matches('/');
     let whole =
@@ -145,14 +147,15 @@ fn below(endpoint: &str) -> Option<Uri> {
     whole.parse().ok().filter(is_usable)
 }
 
-/// A user in an address would be a secret that is shown.
+/// Whether the endpoint can be used. A user in the address would be a secret, and the address is
+/// shown.
 fn is_usable(endpoint: &Uri) -> bool {
     matches!(endpoint.scheme_str(), Some("http" | "https"))
         && endpoint.host().is_some_and(|host| !host.is_empty())
         && endpoint.authority().is_some_and(|authority| !authority.as_str().contains('@'))
 }
 
-/// `key=value,key=value`, values percent-encoded, as in a `baggage` header.
+/// Parses `key=value,key=value` with percent-encoded values, as in a `baggage` header.
 fn pairs(text: &str) -> Vec<(String, String)> {
     let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
     pairs.map(|(key, value)| (key.trim().to_owned(), decoded(value.trim()))).collect()
@@ -171,7 +174,7 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A running export.
+/// Handle of a running export.
 #[derive(Debug)]
 pub struct TraceExport {
     stop: Sender<()>,
@@ -179,9 +182,9 @@ pub struct TraceExport {
 }
 
 impl TraceExport {
-    /// Sends what is left, and waits for that for a second at most.
+    /// Sends the remaining spans, and waits for at most one second.
     pub fn finish(self) {
-        // It may have ended.
+        // The thread may have ended already.
         let _ = self.stop.send(());
         let _ = self.ended.recv_timeout(FINAL_LIMIT);
     }
@@ -237,7 +240,8 @@ impl Work {
         }
     }
 
-    /// Rows for one request, and whether there will be none after it. Blocks this thread, which has nothing else to do.
+    /// Collects the rows of one request, and returns whether it is the last one. Blocks this
+    /// thread, which has no other work.
     fn batch(&self) -> (Vec<TracedRow>, bool) {
         let mut batch = Vec::new();
         let mut since = None;

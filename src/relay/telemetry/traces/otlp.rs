@@ -1,21 +1,23 @@
-//! The messages of OTLP's `ExportTraceServiceRequest` (opentelemetry-proto 1), as far as spans of rows need them.
+//! Messages of OTLP's `ExportTraceServiceRequest` (opentelemetry-proto 1), limited to the fields
+//! for spans of rows.
 //!
-//! Input: rows that were delivered. Output: the bytes of a request. Invariant: a field has the number that
-//! `opentelemetry/proto/trace/v1/trace.proto` and its companions give it, which never change; no key and no
-//! payload of a row is part of it.
+//! Input: delivered rows. Output: the bytes of a request. Invariant: each field has its number from
+//! `opentelemetry/proto/trace/v1/trace.proto` and related files, which never change. Keys and
+//! payloads of rows are not included.
 //!
-//! Written out because they are few: the crates `opentelemetry-otlp` and `opentelemetry-proto` bring the whole SDK, whose
-//! spans are made where the work is done, and these are made of what was done.
+//! The messages are defined here because they are few. The crates `opentelemetry-otlp` and
+//! `opentelemetry-proto` bring the whole SDK. Its spans are created during the work, while these
+//! spans are created afterwards.
 
 use prost::Message;
 
 use postrider_kafka::TracedRow;
 
-/// `SpanKind` of who sends a message.
+/// `SpanKind` of a message's sender.
 const PRODUCER: i32 = 4;
 /// `StatusCode` of an error.
 const ERROR: i32 = 2;
-/// `SpanFlags`: the parent is of another process, and sampled.
+/// `SpanFlags`: the parent belongs to another process and is sampled.
 const REMOTE_SAMPLED: u32 = 0x301;
 
 #[derive(Clone, PartialEq, Message)]
@@ -108,17 +110,17 @@ enum Value {
     Number(i64),
 }
 
-/// Who exports.
+/// Sender of the spans, as the resource of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Exporter {
     pub(super) service: String,
     pub(super) version: String,
     pub(super) slot: String,
-    /// Further attributes of the resource.
+    /// Additional attributes of the resource.
     pub(super) attributes: Vec<(String, String)>,
 }
 
-/// The request for these rows; `span_id` draws ids.
+/// Encodes the request for these rows. `span_id` generates span ids.
 pub(super) fn request(
     exporter: &Exporter,
     rows: &[TracedRow],
@@ -138,8 +140,8 @@ pub(super) fn request(
     Request { resource_spans: vec![ResourceSpans { resource, scope_spans }] }.encode_to_vec()
 }
 
-/// From the commit to the confirmation, as a child of the span that wrote the row. Names are those of OpenTelemetry's
-/// conventions for messaging, where they have one.
+/// Span from the commit to the confirmation, a child of the span that wrote the row. Names follow
+/// OpenTelemetry's messaging conventions, if they define one.
 fn span(row: &TracedRow, span_id: [u8; 8]) -> Span {
     let lsn = format!("{:X}/{:X}", row.lsn >> 32, row.lsn & 0xFFFF_FFFF);
     let mut attributes = vec![
@@ -162,7 +164,7 @@ fn span(row: &TracedRow, span_id: [u8; 8]) -> Span {
         name: format!("send {}", row.topic),
         kind: PRODUCER,
         start_time_unix_nano: nanoseconds(row.committed_us),
-        // The server's clock may be ahead of ours.
+        // The server's clock may be ahead of the relay's clock.
         end_time_unix_nano: nanoseconds(row.confirmed_us.max(row.committed_us)),
         attributes,
         status,

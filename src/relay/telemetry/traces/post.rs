@@ -1,7 +1,8 @@
 //! Sends one request to the collector.
 //!
-//! Input: where the collector is, headers, the body. Output: nothing, or why the collector did not take it. Invariant: it
-//! takes no longer than the time that is given; a header's value is in no error.
+//! Input: the endpoint, headers, and the body. Output: success, or the reason why the collector did
+//! not accept the request. Invariant: the call ends within the given time, and errors never contain
+//! the value of a header.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Why the collector has not taken a request.
+/// Reason why the collector did not accept a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostError {
     #[error("it does not answer within {} s", .0.as_secs_f32())]
@@ -32,7 +33,7 @@ pub(super) enum PostError {
     Status(u16),
 }
 
-/// Posts it, within this time.
+/// Posts the body within the time limit.
 pub(super) async fn post(
     (endpoint, headers): (&Uri, &HeaderMap),
     body: Vec<u8>,
@@ -81,7 +82,7 @@ where
     tokio::pin!(connection, answer);
     let answer = tokio::select! {
         answer = &mut answer => answer?,
-        // Whoever closes TLS without saying so may have answered before.
+        // A peer that closes TLS without a notice may have answered before.
         ended = &mut connection => match (answer.await, ended) {
             (Ok(answer), _) => answer,
             (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(error.into()),
@@ -91,7 +92,7 @@ where
     if status.is_success() { Ok(()) } else { Err(PostError::Status(status.as_u16())) }
 }
 
-/// The authorities are the system's, read once.
+/// TLS settings with the system's certificate authorities, which are read once.
 fn tls() -> Arc<ClientConfig> {
     static TLS: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     let made = TLS.get_or_init(|| {
