@@ -1,10 +1,12 @@
-//! Standby: waits for a slot that another relay holds, to take over when it is free.
+//! Standby: waits for a slot that another relay holds, and takes over when the slot is free.
 //!
-//! Input: samples of the slot over SQL. Output: the end of the wait, once nobody streams from the slot, the
-//! server does not answer, or the relay is told to stop. Each sample also updates the metrics, and the
-//! position that the other relay has acknowledged. Invariant: one small query at a time, over one
-//! connection; a slot that the server process of this relay's own earlier session still holds is read by nobody, so
-//! that the relay is no standby, which would be ready.
+//! Input: samples of the slot over SQL. Output: the end of the wait. The wait ends when no session
+//! reads the slot, when the server does not answer, or on a stop request. Each sample also updates
+//! the metrics and the position that the other relay has acknowledged.
+//!
+//! Invariant: only one small query runs at a time, over one connection. If the server process of
+//! this relay's own earlier session still holds the slot, the relay is not a standby. A standby
+//! would report itself as ready.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,17 +19,17 @@ use postrider_core::supervisor::SlotPosition;
 use postrider_postgres::control::{self, Client, ControlError, SlotSample};
 use postrider_postgres::wal::ServerProcess;
 
-/// What is known of who holds the slot.
+/// Holder of the slot, as far as known.
 #[derive(Debug, Default)]
 pub(super) struct Holder {
-    /// Who streamed to this relay last.
+    /// Server process that last streamed to this relay.
     ours: Mutex<Option<ServerProcess>>,
-    /// Why the slot cannot be read.
+    /// Reason why the slot cannot be read.
     why: String,
 }
 
 impl Holder {
-    /// This process of the server streams to us now.
+    /// Notes the server process that streams to this relay.
     pub(super) fn streams(&self, stream: Option<ServerProcess>) {
         if stream.is_some() {
             *self.ours.lock().unwrap_or_else(PoisonError::into_inner) = stream;
@@ -40,7 +42,8 @@ impl Holder {
 }
 
 impl Relay {
-    /// The slot is held: says so, once. After an earlier session of ours the first sample tells by whom.
+    /// Reports once that the slot is held. After an earlier session of this relay, the first sample
+    /// identifies the holder.
     pub(super) fn tell_standby(&mut self, error: &RelayError) {
         self.holder.why = error.to_string();
         if self.holder.ours().is_none() {
@@ -56,7 +59,7 @@ impl Relay {
         }
     }
 
-    /// What holds the slot: another relay, or what is left of our own session.
+    /// Reports the holder of the slot: another relay, or this relay's own earlier session.
     fn tell_holder(&mut self, slot: &SlotSample) {
         match self.holder.ours().filter(|ours| slot.is_held_by(*ours)) {
             None => self.stands_by(),
@@ -68,10 +71,9 @@ impl Relay {
         }
     }
 
-    /// Looks at the slot `every` so often, until it is free or the relay is told to stop.
+    /// Samples the slot at this interval until it is free or the relay must stop.
     pub(super) async fn stand_by(&mut self, every: Duration) {
-        // What cannot be asked, the next session finds out and tells. A server that does not answer keeps
-        // no signal waiting.
+        // The next session reports any error of the query. A silent server must not delay a signal.
         let told = self.sessions.told_to_end();
         let client = tokio::select! {
             client = Box::pin(control::connect(&self.sessions.plan.config.source.connect)) => client.ok(),
@@ -96,7 +98,7 @@ impl Relay {
         self.sessions.supervisor.slot_is_free(self.sessions.clock.instant());
     }
 
-    /// Learns where the log ends and what another relay has acknowledged in the meantime.
+    /// Reads the end of the log, and the position that another relay has acknowledged.
     pub(super) async fn look_at_slot(
         &mut self,
         client: &Client,
@@ -107,7 +109,7 @@ impl Relay {
             reporter.slot_reaches(slot.confirmed_flush, slot.current);
         }
         self.sessions.supervisor.slot_reaches(slot.as_ref().map(|slot| SlotPosition {
-            // A slot without it is lost, and no session begins there.
+            // A slot without a restart position is lost, and no session starts there.
             restart: slot.restart.unwrap_or(slot.confirmed_flush),
             confirmed: slot.confirmed_flush,
             log_end: slot.current,
