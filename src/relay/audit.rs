@@ -1,10 +1,13 @@
-//! Logs what was not delivered, or was and is gone from the database: rows that became dead letters, rows and refused
-//! records that were skipped, and rows that a failover took back.
+//! Logs rows that were not delivered, or that were delivered and then lost by the database. These
+//! are dead letters, skipped rows, skipped refused records, and rows that a failover took back.
 //!
-//! Input: the dead letter, row or record with its rejection; the positions that a failover took back. Output: one WARN line each, and a copy of a dead letter for the dashboard; for a row in a dry
-//! run, INFO. Invariant: a skipped row has a line of its own with its id, and a failover one with its positions, which the
-//! log never collapses, since no other trace is left; lines about dead letters are collapsed when there are many. Ids are
-//! logged, payloads and keys are not.
+//! Input: a dead letter, row or record with its rejection, or the positions that a failover took
+//! back. Output: one WARN line each, or INFO for a row in a dry run, and a copy of each dead letter
+//! for the dashboard.
+//!
+//! Invariant: each skipped row has its own line with its id, and each failover has a line with its
+//! positions. The log never collapses these lines, because no other trace remains. Many lines about
+//! dead letters are collapsed. Ids are logged, but payloads and keys are not.
 
 use crate::telemetry::unix_us;
 use postrider_core::gate::Warning;
@@ -12,13 +15,13 @@ use postrider_core::pipeline::{Refused, SentDeadLetter, Skipped};
 use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, TABLE_HEADER};
 use postrider_kafka::DeliveredTap;
 
-/// The log never collapses lines of this target.
+/// Log target whose lines are never collapsed.
 const AUDIT: &str = "postrider::audit";
 
-/// What is written of an id or a reason.
+/// Maximum number of bytes logged of an id or a reason.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// A dead letter was handed to the producer; or would have been, where nothing is acknowledged.
+/// Logs a dead letter that was passed to the producer, or, in a dry run, would have been.
 pub(super) fn dead_letter(letter: &SentDeadLetter, acknowledged: bool, tap: &DeliveredTap) {
     let headers = &letter.record.headers;
     let header = |name: &str| {
@@ -42,12 +45,12 @@ pub(super) fn dead_letter(letter: &SentDeadLetter, acknowledged: bool, tap: &Del
     );
 }
 
-/// A failover took back rows that Kafka has: where they lie is told of each one.
+/// Logs that a failover took back rows that Kafka has, with the range of their positions.
 pub(super) fn tail_lost(warning: &Warning) {
     tracing::warn!(target: AUDIT, help = warning.hint(), "{warning}");
 }
 
-/// A row was left out by the policy `skip`; or would have been, where nothing is acknowledged.
+/// Logs a row that the policy `skip` left out, or, in a dry run, would have left out.
 pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
     if !acknowledged {
         let (code, reason) = (skipped.rejection.code.as_str(), &skipped.rejection.reason);
@@ -66,10 +69,10 @@ pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
     );
 }
 
-/// A record that the brokers refused was left out by the policy `skip`.
+/// Logs a refused record that the policy `skip` left out.
 pub(super) fn skipped_record(refused: &Refused) {
     let position = refused.record.headers.iter().find(|(name, _)| name == LSN_HEADER);
-    // A record's first header is the row's id.
+    // The first header of a record is the row's id.
     let id = refused.record.headers.first().and_then(|(_, value)| text(value.as_deref()));
     tracing::warn!(
         target: AUDIT,
@@ -82,7 +85,7 @@ pub(super) fn skipped_record(refused: &Refused) {
     );
 }
 
-/// The beginning of a header's value: an id of a megabyte is not written whole.
+/// Returns the beginning of a header's value, so that a huge id does not flood the log.
 fn text(value: Option<&[u8]>) -> Option<String> {
     let cut = |bytes: &[u8]| {
         String::from_utf8_lossy(bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes)).into_owned()

@@ -1,28 +1,28 @@
-//! Tells that a standby is away which Postgres waits for before it sends anything (`synchronized_standby_slots`): nothing
-//! is delivered meanwhile, and the stream itself looks like one that is idle.
+//! Reports that Postgres waits for an absent standby in `synchronized_standby_slots`. Postgres then
+//! does not send rows, and the stream appears to be idle.
 //!
-//! Input: the SQL session beside a stream, every few seconds. Output: whether it waits; log lines, a warning for each
-//! standby that is away with its fix, once until it is back. Invariant: a standby that reconnects within two looks is not
-//! told.
+//! Input: the SQL session beside a stream, every few seconds. Output: whether Postgres waits, and a
+//! warning per absent standby with its fix, once until the standby is back. Invariant: a standby
+//! that reconnects within two checks is not reported.
 
 use postrider_postgres::control::{self, Client, FailoverAbout};
 
-/// So many looks in a row: a standby that starts anew is back within five seconds.
+/// Number of consecutive checks before a report. A restarted standby is back within five seconds.
 const LOOKS: u32 = 2;
 
-/// What was seen and told. Outlives a connection.
+/// State of the checks and reports, kept across connections.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedStandbys {
-    /// Looks in a row at which one was away.
+    /// Number of consecutive checks that found an absent standby.
     away: u32,
-    /// Whether the log has a line of it.
+    /// Whether the log has a line about the absent standby.
     is_told: bool,
 }
 
 impl AwaitedStandbys {
-    /// Looks, and tells what changed.
+    /// Checks the standbys, and logs changes. Returns whether Postgres waits.
     pub(super) async fn look(&mut self, client: &Client, slot: &str) -> bool {
-        // A look that fails says nothing of either.
+        // A failed check does not change the state.
         let Ok(waits) = control::waits_for_standby(client, slot).await else {
             return self.away >= LOOKS;
         };
@@ -37,7 +37,8 @@ impl AwaitedStandbys {
     }
 }
 
-/// Whether there was anything to tell: the question may fail, and the standby be back meanwhile.
+/// Logs the absent standbys, and returns whether there were any. The query may fail, or the standby
+/// may be back already.
 async fn tell(client: &Client, slot: &str) -> bool {
     let Ok(facts) = control::failover_of_server(client, slot).await else { return false };
     let mut findings = facts.findings();

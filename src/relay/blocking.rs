@@ -1,20 +1,22 @@
-//! Runs a blocking call, such as one to Kafka's client, on a thread of its own beside the tokio runtime.
+//! Runs a blocking call, for example of the Kafka client, on its own thread beside the Tokio
+//! runtime.
 //!
-//! Input: a closure. Output: its result, or [`RelayError::Thread`]. Why not `spawn_blocking`: a runtime
-//! that shuts down waits for its blocking tasks; here nobody waits for a thread whose result is no longer
-//! wanted.
+//! Input: a closure. Output: its result, or [`RelayError::Thread`]. `spawn_blocking` is unsuitable:
+//! a runtime that shuts down waits for its blocking tasks. A thread whose result is no longer
+//! needed is not waited for.
 
 use tokio::sync::oneshot;
 
 use crate::error::RelayError;
 
-/// The same work for another thread, whose lines in the log are of the stream that this is called for.
+/// Wraps work for another thread, so that its log lines carry the stream of the caller.
 pub(super) fn of_stream<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     let span = tracing::Span::current();
     move || span.in_scope(work)
 }
 
-/// Runs `work` on a thread of its own. The stream is that of the call: a task that polls the future may have none.
+/// Runs `work` on its own thread. The stream is taken at the call, because the task that polls the
+/// future may not have one.
 pub(super) fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Result<T, RelayError>> {
@@ -23,7 +25,7 @@ pub(super) fn run_blocking<T: Send + 'static>(
         let (done, answer) = oneshot::channel();
         let thread = std::thread::Builder::new().name("postrider-blocking".to_owned());
         let spawned = thread.spawn(move || {
-            // Nobody may be waiting any more.
+            // The receiver may no longer exist.
             let _ = done.send(work());
         });
         spawned.map_err(|_| RelayError::Thread)?;

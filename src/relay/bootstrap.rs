@@ -1,11 +1,13 @@
-//! Prepares the progress topic in Kafka, where the relay stores how far it delivered, before a session or
-//! for `postrider setup`; `tell` logs what is wrong with topics.
+//! Prepares the progress topic in Kafka before a session or for `postrider setup`. The relay stores
+//! its delivery progress there. `tell` logs problems of topics.
 //!
-//! Input: the plan, and whether the slot exists. Output: a progress topic that is fit for use and, for a
-//! slot still to be created by `setup` or with exactly-once delivery, a first record: progress at 0/0.
-//! Invariant: that record is written before the slot is created, so that a slot without progress was not
-//! created by this relay; a slot that is gone although rows of it were delivered is not created again.
-//! Upholds G1, G6.
+//! Input: the plan, and whether the slot exists. Output: a usable progress topic. For a slot that
+//! `setup` will create, or with exactly-once delivery, the topic also gets a first record: progress
+//! at 0/0.
+//!
+//! Invariant: that record is written before the slot is created, so a slot without progress was not
+//! created by this relay. A missing slot whose rows were delivered is not created again. Upholds
+//! G1, G6.
 
 use crate::blocking::run_blocking;
 use crate::error::RelayError;
@@ -21,7 +23,7 @@ use postrider_kafka::{
 use postrider_postgres::control::{self, Client, Inspection, Requirements};
 use postrider_postgres::wal::{Connection, SessionParams};
 
-/// What this process has arranged.
+/// Preparations that this process has made.
 #[derive(Debug, Default)]
 pub(super) struct Bootstrap {
     topic_is_fit: bool,
@@ -29,22 +31,22 @@ pub(super) struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Whether this process found no slot, and had it created.
+    /// Whether this process found no slot and had it created.
     pub(super) const fn slot_is_ours(&self) -> bool {
         self.slot_is_ours
     }
 
-    /// The progress topic was there, and is not any more: it is arranged anew.
+    /// Notes that the progress topic was deleted and must be prepared again.
     pub(super) const fn topic_is_gone(&mut self) {
         self.topic_is_fit = false;
     }
 
-    /// Whether the progress topic is still to be looked at, or again.
+    /// Whether the progress topic must still be checked.
     pub(super) const fn is_due(&self) -> bool {
         !self.topic_is_fit
     }
 
-    /// Arranges it.
+    /// Prepares the progress topic.
     pub(super) async fn arrange(
         &mut self,
         plan: &Plan,
@@ -52,7 +54,8 @@ impl Bootstrap {
         wanted: &Requirements,
     ) -> Result<(), RelayError> {
         let exists = control::slot(client, &wanted.slot).await?.is_some();
-        // A slot that is missing and not made here may be a typo: no topic comes of it.
+        // A missing slot that the relay does not create may be a typo, so no topic is created for
+        // it.
         if (exists || wanted.create) && !self.topic_is_fit {
             let kafka = plan.kafka.clone();
             let findings = run_blocking(move || ensure_progress_topic(&kafka)).await??;
@@ -68,12 +71,12 @@ impl Bootstrap {
         }
         let begins = exactly_once && wanted.create;
         let slot = plan.config.source.slot.clone();
-        // What is published may be created together with the slot.
+        // The publication may be created together with the slot.
         let database = client.server().database.clone();
         let stream = Lineage { database, slot: slot.clone(), ..Lineage::default() };
-        // A slot whose rows were delivered was lost; otherwise this may be the first start.
+        // A slot whose rows were delivered was lost. Otherwise this may be the first start.
         if let Some(delivered) = delivered_of(plan, client, stream, begins).await? {
-            // Another relay may have begun, with a slot of its own, since we looked.
+            // Another relay may have started with its own slot since the check.
             if control::slot(client, &slot).await?.is_some() {
                 return Ok(());
             }
@@ -84,9 +87,9 @@ impl Bootstrap {
     }
 }
 
-/// Prepares Kafka for a slot that is about to be made in a database of which nothing else was refused: the
-/// progress topic, and a base record. Up to where rows of an earlier slot of that name were delivered, if
-/// they were: then nothing is written.
+/// Prepares Kafka for a slot that is about to be created: the progress topic, and a base record.
+/// The database has passed all other checks. If rows of an earlier slot of that name were
+/// delivered, returns their end position and does not write a record.
 pub async fn begin_stream(
     plan: &Plan,
     client: &Client,
@@ -97,8 +100,8 @@ pub async fn begin_stream(
     delivered_of(plan, client, plan.lineage(inspection), true).await
 }
 
-/// Up to where rows of a slot that does not exist were delivered. If none were, and the stream
-/// `begins`, its base is written. Which system and timeline it is of is asked here.
+/// Returns the position up to which rows of a missing slot were delivered. If none were delivered
+/// and the stream `begins`, writes the base record. Also queries the system and timeline.
 async fn delivered_of(
     plan: &Plan,
     client: &Client,
@@ -126,7 +129,7 @@ async fn delivered_of(
     Ok((mark != Mark::default()).then_some(mark.end))
 }
 
-/// Tells findings; see [`lines`].
+/// Logs findings about topics; see [`lines`].
 pub(super) fn tell(kafka: &KafkaSpec, findings: &[TopicFinding]) {
     for (finding, line) in lines(&kafka.topics, findings) {
         let help = &finding.help;
@@ -138,8 +141,8 @@ pub(super) fn tell(kafka: &KafkaSpec, findings: &[TopicFinding]) {
     }
 }
 
-/// What is told of findings: those that are the same of several topics in one line. A remark is about the cluster,
-/// whatever topic shows it: a stream tells it once.
+/// Lines for the log. Equal findings of several topics share one line. A remark concerns the whole
+/// cluster, so a stream logs it only once.
 fn lines<'a>(topics: &TopicBook, findings: &'a [TopicFinding]) -> Vec<(&'a TopicFinding, String)> {
     let mut lines = Vec::new();
     let same = |one: &TopicFinding, other: &TopicFinding| {
@@ -182,7 +185,7 @@ mod tests {
             told(&topics, Grade::Remark, &["progress"]),
             ["topic `progress` has one replica"]
         );
-        // A session that begins anew, and another topic of the same cluster.
+        // A session that starts again, and another topic of the same cluster.
         for names in [&["progress"][..], &["orders"], &["orders", "dead-letters"]] {
             assert!(told(&topics, Grade::Remark, names).is_empty(), "{names:?}");
         }

@@ -1,8 +1,9 @@
-//! Whether a session reads a backlog in windows ([`CatchUp`]) instead of streaming it, and what it does when that ends.
+//! Decides whether a session reads a backlog in windows ([`CatchUp`]) or streams it, and handles
+//! the end of the windows.
 //!
-//! Input: the session's mode and limits, the slot as it is while we hold it, and how earlier sessions ended. Output: a
-//! stream, or a copy of the slot to read beside it. Invariant: what windows cannot bring, for whatever
-//! reason, the next session streams; nothing is lost or waited for by the choice.
+//! Input: the session's mode and limits, the held slot, and how earlier sessions ended. Output: a
+//! stream, or a copy of the slot to read beside it. Invariant: if windows fail for any reason, the
+//! next session streams their rows. Neither choice loses rows or waits for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,24 +21,25 @@ use postrider_postgres::wal::{
     StreamEncoding, WalError,
 };
 
-/// The minor version of each major one before 18 from which on a slot that SQL moves keeps the rows of the catalogs
-/// that open transactions of the log will need ("Fix xmin advancement during fast_forward decoding").
+/// Minor versions before PostgreSQL 18, one per major version, that fixed slots moved by SQL. Since
+/// then such a slot retains the catalog rows that open transactions of the log need ("Fix xmin
+/// advancement during fast_forward decoding").
 const ADVANCES_SINCE: [i32; 5] = [130_021, 140_018, 150_013, 160_009, 170_005];
-/// All later ones do.
+/// First version that always has the fix.
 const ADVANCES_ALWAYS: i32 = 180_000;
 
-/// What the sessions of a run know of it.
+/// Knowledge about windows that the sessions of a run share.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CatchUpChoice {
-    /// Below this position it was tried.
+    /// Position below which windows have failed, so sessions stream.
     streams_until: Arc<AtomicU64>,
-    /// Where a session in windows began that ended by an error.
+    /// Start of a windowed session that ended with an error.
     failed_from: Arc<AtomicU64>,
-    /// Where one would have ended that lost its connection to PostgreSQL.
+    /// Planned end of a windowed session that lost its connection to PostgreSQL.
     lost_until: Arc<AtomicU64>,
 }
 
-/// What a session is to do, and what it found.
+/// Task of a session, and its inspected source.
 pub(super) struct Considered<'a> {
     source: &'a SourceSection,
     mode: Option<SessionMode>,
@@ -56,8 +58,8 @@ impl<'a> Considered<'a> {
 }
 
 impl CatchUpChoice {
-    /// What bounds a session that begins here, so that it streams no more than one in windows that lost its connection
-    /// to PostgreSQL would have read.
+    /// Limits a session that starts here. If a windowed session lost its connection to PostgreSQL,
+    /// the session streams no further than those windows would have read.
     pub(super) fn bounded(&self, limits: Limits, mode: Option<SessionMode>, from: Lsn) -> Limits {
         let lost = Lsn::new(self.lost_until.load(Ordering::Relaxed));
         let is_backlog = mode.is_some_and(|mode| mode.kind == ModeKind::Backlog);
@@ -70,7 +72,7 @@ impl CatchUpChoice {
         }
     }
 
-    /// What the session reads, whose stream holds the slot.
+    /// Returns the source for a session whose stream holds the slot.
     pub(super) fn source(
         &self,
         mut stream: Stream,
@@ -87,7 +89,7 @@ impl CatchUpChoice {
             let connection = open()?;
             let is_local = connection.is_local();
             let copy = SlotCopy::make(connection, backlog)?;
-            // Over TCP the server notices a relay that does not read.
+            // Over TCP, the server detects a relay that does not read.
             if is_local { copy.guarded_by(open()?) } else { Ok(copy) }
         };
         match meanwhile(&mut stream, considered.limits.heartbeat, copy) {
@@ -103,7 +105,7 @@ impl CatchUpChoice {
         }
     }
 
-    /// The backlog that is to be read in windows.
+    /// Returns the backlog, if it should be read in windows.
     fn backlog(&self, params: &SessionParams, considered: &Considered<'_>) -> Option<Backlog> {
         let Considered { source, mode, limits, held } = considered;
         let (server, slot) = (&held.inspection.server, &held.slot);
@@ -118,9 +120,10 @@ impl CatchUpChoice {
             && params.encoding == StreamEncoding::Utf8
             && before <= DECODED_BEFORE_BYTES_MAX
             && from.get() >= self.streams_until.load(Ordering::Relaxed)
-            // Or it asks for the window that it may have been once more, from a little further on.
+            // Otherwise the session would request the failed window again, from a slightly later
+            // position.
             && from.get() >= self.lost_until.load(Ordering::Relaxed)
-            // Or what ends a session, whatever it is, does so for ever.
+            // Otherwise the same error would end every session.
             && from.get() != self.failed_from.load(Ordering::Relaxed);
         is_fit.then(|| Backlog {
             slot: source.slot.clone(),
@@ -135,8 +138,8 @@ impl CatchUpChoice {
         })
     }
 
-    /// The session's end is one after which the next one streams, if windows could not bring everything. `windows`: where
-    /// they began.
+    /// Converts the end of a session, so that the next session streams if windows failed.
+    /// `windows`: start position of the windows.
     pub(super) fn ended(
         &self,
         ended: Result<End, RelayError>,
@@ -144,7 +147,8 @@ impl CatchUpChoice {
         windows: Option<Lsn>,
     ) -> Result<End, RelayError> {
         match (ended, limits.until) {
-            // It may stop, which the stream tells; windows are tried again behind what these were to bring.
+            // The server may be stopping, which the stream reports. Windows are tried again after
+            // the end of these windows.
             (
                 Err(RelayError::Wal(error @ WalError::CatchUp(CatchUpError::Ended(_)))),
                 Some((until, _)),
@@ -157,7 +161,7 @@ impl CatchUpChoice {
                 self.stream_rest(&error, until);
                 Ok(End::ModeOver)
             }
-            // A server whose process crashed tells the others to end, as one that shuts down does.
+            // After a crash of one process, the server ends its other processes as in a shutdown.
             (ended @ (Err(RelayError::Wal(_)) | Ok(End::ServerShutdown)), Some((until, _)))
                 if windows.is_some() =>
             {
@@ -188,7 +192,7 @@ impl CatchUpChoice {
     }
 }
 
-/// Whether the slot of a server of this version may be moved by SQL.
+/// Whether SQL may move a slot on a server of this version.
 fn advances(version_num: i32) -> bool {
     let major = |version: i32| version / 10_000;
     let since = ADVANCES_SINCE.iter().find(|since| major(**since) == major(version_num));
@@ -218,7 +222,7 @@ mod tests {
     const BACKLOG: Option<SessionMode> =
         Some(SessionMode { kind: ModeKind::Backlog, until: Lsn::new(900) });
 
-    /// Upholds G8: a server may end for one row of a window, and all its clients with it.
+    /// Upholds G8: one row of a window may crash the server, together with all its clients.
     #[test]
     fn g8_what_windows_were_to_bring_is_streamed_once_the_server_was_lost() {
         let choice = CatchUpChoice::default();
@@ -236,7 +240,7 @@ mod tests {
         assert_eq!(choice.streams_until.load(Ordering::Relaxed), 0);
     }
 
-    /// A stream that was lost says nothing of windows.
+    /// A lost stream is not evidence against windows.
     #[test]
     fn a_stream_that_was_lost_changes_nothing() {
         let choice = CatchUpChoice::default();
@@ -255,7 +259,7 @@ mod tests {
         assert_eq!(choice.bounded(limits(900), BACKLOG, FROM).until, limits(900).until);
     }
 
-    /// A server that stops ends the connection for windows before the stream.
+    /// A stopping server closes the connection for windows before the stream.
     #[test]
     fn windows_resume_behind_the_part_that_a_server_ended() {
         let choice = CatchUpChoice::default();

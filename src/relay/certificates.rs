@@ -1,8 +1,9 @@
-//! The certificates in use between the relay, Postgres and the brokers, and the days on which they expire.
+//! Certificates in use between the relay, Postgres and the brokers, and their expiry dates.
 //!
-//! Input: the settings of both sides. Output: the certificate of a server that expires first, errors that name an expired
-//! one, and, while a relay runs, the days for the metrics. Invariant: only certificates that the relay verifies are watched;
-//! a server is sent nothing beyond the beginning of a handshake.
+//! Input: the settings of both sides. Output: the server certificate that expires first, errors
+//! that name an expired certificate, and the remaining days for the metrics of a running relay.
+//! Invariant: only certificates that the relay verifies are watched. A server receives only the
+//! beginning of a handshake.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,16 +24,19 @@ use postrider_postgres::libpq::{
     ConnectInfo, HostAddress, RootCertificate, SslMode, SslNegotiation,
 };
 
-/// Kafka's, where an address names none.
+/// Default port of Kafka, for addresses without a port.
 const BROKER_PORT: u16 = 9_092;
-/// Pause between two looks. Alerts go by days; each look is a handshake that the server logs as broken off.
+/// Interval between checks. Alerts count days, and the server logs each check as an aborted
+/// handshake.
 const EVERY: Duration = Duration::from_hours(1);
-/// Pause while a certificate has expired or was not seen, or no broker answers: an alert ends soon after the renewal.
+/// Interval while a certificate has expired or was not seen, or no broker answers. An alert
+/// therefore ends soon after the renewal.
 const EVERY_AT_END: Duration = Duration::from_mins(1);
-/// The first look after the brokers went away comes this soon. Their certificate may have expired.
+/// Delay of the first check after the brokers stopped answering, because their certificate may have
+/// expired.
 const AWAY_TICK: Duration = Duration::from_secs(5);
 
-/// Where the servers of a connection string are, and how TLS begins there; none where it is not used.
+/// Addresses of the servers in a connection string, and how TLS starts there. Empty without TLS.
 pub fn postgres_servers(connect: &ConnectInfo) -> (Vec<Address>, Begins) {
     let begins = match connect.tls.negotiation {
         SslNegotiation::Postgres => Begins::AfterRequest,
@@ -71,7 +75,7 @@ pub fn is_kafka_verified(kafka: &KafkaSpec) -> bool {
     is_kafka_encrypted(kafka) && verification.is_none_or(|value| value != "false")
 }
 
-/// The addresses in `kafka.brokers`.
+/// Addresses from `kafka.brokers`.
 pub fn configured_brokers(brokers: &[String]) -> Vec<Address> {
     let address = |broker: &String| {
         let split = broker.rsplit_once(':').filter(|(host, _)| !host.ends_with(':'));
@@ -83,7 +87,8 @@ pub fn configured_brokers(brokers: &[String]) -> Vec<Address> {
     brokers.iter().map(address).collect()
 }
 
-/// The one of several servers whose certificate expires first, or why none was seen. All are asked at once.
+/// Returns the server whose certificate expires first, or the reason why no certificate was seen.
+/// Queries all servers concurrently.
 pub fn first_to_expire(servers: &[Address], begins: Begins) -> Result<(Address, Validity), String> {
     let answers: Vec<_> = std::thread::scope(|scope| {
         let asked: Vec<_> = servers
@@ -105,8 +110,8 @@ pub fn first_to_expire(servers: &[Address], begins: Begins) -> Result<(Address, 
     })
 }
 
-/// Names the certificate that a broker presents and that is not valid now, where librdkafka only says that it cannot
-/// verify one. Asks that broker, and so blocks for seconds.
+/// Adds the name of the invalid certificate to an error of librdkafka, which only reports a failed
+/// verification. Connects to the broker, and therefore blocks for seconds.
 pub fn name_invalid(error: SinkError) -> SinkError {
     let Some(broker) = error.unverified_broker() else { return error };
     let seen = first_to_expire(&configured_brokers(&[broker.to_owned()]), Begins::AtOnce);
@@ -116,7 +121,7 @@ pub fn name_invalid(error: SinkError) -> SinkError {
     SinkError::CertificateInvalid { broker, subject: validity.subject, fault }
 }
 
-/// Names such a certificate in the error that ended a session.
+/// Adds the name of an invalid certificate to the error that ended a session.
 pub(super) async fn name_expired(error: RelayError) -> RelayError {
     let (RelayError::Sink(tls) | RelayError::Topics(TopicsError::NoEntry(tls))) = &error else {
         return error;
@@ -129,7 +134,7 @@ pub(super) async fn name_expired(error: RelayError) -> RelayError {
     named.map_or(error, RelayError::from)
 }
 
-/// Watches the certificates of a relay's connections, for its metrics.
+/// Monitor of the certificates on a relay's connections, for the metrics.
 pub(super) struct CertificateMonitor {
     connect: ConnectInfo,
     kafka: KafkaSpec,
@@ -138,13 +143,14 @@ pub(super) struct CertificateMonitor {
 }
 
 impl CertificateMonitor {
-    /// For a run that lasts: one that ends by itself has no alerts, and one that sends nothing has no certificate to show.
+    /// Creates a monitor for a continuous run. A run that ends by itself does not need alerts, and
+    /// a dry run has no certificate to show.
     pub(super) fn of(plan: &Plan, options: &RunOptions, telemetry: Telemetry) -> Self {
         let (connect, kafka) = (plan.config.source.connect.clone(), plan.kafka.clone());
         Self { connect, kafka, telemetry, is_wanted: options.acknowledge && !options.once }
     }
 
-    /// Watches while the work is done.
+    /// Watches the certificates until the work ends.
     pub(super) async fn beside<T>(self, work: impl Future<Output = T>) -> T {
         tokio::select! {
             result = work => result,
@@ -160,7 +166,7 @@ impl CertificateMonitor {
         loop {
             let (connect, kafka) = (self.connect.clone(), self.kafka.clone());
             let look = run_blocking(move || Look::at(&connect, &kafka)).await;
-            // Without a thread nothing was seen.
+            // Without a thread, the certificates were not seen.
             let look = look.unwrap_or(Look { unseen: 1, ..Look::default() });
             for expired in &look.expired {
                 if !told.contains(expired) {
@@ -185,25 +191,25 @@ impl CertificateMonitor {
     }
 }
 
-/// Whether no broker answers a relay that has to connect to one. A relay in standby connects to none.
+/// Whether no broker answers a relay that needs one. A standby does not connect to the brokers.
 const fn are_brokers_away(snapshot: &Snapshot) -> bool {
     use RelayState::{Retrying, Stalled, Streaming};
     !snapshot.broker_connected && matches!(snapshot.state, Streaming | Stalled | Retrying)
 }
 
-/// The log line about a certificate that is not valid now.
+/// Log line about a certificate that is not valid now.
 #[derive(Debug, PartialEq, Eq)]
 struct Expired {
     what: String,
     help: String,
 }
 
-/// One look at all certificates.
+/// Result of one check of all certificates.
 #[derive(Debug, Default)]
 struct Look {
     ends: Vec<CertificateEnd>,
     expired: Vec<Expired>,
-    /// Servers that showed none.
+    /// Number of servers that did not show a certificate.
     unseen: usize,
 }
 

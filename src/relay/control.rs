@@ -1,9 +1,10 @@
-//! What operators change while the relay runs: a pause, the configuration that routes come from, and that a stream which has
-//! failed begins anew.
+//! Changes that operators request from a running relay: a pause, a new configuration for routes,
+//! and the restart of a failed stream.
 //!
-//! Input: the admin API, reloads. Output: [`Control`], which the hot thread reads in each turn, each session when it
-//! begins, and who runs several streams. Invariant: a pause holds over sessions, for the life of the process; a configuration
-//! is taken over between two sessions and whole.
+//! Input: the admin API, and reloads. Output: [`Control`]. The hot thread reads it in each turn,
+//! and each session reads it at its start. A process with several streams also reads it. Invariant:
+//! a pause persists across sessions until the process ends. A new configuration takes effect
+//! completely, between two sessions.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,46 +15,47 @@ use crate::poll;
 use postrider_config::{Config, SourceMode};
 use postrider_postgres::control::{self, ControlError};
 
-/// See the module. Cloning shares it.
+/// Requested changes of one stream. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Control(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     is_paused: AtomicBool,
-    /// That of `config`, for those who look often.
+    /// Generation of `config`, for frequent reads.
     generation: AtomicU64,
-    /// The newest one, by number; the one that the process began with is number 0, and not here.
+    /// Newest configuration with its generation. The initial configuration has generation 0, and is
+    /// not stored here.
     config: Mutex<Option<(u64, Arc<Config>)>>,
-    /// Asked for, and not done yet.
+    /// Requested restart that has not happened yet.
     new_run: Mutex<Option<NewRun>>,
 }
 
-/// That a stream which has failed begins anew, at once.
+/// Request to restart a failed stream at once.
 #[derive(Debug, Clone, Default)]
 pub struct NewRun {
-    /// What it begins with, in the place of what it had.
+    /// Configuration that replaces the stream's previous one.
     pub config: Option<Arc<Config>>,
 }
 
 impl Control {
-    /// Nothing more is read until [`Self::resume`]. Whether that is news.
+    /// Stops reading until [`Self::resume`]. Returns whether the relay was not paused before.
     pub fn pause(&self) -> bool {
         !self.0.is_paused.swap(true, Ordering::AcqRel)
     }
 
-    /// Goes on. Whether that is news.
+    /// Ends a pause. Returns whether the relay was paused.
     pub fn resume(&self) -> bool {
         self.0.is_paused.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether there is a pause.
+    /// Whether the relay is paused.
     pub fn is_paused(&self) -> bool {
         self.0.is_paused.load(Ordering::Acquire)
     }
 
-    /// Sessions begin with the tables' columns, routes and formats of this one from now on; the one that runs ends for it
-    /// between two transactions. What else it says is not looked at.
+    /// Sets the configuration for table columns, routes and formats of later sessions. The running
+    /// session ends for it between two transactions. Other options are ignored.
     pub fn reconfigure(&self, config: Config) {
         let mut newest = self.0.config.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = newest.as_ref().map_or(0, |(generation, _)| *generation) + 1;
@@ -61,15 +63,15 @@ impl Control {
         self.0.generation.store(generation, Ordering::Release);
     }
 
-    /// A stream that has failed is to begin anew at once, with this configuration, or with the one that it had.
+    /// Requests the restart of a failed stream, with this configuration or its previous one.
     pub fn begin_anew(&self, config: Option<Config>) {
         let mut asked = self.0.new_run.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that asks for no other configuration takes none back.
+        // A request without a configuration keeps the one from an earlier request.
         let before = asked.take().and_then(|asked| asked.config);
         *asked = Some(NewRun { config: config.map(Arc::new).or(before) });
     }
 
-    /// What was asked for since it was last taken.
+    /// Takes the restart that was requested since the last call.
     pub fn take_new_run(&self) -> Option<NewRun> {
         self.0.new_run.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -83,8 +85,8 @@ impl Control {
     }
 }
 
-/// Whether the tables, and the publication, have what these routes read, as the start of a session asks, which would end
-/// the relay for want of it.
+/// Checks that the tables and the publication have the columns that these routes read. The start of
+/// a session makes this check too, and would end the relay if a column is missing.
 pub async fn check_columns(config: &Config) -> Result<(), RelayError> {
     let plan = Plan::of(config.clone());
     if config.source.mode == SourceMode::Poll {

@@ -1,12 +1,16 @@
-//! Remembers up to which commit this process has delivered, for a server that forgets how far its slot was.
+//! Remembers the commit up to which this process has delivered, for a server that forgets the
+//! position of its slot.
 //!
-//! PostgreSQL writes the position of a logical slot to disk only now and then, and before version 17 a clean stop does not write
-//! it either. A relay that keeps no progress in Kafka would deliver all rows since again.
+//! PostgreSQL writes the position of a logical slot to disk only occasionally. Before version 17,
+//! even a clean stop does not write it. A relay without progress in Kafka would then deliver all
+//! later rows again.
 //!
-//! Input: what a session has handed over and what is settled; the facts of the next session. Output: the mark to resume at and
-//! the check that the log is the same one. Invariant: nothing is left out that was not confirmed (G1): the mark names a commit
-//! that was settled, and that commit must be found in the server's log. A server that neither restarted nor recovered from a
-//! crash is never judged: its slot may have been moved on purpose.
+//! Input: the handed-over and settled positions of a session, and the facts of the next session.
+//! Output: the mark to resume at, and a check that the log is the same one.
+//!
+//! Invariant: every row before the mark was confirmed (G1). The mark names a settled commit, and
+//! the server's log must contain that commit. The check applies only after a restart or a crash
+//! recovery of the server, because the slot may otherwise have been moved on purpose.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +21,7 @@ use postrider_core::pipeline::{Mark, Pipeline, ResumeCheck};
 use postrider_kafka::Lineage;
 use postrider_postgres::control::SlotSample;
 
-/// The last mark that was settled, and what it is a mark of.
+/// Last settled mark, with its stream and server start.
 #[derive(Debug, Clone)]
 struct Last {
     lineage: Lineage,
@@ -25,14 +29,15 @@ struct Last {
     mark: Mark,
 }
 
-/// The last settled mark of this process. Copies share it.
+/// Last settled mark of this process. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Delivered {
     last: Arc<Mutex<Option<Last>>>,
 }
 
 impl Delivered {
-    /// A session begins: it resumes where the last one was, if its server has forgotten that.
+    /// Starts a session. The session resumes at the last mark, if its server has forgotten that
+    /// position.
     pub(super) fn begin(
         &self,
         facts: &Facts,
@@ -64,8 +69,8 @@ impl Delivered {
         Some((*mark, check))
     }
 
-    /// Returns the session's error. If the session found a log without the mark's commit, the mark is forgotten, and the next
-    /// session skips no rows.
+    /// Returns the session's error. If the log does not contain the mark's commit, the mark is
+    /// forgotten, and the next session skips no rows.
     pub(super) fn judge(&self, error: RelayError) -> RelayError {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_some() && matches!(error, RelayError::Gate(GateError::OtherLog { .. })) {
@@ -75,7 +80,7 @@ impl Delivered {
         error
     }
 
-    /// Notes what a session settles.
+    /// Creates the notes for a session.
     fn of_session(&self, facts: &Facts, slot: &SlotSample) -> DeliveredNotes {
         DeliveredNotes {
             delivered: self.clone(),
@@ -86,24 +91,25 @@ impl Delivered {
     }
 }
 
-/// Takes note of a session's marks.
+/// Notes about the marks of one session.
 #[derive(Debug)]
 pub(super) struct DeliveredNotes {
     delivered: Delivered,
     lineage: Lineage,
     server_recovered_us: i64,
-    /// Handed over, and not yet known to be settled.
+    /// Mark that was handed over, and is not yet known to be settled.
     next: Option<Mark>,
 }
 
 impl DeliveredNotes {
-    /// All before `mark` was handed over. A mark names the last commit before it, and what is settled does not: a mark is kept
-    /// once all before it is settled.
+    /// Notes that all rows before `mark` were handed over. A mark names the last commit before it,
+    /// while a settled position does not. The mark is therefore kept until all rows before it are
+    /// settled.
     pub(super) fn reached(&mut self, mark: Mark) {
         self.next.get_or_insert(Mark { part: None, ..mark });
     }
 
-    /// All before `settled` is settled.
+    /// Notes that all rows before `settled` are settled.
     pub(super) fn settled(&mut self, settled: Lsn) {
         let Some(mark) = self.next.take_if(|next| next.end <= settled) else { return };
         if mark.last.is_some() {
@@ -143,7 +149,7 @@ mod tests {
         Facts { confirmed: Lsn::new(confirmed), server: Lsn::new(server), ..Facts::default() }
     }
 
-    /// A process that has settled up to 500, at a server that was started at 1.
+    /// Process that has settled up to 500, on a server that started at 1.
     fn settled() -> Delivered {
         let delivered = Delivered::default();
         let mut notes = delivered.of_session(&facts(100, 900), &slot(1));

@@ -1,8 +1,9 @@
-//! Why the relay, or one of its sessions, ended.
+//! Errors that end the relay or one of its sessions.
 //!
-//! Input: the errors of the crates below (Postgres, Kafka, core). Output: [`RelayError`], with its class,
-//! which decides the exit code; whether the relay ends with it or tries again; whether everything before
-//! the error is delivered first; the operator's hint; and the `reason` label of the restart counter.
+//! Input: errors of Postgres, Kafka and the core. Output: [`RelayError`] with the operator's hint,
+//! the `reason` label of the restart counter, and a class, which decides the exit code. The error
+//! also decides whether the relay ends or retries, and whether everything before the error is
+//! delivered first.
 
 use crate::compare::{CompareError, SpillError};
 use crate::tables::TableRowsError;
@@ -17,16 +18,16 @@ use postrider_kafka::{SinkError, TopicsError};
 use postrider_postgres::control::ControlError;
 use postrider_postgres::wal::{Class, REPAIR_UNREADABLE, WalError};
 
-/// Why the relay, or one of its sessions, ended.
+/// Error that ends the relay or one of its sessions.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// The replication connection.
+    /// Error of the replication connection.
     #[error(transparent)]
     Wal(#[from] WalError),
-    /// SQL on the side: preflight, set-up.
+    /// Error of an SQL query, for example in preflight or setup.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// There is no position to carry on from.
+    /// The stream does not have a valid position to resume at.
     #[error(transparent)]
     Gate(#[from] GateError),
     /// Rows cannot be read from their tables.
@@ -35,113 +36,113 @@ pub enum RelayError {
     /// Tables and topics cannot be compared.
     #[error(transparent)]
     Compare(CompareError),
-    /// Kafka's topics.
+    /// Error of Kafka's topics.
     #[error(transparent)]
     Topics(#[from] TopicsError),
-    /// The producer.
+    /// Error of the producer.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// The core met something it must not pass over.
+    /// The core found a fault that it must not skip.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
-    /// A message of the log cannot be read. The next session meets it again.
+    /// A message of the log cannot be read. The next session receives the message again.
     #[error("{cause}, at {at} of the log")]
     UnreadMessage {
-        /// Where it is.
+        /// Position of the message in the log.
         at: Lsn,
-        /// Why.
+        /// Reason why the message cannot be read.
         #[source]
         cause: Box<RelayError>,
     },
-    /// Several sessions have ended at the same message of the log.
+    /// Several sessions ended at the same message of the log.
     #[error(
         "{sessions} sessions ended at {at} of the log, where a message cannot be read: {cause}"
     )]
     Unreadable {
-        /// Where it is.
+        /// Position of the message in the log.
         at: Lsn,
-        /// How many.
+        /// Number of sessions that ended there.
         sessions: u32,
-        /// The slot, which keeps it.
+        /// Name of the slot, which retains the message.
         slot: String,
-        /// Why.
+        /// Reason why the message cannot be read.
         #[source]
         cause: Box<RelayError>,
     },
-    /// The dead-letter topic is missing or forbidden: rows that cannot be delivered can go nowhere,
-    /// and nothing behind them may.
+    /// The dead-letter topic is missing or forbidden. Rows that cannot be delivered then block all
+    /// later rows.
     #[error("dead letters cannot be stored: {0}")]
     DeadLetters(#[source] SinkError),
-    /// The brokers refused records, and with them a batch or a Kafka transaction: the next session
-    /// sends them alone, or makes dead letters of them.
+    /// The brokers refused records, and with them a batch or a Kafka transaction. The next session
+    /// sends the records alone, or turns them into dead letters.
     #[error("{cause}")]
     Refused {
-        /// Why.
+        /// Error from the brokers.
         #[source]
         cause: SinkError,
-        /// What the next session knows of them.
+        /// Findings about the records, for the next session.
         analysis: Box<RefusalAnalysis>,
     },
     /// The route does not compile.
     #[error(transparent)]
     Route(#[from] RouteSpecError),
-    /// Another relay has the slot, and we were told not to wait.
+    /// Another relay holds the slot, and the options do not allow waiting.
     #[error("slot `{slot}` is held by another process")]
     SlotHeld {
-        /// The slot.
+        /// Name of the replication slot.
         slot: String,
     },
-    /// No broker has answered for the whole retry budget.
+    /// No broker has answered during the whole retry budget.
     #[error("no Kafka broker has answered for {seconds} s")]
     BrokersAway {
-        /// How long.
+        /// Time without an answer, in seconds.
         seconds: u64,
     },
-    /// Brokers answer, and store nothing.
+    /// The brokers answer but do not store records.
     #[error(
         "the Kafka brokers answer, but have stored nothing for {seconds} s; {records} records are in flight"
     )]
     NothingStored {
-        /// How long the oldest transaction has made no progress.
+        /// Time without progress of the oldest transaction, in seconds.
         seconds: u64,
-        /// Sent, not confirmed.
+        /// Number of records sent and not confirmed.
         records: u64,
     },
-    /// The drain took longer than it may, or Postgres went away before its end.
+    /// The drain exceeded its time limit, or Postgres disconnected before its end.
     #[error("the drain ended {}", unfinished(*records))]
     GraceExpired {
-        /// Sent, not confirmed.
+        /// Number of records sent and not confirmed.
         records: u64,
     },
-    /// A second signal.
+    /// A second signal stopped the relay.
     #[error("stopped at once with {records} records unconfirmed")]
     Aborted {
-        /// Sent, not confirmed.
+        /// Number of records sent and not confirmed.
         records: u64,
     },
     /// The retry budget is used up.
     #[error("gave up after {seconds} s without progress")]
     GaveUp {
-        /// Since the last progress.
+        /// Time since the last progress, in seconds.
         seconds: u64,
-        /// The last failure.
+        /// Error of the last attempt.
         #[source]
         last: Box<RelayError>,
     },
-    /// The control plane did not say in time what a beginning session must know.
+    /// The control plane did not report the slot's position in time for a starting session.
     #[error("the slot's position is not known: Postgres does not answer")]
     NoAnswer,
-    /// Publication or tables were replaced between the first look at them and the moment when the slot
-    /// was ours.
+    /// The publication or a table was replaced between the first check and the time at which the
+    /// relay took the slot.
     #[error("the publication or a table changed while the session began")]
     SourceChanged,
-    /// The operating system denied us a thread.
+    /// The operating system refused a thread.
     #[error("the relay's thread could not be started or ended abnormally")]
     Thread,
 }
 
 impl RelayError {
-    /// The same of a relay that has delivered everything up to there, for whom that is of use.
+    /// Adds the position up to which the relay has delivered, for errors that use it.
     pub(super) fn after(self, settled: Lsn) -> Self {
         match self {
             Self::Control(ControlError::SlotVanished { slot, .. }) if settled != Lsn::ZERO => {
@@ -151,7 +152,7 @@ impl RelayError {
         }
     }
 
-    /// Adds the position of the message that the error is about, if it is about what the log contains.
+    /// Adds the position of the message, if the error concerns the content of the log.
     pub(super) fn of_message(self, at: Lsn) -> Self {
         let is_of_a_message = match &self {
             Self::Pipeline(error) => error.is_of_a_message(),
@@ -168,7 +169,7 @@ impl RelayError {
         }
     }
 
-    /// The end of the relay, where so many sessions have ended with this at one message.
+    /// Error that ends the relay after this number of sessions ended at one message.
     pub(super) fn after_sessions(self, sessions: u32, slot: &str) -> Self {
         match self {
             Self::UnreadMessage { at, cause } => {
@@ -178,7 +179,7 @@ impl RelayError {
         }
     }
 
-    /// What it means for the next step.
+    /// Error class, which decides about retries and the exit status.
     pub fn class(&self) -> Class {
         match self {
             Self::Wal(error) => error.class(),
@@ -218,8 +219,8 @@ impl RelayError {
         }
     }
 
-    /// How a session ends for it once everything before the frame at fault is confirmed and acknowledged; `None` for
-    /// what ends it at once.
+    /// How the session ends after everything before the faulty frame is confirmed and acknowledged.
+    /// `None`: the session ends at once.
     pub(super) const fn put_off_until(&self) -> Option<End> {
         match self {
             Self::Pipeline(inner) if inner.is_definite() => Some(End::Drained),
@@ -231,7 +232,7 @@ impl RelayError {
         }
     }
 
-    /// Whether the brokers refused a record, and what was settled before it is so.
+    /// Whether the brokers refused a record. Positions settled before the record stay settled.
     pub(super) const fn is_of_a_record(&self) -> bool {
         matches!(
             self,
@@ -239,7 +240,7 @@ impl RelayError {
         )
     }
 
-    /// Whether the relay ends with it, rather than trying again.
+    /// Whether the error ends the relay instead of causing a retry.
     pub fn is_final(&self) -> bool {
         match self {
             Self::DeadLetters(_)
@@ -253,7 +254,7 @@ impl RelayError {
         }
     }
 
-    /// What the operator can do about it.
+    /// Remedy for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Wal(error) => error.hint(),
@@ -262,7 +263,7 @@ impl RelayError {
             Self::TableRows(error) => Some(error.hint()),
             Self::Compare(error) => error.hint(),
             Self::Topics(error) => error.hint(),
-            // Like other topics' retention its own would remove the letters after a week.
+            // The default retention would remove the dead letters after a week.
             Self::DeadLetters(SinkError::UnknownTopic { topic }) => Some(format!(
                 "`postrider setup --topics` creates it with retention.ms=-1, which keeps what is in it; or: \
                  kafka-topics.sh --bootstrap-server BROKER --create --topic '{topic}' --partitions 3 \
@@ -318,7 +319,7 @@ impl RelayError {
         }
     }
 
-    /// The part of the way from Postgres to Kafka that it is about.
+    /// Component between Postgres and Kafka that the error concerns.
     pub(crate) fn part(&self) -> FailedPart {
         match self {
             Self::GaveUp { last, .. } => last.part(),
@@ -332,7 +333,7 @@ impl RelayError {
         }
     }
 
-    /// A word for the `reason` label of the restart counter.
+    /// Value of the `reason` label of the restart counter.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Wal(_)
@@ -396,7 +397,8 @@ impl From<Stalled> for RelayError {
     }
 }
 
-/// The hint names what is safe first, and what is lost before the step that loses it.
+/// Remedy for an unreadable message. Safe steps come first, and a loss is named before the step
+/// that causes it.
 fn unreadable_hint(slot: &str) -> String {
     format!(
         "nothing is lost: slot `{slot}` keeps every row from there on, if it is neither dropped nor advanced\n\
@@ -407,8 +409,8 @@ fn unreadable_hint(slot: &str) -> String {
     )
 }
 
-/// What a drain that ran out of time left behind; without records, that is the rest of a transaction
-/// which Postgres has not sent to its end.
+/// State of an incomplete drain. Without unconfirmed records, the rest of a transaction is missing,
+/// because Postgres has not sent its end.
 fn unfinished(records: u64) -> String {
     match records {
         0 => "before it was complete; the next start may repeat rows".to_owned(),

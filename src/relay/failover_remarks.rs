@@ -1,9 +1,9 @@
-//! Says at the start which settings would lose the slot, or rows, in a failover to a standby, or the slot of a standby
-//! that is streamed from.
+//! Warns at the start about settings that would lose the slot or rows in a failover to a standby.
+//! For a stream from a standby, the warnings concern the standby's own slot.
 //!
-//! Input: the session that has just passed the checks of the source. Output: log lines, a warning for each wrong setting
-//! with its fix, once in the life of a process; nothing where nobody stands by. Invariant: no session waits for it longer
-//! than for two statements: hosts that may be away are asked beside it.
+//! Input: the session that has just passed the checks of the source. Output: a warning per wrong
+//! setting with its fix, once per process, or no line if no standby exists. Invariant: a session
+//! waits for at most two statements. Hosts that may be unreachable are queried concurrently.
 
 use tracing::Instrument as _;
 
@@ -12,7 +12,6 @@ use postrider_postgres::control::{
     self, Client, ControlError, FAILOVER_SLOTS_SINCE, FailoverAbout, FailoverFacts, Inspection,
 };
 
-/// See the module.
 pub(super) async fn remark(client: &Client, plan: &Plan, inspection: &Inspection) {
     let server = &inspection.server;
     if server.version_num < FAILOVER_SLOTS_SINCE && !server.in_recovery {

@@ -1,5 +1,6 @@
-//! Classifies the error that ended a session for the supervisor in the core, which decides by it whether,
-//! when and how the next session begins (again, as standby, with other batches, or not at all).
+//! Classifies the error that ended a session for the supervisor in the core. The supervisor decides
+//! whether, when and how the next session starts: again, as a standby, with other batches, or not
+//! at all.
 //!
 //! Input: the error and the plan. Output: a [`SessionFailure`]. No I/O.
 
@@ -10,7 +11,6 @@ use postrider_core::supervisor::{RefusedBatch, SessionFailure, SinkFault};
 use postrider_kafka::SinkError;
 use postrider_postgres::wal::{Class, WalError};
 
-/// See the module.
 pub(super) fn failure<'a>(error: &'a RelayError, plan: &Plan) -> SessionFailure<'a> {
     match error {
         _ if error.is_final()

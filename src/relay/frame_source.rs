@@ -1,7 +1,9 @@
-//! [`FrameSource`]: what the loop reads frames from: the replication log, a table's rows, or rows that are polled.
+//! [`FrameSource`]: source of frames for the loop. Frames come from the replication log, from a
+//! table's rows, or from polled rows.
 //!
-//! Output: frames in order, bytes and positions read so far, and, of tables, the place from which a later session
-//! goes on. Invariant: `peek` shows the same frame until `consume`; nothing but `fill` waits.
+//! Output: frames in order, bytes and positions read so far, and, for tables, the position at which
+//! a later session resumes. Invariant: `peek` returns the same frame until `consume`. Only `fill`
+//! waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,73 +13,75 @@ use postrider_core::pipeline::Mark;
 use postrider_core::progress::RowCursor;
 use postrider_postgres::wal::{Frame, LockedRows, WalError};
 
-/// See the module's documentation.
+/// Source of frames for the loop.
 pub(super) trait FrameSource {
-    /// Reads what is there; if nothing is, waits at most `wait` for it. Returns the bytes read.
+    /// Reads available data, and waits for at most `wait` if none is available. Returns the number
+    /// of bytes read.
     fn fill(&mut self, wait: Duration) -> Result<usize, WalError>;
 
-    /// The next frame, if it is there.
+    /// Returns the next frame, if it is complete.
     fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError>;
 
-    /// Where that frame begins in what was received; of one over the limit, where it ends.
+    /// Offset of that frame's start in the received bytes. For a frame over the size limit, the
+    /// offset of its end.
     #[inline]
     fn place(&mut self) -> Result<Option<u64>, WalError> {
         if self.peek()?.is_none() {
             return Ok(None);
         }
-        // What came with the answer that began the stream is not counted.
+        // Bytes in the response that opened the stream are not counted.
         Ok(Some(self.received_bytes().saturating_sub(self.buffered() as u64)))
     }
 
-    /// Takes the frame that `peek` showed.
+    /// Removes the frame that `peek` returned.
     fn consume(&mut self);
 
-    /// Says how much is settled. Returns what was said so far.
+    /// Reports the settled position. Returns the position reported so far.
     fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError>;
 
-    /// Sees to what nothing is read of, between two turns of the loop. Never waits.
+    /// Maintains connections that are not read, between two turns of the loop. Never waits.
     fn tend(&mut self) -> Result<(), WalError> {
         Ok(())
     }
 
-    /// The session ends before its time: what was said to be settled is kept, as far as that is still to be done.
+    /// Ends the session early, and stores the settled position as far as it is not stored yet.
     fn conclude(&mut self) -> Result<(), WalError> {
         Ok(())
     }
 
-    /// Ends it in good order, in this time.
+    /// Closes the source in an orderly way, within this time.
     fn finish(self, limit: Duration) -> Result<(), WalError>;
 
-    /// The highest position of which a frame was read.
+    /// Highest position of a frame that was read.
     fn received(&self) -> Lsn;
 
-    /// The highest position of which a frame was read, where positions are those of the server's log: what cannot be read there
-    /// is met again.
+    /// Highest position of a frame that was read, if positions are those in the server's log. An
+    /// unreadable message is received again from there.
     fn log_position(&self) -> Option<Lsn> {
         None
     }
 
-    /// Bytes read.
+    /// Number of bytes read.
     fn received_bytes(&self) -> u64;
 
-    /// The highest position that was said to be settled.
+    /// Highest position reported as settled.
     fn acknowledged(&self) -> Lsn;
 
-    /// Bytes read and not consumed.
+    /// Number of bytes read and not consumed.
     fn buffered(&self) -> usize;
 
-    /// Rows that have waited for a lock for long.
+    /// Rows that have waited long for a lock.
     fn locked_rows(&self) -> Option<Arc<LockedRows>> {
         None
     }
 
-    /// Whether no row waits that could not be read, for a lock for example.
+    /// Whether every waiting row could be read. A lock, for example, prevents this.
     fn is_caught_up(&self) -> bool {
         true
     }
 
-    /// The row behind which this mark lies, where that is a place in a table. The mark is one that the session
-    /// reaches now, or the end of a transaction before it.
+    /// Row before this mark, if the mark is a position in a table. The mark is the one that the
+    /// session reaches now, or the end of an earlier transaction.
     fn cursor(&self, _mark: Mark) -> Option<RowCursor> {
         None
     }

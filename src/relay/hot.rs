@@ -1,10 +1,12 @@
-//! The loop that drives a session: it reads the socket, hands frames to the session and records to Kafka,
-//! sends status updates, and sleeps. What to do and when is decided in [`postrider_core::session`].
+//! Loop that drives a session: reads the socket, passes frames to the session and records to Kafka,
+//! sends status updates, and sleeps. [`postrider_core::session`] makes all decisions.
 //!
-//! Input: a stream (of the log, or of a table's rows), a session and a sink. Output: how the session ended. Invariant: one OS thread
-//! owns all three, without a runtime under it; the position that Postgres is told is raised in this file
-//! alone, to one that the session gives. On any error the three are dropped as a whole, and Postgres sends again
-//! what was not acknowledged.
+//! Input: a stream of the log or of a table's rows, a session and a sink. Output: how the session
+//! ended.
+//!
+//! Invariant: one OS thread without a runtime owns all three. Only this file raises the position
+//! that is acknowledged to Postgres, and only to a position that the session returns. On any error,
+//! all three are dropped, and Postgres sends the unacknowledged rows again.
 
 use std::time::Duration;
 
@@ -23,30 +25,31 @@ use postrider_kafka::failpoint;
 use postrider_kafka::{DeliveredTap, KafkaSink, SinkError};
 use postrider_postgres::wal::WalError;
 
-/// How long the server may take to end the stream; it sends what it has begun to send before it hears
-/// that we want no more. Everything is acknowledged by then.
+/// Maximum time for the server to end the stream. The server completes messages in progress before
+/// it reads the request to end. All positions are acknowledged by then.
 const FINISH_LIMIT: Duration = Duration::from_secs(10);
-/// The same where the relay need not hear the end: of a server that is shutting down; and of one that sends a transaction
-/// to its end first, however large it is, which took more than 10 s for 400,000 rows on a busy machine.
+/// Maximum time if the relay need not see the end of the stream. This applies to a server that
+/// shuts down, and to one that first completes a large transaction. The latter took more than 10 s
+/// for 400,000 rows on a busy machine.
 const SHORT_FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// What one thread owns.
+/// State that the hot thread owns.
 pub(super) struct Hot<F, S> {
     pub(super) source: F,
     pub(super) session: Session,
     pub(super) sink: S,
     pub(super) stop: StopSignal,
     pub(super) clock: Clock,
-    /// Notes what is delivered, for a server that forgets it.
+    /// Notes about delivered positions, for a server that forgets them.
     pub(super) delivered: Option<DeliveredNotes>,
-    /// Where the source was read last.
+    /// Position of the last read in the source.
     pub(super) place: LastPlace,
     /// Copies dead letters for the dashboard.
     pub(super) tap: DeliveredTap,
 }
 
 impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
-    /// Drives the session to its end. What is owed before it becomes what is owed after it.
+    /// Drives the session to its end. Replaces `owed` with the unconfirmed rest after the session.
     pub(super) fn run(
         mut self,
         reporter: &mut Reporter,
@@ -55,7 +58,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         let mut put_off = None;
         let result = self.turn_until_end(&mut put_off, reporter);
         if result.as_ref().is_err_and(RelayError::is_of_a_record) {
-            // Or the next session repeats rows that are settled. If this fails, that session reports the reason.
+            // Otherwise the next session would repeat settled rows. If this fails, the next session
+            // reports the reason.
             if let Some(status) = self.session.final_status(&self.sink) {
                 let _ = self.source.acknowledge(status.settled, status.ask_reply);
                 let _ = self.source.conclude();
@@ -69,7 +73,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
         failpoint::pass("drained");
         let end = match result {
-            // It says so once it has heard of what was acknowledged; see `Stream::finish`.
+            // The server ends the stream after it has received the acknowledged position; see
+            // `Stream::finish`.
             Err(RelayError::Wal(WalError::Ended)) => {
                 *owed = owed.settled(self.source.acknowledged());
                 return Ok(End::ServerShutdown);
@@ -88,9 +93,10 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
         match (put_off, end) {
             (Some(error), End::Drained | End::ModeOver) => Err(error),
-            // The server may be gone before it has said goodbye.
+            // The server may be gone before it has ended the stream.
             (_, End::ServerShutdown) => Ok(end),
-            // The next start repeats nothing, whether or not the server has heard of the end. Upholds G8.
+            // The next start does not repeat any rows, even if the server has not received the end.
+            // Upholds G8.
             (None, End::Drained) if owed.is_nothing() => {
                 if let Err(error) = finished {
                     tracing::info!(reason = %error, "closed the connection before Postgres ended the stream");
@@ -101,8 +107,9 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
     }
 
-    /// Returns how it ended. An error that only a human can help, or after which the rest is read in another way, is put
-    /// off until everything before it is confirmed and acknowledged.
+    /// Returns how the session ended. Some errors are deferred until everything before them is
+    /// confirmed and acknowledged. These are errors that need an operator, and errors after which
+    /// the rest is read in another way.
     fn turn_until_end(
         &mut self,
         put_off: &mut Option<RelayError>,
@@ -155,8 +162,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
     }
 
-    /// Has the session end for this error once what was sent is confirmed; gives it back if it is not of that kind, or
-    /// if the session ends for another one already.
+    /// Defers this error: the session ends with it once all sent records are confirmed. Returns the
+    /// error if it cannot be deferred, or if the session already ends for another error.
     fn put_off(
         &mut self,
         error: RelayError,
@@ -174,8 +181,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         Ok(())
     }
 
-    /// Adds the position of the message that the error is about, or of the last one before it that has one. The next session
-    /// meets that message again.
+    /// Adds the position of the faulty message, or of the last earlier message that has a position.
+    /// The next session receives that message again.
     fn placed(&self, error: RelayError) -> RelayError {
         match self.source.log_position() {
             Some(received) if self.place.0 == Lsn::ZERO => error.of_message(received),
@@ -197,8 +204,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
     }
 
-    /// Hands the buffered frames to the session, until the buffer, the budget or the sink's queue is
-    /// exhausted. A frame for whose record there is no room stays in the buffer.
+    /// Passes buffered frames to the session until the buffer, the budget or the sink's queue is
+    /// exhausted. A frame whose record does not fit stays in the buffer.
     fn forward(&mut self) -> Result<(), RelayError> {
         let mut now = self.clock.instant();
         let mut burst = Burst::begin(now);
@@ -237,7 +244,7 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         Ok(())
     }
 
-    /// Waits as the session says, and reads.
+    /// Waits for as long as the session decides, and reads.
     fn listen(&mut self, reporter: &mut Reporter) -> Result<(), RelayError> {
         let source = &mut self.source;
         let next = self.session.next(&self.sink, || source.peek().map(|frame| frame.is_some()))?;
@@ -268,8 +275,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
     }
 
-    /// A topic that is missing or forbidden is an outage, unless it is the one for dead letters:
-    /// whoever waits for that waits behind a row that only a human can help.
+    /// Treats a missing or forbidden topic as an outage, except for the dead-letter topic. A row
+    /// that waits for dead letters needs an operator.
     fn judged(&self, error: RelayError) -> RelayError {
         let pipeline = self.session.pipeline();
         let is_of_dead_letters = |cause: &SinkError| match cause {

@@ -1,10 +1,12 @@
-//! The relay: runs one session after the other, from Postgres to Kafka, until it is stopped or fails.
+//! The relay: runs sessions from Postgres to Kafka, one after the other, until it is stopped or
+//! fails.
 //!
-//! Input: a [`Plan`] and a [`StopSignal`]. Output: records in Kafka, acknowledged positions in Postgres,
-//! and a [`Summary`]; [`RunOptions`] say how a run differs from the endless one. Invariant: Postgres is told
-//! an LSN in one place only (`hot`), and only one up to which every record is confirmed (G1).
+//! Input: a [`Plan`] and a [`StopSignal`]. Output: records in Kafka, acknowledged positions in
+//! Postgres, and a [`Summary`]. [`RunOptions`] define how a run differs from an endless one.
+//! Invariant: only one place acknowledges an LSN to Postgres (`hot`), and only one up to which
+//! every record is confirmed (G1).
 //!
-//! A relay inside a program of one's own, until everything is delivered that was committed when it began:
+//! This example embeds a relay that delivers everything committed before its start:
 //!
 //! ```no_run
 //! use postrider_config::{Inputs, load};
@@ -92,16 +94,16 @@ pub use tables::{
 };
 pub use watch::sample_of_failed;
 
-/// How this run differs from the ordinary, endless one.
+/// Differences of this run from an ordinary, endless run.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// End once everything is delivered that was committed when the relay started.
+    /// Ends after everything committed before the start of the relay is delivered.
     pub once: bool,
-    /// Wait as hot standby for a slot that is held, rather than giving up.
+    /// Waits as a hot standby for a slot that is held, instead of giving up.
     pub wait_for_slot: bool,
-    /// Tell Postgres what is settled. A dry run does not.
+    /// Acknowledges settled positions to Postgres. A dry run does not.
     pub acknowledge: bool,
-    /// Time without progress after which the relay gives up, in place of `retry.give_up_after`.
+    /// Time without progress after which the relay gives up, instead of `retry.give_up_after`.
     pub patience: Option<Duration>,
 }
 
@@ -111,38 +113,38 @@ impl Default for RunOptions {
     }
 }
 
-/// What a run has done.
+/// Result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// Whether everything was delivered that `once` asks for.
+    /// Whether everything that `once` asks for was delivered.
     pub caught_up: bool,
-    /// Records handed to the Kafka client, dead letters not counted. One that a later session sent
-    /// again counts again.
+    /// Number of records passed to the Kafka client, without dead letters. A record that a later
+    /// session sent again counts again.
     pub records: u64,
-    /// Dead letters, likewise: for rejected rows, and for records that the brokers refused.
+    /// Number of dead letters, for rejected rows and refused records. Repeats count again.
     pub dead_letters: u64,
-    /// Records that the brokers confirmed, dead letters included. One that was confirmed again
-    /// because a session broke off counts again.
+    /// Number of records that the brokers confirmed, including dead letters. A record confirmed
+    /// again after an interrupted session counts again.
     pub confirmed: u64,
-    /// Rows left out because `route.rejected` is `skip`.
+    /// Number of rows left out because `route.rejected` is `skip`.
     pub skipped: u64,
-    /// The position up to which everything is confirmed.
+    /// Position up to which everything is confirmed.
     #[serde(serialize_with = "as_text")]
     pub settled: Lsn,
-    /// Since the relay started.
+    /// Seconds since the relay started.
     pub seconds: f64,
-    /// Since the last session began to stream.
+    /// Seconds since the last session began to stream.
     pub streaming_seconds: f64,
-    /// What a repair has found missing before it sent that.
+    /// Result of a repair's comparison, before it sent the missing rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repaired: Option<RepairCounts>,
-    /// Why a repair has sent nothing and left the slot alone.
+    /// Reason why a repair sent no rows and left the slot alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nothing_to_repair: Option<String>,
 }
 
 impl Summary {
-    /// What these totals say; the times are not in them.
+    /// Creates a summary from totals, without times.
     fn of(totals: &Snapshot) -> Self {
         Self {
             caught_up: false,
@@ -164,11 +166,17 @@ fn as_text<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::E
     serializer.collect_str(lsn)
 }
 
-/// How the stream is read under load. The kernel's buffer of a TCP connection holds more of the
-/// walsender's small messages than a unix socket's. Where batches wait for company in the Kafka
-/// client, reads need not be batched for long: the server then waits for us less (measured: 100/20,000 us
-/// against 200/2,000 us, 1 row per transaction 0.86 and 1.1 of `pg_recvlogical`'s rate, 1,000 rows
-/// 0.65 and 0.9). Where they are sent at once, rows of one batch of reads share requests.
+/// How the stream is read under load.
+///
+/// The kernel buffer of a TCP connection holds more of the walsender's small messages than a unix
+/// socket's. If batches wait for more records in the Kafka client, reads need not be batched for
+/// long, and the server waits less for the relay. Measured with 100/20,000 us against 200/2,000 us,
+/// as a share of `pg_recvlogical`'s rate:
+///
+/// * 1 row per transaction: 0.86 and 1.1
+/// * 1,000 rows per transaction: 0.65 and 0.9
+///
+/// If batches are sent at once, rows of one batch of reads share requests.
 const fn coalescing(is_local: bool, batches_wait: bool) -> CoalescingProfile {
     let (delay_us, batch_ms) = match (is_local, batches_wait) {
         (true, true) => (200, 2),

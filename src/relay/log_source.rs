@@ -1,7 +1,8 @@
-//! The replication log as the loop's source of frames: streamed, or, where a session begins with a backlog, read in
-//! windows.
+//! Replication log as the loop's source of frames. The log is streamed, or, for a session that
+//! starts with a backlog, read in windows.
 //!
-//! Output: the same frames either way. Invariant: acknowledgements go over the stream that holds the slot.
+//! Output: the same frames in both cases. Invariant: acknowledgements use the stream that holds the
+//! slot.
 
 use std::time::Duration;
 
@@ -10,10 +11,9 @@ use postrider_core::lsn::Lsn;
 use postrider_core::session::{End, Limits};
 use postrider_postgres::wal::{CatchUp, Frame, Stream, WalError};
 
-/// A server that decodes a window says nothing until it is done.
+/// Minimum silence limit. A server is silent while it decodes a window.
 const SILENCE_MIN: Duration = Duration::from_mins(2);
 
-/// See the module's documentation.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one for each session")]
 pub(super) enum LogSource {
@@ -22,7 +22,7 @@ pub(super) enum LogSource {
 }
 
 impl LogSource {
-    /// Where the windows begin, if it is that.
+    /// Start position of the windows. `None` for a stream.
     pub(super) const fn windows_from(&self) -> Option<Lsn> {
         match self {
             Self::Stream(_) => None,
@@ -30,7 +30,7 @@ impl LogSource {
         }
     }
 
-    /// What bounds a session that reads it.
+    /// Limits of a session that reads this source.
     pub(super) fn limits(&self, usual: Limits) -> Limits {
         match self {
             Self::Stream(_) => usual,
@@ -45,7 +45,7 @@ impl LogSource {
     }
 }
 
-/// The same call of whichever it is.
+/// Calls the method of the active variant.
 macro_rules! of_either {
     ($source:expr, $reader:ident => $call:expr) => {
         match $source {

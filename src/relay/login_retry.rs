@@ -1,9 +1,9 @@
-//! Recognises a connection that was refused, and whether another secret may pass.
+//! Detects refused connections, and whether another secret may succeed.
 //!
-//! Input: the error that ended a session, and where the login's secret comes from. Output: which peer refused the relay,
-//! and whether the secret can change, as one from a file or a command can. Invariant: what a server says of the
-//! source after the login (slot, publication, tables, rights to them) is not a refusal: it may mean lost rows. See
-//! docs/decisions/0018.
+//! Input: the error that ended a session, and the origin of the login's secret. Output: the peer
+//! that refused the relay, and whether the secret can change, for example one from a file or a
+//! command. Invariant: a server error after the login (slot, publication, tables, privileges on
+//! them) is not a refusal, because it may mean lost rows. See docs/decisions/0018.
 
 use crate::error::RelayError;
 use crate::plan::Plan;
@@ -13,8 +13,8 @@ use postrider_postgres::control::ControlError;
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::WalError;
 
-/// Who did not let the relay in, if that is why the session ended. Rights to replicate are asked for over SQL, before
-/// the server would refuse the stream's connection for want of them.
+/// Returns the peer that refused the relay, if this ended the session. A query checks the
+/// `REPLICATION` privilege before the server could refuse the stream's connection for it.
 pub(super) fn barred_by(error: &RelayError) -> Option<Peer> {
     let by_sink = |is_refused: bool| is_refused.then_some(Peer::Sink);
     match error {
@@ -31,7 +31,7 @@ pub(super) fn barred_by(error: &RelayError) -> Option<Peer> {
     }
 }
 
-/// Whether it is a login that the next secret may pass.
+/// Whether the login may succeed with the next secret.
 pub(super) fn can_change(error: &RelayError, plan: &Plan) -> bool {
     match error {
         RelayError::Wal(error)
@@ -48,7 +48,7 @@ pub(super) fn can_change(error: &RelayError, plan: &Plan) -> bool {
     }
 }
 
-/// Where pg_hba.conf bars the way, only another role may help.
+/// If pg_hba.conf refuses the connection, only another role may succeed.
 fn another_may_help(error: &WalError, connect: &ConnectInfo) -> bool {
     let can_change = if error.is_barred_by_hba() {
         connect.user_can_change()
@@ -70,7 +70,7 @@ mod tests {
         let command = PasswordCommand::new(vec!["helper".to_owned()]).unwrap();
         let asked = typed.clone().ask(command);
         let filed = typed.clone().read_from("/run/url".into());
-        // Which of these are tried again.
+        // Secrets with which the login is retried.
         for (code, routine, expected) in [
             ("28P01", "auth_failed", [false, true, true]),
             ("28000", "InitializeSessionUserId", [false, true, true]),
@@ -94,11 +94,11 @@ mod tests {
             let message = ServerMessage { severity, code, ..ServerMessage::default() };
             RelayError::from(WalError::Server(Box::new(message)))
         };
-        // pg_hba.conf, a database that is renamed, CONNECT or REPLICATION that is taken.
+        // pg_hba.conf, a renamed database, a revoked CONNECT or REPLICATION privilege.
         for code in ["28000", "28P01", "3D000", "42501"] {
             assert_eq!(barred_by(&server("FATAL", code)), Some(Peer::Source), "{code}");
         }
-        // A right to look at a table, a slot without its WAL.
+        // A missing table privilege, a slot without its WAL.
         for code in ["42501", "55000", "42704"] {
             assert_eq!(barred_by(&server("ERROR", code)), None, "{code}");
         }

@@ -1,7 +1,7 @@
-//! Progress of a command that takes long, for a display that reads it from another thread.
+//! Progress of a long-running command, for a display on another thread.
 //!
-//! Input: the stage that begins, its size, and a count. Output: a [`Reading`]. Invariant: counting is one relaxed
-//! store, and nothing waits for the display.
+//! Input: the current stage, its size, and a count. Output: a [`Reading`]. Invariant: counting is
+//! one relaxed store, and never waits for the display.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use crate::telemetry::{DROPPED, SKIPPED, Snapshot};
 
-/// The stage in which rows of tables are sent. Its count is the telemetry's.
+/// Stage in which rows of tables are sent. The telemetry provides its count.
 pub const DELIVERING: &str = "delivering rows";
 
-/// What is counted.
+/// Unit of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Rows of tables.
@@ -26,7 +26,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The plural noun.
+    /// Plural noun for displays.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Rows => "rows",
@@ -40,38 +40,38 @@ impl Unit {
 /// Size of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Total {
-    /// Not known, or not yet.
+    /// Size that is unknown, or not known yet.
     Unknown,
-    /// Estimated by the server's statistics.
+    /// Size estimated from the server's statistics.
     About(u64),
-    /// Counted.
+    /// Exact size.
     Exactly(u64),
 }
 
 /// State of a stage at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// What is done, such as `reading rows`.
+    /// Name of the stage, for example `reading rows`.
     pub stage: &'static str,
-    /// What is counted.
+    /// Unit of the counts.
     pub unit: Unit,
     /// Amount that an earlier, interrupted command had done.
     pub before: u64,
     /// Amount done since the stage began.
     pub done: u64,
-    /// The whole, `before` included.
+    /// Size of the whole stage, including `before`.
     pub total: Total,
-    /// When the stage began.
+    /// Start of the stage.
     pub since: Instant,
 }
 
 impl Reading {
-    /// Amount done in all.
+    /// Total amount done, including `before`.
     pub const fn all(&self) -> u64 {
         self.before.saturating_add(self.done)
     }
 
-    /// The reading with the rows that a relay has delivered, if this is the stage that delivers them.
+    /// Adds the rows that a relay has delivered, if this stage delivers rows.
     #[must_use]
     pub fn with_delivered(self, snapshot: &Snapshot) -> Self {
         match self.stage {
@@ -80,7 +80,8 @@ impl Reading {
         }
     }
 
-    /// How far a relay is with the log that had been written when its stream began; `None` once it has caught up.
+    /// Progress of a relay through the log that existed when its stream began; `None` after it has
+    /// caught up.
     pub fn of_catch_up(snapshot: &Snapshot) -> Option<Self> {
         let CatchUp { from, until, since } = snapshot.catch_up.filter(|_| snapshot.holds_slot)?;
         let whole = until.checked_sub(from).filter(|_| snapshot.settled_lsn < until)?;
@@ -95,20 +96,20 @@ impl Reading {
     }
 }
 
-/// Rows of tables that are delivered, or left out by policy or a rule.
+/// Number of rows of tables that were delivered, or left out by policy or a rule.
 pub(super) fn delivered(snapshot: &Snapshot) -> u64 {
     let left_out = snapshot.ignored.iter().filter(|(what, _)| [SKIPPED, DROPPED].contains(what));
     snapshot.confirmed + left_out.map(|(_, rows)| rows).sum::<u64>()
 }
 
-/// The log that had been written when a stream began.
+/// Log that existed when a stream began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CatchUp {
-    /// Position that was acknowledged then.
+    /// Acknowledged position at that time.
     pub from: u64,
-    /// End of the log then.
+    /// End of the log at that time.
     pub until: u64,
-    /// When the first of its sessions began.
+    /// Start of the first session of the catch-up.
     pub since: Instant,
 }
 
@@ -123,7 +124,7 @@ struct Shared {
 }
 
 impl Meter {
-    /// Begins a stage at zero.
+    /// Starts a stage at zero.
     pub fn begin(&self, stage: &'static str, unit: Unit, total: Total) {
         let mut current = self.stage();
         self.0.done.store(0, Ordering::Relaxed);
@@ -131,7 +132,7 @@ impl Meter {
         *current = Some(Reading { stage, unit, before: 0, done: 0, total, since });
     }
 
-    /// Adds what was counted after the stage had begun.
+    /// Sets a size that was determined after the stage began.
     pub fn set_whole(&self, before: u64, total: Total) {
         if let Some(stage) = &mut *self.stage() {
             (stage.before, stage.total) = (before, total);
@@ -143,7 +144,7 @@ impl Meter {
         self.0.done.store(done, Ordering::Relaxed);
     }
 
-    /// The current stage; `None` before the first one.
+    /// Current stage; `None` before the first one.
     pub fn reading(&self) -> Option<Reading> {
         let done = || self.0.done.load(Ordering::Relaxed);
         self.stage().map(|stage| Reading { done: done(), ..stage })

@@ -1,24 +1,25 @@
-//! Decides when the log repeats, and the relay's state says, that nothing is confirmed.
+//! Decides when the log and the relay's state report that no record is confirmed.
 //!
-//! Input: whether a broker answers, and for how long records have waited without a confirmation, at every look. Output: the
-//! duration of the outage, when a line is due, and whether the outage is that long. Invariant: a line is written once a minute for as long as the outage
-//! lasts, and never for a shorter one, which other lines report.
+//! Input at every check: whether a broker answers, and how long records have waited for a
+//! confirmation. Output: the duration of the outage, whether a log line is due, and whether the
+//! outage is long enough for one. Invariant: a line appears once per minute during the outage.
+//! Shorter outages are reported by other lines.
 
 use std::time::{Duration, Instant};
 
-/// Pause between two lines; that of the line about progress, which they replace.
+/// Interval between two lines. They replace the line about progress, which has this interval too.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// An outage of the brokers, over all sessions of a run.
+/// Outage of the brokers, across all sessions of a run.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
-    /// Since when no broker answers.
+    /// Time since which no broker answers.
     away_since: Option<Instant>,
     told: Option<Instant>,
 }
 
 impl Outage {
-    /// How long the outage has lasted, if that is to be told now.
+    /// Returns the duration of the outage, if a log line is due.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -39,7 +40,7 @@ impl Outage {
         Some(lasted)
     }
 
-    /// Whether the last look found an outage that is long enough for a line.
+    /// Whether the last check found an outage that is long enough for a line.
     pub(super) const fn is_told(&self) -> bool {
         self.told.is_some()
     }
@@ -55,7 +56,7 @@ mod tests {
         let mut told = Vec::new();
         for second in 0..=200 {
             let now = begin + Duration::from_secs(second);
-            // Brokers that are back and confirm nothing are the same outage.
+            // Brokers that answer again but do not confirm records belong to the same outage.
             let (is_connected, unconfirmed) = (second > 150, Duration::from_secs(second));
             told.extend(outage.look(now, is_connected, unconfirmed).map(|lasted| lasted.as_secs()));
             assert_eq!(outage.is_told(), second >= 60, "{second}");

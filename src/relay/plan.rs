@@ -1,9 +1,13 @@
-//! The [`Plan`]: everything that sessions are built from, and what is derived from it.
+//! The [`Plan`]: the input for all sessions, and values derived from it.
 //!
-//! Input: a validated [`Config`], the Kafka client's settings, and later what was found in the database.
-//! Output: the parameters of the replication stream, a session's pipeline, what must exist in the database
-//! ([`Requirements`]), the stream's identity for progress ([`Lineage`]), what decides where to resume
-//! ([`Facts`]), and the interval of status updates.
+//! Input: a validated [`Config`], the Kafka client's settings, and later the state of the database.
+//! Output:
+//!
+//! * the parameters of the replication stream, and a session's pipeline,
+//! * required database objects ([`Requirements`]),
+//! * the stream's identity for progress ([`Lineage`]),
+//! * facts that decide where to resume ([`Facts`]),
+//! * the interval of status updates.
 
 use std::time::Duration;
 
@@ -20,30 +24,30 @@ use postrider_postgres::control::{
 };
 use postrider_postgres::wal::SessionParams;
 
-/// What a session begins with: a connection, and what was found over it.
+/// Prepared start of a session: a connection, and facts found over it.
 pub(super) type PreparedSession = (SessionParams, Client, Requirements, Inspection);
 
-/// Everything a session is built from.
+/// Input for building a session.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The producer's settings.
+    /// Settings of the producer.
     pub kafka: KafkaSpec,
-    /// The rest, as the operator decided it.
+    /// Configuration by the operator.
     pub config: Config,
-    /// Columns that are declared NOT NULL; known once the database was inspected.
+    /// Columns declared NOT NULL; empty before the inspection of the database.
     pub not_null: Vec<(TableName, String)>,
-    /// The tables' OIDs; known once the database was inspected.
+    /// OIDs of the tables; empty before the inspection of the database.
     pub oids: Vec<(TableName, u32)>,
-    /// Where rows are read from.
+    /// Source of the rows.
     pub origin: RowOrigin,
-    /// Every record goes to this topic, whatever the route says.
+    /// Topic for every record, which overrides the route.
     pub topic: Option<String>,
-    /// The stream's name, of several in one configuration.
+    /// Name of the stream, if the configuration has several.
     pub stream: Option<String>,
 }
 
 impl Plan {
-    /// How the stream is asked for, in the database that was looked at.
+    /// Parameters of the stream for the inspected database.
     pub(super) async fn session_params(
         &self,
         client: &Client,
@@ -58,15 +62,15 @@ impl Plan {
         })
     }
 
-    /// What a configuration says, topics that are missing included; for a database that nobody has looked
-    /// at yet.
+    /// Creates a plan from a configuration, including the policy for missing topics. The database
+    /// is not inspected yet.
     pub fn of(config: Config) -> Self {
         let own = vec![config.dead_letters.topic.clone(), config.progress.topic.clone()];
         let topics = TopicBook::new(config.route.missing_topic.clone(), own);
         Self::new(KafkaSpec { topics, ..kafka_spec(&config) }, config)
     }
 
-    /// The same with other settings of the Kafka client.
+    /// Creates a plan with other settings of the Kafka client.
     pub const fn new(kafka: KafkaSpec, config: Config) -> Self {
         Self {
             kafka,
@@ -79,20 +83,21 @@ impl Plan {
         }
     }
 
-    /// The same for the database that was found.
+    /// Returns the plan for the inspected database.
     pub(super) fn found(&self, inspection: &Inspection, wanted: &Requirements) -> Self {
         let (not_null, oids) = (inspection.not_null(wanted), inspection.oids(wanted));
         Self { not_null, oids, ..self.clone() }
     }
 
-    /// The same with the tables' columns, routes and formats of another configuration. What is known of topics stays.
+    /// Returns the plan with the table columns, routes and formats of another configuration.
+    /// Knowledge about topics is kept.
     #[must_use]
     pub(super) fn routed_by(&self, config: &Config) -> Self {
         let Config { outbox, route, format, .. } = config.clone();
         Self { config: Config { outbox, route, format, ..self.config.clone() }, ..self.clone() }
     }
 
-    /// The source that dead letters name, in this database.
+    /// Source that dead letters name, in this database.
     pub fn letter_source(&self, server: &ServerFacts) -> LetterSource {
         let source = &self.config.source;
         LetterSource {
@@ -103,7 +108,7 @@ impl Plan {
         }
     }
 
-    /// A fresh pipeline for a session.
+    /// Creates a pipeline for a session.
     pub fn pipeline(&self) -> Result<Pipeline, RouteSpecError> {
         let mut spec = self.config.outbox_spec();
         for (table, column) in &self.not_null {
@@ -120,7 +125,7 @@ impl Plan {
         Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.kafka.unconfirmed))
     }
 
-    /// A fresh pipeline whose dead letters say that they are of this stream.
+    /// Creates a pipeline whose dead letters name this stream.
     pub fn pipeline_of(&self, stream: &Lineage) -> Result<Pipeline, RouteSpecError> {
         let Lineage { system, database, slot, .. } = stream;
         let [system, database, slot] = [system, database, slot].map(|name| Some(name.clone()));
@@ -130,9 +135,9 @@ impl Plan {
         Ok(pipeline)
     }
 
-    /// Which stream it is, but for what only the replication connection knows: system and timeline. Of
-    /// a source that nothing was refused of: a lineage without its publication, or without a table,
-    /// would never notice that another one takes its name.
+    /// Identity of the stream, without the system and timeline, which only the replication
+    /// connection knows. The source must have passed all checks. A lineage without its publication
+    /// or a table would never detect that another one takes its name.
     pub fn lineage(&self, inspection: &Inspection) -> Lineage {
         let config = &self.config;
         let tables = || config.source.tables.iter().zip(&inspection.tables);
@@ -163,8 +168,8 @@ impl Plan {
         }
     }
 
-    /// What the gate has to know, as far as the control plane knows it. Whether it is `acknowledged` what
-    /// is delivered: a dry run repeats what it likes.
+    /// Facts for the gate, as far as the control plane knows them. `acknowledged`: whether
+    /// deliveries are acknowledged. A dry run may repeat rows.
     pub(super) fn facts(&self, inspection: &Inspection, acknowledged: bool) -> Facts {
         Facts {
             lineage: self.lineage(inspection),
@@ -174,7 +179,7 @@ impl Plan {
         }
     }
 
-    /// What must be there in the database.
+    /// Objects that must exist in the database.
     pub fn requirements(&self) -> Result<Requirements, RouteSpecError> {
         let mut spec = self.config.outbox_spec();
         Router::compile(&self.config.route_spec(), &mut spec)?;
@@ -183,7 +188,7 @@ impl Plan {
             slot: source.slot.clone(),
             publication: source.publication.clone(),
             tables: source.tables.clone(),
-            // `compile` asked for the columns that rows are routed by.
+            // `compile` has requested the columns that the routing reads.
             columns: spec.wanted().to_vec(),
             messages: !self.config.messages.prefixes.is_empty(),
             create: source.create == Create::Auto,
@@ -195,14 +200,14 @@ impl Plan {
         })
     }
 
-    /// Whether a later session is to find how far we came.
+    /// Whether the relay stores its progress for later sessions.
     pub const fn keeps_progress(&self) -> bool {
         matches!(self.config.kafka.delivery, Delivery::ExactlyOnce)
             || self.config.progress.at_least_once
     }
 
-    /// How long a status update may be put off at most, so that a server with this
-    /// `wal_sender_timeout` (zero: none) never takes us for dead: a third of it, at most 10 s.
+    /// Maximum delay of a status update, so that a server with this `wal_sender_timeout` (zero:
+    /// none) never considers the relay dead. A third of the timeout, at most 10 s.
     pub fn heartbeat(wal_sender_timeout: Duration) -> Duration {
         const LONGEST: Duration = Duration::from_secs(10);
         if wal_sender_timeout.is_zero() { LONGEST } else { LONGEST.min(wal_sender_timeout / 3) }

@@ -1,8 +1,9 @@
-//! The certificates that a server presents, seen without trusting or telling it anything.
+//! Reads the certificates that a server presents, without trusting them and without sending
+//! secrets.
 //!
-//! Input: an address, and how TLS begins there. Output: the chain, the server's own certificate first, or why there is none.
-//! Invariant: the handshake is broken off at the certificate, whatever it is, so that no secret and no row is sent; each
-//! step has a time limit.
+//! Input: an address, and how TLS starts there. Output: the chain with the server's own certificate
+//! first, or a reason. Invariant: the handshake always ends at the certificate, so that no secrets
+//! or rows are sent. Each step has a time limit.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -14,34 +15,33 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
-/// For the connection, and for each answer.
+/// Time limit for the connection and for each response.
 const LIMIT: Duration = Duration::from_secs(2);
-/// SSLRequest of Postgres: its length, and a number that no version of the protocol has.
+/// SSLRequest of Postgres: its length, and a number that is not a protocol version.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
-/// How TLS begins.
+/// Start of TLS on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begins {
-    /// With the first byte.
+    /// TLS starts with the first byte.
     AtOnce,
-    /// With the first byte, and the name of Postgres's protocol.
+    /// TLS starts with the first byte, and names Postgres's protocol (ALPN).
     AtOnceForPostgres,
-    /// After Postgres was asked for it.
+    /// TLS starts after an SSLRequest to Postgres.
     AfterRequest,
 }
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// Name or address, which is announced.
+    /// Host name or IP address, which is sent in the handshake.
     pub host: String,
-    /// Where it is, if that is not asked of the name.
+    /// IP address that replaces the lookup of the host name.
     pub ip: Option<IpAddr>,
-    /// Its port.
+    /// TCP port of the server.
     pub port: u16,
 }
 
-/// See the module.
 pub(super) fn presented(
     address: &Address,
     begins: Begins,
@@ -106,7 +106,7 @@ fn connect(address: &Address) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// Keeps what a server presents, and accepts none.
+/// Certificate verifier that stores the chain of the server, and rejects every certificate.
 #[derive(Debug)]
 struct Witness {
     provider: Arc<CryptoProvider>,

@@ -1,9 +1,9 @@
-//! Remembers which changes of the publication were logged, so that sessions and the source monitor of one
-//! process log each change once.
+//! Remembers the logged changes of the publication. Sessions and the source monitor of one process
+//! therefore log each change only once.
 //!
-//! Input: a warning with the id of the transaction that last wrote the publication's row in the catalog;
-//! the end of the WAL at each check of the source. Output: the log line if the change is new; the end of
-//! the WAL at the check before.
+//! Input: a warning with the id of the transaction that last wrote the publication's catalog row,
+//! and the end of the WAL at each check. Output: a log line for a new change, and the end of the
+//! WAL at the previous check.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,21 +11,21 @@ use crate::audit;
 use postrider_core::gate::Warning;
 use postrider_core::lsn::Lsn;
 
-/// See the module. Copies share what they know.
+/// Logged changes of the publication. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PublicationChanges(Arc<Mutex<Seen>>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// What wrote the row, when an alteration was told last.
+    /// Transaction that wrote the catalog row of the last logged change.
     told: Option<u32>,
-    /// Where the log ended before the last look.
+    /// End of the WAL at the previous check.
     looked: Option<Lsn>,
 }
 
 impl PublicationChanges {
-    /// Logs the warning, unless it is of an alteration by `xid` that was told before: the progress says so at
-    /// each session until it is written anew, and the watch at each look.
+    /// Logs the warning, unless an alteration by `xid` was logged before. Without this, each
+    /// session would repeat it until the progress is written again, and the monitor at each check.
     pub(super) fn warn(&self, warning: &Warning, xid: Option<u32>) {
         let is_alteration = matches!(
             warning,
@@ -38,12 +38,13 @@ impl PublicationChanges {
         }
     }
 
-    /// Takes the alteration by this transaction as told; whether it was not before.
+    /// Notes that this alteration is logged. Returns whether it was new.
     fn tell(&self, xid: Option<u32>) -> bool {
         self.with(|seen| std::mem::replace(&mut seen.told, xid) != xid)
     }
 
-    /// Notes a look that began when the log ended at `end`, and returns where it ended before the last one.
+    /// Notes a check that started when the WAL ended at `end`. Returns the end of the WAL at the
+    /// previous check.
     pub(super) fn look(&self, end: Lsn) -> Option<Lsn> {
         self.with(|seen| seen.looked.replace(end))
     }

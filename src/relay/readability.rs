@@ -1,7 +1,7 @@
-//! Finds out whether the slot of a plan can be decoded, for `repair` and `doctor`.
+//! Determines whether the slot of a plan can be decoded, for `repair` and `doctor`.
 //!
-//! Input: a plan, and the database as it was inspected. Output: a [`Readability`]; of a slot that does not exist or is lost
-//! nothing is asked. Invariant: nothing is acknowledged.
+//! Input: a plan, and the inspected database. Output: a [`Readability`]. A slot that does not exist
+//! or is lost is not queried. Invariant: no position is acknowledged.
 
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use postrider_core::lsn::Lsn;
 use postrider_postgres::control::{Client, Inspection, SlotFacts};
 use postrider_postgres::wal::{LogProbe, Readability, SessionParams};
 
-/// Reads the slot's log, or the part of it that can be read in this time. The slot stays free.
+/// Reads the slot's log, or the part that can be read within the limit. The slot stays free.
 pub async fn slot_readability(
     plan: &Plan,
     client: &Client,
@@ -32,13 +32,14 @@ pub async fn slot_readability(
     .await?
 }
 
-/// Whether time is left. It begins when the copy of the slot is read first: a loaded machine may be late with the copy.
+/// Returns whether time is left. The time starts at the first read of the slot's copy, because a
+/// loaded machine may create the copy late.
 fn clock(limit: Duration) -> impl Fn() -> bool {
     let began = OnceCell::new();
     move || began.get_or_init(Instant::now).elapsed() < limit
 }
 
-/// The same on this thread. The slot itself may be taken for it.
+/// Runs the check on this thread, and may take the slot itself.
 pub(super) fn readability(
     config: &Config,
     params: &SessionParams,

@@ -1,10 +1,12 @@
-//! Reports what the relay does: snapshots for health checks and metrics, lines in the log.
+//! Reports the relay's activity: snapshots for health checks and metrics, and log lines.
 //!
-//! Input: the session's counters in each turn of its loop, changes of state. Output: a [`Snapshot`] with
-//! totals across sessions about every 250 ms, INFO lines for changes of state and progress, warnings of
-//! brokers that confirm nothing and of updated outbox rows; and an error if brokers were away, or stored
-//! nothing, for longer than allowed. Between two snapshots a turn costs a clock reading and the latencies
-//! of confirmed transactions.
+//! Input: the session's counters in each turn of its loop, and changes of state. Output: a
+//! [`Snapshot`] with totals across sessions about every 250 ms. INFO lines report state changes and
+//! progress. Warnings report brokers that do not confirm records, and updated outbox rows. An error
+//! is returned if brokers were unreachable, or stored no record, for longer than allowed.
+//!
+//! Between two snapshots, a turn costs one clock reading, and the latencies of confirmed
+//! transactions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,41 +30,44 @@ use postrider_kafka::failpoint;
 use postrider_kafka::{SinkError, TopicBook};
 use postrider_postgres::wal::LockedRows;
 
-/// How often a snapshot is published: fine enough for a chart, rare enough to cost nothing.
+/// Interval between snapshots: short enough for a chart, long enough to cost nearly no time.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
-/// A progress line a minute says that all is well without filling a disk.
+/// Interval between progress lines. One line per minute shows a healthy relay without filling a
+/// disk.
 const PROGRESS_EVERY: Duration = Duration::from_mins(1);
 
-/// A slot that was held for so long is another relay's, which has delivered what we left; before that
-/// it may be what is left of our own stream (`wal_sender_timeout` is one minute by default).
+/// Time after which a held slot must belong to another relay, which has delivered the rows that
+/// this relay left. Before that, the holder may be this relay's own earlier stream
+/// (`wal_sender_timeout` is one minute by default).
 const OTHERS_WORK: Duration = Duration::from_mins(2);
 
-/// Gathers and publishes.
+/// Collects and publishes the relay's state.
 pub(super) struct Reporter {
     telemetry: Telemetry,
     topics: TopicBook,
-    /// How many were confirmed when it was told that brokers which answer confirm nothing.
+    /// Number of confirmed records when the log reported that answering brokers do not confirm
+    /// records.
     stalled: Option<u64>,
-    /// Since when a broker has answered without a break.
+    /// Start of the uninterrupted time in which a broker has answered.
     answering_since: Option<Instant>,
     clock: Clock,
     stall: StallDetector,
     current: Snapshot,
-    /// Totals of the sessions before this one.
+    /// Totals of the earlier sessions.
     past: Snapshot,
     last_publish: Option<Instant>,
     last_line: (Instant, u64),
-    /// Latencies up to that line.
+    /// Latencies at the last progress line.
     last_latencies: Histogram,
     outage: Outage,
-    /// How long an outage has lasted that is to be told now.
+    /// Duration of an outage whose log line is due.
     outage_due: Option<Duration>,
     streaming_since: Option<Instant>,
     last_session: Duration,
     caught_up: bool,
-    /// Where the log ended before the session, if there was something to read in it.
+    /// End of the log before the session, if the log had unread messages.
     unread: Option<Lsn>,
-    /// What was confirmed before the session.
+    /// Acknowledged position before the session.
     acknowledged: Lsn,
     updates_warned_of: u64,
     oldest: Oldest,
@@ -71,8 +76,8 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Publishes to `telemetry`. `give_up_after` without a broker, or with brokers that store
-    /// nothing, ends the relay; zero never does.
+    /// Creates a reporter for `telemetry`. The relay ends after `give_up_after` without a broker,
+    /// or with brokers that do not store records. Zero means never.
     pub(super) fn new(
         telemetry: Telemetry,
         give_up_after: Duration,
@@ -105,7 +110,7 @@ impl Reporter {
         }
     }
 
-    /// A change of state, published at once.
+    /// Changes the state, and publishes it at once.
     pub(super) fn state(&mut self, state: RelayState) {
         self.current.state = state;
         if state == RelayState::Standby {
@@ -119,7 +124,8 @@ impl Reporter {
         if !self.current.holds_slot {
             self.current.in_flight_records = 0;
             self.current.in_flight_bytes = 0;
-            // Rows wait on while a session is tried again; what a standby left is another relay's.
+            // Rows keep waiting while a session is retried. Rows that a standby left belong to
+            // another relay.
             let waits =
                 matches!(state, RelayState::Starting | RelayState::Retrying | RelayState::Failed);
             self.current.oldest_unacknowledged_us = self.oldest.time_us().filter(|_| waits);
@@ -127,20 +133,20 @@ impl Reporter {
         self.publish();
     }
 
-    /// A stream is open.
+    /// Notes that a stream is open.
     pub(super) fn streaming(&mut self) {
         self.streaming_since = Some(Instant::now());
         self.caught_up = false;
         self.stall.begin();
         self.updates_warned_of = 0;
-        // A drain that follows is not for what ended an earlier session.
+        // A later drain is not caused by the error of an earlier session.
         self.current.last_failure = None;
         self.current.failed_part = None;
         self.current.failure_help = None;
         self.state(RelayState::Streaming);
     }
 
-    /// One more session ended for this reason.
+    /// Counts a session that ended for this reason.
     pub(super) fn restart(&mut self, reason: &'static str) {
         debug_assert!(RESTART_REASONS.contains(&reason), "{reason} is not shown before it happens");
         match self.current.restarts.iter_mut().find(|(known, _)| *known == reason) {
@@ -150,7 +156,7 @@ impl Reporter {
         self.state(RelayState::Retrying);
     }
 
-    /// What a session ended with; shown until the next one streams.
+    /// Notes the error of a session, which is shown until the next session streams.
     pub(super) fn failed(&mut self, error: &RelayError, help: Option<&str>) {
         self.current.failed_part = Some(error.part());
         self.current.failure_help = help.map(Into::into);
@@ -158,7 +164,8 @@ impl Reporter {
         self.current.last_failure = Some(format!("{error}{help}").into());
     }
 
-    /// The server process of our own earlier session still holds the slot, and nobody reads from it.
+    /// Reports that the server process of an earlier session still holds the slot, although no
+    /// relay reads from it.
     pub(super) fn left_behind(&mut self, pid: i32) {
         let why = format!(
             "process {pid} of the server, which streamed to this relay before, still holds the slot; it ends when the \
@@ -175,7 +182,7 @@ impl Reporter {
         }
     }
 
-    /// The session stops reading and waits for confirmations.
+    /// Notes that the session stops reading and waits for confirmations.
     pub(super) fn draining(&mut self, draining: Draining) {
         let Draining { unconfirmed, grace } = draining;
         tracing::info!(unconfirmed, grace_s = grace.as_secs(), "draining");
@@ -183,13 +190,13 @@ impl Reporter {
         failpoint::pass("draining");
     }
 
-    /// The loop slept because the budget or the queue was used up.
+    /// Adds time in which the loop slept because the budget or the queue was used up.
     pub(super) fn held_back(&mut self, time: Duration) {
         self.current.back_pressure += time;
     }
 
-    /// One turn of the loop. An error when the brokers have been away, or have stored
-    /// nothing, for longer than allowed.
+    /// Handles one turn of the loop. Fails if the brokers were unreachable, or stored no record,
+    /// for longer than allowed.
     pub(super) fn tick(
         &mut self,
         pipeline: &mut Pipeline,
@@ -211,7 +218,7 @@ impl Reporter {
         self.write_lines(pipeline, source.is_caught_up(), now);
         self.warn_of_updates(pipeline.unwelcome_updates());
         let awaited = self.current.unavailable.awaited();
-        // The row in hand waits, too, for a topic.
+        // A row that waits for a topic counts too.
         let records = pipeline.in_flight().records.max(u64::from(awaited.is_some()));
         let now = self.clock.instant();
         let looked = self.stall.look(broker_connected, records, pipeline.progress(), now);
@@ -221,24 +228,25 @@ impl Reporter {
         })
     }
 
-    /// Whether a snapshot is published now. Probes hear at once of brokers that answer, and of none that
-    /// does: Postgres is told of records before the next quarter of a second is over.
+    /// Whether a snapshot is due. A broker that starts or stops answering is published at once,
+    /// because Postgres learns of confirmed records within a quarter of a second.
     fn is_due(&self, broker_connected: bool, now: Instant) -> bool {
         broker_connected != self.current.broker_connected
             || self.last_publish.is_none_or(|last| now.duration_since(last) >= PUBLISH_EVERY)
     }
 
-    /// Says once that brokers which answer confirm nothing, and once that they do again.
+    /// Logs once that answering brokers do not confirm records, and once that they confirm again.
     fn warn_of_stall(&mut self, now: Instant) {
         let Snapshot { broker_connected, unconfirmed_for, in_flight_records, .. } = self.current;
-        // Brokers that are back from an outage have their time, too.
+        // After an outage, brokers get this time again.
         let since = broker_connected.then(|| self.answering_since.unwrap_or(now));
         self.answering_since = since;
         let answers = since.is_some_and(|since| now.duration_since(since) >= STALL);
         let awaits = self.current.unavailable.awaited().is_some();
         let confirmed = self.current.confirmed;
         if unconfirmed_for.is_zero() {
-            // A session that begins anew has nothing to be confirmed, and says nothing of the brokers.
+            // A new session has no records to confirm, so it does not show the state of the
+            // brokers.
             if self.stalled.take_if(|before| confirmed > *before).is_some() {
                 tracing::info!("the Kafka brokers confirm records again");
             }
@@ -254,7 +262,8 @@ impl Reporter {
         }
     }
 
-    /// Says once that rows wait for a lock, again if somebody else has it, and once that they do not any more.
+    /// Logs once that rows wait for a lock, again if the holder changes, and once that the wait has
+    /// ended.
     fn warn_of_locks(&mut self, locked: Option<Arc<LockedRows>>) {
         let of = |locked: &LockedRows| {
             (locked.table.clone(), locked.holder.as_ref().map(|holder| holder.end_sql.clone()))
@@ -283,7 +292,7 @@ impl Reporter {
         self.current.locked_rows = locked;
     }
 
-    /// The session is over; its counts become part of the totals.
+    /// Adds the counts of the ended session to the totals.
     pub(super) fn session_ended(&mut self, session: &Session, source: &impl FrameSource) {
         let pipeline = session.pipeline();
         self.gather(pipeline, source);
@@ -296,18 +305,19 @@ impl Reporter {
         self.last_session = self.streamed_for().saturating_sub(self.stall.unconfirmed_for());
     }
 
-    /// Whether the last session may have left a transaction that is stored in part.
+    /// Whether the last session may have left a partly stored transaction.
     pub(super) const fn ended_within(&self) -> bool {
         self.ended_within
     }
 
-    /// How long the session that has just ended streamed to some purpose: time at its end in which nothing
-    /// was confirmed does not count. Zero when asked again, or when none began.
+    /// Useful streaming time of the session that has just ended. Time at its end without a
+    /// confirmation does not count. Zero on a second call, or without a session.
     pub(super) fn take_useful_time(&mut self) -> Duration {
         std::mem::take(&mut self.last_session)
     }
 
-    /// Everything up to `acknowledged` is, by this relay or by another one; the log goes on to `log_end`.
+    /// Notes the slot's state: positions up to `acknowledged` are acknowledged, by this relay or
+    /// another one. The log ends at `log_end`.
     pub(super) fn slot_reaches(&mut self, acknowledged: Lsn, log_end: Lsn) {
         self.oldest = self.oldest.settled(acknowledged);
         self.telemetry.keep_oldest(self.oldest);
@@ -315,14 +325,13 @@ impl Reporter {
         self.unread = (acknowledged < log_end).then_some(log_end);
         self.current.catch_up = self.unread.map(|until| {
             let (from, until, since) = (acknowledged.get(), until.get(), Instant::now());
-            // A session that ended before it had caught up is a part of the same catch-up.
+            // A session that ended before it caught up belongs to this catch-up.
             let begun = self.current.catch_up.filter(|_| self.has_streamed() && !self.caught_up);
             let begun = begun.unwrap_or(CatchUp { from, until, since });
             CatchUp { until, ..begun }
         });
     }
 
-    /// The totals so far.
     pub(super) const fn totals(&self) -> &Snapshot {
         &self.current
     }
@@ -332,7 +341,7 @@ impl Reporter {
         self.streaming_since.is_some()
     }
 
-    /// How long the last session has streamed.
+    /// Streaming time of the last session.
     pub(super) fn streamed_for(&self) -> Duration {
         self.streaming_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
@@ -343,7 +352,8 @@ impl Reporter {
         if settled.peek().is_some() {
             let now = unix_us();
             for commit_time in settled {
-                // The server's clock may be ahead of ours; an impossible latency counts as none.
+                // The server's clock may be ahead of the relay's clock. An impossible latency
+                // counts as zero.
                 let age = u64::try_from(now.saturating_sub(commit_time)).unwrap_or(0);
                 self.current.commit_to_confirm.record(age);
                 self.current.transactions_settled += 1;
@@ -361,7 +371,7 @@ impl Reporter {
         let current = &mut self.current;
         let awaits = current.unavailable.awaited().is_some();
         let idle = in_flight.records == 0 && !awaits;
-        // A large transaction is settled at its end alone.
+        // A large transaction is settled only at its end.
         let advances = self.stall.unconfirmed_for().is_zero();
         if pipeline.settled().get() != current.settled_lsn || idle || advances {
             current.last_progress = Some(Instant::now());
@@ -391,7 +401,7 @@ impl Reporter {
         if !self.caught_up && has_read && pipeline.is_idle() && source_is_caught_up {
             self.caught_up = true;
             let took_ms = u64::try_from(self.streamed_for().as_millis()).unwrap_or(u64::MAX);
-            // Of a session that had nothing to read.
+            // Without unread log, the acknowledged position is the settled one.
             let settled = self.position(pipeline.settled().max(self.acknowledged));
             tracing::info!(records, took_ms, settled, "caught up");
         }
@@ -403,7 +413,7 @@ impl Reporter {
             (RelayState::Stalled, false) => RelayState::Streaming,
             (state, _) => state,
         };
-        // Records that were only handed to the Kafka client are no progress.
+        // Records that were only passed to the Kafka client do not count as progress.
         let advances = broker_connected && unconfirmed_for < STALL;
         if now.duration_since(last) >= PROGRESS_EVERY && records != before && advances {
             let in_flight = self.current.in_flight_records;
@@ -416,12 +426,13 @@ impl Reporter {
         }
     }
 
-    /// How long an outage has lasted, when a line about it is due.
+    /// Takes the duration of an outage, if a log line is due.
     pub(super) const fn take_outage(&mut self) -> Option<Duration> {
         self.outage_due.take()
     }
 
-    /// Says that nothing is confirmed, for how long and why. `reason`: why no broker answers.
+    /// Logs that no record is confirmed, with the duration and the cause. `reason`: why no broker
+    /// answers.
     pub(super) fn tell_outage(&self, lasted: Duration, reason: Option<String>) {
         let Snapshot { broker_connected, in_flight_records, unavailable, .. } = &self.current;
         let (cause, help) = match (broker_connected, unavailable.awaited()) {
@@ -462,18 +473,18 @@ impl Reporter {
         self.updates_warned_of = updates;
     }
 
-    /// A position, for people who look into the server's log.
+    /// Position as text for readers of the server's log. `None` for polled rows.
     fn position(&self, at: Lsn) -> Option<String> {
         (!self.current.is_polled).then(|| at.to_string())
     }
 
-    /// Records handed to the producer since the process started.
+    /// Number of records passed to the producer since the process started.
     fn records(&self) -> u64 {
         self.current.topics.iter().map(|t| t.sent + t.dead_lettered).sum()
     }
 }
 
-/// Topics that are not to be had.
+/// Topics that records cannot be sent to.
 fn unavailable(topics: &TopicBook) -> UnavailableTopics {
     let all = topics.unavailable();
     let named = all.topics.into_iter().map(|one| UnavailableTopic {
@@ -486,7 +497,7 @@ fn unavailable(topics: &TopicBook) -> UnavailableTopics {
     UnavailableTopics { named: named.collect(), missing: all.missing, forbidden: all.forbidden }
 }
 
-/// Rows have waited for a topic for as long as they may.
+/// Error for rows that have waited for a topic up to the limit.
 fn gave_up(seconds: u64, awaited: &UnavailableTopic) -> RelayError {
     let topic = awaited.topic.clone();
     let last = match awaited.reason {
@@ -522,15 +533,15 @@ fn rejections(counters: &Counters) -> Vec<Count> {
     RejectionCode::ALL.iter().map(|code| (code.as_str(), counters.rejections(*code))).collect()
 }
 
-/// Adds two lists that name the same things in the same order; the first may be empty.
+/// Adds two lists of counts by name. The first list may be empty.
 fn add(past: &[Count], session: &[Count]) -> Vec<Count> {
     let before =
         |name| past.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count);
     session.iter().map(|(name, count)| (*name, before(*name) + count)).collect()
 }
 
-/// Adds up what was sent, by topic, for as many by name as a session counts by name; the others share the
-/// name that they have there. Upholds G3.
+/// Adds the sent records by topic. Only as many topics have their own name as in a session. All
+/// others share the session's name for the rest. Upholds G3.
 fn topics(past: &[TopicCount], counters: &Counters) -> Vec<TopicCount> {
     let mut all = past.to_vec();
     let mut places: HashMap<&str, usize> =

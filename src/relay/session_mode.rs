@@ -1,26 +1,28 @@
-//! Producer settings for a session that must not run as usual: larger batches for a backlog, fewer bytes in
-//! flight after records were late, single records (`cautious`) to get past a refused batch.
+//! Producer settings for special sessions: larger batches for a backlog, fewer bytes in flight
+//! after late records, and single records (`cautious`) after a refused batch.
 //!
-//! Input: the [`SessionMode`] that the supervisor chose, if any, and the usual settings. Output: the
+//! Input: the [`SessionMode`] from the supervisor, if any, and the usual settings. Output: the
 //! settings for this session. No I/O.
 
 use postrider_core::ledger::Budget;
 use postrider_core::supervisor::{ModeKind, SessionMode};
 use postrider_kafka::KafkaSpec;
 
-/// How long a batch may wait for company while a backlog is worked off. The client library's cost
-/// goes with the number of requests; with more than this, records wait that could have made room for others
-/// (decision 0009).
+/// Linger of batches during a backlog. The cost of the client library depends on the number of
+/// requests. With a longer linger, waiting records occupy room that others could use (decision
+/// 0009).
 pub(super) const BACKLOG_LINGER_MS: u32 = 5;
 
-/// A configured `kafka.linger` of this length makes batches as long as a pause between reads does, so that none is needed.
+/// Value of `kafka.linger` from which batches are as large as with a pause between reads. The pause
+/// is then not needed.
 const LONG_LINGER_MS: u32 = 20;
 
-/// Bytes that a session may have under way after one whose records were late. Within `transaction.timeout.ms`,
-/// a minute, brokers must take 17 kB of this a second; of the usual 32 MiB it is half a MiB.
+/// Maximum bytes in flight after a session with late records. Within `transaction.timeout.ms`, one
+/// minute, brokers must store 17 kB of this per second. For the usual 32 MiB, they must store half
+/// a MiB per second.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// The producer's settings, with a mode or without.
+/// Settings of the producer for this mode.
 pub(super) fn settings(mode: Option<SessionMode>, usual: &KafkaSpec) -> KafkaSpec {
     let usual = usual.clone();
     match mode.map(|mode| mode.kind) {
@@ -36,7 +38,7 @@ pub(super) fn settings(mode: Option<SessionMode>, usual: &KafkaSpec) -> KafkaSpe
     }
 }
 
-/// Whether batches wait for others in the Kafka client, so that reads need not.
+/// Whether batches wait for more records in the Kafka client, so that reads need not wait.
 pub(super) fn batches_wait(mode: Option<SessionMode>, spec: &KafkaSpec) -> bool {
     mode.is_some_and(|mode| mode.kind == ModeKind::Backlog) || spec.linger_ms >= LONG_LINGER_MS
 }

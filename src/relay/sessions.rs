@@ -1,9 +1,11 @@
-//! What lies between the sessions of a run, whatever they read: asks the [`Supervisor`] what is next, and tells it, the
-//! log, the metrics and readiness how a session ended.
+//! Controls the sessions of a run, for all kinds of sources. Gets the next action from the
+//! [`Supervisor`], and reports the end of each session to the supervisor, the log, the metrics and
+//! readiness.
 //!
-//! Input: how each session ended and what it left, requests to stop. Output: what to do next, or the [`Summary`] or the
-//! error that the run ends with. Invariant: what a session failed with is told in one place: the run ends with it, or it
-//! is logged and counted here; readiness shows it until the next session streams.
+//! Input: how each session ended and which records it left, and requests to stop. Output: the next
+//! action, or the [`Summary`] or error of the run. Invariant: one place handles the error of a
+//! session. The run ends with the error, or this module logs and counts it. Readiness shows the
+//! error until the next session streams.
 
 use std::time::{Duration, Instant};
 
@@ -35,12 +37,12 @@ use postrider_core::supervisor::{
 use postrider_kafka::{KafkaSink, KafkaSpec, SinkError, learn_topic_settings};
 use postrider_service::backoff::{Backoff, draw};
 
-/// How soon a request to stop is noticed during a pause.
+/// Interval between checks for a stop during a pause.
 const STOP_TICK: Duration = Duration::from_millis(20);
-/// How long a topic's settings are waited for, once, when it has refused something.
+/// Maximum time to wait for the settings of a topic, once after a refusal.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
 
-/// What a run keeps from session to session.
+/// State of a run that its sessions share.
 pub(super) struct Sessions {
     pub(super) plan: Plan,
     pub(super) options: RunOptions,
@@ -48,17 +50,17 @@ pub(super) struct Sessions {
     pub(super) telemetry: Telemetry,
     pub(super) clock: Clock,
     pub(super) supervisor: Supervisor,
-    /// Lent to the hot thread while a session of a stream runs.
+    /// Reporter, lent to the hot thread during a session of a stream.
     pub(super) reporter: Option<Reporter>,
-    /// What the session that has just ended leaves unconfirmed, if it got so far.
+    /// Unconfirmed rest of the session that has just ended, if it got that far.
     pub(super) owed: Option<Owed>,
-    /// For those that have a thread to themselves: SQL waits here.
+    /// Runtime on which SQL runs for sessions with a dedicated thread.
     pub(super) runtime: Handle,
     started: Instant,
 }
 
 impl Sessions {
-    /// Those of a run that begins now, on a thread of tokio's.
+    /// Creates the state of a run that starts now. Must be called on a Tokio thread.
     pub(super) fn new(
         plan: Plan,
         options: RunOptions,
@@ -90,11 +92,11 @@ impl Sessions {
         }
     }
 
-    /// What to do now, while no session runs.
+    /// Returns the next action while no session runs.
     pub(super) fn next(&mut self) -> NextAction {
         let next = self.supervisor.next(self.clock.instant(), self.stop.snapshot());
         match next {
-            // It sleeps through a pause as through any other.
+            // A polling relay waits during a pause as it does during other waits.
             NextAction::Begin(_) if self.stop.holds_sessions() => {
                 self.telemetry.tick();
                 return NextAction::Wait(STOP_TICK);
@@ -106,8 +108,8 @@ impl Sessions {
         next
     }
 
-    /// Begins the next session with the newest configuration, unless a transaction would be delivered half by the old
-    /// routes: then one more session brings it to its end.
+    /// Switches to the newest configuration for the next session. If a transaction is partly
+    /// delivered, one more session completes it with the old routes first.
     fn take_routes(&mut self) {
         let Some((generation, config)) = self.stop.next_config() else { return };
         let is_within = self.reporter.as_ref().is_some_and(Reporter::ended_within);
@@ -120,12 +122,13 @@ impl Sessions {
         tracing::info!("the routes of the reloaded configuration are in effect");
     }
 
-    /// What the session that begins now is to do. The server hears of it at least as often as two heartbeats.
+    /// Prepares the session that starts now. The server receives a message at least once per two
+    /// heartbeats.
     pub(super) fn begin(&mut self, kafka: &mut KafkaSpec, heartbeat: Duration) -> SessionStart {
         let usual = Limits {
             status_interval: self.plan.config.source.status_interval.min(heartbeat),
             heartbeat,
-            // The supervisor says how long.
+            // The supervisor sets this limit.
             silence: Duration::ZERO,
             grace: self.plan.config.shutdown.grace,
             until: None,
@@ -137,8 +140,8 @@ impl Sessions {
         begun
     }
 
-    /// Tells the supervisor how a session ended, and the operator what comes of it. Gives back why the slot is waited
-    /// for, if it is, or the error that ends the run.
+    /// Reports the end of a session to the supervisor, and the consequence to the operator. Returns
+    /// the reason for waiting for the slot, if any, or the error that ends the run.
     pub(super) async fn ended(
         &mut self,
         ended: Result<End, RelayError>,
@@ -204,7 +207,7 @@ impl Sessions {
         Ok(None)
     }
 
-    /// Has the next sessions use another codec, where this one was refused.
+    /// Switches later sessions to another codec after this one was refused.
     fn change_codec(&mut self, error: &RelayError) -> Option<&'static str> {
         let RelayError::Sink(error) = error else { return None };
         let codec = error.next_codec()?;
@@ -212,7 +215,7 @@ impl Sessions {
         Some(codec)
     }
 
-    /// What the session that has just ended leaves.
+    /// Returns what the ended session left.
     fn left(&mut self) -> Left {
         let totals = self.totals();
         let sink_let_in = self.plan.kafka.topics.was_let_in();
@@ -227,7 +230,7 @@ impl Sessions {
         }
     }
 
-    /// Says what was learned of a refused batch, and looks for what else may explain it.
+    /// Logs the findings about a refused batch, and looks for other explanations.
     async fn take_over(&self, error: &RelayError, learned: RefusalConsequence) {
         let RelayError::Refused { cause: cause @ SinkError::BatchRefused { topic, .. }, analysis } =
             error
@@ -252,7 +255,8 @@ impl Sessions {
         }
         let topics = learned.unexplained;
         if !topics.is_empty() {
-            // Their settings may say why; brokers that do not answer are left to the sessions.
+            // The settings of these topics may explain the refusal. Sessions handle brokers that do
+            // not answer.
             let kafka = self.plan.kafka.clone();
             let asked = run_blocking(move || learn_topic_settings(&kafka, &topics));
             let _ = tokio::time::timeout(SETTINGS_LIMIT, asked).await;
@@ -275,28 +279,28 @@ impl Sessions {
         }
     }
 
-    /// The state that a run ends in.
+    /// Publishes the final state of a run.
     pub(super) fn set_last_state<T>(&mut self, result: &Result<T, RelayError>) {
         self.set_state(if result.is_ok() { RelayState::Stopped } else { RelayState::Failed });
     }
 
-    /// Whether it was told to stop, and nothing is left to confirm or no time for it.
+    /// Whether a stop was requested, and no records are left to confirm or the time for it is over.
     pub(super) fn must_end(&self) -> bool {
         self.stop.must_end(self.supervisor.owed(), self.plan.config.shutdown.grace)
     }
 
-    /// Resolves once that is so.
+    /// Resolves once [`Self::must_end`] is true.
     pub(super) fn told_to_end(&self) -> impl Future<Output = ()> + use<> {
         self.stop.clone().until_end(self.supervisor.owed(), self.plan.config.shutdown.grace)
     }
 
-    /// The totals so far.
+    /// Totals of all sessions so far.
     pub(super) fn totals(&self) -> Snapshot {
         let published = || self.telemetry.view().snapshot.as_ref().clone();
         self.reporter.as_ref().map_or_else(published, |reporter| reporter.totals().clone())
     }
 
-    /// What the run ends with.
+    /// Converts the conclusion to the result of the run.
     pub(super) fn concluded(&self, conclusion: Conclusion) -> Result<Summary, RelayError> {
         let caught_up = match conclusion {
             Conclusion::Stopped => false,
@@ -316,9 +320,9 @@ impl Sessions {
     }
 }
 
-/// A run that has a thread to itself: its sessions run there, and nothing is lent.
+/// Runs with a dedicated thread. Their sessions run on that thread, so the reporter is not lent.
 impl Sessions {
-    /// One session after the other, until the last one has ended.
+    /// Runs one session after the other until the last one ends.
     pub(super) fn run_to_end(
         &mut self,
         session: impl FnMut(&mut Self) -> Result<End, RelayError>,

@@ -1,10 +1,11 @@
-//! Checks publication, tables and slot once more when a new session holds the slot, since another relay may
-//! have delivered, or somebody changed the source, between the first check and that moment. The session's
-//! thread asks; the tokio side, which has the SQL connection, answers.
+//! Checks publication, tables and slot again when a new session holds the slot. Another relay may
+//! have delivered rows since the first check, or the source may have changed. The session's thread
+//! asks, and the Tokio side answers over its SQL connection.
 //!
-//! Input: the server process that streams to us. Output: the [`Inspection`] of the source and the slot's
-//! position, read while that process holds the slot; or [`RelayError::NoAnswer`] after a limit. Invariant:
-//! asked once, answered at most once; the stream is kept alive meanwhile.
+//! Input: the server process that streams to this relay. Output: the [`Inspection`] of the source
+//! and the slot's position, read while that process holds the slot, or [`RelayError::NoAnswer`]
+//! after a limit. Invariant: there is one question and at most one answer. The stream is kept alive
+//! during the wait.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -19,49 +20,50 @@ use postrider_postgres::control::{
 };
 use postrider_postgres::wal::{ServerProcess, WalError};
 
-/// How long the answer may take: as long as a stream may go on without a look at what is published. A
-/// server that is busy, or whose publication is of very many tables, needs some of it.
+/// Maximum time for the answer: the time that a stream may run without a check of the publication.
+/// A busy server, or a publication with very many tables, needs a part of it.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// How long it may take when the relay was told to end.
+/// Maximum time for the answer after a request to stop.
 const LAST_ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// How soon a request to end is noticed.
+/// Interval between checks for a request to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What the control plane saw while our stream held the slot.
+/// State of the source while the stream held the slot.
 pub(super) struct HeldSource {
     pub(super) inspection: Inspection,
     pub(super) slot: SlotSample,
 }
 
-/// Asks the control plane, once, what the source is and where the slot, while we hold it.
+/// Session's end of the check: asks once for the source and the slot's position.
 pub(super) struct SourceCheck {
     asked: oneshot::Sender<ServerProcess>,
     answer: Receiver<Result<HeldSource, ControlError>>,
 }
 
-/// The control plane's end.
+/// Control plane's end of the check.
 pub(super) struct SourceCheckReply {
     asked: oneshot::Receiver<ServerProcess>,
     answer: SyncSender<Result<HeldSource, ControlError>>,
 }
 
 impl SourceCheck {
-    /// Both ends.
+    /// Creates both ends.
     pub(super) fn new() -> (Self, SourceCheckReply) {
         let (ask, asked) = oneshot::channel();
         let (answer, answered) = sync_channel(1);
         (Self { asked: ask, answer: answered }, SourceCheckReply { asked, answer })
     }
 
-    /// What the answer is, once; [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`], or sooner when told to
-    /// `stop`. The stream is kept `alive` meanwhile; if that fails, its end is the answer's reason.
+    /// Returns the answer, or [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`], or sooner on a
+    /// request to `stop`. `alive` keeps the stream alive during the wait. If it fails, its error is
+    /// returned.
     pub(super) fn ask(
         self,
         stream: ServerProcess,
         stop: &StopSignal,
         mut alive: impl FnMut() -> Result<(), WalError>,
     ) -> Result<HeldSource, RelayError> {
-        // Nobody listens to a session that was called off.
+        // The receiver does not exist if the session was called off.
         let _ = self.asked.send(stream);
         let asked = Instant::now();
         loop {
@@ -79,21 +81,21 @@ impl SourceCheck {
 }
 
 impl SourceCheckReply {
-    /// Waits for the question and answers it. Returns who streams; a session that never asks is none
-    /// of ours.
+    /// Waits for the question and answers it. Returns the process that streams. A session that ends
+    /// without a question returns `None`.
     pub(super) async fn answer(
         self,
         client: &Client,
         wanted: &Requirements,
     ) -> Option<ServerProcess> {
         let stream = self.asked.await.ok()?;
-        // Nobody may be waiting any more.
+        // The receiver may no longer exist.
         let _ = self.answer.try_send(held(client, wanted, stream).await);
         Some(stream)
     }
 }
 
-/// The slot is looked at last, so that all the rest was read while it was ours.
+/// The slot is read last, so that all other facts were read while the stream held the slot.
 async fn held(
     client: &Client,
     wanted: &Requirements,
@@ -105,7 +107,7 @@ async fn held(
     Ok(HeldSource { inspection, slot })
 }
 
-/// Ends what an earlier holder of the slot has left, if it can.
+/// Ends slots that an earlier holder has left, if possible.
 async fn end_left_copies(client: &Client) {
     match control::end_left_copies(client).await {
         Ok(ended) => {

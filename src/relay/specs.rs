@@ -1,7 +1,8 @@
-//! Builds the Kafka client's settings from the configuration, and maps the client's errors back to options.
+//! Builds the Kafka client's settings from the configuration, and maps the client's errors back to
+//! options.
 //!
-//! Input: a validated [`Config`]. Output: a [`KafkaSpec`], or errors that point at options. Connects to
-//! nothing.
+//! Input: a validated [`Config`]. Output: a [`KafkaSpec`], or errors that point at options. Does
+//! not open connections.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use postrider_kafka::{
 
 use postrider_secrets::Password;
 
-/// What the producer is built from.
+/// Settings of the producer, from the configuration.
 pub fn kafka_spec(config: &Config) -> KafkaSpec {
     let kafka = &config.kafka;
     let properties =
@@ -47,7 +48,7 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
     }
 }
 
-/// Where the live tail of the dashboard sees what is delivered.
+/// Tap through which the dashboard's live tail sees delivered records.
 pub fn delivered_tap(config: &Config) -> DeliveredTap {
     let spec = TapSpec {
         shows_payloads: config.http.dashboard_payloads,
@@ -56,7 +57,7 @@ pub fn delivered_tap(config: &Config) -> DeliveredTap {
     DeliveredTap::new(spec, tap_headers(config))
 }
 
-/// The headers that say of a record what it is.
+/// Names of the headers that describe a record.
 pub(super) fn tap_headers(config: &Config) -> TapHeaders {
     let outbox = &config.outbox;
     let is_type = |column: &str| outbox.resolve(column) == outbox.event_type;
@@ -67,7 +68,7 @@ pub(super) fn tap_headers(config: &Config) -> TapHeaders {
     }
 }
 
-/// Where tokens come from, if the brokers take such.
+/// Source of login tokens, if the brokers use them.
 fn token_source(kafka: &KafkaSection) -> Option<TokenSource> {
     let oauth = &kafka.oauth;
     match oauth.method {
@@ -77,7 +78,7 @@ fn token_source(kafka: &KafkaSection) -> Option<TokenSource> {
             let environment = AwsEnvironment::of_process();
             let found = |broker: &String| aws_region(&environment, broker);
             let region = oauth.aws_region.clone().or_else(|| kafka.brokers.iter().find_map(found));
-            // `review` has refused a region that nobody names.
+            // `review` has rejected a configuration without a region.
             Some(TokenSource::MskIam(MskIam { region: region.unwrap_or_default(), environment }))
         }
         OAuthMethod::Oidc => Some(TokenSource::Oidc(ClientCredentials {
@@ -92,7 +93,7 @@ fn token_source(kafka: &KafkaSection) -> Option<TokenSource> {
     }
 }
 
-/// What a login by tokens lacks.
+/// Missing option of a login with tokens.
 fn objection_to_login(spec: &KafkaSpec) -> Option<Objection> {
     let tokens = spec.secrets.tokens.as_ref()?;
     let TokenSource::MskIam(msk) = tokens.source() else { return None };
@@ -103,7 +104,7 @@ fn objection_to_login(spec: &KafkaSpec) -> Option<Objection> {
     })
 }
 
-/// Everything the Kafka client has against the configuration that it can say without connecting.
+/// Returns all objections of the Kafka client to the configuration that do not need a connection.
 pub fn review(config: &Config) -> Vec<Objection> {
     let names = config.kafka.properties.iter().map(|property| property.name.as_str());
     let reserved: Vec<Objection> =

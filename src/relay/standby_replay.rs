@@ -1,31 +1,33 @@
-//! Tells that the standby that is streamed from replays nothing any more: its rows wait, and the stream itself looks like
-//! one that is idle.
+//! Reports that the standby that the relay streams from has stopped replaying. Its rows then wait,
+//! and the stream appears to be idle.
 //!
-//! Input: the SQL session beside a stream, every few seconds. Output: what keeps the standby from going on; a warning with
-//! the fix, once until it goes on. Invariant: one that has replayed anything since the look before is not told, nor one
-//! that is back within two looks; a server that is no standby never is.
+//! Input: the SQL session beside a stream, every few seconds. Output: the reason why the standby
+//! does not replay, and one warning with the fix until the replay resumes. Invariant: a standby
+//! that has replayed any WAL since the previous check is not reported. A standby that is back
+//! within two checks, or a primary, is not reported either.
 
 use crate::telemetry::SlotWait;
 use postrider_core::lsn::Lsn;
 use postrider_postgres::control::{self, Client, Replay};
 
-/// So many looks in a row: a standby connects to its primary anew after five seconds.
+/// Number of consecutive checks before a report. A standby reconnects to its primary after five
+/// seconds.
 const LOOKS: u32 = 3;
 
-/// What was seen and told. Outlives a connection.
+/// State of the checks and reports, kept across connections.
 #[derive(Debug, Default)]
 pub(super) struct StandbyReplay {
-    /// Up to where it had replayed at the look before.
+    /// Replayed position at the previous check.
     replayed: Option<Lsn>,
-    /// Looks in a row at which it did not go on.
+    /// Number of consecutive checks without replay.
     halted: u32,
     told: Option<SlotWait>,
 }
 
 impl StandbyReplay {
-    /// Looks, and tells what changed.
+    /// Checks the replay, and logs changes.
     pub(super) async fn look(&mut self, client: &Client) -> Option<SlotWait> {
-        // A look that fails says nothing.
+        // A failed check does not change the state.
         let Ok(replay) = control::replay(client).await else { return self.told };
         let wait = self.judge(replay);
         if wait == self.told {
@@ -68,7 +70,7 @@ mod tests {
             (1, false, true, None),
             (1, false, true, Some(SlotWait::StandbyCutOff)),
             (1, true, true, Some(SlotWait::ReplayPaused)),
-            // What it has received it replays.
+            // The standby replays the WAL that it has received.
             (2, false, true, None),
             (2, false, false, None),
             (2, true, false, None),

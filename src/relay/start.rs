@@ -1,10 +1,13 @@
-//! Starts a session on the thread that will run it: opens the stream, which takes the slot; opens the Kafka
-//! sink ([`OpenSink`]); checks the source again; decides where to resume; runs the loop.
+//! Starts a session on its own thread. It opens the stream, which takes the slot, and the Kafka
+//! sink ([`OpenSink`]). It then checks the source again, decides where to resume, and runs the
+//! loop.
 //!
-//! Input: what the supervisor prepared (`HotStart`). Output: how the session ended, or an error. Invariant:
-//! the slot is the lock, so it is taken first; its holder fences earlier producers of the stream before it
-//! reads their progress; nothing is sent before it is known where to resume (G6). The server gets status
-//! updates while the sink opens.
+//! Input: the preparation by the supervisor (`HotStart`). Output: how the session ended, or an
+//! error.
+//!
+//! Invariant: the slot is the lock, so it is taken first. Its holder fences earlier producers of
+//! the stream before it reads their progress. No record is sent before the resume position is known
+//! (G6). The server gets status updates while the sink opens.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -36,12 +39,13 @@ use postrider_kafka::{KafkaSink, KafkaSpec, Lineage, SinkError};
 use postrider_postgres::control::{ControlError, Inspection, Known, SlotSample};
 use postrider_postgres::wal::{Class, Connection, SessionParams, Stream, StreamEncoding, WalError};
 
-/// How long a stream may take to say why it has ended: it has said so, or will not.
+/// Maximum time for an ended stream to report the reason. Later, no reason will arrive.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Longest single wait for it.
+/// Maximum duration of a single wait for the reason.
 const LAST_WORDS_TICK: Duration = Duration::from_millis(50);
 
-/// Makes the sink of a session, which carries this stream; also given what the session's clock shows.
+/// Opens the sink of a session for this stream. The last argument is the time on the session's
+/// clock.
 pub trait OpenSink<S>:
     Fn(&KafkaSpec, &Lineage, time::Instant) -> Result<S, SinkError> + Clone + Send + 'static
 {
@@ -51,7 +55,7 @@ impl<S, F> OpenSink<S> for F where
 {
 }
 
-/// What the hot thread starts from.
+/// Input of the hot thread.
 pub(super) struct HotStart {
     pub(super) plan: Plan,
     pub(super) limits: Limits,
@@ -59,18 +63,19 @@ pub(super) struct HotStart {
     pub(super) params: SessionParams,
     pub(super) stop: StopSignal,
     pub(super) start_gate: StartGate,
-    /// But for what only the replication connection knows, and the slot's position.
+    /// Facts without the slot's position, and without facts that only the replication connection
+    /// knows.
     pub(super) facts: Facts,
-    /// What earlier sessions streamed from.
+    /// Timelines of earlier sessions.
     pub(super) timelines: Timelines,
-    /// What was told of the publication.
+    /// Logged changes of the publication.
     pub(super) publication_changes: PublicationChanges,
-    /// Whether a backlog is read in windows.
+    /// Decision whether a backlog is read in windows.
     pub(super) catch_up: CatchUpChoice,
-    /// What `facts` was made of.
+    /// Inspection that `facts` was made from.
     pub(super) inspection: Inspection,
     pub(super) source_check: SourceCheck,
-    /// What earlier sessions found of records that the brokers refused.
+    /// Findings of earlier sessions about refused records.
     pub(super) suspects: Suspects,
 }
 
@@ -95,18 +100,18 @@ impl HotStart {
             return Ok(End::Drained);
         }
         failpoint::pass("slot_taken");
-        // Last, so that a standby that asks for the slot five times a second starts no client.
+        // The sink is last: a standby tries the slot five times per second, and needs no client.
         let (spec, lineage) = (&self.plan.kafka, &facts.lineage);
         let clock = Clock::start();
         let open = move || open_sink(spec, lineage, clock.instant());
         let mut sink = meanwhile(&mut stream, self.limits.heartbeat, open)?;
         if facts.exactly_once {
-            // The transactions of ended sessions are over, and what is in them is delivered or was never sent.
+            // Earlier transactions are over: their rows were delivered or never sent.
             *owed = Owed::default();
         }
         failpoint::pass("progress_read");
-        // SourceCheckReply anew, and last: until the slot was ours another relay may have carried on, and it may
-        // have been taken from us since.
+        // The source is checked again, and last. Another relay may have resumed the stream before
+        // this relay took the slot, and the slot may have been taken away since.
         let held = self
             .source_check
             .ask(process, &self.stop, || stream.keep_alive())
@@ -119,7 +124,7 @@ impl HotStart {
             warnings = resume(&facts, &source.slot, acknowledges, &mut pipeline, &mut sink)?;
         }
         if !facts.exactly_once {
-            // Progress that is not part of a Kafka transaction is behind what was delivered.
+            // Progress that is not part of a Kafka transaction lags behind the delivery.
             warnings = self.timelines.follow(&facts, self.plan.keeps_progress(), warnings)?;
         }
         let is_remembered = !self.plan.keeps_progress() && self.limits.acknowledge;
@@ -147,7 +152,7 @@ impl HotStart {
     }
 }
 
-/// Adds what only the replication connection knows.
+/// Adds facts that only the replication connection knows.
 fn identify(connection: &mut Connection, facts: &mut Facts) -> Result<(), WalError> {
     let identity = connection.identify_system()?;
     facts.history = connection.timeline_history(identity.timeline)?;
@@ -156,14 +161,14 @@ fn identify(connection: &mut Connection, facts: &mut Facts) -> Result<(), WalErr
     Ok(())
 }
 
-/// Adds what was seen of the slot once it was ours.
+/// Adds facts of the slot that were read while this relay held it.
 fn hold(facts: &mut Facts, slot: &SlotSample) {
     facts.confirmed = slot.confirmed_flush;
     facts.server = facts.server.max(slot.current);
     facts.next_xid = slot.next_xid;
 }
 
-/// What is still owed at a server that may have lost the end of the log.
+/// Returns the records still owed, on a server that may have lost the end of the log.
 fn owed_here(owed: Owed, warnings: &[Warning]) -> Owed {
     warnings.iter().fold(owed, |owed, warning| match warning {
         Warning::TailLost { end, .. } => owed.lost_after(*end),
@@ -171,7 +176,7 @@ fn owed_here(owed: Owed, warnings: &[Warning]) -> Owed {
     })
 }
 
-/// Goes on where progress and the slot say. Returns what the operator is to be told.
+/// Resumes at the position that progress and slot define. Returns warnings for the operator.
 fn resume<S: KafkaSink>(
     facts: &Facts,
     slot: &str,
@@ -201,7 +206,7 @@ fn resume<S: KafkaSink>(
     Ok(warnings)
 }
 
-/// Says what is unusual about where a session begins.
+/// Logs an unusual start position of a session.
 fn tell_start(found: bool, mark: Mark, slot: &str, confirmed: Lsn) {
     if !found {
         tracing::info!("Kafka holds no progress of slot `{slot}`; beginning at {confirmed}");
@@ -214,14 +219,14 @@ fn tell_start(found: bool, mark: Mark, slot: &str, confirmed: Lsn) {
     }
 }
 
-/// Says that rows are read.
+/// Logs that the session reads rows.
 fn tell_streaming(reporter: &mut Reporter, slot: &str, mode: Option<SessionMode>) {
-    // A reader of the line may ask the HTTP server next.
+    // A reader of the log line may query the HTTP server next, so the state is published first.
     reporter.streaming();
     tracing::info!(slot, mode = mode.map(|mode| mode.kind.as_str()), "streaming");
 }
 
-/// What makes UTF-8 of a stream that is in another encoding.
+/// Translator to UTF-8 for a stream in another encoding.
 pub(super) fn translator(params: &SessionParams) -> Option<Translator> {
     match &params.encoding {
         StreamEncoding::Utf8 | StreamEncoding::Unknown => None,
@@ -231,7 +236,7 @@ pub(super) fn translator(params: &SessionParams) -> Option<Translator> {
     }
 }
 
-/// What the gate could not see before the log was read is none the less its refusal.
+/// Converts an error that the gate could detect only after the log was read.
 fn of_the_gate(error: RelayError) -> RelayError {
     match &error {
         RelayError::Pipeline(inner) => other_log(inner).map_or(error, RelayError::from),
@@ -239,8 +244,8 @@ fn of_the_gate(error: RelayError) -> RelayError {
     }
 }
 
-/// Does the work on another thread, and tells the server meanwhile that we live. What ends the stream is
-/// found by whoever reads it next.
+/// Runs the work on another thread, and keeps the stream alive. The next read of the stream detects
+/// its end.
 pub(super) fn meanwhile<T: Send>(
     stream: &mut Stream,
     heartbeat: Duration,
@@ -265,9 +270,10 @@ pub(super) fn meanwhile<T: Send>(
     })
 }
 
-/// Why the session cannot begin: what the stream says, if it has ended by an error. One that breaks at its
-/// first row has lost its slot by the time we look, and its own reason is the one to go by. Where another
-/// relay has the slot, ours was ended for its sake, unless it is for good.
+/// Returns the reason why the session cannot start: the error that ended the stream, or the given
+/// error. A stream that fails at its first row has already lost its slot, so the stream's own error
+/// matters. If another relay holds the slot, a transient error of the stream is only the
+/// consequence.
 fn last_words(stream: &mut Stream, error: RelayError) -> RelayError {
     let is_taken = error.class() == Class::Held;
     match ended(stream) {
@@ -276,7 +282,7 @@ fn last_words(stream: &mut Stream, error: RelayError) -> RelayError {
     }
 }
 
-/// Why the stream has ended, if it has.
+/// Returns the error that ended the stream, if any.
 fn ended(stream: &mut Stream) -> Option<WalError> {
     let deadline = Instant::now() + LAST_WORDS;
     while Instant::now() < deadline {
@@ -294,8 +300,8 @@ fn ended(stream: &mut Stream) -> Option<WalError> {
     None
 }
 
-/// What the server says to START_REPLICATION for a slot that preflight has just seen: 42704 if it is
-/// gone since.
+/// Converts the response to START_REPLICATION for a slot that preflight has just seen: 42704 if the
+/// slot no longer exists.
 fn vanished(error: WalError, slot: &str) -> RelayError {
     match error {
         WalError::Server(server) if server.code == "42704" => {
@@ -305,10 +311,10 @@ fn vanished(error: WalError, slot: &str) -> RelayError {
     }
 }
 
-/// What the session's facts were made of must still be so when the slot is ours: until then somebody
-/// else may have changed it, and have seen to what comes of it. The next session judges it anew.
+/// Checks that the source is unchanged when this relay holds the slot. Another process may have
+/// changed the source before, and handled the consequences. The next session judges it again.
 fn same_source(before: &Inspection, now: &Inspection) -> Result<(), RelayError> {
-    // A standby that was promoted meanwhile is on another timeline than it said.
+    // A standby that was promoted since then is on another timeline.
     let same_role = before.server.in_recovery == now.server.in_recovery;
     let is_same = same_role && Known::of(before) == Known::of(now);
     if is_same { Ok(()) } else { Err(RelayError::SourceChanged) }

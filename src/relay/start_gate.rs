@@ -1,8 +1,9 @@
-//! Lets a session be cancelled until it begins to send.
+//! Makes a session cancellable until it starts to send.
 //!
-//! Input: `cross`, from the session's thread once it has a stream; `close`, from the supervisor that is
-//! asked to stop. Output: which came first. Invariant: a session that was closed before it crossed never
-//! sends anything, so that a stop need not wait for a connection that is not established (upholds G8).
+//! Input: `cross`, from the session's thread once it has a stream, and `close`, from a supervisor
+//! that must stop. Output: which call came first. Invariant: a session that was closed before it
+//! crossed never sends records. A stop therefore need not wait for a connection that is not
+//! established (upholds G8).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -11,17 +12,19 @@ const OPEN: u8 = 0;
 const CROSSED: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// Cloning shares it; one per session.
+/// Gate of one session. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StartGate(Arc<AtomicU8>);
 
 impl StartGate {
-    /// The session has its stream. False if it was called off: it must not send.
+    /// Marks that the session has its stream. `false`: the session was called off and must not
+    /// send.
     pub(super) fn cross(&self) -> bool {
         self.leave_open(CROSSED)
     }
 
-    /// Calls the session off. False if it has crossed: it must be told to end, and waited for.
+    /// Calls the session off. `false`: the session has crossed, so it must be stopped and waited
+    /// for.
     pub(super) fn close(&self) -> bool {
         self.leave_open(CLOSED)
     }

@@ -1,9 +1,9 @@
-//! The stop signal: tells the hot thread to drain, to abort, or that the server shuts down; and, by its [`Control`], to
-//! pause or to make room for a session with other routes.
+//! Stop signal: tells the hot thread to drain or to abort, or that the server shuts down. Through
+//! its [`Control`], it also requests a pause, or a session with other routes.
 //!
-//! Input: signals, the detection of a server shutdown, tests. Output: one atomic state that the hot thread
-//! reads in each turn. A request only becomes more urgent. Invariant: the grace period for confirming what
-//! was sent is counted from the first signal, across sessions (G8).
+//! Input: signals, a detected server shutdown, tests. Output: one atomic state that the hot thread
+//! reads in each turn. A request only becomes more urgent. Invariant: the grace period for
+//! confirming sent records starts at the first signal, across sessions (G8).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,37 +13,39 @@ use crate::control::Control;
 use postrider_config::Config;
 use postrider_core::session::{ControlRequest, Owed, Requested};
 
-/// How soon a request is noticed by those who wait for something else.
+/// Interval between checks by tasks that wait for something else.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Shared by the signal listener, the canary and the hot thread. One bit for each request, so that
-/// a server's shutdown is known also while a signal stands.
+/// Stop signal that the signal listener, the source monitor and the hot thread share. It has one
+/// bit per request, so that a server shutdown is visible beside a signal.
 #[derive(Debug, Clone, Default)]
 pub struct StopSignal {
     asked: Arc<AtomicU8>,
-    /// When it was first told to end.
+    /// Time of the first request to end.
     told: Arc<OnceLock<Instant>>,
     control: Control,
-    /// The configuration that the holder's sessions begin with, as [`Control`] counts them.
+    /// Generation of the configuration that the holder's sessions start with, as [`Control`] counts
+    /// it.
     taken: u64,
-    /// A pause ends the session, which holds locks and no slot.
+    /// Whether a pause ends the session, because the session holds locks and no slot.
     pause_ends: bool,
-    /// That of the process, where this is of one of its streams.
+    /// Signal of the process, if this signal belongs to one of its streams.
     process: Option<Arc<Self>>,
 }
 
-/// Beside the requests: a signal was received.
+/// Bit beside the requests: a signal was received.
 const SIGNALLED: u8 = 8;
 
 impl StopSignal {
-    /// For one of several streams: what this asks is asked of it too; a pause, other routes, the end of its server and of
-    /// itself are its own.
+    /// Creates the signal for one of several streams. Requests of this signal also apply to the
+    /// stream. A pause, other routes, a server shutdown and the end of the stream apply only to
+    /// that stream.
     #[must_use]
     pub fn of_stream(&self) -> Self {
         Self { process: Some(Arc::new(self.clone())), ..Self::default() }
     }
 
-    /// For the same stream, which begins anew: paused as it was, with the routes that it had.
+    /// Creates the signal for a restart of this stream. The pause and the routes are kept.
     #[must_use]
     pub fn anew(&self) -> Self {
         Self { control: self.control.clone(), process: self.process.clone(), ..Self::default() }
@@ -54,7 +56,7 @@ impl StopSignal {
         self.asked.load(Ordering::Acquire) | process
     }
 
-    /// The most urgent of what is asked for now.
+    /// Returns the most urgent current request.
     pub fn most_urgent(&self) -> ControlRequest {
         let asked = self.asked();
         [ControlRequest::Abort, ControlRequest::Drain, ControlRequest::ServerShutdown]
@@ -63,59 +65,59 @@ impl StopSignal {
             .unwrap_or_else(|| self.unhurried())
     }
 
-    /// What is asked of a session that need not end.
+    /// Request for a session that need not end.
     fn unhurried(&self) -> ControlRequest {
         let is_over = self.is_paused() && self.pause_ends;
-        // A session that is paused would read its transaction to the end for it; it has time.
+        // A paused session would have to read its transaction to the end for new routes. The new
+        // routes can wait.
         let is_behind = !self.is_paused() && self.control.generation() != self.taken;
         if is_over || is_behind { ControlRequest::Reconfigure } else { ControlRequest::Run }
     }
 
-    /// What operators change while the relay runs. Clones share it.
+    /// Changes that operators make while the relay runs. Clones share them.
     pub const fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Whether nothing more is to be read until further notice.
+    /// Whether reading is paused.
     pub(super) fn is_paused(&self) -> bool {
         self.control.is_paused()
     }
 
-    /// The same for sessions that are to end while there is a pause.
+    /// Creates the signal for sessions that must end during a pause.
     #[must_use]
     pub(super) fn ending_for_pause(self) -> Self {
         Self { pause_ends: true, ..self }
     }
 
-    /// Whether a pause keeps the next session from beginning.
+    /// Whether a pause prevents the start of the next session.
     pub(super) fn holds_sessions(&self) -> bool {
         self.pause_ends && self.is_paused() && self.most_urgent() < ControlRequest::Drain
     }
 
-    /// The configuration that the next session is to begin with, if it is another one than before; to be
-    /// [taken](Self::take).
+    /// Configuration for the next session, if it has changed; to be [taken](Self::take).
     pub(super) fn next_config(&self) -> Option<(u64, Arc<Config>)> {
         self.control.config().filter(|(generation, _)| *generation != self.taken)
     }
 
-    /// Sessions begin with this configuration now.
+    /// Notes that sessions now start with this configuration.
     pub(super) const fn take(&mut self, generation: u64) {
         self.taken = generation;
     }
 
-    /// Whether Postgres is shutting down, whatever else is asked for.
+    /// Whether Postgres is shutting down, regardless of other requests.
     pub fn server_stops(&self) -> bool {
         self.asked() & bit(ControlRequest::ServerShutdown) != 0
     }
 
-    /// All that is asked for now.
+    /// Returns all current requests.
     pub(super) fn snapshot(&self) -> Requested {
         let (request, server_stops) = (self.most_urgent(), self.server_stops());
         let is_paused = self.is_paused();
         Requested { request, server_stops, told_for: self.told_for(), is_paused }
     }
 
-    /// Asks, beside what was asked for before.
+    /// Adds a request to the earlier ones.
     pub fn request(&self, request: ControlRequest) {
         if request >= ControlRequest::Drain {
             self.told.get_or_init(Instant::now);
@@ -123,27 +125,27 @@ impl StopSignal {
         self.asked.fetch_or(bit(request), Ordering::AcqRel);
     }
 
-    /// How long ago it was first told to end; zero if it was not.
+    /// Time since the first request to end; zero without one.
     pub fn told_for(&self) -> Duration {
         let own = self.told.get().map_or(Duration::ZERO, Instant::elapsed);
         self.process.as_ref().map_or(own, |process| own.max(process.told_for()))
     }
 
-    /// Whether it was told to end, and nothing is left to confirm or no time for it.
+    /// Whether a stop was requested, and no records are left to confirm or the time for it is over.
     pub(super) fn must_end(&self, owed: Owed, grace: Duration) -> bool {
         self.snapshot().must_end(owed, grace)
     }
 
-    /// Resolves once that is so.
+    /// Resolves once [`Self::must_end`] is true.
     pub(super) async fn until_end(self, owed: Owed, grace: Duration) {
         while !self.must_end(owed, grace) {
             tokio::time::sleep(TICK).await;
         }
     }
 
-    /// The first signal drains, the second aborts. Returns what is asked for now.
+    /// Handles a signal: the first one drains, the second one aborts. Returns the current request.
     pub fn signal(&self) -> ControlRequest {
-        // One that comes after a drain by the API is the first.
+        // After a drain through the API, the next signal is the first one.
         let before = self.asked.fetch_or(SIGNALLED, Ordering::AcqRel);
         let next =
             if before & SIGNALLED != 0 { ControlRequest::Abort } else { ControlRequest::Drain };
@@ -151,8 +153,8 @@ impl StopSignal {
         next
     }
 
-    /// The session of a server that shut down has ended: the next one starts with a clean slate,
-    /// unless a signal came in the meantime.
+    /// Clears the request of a server shutdown after its session has ended. A signal received since
+    /// then stays.
     pub fn server_shutdown_is_over(&self) {
         self.asked.fetch_and(!bit(ControlRequest::ServerShutdown), Ordering::AcqRel);
     }

@@ -1,8 +1,10 @@
-//! Several streams in one process, for those who watch and control them: each has its own telemetry and its own stop signal.
+//! Several streams in one process, for observers and operators. Each stream has its own telemetry
+//! and stop signal.
 //!
-//! Input: a [`StreamHandle`] for each. Output: liveness and readiness of the process, which name the streams that are not as
-//! they should be, and the one that a request names. Invariant: the process is ready only if each
-//! stream is, unless who asks is content with one; a request that names no stream, or none of these, is answered with their names.
+//! Input: a [`StreamHandle`] per stream. Output: liveness and readiness of the process, with the
+//! names of faulty streams, and the stream that a request names. Invariant: the process is ready
+//! only if each stream is ready, unless the caller accepts a single ready stream. The response to a
+//! request without a valid stream name lists the names.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,61 +16,61 @@ use crate::stop::StopSignal;
 use crate::telemetry::{Check, Health, RelayState, Role, Telemetry, View, liveness, readiness};
 use postrider_kafka::DeliveredTap;
 
-/// Streams whose causes are told in one line; the others are counted.
+/// Maximum number of streams named in a line. Further streams are counted.
 const NAMED_MAX: usize = 10;
 
-/// How long streams that start are waited for before the process counts as one that has begun.
+/// Maximum time to wait for starting streams before the process counts as started.
 const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// One of several streams.
 #[derive(Debug, Clone)]
 pub struct StreamHandle {
-    /// As the configuration has it.
+    /// Name from the configuration.
     pub name: String,
-    /// Where it publishes its state.
+    /// Telemetry of the stream.
     pub telemetry: Telemetry,
-    /// What it is told to do, beside the process.
+    /// Stop signal of the stream, in addition to the process's signal.
     pub stop: StopSignal,
-    /// Copies what is delivered for the dashboard.
+    /// Copies delivered records for the dashboard.
     pub tap: DeliveredTap,
 }
 
-/// See the module. Cloning shares them.
+/// All streams of the process. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Streams(Arc<[StreamHandle]>);
 
-/// The answer of a probe of several streams.
+/// Response to a probe of several streams.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamsHealth {
-    /// All of them together.
+    /// Result for the whole process.
     #[serde(flatten)]
     pub whole: Health,
-    /// Each by itself.
+    /// Result per stream.
     pub streams: Vec<StreamHealth>,
 }
 
-/// The answer of one stream.
+/// Result of one stream.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamHealth {
-    /// Its name.
+    /// Name of the stream.
     pub stream: String,
-    /// What it would answer alone.
+    /// Result that the stream would report alone.
     #[serde(flatten)]
     pub health: Health,
 }
 
 impl Streams {
-    /// In the order of the configuration.
+    /// Creates the set from streams in the order of the configuration.
     pub fn new(streams: Vec<StreamHandle>) -> Self {
         Self(streams.into())
     }
 
-    /// In that order.
+    /// All streams, in the order of the configuration.
     pub fn each(&self) -> std::slice::Iter<'_, StreamHandle> {
         self.0.iter()
     }
 
-    /// The one of that name, or what to answer: their names.
+    /// Returns the stream with this name, or an error text that lists all names.
     pub fn named(&self, name: Option<&str>) -> Result<&StreamHandle, String> {
         let names = || self.each().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ");
         match name {
@@ -80,35 +82,38 @@ impl Streams {
         }
     }
 
-    /// Whether every loop still turns.
+    /// Checks that every loop still runs.
     pub fn liveness(&self) -> StreamsHealth {
         let streams = self.ask(|telemetry| liveness_of(&telemetry.view()));
         let ok = streams.iter().all(|one| one.health.ok);
         self.health(("loop", ok), told(&streams, "alive", cause), streams)
     }
 
-    /// Whether each delivers, or would take over.
+    /// Checks that each stream delivers, or could take over.
     pub fn readiness(&self, role: Role) -> StreamsHealth {
         let streams = self.ask(|telemetry| readiness(&telemetry.view(), role));
         let ok = streams.iter().all(|one| one.health.ok);
         self.health(("streams", ok), told(&streams, "ready", cause), streams)
     }
 
-    /// Whether the process is of use: each stream has begun, or had its time to, and one delivers or would take over. For
-    /// who replaces a process by another: a database that is away is so for both.
+    /// Checks that the process is useful: each stream has started or had time to, and one delivers
+    /// or could take over. For callers that replace one process with another: an unreachable
+    /// database affects both processes.
     pub fn readiness_of_any(&self, role: Role) -> StreamsHealth {
         let streams = self.ask(|telemetry| readiness(&telemetry.view(), role));
         let ok = self.has_begun() && streams.iter().any(|one| one.health.ok);
         self.health(("streams", ok), told(&streams, "ready", cause), streams)
     }
 
-    /// Whether each stream has begun, or had its time to: one that waits for a connection holds up no other one.
+    /// Whether each stream has started, or had time to. A stream that waits for a connection does
+    /// not delay the others.
     pub fn has_begun(&self) -> bool {
         let views = self.each().map(|one| one.telemetry.view());
         has_begun(views.map(|view| (view.snapshot.state, view.uptime)))
     }
 
-    /// How many are ready, and what the others fail with, in a line that changes with that alone: no ages are in it.
+    /// Number of ready streams, and the errors of the others, in one line. The line contains no
+    /// ages, so that it changes only with these facts.
     pub fn line(&self) -> String {
         let streams = self.ask(|telemetry| readiness(&telemetry.view(), Role::Any));
         told(&streams, "ready", |health| {
@@ -144,19 +149,19 @@ impl Streams {
         StreamsHealth { whole, streams }
     }
 
-    /// That of the one that is furthest from delivering.
+    /// State of the stream that is furthest from delivery.
     pub fn state(&self) -> RelayState {
         let states = self.each().map(|one| one.telemetry.view().snapshot.state);
         states.max_by_key(|state| state.rank()).unwrap_or_default()
     }
 }
 
-/// States, and for how long the process has run.
+/// Whether all streams have started, from their states and the uptime of the process.
 fn has_begun(mut streams: impl Iterator<Item = (RelayState, Duration)>) -> bool {
     streams.all(|(state, uptime)| state != RelayState::Starting || uptime >= BEGIN_LIMIT)
 }
 
-/// How many are as they should be, and what is wrong with the others.
+/// Number of healthy streams, and the errors of the others.
 fn told(streams: &[StreamHealth], word: &str, cause: impl Fn(&Health) -> String) -> String {
     let failing: Vec<_> = streams.iter().filter(|one| !one.health.ok).collect();
     let (count, all) = (streams.len() - failing.len(), streams.len());
@@ -175,7 +180,8 @@ fn cause(health: &Health) -> String {
     failing.map(|check| check.detail.clone()).unwrap_or_default()
 }
 
-/// One that has ended has no loop; a restart of the process would not help it, and end the others.
+/// Liveness of a stream. An ended stream has no loop. A restart of the process would not help it,
+/// and would end the others.
 fn liveness_of(view: &View) -> Health {
     let health = liveness(view);
     let state = view.snapshot.state;
@@ -186,7 +192,7 @@ fn liveness_of(view: &View) -> Health {
     Health { ok: true, checks: vec![Check { name: "loop", ok: true, detail }], ..health }
 }
 
-/// The value of `stream=` in a query.
+/// Returns the value of `stream=` in a query.
 pub(crate) fn stream_of(query: Option<&str>) -> Option<&str> {
     query.unwrap_or_default().split('&').find_map(|part| part.strip_prefix("stream="))
 }
@@ -241,7 +247,7 @@ mod tests {
         let standby = streams(&[("a", RelayState::Standby), ("b", RelayState::Retrying)]);
         assert!(standby.readiness_of_any(Role::Any).whole.ok);
         assert!(!standby.readiness_of_any(Role::Active).whole.ok);
-        // One that starts is waited for, but not for ever.
+        // A starting stream is waited for, but only up to a limit.
         let starts = streams(&[("a", RelayState::Streaming), ("b", RelayState::Starting)]);
         assert!(!starts.readiness_of_any(Role::Any).whole.ok);
         let after = |uptime| has_begun([(RelayState::Starting, uptime)].into_iter());

@@ -1,9 +1,13 @@
-//! Runs the relay: session after session, as [`postrider_core::supervisor`] decides. [`run`] takes any
-//! sink, [`deliver`] the one that `kafka.delivery` names.
+//! Runs the relay: one session after the other, as [`postrider_core::supervisor`] decides. [`run`]
+//! takes any sink, and [`deliver`] selects the one for `kafka.delivery`.
 //!
-//! Input: a [`Plan`] and requests to stop. Output: a [`Summary`] or the error that ended the relay. Per
-//! session it connects, runs preflight checks, starts a thread and monitors the source meanwhile. Invariant: whether, when and how the next session begins is decided in the core; a session that
-//! has not begun to send is cancelled, one that has is waited for, within limits.
+//! Input: a [`Plan`] and requests to stop. Output: a [`Summary`], or the error that ended the
+//! relay. For each session, it connects, runs preflight checks, starts a thread and monitors the
+//! source.
+//!
+//! Invariant: the core decides whether, when and how the next session starts. A session that has
+//! not started to send is cancelled. A session that has started to send is waited for, within
+//! limits.
 
 mod standby;
 
@@ -37,16 +41,16 @@ use postrider_kafka::{AtLeastOnceWithProgress, ExactlyOnce, KafkaSink, Producer,
 use postrider_postgres::control::{self, Client, ControlError, Inspection, Known, Requirements};
 use standby::Holder;
 
-/// How soon a second signal is noticed while a session opens.
+/// Interval between checks for a second signal while a session opens.
 const STOP_TICK: Duration = Duration::from_millis(20);
-/// How long a session that must end at once may take to close its connections.
+/// Maximum time for an aborted session to close its connections.
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
-/// How long beyond the grace a session may take to end, if it ends at all.
+/// Maximum time beyond the grace period for a session to end.
 const OVERTIME: Duration = Duration::from_secs(5);
 const SETTLING_HELP: &str = "what was sent is confirmed first, here or by the relay that has the slot, \
                              for shutdown.grace at most; a second signal ends it at once";
 
-/// As [`run`], with the producer that the configuration asks for.
+/// Calls [`run`] with the producer that the configuration selects.
 pub async fn deliver(
     plan: Plan,
     options: RunOptions,
@@ -58,7 +62,7 @@ pub async fn deliver(
         let open = |spec: &_, _: &_, _| Producer::open(spec);
         return Box::pin(poll::run(plan, options, stop, telemetry, open)).await;
     }
-    // Not on the stack of the caller, which would have room for each kind of sink.
+    // The box keeps the future off the caller's stack, which would need room for each kind of sink.
     if plan.config.kafka.delivery == Delivery::ExactlyOnce {
         Box::pin(run(plan, options, stop, telemetry, ExactlyOnce::open)).await
     } else if plan.keeps_progress() {
@@ -71,7 +75,7 @@ pub async fn deliver(
     }
 }
 
-/// Runs the relay until it is told to stop, has caught up, or must not go on.
+/// Runs the relay until it is stopped, has caught up, or fails.
 pub async fn run<S: KafkaSink + Send + 'static>(
     plan: Plan,
     options: RunOptions,
@@ -93,7 +97,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
     };
     let sends = relay.sessions.options.acknowledge;
     let work = certificates.beside(relay.supervise(open_sink));
-    // A dry run sends nothing to any topic.
+    // A dry run does not send records to any topic.
     let result = if sends { topic_monitor.beside(&stop, work).await } else { work.await };
     let sessions = &mut relay.sessions;
     let delivered = Lsn::new(sessions.totals().settled_lsn);
@@ -104,19 +108,19 @@ pub async fn run<S: KafkaSink + Send + 'static>(
 
 struct Relay {
     sessions: Sessions,
-    /// The source as this process first found it; it must stay the same.
+    /// Source as this process first found it. It must not change.
     known: Option<Known>,
-    /// What it was told of its publication.
+    /// Logged changes of the publication.
     publication_changes: PublicationChanges,
-    /// What its sessions streamed from.
+    /// Timelines of the sessions.
     timelines: Timelines,
     /// Whether the server was in recovery when the session was prepared.
     in_recovery: bool,
-    /// How backlogs were read.
+    /// Outcome of reading backlogs in windows.
     catch_up: CatchUpChoice,
-    /// What Kafka was prepared for.
+    /// Preparations in Kafka.
     bootstrap: Bootstrap,
-    /// Who holds the slot, once that is not us.
+    /// Holder of the slot, if it is not this relay.
     holder: Holder,
 }
 
@@ -147,8 +151,8 @@ impl Relay {
         }
     }
 
-    /// A progress topic that is gone is arranged anew. Exactly once that would be an end (PR-P064): what it
-    /// said is in no other place.
+    /// Notes that the progress topic is missing, so that it is created again. With exactly-once
+    /// delivery the relay ends instead (PR-P064), because its progress exists nowhere else.
     fn note_missing(&mut self, error: &RelayError) {
         if let RelayError::Sink(SinkError::UnknownTopic { topic }) = error
             && *topic == self.sessions.plan.kafka.progress_topic
@@ -158,11 +162,11 @@ impl Relay {
         }
     }
 
-    /// What a session needs to begin with.
+    /// Prepares the start of a session.
     async fn prepare(&mut self) -> Result<PreparedSession, RelayError> {
         let client = control::connect(&self.sessions.plan.config.source.connect).await?;
         let mut wanted = self.sessions.plan.requirements()?;
-        // A dry run leaves nothing behind.
+        // A dry run does not create objects.
         wanted.create &= self.sessions.options.acknowledge;
         let is_due = self.known.is_none() || self.bootstrap.is_due();
         if self.sessions.plan.keeps_progress() && self.sessions.options.acknowledge && is_due {
@@ -186,14 +190,14 @@ impl Relay {
         ))
     }
 
-    /// One session, from preflight to its end. One that has not got its stream when it is told to
-    /// end has sent nothing, and is not waited for.
+    /// Runs one session, from preflight to its end. If a stop arrives before the session has its
+    /// stream, no record was sent, and the session is not waited for.
     async fn session<S: KafkaSink + Send + 'static>(
         &mut self,
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
         let stop = self.sessions.stop.clone();
-        // Whatever an earlier session knew of its server.
+        // Clears the shutdown of an earlier session's server.
         stop.server_shutdown_is_over();
         let unwatched = Unwatched::default();
         let told = self.sessions.told_to_end();
@@ -232,7 +236,7 @@ impl Relay {
         let spawned = thread.spawn(of_stream(move || {
             let mut owed = begun.owed;
             let result = start.run(&mut reporter, &mut owed, open_sink);
-            // Nobody waits for a session that was called off.
+            // The receiver does not exist if the session was called off.
             let _ = done.send((result, reporter, owed));
         }));
         spawned.map_err(|_| RelayError::Thread)?;
@@ -244,7 +248,7 @@ impl Relay {
                 unwatched.or(result)
             }
             departure = self.attend(client, &wanted, asked, &unwatched) => {
-                // Nothing more is acknowledged: Postgres may be passing over rows.
+                // No further position is acknowledged, because Postgres may be skipping rows.
                 self.sessions.stop.request(ControlRequest::Abort);
                 if !start_gate.close()
                     && let Ok(Ok((_, reporter, owed))) =
@@ -259,13 +263,14 @@ impl Relay {
         }
     }
 
-    /// What the slot was last seen to have acknowledged.
+    /// Acknowledged position in the last sample of the slot.
     fn acknowledged(&self) -> Lsn {
         let view = self.sessions.telemetry.view();
         view.slot.as_ref().map_or(Lsn::ZERO, |slot| Lsn::new(slot.acknowledged_lsn))
     }
 
-    /// Ends, when told to, before a session that has not begun, or that does not end at once.
+    /// Waits for a stop. Ends before a session that has not started to send, or that does not end
+    /// in time.
     async fn call_off(&self, start_gate: &StartGate) -> Result<End, RelayError> {
         self.sessions.told_to_end().await;
         if start_gate.close() {
@@ -273,7 +278,7 @@ impl Relay {
         }
         let limit = self.sessions.plan.config.shutdown.grace + OVERTIME;
         while self.sessions.stop.most_urgent() < ControlRequest::Abort {
-            // A session that waits for whoever reads its log, say, cannot end by itself.
+            // For example, a session that waits for a reader of its log cannot end by itself.
             if self.sessions.stop.told_for() >= limit {
                 let records = self.sessions.totals().in_flight_records;
                 return Err(RelayError::GraceExpired { records });
@@ -284,7 +289,7 @@ impl Relay {
         Err(RelayError::Aborted { records: self.sessions.totals().in_flight_records })
     }
 
-    /// Answers what a beginning session asks, then watches.
+    /// Answers the check of a starting session, and then monitors the source.
     async fn attend(
         &self,
         client: Client,
@@ -310,7 +315,7 @@ impl Relay {
         watch.keep(client).await
     }
 
-    /// What the gate has to know, as far as the control plane knows it.
+    /// Facts for the gate, as far as the control plane knows them.
     fn facts(&self, inspection: &Inspection) -> Facts {
         let created = self.bootstrap.slot_is_ours();
         Facts { created, ..self.sessions.plan.facts(inspection, self.sessions.options.acknowledge) }

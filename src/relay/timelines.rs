@@ -1,9 +1,10 @@
-//! Remembers which timeline the last session of this process streamed from, and how far it came, for a relay that
-//! delivers at least once: progress in Kafka, if it keeps any, is behind that.
+//! Remembers the timeline of this process's last session and its delivered position, for a relay
+//! that delivers at least once. Progress in Kafka, if it exists, lags behind.
 //!
-//! Input: the facts of a session that holds its slot, and how far this process has delivered. Output: what the operator is to
-//! be told if the server was promoted since, or why the stream cannot go on. Invariant: what was told or refused is judged by
-//! the core; a session that passes is remembered. Upholds G1.
+//! Input: the facts of a session that holds its slot, and the position that this process has
+//! delivered. Output: warnings if the server was promoted since, or the reason why the stream
+//! cannot resume. Invariant: the core makes the decision, and a session that passes is remembered.
+//! Upholds G1.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,24 +13,25 @@ use postrider_core::gate::{Facts, GateError, Warning, judge_promotion, promotion
 use postrider_core::lsn::Lsn;
 use postrider_kafka::Lineage;
 
-/// See the module. Copies share what they know.
+/// Timelines of this process's sessions. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Timelines {
     last: Arc<Mutex<Option<Lineage>>>,
     up_to: Lsn,
-    /// What sessions delivered.
+    /// Delivered marks of the sessions.
     pub(super) delivered: Delivered,
 }
 
 impl Timelines {
-    /// A copy for a session that begins when rows were delivered up to here.
+    /// Returns a copy for a session that starts after rows were delivered up to this position.
     pub(super) fn up_to(&self, delivered: Lsn) -> Self {
         let (last, up_to) = (Arc::clone(&self.last), delivered);
         Self { last, up_to, delivered: self.delivered.clone() }
     }
 
-    /// Judges a session against the one before, and remembers it. Returns what is to be told besides what its progress
-    /// says, if it has some: that knows of slots which other relays have moved.
+    /// Compares a session with the previous one, and remembers it. Adds warnings to those from the
+    /// session's progress. If progress exists, it takes precedence, because it knows of slots that
+    /// other relays have moved.
     pub(super) fn follow(
         &self,
         facts: &Facts,
@@ -54,7 +56,7 @@ impl Timelines {
     }
 }
 
-/// Says that the slot goes on where it was, if the server was promoted and it does.
+/// Logs that the slot continues at its position after a promotion of the server.
 pub(super) fn tell(facts: &Facts, before: &Lineage, delivered: Lsn) {
     if let Some(promotion) = promotion(facts, before, delivered) {
         tracing::info!("{promotion}");

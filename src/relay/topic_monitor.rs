@@ -1,11 +1,11 @@
-//! Topic monitor: looks at the topics in use, beside the sessions, so that a session waits for no such
-//! request. It checks settings, notices when a missing topic exists, and when a topic with unconfirmed
-//! records was deleted.
+//! Topic monitor: checks the topics in use beside the sessions, so that no session waits for such a
+//! request. It checks settings, and detects when a missing topic exists, or when a topic with
+//! unconfirmed records was deleted.
 //!
-//! Input: the topics that rows have chosen, from the telemetry, and the dead-letter topic. Output: a log
-//! line for each problem, once; what changed, in the Kafka client's topic book; and the error if dead
-//! letters can never be stored, which ends the relay. Brokers that do not answer are left to the sessions,
-//! except that a standby, which has none, warns of them.
+//! Input: the topics that rows have chosen, from the telemetry, and the dead-letter topic. Output:
+//! one log line per problem, changes in the Kafka client's topic book, and an error if dead letters
+//! can never be stored. This error ends the relay. Sessions report brokers that do not answer. A
+//! standby has no session, so the monitor warns instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,33 +24,34 @@ use postrider_kafka::{
     Grade, KafkaSpec, Purpose, TopicFinding, TopicsError, look_for_absent, look_for_gone, survey,
 };
 
-/// How often it looks whether rows have chosen topics that it has not looked at.
+/// Interval between checks for newly chosen topics.
 const EVERY: Duration = Duration::from_secs(5);
-/// How long brokers that answer may confirm nothing until it is asked whether a topic is gone.
+/// Time without confirmations from answering brokers, after which the monitor checks whether a
+/// topic was deleted.
 const IN_VAIN: Duration = Duration::from_secs(2);
-/// Topics looked at in one go; each costs the brokers two small requests.
+/// Maximum number of topics per check. Each one costs the brokers two small requests.
 const GO: usize = 50;
 
-/// See the module.
 pub(super) struct TopicMonitor {
     kafka: KafkaSpec,
-    /// If dead letters are to go anywhere.
+    /// Dead-letter topic, if dead letters are enabled.
     dead_letters: Option<String>,
     telemetry: Telemetry,
 }
 
-/// Which topics records were sent to lately. One that was retired before is none of them: that it is gone is
-/// no reason for anything.
+/// Topics that records were sent to recently. An earlier topic is excluded, because its deletion
+/// does not explain missing confirmations.
 #[derive(Debug, Default)]
 struct Recent {
-    /// Records of each topic at the last look at which records were confirmed, and at the one before it.
+    /// Number of records per topic at the last check with confirmed records (`last`), and at the
+    /// previous one (`earlier`).
     last: BTreeMap<String, u64>,
     earlier: BTreeMap<String, u64>,
 }
 
 impl Recent {
-    /// Takes in how many records were `sent` to each topic so far. If nothing is confirmed any more, returns
-    /// the topics that may have some under way.
+    /// Notes the number of records `sent` to each topic. If confirmations have stopped, returns the
+    /// topics that may have records in flight.
     fn look(&mut self, sent: BTreeMap<String, u64>, stands: bool) -> Vec<String> {
         if !stands {
             self.earlier = std::mem::replace(&mut self.last, sent);
@@ -62,14 +63,14 @@ impl Recent {
 }
 
 impl TopicMonitor {
-    /// What is looked at for this plan, beside the topics that `telemetry` names.
+    /// Creates a monitor for the topics of this plan and those that `telemetry` names.
     pub(super) fn of(plan: &Plan, telemetry: Telemetry) -> Self {
         let wanted = plan.config.route.rejected == Rejected::DeadLetter;
         let dead_letters = wanted.then(|| plan.config.dead_letters.topic.clone());
         Self { kafka: plan.kafka.clone(), dead_letters, telemetry }
     }
 
-    /// Looks while the work is done, and ends it if it must.
+    /// Monitors the topics during the work, and ends the work on an error.
     pub(super) async fn beside<T>(
         self,
         stop: &StopSignal,
@@ -84,7 +85,7 @@ impl TopicMonitor {
         }
     }
 
-    /// Looks for as long as it is polled; ends with the reason why the relay must.
+    /// Monitors while it is polled. Returns the error that must end the relay.
     async fn keep(self) -> RelayError {
         let mut seen = BTreeSet::new();
         let mut warned = false;
@@ -93,7 +94,7 @@ impl TopicMonitor {
         loop {
             every.tick().await;
             let kafka = self.kafka.clone();
-            // Brokers that do not answer are left to the sessions.
+            // Sessions report brokers that do not answer.
             let _ = run_blocking(move || look_for_absent(&kafka)).await;
             let topics = self.in_vain(&mut recent);
             if !topics.is_empty() {
@@ -115,9 +116,10 @@ impl TopicMonitor {
                         return TopicsError::Unfit(unfit).into();
                     }
                 }
-                // Brokers without an admin API have no settings to tell; they know their topics.
+                // Brokers without an admin API do not report settings, but they report their
+                // topics.
                 Err(TopicsError::Unsupported) => {}
-                // The sessions tell, and this is asked again.
+                // The sessions report the error, and the monitor retries.
                 Err(error) => {
                     warned = warned || self.warn_standby(&error);
                     continue;
@@ -127,7 +129,7 @@ impl TopicMonitor {
         }
     }
 
-    /// Topics whose records may be what brokers that answer have not confirmed for a while.
+    /// Topics that may explain why answering brokers have not confirmed records for a while.
     fn in_vain(&self, recent: &mut Recent) -> Vec<String> {
         let snapshot = &self.telemetry.view().snapshot;
         let of_rows = snapshot.topics.iter().filter(|count| &*count.topic != TopicTotal::OTHERS);
@@ -136,7 +138,7 @@ impl TopicMonitor {
         recent.look(sent, stands)
     }
 
-    /// Says what keeps a standby from taking over, which would come out only when it has to.
+    /// Warns about an error that would prevent a standby from taking over.
     fn warn_standby(&self, error: &TopicsError) -> bool {
         let is_standby = self.telemetry.view().snapshot.state == RelayState::Standby;
         if is_standby {
@@ -156,8 +158,8 @@ impl TopicMonitor {
         special.into_iter().chain(others)
     }
 
-    /// What rows have chosen may be fixed while they wait; what waits behind a dead letter does not
-    /// know for what.
+    /// Whether the finding ends the relay. Topics of rows may be fixed while the rows wait. Rows
+    /// behind a dead letter would wait without a visible reason.
     fn is_final(&self, finding: &TopicFinding) -> bool {
         finding.grade == Grade::Unfit
             && finding.topic.is_some()
@@ -165,7 +167,7 @@ impl TopicMonitor {
     }
 }
 
-/// Names a certificate that has expired.
+/// Adds the name of an expired certificate to the error.
 fn named(error: TopicsError) -> TopicsError {
     match error {
         TopicsError::NoEntry(error) => TopicsError::NoEntry(name_invalid(error)),
@@ -185,7 +187,7 @@ mod tests {
         for new in 1..=3 {
             assert_eq!(recent.look(sent(5, new), false), [""; 0]);
         }
-        // However long it lasts.
+        // The result does not depend on the duration.
         for _ in 0..3 {
             assert_eq!(recent.look(sent(5, 4), true), ["new"]);
         }

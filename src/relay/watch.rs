@@ -1,10 +1,13 @@
-//! Monitors the source over SQL while a session streams: shutdown of the server, promotion of a standby,
-//! changed publication or tables, a standby that Postgres waits for or that replays nothing, slot samples.
+//! Monitors the source over SQL while a session streams. It detects a server shutdown, a promoted
+//! standby, a changed publication or table, and a standby that Postgres waits for or that has
+//! stopped replaying. It also samples the slot.
 //!
-//! Input: the session's SQL connection, and what the source was when the process began. Output: the reason
-//! why the session must end, samples of the slot for the metrics, and a request to close the stream.
-//! Invariant: only an explicit report of the server counts as a shutdown; a connection that merely breaks
-//! is reopened, and a stream is not left unmonitored for longer than `UNWATCHED_MAX`, unless the relay is
+//! Input: the session's SQL connection, and the state of the source at the start of the process.
+//! Output: the reason why the session must end, samples of the slot for the metrics, and a request
+//! to close the stream.
+//!
+//! Invariant: only an explicit message of the server counts as a shutdown. A broken connection is
+//! reopened. No stream is unmonitored for longer than `UNWATCHED_MAX`, unless the relay is
 //! stopping.
 
 use std::convert::Infallible;
@@ -25,18 +28,19 @@ use postrider_postgres::control::{self, Client, ControlError, Inspection, Known,
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::{ServerProcess, WalError};
 
-/// How often the slot's lag is sampled.
+/// Interval between samples of the slot.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
-/// The same of a stream that has failed: a login each time. One that hangs leaves time for another before the sample is too old.
+/// Interval between samples for a failed stream. Each sample is a login. If one attempt hangs, time
+/// is left for another before the previous sample is too old.
 const SAMPLE_FAILED_EVERY: Duration = Duration::from_secs(20);
-/// How long a stream goes on without anybody watching: as long as it takes to notice anything.
+/// Maximum time that a stream runs unmonitored: as long as a regular detection takes.
 const UNWATCHED_MAX: Duration = SAMPLE_EVERY;
-/// Pause between two attempts to watch again: one login a time, and a server that shuts down meanwhile
-/// waits no longer for us.
+/// Pause between two attempts to reconnect. Each attempt is a login, and a server that shuts down
+/// need not wait longer for this relay.
 const RECONNECT_EVERY: Duration = Duration::from_millis(200);
 
-/// Samples the slot every five seconds, for the metrics, while a session begins: taking over from an
-/// earlier producer can wait for brokers for long.
+/// Samples the slot every five seconds for the metrics while a session starts. Taking over from an
+/// earlier producer can take long, because it waits for brokers.
 pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -> Infallible {
     let mut sample = tokio::time::interval(SAMPLE_EVERY);
     loop {
@@ -47,9 +51,9 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
     }
 }
 
-/// Samples the slot of a stream that has failed, whose WAL is kept all the same; until nobody waits for it, or the server
-/// refuses the login: a role that logs in wrongly again and again may be locked. A sample that cannot be taken leaves none: the
-/// stream says why by its failure.
+/// Samples the slot of a failed stream, which still retains WAL. Ends when the future is dropped,
+/// or when the server refuses the login, because repeated failed logins may lock a role. After a
+/// failed sample, no new sample is published. The error of the stream explains why.
 pub async fn sample_of_failed(config: &Config, telemetry: &Telemetry) {
     loop {
         let sample = async {
@@ -65,7 +69,7 @@ pub async fn sample_of_failed(config: &Config, telemetry: &Telemetry) {
     }
 }
 
-/// Publishes what was seen of the slot.
+/// Publishes a sample of the slot.
 pub(super) fn publish(
     telemetry: &Telemetry,
     sample: Option<&control::SlotSample>,
@@ -81,7 +85,7 @@ pub(super) fn publish(
     }));
 }
 
-/// Why a session was told to end though its stream was well: nobody could watch it.
+/// Reason why a healthy stream had to end: it could not be monitored.
 #[derive(Debug, Default)]
 pub(super) struct Unwatched(Mutex<Option<ControlError>>);
 
@@ -90,7 +94,7 @@ impl Unwatched {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// The end of the session: the reason, where it closed its stream for that.
+    /// Returns the result of the session, or the reason if the session closed its stream for it.
     pub(super) fn or(self, result: Result<End, RelayError>) -> Result<End, RelayError> {
         let reason = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         match (result, reason) {
@@ -100,24 +104,24 @@ impl Unwatched {
     }
 }
 
-/// What the looks before have seen.
+/// State from earlier checks.
 #[derive(Debug, Default)]
 struct Before {
-    /// The server was in recovery.
+    /// Whether the server was in recovery.
     in_recovery: bool,
-    /// The last look failed in a way that a new session would meet as well.
+    /// Whether the last check failed with an error that a new session would meet too.
     unseen: bool,
     /// Standbys that Postgres waits for.
     awaited: AwaitedStandbys,
-    /// The replay of the server itself, if it is a standby.
+    /// Replay of the server itself, if it is a standby.
     replay: StandbyReplay,
 }
 
-/// What a look compares with, and whom it tells.
+/// Reference values of a check, and receivers of its results.
 pub(super) struct Watch<'a> {
-    /// Who streams; unknown for a session that has not begun.
+    /// Server process of the stream. `None` for a session that has not started.
     pub(super) stream: Option<ServerProcess>,
-    /// The server was in recovery when the session was prepared.
+    /// Whether the server was in recovery when the session was prepared.
     pub(super) in_recovery: bool,
     pub(super) stop: &'a StopSignal,
     pub(super) telemetry: &'a Telemetry,
@@ -128,10 +132,11 @@ pub(super) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Watches the slot, the server and what is published beside a session; ends only with the
+    /// Monitors the slot, the server and the publication beside a session. Returns only with the
     /// reason why the session must end. Upholds G1.
     pub(super) async fn keep(&self, mut client: Client) -> ControlError {
-        // Over all connections: a server may be promoted, or fail to answer, across two of them.
+        // The state spans all connections, because a promotion or a failure may last across two of
+        // them.
         let mut before = Before { in_recovery: self.in_recovery, ..Before::default() };
         loop {
             tokio::select! {
@@ -147,7 +152,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Looks again and again; ends with what must end the session.
+    /// Checks repeatedly. Returns the error that must end the session.
     async fn look(&self, client: &Client, before: &mut Before) -> ControlError {
         let mut sample = tokio::time::interval(SAMPLE_EVERY);
         loop {
@@ -173,9 +178,10 @@ impl Watch<'_> {
         }
     }
 
-    /// What the stream would not tell: Postgres sends nothing of a table that is not published any
-    /// more. A server that does not answer is left to the stream for a while, and a slot that is not
-    /// ours any more altogether: whoever has it may have seen to the rest.
+    /// Checks for changes that the stream would not report: Postgres does not send rows of a table
+    /// that is no longer published. A server that does not answer is left to the stream for a
+    /// while. A slot with another holder is ignored, because that holder may have handled the
+    /// change.
     async fn departure(
         &self,
         client: &Client,
@@ -185,12 +191,12 @@ impl Watch<'_> {
         let now = control::inspect(client, self.wanted).await?;
         if std::mem::replace(&mut before.in_recovery, now.server.in_recovery) && !before.in_recovery
         {
-            // The stream lives on, and progress would be kept under the timeline that has ended.
+            // The stream survives a promotion, but progress would be stored under the old timeline.
             self.unwatched.because(ControlError::Promoted);
             self.stop.request(ControlRequest::ServerShutdown);
         }
         let departure = self.known.and_then(|known| known.departure(&now, self.wanted));
-        // Columns are announced by the stream before the next row.
+        // The stream announces its columns before the next row.
         let silent =
             |refusal: &ControlError| !matches!(refusal, ControlError::ColumnsMissing { .. });
         let departure = departure
@@ -210,8 +216,8 @@ impl Watch<'_> {
         Ok(slot.is_held_by(stream).then_some(departure))
     }
 
-    /// Says once that the publication was altered since the look before `sample`: one that was made to leave
-    /// out rows, and fixed before anybody looked, is as it should be now.
+    /// Logs once that the publication was altered since the check before `sample`. A publication
+    /// that left out rows and was fixed before a check looks correct now.
     fn tell_alteration(&self, now: &Inspection, sample: &control::SlotSample) {
         let since = self.publication_changes.look(sample.current).unwrap_or(sample.confirmed_flush);
         let altered = self.known.and_then(|known| known.altered(now));
@@ -222,19 +228,20 @@ impl Watch<'_> {
         }
     }
 
-    /// A look that failed. What it would have shown may pass over rows: an error that a new session would
-    /// meet as well ends this one when it is still there at the next look. Any other is left to pass: a lock
-    /// on one published table keeps PostgreSQL 18 from telling what is published (seen with VACUUM FULL), and
-    /// must not hold up the rows of others.
+    /// Handles a failed check, which may hide skipped rows. If a new session would meet the error
+    /// too, the error ends this session when the next check fails as well.
+    ///
+    /// Any other error is ignored. A lock on one published table prevents PostgreSQL 18 from
+    /// listing the publication (seen with VACUUM FULL), and must not delay rows of other tables.
     fn unseen(error: ControlError, before: &mut Before) -> Option<ControlError> {
         let is_transient = error.class().is_transient();
         let was_there = std::mem::replace(&mut before.unseen, !is_transient);
         Some(error).filter(|_| was_there && !is_transient)
     }
 
-    /// Opens a connection in place of one that broke, or that somebody ended; a stream that broke as well
-    /// tells by itself. `None` if the session must close the stream: the server says that it shuts down,
-    /// or nobody can watch it.
+    /// Replaces a connection that broke or was terminated. A broken stream reports its own error.
+    /// `None`: the session must close the stream, because the server announces a shutdown or the
+    /// stream cannot be monitored.
     async fn reconnect(&self, server: &ConnectInfo) -> Option<Client> {
         let began = Instant::now();
         loop {
@@ -246,7 +253,7 @@ impl Watch<'_> {
             if error.says_shutdown() {
                 return None;
             }
-            // A drain goes on over a healthy stream.
+            // A drain continues over a healthy stream.
             if began.elapsed() >= UNWATCHED_MAX && self.stop.most_urgent() < ControlRequest::Drain {
                 tracing::info!(
                     "the SQL connection beside the stream cannot be reopened: closing \
@@ -259,8 +266,8 @@ impl Watch<'_> {
         }
     }
 
-    /// A connection to the server that streams: where a proxy stands before several, it may be another
-    /// one, whose slot nobody uses.
+    /// Connects to the server that streams. Behind a proxy for several servers, the connection may
+    /// reach another server, whose slot is not in use.
     async fn connect(&self, server: &ConnectInfo) -> Result<Client, ControlError> {
         let client = control::connect(server).await?;
         let slot = control::sample(&client, &self.wanted.slot).await?;
