@@ -1,19 +1,19 @@
-//! Patterns for applications around a transactional outbox, one cargo feature each.
+//! Patterns for applications around a transactional outbox, one cargo feature per pattern.
 //!
 //! | module | feature | |
 //! |---|---|---|
 //! | `outbox_writer` | `outbox-writer` | appends an event inside the transaction that changes the rows |
-//! | `idempotency` | `idempotency` | answers a repeated request with the first answer: Redis and Postgres |
-//! | `idempotency::tower` | `idempotency-tower` | the same as a layer in front of HTTP endpoints |
-//! | `inbox` | `inbox` | a consumer in which each event has its effects once |
-//! | `marker` | `marker` | the same for services with a consumer of their own |
-//! | `saga` | `saga` | steps over several services, with compensation |
-//! | `migrations` | | the tables of all of these |
-//! | `traceparent` | either of `outbox-writer`, `inbox` | the trace of an event, from one to the other |
-//! | `dead_letter` | `dead-letter` | what could not be delivered or consumed: found, and sent again |
+//! | `idempotency` | `idempotency` | answers a repeated request with the first response: Redis and Postgres |
+//! | `idempotency::tower` | `idempotency-tower` | runs the guard as a layer in front of HTTP endpoints |
+//! | `inbox` | `inbox` | a consumer that applies the effects of each event once |
+//! | `marker` | `marker` | marks processed messages in services with their own Kafka client |
+//! | `saga` | `saga` | processes over several services, with compensation |
+//! | `migrations` | | the tables of all patterns |
+//! | `traceparent` | `outbox-writer` or `inbox` | carries an event's trace from the writer to the consumer |
+//! | `dead_letter` | `dead-letter` | finds and redrives records that could not be delivered or consumed |
 //!
-//! Invariant: nothing here knows the relay, and a service that only writes an outbox compiles
-//! neither a Kafka client nor a web server.
+//! Invariant: no module depends on the relay. A service that only writes an outbox compiles neither
+//! a Kafka client nor a web server.
 //!
 //! ```
 //! # #[cfg(feature = "outbox-writer")] {

@@ -1,10 +1,11 @@
-//! Marks a message as processed, in the transaction of its effects: the idempotent consumer for services that
-//! read Kafka, or another queue, with a client of their own.
+//! Marks a message as processed in the transaction of its effects. This is the idempotent consumer
+//! for services that read Kafka, or another queue, with their own client.
 //!
-//! Input: the caller's transaction, the consumer's name, the message's id. Output: a [`Mark`], or a
-//! [`MarkError`]. Invariant: of all transactions that mark one message for one consumer as [`Mark::Fresh`] at
-//! most one commits, and the marker exists if and only if that one's effects do. Needs the piece `Inbox` of
-//! [`migrations`](crate::migrations); other languages and drivers call the same function, `inbox_mark`.
+//! Input: the caller's transaction, the consumer's name, and the message's id. Output: a [`Mark`]
+//! or a [`MarkError`]. Invariant: of all transactions that mark one message for one consumer as
+//! [`Mark::Fresh`], at most one commits. The marker exists if and only if the effects of that
+//! transaction do. The module needs the piece `Inbox` of [`migrations`](crate::migrations). Other
+//! languages and drivers call the same function, `inbox_mark`.
 //!
 //! The caller acknowledges the message (commits its offset) after the COMMIT, and never before.
 //!
@@ -30,17 +31,17 @@ use uuid::Uuid;
 
 use crate::table_error::TableFault;
 
-/// Whether the message has had its effects.
+/// Whether the effects of the message were already committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a message that was seen must not have its effects again"]
 pub enum Mark {
-    /// Not yet: have them in this transaction, and commit.
+    /// The message is new: apply its effects in this transaction and commit.
     Fresh,
-    /// They were committed before: nothing is to be done but to acknowledge the message.
+    /// The effects were committed before: only acknowledge the message.
     Seen,
 }
 
-/// Why a message was not marked. The transaction is aborted then: roll it back.
+/// Reason why a message was not marked. The transaction is aborted and must be rolled back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MarkError {
@@ -56,7 +57,7 @@ pub enum MarkError {
 }
 
 impl MarkError {
-    /// The exact fix, where one is known.
+    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Missing(_) => Some("run the piece `Inbox` of `postrider_patterns::migrations`"),
@@ -67,7 +68,7 @@ impl MarkError {
         }
     }
 
-    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
+    /// Returns the error of Postgres, for callers that distinguish errors by SQLSTATE.
     pub fn database(&self) -> &tokio_postgres::Error {
         match self {
             Self::Missing(error) | Self::Forbidden(error) | Self::Database(error) => error,
@@ -87,9 +88,10 @@ impl From<tokio_postgres::Error> for MarkError {
 
 /// Marks the message for the caller's transaction, in one round trip.
 ///
-/// Waits while another transaction has marked the same message, until that one commits (then [`Mark::Seen`]) or
-/// rolls back (then [`Mark::Fresh`]); `lock_timeout` bounds the wait. In REPEATABLE READ and SERIALIZABLE the
-/// loser may get a serialization failure instead: repeat the transaction.
+/// Waits while another transaction has marked the same message. If that transaction commits, the
+/// result is [`Mark::Seen`]; if it rolls back, the result is [`Mark::Fresh`]. `lock_timeout` bounds
+/// the wait. In REPEATABLE READ and SERIALIZABLE the second transaction may get a serialization
+/// failure instead: repeat the transaction.
 pub async fn mark(
     transaction: &Transaction<'_>,
     consumer: &str,
@@ -105,7 +107,7 @@ pub async fn mark(
     Ok(if is_fresh { Mark::Fresh } else { Mark::Seen })
 }
 
-/// A locked row is one that another run deletes.
+/// Another run is deleting the locked rows.
 const CLEAN: &str = "\
     DELETE FROM processed_messages AS marker USING ( \
         SELECT message_id FROM processed_messages WHERE consumer = $1 \
@@ -113,13 +115,13 @@ const CLEAN: &str = "\
         ORDER BY processed_at LIMIT $3 FOR UPDATE SKIP LOCKED \
     ) AS old WHERE marker.consumer = $1 AND marker.message_id = old.message_id";
 
-/// Deletes up to `batch` markers of the consumer that are older than `older_than`, the oldest first, in one
-/// statement, and returns how many. Call it until it deletes fewer than `batch`. It needs DELETE on
-/// `processed_messages`.
+/// Deletes up to `batch` markers of the consumer that are older than `older_than`, oldest first, in
+/// one statement. Returns the number of deleted markers. Call it until it deletes fewer than
+/// `batch`. It needs DELETE on `processed_messages`.
 ///
-/// A message that is delivered again after that has its effects again: `older_than` must exceed twice the time
-/// for which its topic keeps a record, and the time for which dead letters are sent again
-/// (`inbox::topic_retention` asks Kafka for the first).
+/// A message that is delivered again after its marker was deleted has its effects again.
+/// `older_than` must exceed twice the topic's retention time and the time for which dead letters
+/// are redriven. `inbox::topic_retention` asks Kafka for the retention time.
 pub async fn clean_markers(
     client: &impl GenericClient,
     consumer: &str,

@@ -1,15 +1,17 @@
-//! The tables and functions of the library, as SQL that may be run again.
+//! Creates the tables and functions of the library, with SQL that may be run again.
 //!
-//! Input: which pieces a service uses, and a schema. Output: their tables, indexes and functions in that
-//! schema. Invariant: each piece stands alone; running one again, also over what an earlier version made,
-//! changes nothing that is right; several processes may run them at once; what is there already is not locked.
-//! A service with migrations of its own copies [`Piece::sql`] into one of them instead.
+//! Input: the pieces that a service uses, and a schema. Output: their tables, indexes and functions
+//! in that schema. Invariant: each piece stands alone. Running a piece again, also over an earlier
+//! version, changes only what differs and does not lock existing objects. Several processes may
+//! migrate concurrently. A service with its own migrations copies [`Piece::sql`] into one of them
+//! instead.
 //!
-//! The library's statements name tables without a schema, so the schema must be in the `search_path` of the
-//! sessions that use it: `ALTER ROLE app SET search_path = public, messaging`, or
-//! `options=-csearch_path%3Dpublic,messaging` in the URL. The functions find their tables from any session,
-//! since each keeps the `search_path` that it was made with; after `ALTER SCHEMA .. RENAME`, migrate again.
-//! For an outbox outside of `public`, the relay's `source.tables` names it.
+//! The library's statements name tables without a schema, so sessions need the schema in their
+//! `search_path`. Set it with `ALTER ROLE app SET search_path = public, messaging`, or with
+//! `options=-csearch_path%3Dpublic,messaging` in the URL. The functions find their tables from any
+//! session, because each function keeps the `search_path` that it was created with. After
+//! `ALTER SCHEMA .. RENAME`, migrate again. If the outbox is not in `public`, name it in the
+//! relay's `source.tables`.
 //!
 //! ```no_run
 //! # use postrider_patterns::migrations::MigrateError;
@@ -30,16 +32,16 @@ const OUTBOX: &str = include_str!("migrations/0001_outbox.sql");
 const ROW_SIZE: &str = include_str!("migrations/0005_outbox_row_size.sql");
 const APPLICATION: &str = include_str!("migrations/0003_application.sql");
 
-/// The section that ties the functions of all pieces to their schema.
+/// Section that ties the functions of all pieces to their schema.
 const FUNCTIONS: u8 = 5;
 
-/// Of the advisory lock that processes take which migrate at the same time: "postride" in ASCII.
+/// Key of the advisory lock that serializes concurrent migrations: "postride" in ASCII.
 const LOCK: i64 = 0x706f_7374_7269_6465;
 
-/// What a table's comment begins with; then come the version and a hash of the statements.
+/// Prefix of a table's comment. The version and a hash of the statements follow.
 const COMMENT: &str = "postrider ";
 
-/// A part of the library with tables of its own.
+/// A part of the library with its own tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Piece {
@@ -54,10 +56,10 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// All of them.
+    /// All pieces.
     pub const ALL: [Self; 4] = [Self::Outbox, Self::Idempotency, Self::Inbox, Self::Saga];
 
-    /// Its tables. The last one's comment says what made them.
+    /// Returns the piece's tables. The comment on the last table says which version created them.
     const fn tables(self) -> &'static [&'static str] {
         match self {
             Self::Outbox => &["outbox", "outbox_sequences"],
@@ -76,7 +78,7 @@ impl Piece {
         }
     }
 
-    /// Its statements, for the schema that `search_path` begins with.
+    /// Returns the piece's statements, which create it in the first schema of the `search_path`.
     pub fn sql(self) -> String {
         match self {
             Self::Outbox => [OUTBOX, section(1), ROW_SIZE, section(FUNCTIONS)].join("\n"),
@@ -87,15 +89,15 @@ impl Piece {
     }
 }
 
-/// Why the tables were not made. Nothing was changed, unless the connection ended during COMMIT; [`migrate`] may be
-/// called again.
+/// Reason why the tables were not created. Nothing was changed, unless the connection ended during
+/// COMMIT. [`migrate`] may be called again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
-    /// Another session holds a lock on a table that has to change.
+    /// Another session holds a lock on a table that must change.
     #[error("another session has locked a table that the migration changes")]
     Busy(#[source] Error),
-    /// The role may not create or change what the pieces need.
+    /// The role may not create or change an object of the pieces.
     #[error("the role may not create or change the tables of the library")]
     Forbidden(#[source] Error),
     /// A statement failed for another reason, or the connection ended.
@@ -104,7 +106,7 @@ pub enum MigrateError {
 }
 
 impl MigrateError {
-    /// The exact fix, where one is known.
+    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Busy(_) => Some(
@@ -120,7 +122,7 @@ impl MigrateError {
         }
     }
 
-    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
+    /// Returns the error of Postgres, for callers that distinguish errors by SQLSTATE.
     pub fn database(&self) -> &Error {
         match self {
             Self::Busy(error) | Self::Forbidden(error) | Self::Database(error) => error,
@@ -138,7 +140,7 @@ impl From<Error> for MigrateError {
     }
 }
 
-/// A section of the migration that has one for each piece, each after a line `-- 1. ..`.
+/// Returns a section of the migration. Each piece has one section, which follows a line `-- 1. ..`.
 fn section(number: u8) -> &'static str {
     let starts_at = |number: u8| APPLICATION.find(&format!("\n-- {number}. "));
     let end = starts_at(number + 1).unwrap_or(APPLICATION.len());
@@ -147,25 +149,28 @@ fn section(number: u8) -> &'static str {
     section
 }
 
-/// Creates the tables, indexes and functions of the pieces in the schema, and the schema if it does not exist, in
-/// one transaction.
+/// Creates the tables, indexes and functions of the pieces in the schema, in one transaction.
+/// Creates the schema if it does not exist.
 ///
-/// A comment on a table says by which version and by which statements its piece was made. Where it was made by these,
-/// or by a later version, nothing is done, so a service may call this at every start, with any role, and an instance
-/// of the version before may start while a new one is rolled out. A new function may be called by the roles that may
-/// call one of its piece's earlier functions. To make or change a piece, the role needs CREATE
-/// on the database for a new schema and for the outbox's publication, else on the schema, and must own tables
-/// that an earlier version made.
+/// A comment on a table records the version and the statements that created its piece. If these
+/// statements or a later version created the piece, the call does nothing. A service may therefore
+/// call it at every start, with any role. An instance of the previous version may also start during
+/// a rolling upgrade.
 ///
-/// Errors: [`MigrateError::Busy`] after 5 s if another session holds a lock on a table that has to change.
-/// `CREATE INDEX` keeps writers away until it is done; where a table is large, see
+/// A role that may call an earlier function of a piece may also call its new functions. To create
+/// or change a piece, the role needs CREATE on the schema, and must own the tables of earlier
+/// versions. A new schema and the outbox's publication need CREATE on the database.
+///
+/// Errors: [`MigrateError::Busy`] after 5 s if another session holds a lock on a table that must
+/// change. `CREATE INDEX` blocks writers until it is done. For large tables see
 /// `docs/patterns/cleaning-up.md`.
 pub async fn migrate(
     client: &mut Client,
     schema: &str,
     pieces: &[Piece],
 ) -> Result<(), MigrateError> {
-    // What another process has committed is seen once the lock is there, whatever the session's default.
+    // READ COMMITTED shows what another process committed before this one got the lock, whatever
+    // the session's default is.
     let level = IsolationLevel::ReadCommitted;
     let transaction = client.build_transaction().isolation_level(level).start().await?;
     transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await?;
@@ -176,7 +181,7 @@ pub async fn migrate(
     if exists.is_empty() {
         transaction.batch_execute(&format!("CREATE SCHEMA {quoted}")).await?;
     }
-    // Who waits for a lock makes everybody wait who comes later.
+    // A statement that waits for a lock blocks every later statement on the table.
     let settings = format!("SET LOCAL search_path TO {quoted}; SET LOCAL lock_timeout = '5s'");
     transaction.batch_execute(&settings).await?;
     for piece in pieces {
@@ -185,11 +190,12 @@ pub async fn migrate(
     Ok(transaction.commit().await?)
 }
 
-/// Creates a piece in the schema that is first in the `search_path`, unless these statements made it.
+/// Creates a piece in the first schema of the `search_path`, unless these statements created it
+/// before.
 async fn create(transaction: &Transaction<'_>, schema: &str, piece: Piece) -> Result<(), Error> {
     let (sql, tables) = (piece.sql(), piece.tables());
     let Some(last) = tables.last() else { unreachable!("a piece has a table") };
-    // The functions keep the schema's name.
+    // The functions keep the name of the schema.
     let made_by = format!("{schema}\n{sql}");
     let state = transaction
         .query_typed_one(
@@ -220,13 +226,13 @@ async fn create(transaction: &Transaction<'_>, schema: &str, piece: Piece) -> Re
     Ok(())
 }
 
-/// Whether a later version than this one has written the comment.
+/// Whether a later version than this one wrote the comment.
 fn is_of_later_version(comment: &str) -> bool {
     let version = comment.strip_prefix(COMMENT).and_then(|rest| rest.split(' ').next());
     version.and_then(numbers) > numbers(env!("CARGO_PKG_VERSION"))
 }
 
-/// Of a version such as `1.2.3`.
+/// Parses a version such as `1.2.3`.
 fn numbers(version: &str) -> Option<[u32; 3]> {
     let parts: Option<Vec<u32>> = version.split('.').map(|part| part.parse().ok()).collect();
     parts?.try_into().ok()

@@ -1,12 +1,12 @@
 //! Classifies errors of the library's own statements, for the errors of each pattern.
 //!
-//! Input: an error of Postgres. Output: a [`TableFault`]. Invariant: the statement names tables and functions of
-//! this library only, so a missing one is the library's. No I/O.
+//! Input: an error of Postgres. Output: a [`TableFault`]. Invariant: the statement names only
+//! tables and functions of this library, so a missing one is the library's. No I/O.
 
-/// What an error says about the tables and functions of a piece.
+/// Meaning of an error for the tables and functions of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TableFault {
-    /// A table, column or function does not exist, or the `search_path` does not lead to it.
+    /// A table, column or function does not exist, or is not in the `search_path`.
     Missing,
     /// The role lacks a privilege.
     Forbidden,
@@ -16,7 +16,7 @@ pub(crate) enum TableFault {
     Repeated,
     /// A function of the library refuses a value.
     Invalid,
-    /// Another situation.
+    /// Any other error.
     Other,
 }
 

@@ -1,41 +1,44 @@
-//! A `traceparent` of W3C Trace Context, the trace that an event belongs to.
+//! A `traceparent` of W3C Trace Context: the trace that an event belongs to.
 //!
-//! Input: text, of a request's header or of a record's. Output: a [`Traceparent`], or [`InvalidTraceparent`].
-//! Invariant: the text of a `Traceparent` has the shape that the specification demands, so that it can be
-//! sent as it is; nothing else of a trace is read or written. Pure. The source of the shape is
-//! <https://www.w3.org/TR/trace-context/#traceparent-header>.
+//! Input: text of a request header or a record header. Output: a [`Traceparent`] or
+//! [`InvalidTraceparent`]. Invariant: the text of a `Traceparent` has the form that the
+//! specification requires, so it can be sent unchanged. No other part of a trace is read or
+//! written. Pure. The specification is <https://www.w3.org/TR/trace-context/#traceparent-header>.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The bytes of version 00: `00-` trace id `-` parent id `-` flags. Later versions begin in the same way.
+/// Length of version 00 in bytes: `00-` trace id `-` parent id `-` flags. Later versions begin with
+/// the same fields.
 const BYTES: usize = 55;
-/// What the outbox's column holds; later versions may be longer than [`BYTES`].
+/// Maximum length in bytes that the outbox's column holds. Later versions may be longer than
+/// [`BYTES`].
 const BYTES_MAX: usize = 256;
 
 /// A valid `traceparent`, such as `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Traceparent(String);
 
-/// The text is no `traceparent`. It is not repeated: whoever sent it may have put anything there.
+/// The text is not a valid `traceparent`. The error does not repeat the text, because a client sent
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the text is not a traceparent of W3C Trace Context")]
 #[non_exhaustive]
 pub struct InvalidTraceparent;
 
 impl Traceparent {
-    /// The text, as it is sent.
+    /// Returns the text unchanged.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The id of the whole trace: 32 lower-case hexadecimal digits, not all of them 0.
+    /// Returns the id of the whole trace: 32 lower-case hexadecimal digits, not all 0.
     pub fn trace_id(&self) -> &str {
         let id = self.0.get(3..35);
         id.unwrap_or_else(|| unreachable!("a traceparent is parsed from {BYTES} bytes or more"))
     }
 
-    /// The id of the span that caused this one: 16 lower-case hexadecimal digits, not all of them 0.
+    /// Returns the id of the parent span: 16 lower-case hexadecimal digits, not all 0.
     pub fn parent_id(&self) -> &str {
         let id = self.0.get(36..52);
         id.unwrap_or_else(|| unreachable!("a traceparent is parsed from {BYTES} bytes or more"))
@@ -45,7 +48,7 @@ impl Traceparent {
 impl FromStr for Traceparent {
     type Err = InvalidTraceparent;
 
-    /// Blanks around the text are not part of it.
+    /// Ignores blanks around the text.
     fn from_str(text: &str) -> Result<Self, InvalidTraceparent> {
         let text = text.trim_ascii();
         if is_valid(text) { Ok(Self(text.to_owned())) } else { Err(InvalidTraceparent) }
@@ -69,7 +72,7 @@ fn is_valid(text: &str) -> bool {
     };
     let version = part(2, true).filter(|version| *version != "ff");
     let has_ids = part(32, false).is_some() && part(16, false).is_some() && part(2, true).is_some();
-    // Only a later version may have more.
+    // Only a later version may be longer.
     let has_rest = text.len() > BYTES;
     has_ids
         && version.is_some_and(|version| !has_rest || version != "00")

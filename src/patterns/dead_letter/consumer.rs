@@ -1,11 +1,14 @@
 //! Lists and redrives (sends again) the dead letters of one consumer, from its topic
 //! `<consumer>.dead-letters`.
 //!
-//! Input: a consumer's name, librdkafka's settings, a `Filter`. Output: dead letters; or their records in
-//! the topics they came from, and counts of what was sent and skipped. Invariant: a dead letter that was
-//! redriven is not sent again, and one that failed longer ago than consumers keep their markers of
-//! processed messages is sent only with `force`, since another consumer could process it twice. Also here:
-//! the topic's name, the command that creates it, and the conversion of Kafka settings.
+//! Input: a consumer's name, the librdkafka settings, and a `Filter`. Output: dead letters, or
+//! their records in the topics they came from, with counts of sent and skipped records. Invariant:
+//! a dead letter is redriven once. A dead letter may be older than the time for which consumers
+//! keep the markers of processed messages. Such a letter is sent only with `force`, because another
+//! consumer could process it twice.
+//!
+//! This module also builds the topic's name and the command that creates the topic, and converts
+//! Kafka settings.
 
 use std::time::Duration;
 
@@ -14,25 +17,25 @@ use super::{
 };
 use postrider_kafka::{KafkaSpec, ReaderError, refuse_reserved, topic_names};
 
-/// The suffix of a consumer's dead-letter topic.
+/// Suffix of the name of a consumer's dead-letter topic.
 const SUFFIX: &str = ".dead-letters";
 
-/// The maximum of librdkafka: a size limit is for the topic to enforce.
+/// Maximum that librdkafka accepts. The topic enforces its own size limit.
 const RECORD_BYTES_MAX: u32 = 1_000_000_000;
 
-/// The name of a consumer's dead-letter topic.
+/// Returns the name of a consumer's dead-letter topic.
 pub fn topic_of(consumer: &str) -> String {
     format!("{consumer}{SUFFIX}")
 }
 
-/// The command that creates a consumer's dead-letter topic.
+/// Returns the command that creates a consumer's dead-letter topic.
 pub(crate) fn create_command(topic: &str) -> String {
     format!(
         "kafka-topics.sh --bootstrap-server <address> --create --topic {topic} --config retention.ms=-1"
     )
 }
 
-/// Converts librdkafka's settings. Those that Postrider sets itself are dropped.
+/// Converts librdkafka settings. Drops the settings that Postrider sets itself.
 pub(crate) fn kafka_of(settings: &[(String, String)]) -> KafkaSpec {
     let mut kafka = KafkaSpec {
         brokers: Vec::new(),
@@ -56,62 +59,66 @@ pub(crate) fn kafka_of(settings: &[(String, String)]) -> KafkaSpec {
     kafka
 }
 
-/// One consumer's dead letters.
+/// The dead letters of one consumer.
 #[derive(Debug, Clone)]
 pub struct DeadLetters {
     consumer: String,
     topic: DeadLetterTopic,
 }
 
-/// How to redrive.
+/// Options of a redrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedriveOptions {
-    /// How long markers are kept. Other consumers of the topic receive the record as well, and their markers
-    /// of older messages may be deleted, so older dead letters are not sent.
+    /// Time for which markers are kept. A redriven record reaches every consumer of its topic.
+    /// Another consumer may have deleted its marker of an older message, so older dead letters are
+    /// not sent.
     pub horizon: Duration,
-    /// Sends older ones as well.
+    /// Sends dead letters older than `horizon` too.
     pub force: bool,
-    /// Now, in milliseconds since the Unix epoch; see [`now_ms`](super::now_ms).
+    /// Current time in milliseconds since the Unix epoch; see [`now_ms`](super::now_ms).
     pub now_ms: i64,
 }
 
-/// The outcome for the selected dead letters.
+/// Counts of the selected dead letters by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Redriven {
-    /// Stored in their topics, with receipts.
+    /// Dead letters that are stored in their topics and have receipts.
     pub sent: u64,
-    /// Skipped: they have receipts.
+    /// Dead letters skipped because they already have receipts.
     pub already: u64,
-    /// Skipped: older than the markers, and not forced.
+    /// Dead letters skipped because they are older than the markers and `force` is not set.
     pub too_old: u64,
-    /// Skipped: their values were cut off.
+    /// Dead letters skipped because their values were truncated.
     pub cut: u64,
 }
 
-/// The dead letters that nobody has redriven.
+/// The dead letters that were not redriven.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pending {
-    /// How many.
+    /// Number of dead letters.
     pub count: u64,
-    /// When the oldest failed for the first time, in milliseconds since the Unix epoch. Once that is longer ago
-    /// than markers are kept, it is redriven with `force` only.
+    /// Time of the oldest letter's first failure, in milliseconds since the Unix epoch. If that
+    /// time is longer ago than markers are kept, the letter is redriven only with `force`.
     pub oldest_ms: Option<i64>,
 }
 
 impl DeadLetters {
-    /// Those of `consumer`, reached with librdkafka's `settings`, `bootstrap.servers` at least.
+    /// Creates a handle for the dead letters of `consumer`. The librdkafka `settings` must contain
+    /// at least `bootstrap.servers`.
     pub fn new(consumer: &str, settings: &[(String, String)]) -> Self {
         let topic = DeadLetterTopic { kafka: kafka_of(settings), name: topic_of(consumer) };
         Self { consumer: consumer.to_owned(), topic }
     }
 
-    /// The selected dead letters, including those that were redriven, by partition and offset.
+    /// Returns the selected dead letters by partition and offset, including letters that were
+    /// redriven.
     pub fn list(&self, filter: &Filter) -> Result<Vec<DeadLetter>, DeadLetterError> {
         self.survey(filter, Keep::Whole)
     }
 
-    /// How many wait, and since when: for metrics. Reads the topic to its end.
+    /// Counts the dead letters that were not redriven and finds the oldest, for metrics. Reads the
+    /// topic to its end.
     pub fn pending(&self) -> Result<Pending, DeadLetterError> {
         let letters = self.survey(&Filter::default(), Keep::Summary)?;
         let waiting = letters.iter().filter(|letter| !letter.is_retried);
@@ -122,8 +129,9 @@ impl DeadLetters {
         }))
     }
 
-    /// Sends the selected dead letters to the topics they came from. What was sent before a call failed has its
-    /// receipt; a process that is killed may repeat at most the 64 that were in flight.
+    /// Sends the selected dead letters to the topics they came from. If a call fails, the letters
+    /// sent before the failure have receipts. If the process is killed, the next call may repeat up
+    /// to 64 letters that were in flight.
     pub fn redrive(
         &self,
         filter: &Filter,
@@ -135,7 +143,7 @@ impl DeadLetters {
         outcome.map(|()| Redriven { sent, ..planned })
     }
 
-    /// What [`DeadLetters::redrive`] would do now. Sends nothing.
+    /// Returns the counts that [`DeadLetters::redrive`] would return now. Sends nothing.
     pub fn plan_redrive(
         &self,
         filter: &Filter,
@@ -151,7 +159,7 @@ impl DeadLetters {
                 Ok(survey.letters)
             }
             Err(DeadLetterError::Reader(ReaderError::UnknownTopic(topic))) => {
-                // Without metadata none is suggested.
+                // Without metadata, the error suggests no topic.
                 let names = topic_names(&self.topic.kafka).unwrap_or_default();
                 let others = names.iter().filter_map(|name| name.strip_suffix(SUFFIX));
                 Err(DeadLetterError::NoDeadLetters {
@@ -166,7 +174,7 @@ impl DeadLetters {
     }
 }
 
-/// The jobs in order, and counts of what is skipped.
+/// Returns the jobs in order, and the counts of skipped dead letters.
 fn plan(letters: &[DeadLetter], how: &RedriveOptions) -> (Redriven, Vec<Job>) {
     let (mut planned, mut jobs) = (Redriven::default(), Vec::new());
     let horizon_ms = i64::try_from(how.horizon.as_millis()).unwrap_or(i64::MAX);

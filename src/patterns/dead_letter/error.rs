@@ -1,92 +1,92 @@
-//! Why dead letters were not read or not sent again, and what to do about it.
+//! Errors of reading and redriving dead letters, with their fixes.
 //!
-//! Input: errors of the Kafka side. Output: `DeadLetterError` with its hint; `listed` shortens a long list
-//! for such a text. Invariant: no key, payload or password in any text.
+//! Input: errors of the Kafka client. Output: `DeadLetterError` with its hint; `listed` shortens a
+//! long list for an error text. Invariant: no text contains a key, a payload or a password.
 
 use std::fmt::Write as _;
 
 use postrider_core::record::{PartitionOffset, Target};
 use postrider_kafka::{ReaderError, SinkError};
 
-/// A situation in which dead letters are not read or not sent again.
+/// Reason why dead letters could not be read or redriven.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadLetterError {
-    /// Reading the topic.
+    /// Reading the topic failed.
     #[error(transparent)]
     Reader(#[from] ReaderError),
-    /// A consumer that has none yet, or a mistyped name.
+    /// The consumer has no dead-letter topic yet, or its name is mistyped.
     #[error("there is no topic `{topic}`, so `{consumer}` has no dead letters")]
     NoDeadLetters {
-        /// The consumer, as it was named.
+        /// Consumer name as the caller gave it.
         consumer: String,
-        /// The topic of its dead letters.
+        /// Name of its dead-letter topic.
         topic: String,
-        /// The consumers that have such a topic.
+        /// Consumers that have a dead-letter topic.
         others: Vec<String>,
-        /// The command that creates it.
+        /// Command that creates the topic.
         creation: String,
     },
-    /// The brokers sent nothing for too long, before the end was reached.
+    /// The brokers sent nothing for `seconds` before the end of the topic was reached.
     #[error("no data from the dead-letter topic for {seconds} s")]
     Unread {
-        /// How long.
+        /// Length of the silence in seconds.
         seconds: u64,
     },
     /// A named dead letter is not in the topic.
     #[error("there is no dead letter {}", listed(.0))]
     Missing(Vec<Target>),
-    /// It was to be redriven, and is not in the topic any more.
+    /// A dead letter selected for redrive is no longer in the topic.
     #[error("the dead letter at {0} does not exist any more")]
     Gone(PartitionOffset),
-    /// The producer, before anything was sent.
+    /// The producer failed before any record was sent.
     #[error(transparent)]
     Sink(SinkError),
-    /// The producer failed, with these in flight.
+    /// The producer failed while records were in flight.
     #[error("the dead letter at {first} is not confirmed{}: {source}", and_more(*others))]
     Unconfirmed {
-        /// The first of those on their way.
+        /// First dead letter in flight.
         first: PartitionOffset,
-        /// How many more are.
+        /// Number of other dead letters in flight.
         others: usize,
-        /// What happened.
+        /// Error of the producer.
         source: SinkError,
     },
-    /// No delivery report for too long.
+    /// The brokers confirmed no record for `seconds`.
     #[error(
         "the brokers have confirmed nothing for {seconds} s, first of all the dead letter at {first}"
     )]
     Silent {
-        /// How long.
+        /// Length of the silence in seconds.
         seconds: u64,
-        /// The first of those that wait.
+        /// First dead letter without a confirmation.
         first: PartitionOffset,
     },
-    /// The brokers will never take this one.
+    /// The brokers will never accept this record.
     #[error("the dead letter at {at} is refused: {reason}")]
     Refused {
-        /// Which.
+        /// Position of the dead letter.
         at: PartitionOffset,
         /// The brokers' reason.
         reason: String,
     },
-    /// It was redriven, but its receipt cannot be stored.
+    /// The dead letter was redriven, but its receipt cannot be stored.
     #[error("the receipt for the dead letter at {at} is refused: {reason}")]
     ReceiptRefused {
-        /// Which.
+        /// Position of the dead letter.
         at: PartitionOffset,
         /// The brokers' reason.
         reason: String,
     },
-    /// The caller aborted.
+    /// The caller aborted the redrive.
     #[error("aborted with {count} dead letters in flight")]
     Aborted {
-        /// How many.
+        /// Number of records without a confirmation.
         count: usize,
     },
 }
 
 impl DeadLetterError {
-    /// Whether the producer cannot be used any more.
+    /// Whether the error makes the producer unusable.
     pub(super) const fn is_of_the_producer(&self) -> bool {
         matches!(
             self,
@@ -94,7 +94,7 @@ impl DeadLetterError {
         )
     }
 
-    /// The exact fix, where it does not depend on the caller's configuration.
+    /// Returns the exact fix, if the fix does not depend on the caller's configuration.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Reader(_) | Self::Sink(_) | Self::Unconfirmed { .. } => return None,
@@ -134,7 +134,7 @@ impl DeadLetterError {
     }
 }
 
-/// Up to ten, and how many more.
+/// Lists up to ten items and counts the rest.
 pub fn listed(all: &[impl ToString]) -> String {
     const MOST: usize = 10;
     let mut text = all.iter().take(MOST).map(ToString::to_string).collect::<Vec<_>>().join(", ");

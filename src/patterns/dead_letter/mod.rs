@@ -1,11 +1,13 @@
-//! Reads dead-letter topics, the relay's and the consumers', and redrives dead letters: sends them again.
+//! Reads the dead-letter topics of the relay and of consumers, and redrives dead letters (sends
+//! them again).
 //!
-//! Input: a dead-letter topic and a [`Filter`]. Output: [`DeadLetter`]s; or their records in the topics
-//! they were meant for, and in the dead-letter topic a receipt for each, a record that says it was sent.
-//! Invariant: key, value and original headers are kept byte for byte, so that a redriven record has its
-//! original id and a consumer that has processed it recognises it. Every call blocks.
+//! Input: a dead-letter topic and a [`Filter`]. Output: [`DeadLetter`]s, or their records in the
+//! topics they were meant for. Each redriven letter also gets a receipt in the dead-letter topic: a
+//! record that says the letter was sent. Invariant: key, value and original headers are kept byte
+//! for byte. A redriven record therefore has its original id, and a consumer that has processed it
+//! recognises it. Every call blocks.
 //!
-//! [`DeadLetterTopic`] is any of these topics; `DeadLetters` is a consumer's own,
+//! [`DeadLetterTopic`] is any of these topics. `DeadLetters` is a consumer's own topic,
 //! `<consumer>.dead-letters`, with a check of the markers' age:
 //!
 //! ```no_run

@@ -1,11 +1,11 @@
-//! Redrives dead letters: sends them to their topics again, and stores a receipt in the dead-letter topic
-//! for each that the brokers confirmed.
+//! Redrives dead letters: sends them to their topics again, and stores a receipt for each confirmed
+//! record in the dead-letter topic.
 //!
-//! Input: `Job`s in order of partition and offset, a rate limit, a way to interrupt. Output: how many have
-//! their receipts, also after a failure. Invariant: a receipt is sent only after its record is confirmed,
-//! so a crash in between repeats a record and loses none; one record of a topic and key is in flight at a
-//! time, so that records of a key keep their order. After a failure nothing new is sent, and records in
-//! flight get receipts.
+//! Input: `Job`s in order of partition and offset, a rate limit, and an interrupt function. Output:
+//! the number of dead letters with receipts, also after a failure. Invariant: a receipt is sent
+//! only after its record is confirmed, so a crash in between repeats a record and loses none. Only
+//! one record per topic and key is in flight at a time, so records of a key keep their order. After
+//! a failure no new record is sent, and records in flight still get receipts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -21,53 +21,54 @@ use postrider_kafka::{
     Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, StartOffset,
 };
 
-/// Records and receipts in flight at most: a trade-off between what a crash can repeat and throughput.
+/// Maximum number of records and receipts in flight. A larger number increases throughput, and the
+/// number of records that a crash can repeat.
 const IN_FLIGHT_MAX: usize = 64;
 
-/// How long the brokers may confirm nothing while records are in flight.
+/// Maximum time without a confirmation while records are in flight.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How soon a confirmation is noticed.
+/// Interval between checks for confirmations.
 const TICK: Duration = Duration::from_millis(1);
 
-/// How much delay may be made up for; more would be a burst.
+/// Maximum delay that the rate limit makes up for. More would cause a burst.
 const CATCH_UP: Duration = Duration::from_millis(100);
 
-/// This producer does not use the time.
+/// Placeholder: this producer does not use the time.
 const NO_TIME: time::Instant = time::Instant::START;
 
 /// One dead letter to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Its position.
+    /// Position of the dead letter.
     pub at: PartitionOffset,
-    /// Where its record goes.
+    /// Topic that the record is sent to.
     pub topic: String,
 }
 
 /// Rate limit and interruption of a redrive.
 #[derive(Clone, Copy)]
 pub struct RedriveControl<'a> {
-    /// Records per second at most, from 1.
+    /// Maximum number of records per second, at least 1.
     pub rate: u32,
-    /// Whether to end early; called about a thousand times per second.
+    /// Returns whether to end early. Called about a thousand times per second.
     pub interrupt: &'a dyn Fn() -> Interrupt,
 }
 
-/// Whether a redrive is to end early.
+/// Whether to end a redrive early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Interrupt {
-    /// No.
+    /// Continue.
     None,
-    /// Send no more; records in flight are confirmed and get their receipts.
+    /// Send no new records. Records in flight are confirmed and get their receipts.
     Drain,
-    /// At once.
+    /// End immediately.
     Abort,
 }
 
 impl DeadLetterTopic {
-    /// Runs the jobs, which are in order. Returns how many were stored and have their receipts, also after a
-    /// failure; `progress` gets that number meanwhile.
+    /// Runs the jobs, which must be in order. Returns the number of dead letters that were stored
+    /// and have receipts, also after a failure. Calls `progress` with that number as it grows.
     pub fn redrive(
         &self,
         jobs: &[Job],
@@ -98,7 +99,7 @@ impl DeadLetterTopic {
         (redrive.done, result.and(finished))
     }
 
-    /// False: it was interrupted.
+    /// Returns false if the redrive was interrupted.
     fn redrive_partition<S: Sink<Error = SinkError>>(
         &self,
         jobs: &[Job],
@@ -128,7 +129,6 @@ impl DeadLetterTopic {
     }
 }
 
-/// The record to send again.
 fn record_to_resend(letter: DeadLetter, topic: &str) -> OwnedRecord {
     OwnedRecord {
         topic: topic.to_owned(),
@@ -140,28 +140,27 @@ fn record_to_resend(letter: DeadLetter, topic: &str) -> OwnedRecord {
     }
 }
 
-/// See the module.
 struct Redrive<'a, S> {
     sink: S,
     dead_letter_topic: &'a str,
     interrupt: &'a dyn Fn() -> Interrupt,
-    /// Between two records.
+    /// Interval between two records.
     interval: Duration,
-    /// When the next record may go.
+    /// Earliest time to send the next record.
     due: Instant,
-    /// The last confirmation, or the last moment without records in flight.
+    /// Time of the last confirmation, or the last time without records in flight.
     last_activity: Instant,
     tickets: u32,
     in_flight: BTreeMap<u32, Sent>,
-    /// To be sent: their records are confirmed.
+    /// Receipts to send: their records are confirmed.
     receipts: VecDeque<Sent>,
     confirmations: Vec<Confirmation>,
     failure: Option<DeadLetterError>,
-    /// Records that were stored and have their receipts.
+    /// Number of records that were stored and have their receipts.
     done: u64,
 }
 
-/// A record, or the receipt for it.
+/// A record in flight, or the receipt for it.
 struct Sent {
     at: PartitionOffset,
     key: Option<Vec<u8>>,
@@ -187,8 +186,8 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Sends the record of the dead letter at `at` when its time has come. False: no more is to be sent,
-    /// because of a failure or an interrupt; [`Redrive::finish`] tells.
+    /// Sends the record of the dead letter at `at` when the rate limit allows it. Returns false
+    /// after a failure or an interrupt; [`Redrive::finish`] returns the cause.
     fn send(&mut self, at: PartitionOffset, record: &OwnedRecord) -> Result<bool, DeadLetterError> {
         loop {
             self.poll()?;
@@ -210,7 +209,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Waits until all that was sent has its receipt.
+    /// Waits until every sent record has its receipt.
     fn finish(&mut self) -> Result<(), DeadLetterError> {
         loop {
             self.poll()?;
@@ -221,7 +220,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Processes confirmations, and sends the receipts.
+    /// Processes confirmations and sends the receipts.
     fn poll(&mut self) -> Result<(), DeadLetterError> {
         let mut confirmations = std::mem::take(&mut self.confirmations);
         let polled = self.sink.poll(NO_TIME, &mut confirmations);
@@ -250,7 +249,8 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         Ok(())
     }
 
-    /// With the dead letter's key and partition, so that both are retained alike.
+    /// Builds a receipt with the dead letter's key and partition, so that the topic retains both
+    /// for the same time.
     fn receipt(&self, sent: &Sent) -> OwnedRecord {
         OwnedRecord {
             topic: self.dead_letter_topic.to_owned(),
@@ -262,7 +262,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Hands a record to the sink; returns `sent` if its queue is full.
+    /// Hands a record to the sink. Returns `sent` if the sink's queue is full.
     fn offer(&mut self, record: &OwnedRecord, sent: Sent) -> Result<Option<Sent>, DeadLetterError> {
         let number = self.tickets;
         let outgoing = Outgoing::new(record.as_record(), Ticket::new(number, 0));
@@ -284,7 +284,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         Ok(None)
     }
 
-    /// The brokers refuse this one; the first such failure is reported.
+    /// Records that the brokers refused a record. The first such failure is reported.
     fn fail(&mut self, sent: &Sent, rejection: Rejection) {
         let (at, reason) = (sent.at, rejection.reason);
         self.failure.get_or_insert(if sent.is_receipt {
@@ -304,12 +304,12 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// What has no confirmed receipt, in the order of sending.
+    /// Returns the positions without a confirmed receipt, in the order of sending.
     fn waiting(&self) -> Vec<PartitionOffset> {
         self.in_flight.values().chain(&self.receipts).map(|sent| sent.at).collect()
     }
 
-    /// Sleeps for a tick. Without records in flight or waiting, silence is not a failure.
+    /// Sleeps for one tick. Silence is a failure only while records are in flight or waiting.
     fn wait(&mut self, offered: Option<PartitionOffset>) -> Result<(), DeadLetterError> {
         let now = Instant::now();
         if offered.is_none() && self.is_idle() {
@@ -342,7 +342,8 @@ mod tests {
     /// Topics, keys and marks in the order of sending.
     type Log = Rc<RefCell<Vec<(String, String, Option<String>)>>>;
 
-    /// Stores what it is sent at the next poll, but for topics it refuses and one that breaks it.
+    /// Stores each record at the next poll, except for topics that it refuses and one topic that
+    /// breaks it.
     #[derive(Default)]
     struct Fake {
         log: Log,

@@ -1,10 +1,10 @@
-//! Reads a dead-letter topic to its end, or one record of it.
+//! Reads a dead-letter topic to its end, or a single record of the topic.
 //!
-//! Input: how to reach Kafka, the topic's name, a `Filter`. Output: a `Survey`: the selected dead letters,
-//! and which of them were redriven; or the record at one position. Invariant: no offset is committed and no
-//! group is joined. Whether a dead letter was redriven is known only at the end of the topic, since its
-//! receipt comes after it. A survey that keeps summaries needs some 550 bytes per selected dead letter,
-//! whatever their size.
+//! Input: the Kafka connection, the topic's name, and a `Filter`. Output: a `Survey` with the
+//! selected dead letters and whether each was redriven, or the record at one position. Invariant:
+//! the reader commits no offset and joins no group. A receipt follows its dead letter, so only the
+//! end of the topic shows which letters were redriven. A survey that keeps summaries needs about
+//! 550 bytes per selected dead letter, whatever the letter's size.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -18,45 +18,45 @@ use postrider_kafka::{
     KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
 };
 
-/// How long the brokers may take to answer and to name the topic's partitions.
+/// Maximum time for the brokers to answer and to name the topic's partitions.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Connected brokers that send nothing for this long, before the end is reached, have failed.
+/// Maximum silence of connected brokers before the end of the topic. Longer silence is a failure.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a waiting reader checks the time.
+/// Interval at which a waiting reader checks the time.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A topic of dead letters, and how to reach it.
+/// A dead-letter topic and its Kafka connection.
 #[derive(Debug, Clone)]
 pub struct DeadLetterTopic {
-    /// How to reach Kafka.
+    /// Kafka connection.
     pub kafka: KafkaSpec,
-    /// The topic.
+    /// Name of the topic.
     pub name: String,
 }
 
-/// How much of the dead letters a survey keeps.
+/// How much of each dead letter a survey keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// All of them, values included.
+    /// The whole dead letter, including its value.
     Whole,
-    /// [`DeadLetter::summarize`].
+    /// The result of [`DeadLetter::summarize`].
     Summary,
 }
 
-/// What was found.
+/// Result of reading a dead-letter topic.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// The selected dead letters, in order of partition and offset, including those that were redriven.
+    /// Selected dead letters by partition and offset, including letters that were redriven.
     pub letters: Vec<DeadLetter>,
-    /// Records that are neither dead letters nor receipts.
+    /// Number of records that are neither dead letters nor receipts.
     pub foreign: usize,
 }
 
 impl DeadLetterTopic {
-    /// Reads to the end; `progress` gets the number of records read. A named dead letter that does not exist
-    /// is an error.
+    /// Reads the topic to its end, and calls `progress` with the number of records read. A named
+    /// dead letter that does not exist is an error.
     pub fn survey(
         &self,
         filter: &Filter,
@@ -93,7 +93,7 @@ impl DeadLetterTopic {
         Ok(survey)
     }
 
-    /// The record at this position, whatever it is.
+    /// Returns the record at this position, even if it is not a dead letter.
     pub fn record(&self, at: PartitionOffset) -> Result<StoredRecord, DeadLetterError> {
         let mut found = None;
         let read = self.walk(Some(at.partition), StartOffset::Offset(at.offset), |record| {
@@ -109,7 +109,8 @@ impl DeadLetterTopic {
         }
     }
 
-    /// Reads the topic, or one partition of it, from there to its end, or until told to stop.
+    /// Reads the topic, or one partition of it, from a position to its end or until the callback
+    /// stops it.
     pub(super) fn walk(
         &self,
         partition: Option<i32>,

@@ -1,9 +1,11 @@
 //! Appends events to the outbox, inside the caller's transaction.
 //!
-//! Input: a transaction that also changes the business rows, and an [`Event`] or several. Output: an outbox
-//! row for each with the next number of its aggregate, or a [`WriterError`]. Invariant: the event exists if and
-//! only if the caller's transaction commits; the numbers of one aggregate rise in commit order, without gaps.
-//! Needs [`Piece::Outbox`](crate::migrations::Piece::Outbox); other languages call the same SQL functions.
+//! Input: a transaction that also changes the business rows, and one or more [`Event`]s. Output: an
+//! outbox row per event with the next number of its aggregate, or a [`WriterError`]. Invariant: the
+//! event exists if and only if the caller's transaction commits. The numbers of one aggregate rise
+//! in commit order, without gaps. The module needs
+//! [`Piece::Outbox`](crate::migrations::Piece::Outbox). Other languages call the same SQL
+//! functions.
 //!
 //! ```no_run
 //! # async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -29,27 +31,28 @@ use uuid::Uuid;
 use crate::table_error::TableFault;
 use crate::traceparent::Traceparent;
 
-/// An event of the outbox. It is nothing before it is appended.
+/// An event for the outbox. The event has no effect until it is appended.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 #[non_exhaustive]
 pub struct Event {
-    /// The consumer's idempotency key. Version 7, so that the index grows at one end.
+    /// Idempotency key for consumers. Version 7, so that the index grows at one end.
     pub id: Uuid,
-    /// The type of the aggregate.
+    /// Type of the aggregate.
     pub aggregate_type: String,
-    /// The id of the aggregate; becomes the record's key.
+    /// Id of the aggregate. It becomes the record's key.
     pub aggregate_id: String,
-    /// The event type; becomes the topic unless the relay's `[route]` says otherwise.
+    /// Event type. It becomes the topic unless the relay's `[route]` sets another one.
     pub event_type: String,
-    /// JSON, which becomes the record's value; `None`, SQL's NULL, becomes a null value: a tombstone.
+    /// JSON, which becomes the record's value. `None` is NULL in SQL and becomes a null value: a
+    /// tombstone.
     payload: Option<Payload>,
-    /// The trace that the event belongs to; becomes the header `traceparent`.
+    /// Trace that the event belongs to. It becomes the header `traceparent`.
     pub traceparent: Option<Traceparent>,
 }
 
 impl Event {
-    /// An event with an id of its own. A payload that is JSON's null is a value like any other; see
+    /// Creates an event with a new id. A payload of JSON `null` is an ordinary value; see
     /// [`tombstone`](Self::tombstone).
     pub fn new(
         aggregate_type: impl Into<String>,
@@ -61,14 +64,14 @@ impl Event {
         Self { payload: Some(Payload::Value(payload)), ..tombstone }
     }
 
-    /// With JSON that is written already, in place of the payload. The digits of its numbers are kept: a
-    /// `serde_json::Value` makes 1.5 of `1.50`, and rounds what an `f64` does not hold.
+    /// Replaces the payload by serialized JSON. This keeps the digits of numbers: a
+    /// `serde_json::Value` turns `1.50` into 1.5 and rounds numbers that do not fit into an `f64`.
     pub fn with_json(self, payload: &RawValue) -> Self {
         Self { payload: Some(Payload::Written(payload.get().to_owned())), ..self }
     }
 
-    /// An event without a payload. The record's value is null, by which a compacted topic deletes what it
-    /// has of the key.
+    /// Creates an event without a payload. The record's value is null, so a compacted topic deletes
+    /// the earlier records of the key.
     pub fn tombstone(
         aggregate_type: impl Into<String>,
         aggregate_id: impl Into<String>,
@@ -84,7 +87,8 @@ impl Event {
         }
     }
 
-    /// As part of this trace: of the request at hand, or of the message that a consumer handles.
+    /// Makes the event part of this trace: of the current request, or of the message that a
+    /// consumer handles.
     pub fn with_traceparent(self, traceparent: impl Into<Option<Traceparent>>) -> Self {
         Self { traceparent: traceparent.into(), ..self }
     }
@@ -97,13 +101,13 @@ impl Event {
 #[derive(Debug, Clone, PartialEq)]
 enum Payload {
     Value(serde_json::Value),
-    /// JSON, sent as it is written.
+    /// Serialized JSON, sent unchanged.
     Written(String),
 }
 
 impl ToSql for Payload {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        // The version of jsonb's binary form, and the text (jsonb_recv).
+        // Version of jsonb's binary form, then the text (jsonb_recv).
         out.put_u8(1);
         match self {
             Self::Value(value) => serde_json::to_writer(out.writer(), value)?,
@@ -119,20 +123,20 @@ impl ToSql for Payload {
     to_sql_checked!();
 }
 
-/// Why an event was not appended. The transaction is aborted then, as after any failed statement.
+/// Reason why an event was not appended. The transaction is aborted, as after any failed statement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriterError {
-    /// The functions or their tables do not exist, or are of an earlier version.
+    /// The functions or their tables do not exist, or an earlier version created them.
     #[error("the function `outbox_append` or `outbox_append_all`, or its tables do not exist")]
     Missing(#[source] tokio_postgres::Error),
-    /// The role lacks a privilege on them.
+    /// The role lacks a privilege on the functions or tables.
     #[error("the role lacks rights on `outbox`, `outbox_sequences` or their schema")]
     Forbidden(#[source] tokio_postgres::Error),
     /// An event with this id exists already.
     #[error("the outbox already has an event with this id")]
     Repeated(#[source] tokio_postgres::Error),
-    /// The function refuses a value of the event; the source names it.
+    /// The function refuses a value of the event. The source error names the value.
     #[error(
         "an event has an empty aggregate type, aggregate id or event type, or a control character in a type"
     )]
@@ -143,7 +147,7 @@ pub enum WriterError {
 }
 
 impl WriterError {
-    /// The exact fix, where one is known.
+    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Missing(_) => Some(
@@ -159,7 +163,7 @@ impl WriterError {
         }
     }
 
-    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
+    /// Returns the error of Postgres, for callers that distinguish errors by SQLSTATE.
     pub fn database(&self) -> &tokio_postgres::Error {
         match self {
             Self::Missing(error)
@@ -183,7 +187,7 @@ impl From<tokio_postgres::Error> for WriterError {
     }
 }
 
-/// A consumer tries it again, and others of its messages meanwhile.
+/// The consumer retries the message and handles other messages in the meantime.
 #[cfg(feature = "inbox")]
 impl From<WriterError> for crate::inbox::Failure {
     fn from(error: WriterError) -> Self {
@@ -193,16 +197,16 @@ impl From<WriterError> for crate::inbox::Failure {
 
 /// Appends one event. Returns its number among the events of its aggregate, from 1.
 ///
-/// The aggregate's counter stays locked until the transaction ends: writers of one aggregate wait
-/// for each other, writers of different ones do not. A transaction that appends to several aggregates
-/// should do so in one order everywhere, or two of them may deadlock.
+/// The aggregate's counter stays locked until the transaction ends. Writers of one aggregate wait
+/// for each other; writers of different aggregates do not. Transactions that append to several
+/// aggregates must use the same order everywhere, because otherwise they may deadlock.
 pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64, WriterError> {
     let Some(payload) = &event.payload else {
         let numbers = append_all(transaction, std::slice::from_ref(event)).await?;
         let [number] = numbers.as_slice() else { unreachable!("an event has one number") };
         return Ok(*number);
     };
-    // Types are given, so it is one round trip: nothing is prepared.
+    // The statement gives its types, so it needs one round trip and no preparation.
     let row = transaction
         .query_typed_one(
             "SELECT outbox_append($1, $2, $3, $4, $5, $6)",
@@ -219,11 +223,11 @@ pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64,
     row.try_get(0).map_err(WriterError::Database)
 }
 
-/// Appends several events in one round trip, in their order. Returns the number of each among the events of
-/// its aggregate. If one cannot be appended, none is.
+/// Appends several events in one round trip, in their order. Returns the number of each event among
+/// the events of its aggregate. If one event cannot be appended, none is.
 ///
-/// The counters of all aggregates are locked, in one order whatever that of the events is: two transactions
-/// that append everything by one call each cannot deadlock.
+/// The counters of all aggregates are locked in a fixed order, whatever the order of the events is.
+/// Two transactions that append everything in one call each therefore cannot deadlock.
 pub async fn append_all(
     transaction: &Transaction<'_>,
     events: &[Event],

@@ -1,4 +1,4 @@
-//! A connection to Redis, be it to one server or to a cluster.
+//! A connection to a Redis server or to a Redis Cluster.
 //!
 //! Input: commands. Output: replies. Invariant: clones share one connection.
 
@@ -7,7 +7,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
-/// Takes many commands at once; a clone is the same connection.
+/// A multiplexed connection. A clone shares the connection.
 #[derive(Clone)]
 pub(crate) enum Connection {
     One(MultiplexedConnection),

@@ -1,7 +1,7 @@
-//! How the guard and the cache of the inbox reach Redis: a URL, and connections to what it names.
+//! Redis connections of the idempotency guard and of the inbox cache.
 //!
-//! Input: a URL. Output: a [`Server`], and a [`Connection`] to it for commands. Invariant: both take the same
-//! URLs, so that a service has one setting for Redis.
+//! Input: a URL. Output: a [`Server`], and a [`Connection`] to it for commands. Invariant: the
+//! guard and the cache accept the same URLs, so a service has one Redis setting.
 
 mod connection;
 mod server;

@@ -1,11 +1,11 @@
-//! Where Redis is: one server, the master that Sentinels name, or a Redis Cluster.
+//! The address of Redis: one server, the master that Sentinels name, or a Redis Cluster.
 //!
-//! Input: a URL, of one of the forms below. Output: a [`Connection`] to it.
-//! Invariant: no error repeats the URL, which may contain passwords; of a master that fails over, each new
-//! connection is to the one that the Sentinels name then.
+//! Input: a URL. Output: a [`Connection`] to the server. Invariant: no error repeats the URL, which
+//! may contain passwords. After a failover, each new connection goes to the master that the
+//! Sentinels name at that time.
 //!
-//! `redis://`, `redis+cluster://` and `redis+sentinel://`, and the same with `rediss`: what each looks like is in
-//! `docs/patterns/idempotency-key-redis.md`.
+//! The schemes are `redis://`, `redis+cluster://` and `redis+sentinel://`, and their `rediss`
+//! variants. Examples are in `docs/patterns/idempotency-key-redis.md`.
 
 use std::time::Duration;
 
@@ -22,18 +22,18 @@ use redis::{
 
 use super::connection::Connection;
 
-/// For name resolution, TCP, TLS and authentication of a new connection.
+/// Maximum time for name resolution, TCP, TLS and authentication of a new connection.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long sent data may stay unacknowledged before the kernel closes the connection. Its default is
-/// some fifteen minutes.
+/// Maximum time for sent data to stay unacknowledged before the kernel closes the connection. The
+/// kernel's default is about 15 minutes.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Of one command in a cluster: for a redirection, and for a node that is not reachable any more. The
-/// caller's own time limit ends before more of them could help.
+/// Maximum number of retries per command in a cluster: one for a redirection, one for an
+/// unreachable node. The caller's time limit ends before more retries could help.
 #[cfg(feature = "redis-cluster")]
 const CLUSTER_RETRIES: u32 = 2;
 
-/// What a URL says.
+/// A parsed Redis URL.
 #[derive(Clone)]
 pub(crate) enum Server {
     One(Client),
@@ -48,7 +48,7 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    /// Connects to nothing yet.
+    /// Parses the URL. Does not connect.
     pub(crate) fn parse(url: &str) -> RedisResult<Self> {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
         match scheme.split_once('+') {
@@ -69,7 +69,7 @@ impl Server {
             .tcp_settings(tcp())
             .retries(CLUSTER_RETRIES)
             .connection_timeout(CONNECT_TIMEOUT)
-            // The caller has a time limit of its own around everything.
+            // The caller limits the time of the whole call.
             .overall_response_timeout(None);
         Ok(Self::Cluster(Box::new(builder.build()?)))
     }
@@ -107,7 +107,8 @@ impl Server {
         Err(invalid("built without the feature `redis-sentinel`"))
     }
 
-    /// A new connection, without a time limit for all of it. Must be called inside a tokio runtime.
+    /// Opens a connection, without a time limit for the whole operation. Must be called inside a
+    /// tokio runtime.
     pub(crate) async fn connect(&self) -> RedisResult<Connection> {
         match self {
             Self::One(client) => one(client).await,
@@ -130,13 +131,13 @@ impl Server {
 async fn one(client: &Client) -> RedisResult<Connection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        // The caller has a time limit of its own around everything.
+        // The caller limits the time of the whole call.
         .set_response_timeout(None);
     Ok(Connection::One(client.get_multiplexed_async_connection_with_config(&config).await?))
 }
 
 fn tcp() -> TcpSettings {
-    // Without nodelay a small request waits until the one before it is acknowledged.
+    // Without nodelay, a small request waits until the previous one is acknowledged.
     let tcp = TcpSettings::default().set_nodelay(true);
     #[cfg(target_os = "linux")]
     let tcp = tcp.set_user_timeout(TCP_USER_TIMEOUT);
@@ -147,11 +148,11 @@ fn invalid(why: &'static str) -> RedisError {
     (ErrorKind::InvalidClientConfig, why).into()
 }
 
-/// `[login@]host[,host..][/path][?query]`. The parts are slices of a URL with percent-encoding, so none of
-/// them has a separator inside.
+/// The parts of `[login@]host[,host..][/path][?query]`. They are slices of a percent-encoded URL,
+/// so no part contains a separator.
 #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 struct MultiHostUrl<'a> {
-    /// With the `@`, if there is one.
+    /// Login with its `@`, or empty.
     login: &'a str,
     hosts: &'a str,
     path: &'a str,

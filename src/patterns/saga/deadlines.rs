@@ -1,9 +1,8 @@
-//! Deadlines and timers: finds sagas whose deadline has passed and timers that are due, and applies their
-//! events; counts open sagas.
+//! Applies deadline and timer events to sagas that are due, and counts open sagas.
 //!
-//! Input: the database's clock. Output: the saga's next state and its emitted events, each saga in a
-//! transaction of its own. Invariant: one process takes a saga at a time; a saga that fails does not block
-//! the others; a deadline comes again, later each time, until the saga ends.
+//! Input: the database's clock. Output: each saga's next state and its emitted events, in one
+//! transaction per saga. Invariant: only one process takes a saga at a time. A saga that fails does
+//! not block the others. A deadline recurs, with a longer pause each time, until the saga ends.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,38 +12,39 @@ use tokio_postgres::{Client, GenericClient, Transaction};
 
 use super::{Cause, Saga, SagaError, advance, timers};
 
-/// Most sagas, and most timers, of one round.
+/// Maximum number of sagas, and of timers, per round.
 const BATCH: u32 = 100;
 
-/// Counts of open sagas of a kind.
+/// Counts of the open sagas of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenSagas {
-    /// Those that have not ended.
+    /// Number of sagas that have not ended.
     pub open: u64,
-    /// Those of them whose deadline has passed.
+    /// Number of open sagas whose deadline has passed.
     pub overdue: u64,
 }
 
-/// What one round of [`fire_due`] found.
+/// Result of one round of [`fire_due`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DueRound {
-    /// Sagas whose deadline had passed.
+    /// Number of sagas whose deadline had passed.
     pub deadlines: usize,
-    /// Timers that were due.
+    /// Number of timers that were due.
     pub timers: usize,
 }
 
 impl DueRound {
-    /// Whether there may be more.
+    /// Whether more sagas or timers may be due.
     pub fn is_full(&self) -> bool {
         self.deadlines.max(self.timers) >= BATCH as usize
     }
 }
 
-/// Runs rounds, such as [`fire_due`] on a session of a pool, until it is dropped: the next one at once after a
-/// full one, else after `interval`, also after an error, which `on_error` gets.
+/// Runs rounds, such as [`fire_due`] on a pooled session, until the future is dropped. The next
+/// round follows a full round immediately, and otherwise after `interval`. After an error,
+/// `on_error` gets the error and the next round also follows after `interval`.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -78,12 +78,12 @@ pub async fn run_deadlines<F, E>(
     }
 }
 
-/// One round: applies [`Saga::deadline_passed`] to sagas whose deadline has passed and [`Saga::timer_fired`]
-/// for timers that are due, each in a transaction of its own. `timeout` is by how much a deadline is postponed
-/// ([`overdue`]).
+/// Runs one round. Applies [`Saga::deadline_passed`] to sagas whose deadline has passed and
+/// [`Saga::timer_fired`] for timers that are due, each in its own transaction. `timeout` is the
+/// time by which a deadline is postponed ([`overdue`]).
 ///
-/// An error, such as a saga whose state cannot be decoded, is returned after the others were tried; the saga or
-/// the timer is due again later.
+/// An error, such as a saga whose state cannot be decoded, is returned after the other sagas were
+/// tried. The failed saga or timer is due again later.
 pub async fn fire_due<S: Saga>(
     client: &mut Client,
     timeout: Duration,
@@ -91,7 +91,7 @@ pub async fn fire_due<S: Saga>(
     let transaction = client.transaction().await?;
     let late = overdue::<S>(&transaction, timeout, BATCH).await?;
     let due = timers::take_due::<S>(&transaction, i64::from(BATCH)).await?;
-    // They are all postponed by now: one that is locked must not make the others wait.
+    // All deadlines are postponed by now. One locked saga must not delay the others.
     transaction.commit().await?;
     let mut failure = None;
     for id in &late {
@@ -107,18 +107,22 @@ pub async fn fire_due<S: Saga>(
     failure.map_or(Ok(DueRound { deadlines: late.len(), timers: due.len() }), Err)
 }
 
-/// Commits what succeeded. A COMMIT that fails is this saga's failure too, as of a constraint that is deferred;
-/// where the session has ended, the next transaction does not begin.
+/// Commits a successful transaction. A failed COMMIT, for example of a deferred constraint, is also
+/// this saga's failure. If the session has ended, the next transaction does not begin.
 async fn end(transaction: Transaction<'_>, fired: Result<(), SagaError>) -> Result<(), SagaError> {
     fired?;
     Ok(transaction.commit().await?)
 }
 
-/// Ids of sagas whose deadline has passed, the oldest ones if there are more than `limit`; locked ones are
-/// skipped. Their deadline is postponed by `timeout`, by twice that the next time, and so on up to 64 times:
-/// events that are emitted at deadlines pile up during an outage of their consumers. Commit that before
-/// advancing them, each in a transaction of its own, so that one that fails does not block the others:
-/// [`fire_due`] does all of that.
+/// Returns the ids of sagas whose deadline has passed, the oldest up to `limit`. Skips locked
+/// sagas.
+///
+/// Each returned saga's deadline is postponed by `timeout`, next time by twice as much, and so on
+/// up to 64 times. Otherwise events emitted at deadlines would pile up during an outage of their
+/// consumers.
+///
+/// Commit the postponement before you advance the sagas, each in its own transaction, so that a
+/// failing saga does not block the others. [`fire_due`] does all of this.
 pub async fn overdue<S: Saga>(
     transaction: &Transaction<'_>,
     timeout: Duration,
@@ -126,7 +130,7 @@ pub async fn overdue<S: Saga>(
 ) -> Result<Vec<String>, SagaError> {
     let rows = transaction
         .query_typed(
-            // Not clock_timestamp(), which is volatile: the index would not be searched by it.
+            // clock_timestamp() is volatile, so Postgres would not use the index for it.
             "UPDATE sagas SET put_off = put_off + 1, deadline = statement_timestamp() \
                  + $2 * 2 ^ least(put_off, 6) * interval '1 second' \
              WHERE kind = $1 AND id = ANY (ARRAY(SELECT id FROM sagas WHERE kind = $1 \
@@ -142,8 +146,8 @@ pub async fn overdue<S: Saga>(
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// How many sagas of a kind have not ended, and how many of these have passed a deadline, even if it was
-/// postponed since. Reads only those, so it may be called every few seconds.
+/// Counts the open sagas of a kind, and the open sagas that have passed a deadline, even if it was
+/// postponed since. Reads only open sagas, so it may be called every few seconds.
 pub async fn count_open<S: Saga>(client: &impl GenericClient) -> Result<OpenSagas, SagaError> {
     let sql = "SELECT count(*), \
                count(*) FILTER (WHERE put_off > 0 OR deadline < statement_timestamp()) \

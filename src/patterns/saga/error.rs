@@ -1,14 +1,15 @@
-//! Why a saga did not advance, and how to fix it.
+//! Errors of sagas, with their fixes.
 //!
-//! Input: errors of Postgres, of the outbox writer, and of decoding a state. Output: [`SagaError`] with a hint.
-//! Invariant: no state and no payload in any text.
+//! Input: errors of Postgres, of the outbox writer, and of decoding a state. Output: [`SagaError`]
+//! with a hint. Invariant: no text contains a state or a payload.
 
 use tokio_postgres::Error;
 
 use crate::outbox_writer::WriterError;
 use crate::table_error::TableFault;
 
-/// Why a saga did not advance. The caller's transaction has to be rolled back, but for [`Exists`](Self::Exists).
+/// Reason why a saga did not advance. The caller must roll back its transaction, except after
+/// [`Exists`](Self::Exists).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SagaError {
@@ -20,7 +21,7 @@ pub enum SagaError {
         /// The saga's id.
         id: String,
     },
-    /// There is a saga with this id already. Nothing was written, and the transaction may go on.
+    /// A saga with this id exists already. Nothing was written, and the transaction may continue.
     #[error("saga `{kind}` `{id}` was started before")]
     Exists {
         /// [`Saga::KIND`](super::Saga::KIND).
@@ -28,26 +29,26 @@ pub enum SagaError {
         /// The saga's id.
         id: String,
     },
-    /// The stored state is not of this kind: an older version or another program wrote it.
+    /// The stored state cannot be decoded: an older version or another program wrote it.
     #[error("cannot decode the stored state of saga `{kind}` `{id}`")]
     State {
         /// [`Saga::KIND`](super::Saga::KIND).
         kind: &'static str,
         /// The saga's id.
         id: String,
-        /// What is wrong with it.
+        /// Decoding error.
         #[source]
         source: serde_json::Error,
     },
-    /// The saga has ended, and an event would have it go on: without a deadline nobody would notice if it never
-    /// ended again.
+    /// An event would reopen a saga that has ended. The saga would have no deadline, so nothing
+    /// would notice if it never ended again.
     #[error("saga `{kind}` `{id}` has ended, and event `{event}` would have it go on")]
     Reopened {
         /// [`Saga::KIND`](super::Saga::KIND).
         kind: &'static str,
         /// The saga's id.
         id: String,
-        /// The event, as [`Saga::name`](super::Saga::name) calls it.
+        /// Event name from [`Saga::name`](super::Saga::name).
         event: &'static str,
     },
     /// An emitted event could not be appended to the outbox.
@@ -56,16 +57,17 @@ pub enum SagaError {
     /// A table or a column of the sagas does not exist.
     #[error("a table or a column of the sagas is missing")]
     Missing(#[source] Error),
-    /// A statement of the application failed, in [`Saga::status_changed`](super::Saga::status_changed).
+    /// A statement of the application failed in
+    /// [`Saga::status_changed`](super::Saga::status_changed).
     #[error("a statement of the application failed when a saga's status changed")]
     Application(#[source] Error),
-    /// The tables `sagas`, `saga_history` and `saga_timers`.
+    /// A statement on `sagas`, `saga_history` or `saga_timers` failed.
     #[error("a statement on the saga tables failed")]
     Database(#[source] Error),
 }
 
 impl SagaError {
-    /// The exact fix, where one is known.
+    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Outbox(error) => error.hint(),
@@ -90,7 +92,8 @@ impl SagaError {
         }
     }
 
-    /// The error of what the application did itself: it is not about the sagas' tables.
+    /// Converts an error of the application's own statement, which says nothing about the sagas'
+    /// tables.
     pub(super) fn of_application(error: Self) -> Self {
         match error {
             Self::Missing(error) | Self::Database(error) => Self::Application(error),
@@ -98,7 +101,7 @@ impl SagaError {
         }
     }
 
-    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
+    /// Returns the error of Postgres, for callers that distinguish errors by SQLSTATE.
     pub fn database(&self) -> Option<&Error> {
         match self {
             Self::Outbox(error) => Some(error.database()),
@@ -111,8 +114,9 @@ impl SagaError {
     }
 }
 
-/// A consumer tries it again, and others of its messages meanwhile; one whose saga is not there yet for
-/// [`give_up_after`](crate::inbox::ConsumerSpec::give_up_after) at least.
+/// The consumer retries the message and handles other messages in the meantime. If the saga does
+/// not exist yet, it retries for at least
+/// [`give_up_after`](crate::inbox::ConsumerSpec::give_up_after).
 #[cfg(feature = "inbox")]
 impl From<SagaError> for crate::inbox::Failure {
     fn from(error: SagaError) -> Self {

@@ -1,14 +1,19 @@
 //! Sagas: processes over several services that complete or are compensated, and never hang.
 //!
-//! Input: events of one saga, in any order, some repeated, some late; the clock. Output: its next state and
-//! the events it emits, written in one transaction with the outbox, or a [`SagaError`]. Invariant:
-//! [`Saga::apply`] is pure, so every order of events can be tested; a saga that has not ended has a deadline,
-//! and [`run_deadlines`] applies an event to each that passed it, again and again until it ends. The caller
-//! filters duplicates (`inbox`); a saga should tolerate them all the same. Needs
-//! [`Piece::Saga`](crate::migrations::Piece::Saga) and [`Piece::Outbox`](crate::migrations::Piece::Outbox).
+//! Input: the events of one saga, in any order, some repeated, some late; the clock. Output: the
+//! saga's next state and its emitted events, written in one transaction with the outbox, or a
+//! [`SagaError`].
 //!
-//! The way to tolerate reordered events is to store *facts* that only grow (paid, then refunded; never
-//! back) and to derive the status from them, and so the timers: then the outcome does not depend on the order
+//! Invariant: [`Saga::apply`] is pure, so every order of events can be tested. A saga that has not
+//! ended has a deadline. [`run_deadlines`] applies an event to each saga that has passed its
+//! deadline, repeatedly until the saga ends.
+//!
+//! The caller filters duplicates (`inbox`), but a saga should tolerate them anyway. The module
+//! needs [`Piece::Saga`](crate::migrations::Piece::Saga) and
+//! [`Piece::Outbox`](crate::migrations::Piece::Outbox).
+//!
+//! To tolerate reordered events, store *facts* that only grow (paid, then refunded; never back).
+//! Derive the status and the timers from the facts. The outcome then does not depend on the order
 //! of events.
 //!
 //! ```no_run
@@ -102,48 +107,51 @@ use crate::traceparent::Traceparent;
 
 /// The state of a process, and its transitions.
 pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
-    /// Names this kind of saga in the tables, and its events' aggregate type in the outbox.
+    /// Name of this kind of saga in the tables, and the aggregate type of its events in the outbox.
     const KIND: &'static str;
-    /// The events that it handles.
+    /// Type of the events that the saga handles.
     type Event: Send + Sync;
 
-    /// Applies one event; returns the events to emit. Must not fail: a late or repeated event changes nothing.
+    /// Applies one event and returns the events to emit. Must not fail: a late or repeated event
+    /// changes nothing.
     fn apply(&mut self, event: &Self::Event) -> Vec<Emitted>;
 
-    /// The name of an event in the history.
+    /// Returns the name of an event for the history.
     fn name(event: &Self::Event) -> &'static str;
 
-    /// The status, derived from the state.
+    /// Returns the status, derived from the state.
     fn status(&self) -> &'static str;
 
-    /// Whether it has ended, so that neither deadline nor timers are needed any more. An event that would have it
-    /// go on is refused ([`SagaError::Reopened`]).
+    /// Whether the saga has ended and needs neither deadline nor timers. An event that would reopen
+    /// the saga is refused ([`SagaError::Reopened`]).
     fn has_ended(&self) -> bool;
 
-    /// The event to apply when the deadline has passed, each time: usually the one that gives up and has
-    /// everything undone.
+    /// Returns the event to apply each time the deadline has passed. Usually this event gives up
+    /// and compensates everything.
     fn deadline_passed() -> Self::Event;
 
-    /// The event by which an operator has everything undone ([`OperatorAction::Compensate`]).
+    /// Returns the event with which an operator compensates the saga
+    /// ([`OperatorAction::Compensate`]).
     fn compensation() -> Self::Event {
         Self::deadline_passed()
     }
 
-    /// The timers that run in this state, derived from it. After each event those that are new are set, those
-    /// that are gone are cancelled, the others keep their time. One that has fired and is still here is set
-    /// again.
+    /// Returns the timers that run in this state. After each event, new timers are set, missing
+    /// timers are cancelled, and the others keep their time. A timer that has fired and is still in
+    /// the list is set again.
     fn timers(&self) -> Vec<Timer> {
         Vec::new()
     }
 
-    /// The event to apply when a timer fires; `None` for a name that only an earlier version knew.
+    /// Returns the event to apply when a timer fires, or `None` for a name that only an earlier
+    /// version used.
     fn timer_fired(name: &str) -> Option<Self::Event> {
         let _ = name;
         None
     }
 
-    /// Writes a new status to the caller's own tables, in the transaction that changes it: whoever advances the
-    /// saga, a message, the clock or an operator.
+    /// Writes a new status to the caller's own tables, in the transaction that changes the status.
+    /// Called whether a message, the clock or an operator advances the saga.
     fn status_changed(
         transaction: &Transaction<'_>,
         id: &str,
@@ -158,23 +166,24 @@ pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Emitted {
-    /// What happened; becomes the topic.
+    /// Event type, which becomes the topic.
     pub event_type: &'static str,
     /// The record's value.
     pub payload: serde_json::Value,
-    /// Type and id of the aggregate, which is the record's key; `None`: the saga itself.
+    /// Type and id of the aggregate, which is the record's key. `None` means the saga itself.
     pub aggregate: Option<(String, String)>,
-    /// The trace that it belongs to; `None`: that of the message which the saga was advanced by, if any.
+    /// Trace that the event belongs to. `None` means the trace of the message that advanced the
+    /// saga, if any.
     pub traceparent: Option<Traceparent>,
 }
 
 impl Emitted {
-    /// An event of the saga itself.
+    /// Creates an event of the saga itself.
     pub fn new(event_type: &'static str, payload: serde_json::Value) -> Self {
         Self { event_type, payload, aggregate: None, traceparent: None }
     }
 
-    /// Makes it an event of another aggregate, ordered among the events of that one.
+    /// Makes this an event of another aggregate, ordered among the events of that aggregate.
     #[must_use]
     pub fn of_aggregate(
         mut self,
@@ -185,7 +194,7 @@ impl Emitted {
         self
     }
 
-    /// As part of this trace: of the request that starts the saga, for example.
+    /// Makes the event part of this trace, for example of the request that starts the saga.
     #[must_use]
     pub fn with_traceparent(mut self, traceparent: impl Into<Option<Traceparent>>) -> Self {
         self.traceparent = traceparent.into();
@@ -196,8 +205,8 @@ impl Emitted {
 /// A timer of one saga.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timer {
-    /// Its name, unique within the saga.
+    /// Name, unique within the saga.
     pub name: &'static str,
-    /// When it fires, from the moment at which it is set.
+    /// Time between setting and firing the timer.
     pub after: Duration,
 }

@@ -1,9 +1,9 @@
-//! For operators: lists sagas that are stuck, shows one, moves one by hand, and deletes those that ended long
-//! ago.
+//! Operator actions: list stuck sagas, show one, advance or compensate one, and delete sagas that
+//! ended long ago.
 //!
-//! Input: a kind of saga, an id, an age. Output: what is stored, in forms that can be printed (no state and
-//! no payload), or the effect of an action. Invariant: an action is planned by doing it and rolling back, so
-//! a plan tells what its execution does; each action may be repeated.
+//! Input: a kind of saga, an id, an age. Output: printable rows without state or payload, or the
+//! effect of an action. Invariant: a plan executes the action and rolls it back, so it shows what
+//! the action will do. Each action may be repeated.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use tokio_postgres::{Client, GenericClient, Row};
 
 use super::{Cause, HistoryEntry, Saga, SagaError, Transition, advance, history};
 
-/// Columns of a [`SagaSummary`]; times as RFC 3339, UTC.
+/// Columns of a [`SagaSummary`]. Times are RFC 3339, UTC.
 const SUMMARY: &str = "id, status, put_off, utc(updated_at), utc(deadline), utc(ended_at)";
 
-/// A saga, in brief.
+/// Summary of a saga.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SagaSummary {
-    /// Its id.
+    /// The saga's id.
     pub id: String,
-    /// Its status.
+    /// The saga's status.
     pub status: String,
-    /// How many of its deadlines have passed.
+    /// Number of deadlines that have passed.
     pub deadlines_passed: i32,
-    /// When its state last changed: RFC 3339, UTC.
+    /// Time of the last state change: RFC 3339, UTC.
     pub updated_at: String,
-    /// When its next deadline passes.
+    /// Time of the next deadline: RFC 3339, UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<String>,
-    /// When it ended.
+    /// Time when the saga ended: RFC 3339, UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
 }
@@ -40,9 +40,9 @@ pub struct SagaSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TimerEntry {
-    /// Its name.
+    /// Name of the timer.
     pub name: String,
-    /// When it fires: RFC 3339, UTC.
+    /// Time when the timer fires: RFC 3339, UTC.
     pub due: String,
 }
 
@@ -50,36 +50,36 @@ pub struct TimerEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SagaDetails {
-    /// In brief.
+    /// Summary of the saga.
     #[serde(flatten)]
     pub summary: SagaSummary,
     /// Its timers, the next one first.
     pub timers: Vec<TimerEntry>,
-    /// What happened to it, in order.
+    /// Its history, in order.
     pub history: Vec<HistoryEntry>,
 }
 
-/// What an operator may do to a saga.
+/// Action of an operator on a saga.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OperatorAction {
-    /// Applies [`Saga::deadline_passed`] now, whenever the deadline is.
+    /// Applies [`Saga::deadline_passed`] now, whatever the deadline is.
     Advance,
     /// Applies [`Saga::compensation`].
     Compensate,
 }
 
-/// Rows that [`clean_ended`] deleted.
+/// Number of rows that [`clean_ended`] deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CleanedSagas {
-    /// Sagas.
+    /// Deleted sagas.
     pub sagas: u64,
-    /// Rows of their history.
+    /// Deleted rows of their history.
     pub history: u64,
 }
 
-/// `utc(column)` in SQL's words.
+/// Expands `utc(column)` into SQL.
 fn with_times(sql: &str) -> String {
     let mut parts = sql.split("utc(");
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -104,8 +104,8 @@ fn summary(row: &Row) -> Result<SagaSummary, SagaError> {
     })
 }
 
-/// Sagas that have not ended, those first whose deadline is the next; with `only_overdue` those only that have
-/// passed one, even if it was postponed since.
+/// Returns the open sagas, ordered by their next deadline. With `only_overdue`, returns only sagas
+/// that have passed a deadline, even if it was postponed since.
 pub async fn list<S: Saga>(
     client: &impl GenericClient,
     only_overdue: bool,
@@ -120,7 +120,7 @@ pub async fn list<S: Saga>(
     rows.iter().map(summary).collect()
 }
 
-/// A saga with its timers and its history, if it exists.
+/// Returns a saga with its timers and its history, if it exists.
 pub async fn show<S: Saga>(
     client: &impl GenericClient,
     id: &str,
@@ -138,7 +138,8 @@ pub async fn show<S: Saga>(
     Ok(Some(SagaDetails { summary: summary(&row)?, timers, history }))
 }
 
-/// Does something to a saga. Without `execute` it is done and rolled back: the result is the plan.
+/// Applies an action to a saga. Without `execute`, the action is rolled back and the result is the
+/// plan.
 pub async fn act<S: Saga>(
     client: &mut Client,
     id: &str,
@@ -159,12 +160,12 @@ pub async fn act<S: Saga>(
     Ok(transition)
 }
 
-/// Deletes up to `batch` sagas that ended more than `older_than` ago, the oldest first, with their history and
-/// the sequence of their events, in one statement; locked ones are left. Call it until it deletes fewer than
-/// `batch`.
+/// Deletes up to `batch` sagas that ended more than `older_than` ago, oldest first, in one
+/// statement. Also deletes their history and the sequence of their events. Skips locked sagas. Call
+/// it until it deletes fewer than `batch`.
 ///
-/// An event that comes later finds no saga ([`SagaError::Unknown`]): `older_than` must exceed the time for
-/// which a topic keeps its records, and for which dead letters are redriven.
+/// A later event of a deleted saga fails with [`SagaError::Unknown`]. `older_than` must exceed the
+/// topics' retention time and the time for which dead letters are redriven.
 pub async fn clean_ended<S: Saga>(
     client: &impl GenericClient,
     older_than: Duration,

@@ -1,9 +1,9 @@
-//! Stores sagas in Postgres: starts them, applies events to them, and shows them.
+//! Stores sagas in Postgres: starts them, applies events to them, and reads them.
 //!
-//! Input: the caller's transaction, a saga's id, an event. Output: the new state and an entry in its
-//! history, its timers, and the events that the saga emits as rows of the outbox, all in that transaction; a
-//! `Transition`. Invariant: a saga's row is locked while an event is applied, so that events of one saga
-//! are applied one after the other.
+//! Input: the caller's transaction, a saga's id, an event. Output: a `Transition`. The new state, a
+//! history entry, the timers and the outbox rows of emitted events are written in the caller's
+//! transaction. Invariant: a saga's row is locked while an event is applied, so the events of one
+//! saga are applied one after the other.
 
 use std::time::Duration;
 
@@ -17,24 +17,24 @@ use super::{Emitted, Saga, SagaError, Timer, timers};
 use crate::outbox_writer::{Event, append};
 use crate::traceparent::Traceparent;
 
-/// The effect of an event on a saga.
+/// Effect of an event on a saga.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own that callers ask for")]
 #[non_exhaustive]
 pub struct Transition {
-    /// The status before.
+    /// Status before the event.
     pub from: String,
-    /// The status after; the same for an event that did not change it.
+    /// Status after the event. It equals `from` if the event did not change it.
     pub to: &'static str,
-    /// Whether the state changed; a repeat or a late event changes nothing.
+    /// Whether the state changed. A repeated or late event changes nothing.
     pub changed: bool,
     /// Whether the saga ended with this event.
     pub ended: bool,
-    /// Whether it has ended, with this event or before.
+    /// Whether the saga has ended, with this event or before.
     pub has_ended: bool,
-    /// Whether the saga was started for this event, by [`start_or_advance`].
+    /// Whether [`start_or_advance`] started the saga for this event.
     pub started: bool,
-    /// The types of the events that it emitted, in order.
+    /// Types of the emitted events, in order.
     pub emitted: Vec<&'static str>,
 }
 
@@ -42,32 +42,33 @@ pub struct Transition {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SagaView<S> {
-    /// Its state.
+    /// State of the saga.
     pub state: S,
-    /// Its status.
+    /// Status of the saga.
     pub status: String,
 }
 
-/// What happened to a saga.
+/// One entry of a saga's history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HistoryEntry {
-    /// The event, as [`Saga::name`] calls it.
+    /// Event name from [`Saga::name`].
     pub event: String,
-    /// The status after it.
+    /// Status after the event.
     pub status: String,
-    /// When: RFC 3339, UTC.
+    /// Time of the event: RFC 3339, UTC.
     pub at: String,
-    /// The id of the message that the event came with, a UUID.
+    /// Id of the message that carried the event, a UUID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }
 
-/// Starts a saga in the caller's transaction, emits its first events and sets its timers. Its deadline is
-/// `timeout` from now.
+/// Starts a saga in the caller's transaction, emits its first events and sets its timers. Its
+/// deadline is `timeout` from now.
 ///
-/// [`SagaError::Exists`] if there is a saga with this id already: then nothing was written, and the transaction may
-/// go on. Where the start may come twice, or after the first event, use [`start_or_advance`].
+/// If a saga with this id exists, the result is [`SagaError::Exists`]; nothing was written, and the
+/// transaction may continue. If the start may come twice, or after the first event, use
+/// [`start_or_advance`].
 pub async fn start<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -88,29 +89,32 @@ pub async fn start<S: Saga>(
     append_history::<S>(transaction, id, entry).await
 }
 
-/// The state in which a saga starts, and its timeout.
+/// Initial state of a saga, and its timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NewSaga<S> {
-    /// Its state before its first event.
+    /// State before the first event.
     pub state: S,
-    /// Its deadline is so long after its start.
+    /// Time from the start to the first deadline.
     pub timeout: Duration,
 }
 
 impl<S> NewSaga<S> {
-    /// With this state and timeout.
+    /// Creates the initial state with this timeout.
     pub fn new(state: S, timeout: Duration) -> Self {
         Self { state, timeout }
     }
 }
 
-/// Applies an event to a saga, in the caller's transaction, and starts it before that if it does not exist
-/// ([`Transition::started`]). So it does not matter which event comes first, nor whether one comes twice: let
-/// the start be an event like the others, whose [`Saga::apply`] emits the first events.
+/// Applies an event to a saga in the caller's transaction. Starts the saga first if it does not
+/// exist ([`Transition::started`]).
 ///
-/// Two callers that start the same saga wait for each other. Otherwise as [`advance`]. An event that comes after the
-/// saga was deleted ([`clean_ended`](super::clean_ended)) starts it again.
+/// The first event may therefore be any event, and any event may come twice. Make the start an
+/// event like the others, and let [`Saga::apply`] emit the first events for it.
+///
+/// Two callers that start the same saga wait for each other. Otherwise this works as [`advance`].
+/// An event that comes after the saga was deleted ([`clean_ended`](super::clean_ended)) starts the
+/// saga again.
 pub async fn start_or_advance<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -130,7 +134,8 @@ pub async fn start_or_advance<S: Saga>(
     Ok(Transition { started, ..transition })
 }
 
-/// Inserts the saga's row. False: there is one already, perhaps of a transaction that this one has waited for.
+/// Inserts the saga's row. Returns false if the row exists, perhaps from a transaction that this
+/// one waited for.
 async fn insert<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -156,9 +161,9 @@ async fn insert<S: Saga>(
     Ok(inserted.is_some())
 }
 
-/// Applies an event to a saga, in the caller's transaction. The saga is locked until that ends, so two
-/// events of one saga are applied one after the other. The id of the message that the event came with is kept in
-/// the history, and its trace goes on in the events that the saga emits.
+/// Applies an event to a saga in the caller's transaction. The saga stays locked until the
+/// transaction ends, so two events of one saga are applied one after the other. The history keeps
+/// the id of the message that carried the event. Emitted events continue the message's trace.
 pub async fn advance<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -169,18 +174,18 @@ pub async fn advance<S: Saga>(
     step(transaction, id, loaded, event, cause.into()).await
 }
 
-/// What an event came with. By default nothing: an operator's or the clock's.
+/// Origin of an event. The default has no message: the event comes from an operator or the clock.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Cause {
-    /// The id of the message.
+    /// Id of the message.
     pub id: Option<Uuid>,
-    /// The trace that it belongs to.
+    /// Trace that the message belongs to.
     pub traceparent: Option<Traceparent>,
 }
 
 impl Cause {
-    /// As part of this trace.
+    /// Sets the trace.
     #[must_use]
     pub fn with_traceparent(self, traceparent: impl Into<Option<Traceparent>>) -> Self {
         Self { traceparent: traceparent.into(), ..self }
@@ -203,12 +208,12 @@ impl From<&crate::inbox::Message> for Cause {
 /// A saga that is locked until the transaction ends.
 pub(super) struct Locked<S> {
     view: SagaView<S>,
-    /// By its row, which another version of the program may have written: it has a deadline, or it has ended. A row
-    /// with neither is not the library's: its state says.
+    /// Whether the saga is open according to its row, which another version of the program may have
+    /// written. An open saga has a deadline; an ended saga has an end time. If the library did not
+    /// write the row, it has neither, and the state decides.
     is_open: Option<bool>,
 }
 
-/// Reads a saga, and locks it until the transaction ends.
 pub(super) async fn load_locked<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -225,7 +230,6 @@ pub(super) async fn load_locked<S: Saga>(
     Ok(Locked { view: parse::<S>(id, &row)?, is_open: row.try_get(2)? })
 }
 
-/// Applies an event to a saga that is locked.
 pub(super) async fn step<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -237,7 +241,8 @@ pub(super) async fn step<S: Saga>(
     let was_open = is_open.unwrap_or(!state.has_ended());
     let to_json =
         |state: &S| serde_json::to_value(state).map_err(|source| invalid_state::<S>(id, source));
-    // Not what is stored: a field that is new would be a change.
+    // A comparison with the stored text would report a change for each field that is new in this
+    // version.
     let before = to_json(&state)?;
     let had_timers = was_open && !state.timers().is_empty();
     let emitted = state.apply(event);
@@ -247,7 +252,7 @@ pub(super) async fn step<S: Saga>(
         return Err(SagaError::Reopened { kind, id, event });
     }
     emit::<S>(transaction, id, &emitted, cause.traceparent.as_ref()).await?;
-    // Always, since another version may have set others.
+    // Runs always, because another version may have set other timers.
     if had_timers || !runs.is_empty() {
         timers::replace::<S>(transaction, id, &runs).await?;
     }
@@ -255,7 +260,7 @@ pub(super) async fn step<S: Saga>(
     let after = to_json(&state)?;
     let ended = was_open && has_ended;
     if after == before && !ended {
-        // A repeat, or too late: nothing to write.
+        // A repeated or late event: nothing to write.
         let (changed, ended, started) = (false, false, false);
         return Ok(Transition { from, to, changed, ended, has_ended, started, emitted });
     }
@@ -282,7 +287,7 @@ pub(super) async fn step<S: Saga>(
     Ok(Transition { from, to, changed: true, ended, has_ended, started: false, emitted })
 }
 
-/// The current state of a saga, if it exists.
+/// Returns the current state of a saga, if it exists.
 pub async fn view<S: Saga>(
     client: &impl GenericClient,
     id: &str,
@@ -292,7 +297,7 @@ pub async fn view<S: Saga>(
     found.map(|row| parse(id, &row)).transpose()
 }
 
-/// What happened to a saga, in order.
+/// Returns the history of a saga, in order.
 pub async fn history<S: Saga>(
     client: &impl GenericClient,
     id: &str,

@@ -1,8 +1,9 @@
-//! The timers of a saga in Postgres: sets and cancels them, and fires those that are due.
+//! The timers of sagas in Postgres: sets and cancels timers, and fires those that are due.
 //!
-//! Input: the timers that run before and after an event, the database's clock. Output: rows of `saga_timers`,
-//! and the event of a timer applied to its saga. Invariant: a timer fires once, in the transaction that
-//! deletes its row; the saga is locked before its timers, so that firing and cancelling do not deadlock.
+//! Input: the timers that run before and after an event, the database's clock. Output: rows of
+//! `saga_timers`, and the event of a timer applied to its saga. Invariant: a timer fires once, in
+//! the transaction that deletes its row. The saga is locked before its timers, so firing and
+//! cancelling do not deadlock.
 
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
@@ -10,17 +11,18 @@ use tokio_postgres::types::Type;
 use super::store::{Cause, load_locked, step};
 use super::{Saga, SagaError, Timer};
 
-/// How long a process may take to fire a timer before it is due again, doubled for each try.
+/// Time in seconds in which a process may fire a timer before the timer is due again. It doubles
+/// with each try.
 const RETRY_S: f64 = 30.0;
 
-/// A timer that is due.
 pub(super) struct DueTimer {
     /// The saga's id.
     pub(super) id: String,
     name: String,
 }
 
-/// Cancels all timers of a saga but `running`, and sets those of them that are not there.
+/// Cancels all timers of a saga that are not in `running`, and sets those of `running` that do not
+/// exist yet.
 pub(super) async fn replace<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -48,8 +50,8 @@ pub(super) async fn replace<S: Saga>(
     Ok(())
 }
 
-/// Timers that are due, the oldest ones if there are more than `limit`; locked ones are skipped. They are
-/// postponed, so that no other process takes them while this one fires them.
+/// Takes timers that are due, the oldest up to `limit`, and skips locked ones. Postpones them, so
+/// that no other process takes them while this one fires them.
 pub(super) async fn take_due<S: Saga>(
     transaction: &Transaction<'_>,
     limit: i64,
@@ -72,14 +74,14 @@ pub(super) async fn fire<S: Saga>(
 ) -> Result<(), SagaError> {
     let DueTimer { id, name } = timer;
     let loaded = load_locked::<S>(transaction, id).await?;
-    // One that was cancelled and set again is not the one that was taken: nobody has tried it.
+    // A timer that was cancelled and set again has no tries, so it is not the timer that was taken.
     let sql = "DELETE FROM saga_timers WHERE kind = $1 AND id = $2 AND name = $3 AND tries > 0";
     let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
         [(&S::KIND, Type::TEXT), (id, Type::TEXT), (name, Type::TEXT)];
     if transaction.execute_typed(sql, &values).await? == 0 {
         return Ok(());
     }
-    // Or an earlier version set it, and this one has no use for it.
+    // An earlier version set the timer, and this version does not use it.
     let Some(event) = S::timer_fired(name) else { return Ok(()) };
     step(transaction, id, loaded, &event, Cause::default()).await?;
     Ok(())
