@@ -1,10 +1,15 @@
-//! Executes a request once, from the lease to the response, whatever fails on the way.
+//! Executes a request once, from the lease to the response, and recovers from any failure in
+//! between.
 //!
-//! Input: a [`Request`], and the work: code that gets a database session and calls [`Attempt::run`], or
-//! [`Attempt::run_in`] with a transaction of any driver, with the effect. Output: an [`Outcome`]. Invariant: claim, effect and stored response commit together or not at
-//! all; the work goes on when its caller is dropped (its client has hung up), so that the next attempt finds
-//! its response; before the caller has the outcome of work that failed, the key is free again, also if the outcome
-//! of its COMMIT is not known: the next attempt's INSERT waits for that transaction, or finds its row.
+//! Input: a [`Request`] and the work. The work gets a database session and calls [`Attempt::run`],
+//! or [`Attempt::run_in`] with a transaction of any driver, and passes the effect. Output: an
+//! [`Outcome`].
+//!
+//! Invariant: claim, effect and stored response commit together or not at all. If the caller is
+//! dropped because its client hung up, the work continues, so that the next attempt finds its
+//! response. If the work fails, the key is free before the caller has the outcome. This also holds
+//! if the outcome of the COMMIT is unknown: the next attempt's INSERT waits for that transaction or
+//! finds its row.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,56 +28,57 @@ use super::lease::Lease;
 use super::request::Request;
 use super::response::StoredResponse;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "the client's response"]
 pub enum Outcome {
-    /// It has had its effect now: this is its response.
+    /// The request had its effect now, with this response.
     Executed(StoredResponse),
-    /// It had its effect before: this was its response.
+    /// The request had its effect before, with this response.
     Replayed(StoredResponse),
-    /// The same request is in progress: 409, retry later.
+    /// Another attempt of this request is in progress: respond with 409, retry later.
     Pending {
-        /// For the Retry-After header.
+        /// Value for the Retry-After header.
         retry_after: Duration,
     },
-    /// The key belongs to another request: 422.
+    /// The key belongs to another request: respond with 422.
     Mismatch,
 }
 
-/// The right to execute a request, for [`Attempt::run`] or [`Attempt::run_in`]. A clone is the same attempt.
+/// The right to execute a request with [`Attempt::run`] or [`Attempt::run_in`]. A clone is the same
+/// attempt.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is executed before `run`"]
 pub struct Attempt(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// None without a key: there is nothing to claim, to cache or to free.
+    /// `None` if the request has no key: there is nothing to claim, to cache or to free.
     keyed: Option<Keyed>,
     was_run: AtomicBool,
-    /// Whether there is a response; locked while it is run.
+    /// Whether a response exists. Locked while the attempt runs.
     has_response: Mutex<bool>,
 }
 
-/// A request with its key.
 #[derive(Debug)]
 struct Keyed {
     guard: Guard,
     request: Request,
-    /// None where Redis could not say: Postgres decides alone.
+    /// `None` if Redis could not decide: Postgres decides alone.
     lease: Option<Lease>,
     in_flight: InFlight,
 }
 
 impl Guard {
-    /// Executes the request unless it has been executed before: of all attempts with one key, in all
+    /// Executes the request unless it was executed before. Of all attempts with one key, in all
     /// processes, one has its effect, and the others get its response.
     ///
-    /// `work` is called for a request that is to be executed, in a task of its own, which goes on when
-    /// this future is dropped, and with its lease renewed while it lasts. It gets a session with
-    /// Postgres and awaits [`Attempt::run`]. Where it ends without an effect, by an error, a panic or
-    /// otherwise, the key is free before this future is ready. A panic goes on in the caller.
+    /// If the request is to be executed, `work` runs in its own task, which continues if this
+    /// future is dropped. The lease is renewed while `work` runs. `work` gets a session with
+    /// Postgres and awaits [`Attempt::run`]. If `work` ends without an effect, for example by an
+    /// error or a panic, the key is free before this future completes. A panic is propagated to the
+    /// caller.
     ///
     /// ```no_run
     /// use postrider_patterns::idempotency::{Guard, IdempotencyError, Outcome, Request, StoredResponse};
@@ -125,7 +131,7 @@ impl Attempt {
         Self::of(Some(Keyed { guard, request, lease, in_flight }))
     }
 
-    /// Of a request without a key.
+    /// Creates an attempt for a request without a key.
     #[cfg(feature = "idempotency-tower")]
     pub(super) fn without_key() -> Self {
         Self::of(None)
@@ -135,19 +141,19 @@ impl Attempt {
         Self(Arc::new(Inner { keyed, was_run: false.into(), has_response: Mutex::new(false) }))
     }
 
-    /// What is to be executed; `None` without a key, which only a layer lets through that was told to.
+    /// Returns the request to execute. `None` if it has no key; only a layer with optional keys
+    /// lets such a request through.
     pub fn request(&self) -> Option<&Request> {
         self.0.keyed.as_ref().map(|keyed| &keyed.request)
     }
 
-    /// Whether [`Attempt::run_in`] was called.
     #[cfg(feature = "idempotency-tower")]
     pub(super) fn was_run(&self) -> bool {
         self.0.was_run.load(Ordering::Relaxed)
     }
 
-    /// Runs the effect in a transaction of `client`, as [`Attempt::run_in`] does. Errors: the effect's own;
-    /// [`IdempotencyError::CommitUnknown`] and the other errors of Postgres.
+    /// Runs the effect in a transaction of `client`, as [`Attempt::run_in`] does. Errors: errors of
+    /// the effect, [`IdempotencyError::CommitUnknown`], and the other errors of Postgres.
     pub async fn run<E: From<IdempotencyError>>(
         &self,
         client: &mut Client,
@@ -159,7 +165,7 @@ impl Attempt {
         let effect = async |transaction: &mut Transaction<'_>| {
             let response = effect(transaction).await?;
             if !has_key {
-                // COMMIT says nothing of a statement that failed and was ignored.
+                // COMMIT reports no error if a statement failed and its error was ignored.
                 let alive = transaction.execute_typed("SELECT", &[]).await;
                 alive.map_err(IdempotencyError::from)?;
             }
@@ -168,22 +174,22 @@ impl Attempt {
         self.run_started(has_response, transaction, effect).await
     }
 
-    /// Runs the effect in this transaction, unless the request had it before: claims the key, awaits `effect`,
-    /// stores the response that it returns, commits, and caches the response. Without a key it only awaits
-    /// `effect` and commits.
+    /// Runs the effect in this transaction, unless the request had its effect before. Claims the
+    /// key, awaits `effect`, stores the response that it returns, commits, and caches the response.
+    /// Without a key it only awaits `effect` and commits.
     ///
-    /// What `effect` refuses for good, and would refuse again (a business rule), it returns as a
-    /// response: it is stored and replayed, and everything the effect wrote is committed with it. An
-    /// error rolls everything back, and the next attempt starts anew. What `effect` does outside of the
-    /// transaction may happen twice.
+    /// If `effect` refuses a request for good, for example by a business rule, it should return a
+    /// response. The response is stored and replayed, and everything that the effect wrote is
+    /// committed with it. An error rolls everything back, and the next attempt starts from the
+    /// beginning. Actions of `effect` outside the transaction may happen twice.
     ///
-    /// After an error it may be called again. While it runs, and once there is a response, another call is
-    /// refused ([`IdempotencyError::RunAgain`]): its effect would be taken for the one that the request has had,
-    /// and skipped.
+    /// After an error, `run_in` may be called again. While it runs, and after it has a response,
+    /// another call fails with [`IdempotencyError::RunAgain`]. Otherwise the second effect would be
+    /// mistaken for the first one and skipped.
     ///
-    /// A session that waits for another transaction with the same key waits for
-    /// [`Guard::with_lock_timeout`] at most, then the outcome is [`Outcome::Pending`]. Errors: the effect's own and
-    /// those of the driver.
+    /// A session waits for another transaction with the same key for at most
+    /// [`Guard::with_lock_timeout`]. After that the outcome is [`Outcome::Pending`]. Errors: errors
+    /// of the effect and of the driver.
     pub async fn run_in<T, E>(
         &self,
         transaction: T,
@@ -197,7 +203,7 @@ impl Attempt {
         self.run_started(has_response, transaction, effect).await
     }
 
-    /// Of two runs at once, one.
+    /// Allows only one of two concurrent runs.
     fn start(&self) -> Result<MutexGuard<'_, bool>, IdempotencyError> {
         self.0.was_run.store(true, Ordering::Relaxed);
         match self.0.has_response.try_lock() {
@@ -227,7 +233,7 @@ impl Attempt {
         Ok(outcome)
     }
 
-    /// Drives the work in a task of its own; then the key is free, unless that was settled.
+    /// Drives the work in its own task. The key is then freed, unless its state was settled.
     pub(super) async fn detached<T: Send + 'static>(
         self,
         work: impl Future<Output = T> + Send + 'static,
@@ -292,7 +298,7 @@ impl Keyed {
         if let Some(lease) = lease
             && guard.complete(lease, &response).await == OwnerUpdate::Stale
         {
-            // The effect is there once all the same: the unique key in Postgres ensures that.
+            // The unique key in Postgres ensures that the effect is still there only once.
             tracing::warn!("a request outlasted its lease; its response was not cached");
         }
         Ok(outcome)

@@ -1,8 +1,9 @@
-//! A circuit breaker for Redis: bypasses it after a failure, so that an outage does not slow down requests.
+//! A circuit breaker for Redis: bypasses Redis after a failure, so that an outage does not slow
+//! down requests.
 //!
-//! Input: outcomes of calls, and the time. Output: whether to call Redis (`CallMode`). Invariant: after a
-//! failure the circuit is open (no calls) for the length of the pause; then it is half-open: one call
-//! probes, and only its success closes the circuit.
+//! Input: outcomes of calls, and the time. Output: whether to call Redis (`CallMode`). Invariant:
+//! after a failure the circuit is open (no calls) for the length of the pause. It is then
+//! half-open: one call probes, and only its success closes the circuit.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ pub(super) enum CallMode {
     Normal,
     /// Half-open: this call probes whether Redis is back.
     Probe,
-    /// Open: do without it.
+    /// Open: do not call it.
     Bypass,
 }
 
@@ -21,7 +22,7 @@ pub(super) enum CallMode {
 #[derive(Debug)]
 pub(super) struct CircuitBreaker {
     pause: Duration,
-    /// Until when the circuit is open; `None` while it is closed.
+    /// End of the open period; `None` while the circuit is closed.
     until: Option<Instant>,
 }
 
@@ -35,14 +36,14 @@ impl CircuitBreaker {
             None => CallMode::Normal,
             Some(until) if now < until => CallMode::Bypass,
             Some(_) => {
-                // If the probe is cancelled half-way, the next follows a pause later.
+                // If the probe is cancelled, the next probe follows after one pause.
                 self.until = Some(now + self.pause);
                 CallMode::Probe
             }
         }
     }
 
-    /// A probe succeeded.
+    /// Closes the circuit after a successful probe.
     pub(super) fn recovered(&mut self) {
         self.until = None;
     }

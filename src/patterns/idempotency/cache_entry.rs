@@ -1,5 +1,5 @@
-//! Encodes and decodes what Redis stores under an idempotency key: the state of the request, in a compact
-//! string.
+//! Encodes and decodes the Redis value of an idempotency key: the state of the request, in a
+//! compact string.
 //!
 //! ```text
 //! PENDING    P  fingerprint (32)  the owner's token (8)                                    41 bytes
@@ -9,8 +9,8 @@
 //!
 //! PENDING stays within the 44 bytes that Redis keeps in one allocation with the object's header.
 //!
-//! Input: a fingerprint with a token or a response, or any bytes. Output: the bytes, or a `CacheEntry`; bytes
-//! that are none of the above are `CacheEntry::Corrupt`, never a panic.
+//! Input: a fingerprint with a token or a response, or any bytes. Output: the bytes, or a
+//! `CacheEntry`. Other bytes are `CacheEntry::Corrupt` and never cause a panic.
 
 use bytes::Bytes;
 
@@ -21,30 +21,30 @@ const PENDING: u8 = b'P';
 const COMPLETED: u8 = b'C';
 const POINTER: u8 = b'L';
 
-/// Bytes of an owner's token.
+/// Length of an owner's token in bytes.
 const TOKEN: usize = 8;
 const PREFIX: usize = 1 + Fingerprint::LENGTH;
 
-/// The whole of PENDING, which only its owner knows.
+/// The complete PENDING value, which only its owner knows.
 pub(super) type Pending = [u8; PREFIX + TOKEN];
 
-/// The state that a value encodes, for one request.
+/// State that a Redis value encodes, seen by one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CacheEntry {
-    /// The same request is in progress.
+    /// An attempt of this request is in progress.
     Pending,
-    /// It completed with this response.
+    /// The request completed with this response.
     Completed(StoredResponse),
-    /// It completed; the response is in Postgres.
+    /// The request completed, and its response is in Postgres.
     Pointer,
     /// The key belongs to another request.
     Mismatch,
-    /// Not in the format above.
+    /// The value is not in the format above.
     Corrupt,
 }
 
 impl CacheEntry {
-    /// What the value says to a request, by whichever of its fingerprints.
+    /// Decodes the value for a request. Accepts any of the request's fingerprints.
     pub(super) fn of(value: &Bytes, request: &Request) -> Self {
         match (Self::decode(value.clone(), request.fingerprint()), request.former_fingerprint()) {
             (Self::Mismatch, Some(former)) => Self::decode(value.clone(), former),
@@ -82,8 +82,8 @@ pub(super) fn pending(fingerprint: &Fingerprint, token: u64) -> Pending {
     all
 }
 
-/// COMPLETED with the response, or POINTER if the response is longer than `bytes_max`. The fingerprint is
-/// that of the owner's PENDING.
+/// Encodes COMPLETED with the response, or POINTER if the response is longer than `bytes_max`. The
+/// fingerprint comes from the owner's PENDING.
 pub(super) fn completed(pending: &Pending, response: &StoredResponse, bytes_max: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(PREFIX + 64 + response.body().len().min(bytes_max));
     value.push(COMPLETED);
@@ -156,7 +156,7 @@ mod tests {
             CacheEntry::decode(bytes.into(), &fingerprint());
         }
 
-        /// Most random bytes fail at their first; these are wrong in one place.
+        /// Most random bytes fail at their first byte. These inputs are wrong in one place.
         #[test]
         fn a_damaged_value_is_decoded_without_a_panic(
             response in responses(), at: proptest::sample::Index, bytes in vec(any::<u8>(), 0..12),

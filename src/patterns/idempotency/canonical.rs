@@ -1,26 +1,28 @@
-//! Writes a JSON text in one form for all texts that mean the same, for the fingerprint of a request.
+//! Writes JSON texts with the same meaning in one form, for the fingerprint of a request.
 //!
-//! Input: a JSON text. Output: its canonical form, or `None` where the text is not JSON. Invariant: white
-//! space, the order of members, escapes in strings and the way to write a number (1.0, 1.00, 1e0) make no
-//! difference. Everything else does: a number is compared as the decimal that is written, not as a
-//! floating-point number, and each of several members with one name counts, in the order of the text, since
-//! parsers differ in which of them they take.
+//! Input: a JSON text. Output: its canonical form, or `None` if the text is not JSON. Invariant:
+//! white space, the order of members, escapes in strings and the notation of a number (1.0, 1.00,
+//! 1e0) make no difference. Every other difference counts. Numbers are compared as decimals, not as
+//! floating-point numbers. If members share a name, each counts in the order of the text, because
+//! parsers differ in which one they take.
 //!
-//! It reads the text itself, value by value, since what `serde_json::Value` keeps of a number depends on a
-//! cargo feature that any crate in the program may have enabled.
+//! The module parses the text itself, value by value. `serde_json::Value` does not suffice: a cargo
+//! feature that any crate in the program may have enabled decides which digits of a number it
+//! keeps.
 
 use serde_core::Deserialize;
 use serde_core::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Values nested deeper are taken as they are written. Each level reads the text inside it once more, so
-/// this bounds the time for a hostile text; what people send is rarely deeper than ten.
+/// Maximum depth of nested values. Deeper values are taken unchanged. Each level reads its inner
+/// text again, so this bounds the time for a hostile text. Real texts are rarely deeper than ten.
 const DEPTH_MAX: usize = 32;
-/// An exponent with more digits is taken as it is written: 18 digits fit into an `i64`, with room for
-/// the length of a text.
+/// Maximum number of digits of an exponent. A longer exponent is taken unchanged. 18 digits fit
+/// into an `i64`, with room for the length of a text.
 const EXPONENT_DIGITS_MAX: usize = 18;
 
-/// The canonical form, which is JSON without white space except in what is nested too deeply.
+/// Returns the canonical form: JSON without white space, except in values that are nested too
+/// deeply.
 pub(super) fn canonical(text: &[u8]) -> Option<Vec<u8>> {
     let whole: &RawValue = serde_json::from_slice(text).ok()?;
     let mut out = Vec::with_capacity(text.len());
@@ -33,7 +35,7 @@ fn write(value: &RawValue, depth: usize, out: &mut Vec<u8>) -> Option<()> {
     match text.as_bytes().first()? {
         b'{' if depth > 0 => {
             let Members(mut members) = serde_json::from_str(text).ok()?;
-            // Stable: members with one name stay in their order.
+            // The sort is stable: members with one name keep their order.
             members.sort_by(|(one, _), (other, _)| one.cmp(other));
             out.push(b'{');
             for (name, member) in members {
@@ -63,8 +65,8 @@ fn write(value: &RawValue, depth: usize, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Writes a number as its sign, its digits without zeros at either end, and the power of ten that
-/// belongs to the last of them. Zero is `0`, whatever its sign.
+/// Writes a number as its sign, its digits without zeros at either end, and the power of ten of the
+/// last digit. Zero is `0`, whatever its sign.
 fn write_number(text: &str, out: &mut Vec<u8>) {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let unsigned = mantissa.strip_prefix('-').unwrap_or(mantissa);
@@ -99,7 +101,7 @@ fn length(of: usize) -> i64 {
     length
 }
 
-/// All members of an object, those with one name too.
+/// All members of an object, including members that share a name.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
@@ -163,7 +165,7 @@ mod tests {
     #[test]
     fn what_means_something_else_is_written_otherwise() {
         for (one, other) in [
-            // Equal as floating-point numbers of 64 bits.
+            // Both numbers are equal as 64-bit floating-point numbers.
             ("9007199254740993", "9007199254740992"),
             ("18446744073709551617", "18446744073709551616"),
             ("0.1", "0.1000000000000000055511151231257827"),
@@ -177,7 +179,7 @@ mod tests {
             ("[]", "{}"),
             ("[1,2]", "[2,1]"),
             ("[[1],2]", "[[1,2]]"),
-            // Parsers take the first or the last.
+            // Some parsers take the first member, others the last.
             ("{\"a\":1,\"a\":2}", "{\"a\":2}"),
             ("{\"a\":1,\"a\":2}", "{\"a\":2,\"a\":1}"),
             ("{\"$serde_json::private::Number\":\"1.0\"}", "1.0"),

@@ -1,9 +1,11 @@
-//! The three calls that the guard makes in the transaction of an effect, so that any driver can serve it.
+//! The three calls of the guard in the transaction of an effect, as a trait that any driver can
+//! implement.
 //!
-//! Input: an open transaction, a [`Request`], and later its [`StoredResponse`]. Output: a [`Reservation`], then the
-//! stored response, then the COMMIT. Invariant: of all transactions that reserve one key at most one commits, with
-//! its effect and its response. `tokio_postgres::Transaction` implements the trait here; with another driver the
-//! calls are the SQL functions `idempotency_begin` and `idempotency_finish`.
+//! Input: an open transaction, a [`Request`], and later its [`StoredResponse`]. Output: a
+//! [`Reservation`], then the stored response, then the COMMIT. Invariant: of all transactions that
+//! reserve one key, at most one commits, with its effect and its response. This module implements
+//! the trait for `tokio_postgres::Transaction`. With another driver, the calls are the SQL
+//! functions `idempotency_begin` and `idempotency_finish`.
 
 use std::time::Duration;
 
@@ -15,52 +17,57 @@ use super::error::IdempotencyError;
 use super::request::Request;
 use super::response::StoredResponse;
 
-/// An open transaction of a driver. Dropped, it is rolled back.
+/// An open transaction of a driver. Dropping it rolls it back.
 ///
-/// An implementation for sqlx, with an endpoint and its tests, is `tests/drivers/sqlx_claim.rs` of the repository.
+/// The file `tests/drivers/sqlx_claim.rs` in the repository contains an implementation for sqlx,
+/// with an endpoint and its tests.
 pub trait ClaimTransaction: Send {
-    /// The driver's error.
+    /// Error type of the driver.
     type Error;
 
-    /// Claims the key of the request: `SELECT * FROM idempotency_begin(..)`, whose row [`Reservation::of_row`] reads.
-    /// A key that has any of [`Request::fingerprints`] is the request's.
+    /// Claims the key of the request: `SELECT * FROM idempotency_begin(..)`.
+    /// [`Reservation::of_row`] reads the returned row. A key with any of [`Request::fingerprints`]
+    /// belongs to the request.
     ///
-    /// Waits while another transaction has the key, for `wait_max` at most, then the outcome is
-    /// [`Reservation::Busy`]; zero sets no limit. A transaction that is idle for too long afterwards, because its
-    /// program is frozen, must end by itself (`idle_in_transaction_session_timeout`).
+    /// Waits for at most `wait_max` while another transaction has the key; then the result is
+    /// [`Reservation::Busy`]. Zero sets no limit. If the program is frozen, its idle transaction
+    /// must end without it. An implementation therefore sets `idle_in_transaction_session_timeout`.
     fn reserve(
         &mut self,
         request: &Request,
         wait_max: Duration,
     ) -> impl Future<Output = Result<Reservation, Self::Error>> + Send;
 
-    /// Stores the response of the key that this transaction has reserved: `SELECT idempotency_finish(..)`. An error
-    /// if a statement of the transaction has failed before, even if that was ignored.
+    /// Stores the response of the key that this transaction reserved:
+    /// `SELECT idempotency_finish(..)`. Fails if an earlier statement of the transaction failed,
+    /// even if that error was ignored.
     fn store(
         &mut self,
         request: &Request,
         response: &StoredResponse,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Commits. The outcome of an error may be unknown: the same request with the same key finds out.
+    /// Commits the transaction. After an error the outcome may be unknown; a repeat of the request
+    /// with its key finds the outcome.
     ///
-    /// If a statement has failed and was ignored, the server answers COMMIT without an error and rolls back. `store`
-    /// notices that; a request without a key has no `store`, so an endpoint that lets such requests through should
-    /// execute a statement here first.
+    /// If a statement failed and its error was ignored, the server answers COMMIT without an error
+    /// and rolls back. `store` notices this case. A request without a key has no `store`, so an
+    /// endpoint that accepts such requests should first execute a statement here.
     fn commit(self) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// Whether the transaction may have its effect. A new variant would be a breaking change on purpose: each needs code.
+/// Whether the transaction may have its effect. A new variant would be a breaking change on
+/// purpose, because each variant needs code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "unless the key is won, the effect has happened before"]
 pub enum Reservation {
-    /// The request is the first: the effect follows, then `store`.
+    /// The request is the first: run the effect, then `store`.
     Won,
-    /// The same request has committed before, with this response.
+    /// The request committed before, with this response.
     Done(StoredResponse),
     /// The key belongs to another request.
     Mismatch,
-    /// Another transaction has the key for longer than the wait (SQLSTATE 55P03 or 57014).
+    /// Another transaction held the key for longer than `wait_max` (SQLSTATE 55P03 or 57014).
     Busy,
 }
 
@@ -117,8 +124,9 @@ impl ClaimTransaction for Transaction<'_> {
     }
 }
 
-/// An ERROR with which the server answers COMMIT has rolled the transaction back. A FATAL one, or a
-/// connection that ends, says nothing about the transaction: both may come after it was committed.
+/// Classifies an error of COMMIT. If the server answers with an ERROR, the transaction was rolled
+/// back. After a FATAL error or a lost connection the outcome is unknown, because both may follow a
+/// commit.
 fn after_commit(error: tokio_postgres::Error) -> IdempotencyError {
     let is_rolled_back = error.as_db_error().is_some_and(|answer| {
         answer.parsed_severity() == Some(Severity::Error)

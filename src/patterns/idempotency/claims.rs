@@ -1,27 +1,31 @@
-//! Claims an idempotency key in Postgres: inserts its row into `idempotency_keys` in the transaction of the
-//! effect, so that only one of several identical requests commits its effect.
+//! Claims an idempotency key in Postgres. Inserts the key's row into `idempotency_keys` in the
+//! transaction of the effect, so that only one of several identical requests commits its effect.
 //!
-//! Input: the caller's transaction, a [`Request`] and the [`StoredResponse`] it will get, now or (`reserve`,
-//! then `store`) before the transaction ends. Output: a [`Claim`]; [`find_claim`] only looks for a committed
-//! one. Invariant: of all transactions that claim one key with [`Claim::Won`] at most one commits, and its
-//! row exists if and only if its effect does; a committed row never changes. Needs
-//! the table of `migrations::Piece::Idempotency`.
+//! Input: the caller's transaction, a [`Request`] and its [`StoredResponse`]. The response is known
+//! at once, or before the transaction ends (`reserve`, then `store`). Output: a [`Claim`];
+//! [`find_claim`] only looks for a committed one. Invariant: of all transactions that claim one key
+//! with [`Claim::Won`], at most one commits. Its row exists if and only if its effect does. A
+//! committed row never changes. The module needs the table of `migrations::Piece::Idempotency`.
 //!
 //! # Why in Postgres and not in Redis
 //!
-//! An owner in Redis is the owner only until its time to live expires: a process that was paused (its
-//! machine was suspended, its disk hung, it waited for a lock) still reaches COMMIT after a successor has
-//! begun. A longer time to live makes clients of a crashed owner wait longer and the overlap rarer, never
-//! impossible; and a flush, or a failover of Redis, whose replication is asynchronous, loses the owner
-//! altogether. So one request may always be executed twice. What can be guaranteed is one *effect*: the
-//! effect and a row with a unique key commit together or not at all, and both executions need that row.
+//! An owner in Redis owns the key only until its time to live expires. A process may pause because
+//! its machine was suspended, its disk hung or it waited for a lock. Such a process still reaches
+//! COMMIT after a successor has begun.
+//!
+//! A longer time to live makes the overlap rarer, never impossible, and clients of a crashed owner
+//! wait longer. A flush loses the owner altogether. A failover can lose it too, because Redis
+//! replicates asynchronously. Two executions of one request are therefore always possible.
+//!
+//! One *effect* can be guaranteed: the effect and a row with a unique key commit together or not at
+//! all, and both executions need that row.
 //!
 //! # When a row may be deleted
 //!
-//! When neither a client nor anything that retries for it (a queue, a job, a browser tab) can repeat the
-//! request any more: after the longest retry period, and never before the COMPLETED time to live in
-//! Redis plus the longest transaction. With the defaults two days, where nothing repeats a request for longer;
-//! a row takes some 300 bytes.
+//! A row may be deleted when neither a client nor a queue, a job or a browser tab can repeat the
+//! request. That is after the longest retry period, and never before the COMPLETED time to live in
+//! Redis plus the longest transaction. With the default settings, two days suffice if no request is
+//! repeated later. A row takes about 300 bytes.
 
 use std::time::Duration;
 
@@ -33,7 +37,7 @@ use super::error::IdempotencyError;
 use super::request::{Fingerprint, Request};
 use super::response::StoredResponse;
 
-/// A locked row is one that another run deletes.
+/// Another run is deleting the locked rows.
 const CLEAN: &str = "\
     DELETE FROM idempotency_keys AS kept USING ( \
         SELECT scope, key FROM idempotency_keys \
@@ -41,7 +45,8 @@ const CLEAN: &str = "\
         ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED \
     ) AS old WHERE kept.scope = old.scope AND kept.key = old.key";
 
-/// A row may be deleted between the INSERT that conflicted with it and the SELECT that reads it.
+/// Maximum number of attempts. A row may be deleted between the INSERT that conflicted with it and
+/// the SELECT that reads it.
 const ATTEMPTS: u32 = 3;
 
 const INSERT: &str = "\
@@ -50,12 +55,12 @@ const INSERT: &str = "\
 const SELECT: &str = "\
     SELECT fingerprint, status, headers, body FROM idempotency_keys WHERE scope = $1 AND key = $2";
 
-/// Lets the next statements of the transaction wait for a lock for $1 at most, or for as long as the session
-/// lets them where that is shorter or $1 is NULL, until [`AS_BEFORE`].
+/// Limits lock waits of the next statements to $1, until [`AS_BEFORE`]. If $1 is NULL or the
+/// session's own limit is shorter, the session's limit applies.
 ///
-/// Also has the server end the session if the transaction is then idle for 30 s, as long as a lease in Redis lasts by
-/// default, unless the session has a limit of its own. Without any, a process that was frozen in its effect for 51 s
-/// kept its key for all of them.
+/// Also ends the session if the transaction is then idle for 30 s, unless the session has its own
+/// limit. 30 s is the default length of a lease in Redis. Without a limit, a process that was
+/// frozen for 51 s in its effect kept its key for all of that time.
 const BOUND: &str = "\
     SELECT set_config('postrider.lock_timeout', session, true), set_config('lock_timeout', \
         CASE WHEN claim IS NULL OR session::interval BETWEEN '1 us' AND claim::interval \
@@ -67,40 +72,42 @@ const AS_BEFORE: &str =
     "SELECT set_config('lock_timeout', current_setting('postrider.lock_timeout'), true)";
 const UPDATE: &str = "\
     UPDATE idempotency_keys SET status = $3, headers = $4, body = $5 WHERE scope = $1 AND key = $2";
-/// The status of a row whose transaction has not got its response yet: none that a response can have, so
-/// that such a row, should it ever be committed, is an error and not an empty response.
+/// Status of a row whose transaction has no response yet. No response can have this status. If such
+/// a row were ever committed, it would cause an error instead of an empty response.
 const RESERVED: i16 = 0;
 
-/// Whether the transaction may have its effect. A new variant would be a breaking change on purpose: each
-/// needs code.
+/// Whether the transaction may have its effect. A new variant would be a breaking change on
+/// purpose, because each variant needs code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "unless the claim is won, the effect has happened before"]
 pub enum Claim {
-    /// It is the first: go on, and commit.
+    /// The request is the first: continue and commit.
     Won,
-    /// The same request has committed before: roll back, and send this response.
+    /// The request committed before: roll back and send this response.
     Done(StoredResponse),
-    /// The key belongs to another request: roll back, 422.
+    /// The key belongs to another request: roll back and respond with 422.
     Mismatch,
 }
 
 /// The committed claim of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExistingClaim {
-    /// By the same request, with this response.
+    /// This request committed the claim, with this response.
     Done(StoredResponse),
-    /// By another request: 422.
+    /// Another request committed the claim: respond with 422.
     Mismatch,
 }
 
 /// Claims the key for the caller's transaction.
 ///
-/// Waits while another transaction has the key locked, until that one commits (then [`Claim::Done`]) or
-/// rolls back (then [`Claim::Won`]). Set `lock_timeout` to bound the wait, which then ends in
-/// [`IdempotencyError::Busy`]; by default Postgres sets no limit. Claim first where the response is known
-/// beforehand (ids are generated by the client), so that the loser does no work; claiming last is as safe, if
-/// everything is rolled back unless it won. In REPEATABLE READ and SERIALIZABLE the loser may get a
-/// serialization failure instead: repeat the transaction.
+/// Waits while another transaction has the key locked. If that transaction commits, the result is
+/// [`Claim::Done`]; if it rolls back, the result is [`Claim::Won`]. Set `lock_timeout` to bound the
+/// wait, which then ends in [`IdempotencyError::Busy`]. By default Postgres sets no limit.
+///
+/// If the response is known beforehand, because the client generates the ids, claim first: the
+/// losing transaction then does no work. Claiming last is equally safe, if everything is rolled
+/// back unless the claim was won. In REPEATABLE READ and SERIALIZABLE the losing transaction may
+/// get a serialization failure instead: repeat the transaction.
 pub async fn claim(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -110,9 +117,9 @@ pub async fn claim(
     insert(transaction, request, (status, headers, response.body()), None).await
 }
 
-/// The same before the response is known: if it is won, `store` must follow in the same transaction. Waits
-/// no longer than `wait_max`, or the session's `lock_timeout` where that is shorter; zero sets no limit. Limits how
-/// long the transaction may be idle.
+/// Claims the key before the response is known. If the claim is won, `store` must follow in the
+/// same transaction. Waits for at most `wait_max`, or for the session's `lock_timeout` if that is
+/// shorter. Zero sets no limit. Also limits the idle time of the transaction.
 pub(super) async fn reserve(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -121,8 +128,8 @@ pub(super) async fn reserve(
     insert(transaction, request, (RESERVED, &[], &[]), Some(wait_max)).await
 }
 
-/// Gives the row that `reserve` has inserted in this transaction its response. An error where a
-/// statement of the transaction has failed before, even if that was ignored.
+/// Stores the response in the row that `reserve` inserted in this transaction. Fails if an earlier
+/// statement of the transaction failed, even if that error was ignored.
 pub(super) async fn store(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -156,7 +163,7 @@ async fn insert(
 ) -> Result<Claim, IdempotencyError> {
     let fingerprint = request.fingerprint().as_bytes().as_slice();
     for _ in 0..ATTEMPTS {
-        // Types are given, so it is one round trip: nothing is prepared.
+        // The statement gives its types, so it needs one round trip and no preparation.
         let (key, headers) = (request.key().as_str(), Json(headers));
         let values: [Parameter<'_>; 6] = [
             (&request.scope(), Type::TEXT),
@@ -183,8 +190,9 @@ async fn insert(
     Err(IdempotencyError::Vanishing)
 }
 
-/// Lets a statement that has not been sent wait for locks for `wait_max` at most, and those after it for as
-/// long as before. In the same round trip: each future sends its statement when it is first polled.
+/// Limits the lock wait of `statement`, which has not been sent yet, to `wait_max`, and restores
+/// the limit afterwards. All of this takes one round trip, because each future sends its statement
+/// when it is first polled.
 async fn bounded(
     transaction: &Transaction<'_>,
     statement: impl Future<Output = Result<u64, Error>>,
@@ -211,8 +219,8 @@ fn status(response: &StoredResponse) -> i16 {
     status
 }
 
-/// The committed claim of the request's key, if any. Does not wait, so an open transaction is not seen:
-/// only [`claim`] decides.
+/// Returns the committed claim of the request's key, if any. Does not wait, so it does not see open
+/// transactions. Only [`claim`] decides.
 pub async fn find_claim(
     client: &(impl GenericClient + Sync),
     request: &Request,
@@ -225,10 +233,13 @@ pub async fn find_claim(
     row.map(|row| read(&row, request)).transpose()
 }
 
-/// Deletes up to `batch` claims that are older than `older_than`, the oldest first, in one statement, and returns
-/// how many. Call it until it deletes fewer than `batch`. It needs DELETE on `idempotency_keys`. Which age is safe:
-/// see the time to live in Redis, [`GuardSettings`](super::GuardSettings), and for how long a client may repeat a
-/// request; a request that is repeated after that has its effect again.
+/// Deletes up to `batch` claims that are older than `older_than`, oldest first, in one statement.
+/// Returns the number of deleted claims. Call it until it deletes fewer than `batch`. It needs
+/// DELETE on `idempotency_keys`.
+///
+/// A request that is repeated after its claim was deleted has its effect again. A safe age exceeds
+/// the time to live in Redis ([`GuardSettings`](super::GuardSettings)) and the time in which a
+/// client may repeat a request.
 pub async fn clean_claims(
     client: &impl GenericClient,
     older_than: Duration,

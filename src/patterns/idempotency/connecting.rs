@@ -1,8 +1,8 @@
-//! A connection to Redis that is there or being made, shared by all calls of the guard.
+//! A Redis connection that exists or is being opened, shared by all calls of the guard.
 //!
-//! Input: a [`Server`]. Output: a [`Connection`], or why there is none. Invariant: connecting takes at most
-//! [`CONNECT_TIMEOUT`], and goes on when the call that waits for it gives up, so that a slow handshake ends
-//! some time; what has failed once fails for ever, and the caller makes another.
+//! Input: a [`Server`]. Output: a [`Connection`], or the error. Invariant: connecting takes at most
+//! [`CONNECT_TIMEOUT`]. It continues if the waiting call gives up, so that a slow handshake
+//! completes. A failed value stays failed, and the caller creates another one.
 
 use std::io;
 
@@ -11,15 +11,15 @@ use tokio::sync::watch;
 
 use crate::redis_client::{CONNECT_TIMEOUT, Connection, Server};
 
-/// `None` while it is being made.
+/// `None` while the connection is being opened.
 type State = Option<RedisResult<Connection>>;
 
-/// A connection that a task of its own makes; a clone is the same one.
+/// A connection that its own task opens. A clone is the same connection.
 #[derive(Clone)]
 pub(super) struct Connecting(watch::Receiver<State>);
 
 impl Connecting {
-    /// Must be called inside a tokio runtime.
+    /// Starts to connect. Must be called inside a tokio runtime.
     pub(super) fn start(server: &Server) -> Self {
         let (sender, receiver) = watch::channel(None);
         let server = server.clone();
@@ -27,18 +27,18 @@ impl Connecting {
             let made = tokio::time::timeout(CONNECT_TIMEOUT, server.connect()).await;
             let made =
                 made.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-            // Only if nobody has a use for it any more there is no receiver.
+            // The receivers are gone only if nothing needs the connection any more.
             let _ = sender.send(Some(made));
         });
         Self(receiver)
     }
 
-    /// Waits until it is made.
+    /// Waits until the connection is open or has failed.
     pub(super) async fn ready(&mut self) -> RedisResult<Connection> {
         let made = self.0.wait_for(Option::is_some).await;
         match made.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),
-            // The runtime that made it has ended.
+            // The runtime of the connecting task has ended.
             Ok(None) | Err(_) => Err(RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe))),
         }
     }

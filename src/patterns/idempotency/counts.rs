@@ -1,24 +1,25 @@
-//! Counters of what the idempotency guard decided, for metrics.
+//! Counters of the idempotency guard's decisions, for metrics.
 //!
-//! Input: each decision of [`Guard`](super::Guard). Output: [`Counts`], a plain snapshot of the atomic
-//! counters. Invariant: numbers only grow; each request is counted once, however long it waits.
+//! Input: each decision of [`Guard`](super::Guard). Output: [`Counts`], a plain snapshot of the
+//! atomic counters. Invariant: counters never decrease. Each request is counted once, even if it
+//! waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Since the guard was made.
+/// Counts since the guard was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
     /// Requests that were the first of their key.
     pub new: u64,
-    /// Requests that arrived while the first was in progress.
+    /// Requests that arrived while the first one was in progress.
     pub pending: u64,
     /// Requests answered from Redis.
     pub replayed: u64,
     /// Requests whose fingerprint differs from the one stored in Redis.
     pub mismatched: u64,
-    /// Requests that Redis could not decide: it did not answer, was bypassed, is not configured, or has
-    /// a pointer or a corrupt value.
+    /// Requests that Redis could not decide. Redis did not answer, was bypassed, is not configured,
+    /// or has a pointer or a corrupt value.
     pub unsure: u64,
     /// Calls of `complete`, `renew` and `release` by a former owner.
     pub stale: u64,
@@ -36,7 +37,7 @@ pub(super) struct AtomicCounts {
 
 impl AtomicCounts {
     pub(super) fn snapshot(&self) -> Counts {
-        // The counters are independent: no memory is ordered by them.
+        // The counters are independent, so relaxed ordering suffices.
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
             new: of(&self.new),

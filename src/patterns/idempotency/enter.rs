@@ -1,8 +1,10 @@
-//! Decides whether a request is executed now, and lets it wait for the first with its key if it may.
+//! Decides whether a request is executed now. If the guard allows it, a repeated request waits for
+//! the first one with its key.
 //!
-//! Input: a [`Request`]. Output: an [`Attempt`] to execute it, or the outcome that it has without. Invariant: in
-//! this process at most one attempt per key exists at a time; a request waits for an effect no longer than the guard
-//! allows, and no more than it allows at a time. Each waits a moment until Postgres has said whether there is one.
+//! Input: a [`Request`]. Output: an [`Attempt`] to execute it, or its outcome without execution.
+//! Invariant: at most one attempt per key exists in this process at a time. A request waits for an
+//! effect no longer than the guard allows, and no more requests wait than the guard allows. Each
+//! request also waits briefly until Postgres has said whether an effect exists.
 
 use std::time::Duration;
 
@@ -15,17 +17,19 @@ use super::guard::{BeginOutcome, Guard};
 use super::in_flight::{Holder, Progress};
 use super::request::Request;
 
-/// The pause before Redis is asked again, at first: some times what an order takes.
+/// First pause before Redis is asked again: several times the duration of an order.
 const PAUSE: Duration = Duration::from_millis(10);
-/// At last: what somebody who waits hardly notices, and 5 round trips per second for each that waits.
+/// Longest pause. A waiting user hardly notices it, and each waiting request causes 5 round trips
+/// per second.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// How long a request waits for the first with its key in this process to learn from Postgres whether the key has a
-/// response. Without it, of 100 repeats at once of a completed request 86 were told that it is in progress while
-/// Redis was away. The answer takes two round trips, once the first has a session.
+/// Maximum time in which a request waits until the first request with its key in this process knows
+/// whether Postgres has a response. The answer takes two round trips after the first request has a
+/// session. Without this wait, 86 of 100 concurrent repeats of a completed request got "in
+/// progress" while Redis was away.
 const DECISION_MAX: Duration = Duration::from_secs(1);
 
-/// What a request does.
+/// How to continue with a request.
 #[derive(Debug)]
 pub(super) enum Entry {
     Execute(Attempt),
@@ -58,7 +62,7 @@ impl Guard {
                 Err(Holder::Other) => return self.mismatch(),
                 Err(Holder::Same(_)) => {}
             }
-            // Redis has forgotten the request that is in progress here, or was not asked.
+            // Redis has lost the request that is in progress here, or was not asked.
             if let Some(lease) = lease {
                 self.release(&lease).await;
             }
@@ -78,7 +82,7 @@ impl Guard {
     }
 }
 
-/// A request that waits.
+/// State of a waiting request.
 struct Wait<'a> {
     guard: &'a Guard,
     decided_by: Instant,
@@ -94,8 +98,8 @@ impl<'a> Wait<'a> {
         Self { guard, decided_by, until, pause: PAUSE, place: None }
     }
 
-    /// Waits until it is worth asking again (`None`), or there is an answer: the first one's response,
-    /// or that the time or the places for waiting are used up.
+    /// Waits until it is worth asking again (`None`) or there is an answer. The answer is the first
+    /// request's response, or that the time or the places for waiting are used up.
     async fn step(&mut self, request: &Request) -> Option<Outcome> {
         let answer = self.next(request).await;
         let tally = &self.guard.shared.tally;
@@ -119,7 +123,7 @@ impl<'a> Wait<'a> {
                         return Some(Outcome::Replayed(response.clone()));
                     }
                 }
-                // It ended without a response.
+                // The first request ended without a response.
                 Ok(Err(_)) => return None,
                 Err(_) => {}
             }
@@ -141,7 +145,7 @@ impl<'a> Wait<'a> {
                     Progress::Done(response) => Some(Outcome::Replayed(response.clone())),
                     Progress::Deciding | Progress::Executing => None,
                 },
-                // It ended without a response.
+                // The first request ended without a response.
                 Ok(Err(_)) => None,
                 Err(_) => Some(self.guard.pending()),
             };

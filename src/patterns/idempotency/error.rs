@@ -1,9 +1,9 @@
-//! Errors of the idempotency guard and of its table in Postgres, and how to fix them.
+//! Errors of the idempotency guard and of its table in Postgres, with their fixes.
 //!
-//! Input: errors of the two clients, and settings, scopes and responses that are refused. Output:
-//! `IdempotencyError` with its hint. Invariant: no key, payload or password in any text. A Redis that does
-//! not answer is not an error: the guard then leaves the decision to Postgres. A client's invalid key is a
-//! `KeyRefusal` instead.
+//! Input: errors of the two clients; refused settings, scopes and responses. Output:
+//! `IdempotencyError` with its hint. Invariant: no text contains a key, a payload or a password. An
+//! unavailable Redis is not an error: the guard then leaves the decision to Postgres. An invalid
+//! key of a client is a `KeyRefusal` instead.
 
 use std::error::Error;
 
@@ -11,55 +11,56 @@ use tokio_postgres::error::SqlState;
 
 use crate::table_error::TableFault;
 
-/// Why the guard cannot be created, a response cannot be stored, or Postgres did not decide. After an
-/// error of Postgres the transaction is aborted: roll it back.
+/// Reason why the guard cannot be created, a response cannot be stored, or Postgres did not decide.
+/// After an error of Postgres the transaction is aborted and must be rolled back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdempotencyError {
-    /// Settings that are out of range.
+    /// A setting is out of range.
     #[error("invalid settings of the idempotency guard: {0}")]
     Settings(&'static str),
-    /// The Redis URL cannot be parsed. Its text is not repeated: it may contain a password.
+    /// The Redis URL cannot be parsed. The error does not repeat the URL, which may contain a
+    /// password.
     #[error("the Redis URL is not valid")]
     Url(#[source] Box<dyn Error + Send + Sync>),
     /// The scope is not 1 to 255 bytes without control characters.
     #[error("the scope of the request is empty, too long, or has a control character")]
     Scope,
-    /// The status is not that of a final response, 200 to 599.
+    /// The status is not a final status from 200 to 599.
     #[error("{0} is not the status of a final response")]
     Status(u16),
-    /// A header that HTTP does not allow, by its index from 0. A value with a line break would inject
-    /// another header into every replay.
+    /// HTTP does not allow the header with this index, from 0. A value with a line break would
+    /// inject another header into every replay.
     #[error("header {0} of the response has a name or value that HTTP does not allow")]
     Header(usize),
-    /// The session's `search_path` does not lead to the table.
+    /// The table does not exist, or is not in the session's `search_path`.
     #[error("the table `idempotency_keys` is not found in the search_path")]
     Missing(#[source] tokio_postgres::Error),
-    /// The role lacks a privilege on it.
+    /// The role lacks a privilege on the table.
     #[error("the role lacks a privilege on `idempotency_keys`")]
     Forbidden(#[source] tokio_postgres::Error),
-    /// Another transaction has locked the key for longer than `lock_timeout` or `statement_timeout`: tell the
-    /// client to retry.
+    /// Another transaction locked the key for longer than `lock_timeout` or `statement_timeout`.
+    /// Tell the client to retry.
     #[error("another transaction has locked the idempotency key")]
     Busy(#[source] tokio_postgres::Error),
-    /// The row is not what [`claim`](super::claim) writes.
+    /// The row does not have the format that [`claim`](super::claim) writes.
     #[error("a row of `idempotency_keys` does not contain a valid response")]
     CorruptRow,
     /// The row existed and was deleted, several times: something deletes keys that are in use.
     #[error("rows of `idempotency_keys` are deleted while they are in use")]
     Vanishing,
-    /// COMMIT was sent and its outcome is not known: the effect is there or it is not. The same request
-    /// with the same key finds out.
+    /// COMMIT was sent and its outcome is unknown: the effect exists or does not. A repeat of the
+    /// request with its key finds the outcome.
     #[error("the outcome of COMMIT is not known")]
     CommitUnknown(#[source] tokio_postgres::Error),
-    /// An attempt that has its response, or is being run, was run again. Where the response is stored, the same
-    /// request with the same key gets it.
+    /// An attempt was run again while it was running or after it had a response. If the response is
+    /// stored, a repeat of the request with its key gets it.
     #[error("the attempt is being run or has its response, and was run again")]
     RunAgain,
     /// The tokio runtime ended before the work did.
     #[error("the runtime was shut down before the request was executed")]
     ShutDown,
-    /// A statement failed for another reason: the guard's, or one of the effect whatever the reason.
+    /// Another statement of the guard failed, or a statement of the effect failed for any reason.
     #[error("a statement of the request failed in the database")]
     Database(#[source] tokio_postgres::Error),
 }
@@ -69,7 +70,7 @@ impl IdempotencyError {
         Self::Url(Box::new(error))
     }
 
-    /// Of a statement that names the guard's table and nothing else.
+    /// Classifies an error of a statement that names only the guard's table.
     pub(super) fn of_claim(error: tokio_postgres::Error) -> Self {
         match TableFault::of(&error) {
             TableFault::Missing => Self::Missing(error),
@@ -79,7 +80,7 @@ impl IdempotencyError {
         }
     }
 
-    /// Of the INSERT, whose time goes into waiting for the key.
+    /// Classifies an error of the INSERT, which spends its time waiting for the key.
     pub(super) fn of_insert(error: tokio_postgres::Error) -> Self {
         if error.code() == Some(&SqlState::QUERY_CANCELED) {
             return Self::Busy(error);
@@ -87,7 +88,7 @@ impl IdempotencyError {
         Self::of_claim(error)
     }
 
-    /// The exact fix, where one is known.
+    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Url(_) => Some(
@@ -115,7 +116,7 @@ impl IdempotencyError {
         }
     }
 
-    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
+    /// Returns the error of Postgres, for callers that distinguish errors by SQLSTATE.
     pub fn database(&self) -> Option<&tokio_postgres::Error> {
         match self {
             Self::Missing(error)
@@ -129,7 +130,7 @@ impl IdempotencyError {
 }
 
 impl From<tokio_postgres::Error> for IdempotencyError {
-    /// Of the effect's statements too, so it tells nothing of the guard's table.
+    /// The statement may be one of the effect, so the error says nothing about the guard's table.
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Database(error)
     }

@@ -1,5 +1,5 @@
-//! The idempotency guard: decides with Redis which request executes, which must wait, and which gets the
-//! stored response, so that most repeats never reach Postgres.
+//! The idempotency guard. It decides with Redis which request executes, which must wait, and which
+//! gets the stored response, so that most repeats never reach Postgres.
 //!
 //! ```text
 //!            begin: New                      complete by the owner
@@ -11,9 +11,10 @@
 //!    +---------------------------------------- expiry -----------------------+
 //! ```
 //!
-//! Input: a [`Request`], a [`Lease`], a [`StoredResponse`]. Output: [`BeginOutcome`], [`OwnerUpdate`].
-//! Invariant: only the owner changes a key; each call is one round trip, and none while Redis is bypassed;
-//! no call returns an error; a call that is dropped half-way leaves no key PENDING without an owner.
+//! Input: a [`Request`], a [`Lease`], a [`StoredResponse`]. Output: [`BeginOutcome`],
+//! [`OwnerUpdate`]. Invariant: only the owner changes a key. Each call is one round trip, or none
+//! while Redis is bypassed. No call returns an error. A call that is dropped half-way leaves no key
+//! PENDING without an owner.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,53 +34,55 @@ use super::request::Request;
 use super::response::StoredResponse;
 use super::settings::GuardSettings;
 
-/// The Retry-After of a guard without Redis, as the default of one with it.
+/// Retry-After of a guard without Redis. A guard with Redis has this value as its default.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Longer than any client or proxy waits for a response.
+/// Upper bound of the waiting time. Clients and proxies give up earlier.
 const WAIT_MAX: Duration = Duration::from_hours(1);
 
-/// How long a request waits for a claim that another session holds: longer than most transactions take, and
-/// less than clients wait.
+/// Default wait for a claim that another session holds. Most transactions are shorter, and clients
+/// wait longer.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What `lock_timeout` can hold.
+/// Maximum value of `lock_timeout` in Postgres.
 const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(2_147_483_647);
 
-/// `begin` waits this much longer than the response timeout, so that Redis is bypassed by then.
+/// Time by which `begin` waits longer than the response timeout, so that Redis is bypassed by then.
 const LATE_NOTED: Duration = Duration::from_millis(2);
 
-/// What to do with a request. A new variant would be a breaking change on purpose: each needs code.
+/// How to continue with a request. A new variant would be a breaking change on purpose, because
+/// each variant needs code.
 #[derive(Debug)]
 #[must_use = "whether to execute the request"]
 pub enum BeginOutcome {
-    /// It is the first: execute it, then [`Guard::complete`]. Dropped, the lease frees its key.
+    /// The request is the first: execute it, then call [`Guard::complete`]. Dropping the lease
+    /// frees its key.
     New(Lease),
-    /// The same request is in progress: 409, retry later.
+    /// Another attempt of this request is in progress: respond with 409, retry later.
     Pending {
-        /// For the Retry-After header.
+        /// Value for the Retry-After header.
         retry_after: Duration,
     },
-    /// It has completed: send this response again.
+    /// The request has completed: send this response again.
     Replay(StoredResponse),
-    /// The key belongs to another request: 422.
+    /// The key belongs to another request: respond with 422.
     Mismatch,
-    /// Redis cannot say: [`find_claim`](super::find_claim) in Postgres; if there is none, execute without a
-    /// lease. It is as safe, only slower for concurrent duplicates: they wait for each other in
-    /// [`claim`](super::claim).
+    /// Redis cannot decide. Call [`find_claim`](super::find_claim) in Postgres, and execute without
+    /// a lease if it finds no claim. This is as safe, but concurrent duplicates are slower, because
+    /// they wait for each other in [`claim`](super::claim).
     Unsure,
 }
 
-/// The outcome of `complete`, `renew` or `release`.
+/// Outcome of `complete`, `renew` or `release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnerUpdate {
     /// Redis made the change.
     Applied,
-    /// The lease had expired, and another owner may have begun. Nothing was changed; what Postgres has
-    /// is valid.
+    /// The lease had expired, and another owner may have begun. Nothing was changed; the state in
+    /// Postgres is valid.
     Stale,
-    /// Redis did not answer. The key is free when it expires, or the lease is dropped; until then clients may be
-    /// told to wait.
+    /// Redis did not answer. The key is free when its time to live expires or the lease is dropped.
+    /// Until then clients may be asked to wait.
     Unsure,
 }
 
@@ -91,17 +94,17 @@ pub struct Guard {
     pub(super) lock_timeout: Duration,
 }
 
-/// What all clones of a guard and its leases have in common.
+/// State that all clones of a guard and its leases share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) redis: Option<RedisStore>,
     pub(super) tally: AtomicCounts,
     pub(super) in_flight: Arc<AllInFlight>,
-    /// For what is left to do when a future or a lease is dropped.
+    /// Runtime for cleanup after a future or a lease is dropped.
     runtime: Option<Handle>,
 }
 
-/// How requests wait for the first with their key.
+/// How requests wait for the first one with their key.
 #[derive(Debug, Clone)]
 pub(super) struct Waiting {
     pub(super) time_max: Duration,
@@ -121,21 +124,22 @@ impl Shared {
 }
 
 impl Guard {
-    /// A guard with the Redis at `url`, version 7.0 or newer. Returns at once, whether or not Redis is
-    /// available, and connects in the background; must be called inside a tokio runtime. Errors:
-    /// [`IdempotencyError::Url`], [`IdempotencyError::Settings`].
+    /// Creates a guard with the Redis at `url`, version 7.0 or newer. Returns immediately, even if
+    /// Redis is unavailable, and connects in the background. Must be called inside a tokio runtime.
+    /// Errors: [`IdempotencyError::Url`], [`IdempotencyError::Settings`].
     ///
-    /// One server: `redis://user:password@host:6379/0`. A Redis Cluster (feature `redis-cluster`):
-    /// `redis+cluster://user:password@one:6379,two:6379`, any of its nodes. Sentinels (feature
-    /// `redis-sentinel`) and the name by which they know the master:
-    /// `redis+sentinel://user:password@one:26379,two:26379/NAME/0?sentinel_login=user:password`; the first
-    /// login is the master's, and without the last the Sentinels are asked without one. With `rediss` in
-    /// place of `redis`, TLS (feature `redis-tls`).
+    /// * One server: `redis://user:password@host:6379/0`.
+    /// * A Redis Cluster (feature `redis-cluster`), with any of its nodes:
+    ///   `redis+cluster://user:password@one:6379,two:6379`.
+    /// * Sentinels (feature `redis-sentinel`) and their name of the master:
+    ///   `redis+sentinel://user:password@one:26379,two:26379/NAME/0?sentinel_login=user:password`.
+    ///   The first login is for the master. Without `sentinel_login`, the Sentinels get no login.
+    /// * TLS (feature `redis-tls`): `rediss` instead of `redis`.
     pub fn connect(url: &str, settings: &GuardSettings) -> Result<Self, IdempotencyError> {
         Ok(Self::new(Some(RedisStore::connect(url, settings)?)))
     }
 
-    /// A guard that leaves everything to Postgres: always [`BeginOutcome::Unsure`].
+    /// Creates a guard that leaves everything to Postgres: always [`BeginOutcome::Unsure`].
     pub fn without_redis() -> Self {
         Self::new(None)
     }
@@ -151,13 +155,13 @@ impl Guard {
         Self { shared: Arc::new(shared), waiting, lock_timeout: LOCK_TIMEOUT }
     }
 
-    /// The same guard, whose [`Guard::execute`] lets a request wait for the response of the first with
-    /// its key, for `time_max` at most (an hour is the limit), before it is told to retry; so may
-    /// `requests_max` at a time. By default none waits for an effect, only for a moment until Postgres has said
-    /// whether there is one.
+    /// Lets requests wait in [`Guard::execute`] for the response of the first one with their key. A
+    /// request waits for at most `time_max` (limited to an hour) before the client is asked to
+    /// retry. At most `requests_max` requests wait at a time. By default no request waits for an
+    /// effect. It waits only briefly, until Postgres has said whether an effect exists.
     ///
-    /// Those that wait for a request of this process are woken by it; the others ask Redis, every 10 ms
-    /// at first and every 200 ms later.
+    /// A request of this process wakes the requests that wait for it. The others poll Redis, every
+    /// 10 ms at first and every 200 ms later.
     #[must_use]
     pub fn with_waiting(mut self, time_max: Duration, requests_max: usize) -> Self {
         let places = Arc::new(Semaphore::new(requests_max.min(Semaphore::MAX_PERMITS)));
@@ -165,14 +169,16 @@ impl Guard {
         self
     }
 
-    /// The same guard, whose [`Attempt::run`](super::Attempt::run) waits for a claim of another session for
-    /// `time_max` at most, before the client is told to retry; 5 s by default, and zero sets no limit. Where
-    /// the session's own `lock_timeout` is shorter, it counts. The effect has that of the session.
+    /// Sets how long [`Attempt::run`](super::Attempt::run) waits for a claim of another session
+    /// before the client is asked to retry. The default is 5 s, and zero sets no limit. A shorter
+    /// `lock_timeout` of the session takes precedence. The effect itself has the session's
+    /// `lock_timeout`.
     ///
-    /// `run` also sets `idle_in_transaction_session_timeout` to 30 s for its transaction, unless the session has a
-    /// limit of its own: a process that is frozen keeps its key no longer.
+    /// `run` also sets `idle_in_transaction_session_timeout` to 30 s for its transaction, unless
+    /// the session has its own limit. A frozen process therefore keeps its key for at most that
+    /// time.
     ///
-    /// While a request waits it has a session with Postgres, and other requests have not.
+    /// A waiting request occupies a Postgres session that other requests cannot use.
     #[must_use]
     pub fn with_lock_timeout(mut self, time_max: Duration) -> Self {
         self.lock_timeout = time_max.min(LOCK_TIMEOUT_MAX);
@@ -181,8 +187,8 @@ impl Guard {
 
     /// Tries to get the lease.
     ///
-    /// If the future is dropped while it waits, or Redis answers too late, a lease that it gets all the
-    /// same is released in the background.
+    /// If the future is dropped while it waits, or Redis answers too late, the lease may still be
+    /// granted. It is then released in the background.
     pub async fn begin(&self, request: &Request) -> BeginOutcome {
         let begin = self.begin_uncounted(request).await;
         count(match &begin {
@@ -195,11 +201,11 @@ impl Guard {
         begin
     }
 
-    /// For a request that begins again and again while it waits.
+    /// Begins without counting, for a request that begins repeatedly while it waits.
     pub(super) async fn begin_uncounted(&self, request: &Request) -> BeginOutcome {
         let Some(redis) = &self.shared.redis else { return BeginOutcome::Unsure };
         let (shared, request) = (Arc::clone(&self.shared), request.clone());
-        // A task of its own, which goes on when nobody awaits it any more: a lease is then released.
+        // This task continues if the future is dropped, and then releases the lease.
         let begin = in_background(async move {
             Some(match shared.redis.as_ref()?.begin(&request).await? {
                 BeginReply::New(owned) => BeginOutcome::New(Lease::new(owned, Arc::clone(&shared))),
@@ -221,18 +227,18 @@ impl Guard {
         match timeout(limit, begin).await {
             Ok(outcome) => outcome.unwrap_or(BeginOutcome::Unsure),
             Err(late) => {
-                // The task may notice after the next request has asked.
+                // The task may notice this only after the next request has asked.
                 redis.late(&late);
                 BeginOutcome::Unsure
             }
         }
     }
 
-    /// Stores the response that the owner's transaction committed, or found committed by another. Call it
-    /// after the COMMIT, never before.
+    /// Stores the response that the owner's transaction committed, or that another transaction had
+    /// committed. Call it after the COMMIT, never before.
     ///
-    /// If the future is dropped while it waits, the response is stored in the background. Where Redis does not
-    /// answer, the lease frees its key when it is dropped: Postgres has the response.
+    /// If the future is dropped while it waits, the response is stored in the background. If Redis
+    /// does not answer, dropping the lease frees its key: Postgres has the response.
     pub async fn complete(&self, lease: &Lease, response: &StoredResponse) -> OwnerUpdate {
         lease.leave_to_expire();
         let (shared, owned) = (Arc::clone(&self.shared), lease.owned.clone());
@@ -246,31 +252,34 @@ impl Guard {
         update
     }
 
-    /// Extends the lease. [`Guard::run_renewing`] does it by itself.
+    /// Extends the lease. [`Guard::run_renewing`] calls it automatically.
     pub async fn renew(&self, lease: &Lease) -> OwnerUpdate {
         let Some(redis) = &self.shared.redis else { return OwnerUpdate::Unsure };
         self.owner_update(redis.renew(&lease.owned).await)
     }
 
-    /// Deletes the key after a failure without effect, so that the client's next attempt need not wait.
-    /// A lease that is dropped does it too, but later than its handler's response. After a COMMIT whose outcome is
-    /// unknown as well: the next attempt waits for that transaction in Postgres, or finds its row.
+    /// Deletes the key after a failure without effect, so that the client's next attempt need not
+    /// wait. A dropped lease does this too, but later than the handler's response.
+    ///
+    /// Call it also after a COMMIT with an unknown outcome: the next attempt waits for that
+    /// transaction in Postgres, or finds its row.
     pub async fn release(&self, lease: &Lease) -> OwnerUpdate {
         let Some(redis) = &self.shared.redis else { return OwnerUpdate::Unsure };
         let released = redis.release(&lease.owned).await;
-        // Where Redis has not answered, or this future is dropped before, the lease sees to it.
+        // If Redis has not answered, or this future is dropped before, dropping the lease frees the
+        // key.
         if released.is_some() {
             lease.leave_to_expire();
         }
         self.owner_update(released)
     }
 
-    /// Runs the work, and renews the lease at every third of its time to live, so that two renewals may
-    /// fail.
+    /// Runs the work and renews the lease at every third of its time to live, so that two renewals
+    /// may fail.
     ///
-    /// Work whose lease expired is not cancelled: in the midst of a COMMIT its outcome would be unknown,
-    /// and [`claim`](super::claim) decides who was first. The work should not block its thread, or
-    /// nothing is renewed.
+    /// Work whose lease expired is not cancelled. During a COMMIT its outcome would be unknown, and
+    /// [`claim`](super::claim) decides which request was first. The work should not block its
+    /// thread, because that would stop the renewal.
     pub async fn run_renewing<F: Future>(&self, lease: &Lease, work: F) -> F::Output {
         tokio::select! {
             biased;
@@ -279,7 +288,7 @@ impl Guard {
         }
     }
 
-    /// Numbers since the guard was made.
+    /// Returns the counts since the guard was created.
     pub fn counts(&self) -> Counts {
         self.shared.tally.snapshot()
     }

@@ -1,10 +1,11 @@
-//! The requests that this process executes, so that others with the same key wait for them here and not in
-//! the database.
+//! The requests that this process executes. Other requests with their keys wait here and not in the
+//! database.
 //!
-//! Input: a [`Request`]. Output: an [`InFlight`] for the first with its key, until that is dropped; for others
-//! a receiver of the first one's [`Progress`], which is closed where it ends without a response. Invariant: of the requests
-//! with one key at most one waits in the database, so that repeats of a request whose key another process
-//! has locked occupy one session, not all of them.
+//! Input: a [`Request`]. Output: an [`InFlight`] for the first request with its key, until that is
+//! dropped. Other requests get a receiver of the first one's [`Progress`], which is closed if the
+//! first one ends without a response. Invariant: at most one request per key waits in the database.
+//! Repeats of a request whose key another process has locked therefore occupy one session, not all
+//! of them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,7 +16,6 @@ use tokio::sync::watch;
 use super::request::{Fingerprint, Request};
 use super::response::StoredResponse;
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(super) struct AllInFlight(Mutex<HashMap<Name, First>>);
 
@@ -28,14 +28,14 @@ struct First {
     progress: watch::Receiver<Progress>,
 }
 
-/// How far the first request with a key is.
+/// Progress of the first request with a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Postgres has not said yet whether it was executed before.
+    /// Postgres has not said yet whether the request was executed before.
     Deciding,
-    /// It is new, and has its effect now.
+    /// The request is new and has its effect now.
     Executing,
-    /// Its response.
+    /// The request has this response.
     Done(StoredResponse),
 }
 
@@ -47,17 +47,17 @@ pub(super) struct InFlight {
     progress: watch::Sender<Progress>,
 }
 
-/// Who has a key.
+/// Request that holds a key.
 #[derive(Debug)]
 pub(super) enum Holder {
-    /// The same request.
+    /// Another attempt of this request.
     Same(watch::Receiver<Progress>),
-    /// Another request.
+    /// A different request.
     Other,
 }
 
 impl AllInFlight {
-    /// Reserves the request's key, unless another has it.
+    /// Reserves the request's key, unless another attempt holds it.
     pub(super) fn enter(self: &Arc<Self>, request: &Request) -> Result<InFlight, Holder> {
         let name = name(request);
         match self.lock().entry(name.clone()) {
@@ -71,24 +71,24 @@ impl AllInFlight {
         }
     }
 
-    /// Who has the request's key, if anybody.
+    /// Returns the holder of the request's key, if any.
     pub(super) fn holder(&self, request: &Request) -> Option<Holder> {
         self.lock().get(&name(request)).map(|first| Holder::of(first, request))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Name, First>> {
-        // Each change is a single step, so nothing is left half done by a panic.
+        // Each change is a single step, so a panic cannot leave the map half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl InFlight {
-    /// Tells those that wait that the request has its effect for the first time.
+    /// Tells waiting requests that the request has its effect for the first time.
     pub(super) fn starts_effect(&self) {
         self.progress.send_replace(Progress::Executing);
     }
 
-    /// Gives those that wait the response.
+    /// Gives the response to waiting requests.
     pub(super) fn publish(&self, response: &StoredResponse) {
         self.progress.send_replace(Progress::Done(response.clone()));
     }

@@ -1,9 +1,10 @@
-//! The right to execute a request, which ends by itself however the code that holds it ends.
+//! The right to execute a request. It always ends, however the code that holds it ends.
 //!
-//! Input: what `begin` wrote to Redis. Output: a [`Lease`], which frees its key in the background when it is
-//! dropped, unless its request was completed, released or left to expire; futures that go on in the
-//! background when whoever awaits them is dropped. Invariant: no cancelled future and no panic keeps a key
-//! PENDING, unless the process dies, Redis does not answer, or its owner asked for it.
+//! Input: the value that `begin` wrote to Redis. Output: a [`Lease`], which frees its key in the
+//! background when it is dropped. It does not free the key if its request was completed, released
+//! or left to expire. The module also runs futures that continue in the background if their caller
+//! is dropped. Invariant: a cancelled future or a panic leaves a key PENDING only if the process
+//! dies, Redis does not answer, or the owner asked for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,20 +16,22 @@ use tracing::Instrument as _;
 use super::guard::Shared;
 use super::redis_store::OwnedKey;
 
-/// Between two attempts to release a key, where Redis is not bypassed for longer after a failure.
+/// Minimum pause between two attempts to release a key. After a failure Redis may be bypassed for
+/// longer.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// For what is awaited in the background. A Redis that hangs for longer may keep keys PENDING until they
-/// expire; without an end, memory would grow while it hangs.
+/// Maximum time of a future in the background. If Redis hangs for longer, keys may stay PENDING
+/// until they expire. Without a limit, memory would grow while Redis hangs.
 const BACKGROUND_MAX: Duration = Duration::from_mins(10);
 
-/// The exclusive right to execute a request, until its time to live expires. Dropped, it frees its key in
-/// the background: a handler that returns early, panics or is cancelled locks nobody out.
+/// The exclusive right to execute a request, until its time to live expires. Dropping it frees its
+/// key in the background, so a handler that returns early, panics or is cancelled blocks no other
+/// request.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped frees its key"]
 pub struct Lease {
     pub(super) owned: OwnedKey,
     shared: Arc<Shared>,
-    /// Nothing is left to do when it is dropped.
+    /// Whether a drop has nothing left to do.
     is_settled: AtomicBool,
 }
 
@@ -37,13 +40,13 @@ impl Lease {
         Self { owned, shared, is_settled: AtomicBool::new(false) }
     }
 
-    /// From now on a drop does not free the key; it is free when its time to live expires.
+    /// Keeps the key when the lease is dropped. The key is free when its time to live expires.
     pub fn leave_to_expire(&self) {
-        // It orders nothing else in memory.
+        // The flag orders no other memory access.
         self.is_settled.store(true, Ordering::Relaxed);
     }
 
-    /// As before `leave_to_expire`.
+    /// Reverts `leave_to_expire`.
     pub(super) fn free_when_dropped(&self) {
         self.is_settled.store(false, Ordering::Relaxed);
     }
@@ -62,7 +65,7 @@ impl Drop for Lease {
         self.shared.spawn(async move {
             let Some(redis) = &shared.redis else { return };
             let settings = redis.settings();
-            // Later it has expired by itself.
+            // After this time the key has expired anyway.
             let until = Instant::now() + settings.pending_ttl;
             while redis.release(&owned).await.is_none() && Instant::now() < until {
                 tokio::time::sleep(settings.bypass.max(PAUSE_MIN)).await;
@@ -71,8 +74,8 @@ impl Drop for Lease {
     }
 }
 
-/// Runs a future in a task of its own, which goes on when this one is dropped; what it returns is then dropped
-/// there. `None` also where it takes too long, or the runtime ends before it does.
+/// Runs a future in its own task, which continues if this future is dropped; the task then drops
+/// the output. Returns `None` if the future takes too long or the runtime ends first.
 pub(super) async fn in_background<T: Send + 'static>(
     future: impl Future<Output = Option<T>> + Send + 'static,
 ) -> Option<T> {

@@ -1,10 +1,11 @@
-//! Stores the state of idempotency keys in Redis: one command or script for each transition, behind a circuit
-//! breaker.
+//! Stores the state of idempotency keys in Redis: one command or script per transition, behind a
+//! circuit breaker.
 //!
-//! Input: `GuardSettings`, a request, or the `OwnedKey` of the request that executes, with its response.
-//! Output: a new key, the existing value, or whether the key was still owned; `None` if Redis did not
-//! answer in time. Invariant: a call but `begin` takes no longer than the response timeout, connecting included;
-//! after a failure Redis is bypassed for a while, so that an outage neither fails nor slows down requests.
+//! Input: `GuardSettings`; a request, or the `OwnedKey` of the executing request with its response.
+//! Output: a new key, the existing value, or whether the key was still owned; `None` if Redis did
+//! not answer in time. Invariant: every call except `begin` takes at most the response timeout,
+//! including connecting. After a failure Redis is bypassed for a while, so an outage neither fails
+//! nor slows down requests.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,30 +24,31 @@ use super::scripts::Script;
 use super::settings::GuardSettings;
 use crate::redis_client::{Connection, Server};
 
-/// `ERR syntax error`, or another text after ERR.
+/// Kind of `ERR syntax error`, and of any other text after ERR.
 const UNKNOWN_OPTION: ErrorKind = ErrorKind::Server(ServerErrorKind::ResponseError);
-/// A key that a request has made PENDING, with what only its owner knows; `Lease` says when it is freed.
+/// A key that a request has made PENDING, with the value that only its owner knows. `Lease` decides
+/// when the key is freed.
 #[derive(Clone)]
 pub(super) struct OwnedKey {
     redis_key: String,
     pending: Pending,
 }
 
-/// Without the client's key and the fingerprint of its request.
+/// Omits the client's key and the fingerprint of its request.
 impl std::fmt::Debug for OwnedKey {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("OwnedKey").finish_non_exhaustive()
     }
 }
 
-/// What becomes of a call that Redis has not answered in time.
+/// How to treat a call that Redis has not answered in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WhenLate {
     GiveUp,
     GoOn,
 }
 
-/// The outcome of `begin`.
+/// Outcome of `begin`.
 #[derive(Debug)]
 pub(super) enum BeginReply {
     New(OwnedKey),
@@ -55,7 +57,7 @@ pub(super) enum BeginReply {
     Lost(OwnedKey),
 }
 
-/// Redis, and the state of its circuit breaker.
+/// The Redis connection and the state of its circuit breaker.
 pub(super) struct RedisStore {
     server: Server,
     settings: GuardSettings,
@@ -72,7 +74,7 @@ struct RedisState {
     connection: Option<Connecting>,
 }
 
-/// Without the server's address and password.
+/// Omits the server's address and password.
 impl std::fmt::Debug for RedisStore {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("RedisStore").field("settings", &self.settings).finish_non_exhaustive()
@@ -98,8 +100,8 @@ impl RedisStore {
         })
     }
 
-    /// However long it takes: what Redis answers too late must be known, or nobody can release it. The
-    /// caller sets the limit; that the answer is late is noted here.
+    /// Has no time limit: a late answer must still be read, or nothing could release the key. The
+    /// caller sets the limit. A late answer is noted here.
     pub(super) async fn begin(&self, request: &Request) -> Option<BeginReply> {
         let redis_key = self.key_of(request);
         let pending = cache_entry::pending(request.fingerprint(), token());
@@ -109,14 +111,14 @@ impl RedisStore {
         let mut is_lost = false;
         let call = async |mut connection: Connection| {
             let outcome = command.query_async(&mut connection).await;
-            // An error with a code is the server's answer: it has set nothing.
+            // An error with a code is an answer of the server, which has set nothing.
             is_lost = matches!(&outcome, Err(error) if error.code().is_none());
             unless_of_another_type(outcome, Value::Okay)
         };
         let reply = self.exchange(call, WhenLate::GoOn).await;
         match reply {
             Some(Value::Nil) => Some(BeginReply::New(OwnedKey { redis_key, pending })),
-            // The client of a cluster has sent it twice, since the first answer was lost.
+            // The cluster client sent the command twice, because the first answer was lost.
             Some(Value::BulkString(value)) if value == pending => {
                 Some(BeginReply::New(OwnedKey { redis_key, pending }))
             }
@@ -126,7 +128,7 @@ impl RedisStore {
         }
     }
 
-    /// Whether the key was still owned.
+    /// Returns whether the key was still owned.
     pub(super) async fn complete(
         &self,
         owned: &OwnedKey,
@@ -146,9 +148,9 @@ impl RedisStore {
         self.call(async |mut it| self.delete.run(&mut it, key, &[pending]).await).await
     }
 
-    /// Replaces the owner's PENDING, if it is there, by one command where the server has it: Redis from 8.4
-    /// on, Valkey from 8.1 on. Others have a script for it, which costs them as much as the rest of a
-    /// request.
+    /// Replaces the owner's PENDING value, if it is still there. Uses one command if the server has
+    /// it: Redis from 8.4, Valkey from 8.1. Other servers run a script, which costs them as much as
+    /// the rest of a request.
     async fn replace(&self, owned: &OwnedKey, value: &[u8], ttl: Duration) -> Option<bool> {
         let (key, pending) = (owned.redis_key.as_str(), owned.pending.as_slice());
         let ttl = millis(ttl).to_string();
@@ -172,7 +174,8 @@ impl RedisStore {
         &self.settings
     }
 
-    /// The client's key contains no space, so different pairs of scope and key give different Redis keys.
+    /// Builds the Redis key. The client's key contains no space, so different pairs of scope and
+    /// key give different Redis keys.
     fn key_of(&self, request: &Request) -> String {
         [&self.settings.prefix, request.scope(), " ", request.key().as_str()].concat()
     }
@@ -192,8 +195,8 @@ impl RedisStore {
         let reply = match tokio::time::timeout(self.settings.response_timeout, &mut reply).await {
             Ok(reply) => reply,
             Err(elapsed) => {
-                // Once may be a pause of the server; twice, it may be a host that is gone, or one that
-                // is no master any more. Another connection finds out.
+                // One timeout may be a pause of the server. After two, the host may be gone or may
+                // no longer be the master. A new connection finds out.
                 let is_dead = mode == CallMode::Probe && !shared.is_pending();
                 self.failed(&elapsed, is_dead.then_some(&shared));
                 if when_late == WhenLate::GiveUp {
@@ -217,7 +220,7 @@ impl RedisStore {
         }
     }
 
-    /// `None` while Redis is bypassed.
+    /// Returns `None` while Redis is bypassed.
     fn connection(&self) -> Option<(CallMode, Connecting)> {
         let mut state = self.state();
         let mode = state.breaker.mode(Instant::now());
@@ -228,7 +231,7 @@ impl RedisStore {
         Some((mode, connection.clone()))
     }
 
-    /// `useless` is given up, if another call has not done so.
+    /// Records a failure. Gives up the connection `useless`, if another call has not done so.
     fn failed(&self, why: &(dyn std::error::Error + 'static), useless: Option<&Connecting>) {
         let mut state = self.state();
         if useless.is_some_and(|it| state.connection.as_ref().is_some_and(|now| now.is_same_as(it)))
@@ -243,18 +246,18 @@ impl RedisStore {
         }
     }
 
-    /// A call that somebody waited for has not been answered in time.
+    /// Records that Redis did not answer a call in time.
     pub(super) fn late(&self, why: &(dyn std::error::Error + 'static)) {
         self.failed(why, None);
     }
 
     fn state(&self) -> MutexGuard<'_, RedisState> {
-        // A panic leaves nothing in there half changed.
+        // A panic cannot leave the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A key of another type than ours is no failure of Redis.
+/// Treats a key with a value of another type as an answer, not as a failure of Redis.
 fn unless_of_another_type<T>(outcome: RedisResult<T>, other: T) -> RedisResult<T> {
     match outcome {
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(other),
@@ -262,13 +265,13 @@ fn unless_of_another_type<T>(outcome: RedisResult<T>, other: T) -> RedisResult<T
     }
 }
 
-/// Different for each owner: 62 random bits of the system's generator. Random, and not a counter, so that no
-/// copy of a process or of its machine gives the same one again.
+/// Returns a different token per owner: 62 random bits of the system's generator. The token is
+/// random and not a counter, so that a copy of a process or of its machine never repeats it.
 fn token() -> u64 {
     uuid::Uuid::now_v7().as_u64_pair().1
 }
 
 fn millis(time: Duration) -> u64 {
-    // Checked to be below 366 days.
+    // The settings allow at most 366 days.
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,9 +1,10 @@
-//! What identifies an idempotent request: its scope, the client's key, and a fingerprint of what it asks
-//! for.
+//! Identity of an idempotent request: its scope, the client's key, and a fingerprint of the
+//! request.
 //!
-//! Input: the value of the `Idempotency-Key` header; method, path and body. Output: a [`Request`], or why
-//! the key, scope or body is refused. Invariant: a [`Key`] is 1 to 255 visible ASCII characters, so it can be a
-//! part of any key or text without escaping; neither key nor scope shows in `Debug`.
+//! Input: the value of the `Idempotency-Key` header; method, path and body. Output: a [`Request`],
+//! or the reason why the key, scope or body is refused. Invariant: a [`Key`] is 1 to 255 visible
+//! ASCII characters, so it can be part of any key or text without escaping. `Debug` shows neither
+//! key nor scope.
 
 use std::fmt;
 
@@ -12,33 +13,36 @@ use sha2::{Digest as _, Sha256};
 use super::canonical::canonical;
 use super::error::IdempotencyError;
 
-/// As many characters as Stripe allows, and PostgreSQL's index rows take many times that.
+/// Maximum length of a key, as at Stripe. PostgreSQL's index rows hold many times that.
 /// <https://docs.stripe.com/api/idempotent_requests>
 const KEY_LENGTH_MAX: usize = 255;
-/// Bytes; together with a key far below the third of a page that PostgreSQL can index.
+/// Maximum length of a scope in bytes. Scope and key together are far below a third of a page, the
+/// most that PostgreSQL can index.
 const SCOPE_LENGTH_MAX: usize = 255;
 
-/// The client's key: 1 to 255 visible ASCII characters, taken literally (quotes belong to it).
+/// The client's key: 1 to 255 visible ASCII characters, taken literally, including quotes.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
-/// Why a key is not valid: the client's mistake, for a 400 that says so.
+/// Reason why a key is not valid. This is the client's mistake: respond with a 400 that includes
+/// the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyRefusal {
-    /// Nothing in it.
+    /// The key is empty.
     #[error("the idempotency key is empty")]
     Empty,
-    /// Its length in bytes.
+    /// The key is too long; its length in bytes.
     #[error("the idempotency key has {0} characters; at most 255 are allowed")]
     TooLong(usize),
-    /// The index, from 0, of a byte that is not a visible ASCII character. A space is not one.
+    /// The key contains a byte that is not a visible ASCII character; its index from 0. A space is
+    /// not visible.
     #[error("byte {0} of the idempotency key is not a visible ASCII character")]
     NotVisible(usize),
 }
 
 impl Key {
-    /// Checks a header's value.
+    /// Parses a header's value.
     pub fn parse(value: impl AsRef<[u8]>) -> Result<Self, KeyRefusal> {
         let bytes = value.as_ref();
         if bytes.is_empty() {
@@ -53,7 +57,7 @@ impl Key {
         Ok(Self(bytes.iter().copied().map(char::from).collect()))
     }
 
-    /// Its characters.
+    /// Returns the characters of the key.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -65,16 +69,17 @@ impl fmt::Debug for Key {
     }
 }
 
-/// SHA-256 of what a request asks for: the same key with another fingerprint is a client's mistake.
+/// SHA-256 of the method, path and body of a request. A key with a different fingerprint is a
+/// client's mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; Self::LENGTH]);
 
 impl Fingerprint {
-    /// Bytes.
+    /// Length in bytes.
     pub const LENGTH: usize = 32;
 
-    /// Of a method, a path with its query, and a body in whatever form is the same for two requests
-    /// that mean the same.
+    /// Computes the fingerprint of a method, a path with its query, and a body. Pass the body in a
+    /// form that is identical for requests with the same meaning.
     pub fn of(method: &str, path: &str, canonical_body: &[u8]) -> Self {
         Self::of_parts(&[method.as_bytes(), path.as_bytes(), canonical_body])
     }
@@ -82,22 +87,22 @@ impl Fingerprint {
     pub(super) fn of_parts(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
-            // Its length in front, lest `/a` + `b` is `/` + `ab`.
+            // The length comes first, so that `/a` + `b` differs from `/` + `ab`.
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
         Self(hash.finalize().into())
     }
 
-    /// The same of a JSON text, for all texts that mean the same: white space, the order of members,
-    /// escapes, and how a number is written do not matter (1.0, 1.00 and 1e0 are one). Numbers are
-    /// compared as decimals of any length, never as floating-point numbers. Of members with one name
-    /// each counts. Error: the body is not JSON.
+    /// Computes the fingerprint of a JSON body, which is equal for all texts with the same meaning.
+    /// White space, the order of members, escapes and the notation of numbers do not matter (1.0,
+    /// 1.00 and 1e0 are equal). Numbers are compared as decimals of any length, never as
+    /// floating-point numbers. If members share a name, each counts. Error: the body is not JSON.
     pub fn of_json(method: &str, path: &str, body: &[u8]) -> Result<Self, NotJson> {
         canonical(body).map(|form| Self::of(method, path, &form)).ok_or(NotJson)
     }
 
-    /// Its 32 bytes.
+    /// Returns the 32 bytes of the fingerprint.
     pub fn as_bytes(&self) -> &[u8; Self::LENGTH] {
         &self.0
     }
@@ -106,19 +111,19 @@ impl Fingerprint {
 impl TryFrom<&[u8]> for Fingerprint {
     type Error = std::array::TryFromSliceError;
 
-    /// What [`Fingerprint::as_bytes`] gave.
+    /// Restores the bytes of [`Fingerprint::as_bytes`].
     fn try_from(bytes: &[u8]) -> Result<Self, Self::Error> {
         bytes.try_into().map(Self)
     }
 }
 
-/// The body of a request is not JSON: the client's mistake, for a 400.
+/// The body of a request is not JSON. This is the client's mistake: respond with a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the body is not valid JSON")]
 #[non_exhaustive]
 pub struct NotJson;
 
-/// One attempt of a client to have something done once.
+/// One attempt of a client to have an effect once.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Request {
     scope: String,
@@ -128,8 +133,9 @@ pub struct Request {
 }
 
 impl Request {
-    /// `scope` says whose key it is, so that the keys of two callers never meet: the account or tenant, 1 to
-    /// 255 bytes without control characters, such as `tenant-7`. Error: [`IdempotencyError::Scope`].
+    /// Creates a request. `scope` is the owner of the key, such as the account or tenant
+    /// `tenant-7`, so that keys of two callers never collide. It is 1 to 255 bytes without control
+    /// characters. Error: [`IdempotencyError::Scope`].
     pub fn new(
         scope: impl Into<String>,
         key: Key,
@@ -143,31 +149,32 @@ impl Request {
         Ok(Self { scope, key, fingerprint, former: None })
     }
 
-    /// The same request, which is also the one that was stored with this fingerprint: what an earlier
-    /// version of the program computed, for as long as what that version stored is kept. Without it a
-    /// client that retries across the change gets a mismatch.
+    /// Also accepts a stored request with this former fingerprint, which an earlier version of the
+    /// program computed. Set it for as long as stored requests of that version are kept. Without
+    /// it, a client that retries across the upgrade gets a mismatch.
     #[must_use]
     pub fn with_former_fingerprint(mut self, former: Fingerprint) -> Self {
         self.former = Some(former);
         self
     }
 
-    /// Whose key it is.
+    /// Returns the owner of the key.
     pub fn scope(&self) -> &str {
         &self.scope
     }
 
-    /// The client's key.
+    /// Returns the client's key.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// What it asks for.
+    /// Returns the fingerprint of the request.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
 
-    /// The fingerprint, and the former one if there is any: a key of either is this request's.
+    /// Returns the fingerprint, and the former one if there is one. A key with either fingerprint
+    /// belongs to this request.
     pub fn fingerprints(&self) -> impl Iterator<Item = &Fingerprint> {
         [Some(&self.fingerprint), self.former.as_ref()].into_iter().flatten()
     }
@@ -176,7 +183,7 @@ impl Request {
         self.former.as_ref()
     }
 
-    /// Whether what has this fingerprint is this request.
+    /// Whether a stored fingerprint belongs to this request.
     pub(super) fn accepts(&self, stored: &Fingerprint) -> bool {
         self.fingerprint == *stored || self.former == Some(*stored)
     }

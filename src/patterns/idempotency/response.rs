@@ -1,9 +1,10 @@
-//! An HTTP response stored so that a repeated request gets the same one, and its binary encoding for Redis.
+//! An HTTP response, stored so that a repeated request gets it again, and its binary encoding for
+//! Redis.
 //!
-//! Input: status, headers and body, or encoded bytes. Output: a [`StoredResponse`], or its encoding.
-//! Invariant: whether built or decoded, a response is valid HTTP: its headers contain no line break and no
-//! character that HTTP forbids. Decoding never panics: malformed bytes give `None`, and a count or length in
-//! them reserves no memory.
+//! Input: status, headers and body, or encoded bytes. Output: a [`StoredResponse`] or its encoding.
+//! Invariant: a built or decoded response is valid HTTP. Its headers contain no line break and no
+//! character that HTTP forbids. Decoding never panics: malformed bytes give `None`, and no count or
+//! length in them reserves memory.
 
 use std::fmt;
 
@@ -11,15 +12,16 @@ use bytes::{BufMut as _, Bytes};
 
 use super::error::IdempotencyError;
 
-/// A number is written seven bits a byte, the lowest first; the highest bit says that more follow.
+/// Continuation bit. A number has seven bits per byte, the lowest first; this bit means that more
+/// bytes follow.
 const MORE: u8 = 0x80;
-/// Enough for the length of anything that fits into memory.
+/// Enough for the length of any value that fits into memory.
 const NUMBER_BYTES_MAX: u32 = 9;
 
 /// The response to a request, to be replayed.
 ///
-/// Store the headers that describe the content (`content-type`, `location`, `etag`), not those of one
-/// exchange (`date`, `set-cookie`, `connection`).
+/// Store the headers that describe the content (`content-type`, `location`, `etag`). Do not store
+/// the headers of one exchange (`date`, `set-cookie`, `connection`).
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoredResponse {
     status: u16,
@@ -28,7 +30,8 @@ pub struct StoredResponse {
 }
 
 impl StoredResponse {
-    /// Checks and keeps the parts. Errors: [`IdempotencyError::Status`], [`IdempotencyError::Header`].
+    /// Creates a response from its parts. Errors: [`IdempotencyError::Status`],
+    /// [`IdempotencyError::Header`].
     pub fn new(
         status: u16,
         headers: Vec<(String, String)>,
@@ -44,13 +47,14 @@ impl StoredResponse {
         }
     }
 
-    /// A response with a JSON body and its content type. Error: [`IdempotencyError::Status`].
+    /// Creates a response with a JSON body and its content type. Error:
+    /// [`IdempotencyError::Status`].
     pub fn json(status: u16, body: &serde_json::Value) -> Result<Self, IdempotencyError> {
         let kind = ("content-type".to_owned(), "application/json".to_owned());
         Self::new(status, vec![kind], body.to_string())
     }
 
-    /// The same with one more header. Error: [`IdempotencyError::Header`].
+    /// Adds a header. Error: [`IdempotencyError::Header`].
     pub fn with_header(
         self,
         name: impl Into<String>,
@@ -61,23 +65,23 @@ impl StoredResponse {
         Self::new(status, headers, body)
     }
 
-    /// 200 to 599.
+    /// Returns the status, 200 to 599.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Names and values, in order.
+    /// Returns the names and values of the headers, in order.
     pub fn headers(&self) -> &[(String, String)] {
         &self.headers
     }
 
-    /// The body; cloning it copies nothing.
+    /// Returns the body. Cloning it copies no data.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// Appends the compact form: status, number of headers, each name and value with its length, and
-    /// the body, which is the rest.
+    /// Appends the compact form: status, number of headers, each name and value with its length,
+    /// then the body to the end.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_u16(self.status);
         put_number(out, self.headers.len());
@@ -110,13 +114,14 @@ impl fmt::Debug for StoredResponse {
     }
 }
 
-/// A token of RFC 9110, section 5.6.2.
+/// Whether the name is a token of RFC 9110, section 5.6.2.
 fn is_name(name: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(is_token)
 }
 
-/// A field value of RFC 9110, section 5.5, without the bytes above ASCII that it calls obsolete.
+/// Whether the value is a field value of RFC 9110, section 5.5, without the obsolete bytes above
+/// ASCII.
 fn is_value(value: &str) -> bool {
     value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte))
 }

@@ -1,15 +1,16 @@
-//! The two Lua scripts that change an idempotency key only if it still has its owner's PENDING, each in one
-//! round trip.
+//! The two Lua scripts that change an idempotency key only if it still has its owner's PENDING,
+//! each in one round trip.
 //!
-//! Input: a connection, the key, the arguments. Output: whether the value was the owner's. Invariant: the
-//! comparison and the write are atomic, and touch the one key that the script declares; a key of another
-//! type is left alone and raises no error, so that it does not look like a failure of Redis. PSETEX rather
-//! than SET with options: each argument of a call from Lua adds to its cost.
+//! Input: a connection, the key, the arguments. Output: whether the value was the owner's.
+//! Invariant: the comparison and the write are atomic, and touch only the key that the script
+//! declares. A key of another type stays unchanged and raises no error, so that it does not look
+//! like a failure of Redis. The scripts use PSETEX instead of SET with options, because each
+//! argument of a call from Lua adds to its cost.
 
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind};
 
-/// ARGV: the owner's PENDING, the value to replace it with, its time to live in ms.
+/// ARGV: the owner's PENDING, the new value, its time to live in ms.
 const SET: &str = "\
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('PSETEX', KEYS[1], ARGV[3], ARGV[2])
@@ -40,8 +41,8 @@ impl Script {
         Self { code, digest: redis::Script::new(code).get_hash().to_owned() }
     }
 
-    /// Runs it by its digest; by its text, which Redis then remembers, where it does not know the digest:
-    /// after a restart, a failover, or SCRIPT FLUSH.
+    /// Runs the script by its digest. If Redis does not know the digest, after a restart, a
+    /// failover or SCRIPT FLUSH, sends the script's text, which Redis then remembers.
     pub(super) async fn run(
         &self,
         connection: &mut impl ConnectionLike,

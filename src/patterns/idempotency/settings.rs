@@ -1,35 +1,36 @@
 //! Settings of the guard's cache.
 //!
-//! Input: the new value of a setting. Output: [`GuardSettings`] with it, or why they are refused. Invariant:
-//! `Guard::connect` takes only settings that are within their ranges.
+//! Input: the new value of a setting. Output: [`GuardSettings`] with the value, or the reason why
+//! it is refused. Invariant: `Guard::connect` accepts only settings within their ranges.
 
 use std::time::Duration;
 
 use super::error::IdempotencyError;
 
-/// With less, any pause would miss the renewal at every third of it.
+/// Minimum PENDING time to live. With less, any pause would miss the renewal at every third of it.
 const PENDING_TTL_MIN: Duration = Duration::from_millis(30);
-/// Longer is a mistake in the unit.
+/// Maximum time to live. A longer time is a mistake in the unit.
 const TTL_MAX: Duration = Duration::from_hours(24 * 366);
 
-/// Settings of the guard's Redis cache: the default, changed by the method of each name.
+/// Settings of the guard's Redis cache. Each method changes one default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GuardSettings {
-    /// Before every key; 0 to 64 bytes.
+    /// Prefix of every key; 0 to 64 bytes.
     pub prefix: String,
-    /// How long a lease lasts without renewal; 30 ms to 366 days. Longer than usual pauses of a process,
-    /// shorter than clients wait.
+    /// Time for which a lease lasts without renewal; 30 ms to 366 days. It should be longer than
+    /// usual pauses of a process and shorter than clients wait.
     pub pending_ttl: Duration,
-    /// How long a response is cached; 1 ms to 366 days.
+    /// Time for which a response is cached; 1 ms to 366 days.
     pub completed_ttl: Duration,
-    /// Largest response to cache, in bytes, headers included; a larger one becomes a pointer to Postgres.
+    /// Largest response to cache, in bytes, including headers. A larger response becomes a pointer
+    /// to Postgres.
     pub stored_bytes_max: usize,
-    /// How long a request waits for Redis, at most; at least 1 ms.
+    /// Maximum time for a request to wait for Redis; at least 1 ms.
     pub response_timeout: Duration,
-    /// How long Redis is bypassed after a failure.
+    /// Time for which Redis is bypassed after a failure.
     pub bypass: Duration,
-    /// The Retry-After of requests that have to wait for the owner.
+    /// Retry-After of requests that must wait for the owner.
     pub retry_after: Duration,
 }
 
@@ -48,7 +49,7 @@ impl Default for GuardSettings {
 }
 
 impl GuardSettings {
-    /// Sets what stands before every key; 0 to 64 bytes, `idem:` by default.
+    /// Sets the prefix of every key; 0 to 64 bytes, `idem:` by default.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -69,14 +70,15 @@ impl GuardSettings {
         self
     }
 
-    /// Sets the size of the largest response to cache, in bytes, headers included; 16 KiB by default.
+    /// Sets the size of the largest response to cache, in bytes, including headers; 16 KiB by
+    /// default.
     #[must_use]
     pub fn stored_bytes_max(mut self, bytes: usize) -> Self {
         self.stored_bytes_max = bytes;
         self
     }
 
-    /// Sets how long a request waits for Redis, at most; at least 1 ms, 100 ms by default.
+    /// Sets the maximum time for a request to wait for Redis; at least 1 ms, 100 ms by default.
     #[must_use]
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
@@ -90,7 +92,7 @@ impl GuardSettings {
         self
     }
 
-    /// Sets the Retry-After of requests that have to wait for the owner; 1 s by default.
+    /// Sets the Retry-After of requests that must wait for the owner; 1 s by default.
     #[must_use]
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.retry_after = pause;

@@ -1,7 +1,7 @@
-//! Reads the body of a request whole, within limits of size and time.
+//! Reads the whole body of a request, within limits of size and time.
 //!
-//! Input: a body, the largest size in bytes and the longest time. Output: its bytes, or the problem for the
-//! client. Invariant: no more than the largest size is kept in memory.
+//! Input: a body, the maximum size in bytes and the maximum time. Output: its bytes, or the problem
+//! for the client. Invariant: memory use is limited to the maximum size.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ where
     }
 }
 
-/// The body's own error, which says nothing that the client does not know.
+/// The body's own error. The client gets no details, because it knows them.
 #[derive(Debug, thiserror::Error)]
 #[error("the body was not received completely")]
 struct Broken;

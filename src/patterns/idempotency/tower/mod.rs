@@ -1,21 +1,30 @@
-//! The guard as a tower layer: in front of the handler of an endpoint it reads the key and the body, replays,
-//! waits and refuses; what it lets through finds its [`Attempt`] among the request's extensions.
+//! The guard as a tower layer in front of an endpoint's handler. It reads the key and the body, and
+//! replays, waits or refuses. A request that passes carries its [`Attempt`] in the request's
+//! extensions.
 //!
-//! Input: an HTTP request, the name of the operation that the layer guards, and who sends the request (a closure:
-//! there is no default, since callers that share a scope share their keys). Output: the handler's response, or
-//! a stored one, or a problem (RFC 9457): 400 without a usable key, 403 without a caller, 408 and 413 for a body
-//! that is too slow or too large, 409 while the same request is in progress, 422 for a key of another request.
-//! Invariant: a handler whose client hangs up goes on; when it has ended without an effect, the key is free
-//! before its response is sent; a success without [`Attempt::run`] is an error, since nothing guards it.
+//! Input: an HTTP request, the name of the operation that the layer guards, and a closure that
+//! returns the sender of the request. The closure has no default, because callers that share a
+//! scope share their keys. Output: the handler's response, a stored response, or a problem (RFC
+//! 9457):
 //!
-//! A layer that limits the time of a request belongs outside of this one, in axum added after it: the client then
-//! has its answer, the work goes on, and the next attempt finds its response. Inside, it would cancel work that
-//! is only slow. A handler that hangs goes on after its client has left: it keeps its session with Postgres, and
-//! its key stays taken. So bound what it waits for (`statement_timeout`, the limits of other services' clients).
+//! * 400 without a usable key, 403 without a caller
+//! * 408 for a body that is too slow, 413 for one that is too large
+//! * 409 while another attempt of this request is in progress
+//! * 422 for a key of another request
+//!
+//! Invariant: a handler whose client hangs up continues. When it has ended without an effect, the
+//! key is free before its response is sent. A success without [`Attempt::run`] is an error, because
+//! nothing guards it.
+//!
+//! Put a layer that limits the time of a request outside this one; in axum, add it after this one.
+//! The client then gets its answer, the work continues, and the next attempt finds its response. A
+//! limit inside would cancel work that is only slow. A handler that hangs continues after its
+//! client has left: it keeps its Postgres session, and its key stays taken. Therefore bound its
+//! waits (`statement_timeout`, the limits of other services' clients).
 //!
 //! # An endpoint
 //!
-//! With tokio-postgres; with another driver the handler calls [`Attempt::run_in`].
+//! This example uses tokio-postgres. With another driver the handler calls [`Attempt::run_in`].
 //!
 //! ```
 //! use axum::extract::{Extension, State};
@@ -87,12 +96,13 @@ use problem::Problem;
 
 /// The header with the client's key.
 const KEY_HEADER: &str = "idempotency-key";
-/// Marks a response that is a replay.
+/// Marks a replayed response.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// What a form or an order has at most, many times over. JSON of this size nested as deeply as it is read
-/// takes some milliseconds to bring into its canonical form.
+/// Default maximum body size, many times a usual form or order. Deeply nested JSON of this size
+/// takes a few milliseconds to canonicalize.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// More than enough for a body of that size. A slower client would occupy a connection and memory.
+/// Default maximum time for a body, more than enough for a body of the default size. A slower
+/// client would occupy a connection and memory.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Puts the guard in front of a service.
@@ -107,16 +117,20 @@ pub struct IdempotencyLayer<C> {
 }
 
 impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
-    /// `operation` names what the handler does, such as `POST /orders`: another name for each handler of the
-    /// service, and the same one for ever. It belongs to the fingerprint, with method and URI. The URI alone
-    /// does not tell two handlers apart: a router that nests another one (`Router::nest`) strips its prefix
-    /// before this layer sees the request. Under one name the second would be answered with the first one's
-    /// response, and have no effect. Where the prefix has a parameter (`/accounts/{id}`) no name tells two accounts
-    /// apart: put the layer outside of the router that nests.
+    /// Creates a layer. `operation` names the handler's action, such as `POST /orders`. Each
+    /// handler of the service needs its own name, and the name must never change. The name is part
+    /// of the fingerprint, with method and URI.
     ///
-    /// `caller` says whose keys a request's are: an account or tenant that something before has
-    /// authenticated, never what the client merely says. It is the scope of [`Request::new`], 1 to 255
-    /// bytes. `None` is refused with 403. A caller that uses a key for two operations gets 422 for the second.
+    /// The URI alone does not distinguish handlers: a router that nests another one
+    /// (`Router::nest`) strips its prefix before this layer sees the request. If two handlers
+    /// shared a name, the second would get the first one's response and have no effect. If the
+    /// prefix has a parameter (`/accounts/{id}`), no name distinguishes two accounts: put the layer
+    /// outside the router that nests.
+    ///
+    /// `caller` returns the owner of a request's keys: an account or tenant that an earlier layer
+    /// has authenticated, never an unverified value from the client. It is the scope of
+    /// [`Request::new`], 1 to 255 bytes. `None` is refused with 403. A caller that uses a key for
+    /// two operations gets 422 for the second.
     pub fn new(guard: Guard, operation: impl Into<Arc<str>>, caller: C) -> Self {
         Self {
             guard,
@@ -128,16 +142,16 @@ impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
         }
     }
 
-    /// Lets requests without a key through, for a service whose clients do not send one yet. Nothing guards
-    /// them: [`Attempt::run`] only has the effect and commits, each time. Neither `caller` is asked nor the
-    /// body read. A key that is sent must be usable all the same.
+    /// Accepts requests without a key, for services whose clients do not send one yet. Such
+    /// requests are not guarded: [`Attempt::run`] runs the effect and commits each time. The layer
+    /// does not call `caller` or read the body for them. A key that is sent must still be valid.
     #[must_use]
     pub fn key_optional(mut self) -> Self {
         self.key_is_optional = true;
         self
     }
 
-    /// Sets the size of the largest body, in bytes, which is kept in memory; 64 KiB by default.
+    /// Sets the maximum size of a body, in bytes, which is kept in memory; 64 KiB by default.
     #[must_use]
     pub fn body_bytes_max(mut self, bytes: usize) -> Self {
         self.body_bytes_max = bytes;
@@ -160,7 +174,7 @@ impl<C: Clone, S> Layer<S> for IdempotencyLayer<C> {
     }
 }
 
-/// A service behind the guard. Requests whose method changes nothing (GET, HEAD, OPTIONS, TRACE) pass.
+/// A service behind the guard. Requests with a safe method (GET, HEAD, OPTIONS, TRACE) pass.
 #[derive(Debug, Clone)]
 pub struct Idempotency<C, S> {
     layer: IdempotencyLayer<C>,
@@ -188,7 +202,7 @@ where
         if request.method().is_safe() {
             return Box::pin(self.inner.call(request));
         }
-        // The one that was polled is ready; its clone need not be.
+        // The polled service is ready; its clone need not be.
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
         let layer = self.layer.clone();
@@ -210,7 +224,7 @@ where
     }
 }
 
-/// Calls the handler in a task of its own.
+/// Calls the handler in its own task.
 async fn execute<S, B, R>(
     mut inner: S,
     attempt: Attempt,
@@ -240,7 +254,7 @@ where
 }
 
 impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
-    /// What the request asks for, and its body.
+    /// Returns the request and its body.
     async fn read<B>(&self, parts: &Parts, body: B) -> Result<(Request, Bytes), Problem>
     where
         B: http_body::Body<Data: Send, Error: Send> + Send + 'static,
@@ -257,7 +271,7 @@ impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
     }
 }
 
-/// The one key that the request has.
+/// Returns the request's only key.
 fn key(headers: &HeaderMap) -> Result<Key, Problem> {
     let mut values = headers.get_all(KEY_HEADER).iter();
     let Some(value) = values.next() else { return Err(Problem::without_key()) };
@@ -267,7 +281,7 @@ fn key(headers: &HeaderMap) -> Result<Key, Problem> {
     Key::parse(value.as_bytes()).map_err(|refusal| Problem::key(refusal.to_string()))
 }
 
-/// JSON in its canonical form; every other body, and what claims to be JSON and is not, byte by byte.
+/// Uses the canonical form of JSON. Every other body, and invalid JSON, counts byte by byte.
 fn fingerprint(operation: &str, parts: &Parts, body: &[u8]) -> Fingerprint {
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -285,8 +299,8 @@ fn fingerprint(operation: &str, parts: &Parts, body: &[u8]) -> Fingerprint {
 }
 
 impl Outcome {
-    /// The response to the client: the stored one, marked `Idempotent-Replayed: true` if it is a replay;
-    /// or a problem with 409 and Retry-After, or 422.
+    /// Returns the response for the client. A stored response is marked `Idempotent-Replayed: true`
+    /// if it is a replay. Other outcomes are problems: 409 with Retry-After, or 422.
     pub fn into_http<R: From<Bytes>>(self) -> http::Response<R> {
         match self {
             Self::Executed(response) => response.into_http(),
@@ -302,7 +316,7 @@ impl Outcome {
 }
 
 impl StoredResponse {
-    /// As a response of HTTP.
+    /// Converts the response to an HTTP response.
     pub fn into_http<R: From<Bytes>>(self) -> http::Response<R> {
         let mut response = http::Response::new(R::from(self.body().clone()));
         let Ok(status) = StatusCode::from_u16(self.status()) else {

@@ -1,7 +1,7 @@
 //! The layer's error responses: Problem Details of RFC 9457.
 //!
-//! Input: what is wrong with a request. Output: an `application/problem+json` response. Invariant: no value of
-//! the request's body or headers is repeated.
+//! Input: the problem of a request. Output: an `application/problem+json` response. Invariant: the
+//! response repeats no value of the request's body or headers.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,16 +12,17 @@ use serde_json::{Value, json};
 
 use super::KEY_HEADER;
 
-/// Of Retry-After, in seconds: at once makes no sense, and nobody waits for longer.
+/// Maximum Retry-After in seconds. Zero makes no sense, and clients do not wait longer.
 const RETRY_AFTER_MAX_S: u64 = 30;
 
-/// What is wrong. `type` is `about:blank`, so the title goes with the status (section 4.2.1).
+/// A problem of a request. `type` is `about:blank`, so the title follows the status (section
+/// 4.2.1).
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,
     title: &'static str,
     detail: Cow<'static, str>,
-    /// The field or header that is wrong.
+    /// Name of the invalid field or header.
     field: Option<&'static str>,
     retry_after: Option<Duration>,
 }
