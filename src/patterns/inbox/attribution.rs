@@ -1,8 +1,9 @@
-//! Finds out what became of a transaction that failed with its session, or that its effects ended.
+//! Finds the outcome of a transaction that failed with its session, or that its own effects ended.
 //!
-//! Input: the failure, and the messages of the transaction. Output: the failure with its cause as a new session
-//! tells it; which messages have a marker but no effects. Invariant: no failure is held against a message
-//! whose server was started again meanwhile; of another server nothing is asked about a transaction.
+//! Input: the failure and the messages of the transaction. Output: the failure with the cause that
+//! a new session shows, and the messages that have a marker but no effects. Invariant: no message
+//! is blamed for a failure if its server was restarted. The outcome of a transaction is asked only
+//! of the server that ran it.
 
 use uuid::Uuid;
 
@@ -13,8 +14,9 @@ use super::session::TransactionFailure;
 use super::sqlstate::FailureCause;
 
 impl<E: Effects> BatchProcessor<E> {
-    /// A session that was lost may have been ended by its message, or by the end of its server. It is told by the
-    /// next session, which this waits for: of a server that was started since, nothing is held against the message.
+    /// Finds the cause of a lost session. The message may have ended it, or the server may have
+    /// stopped. Waits for the next session. If the server was started since, the message is not
+    /// blamed.
     pub(super) async fn attribute(
         &mut self,
         mut failed: TransactionFailure,
@@ -26,7 +28,7 @@ impl<E: Effects> BatchProcessor<E> {
             match self.database.started().await {
                 Ok(started) => {
                     if started != before {
-                        // It may number its transactions in another way.
+                        // The new server may number its transactions differently.
                         (failed.cause, failed.xact) = (FailureCause::Contention, None);
                     }
                     return Ok(failed);
@@ -40,9 +42,9 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// An effect may have committed the transaction, with the markers of messages that were still to have their
-    /// effects: the one that failed and the later ones. For these the marker does not count; for the others of the
-    /// transaction it does.
+    /// Handles effects that committed their transaction. The commit included the markers of
+    /// messages whose effects were still missing: the failed message and the later ones. The
+    /// markers of these messages are ignored; the other markers of the transaction are valid.
     pub(super) async fn note_commit(
         &mut self,
         failed: &TransactionFailure,
@@ -72,7 +74,7 @@ impl<E: Effects> BatchProcessor<E> {
     }
 }
 
-/// Of the messages, in order.
+/// Returns the ids of the messages, in order.
 pub(super) fn ids(messages: &[Pending]) -> impl Iterator<Item = Uuid> {
     messages.iter().map(|pending| pending.message.id)
 }

@@ -1,13 +1,17 @@
-//! Processes a batch of records: applies their effects in one transaction, retries what failed, and publishes
-//! dead letters.
+//! Processes a batch of records: applies their effects in one transaction, retries failures, and
+//! publishes dead letters.
 //!
-//! Input: records in order of arrival. Output: in the group's assignment, which of them are handled, and what
-//! the database has. Invariant: a record is handled when its effects are committed, were committed before, its type is ignored, or its
-//! dead letter is confirmed; nothing becomes a dead letter because the database is unavailable, or because every
-//! message fails alike; a message that fails lets the others
-//! pass, except the later ones of its key and, where the order of numbers is enforced, of its aggregate; the
-//! offset that a transaction writes is of the first record that
-//! is not handled once it is committed.
+//! Input: records in order of arrival. Output: the handled records and the database's offsets,
+//! noted in the group's assignment.
+//!
+//! Invariants:
+//!
+//! * A record is handled if its effects are committed (now or before), its type is ignored, or its
+//!   dead letter is confirmed.
+//! * An unavailable database, or an identical failure of every message, never causes a dead letter.
+//! * A failing message lets other messages pass, except later ones of its key. If the order of
+//!   numbers is enforced, later ones of its aggregate wait too.
+//! * A transaction writes the offset of the first record that is unhandled after the commit.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
@@ -37,28 +41,29 @@ use crate::dead_letter::{ConsumerFailure, StoredRecord, now_ms};
 use postrider_service::backoff::draw;
 use postrider_service::log_throttle::LogThrottle;
 
-/// The error code of a message that its effects reject as poison.
+/// Error code of a message that its effects reject as poison.
 const POISON_CODE: &str = "poison";
-/// The error code of a message that has used up its attempts.
+/// Error code of a message that has used up its attempts.
 const ATTEMPTS_CODE: &str = "attempts_used_up";
-/// The error code of a message that has waited for a lock or a dependency for `contention_max`.
+/// Error code of a message that has waited for a lock or a dependency for `contention_max`.
 const WAITED_CODE: &str = "waited_too_long";
-/// How many messages are removed from a batch that fails, one after the other, before the rest is tried one by
-/// one: each costs a transaction of all before it.
+/// Maximum number of messages that are removed one by one from a failing batch before the rest is
+/// tried individually. Each removal costs a transaction of all earlier messages.
 const REMOVED_MAX: usize = 10;
-/// How many of the messages that are due are retried before new ones are taken, or asked for.
+/// Maximum number of due messages that are retried before new ones are taken or the database is
+/// asked.
 const RETRIED_MAX: usize = 20;
 
-/// Between two retries while nothing succeeds, however many messages wait.
+/// Interval between two retries while nothing succeeds, for any number of waiting messages.
 const OUTAGE_PACE: Duration = Duration::from_millis(50);
-/// How old a session is before it is replaced, while nothing succeeds.
+/// Age at which a session is replaced while nothing succeeds.
 const SESSION_AGE: Duration = Duration::from_secs(1);
 
-/// What processing a batch needs.
+/// State of the batch processing.
 pub(super) struct BatchProcessor<E> {
     pub(super) spec: ConsumerSpec,
     pub(super) effects: E,
-    /// Of the runtime in which the application runs the consumer.
+    /// Handle of the runtime in which the application runs the consumer.
     pub(super) callers: Handle,
     pub(super) counters: Arc<ConsumerCounters>,
     pub(super) database: Database,
@@ -69,17 +74,17 @@ pub(super) struct BatchProcessor<E> {
     pub(super) retries: RetryQueue,
     /// Records without a valid message, until their dead letters are confirmed.
     pub(super) invalid: InvalidRecords,
-    /// Of these no messages are taken, because as many wait as may.
+    /// Partitions that are paused because too many of their messages wait.
     pub(super) full: BTreeSet<Partition>,
-    /// Partitions that are not read because messages in them wait for messages of other partitions.
+    /// Partitions that are paused because their messages wait for messages of other partitions.
     pub(super) ahead: BTreeSet<Partition>,
-    /// Where the order of numbers is enforced.
+    /// Set if the order of numbers is enforced.
     pub(super) reorder: Option<ReorderBuffer>,
-    /// Transactions that had effects, or showed that they could have.
+    /// Number of transactions that had effects, or showed that effects are possible.
     pub(super) successes: u64,
-    /// A session was lost, and no transaction was committed since.
+    /// Whether a session was lost and no transaction has been committed since.
     pub(super) is_commit_unknown: bool,
-    /// Messages with a marker and without effects, see `note_commit`.
+    /// Messages with a marker but without effects; see `note_commit`.
     pub(super) unmarked: HashSet<Uuid>,
     pub(super) throttle: LogThrottle,
 }
@@ -92,7 +97,7 @@ pub(super) struct InvalidRecords(VecDeque<InvalidRecord>);
 struct InvalidRecord {
     record: Box<(StoredRecord, InvalidMessage)>,
     position: RecordPosition,
-    /// Failed attempts to publish its dead letter.
+    /// Number of failed attempts to publish the dead letter.
     failures: u32,
     /// Time of the next attempt.
     due: Instant,
@@ -109,67 +114,67 @@ pub(super) enum Letter {
     Unpublished(String),
 }
 
-/// Why a batch is abandoned before its end.
+/// Reason why a batch is abandoned before its end.
 #[derive(Debug)]
 pub(super) enum Halt {
-    /// The consumer was told to stop.
+    /// The consumer was asked to stop.
     Stopped,
-    /// The database has gone back: what it lacks is to be read again first.
+    /// The database has gone back: the missing records must be read again first.
     WentBack,
     /// The consumer cannot continue.
     Fatal(InboxError),
 }
 
-/// Why a transaction is not committed that another attempt may be.
+/// Reason why a transaction is not committed, though a later attempt may be.
 #[derive(Debug)]
 pub(super) enum Unfinished {
-    /// Something failed.
+    /// A statement or an effect failed.
     Failed(TransactionFailure),
-    /// These are not the next of their aggregates.
+    /// These messages are not the next of their aggregates.
     Misplaced(Vec<Misplaced>),
 }
 
-/// A record, classified.
+/// A classified record.
 #[expect(clippy::large_enum_variant, reason = "nearly all are messages")]
 enum BatchItem {
-    /// Its effects are to be applied.
+    /// A message whose effects are to be applied.
     Pending(Pending),
-    /// Ignored, or processed before.
+    /// A message that is ignored or was processed before.
     Handled(RecordPosition),
-    /// Becomes a dead letter.
+    /// A record that becomes a dead letter.
     Invalid(Box<(StoredRecord, InvalidMessage)>, RecordPosition),
 }
 
 impl<E: Effects> BatchProcessor<E> {
-    /// Whether there is something to retry, or no room for another batch.
+    /// Whether a retry is due, or there is no room for another batch.
     pub(super) fn is_due(&self) -> bool {
         self.is_full() || self.next_due().is_some_and(|due| due <= Instant::now())
     }
 
-    /// Whether no partition can be read before something that waits is done.
+    /// Whether no partition can be read until a waiting message is done.
     pub(super) fn is_full(&self) -> bool {
         self.invalid.is_full() || self.is_stuck()
     }
 
-    /// Whether no partition can be read before messages that wait for missing ones are looked after.
+    /// Whether no partition can be read until messages that wait for missing ones are processed.
     pub(super) fn is_stuck(&self) -> bool {
         self.reorder.as_ref().is_some_and(ReorderBuffer::is_over)
             && self.paused().len() >= self.membership.count()
     }
 
-    /// Partitions that are not read now.
+    /// Returns the partitions that are not read now.
     pub(super) fn paused(&self) -> BTreeSet<Partition> {
         &self.full | &self.ahead
     }
 
-    /// When something is to be retried, or to be asked about.
+    /// Time of the next retry, or of the next question to the database.
     fn next_due(&self) -> Option<Instant> {
         let of_buffer = self.reorder.as_ref().and_then(ReorderBuffer::next_due);
         self.retries.next_due().into_iter().chain(of_buffer).chain(self.invalid.next_due()).min()
     }
 
-    /// Processes the batch, and what is due of earlier ones. What is handled is noted as it proceeds, so that it
-    /// is valid when this is dropped.
+    /// Processes the batch and the due messages of earlier batches. Handled records are noted
+    /// immediately, so the state is valid if this future is dropped.
     pub(super) async fn process(&mut self, batch: Vec<ReceivedRecord>) -> Result<(), Halt> {
         let membership = &self.membership;
         self.retries.retain(|position| membership.is_current(position));
@@ -252,8 +257,9 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// One transaction for all; without those whose failure may be the database's as well, so that the
-    /// others show whose it is; and one by one if something else fails.
+    /// Runs one transaction for all messages. If a message fails in a way that may be the
+    /// database's fault, the transaction is repeated without it: the other messages then show whose
+    /// fault it is. After any other failure, the messages are processed one by one.
     pub(super) async fn process_together(&mut self, pending: Vec<Pending>) -> Result<(), Halt> {
         let mut pending = self.arrange(pending);
         for _ in 0..REMOVED_MAX {
@@ -277,7 +283,7 @@ impl<E: Effects> BatchProcessor<E> {
             let mut rest = rest.into_iter();
             if let Some(culprit) = rest.next() {
                 let mut head = FailedMessage::new(culprit, self.successes);
-                // The time of the whole batch is not that of one message.
+                // The time of the whole batch is not the time of one message.
                 let failed = TransactionFailure { took: Duration::ZERO, ..failed };
                 head.fail(&failed, self.successes, Instant::now(), &self.spec);
                 self.put_back(KeyQueue { head, followers: VecDeque::new() });
@@ -293,7 +299,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Publishes the dead letters of invalid records that are due, for as long as one may wait for a lock.
+    /// Publishes the due dead letters of invalid records, for at most the time of a lock wait.
     async fn publish_invalid(&mut self) -> Result<(), Halt> {
         let now = Instant::now();
         for _ in 0..self.invalid.0.len() {
@@ -313,11 +319,12 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Retries what is due, for as long as one may wait for a lock: others are not to wait for many.
+    /// Retries due messages for at most the time of a lock wait, so that other messages do not wait
+    /// for many retries.
     async fn retry_due(&mut self) -> Result<(), Halt> {
         let now = Instant::now();
         if self.retries.is_unclear(self.successes) {
-            // It may reach another server, or see a migrated schema.
+            // A new session may reach another server, or see a migrated schema.
             self.database.renew(SESSION_AGE);
         }
         for _ in 0..RETRIED_MAX {
@@ -335,7 +342,8 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Messages of a key that wait for nothing any more, a batch of them: other keys are not to wait for all.
+    /// Processes up to a batch of a key's messages that wait for nothing any more. The limit keeps
+    /// other keys from waiting for all of them.
     async fn process_ready_key(&mut self, queue: KeyQueue) -> Result<(), Halt> {
         let mut ready = queue.into_messages();
         let rest = ready.split_off(self.spec.batch_max.min(ready.len()));
@@ -343,14 +351,14 @@ impl<E: Effects> BatchProcessor<E> {
         self.process_together(ready.into()).await
     }
 
-    /// Those behind a message that is done are next.
+    /// Makes the messages behind a finished message the next ones.
     fn release(&mut self, followers: VecDeque<Pending>) {
         if let Some(queue) = KeyQueue::ready(followers, self.successes) {
             self.retries.insert(queue);
         }
     }
 
-    /// An attempt at the first message of the queue. Those behind it are next once it is done.
+    /// Attempts the first message of the queue. The messages behind it follow after it is done.
     async fn attempt(&mut self, queue: KeyQueue) -> Result<(), Halt> {
         let KeyQueue { mut head, followers } = queue;
         if let NextStep::DeadLetter(code, why) = &head.next_step {
@@ -367,7 +375,7 @@ impl<E: Effects> BatchProcessor<E> {
                 return Ok(());
             }
         };
-        // What the probe shows is later than this failure: it counts for the next one.
+        // A success of the probe comes after this failure, so it counts for the next one.
         let successes = self.successes;
         if head.lacks_witness(failed.cause, successes) {
             self.probe(&head, &followers).await;
@@ -389,7 +397,7 @@ impl<E: Effects> BatchProcessor<E> {
         self.publish_letter(KeyQueue { head, followers }, code, why).await
     }
 
-    /// Publishes the dead letter of the first message of the queue, or has it wait for that.
+    /// Publishes the dead letter of the first message of the queue, or schedules another attempt.
     async fn publish_letter(
         &mut self,
         mut queue: KeyQueue,
@@ -402,7 +410,7 @@ impl<E: Effects> BatchProcessor<E> {
         let record = (&message.record, position);
         match self.dead_letter(record, Some(message), (code, &why), failure).await? {
             Letter::Done => self.release(queue.followers),
-            // Those behind it are another member's too.
+            // The messages behind it belong to another member too.
             Letter::Reassigned => {}
             Letter::Unpublished(reason) => {
                 head.why = format!("{why}; its dead letter cannot be published: {reason}");
@@ -414,9 +422,9 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Trial of a later message of the same key, if no other message shows that the database takes effects. The
-    /// later message may not overtake, so its transaction is rolled back. Each trial takes another message, since one
-    /// may fail as well.
+    /// Tries a later message of the same key, if no other message shows that the database takes
+    /// effects. The later message may not overtake, so its transaction is rolled back. Each call
+    /// tries another message, because one may fail as well.
     async fn probe(&mut self, head: &FailedMessage, followers: &VecDeque<Pending>) {
         let number = usize::try_from(head.failures).unwrap_or(0);
         let Some(at) = number.checked_rem(followers.len()) else { return };
@@ -434,12 +442,12 @@ impl<E: Effects> BatchProcessor<E> {
         self.successes += 1;
     }
 
-    /// The first of the queue waits for its next attempt.
+    /// Schedules the next attempt of the queue's first message.
     fn put_back(&mut self, mut queue: KeyQueue) {
         let head = &mut queue.head;
         let mut wait = self.spec.backoff.wait(head.failures, draw());
         if head.is_unclear(self.successes) {
-            // Whoever succeeds wakes them all.
+            // The first message that succeeds wakes all of them.
             wait = wait.max(OUTAGE_PACE.saturating_mul(self.retries.keys()));
         }
         head.schedule(wait, Instant::now());
@@ -464,8 +472,8 @@ impl<E: Effects> BatchProcessor<E> {
         self.retries.insert(queue);
     }
 
-    /// A transaction, repeated while the database is unavailable. `None`: it is committed, and the messages are
-    /// noted as handled.
+    /// Runs a transaction, and repeats it while the database is unavailable. `None` means that it
+    /// is committed and its messages are noted as handled.
     async fn transact(&mut self, pending: &[Pending]) -> Result<Option<Unfinished>, Halt> {
         let positions = || pending.iter().map(|it| &it.position);
         let mut outages = 0;
@@ -489,7 +497,7 @@ impl<E: Effects> BatchProcessor<E> {
                     if done.applied > 0 {
                         self.note_success();
                     }
-                    // What a lost session has committed is only known by its markers.
+                    // Only the markers show what a lost session has committed.
                     if std::mem::take(&mut self.is_commit_unknown) || done.applied > 0 {
                         let _entered = self.callers.enter();
                         self.effects.committed();
@@ -509,7 +517,7 @@ impl<E: Effects> BatchProcessor<E> {
                     let failed = self.attribute(failed).await?;
                     self.note_commit(&failed, pending).await?;
                     if failed.at.is_none() {
-                        // Of a setting, perhaps, that an effect has left in the session.
+                        // An effect may have left a setting in the session that causes the failure.
                         self.database.renew(Duration::ZERO);
                     }
                     return Ok(Some(Unfinished::Failed(failed)));
@@ -546,8 +554,9 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Publishes a dead letter, if the record is still this member's and the message unprocessed, so that a
-    /// process which was frozen meanwhile gives up nothing that its successor does.
+    /// Publishes a dead letter, if the record still belongs to this member and the message is
+    /// unprocessed. A process that was frozen therefore gives up no message that its successor
+    /// handles.
     pub(super) async fn dead_letter(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),
@@ -586,8 +595,8 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(Letter::Reassigned)
     }
 
-    /// `None`: the message was processed. An error: it is not known yet whether the dead letter may be published, and
-    /// why.
+    /// Returns `None` if the message was processed. An error gives the reason why it is not known
+    /// yet whether the dead letter may be published.
     async fn publish_unprocessed(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),
@@ -597,7 +606,7 @@ impl<E: Effects> BatchProcessor<E> {
     ) -> Result<Option<Published>, String> {
         self.membership.confirm(position).await.map_err(|error| error.to_string())?;
         let letter = self.publisher.publish((record, position), why, failure);
-        // A marker that was committed without effects says nothing.
+        // A marker that was committed without effects does not count.
         let message = message.filter(|message| !self.unmarked.contains(&message.id));
         let Some(message) = message else { return Ok(Some(letter.await)) };
         let outcome = self.database.while_unprocessed(message, letter).await;
@@ -636,7 +645,7 @@ impl<E: Effects> BatchProcessor<E> {
         });
     }
 
-    /// Says which message stops others for good, once a minute while it does.
+    /// Logs once a minute which message blocks others permanently.
     fn report_blocking(&mut self, message: &FailingMessage) {
         let FailingMessage { topic, partition, offset, id, event_type, reason, behind, .. } =
             message;
@@ -657,7 +666,7 @@ impl<E: Effects> BatchProcessor<E> {
 }
 
 impl InvalidRecords {
-    /// Whether no more of them should be kept.
+    /// Whether no more invalid records should be kept.
     pub(super) fn is_full(&self) -> bool {
         let bytes = self.0.iter().map(|invalid| record_bytes(&invalid.record.0)).sum::<usize>();
         self.0.len() >= KEYS_MAX || bytes >= BYTES_MAX

@@ -1,10 +1,11 @@
-//! Caches in Redis which messages are processed, so that most repeats need no transaction in Postgres.
+//! Caches in Redis which messages are processed, so that most repeats need no transaction in
+//! Postgres.
 //!
-//! Input: messages, before the transaction and after its commit; the offsets that the database has. Output:
-//! ids of those that are certainly processed. Invariant: only what was committed is ever cached, with its
-//! offset, and a hit counts only below the database's offset: so it is true also of a database that was
-//! restored, rebuilt or replaced since. A miss says nothing, so a cache that is flushed, fails or is
-//! unavailable costs time and no more.
+//! Input: messages, before the transaction and after its commit; the database's offsets. Output:
+//! ids of messages that are certainly processed. Invariant: only committed messages are cached,
+//! with their offset, and a hit counts only below the database's offset. A hit is therefore true
+//! even if the database was restored, rebuilt or replaced since. A miss has no meaning, so a cache
+//! that is flushed, fails or is unavailable costs only time.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,14 +19,15 @@ use super::membership::Membership;
 use super::{CacheSpec, InboxError, Message};
 use crate::redis_client::{Connection, Server};
 
-/// How long the cache is bypassed after a failure: an outage then costs one timeout per second.
+/// Time for which the cache is bypassed after a failure, so that an outage costs one timeout per
+/// second.
 const BYPASS_TIME: Duration = Duration::from_secs(1);
 
-/// The processed messages of one consumer.
+/// Cache of the processed messages of one consumer.
 pub(super) struct DoneCache {
     server: Server,
     spec: CacheSpec,
-    /// Of all keys.
+    /// Prefix of all keys.
     prefix: String,
     connection: Option<Connection>,
     bypassed_until: Option<Instant>,
@@ -33,7 +35,7 @@ pub(super) struct DoneCache {
 }
 
 impl DoneCache {
-    /// Connects when it is first asked.
+    /// Creates the cache. It connects on first use.
     pub(super) fn new(
         spec: &CacheSpec,
         consumer: &str,
@@ -42,7 +44,8 @@ impl DoneCache {
         Ok(Self {
             server: Server::parse(&spec.url).map_err(|_| InboxError::CacheUrl)?,
             spec: spec.clone(),
-            // Of a cluster one node has all of a consumer's keys, so that each batch is one command there too.
+            // The hash tag puts all keys of a consumer on one cluster node, so each batch is one
+            // command there too.
             prefix: format!("postrider:done:{{{consumer}}}:"),
             connection: None,
             bypassed_until: None,
@@ -50,7 +53,7 @@ impl DoneCache {
         })
     }
 
-    /// Those of the messages that are certainly processed, by their ids.
+    /// Returns the ids of the messages that are certainly processed.
     pub(super) async fn find(
         &mut self,
         messages: &[&Message],
@@ -76,7 +79,7 @@ impl DoneCache {
         ids.into_iter().collect()
     }
 
-    /// Stores what the database has committed.
+    /// Caches messages that the database has committed.
     pub(super) async fn keep(&mut self, messages: &[&Message]) {
         let mut pipe = redis::pipe();
         for message in messages {
@@ -85,17 +88,18 @@ impl DoneCache {
         }
         let answer =
             async |mut connection: Connection| pipe.query_async::<()>(&mut connection).await;
-        // A lost entry is only a miss.
+        // A lost entry only causes a miss.
         let _: Option<()> = self.exchange(messages, answer).await;
     }
 
-    /// Offsets compare within a partition. A copy of the message in another one is a miss.
+    /// Builds a key with the partition, because offsets compare only within a partition. A copy of
+    /// the message in another partition is a miss.
     fn key(&self, message: &Message) -> String {
         let record = &message.record;
         format!("{}{}:{}:{}", self.prefix, record.topic, record.partition, message.id)
     }
 
-    /// One request within the time limit; `None` while the cache is unavailable.
+    /// Sends one request within the time limit. Returns `None` while the cache is unavailable.
     async fn exchange<T>(
         &mut self,
         messages: &[&Message],
@@ -131,7 +135,7 @@ impl DoneCache {
     }
 }
 
-/// What an earlier version cached has no offset, and is a miss.
+/// Entries of an earlier version have no offset and count as misses.
 fn offset_of(value: &[u8]) -> Option<i64> {
     str::from_utf8(value).ok()?.parse().ok()
 }

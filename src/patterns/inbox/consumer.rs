@@ -1,10 +1,11 @@
-//! `Consumer`, the public interface of the inbox: runs the loop of an idempotent consumer on a thread of
-//! its own.
+//! `Consumer`, the public interface of the inbox: runs the loop of an idempotent consumer on its
+//! own thread.
 //!
-//! Input: a `ConsumerSpec`, the application's `Effects`, and a future that asks to stop. Output: effects and
-//! offsets in Postgres, offsets in Kafka, and counters. Invariant: Kafka's offsets are committed after the
-//! database transaction; while a batch is processed the consumer keeps polling, so that it stays in its group; when
-//! `run` returns, it has left the group, or the brokers gave no answer.
+//! Input: a `ConsumerSpec`, the application's `Effects`, and a future that requests the stop.
+//! Output: effects and offsets in Postgres, offsets in Kafka, and counters. Invariant: Kafka's
+//! offsets are committed after the database transaction. The consumer keeps polling while a batch
+//! is processed, so it stays in its group. When `run` returns, the consumer has left the group,
+//! unless the brokers did not answer.
 
 use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
@@ -30,10 +31,10 @@ use super::upkeep::Upkeep;
 use super::{ConsumerCounters, ConsumerSnapshot, ConsumerSpec, Effects, InboxError};
 use postrider_service::log_throttle::LogThrottle;
 
-/// How often the consumer polls while it processes a batch. Most batches are shorter, and polls must not be
-/// further apart than `max.poll.interval.ms`.
+/// Interval of polls while a batch is processed. Most batches are shorter, and the interval must be
+/// below `max.poll.interval.ms`.
 const TICK: Duration = Duration::from_millis(200);
-/// How long a batch may go on after the consumer was asked to stop; then it is rolled back.
+/// Maximum time for a batch to finish after the stop was requested. The batch is then rolled back.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// An idempotent consumer of Kafka topics.
@@ -46,31 +47,33 @@ pub struct Consumer<E> {
 }
 
 impl<E: Effects> Consumer<E> {
-    /// Checks the specification; nothing is connected yet.
+    /// Checks the specification. Does not connect.
     pub fn new(spec: ConsumerSpec, effects: E) -> Result<Self, InboxError> {
         spec.check()?;
         Ok(Self { spec, effects, counters: Arc::default() })
     }
 
-    /// Its counters and status, also while it runs.
+    /// Returns the counters and the status, also while the consumer runs.
     pub fn counters(&self) -> Arc<ConsumerCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Consumes until `stop` completes, on a thread of its own. The current batch is then finished, or rolled
-    /// back if that takes 10 s, its offsets are committed, and it leaves the group; that takes 5 s at most, also if
-    /// the brokers hang. Unavailable brokers and databases are waited for until then, and so is the
-    /// dead-letter topic.
+    /// Consumes on its own thread until `stop` completes. It then finishes the current batch, or
+    /// rolls it back if that takes 10 s, commits the offsets and leaves the group. Leaving takes at
+    /// most 5 s, even if the brokers hang. Until `stop` completes, it waits for unavailable brokers
+    /// and databases and for the dead-letter topic.
     ///
-    /// To be called in a Tokio runtime, in whose context `Effects::committed` is called: what that spawns runs
-    /// there, also while the consumer is idle. Its own thread waits for records and runs nothing else.
+    /// Call it in a Tokio runtime. `Effects::committed` is called in the context of that runtime,
+    /// so tasks that it spawns run there, also while the consumer is idle. The consumer's own
+    /// thread waits for records and runs nothing else.
     ///
-    /// Dropped, the consumer ends the same way in the background.
+    /// If the future is dropped, the consumer stops in the background in this way too.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<ConsumerSnapshot, InboxError> {
         self.run_with_tls(NoTls, stop).await
     }
 
-    /// The same, with a session that `tls` secures as the database's configuration asks for.
+    /// Runs like [`run`](Self::run), with a session that `tls` secures as the database's
+    /// configuration requires.
     pub async fn run_with_tls<T>(
         self,
         tls: T,
@@ -96,7 +99,7 @@ impl<E: Effects> Consumer<E> {
         let outcome = tokio::select! {
             outcome = &mut reported => outcome,
             () = stop => {
-                // Fails if the thread has ended by itself.
+                // Fails if the thread has already ended.
                 let _ = stop_sender.send(true);
                 reported.await
             }
@@ -173,14 +176,14 @@ impl<E: Effects> Consumer<E> {
             }
         }
         runtime.block_on(upkeep.finish(&mut processor.database, &group));
-        // The group is left when nobody else can ask about it.
+        // The consumer leaves the group after every other reference to it is dropped.
         drop(processor);
         group.leave();
         outcome
     }
 }
 
-/// Processes a batch, and commits the offsets of what was handled.
+/// Processes a batch and commits the offsets of handled records.
 fn run_batch<E: Effects>(
     runtime: &Runtime,
     processor: &mut BatchProcessor<E>,
@@ -201,7 +204,8 @@ fn run_batch<E: Effects>(
     }
 }
 
-/// Waits for the work, and polls meanwhile. It is abandoned this long after the consumer was asked to stop.
+/// Waits for the work and polls the group in the meantime. Abandons the work a given time after the
+/// stop was requested.
 pub(super) async fn process_and_poll<T>(
     work: impl Future<Output = Result<T, Halt>>,
     group: &mut Group,

@@ -1,7 +1,7 @@
 //! Counters and status of a consumer, for metrics and health checks.
 //!
 //! Input: updates by the consumer's thread. Output: a `ConsumerSnapshot` of the counters, or a
-//! `ConsumerStatus`, at any time, from any thread. Invariant: each counter only rises.
+//! `ConsumerStatus`, at any time, from any thread. Invariant: counters never decrease.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -29,52 +29,51 @@ pub struct ConsumerCounters {
     status: Mutex<ConsumerStatus>,
 }
 
-/// The numbers at one moment.
+/// Values of the counters at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ConsumerSnapshot {
     /// Batches of records that were taken and finished.
     pub batches: u64,
-    /// Statements sent in transactions with messages; what effects send is not counted, nor are reads and
-    /// writes of offsets alone, which come once a second at most.
+    /// Statements sent in transactions with messages. Statements of the effects do not count.
+    /// Separate reads and writes of offsets, at most one per second, do not count either.
     pub statements: u64,
     /// Messages whose effects were committed.
     pub processed: u64,
-    /// Messages that were processed before, by the markers or the cache.
+    /// Messages that were processed before, according to the markers or the cache.
     pub duplicates: u64,
     /// Messages of ignored types.
     pub passed_over: u64,
     /// Dead letters that the broker confirmed.
     pub dead_letters: u64,
-    /// Retries after a technical failure, of batches and of single messages.
+    /// Retries of batches and of single messages after a technical failure.
     pub retries: u64,
-    /// Messages found in the cache: no statement was sent for them.
+    /// Messages found in the cache, which needed no statement.
     pub cache_hits: u64,
     /// Messages not found in the cache.
     pub cache_misses: u64,
     /// Requests to the cache that failed or timed out.
     pub cache_failures: u64,
-    /// Times that the database was behind what the group had read of a partition, which was then read again
-    /// from the database's offset.
+    /// Number of rewinds. The database was behind the group's position in a partition, which was
+    /// then read again from the database's offset.
     pub rewinds: u64,
-    /// Messages that came before an earlier one of their aggregate, and waited for it.
+    /// Messages that came before an earlier one of their aggregate and had to wait.
     pub sequence_waits: u64,
-    /// Of these, the messages that waited in vain.
+    /// Messages that waited for an earlier one in vain.
     pub sequence_gaps: u64,
 }
 
 impl ConsumerCounters {
-    /// The current status.
+    /// Returns the current status.
     pub fn status(&self) -> ConsumerStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Updates the status.
     pub(super) fn update_status(&self, change: impl FnOnce(&mut ConsumerStatus)) {
         change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The numbers now.
+    /// Returns the current values.
     pub fn snapshot(&self) -> ConsumerSnapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ConsumerSnapshot {
@@ -95,7 +94,6 @@ impl ConsumerCounters {
     }
 }
 
-/// Adds to a total.
 pub(super) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
 }

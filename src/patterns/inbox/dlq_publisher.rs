@@ -1,10 +1,12 @@
 //! Publishes dead letters: messages that the consumer could not process.
 //!
-//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic, or why the topic
-//! does not take it, after a few seconds; `prepare` waits at the start until that topic exists. Invariant: the caller keeps a
-//! record whose dead letter is unconfirmed, and waits before it tries that again; a letter does not wait for another;
-//! a record too large for the topic is truncated: first its value, then most headers, then its key, never its
-//! partition and offset.
+//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic, or,
+//! after a few seconds, the reason why the topic does not take it. At the start, `prepare` waits
+//! until the topic exists.
+//!
+//! Invariant: the caller keeps a record whose dead letter is unconfirmed, and waits before it tries
+//! again. A letter does not wait for another one. A record that is too large for the topic is
+//! truncated: first its value, then most headers, then its key, never its partition and offset.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,18 +25,20 @@ use postrider_kafka::{
 use postrider_service::backoff::{Backoff, draw};
 use postrider_service::log_throttle::LogThrottle;
 
-/// How soon a confirmation is noticed.
+/// Interval of checks for a confirmation.
 const TICK: Duration = Duration::from_millis(2);
-/// How long the brokers may take to say whether the topic exists.
+/// Maximum time for the brokers to say whether the topic exists.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// No warning before this: the brokers may be starting, or creating the topic on demand.
+/// Time without a warning at the start: the brokers may be starting, or creating the topic on
+/// demand.
 const TOPIC_WAIT_QUIET: Duration = Duration::from_secs(10);
-/// Maximum time to wait for the confirmation of a new letter. All messages wait during that time. Later attempts only
-/// look for the confirmation.
+/// Maximum time to wait for the confirmation of a new letter. All messages wait during that time.
+/// Later attempts only look for the confirmation.
 const PUBLISH_LIMIT: Duration = Duration::from_secs(2);
 /// Limit while another letter is unconfirmed. At the full limit, many letters would stop all messages.
 const PUBLISH_LIMIT_BESIDE: Duration = Duration::from_millis(200);
-/// A dead letter that is not confirmed for this long is reported. The election of a leader takes less time.
+/// Time without a confirmation after which a dead letter is reported. The election of a leader
+/// takes less time.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
 /// Result of an attempt to publish a dead letter.
@@ -50,7 +54,7 @@ pub(super) enum Published {
 struct UnconfirmedLetter {
     /// Time of the first attempt.
     since: Instant,
-    /// The same in milliseconds since the Unix epoch.
+    /// Time of the first attempt in milliseconds since the Unix epoch.
     since_ms: i64,
     /// The error of the last attempt; empty during the first.
     reason: String,
@@ -67,16 +71,16 @@ enum Delivery {
     Answered(Outcome),
 }
 
-/// The producer of the dead-letter topic.
+/// Producer of the dead-letter topic.
 pub(super) struct DlqPublisher {
     producer: Producer,
     kafka: KafkaSpec,
     topic: String,
     backoff: Backoff,
     stop: ConsumerStop,
-    /// The number of the last record.
+    /// Number of the last record.
     sent: u32,
-    /// By the records that they are about.
+    /// Unconfirmed letters by the positions of their records.
     letters: BTreeMap<RecordPosition, UnconfirmedLetter>,
     throttle: LogThrottle,
 }
@@ -96,8 +100,8 @@ impl DlqPublisher {
         Ok(Self { producer, kafka, topic, backoff, stop, sent: 0, letters, throttle })
     }
 
-    /// Waits for the brokers, and until there is a topic: better now than when the first dead letter
-    /// finds none. Ends early when the consumer is to stop.
+    /// Waits for the brokers and for the topic, so that a missing topic is noticed before the first
+    /// dead letter. Returns early if the consumer is to stop.
     pub(super) async fn prepare(&self) {
         let (begin, mut throttle, mut failures) = (Instant::now(), LogThrottle::default(), 0);
         while let Err(error) = self.find_topic() {
@@ -120,7 +124,7 @@ impl DlqPublisher {
         }
     }
 
-    /// Brokers with auto.create.topics.enable create it now.
+    /// Looks up the topic. Brokers with auto.create.topics.enable create it now.
     fn find_topic(&self) -> Result<(), ReaderError> {
         let spec = ReaderSpec { may_create: true, ..ReaderSpec::whole(&[&self.topic]) };
         Reader::open(&self.kafka, spec, REQUEST_TIMEOUT).map(drop)
@@ -178,7 +182,8 @@ impl DlqPublisher {
         self.letters.entry(position.clone()).or_insert_with(UnconfirmedLetter::new)
     }
 
-    /// The dead letter that the topic has refused for the longest time, if that is some seconds.
+    /// Returns the dead letter that has been unconfirmed for the longest time, if that is more than
+    /// a few seconds.
     pub(super) fn unpublished(&self) -> Option<UnpublishedLetter> {
         let oldest = self.letters.values().min_by_key(|letter| letter.since)?;
         let UnconfirmedLetter { reason, since_ms, .. } = oldest;
@@ -191,7 +196,7 @@ impl DlqPublisher {
         self.letters.remove(position);
     }
 
-    /// Clears the state of letters of which the records belong to another member.
+    /// Clears the state of letters whose records belong to another member.
     pub(super) fn retain(&mut self, is_current: impl Fn(&RecordPosition) -> bool) {
         self.letters.retain(|position, _| is_current(position));
     }
@@ -218,7 +223,7 @@ impl DlqPublisher {
                 if let Err(SendError::Refused(refusal)) = &sent { Some(refusal) } else { None };
             let is_too_large = refusal.is_some_and(|it| it.code == RejectionCode::TooLarge);
             let deeper = cut.deeper().filter(|_| is_too_large);
-            // The topic may take all of it later.
+            // The topic may accept the complete record later.
             self.letter(position).truncation = deeper.unwrap_or(Truncation::Nothing);
             if deeper.is_none() {
                 return sent;
@@ -226,7 +231,7 @@ impl DlqPublisher {
         }
     }
 
-    /// A producer that failed fatally never sends again.
+    /// Replaces the producer. After a fatal failure a producer never sends again.
     fn renew(&mut self) {
         match Producer::open(&self.kafka) {
             Ok(producer) => self.producer = producer,
@@ -237,7 +242,7 @@ impl DlqPublisher {
         }
     }
 
-    /// Sends, unless an earlier attempt did, and waits for the confirmation.
+    /// Sends the letter, unless an earlier attempt did, and waits for the confirmation.
     async fn send(
         &mut self,
         record: &OwnedRecord,
@@ -296,7 +301,7 @@ impl UnconfirmedLetter {
         matches!(self.delivery, Delivery::UnderWay(_))
     }
 
-    /// Whether the letter is to be reported.
+    /// Whether the letter must be reported.
     fn is_late(&self) -> bool {
         self.since.elapsed() >= REPORT_AFTER
     }
@@ -357,18 +362,18 @@ mod tests {
     #[test]
     fn a_client_that_failed_for_good_is_replaced_and_brokers_are_waited_for() {
         let cluster = MockCluster::new(1).unwrap();
-        // An idempotent producer that may not write is told so once, and then never asks again.
+        // An idempotent producer without write access gets this error once and never asks again.
         let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
         cluster.request_errors(RDKafkaApiKey::InitProducerId, &[refused]);
         let mut publisher = publisher(&cluster, 1);
         block_on(async {
             publisher.prepare().await;
-            // Its first client has failed by now.
+            // The first client has failed by now.
             while publisher.producer.poll(&mut Vec::new()).is_ok() {
                 tokio::time::sleep(TICK).await;
             }
             publish_in_the_end(&mut publisher, 0, "key").await;
-            // Unavailable brokers are waited for.
+            // The publisher waits for unavailable brokers.
             cluster.broker_down(1).unwrap();
             let back = async {
                 tokio::time::sleep(Duration::from_millis(500)).await;
@@ -380,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_letter_without_confirmation_is_reported_while_others_are_stored() {
-        // By murmur2, these keys belong to partitions 0 and 1 of two.
+        // With murmur2, these keys belong to partitions 0 and 1 of two.
         const OTHER: &str = "6";
         const STUCK: &str = "9";
         let cluster = MockCluster::new(1).unwrap();

@@ -1,9 +1,9 @@
-//! The interface that applications implement: which messages they handle (`Interest`), what a message does
-//! in the database (`Effects`), and why it could not (`Failure`).
+//! The interface that applications implement: which messages they handle (`Interest`), the effects
+//! of a message in the database (`Effects`), and the reason of a failure (`Failure`).
 //!
-//! Input: a `Message` and the transaction in which its marker, the proof that it was processed, is written.
-//! Output: the application's rows, in that transaction, or a `Failure`. Invariant: effects of a message are
-//! committed together with its marker or not at all.
+//! Input: a `Message` and the transaction in which its marker, the proof that it was processed, is
+//! written. Output: the application's rows, in that transaction, or a `Failure`. Invariant: effects
+//! of a message are committed together with its marker or not at all.
 
 use std::error::Error;
 use std::future::Future;
@@ -17,51 +17,55 @@ use super::Message;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Interest {
-    /// It has effects.
+    /// The type has effects.
     Handle,
-    /// The consumer knows it and does nothing: it is counted and leaves no marker.
+    /// The consumer knows the type and does nothing. The message is counted and leaves no marker.
     Ignore,
-    /// The consumer does not know it: a dead letter. Skipping what nobody foresaw would lose it
-    /// without a word, and once the code understands it the dead letter can be sent again.
+    /// The consumer does not know the type: the message becomes a dead letter. Skipping an
+    /// unexpected message would lose it silently. A dead letter can be redriven once the code
+    /// understands the type.
     Unknown,
 }
 
-/// The application's half of a consumer.
+/// The application's part of a consumer.
 pub trait Effects: Send + Sync + 'static {
-    /// Whether this consumer handles messages of this type. Called before anything else. A panic here ends the
-    /// consumer.
+    /// Returns whether this consumer handles messages of this type. Called before any other method.
+    /// A panic here ends the consumer.
     fn interest(&self, event_type: &str) -> Interest;
 
-    /// Does in `tx` all that the message asks for, rows of the application's own outbox included.
+    /// Applies all effects of the message in `tx`, including rows of the application's own outbox.
     ///
-    /// A business refusal (no money, no stock) is **not** a [`Failure`]: write it as a result, with its event,
-    /// and return `Ok`. A failure rolls `tx` back, and with it whatever was written about the refusal.
+    /// A business refusal (no money, no stock) is **not** a [`Failure`]: write it as a result, with
+    /// its event, and return `Ok`. A failure rolls `tx` back, including all rows about the refusal.
     ///
-    /// Runs in a span `message` at level INFO with `id`, `event_type`, `record.topic`, `record.partition` and
-    /// `record.offset`; [`Message::traceparent`](super::Message::traceparent) is what its parent may be made of.
+    /// Runs in a span `message` at level INFO with `id`, `event_type`, `record.topic`,
+    /// `record.partition` and `record.offset`. The span's parent can be made of
+    /// [`Message::traceparent`](super::Message::traceparent).
     ///
-    /// May be called again for the same message after a rollback, so nothing outside of `tx` may be
-    /// done here: no call to others, no send. It must not end the transaction. What it waits for, it makes the whole
-    /// consumer wait for.
+    /// May be called again for the same message after a rollback. It must therefore do nothing
+    /// outside `tx`: no call to other services, no send. It must not end the transaction. While it
+    /// waits, the whole consumer waits.
     ///
-    /// A later message of a key may be tried before an earlier one has had its effects, in a transaction that is rolled
-    /// back whatever this returns. This happens only if the earlier message has failed at least twice and no other
-    /// message has succeeded in that time. The failures must be a lock, a deadlock, a serialization failure, a cancelled
-    /// statement, or an error that may be the database's: a missing table, a refused privilege, a limit, a full disk, a
+    /// A later message of a key may be tried before an earlier one has had its effects, in a
+    /// transaction that is always rolled back. This happens only if the earlier message has failed
+    /// at least twice and no other message has succeeded in that time. The failures must be a lock,
+    /// a deadlock, a serialization failure, a cancelled statement, or an error that may be the
+    /// database's. Such errors are a missing table, a refused privilege, a limit, a full disk or a
     /// lost session. After [`Failure::Unavailable`] no later message of the key is tried.
     ///
-    /// A panic rolls `tx` back and uses up an attempt, like an error, in a program that is built to unwind. Built with
-    /// `panic = "abort"` it ends the process, and the message comes again first: return a [`Failure`].
+    /// In a program that is built to unwind, a panic rolls `tx` back and uses up an attempt, like
+    /// an error. With `panic = "abort"` it ends the process, and the message comes first again:
+    /// return a [`Failure`].
     fn apply(
         &self,
         tx: &Transaction<'_>,
         message: &Message,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Called after each commit that had an effect, on the consumer's thread, for example to wake another task; where
-    /// the answer to a commit was lost, after the next one, whether there was an effect or not.
-    /// It must return at once and not panic, which ends the consumer. What it spawns runs in the Tokio runtime that
-    /// [`Consumer::run`](super::Consumer::run) was called in.
+    /// Called on the consumer's thread after each commit that had an effect, for example to wake
+    /// another task. If the answer to a commit was lost, it is called after the next commit, even
+    /// if that one had no effect. It must return at once. A panic ends the consumer. Tasks that it
+    /// spawns run in the Tokio runtime in which [`Consumer::run`](super::Consumer::run) was called.
     fn committed(&self) {}
 }
 
@@ -83,50 +87,58 @@ impl<E: Effects> Effects for Arc<E> {
     }
 }
 
-/// Why a message could not have its effects. Either way all of its transaction is rolled back.
+/// Reason why a message could not have its effects. Its whole transaction is rolled back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// It never will succeed: a dead letter at once. The reason goes into the dead letter and the log, so
-    /// it must not repeat the payload.
+    /// The message will never succeed and becomes a dead letter at once. The reason goes into the
+    /// dead letter and the log, so it must not repeat the payload.
     #[error("{0}")]
     Poison(String),
-    /// It may succeed later, and is tried [`attempts_max`](super::ConsumerSpec::attempts_max) times before
-    /// it becomes a dead letter. Attempts do not count while the database is unavailable or slow, or a row
-    /// is locked; nor, after an error that may be the database's as well as the message's (a missing table,
-    /// a refused privilege, a limit), before another message has had its effects; where such an error may pass
-    /// by itself (a full disk, a lost session), one attempt counts in a minute. A foreign key whose row may
-    /// come later (23503) and errors that are not of Postgres, such as a saga that is not started yet, are tried for
-    /// [`give_up_after`](super::ConsumerSpec::give_up_after) at least. Of errors of Postgres the
-    /// code and the names are told, of others their text, which must not repeat the payload.
+    /// The message may succeed later. It is tried
+    /// [`attempts_max`](super::ConsumerSpec::attempts_max) times before it becomes a dead letter.
+    /// An attempt does not count:
+    ///
+    /// * while the database is unavailable or slow, or a row is locked;
+    /// * before another message has had its effects, if the error may be the database's: a missing
+    ///   table, a refused privilege, a limit;
+    /// * more than once a minute, if such an error may pass by itself: a full disk, a lost session.
+    ///
+    /// Two kinds of errors are tried for at least
+    /// [`give_up_after`](super::ConsumerSpec::give_up_after): a foreign key whose row may come
+    /// later (23503), and errors that are not from Postgres, such as a saga that is not started
+    /// yet. For errors of Postgres, the log shows the code and the names. For other errors it shows
+    /// their text, which must not repeat the payload.
     #[error("{0}")]
     Technical(#[source] Box<dyn Error + Send + Sync>),
-    /// Something that the effect needs, other than the consumer's database, is not there yet. It is tried with
-    /// back-off and uses up no attempt. It becomes a dead letter once messages of other keys have had their effects for
-    /// [`contention_max`](super::ConsumerSpec::contention_max) meanwhile. No later message of its key is tried before. The
-    /// reason goes into the log, the status and the dead letter, so it must not repeat the payload.
+    /// A dependency of the effect, other than the consumer's database, is not available yet. The
+    /// message is retried with back-off and uses up no attempt. It becomes a dead letter once
+    /// messages of other keys have had their effects for
+    /// [`contention_max`](super::ConsumerSpec::contention_max) in the meantime. No later message of
+    /// its key is tried before. The reason goes into the log, the status and the dead letter, so it
+    /// must not repeat the payload.
     #[error("{0}")]
     Unavailable(String),
 }
 
 impl Failure {
-    /// A message that cannot be understood, for this reason.
+    /// Creates a failure of a message that cannot be understood.
     pub fn poison(reason: impl Into<String>) -> Self {
         Self::Poison(reason.into())
     }
 
-    /// A failure that may be transient.
+    /// Creates a failure that may be transient.
     pub fn technical(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Technical(source.into())
     }
 
-    /// A dependency that is away, for this reason: the message waits, and uses up no attempt.
+    /// Creates a failure of an unavailable dependency: the message waits, and uses up no attempt.
     pub fn unavailable(reason: impl Into<String>) -> Self {
         Self::Unavailable(reason.into())
     }
 }
 
-/// So that `?` works for statements.
+/// Allows `?` on statements.
 impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Technical(Box::new(error))

@@ -1,8 +1,8 @@
-//! Why a consumer does not start, or ends: `InboxError`.
+//! Errors with which a consumer does not start, or ends: `InboxError`.
 //!
-//! Input: errors of the client libraries. Output: a situation and its remedy. Invariant: no password, key
-//! or payload in any text; transient failures, such as an unavailable database or broker, are retried and
-//! are not errors here.
+//! Input: errors of the client libraries. Output: a situation and its remedy. Invariant: no text
+//! contains a password, a key or a payload. Transient failures, such as an unavailable database or
+//! broker, are retried and are not errors here.
 
 use std::error::Error;
 
@@ -11,44 +11,45 @@ use rdkafka::types::RDKafkaConfRes;
 
 use postrider_kafka::SinkError;
 
-/// A situation in which a consumer ends.
+/// Reason why a consumer ends.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InboxError {
     /// The specification is not valid.
     #[error("invalid specification of the consumer: {0}")]
     Spec(&'static str),
-    /// A Kafka setting that the consumer decides on itself.
+    /// The consumer sets this Kafka setting itself.
     #[error("the Kafka setting `{0}` is set by the consumer and cannot be changed")]
     OwnSetting(String),
-    /// librdkafka does not take the settings.
+    /// librdkafka refuses the settings.
     #[error("cannot create the Kafka consumer")]
     Client(#[source] Box<dyn Error + Send + Sync>),
-    /// The Kafka client has failed in a way that only a new one fixes.
+    /// The Kafka client has failed permanently, and only a new client can continue.
     #[error("the Kafka consumer failed fatally")]
     Fatal(#[source] Box<dyn Error + Send + Sync>),
-    /// The client of dead letters cannot be made.
+    /// The client of the dead-letter topic cannot be created.
     #[error("cannot create the producer of dead letters")]
     DeadLetters(#[source] SinkError),
-    /// The URL of the cache cannot be parsed. Its text is not repeated: it may contain a password.
+    /// The URL of the cache cannot be parsed. The error does not repeat the URL, which may contain
+    /// a password.
     #[error("the URL of the cache is not valid")]
     CacheUrl,
     /// The consumer's thread or its runtime does not start.
     #[error("cannot start the consumer's thread")]
     Thread(#[source] std::io::Error),
-    /// The consumer was not run in a Tokio runtime, where what its effects spawn could run.
+    /// The consumer was not run in a Tokio runtime, which the tasks of its effects need.
     #[error("the consumer was not run in a Tokio runtime")]
     NoRuntime,
-    /// `Effects::interest` or `Effects::committed` panicked, in a process that is built to unwind. A panic in
-    /// `Effects::apply` does not end the consumer: it is a failed attempt. Where panics abort, as in Postrider's own
-    /// binaries, each ends the process.
+    /// `Effects::interest` or `Effects::committed` panicked, in a process that is built to unwind.
+    /// A panic in `Effects::apply` does not end the consumer: it is a failed attempt. If panics
+    /// abort, as in Postrider's own binaries, each of them ends the process.
     #[error("the consumer's thread panicked")]
     Panicked,
 }
 
 impl InboxError {
-    /// The client library's error without the setting's value, which may be a password. The library's own
-    /// reason repeats it too.
+    /// Converts the client library's error without the setting's value, which may be a password.
+    /// The library's reason repeats the value too.
     pub(super) fn of_client(error: KafkaError) -> Self {
         let KafkaError::ClientConfig(outcome, reason, name, _) = error else {
             return Self::Client(error.into());
@@ -64,7 +65,7 @@ impl InboxError {
         Self::Client(error.into())
     }
 
-    /// The exact remedy, where there is one.
+    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::OwnSetting(name) => return Some(format!("leave out `{name}`")),

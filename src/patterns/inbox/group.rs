@@ -1,12 +1,14 @@
-//! Membership in the Kafka consumer group: fetches batches, follows rebalances, seeks, commits offsets,
-//! updates the lag.
+//! Membership in the Kafka consumer group: fetches batches, follows rebalances, seeks, commits
+//! offsets, updates the lag.
 //!
-//! Input: settings of the consumer; positions of handled records, and which offsets the database has.
-//! Output: batches of records; committed offsets; warnings about topics that are missing or may not be read.
-//! Invariant: an assigned partition is not read until it is decided where from; an offset is
-//! committed only when everything before it in the partition is handled and the database has it, and only
-//! for partitions that have been assigned since; calling `Group::poll_paused` often enough keeps the
-//! membership, however long a batch takes.
+//! Input: settings of the consumer; positions of handled records, and the offsets that the database
+//! has. Output: batches of records; committed offsets; warnings about topics that are missing or
+//! may not be read.
+//!
+//! Invariant: an assigned partition is not read until its start is decided. An offset is committed
+//! only if every earlier record of the partition is handled, the database has the offset, and the
+//! partition has been assigned since. Frequent calls of `Group::poll_paused` keep the membership,
+//! however long a batch takes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -29,24 +31,26 @@ use crate::dead_letter::now_ms;
 use postrider_kafka::{BootstrapServers, to_stored_record};
 use postrider_service::log_throttle::LogThrottle;
 
-/// How soon a consumer that waits for records notices that it should stop.
+/// Maximum time in which a consumer that waits for records notices a stop.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
-/// Polls while a batch is being processed: its partitions are paused, so that only events arrive.
+/// Number of polls while a batch is processed. The partitions are paused, so only events arrive.
 const POLLS_PER_TICK: usize = 16;
-/// Prefetched bytes, in KiB: thousands of usual records, and bounded for large ones.
+/// Limit of prefetched data in KiB: thousands of usual records, and a bound for large ones.
 const FETCHED_KIB_MAX: &str = "16384";
-/// How often metadata is refreshed, in ms, to find topics that are created later; the default is minutes.
+/// Interval of metadata refreshes in ms, to find topics that are created later. The default is
+/// minutes.
 const METADATA_REFRESH_MS: &str = "5000";
-/// How often the lag is requested, besides after each assignment: rarely, since the consumer blocks for it.
+/// Interval of lag requests, besides the one after each assignment. It is long, because the
+/// consumer blocks for a request.
 const LAG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long librdkafka may take to note where to read from; no broker is asked for it.
+/// Maximum time for librdkafka to record the start of reading. It asks no broker for this.
 const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the last commit and the end of the membership may take when the consumer stops.
+/// Maximum time for the last commit and for leaving the group when the consumer stops.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Errors for a topic that does not exist, or that may not be described.
+/// Errors of a topic that does not exist, or that may not be described.
 const TOPIC_ERRORS: [RDKafkaErrorCode; 4] = [
     RDKafkaErrorCode::UnknownTopicOrPartition,
     RDKafkaErrorCode::UnknownTopic,
@@ -57,16 +61,16 @@ const TOPIC_ERRORS: [RDKafkaErrorCode; 4] = [
 /// A member of the group.
 pub(super) struct Group {
     consumer: Arc<BaseConsumer<GroupContext>>,
-    /// Those that it reads.
+    /// Topics that the member reads.
     topics: Vec<String>,
-    /// Received while a batch was being processed; they come first in the next.
+    /// Records received while a batch was processed. They come first in the next batch.
     buffered: VecDeque<ReceivedRecord>,
-    /// Whether all partitions are paused, for the time of a batch.
+    /// Whether all partitions are paused during a batch.
     is_paused: bool,
-    /// Those that are paused for longer.
+    /// Partitions that are paused for longer than a batch.
     full: BTreeSet<Partition>,
     throttle: LogThrottle,
-    /// When the lag was last requested, and in which epoch.
+    /// Time of the last lag request, and its epoch.
     asked: (Instant, u64),
     bootstrap: BootstrapServers,
     /// Whether the database has had a row of this consumer since it joined.
@@ -114,9 +118,9 @@ impl Group {
         })
     }
 
-    /// The next batch, up to `max` records, of none of the `full` partitions. Waits a moment for the first, unless
-    /// something else is due. After a pause it always waits: otherwise nothing would be fetched while something is
-    /// always due.
+    /// Returns the next batch: up to `max` records, none from the `full` partitions. Waits a moment
+    /// for the first record, unless other work is due. After a pause it always waits, because
+    /// otherwise nothing would be fetched while other work is always due.
     pub(super) fn collect(
         &mut self,
         max: usize,
@@ -136,7 +140,7 @@ impl Group {
             let Some(record) = self.poll(limit)? else { break };
             batch.push(record);
         }
-        // A rebalance during these polls may have revoked some.
+        // A rebalance during these polls may have revoked some partitions.
         let context = self.consumer.context();
         {
             let assignments = context.lock();
@@ -149,9 +153,9 @@ impl Group {
         Ok(batch)
     }
 
-    /// Polls while a batch is being processed, to stay within `max.poll.interval.ms`.
+    /// Polls while a batch is processed, to stay within `max.poll.interval.ms`.
     pub(super) fn poll_paused(&mut self) -> Result<(), InboxError> {
-        // Each time again: newly assigned partitions are not paused.
+        // Each call pauses, because newly assigned partitions are not paused.
         let _ = self.consumer.assignment().and_then(|held| self.consumer.pause(&held));
         self.is_paused = true;
         for _ in 0..POLLS_PER_TICK {
@@ -164,34 +168,34 @@ impl Group {
         Ok(())
     }
 
-    /// What a batch knows of the assignment, and notes there.
+    /// Returns the assignment as a batch uses it.
     pub(super) fn membership(&self) -> Membership {
         Membership::of(&self.consumer)
     }
 
-    /// Commits the offsets that have changed, asynchronously.
+    /// Commits the changed offsets asynchronously.
     pub(super) fn commit_changed(&self) {
         let changed = self.consumer.context().lock().take_changed();
         commit(&self.consumer, &changed, CommitMode::Async);
     }
 
-    /// What is handled and not yet in the database.
+    /// Returns the offsets that are handled but not stored in the database.
     pub(super) fn not_stored(&self) -> Vec<Advance> {
         self.consumer.context().lock().not_stored()
     }
 
-    /// The database has these now.
+    /// Records that the database has these offsets, and commits them.
     pub(super) fn mark_stored(&self, advances: &[Advance]) {
         self.consumer.context().lock().set_stored(advances);
         self.commit_changed();
     }
 
-    /// Whether there are partitions of which it is to be decided where they are read from.
+    /// Whether the start of any partition is not decided yet.
     pub(super) fn has_unverified(&self) -> bool {
         !self.consumer.context().lock().unverified().is_empty()
     }
 
-    /// Decides where they are read from. `None`: the brokers did not answer.
+    /// Decides the start of these partitions. Returns `None` if the brokers did not answer.
     pub(super) fn plan(&self, database: &DatabaseOffsets) -> Option<Plan> {
         self.note_known(database);
         let waiting = self.consumer.context().lock().unverified();
@@ -199,7 +203,7 @@ impl Group {
         plan.inspect_err(|error| tracing::debug!(%error, "cannot read the ends of partitions")).ok()
     }
 
-    /// Has them read from there. False: librdkafka does not take some of them yet.
+    /// Starts to read the partitions. Returns false if librdkafka does not accept some of them yet.
     pub(super) fn begin(&mut self, starts: &[Start]) -> bool {
         self.has_rows |= !starts.is_empty();
         let Ok(read) = self.consumer.assignment() else { return false };
@@ -220,33 +224,34 @@ impl Group {
             }
             begun.push(partition.clone());
         }
-        // One that was revoked while paused is paused when it is assigned again.
+        // A partition that was revoked while paused is still paused when it is assigned again.
         self.resume(&begun);
         self.full.clear();
         is_sought && is_assigned
     }
 
-    /// Whether the database has less than it had.
+    /// Whether the database has a smaller offset than before.
     pub(super) fn is_ahead_of(&self, database: &DatabaseOffsets) -> bool {
         self.note_known(database);
         self.consumer.context().lock().is_ahead_of(&database.next)
     }
 
-    /// Each member writes a row for each of its partitions before it reads them.
+    /// Records the known partitions. Each member writes a row for each of its partitions before it
+    /// reads them.
     fn note_known(&self, database: &DatabaseOffsets) {
         let known = database.next.keys().filter(|(topic, _)| self.topics.contains(topic));
         self.consumer.context().lock().set_known(known.cloned());
     }
 
-    /// It is to be decided anew where all partitions are read from.
+    /// Requires a new decision about the start of all partitions.
     pub(super) fn recheck(&mut self) {
         self.consumer.context().lock().recheck();
-        // What comes nevertheless is dropped.
+        // Records that arrive anyway are dropped.
         let _ = self.consumer.assignment().and_then(|held| self.consumer.pause(&held));
         self.buffered.clear();
     }
 
-    /// Has all partitions read whose start is decided, but for these.
+    /// Reads all partitions whose start is decided, except these.
     fn pause_only(&mut self, full: &BTreeSet<Partition>) {
         if !std::mem::take(&mut self.is_paused) && *full == self.full {
             return;
@@ -255,7 +260,7 @@ impl Group {
         begun.retain(|partition| !full.contains(partition));
         self.resume(&begun);
         let paused: Vec<Partition> = full.iter().cloned().collect();
-        // One that was revoked needs no pause.
+        // A revoked partition needs no pause.
         let _ = list(&paused, Offset::Invalid).and_then(|list| self.consumer.pause(&list));
         self.full.clone_from(full);
     }
@@ -270,15 +275,16 @@ impl Group {
         commit(&self.consumer, &offsets, mode);
     }
 
-    /// Commits the offsets and leaves, so that the partitions are reassigned at once. librdkafka waits for brokers
-    /// that hang without a limit, so that it is left to itself after this time: the group then removes the
-    /// member after `session.timeout.ms`, and what it did not commit is found by its markers.
+    /// Commits the offsets and leaves the group, so that the partitions are reassigned at once.
+    /// librdkafka waits for brokers that hang without a limit, so this function abandons it after
+    /// `LEAVE_LIMIT`. The group then removes the member after `session.timeout.ms`, and the markers
+    /// identify messages whose offsets were not committed.
     pub(super) fn leave(self) {
         let (report, left) = mpsc::channel();
         let work = move || {
             self.commit(CommitMode::Sync, |_| true);
             drop(self);
-            // Fails if nobody waits any more.
+            // Fails if the caller no longer waits.
             let _ = report.send(());
         };
         let name = "postrider-inbox-leave".to_owned();
@@ -288,7 +294,7 @@ impl Group {
         }
     }
 
-    /// Updates the lag, if it is time.
+    /// Updates the lag, if it is due.
     fn look(&mut self) {
         let context = self.consumer.context();
         let (at, assignment) = self.asked;
@@ -301,11 +307,11 @@ impl Group {
             (assignments.partitions(), assignments.unknown())
         };
         let ends = Watermarks::ask(&self.consumer, &self.topics, (held, unknown));
-        // Counted from the answer: slow brokers are not asked without a break.
+        // The interval starts at the answer, so that slow brokers are not asked without a break.
         self.asked = (Instant::now(), last);
         let lag = ends.map(|ends| ends.lag(&mut context.lock()));
         let code = lag.as_ref().err().and_then(KafkaError::rdkafka_error_code);
-        // A broker's own error is an answer; librdkafka's are below zero.
+        // An error code of a broker is an answer. The codes of librdkafka are below zero.
         let have_answered = lag.is_ok() || code.is_some_and(|code| code as i32 > 0);
         let are_lost = self.bootstrap.restore(self.consumer.client(), have_answered);
         let lost_ms = context.counters.status().brokers_lost_ms;
@@ -319,7 +325,8 @@ impl Group {
         });
     }
 
-    /// librdkafka does not say which topic is missing, so the brokers' metadata are read.
+    /// Logs an error with the missing topics. librdkafka does not name them, so the function reads
+    /// the brokers' metadata.
     fn tell(&self, error: &KafkaError, text: &str) {
         let is_about_topics =
             error.rdkafka_error_code().is_some_and(|code| TOPIC_ERRORS.contains(&code));
@@ -347,7 +354,7 @@ impl Group {
     fn poll(&mut self, limit: Duration) -> Result<Option<ReceivedRecord>, InboxError> {
         match self.consumer.poll(limit) {
             None => Ok(None),
-            // Rebalances of this poll are complete: the record is of the newest epoch.
+            // This poll has completed its rebalances, so the record belongs to the newest epoch.
             Some(Ok(message)) => Ok(self.consumer.context().lock().tag(to_stored_record(&message))),
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
                 Err(InboxError::Fatal(error.into()))
@@ -363,8 +370,8 @@ impl Group {
     }
 }
 
-/// Partitions that are read already are read from elsewhere. Those for which this succeeded, and whether it
-/// did for all.
+/// Seeks in partitions that are read already. Returns the partitions for which this succeeded, and
+/// whether it succeeded for all.
 fn seek<'s>(consumer: &BaseConsumer<GroupContext>, starts: &[&'s Start]) -> (Vec<&'s Start>, bool) {
     if starts.is_empty() {
         return (Vec::new(), true);

@@ -1,10 +1,10 @@
-//! Asks the brokers for the consumer's lag, for the ends of partitions, for the group's offsets, and for
-//! topics that are missing.
+//! Asks the brokers for the consumer's lag, the ends of partitions, the group's offsets, and
+//! missing topics.
 //!
-//! Input: the assigned partitions, or names of topics. Output: `Watermarks`, from which the number of
-//! unhandled messages follows, `LogEnds` and committed offsets, or that the brokers did not answer; names of
-//! missing topics. Invariant: each request has a time limit; the lag takes three at most: one for the high
-//! watermarks, two more after a new assignment.
+//! Input: the assigned partitions, or names of topics. Output: `Watermarks`, which give the number
+//! of unhandled messages; `LogEnds` and committed offsets; names of missing topics; or that the
+//! brokers did not answer. Invariant: each request has a time limit. The lag takes at most three
+//! requests: one for the high watermarks, and two more after a new assignment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionLi
 
 use super::assignments::{Assignments, Partition};
 
-/// How long one request to the brokers may take.
+/// Maximum time of one request to the brokers.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Start offsets and high watermarks of the assigned partitions.
@@ -27,10 +27,11 @@ pub(super) struct Watermarks {
 }
 
 impl Watermarks {
-    /// Asks the brokers. Without partitions, only checks that they answer, about one of the `topics`.
+    /// Asks the brokers. Without partitions, it only checks that they answer, with a question about
+    /// one of the `topics`.
     ///
-    /// A member whose partitions are paused fetches nothing, so the watermarks cached by librdkafka may be
-    /// old; they are requested.
+    /// A member whose partitions are paused fetches nothing. The watermarks that librdkafka caches
+    /// may then be old, so they are requested.
     pub(super) fn ask<C: ConsumerContext>(
         consumer: &BaseConsumer<C>,
         topics: &[String],
@@ -52,14 +53,14 @@ impl Watermarks {
         Ok(Self { starts, ends: watermark_offsets(consumer, &held, Offset::End)? })
     }
 
-    /// Messages that are not handled.
+    /// Returns the number of unhandled messages.
     pub(super) fn lag(&self, assignments: &mut Assignments) -> u64 {
         assignments.set_start(&self.starts);
         assignments.lag(&self.ends)
     }
 }
 
-/// The first and the next offset of partitions.
+/// First and next offset of partitions.
 #[derive(Debug)]
 pub(super) struct LogEnds {
     low: BTreeMap<Partition, i64>,
@@ -67,7 +68,6 @@ pub(super) struct LogEnds {
 }
 
 impl LogEnds {
-    /// Asks the brokers.
     pub(super) fn ask<C: ConsumerContext>(
         consumer: &BaseConsumer<C>,
         partitions: &[Partition],
@@ -76,25 +76,25 @@ impl LogEnds {
         Ok(Self { low, high: watermark_offsets(consumer, partitions, Offset::End)? })
     }
 
-    /// Both ends, if the brokers said them.
+    /// Returns both ends, if the brokers returned them.
     pub(super) fn of(&self, partition: &Partition) -> Option<(i64, i64)> {
         Some((*self.low.get(partition)?, *self.high.get(partition)?))
     }
 }
 
-/// The offsets that the group has committed; a partition without one is left out.
+/// Returns the offsets that the group has committed. A partition without one is left out.
 pub(super) fn committed_offsets<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &[Partition],
 ) -> KafkaResult<BTreeMap<Partition, i64>> {
     let asked = list(partitions, Offset::Invalid)?;
     let answer = consumer.committed_offsets(asked, REQUEST_TIMEOUT)?;
-    // An offset that could not be read is not one that does not exist.
+    // An offset that could not be read differs from a missing offset.
     answer.elements().iter().try_for_each(TopicPartitionListElem::error)?;
     Ok(known(&answer))
 }
 
-/// All partitions of these topics.
+/// Returns all partitions of these topics.
 pub(super) fn partitions_of<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topics: &[String],
@@ -108,7 +108,7 @@ pub(super) fn partitions_of<C: ConsumerContext>(
     Ok(partitions)
 }
 
-/// Those of `topics` that are not in the brokers' metadata; none if they do not answer.
+/// Returns the topics that are missing in the brokers' metadata; none if the brokers do not answer.
 pub(super) fn missing_topics<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topics: &[String],
@@ -121,10 +121,10 @@ pub(super) fn missing_topics<C: ConsumerContext>(
     topics.iter().filter(|topic| !is_shown(topic)).cloned().collect()
 }
 
-/// librdkafka sends the logical offset as the timestamp of ListOffsets, where -2 and -1 mean the two
-/// watermarks, so that one request does for all partitions of a broker. Under
-/// `read_committed` the end is that of what is committed.
-/// Source: Kafka's protocol, ListOffsets; librdkafka 2.12, `rd_kafka_offsets_for_times`.
+/// Requests a watermark of each partition. librdkafka sends the logical offset as the timestamp of
+/// ListOffsets, where -2 and -1 mean the two watermarks. One request therefore serves all
+/// partitions of a broker. Under `read_committed` the end is the last stable offset. Source:
+/// Kafka's protocol, ListOffsets; librdkafka 2.12, `rd_kafka_offsets_for_times`.
 fn watermark_offsets<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &[Partition],
@@ -134,7 +134,7 @@ fn watermark_offsets<C: ConsumerContext>(
     Ok(known(&answer))
 }
 
-/// The partitions, each with this offset.
+/// Lists the partitions, each with this offset.
 pub(super) fn list(partitions: &[Partition], offset: Offset) -> KafkaResult<TopicPartitionList> {
     let mut list = TopicPartitionList::new();
     for (topic, partition) in partitions {

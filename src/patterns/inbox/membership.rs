@@ -1,9 +1,9 @@
-//! What librdkafka's callbacks and a running batch share: the group's current assignment.
+//! The group's current assignment, shared by librdkafka's callbacks and a running batch.
 //!
-//! Input: rebalances; what a batch has handled, and what the database has of it. Output: whether a record is
-//! still this member's, as this process or as the brokers know it; the offsets that a transaction is to write.
-//! Invariant: a revoked partition's offset is committed before another member has it, and never further than
-//! the database's.
+//! Input: rebalances; the records that a batch has handled, and the database's offsets. Output:
+//! whether a record still belongs to this member, according to this process or to the brokers; the
+//! offsets that a transaction is to write. Invariant: a revoked partition's offset is committed
+//! before another member has the partition, and never beyond the database's offset.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,52 +23,52 @@ use super::assignments::{Advance, Assignments, Partition, RecordPosition};
 use super::lag::list;
 use crate::dead_letter::now_ms;
 
-/// The assignment, as a batch sees it.
+/// The assignment as a batch sees it.
 pub(super) struct Membership {
     consumer: Arc<BaseConsumer<GroupContext>>,
 }
 
-/// The assignment, shared with librdkafka's callbacks.
+/// librdkafka's context with the shared assignment.
 pub(super) struct GroupContext {
     assignments: Mutex<Assignments>,
     pub(super) counters: Arc<ConsumerCounters>,
-    /// A rebalance has ended. During it the brokers refuse offset commits, and librdkafka does not report a
-    /// failed asynchronous commit.
+    /// Set after a rebalance has ended. During a rebalance the brokers refuse offset commits, and
+    /// librdkafka does not report a failed asynchronous commit.
     pub(super) commit_due: AtomicBool,
 }
 
 impl Membership {
-    /// That of this member of the group.
+    /// Creates the view of this group member.
     pub(super) fn of(consumer: &Arc<BaseConsumer<GroupContext>>) -> Self {
         Self { consumer: Arc::clone(consumer) }
     }
 
-    /// Whether its partition has been assigned ever since it was received, as far as this process knows.
+    /// Whether the record's partition has been assigned since the record was received, as far as
+    /// this process knows.
     pub(super) fn is_current(&self, position: &RecordPosition) -> bool {
         self.consumer.context().lock().is_current(position)
     }
 
-    /// How many partitions are assigned.
+    /// Number of assigned partitions.
     pub(super) fn count(&self) -> usize {
         self.consumer.context().lock().count()
     }
 
-    /// Whether no partition is another member's, as far as the database knows.
+    /// Whether no partition belongs to another member, as far as the database knows.
     pub(super) fn has_all(&self) -> bool {
         self.consumer.context().lock().has_all()
     }
 
-    /// The epoch of the last assignment.
     pub(super) fn epoch(&self) -> u64 {
         self.consumer.context().lock().epoch()
     }
 
-    /// What the database has for the partition, as far as this process knows.
+    /// Returns the partition's offset in the database, as far as this process knows it.
     pub(super) fn stored(&self, partition: &Partition) -> Option<i64> {
         self.consumer.context().lock().stored(partition)
     }
 
-    /// What the transaction that handles these is to write.
+    /// Returns the offsets for the transaction that handles these records.
     pub(super) fn advances<'p>(
         &self,
         positions: impl IntoIterator<Item = &'p RecordPosition>,
@@ -76,7 +76,7 @@ impl Membership {
         self.consumer.context().lock().advances(positions)
     }
 
-    /// Notes that these are handled, and what the database has now.
+    /// Records that these records are handled, and the offsets that the database has now.
     pub(super) fn mark_handled<'p>(
         &self,
         positions: impl IntoIterator<Item = &'p RecordPosition>,
@@ -93,9 +93,9 @@ impl Membership {
         assignments.set_stored(stored);
     }
 
-    /// Whether the brokers know it too: they take an offset from a member of the group's current generation
-    /// alone, so that a process which was frozen is refused. An error may pass: during a rebalance they take
-    /// no offset from anybody.
+    /// Asks the brokers whether the record still belongs to this member. They accept an offset only
+    /// from a member of the group's current generation, so a process that was frozen is refused. An
+    /// error may be transient: during a rebalance the brokers accept no offset.
     pub(super) async fn confirm(&self, position: &RecordPosition) -> KafkaResult<()> {
         let consumer = Arc::clone(&self.consumer);
         let before = consumer.context().lock().offset_before(position);
@@ -104,7 +104,7 @@ impl Membership {
         };
         let mut offsets = TopicPartitionList::new();
         offsets.add_partition_offset(&topic, partition, Offset::Offset(offset))?;
-        // The consumer must be polled meanwhile: the answer may have to wait for a coordinator.
+        // The consumer must be polled while this waits, because the answer may need a coordinator.
         let answer =
             tokio::task::spawn_blocking(move || consumer.commit(&offsets, CommitMode::Sync));
         answer.await.unwrap_or(Err(KafkaError::Canceled))
@@ -128,12 +128,12 @@ impl GroupContext {
     }
 
     fn revoke(&self, consumer: &BaseConsumer<Self>, gone: &[Partition]) {
-        // The next owner should start where this one ended. If the assignment is lost, there is a next
-        // owner already.
+        // The next owner should start where this one ended. If the assignment is lost, another
+        // owner already exists.
         if !consumer.assignment_lost() {
             let handled = self.lock().to_commit(|partition| gone.contains(partition));
-            // The answer is not waited for here, since brokers that hang give none; librdkafka sends nothing
-            // later to the group before it.
+            // The commit is asynchronous, because brokers that hang never answer. librdkafka sends
+            // all later requests to the group after it.
             commit(consumer, &handled, CommitMode::Async);
         }
         self.lock().revoke(gone);
@@ -161,9 +161,9 @@ impl ClientContext for GroupContext {
 }
 
 impl ConsumerContext for GroupContext {
-    /// What is assigned is accepted here and read later, when it is decided where from. If librdkafka were
-    /// given it now, it would ask for a start of its own, and could return to that after a seek: a seek makes
-    /// the answer outdated, and the question is then repeated (librdkafka 2.12,
+    /// Accepts the assigned partitions here. They are read later, after their start is decided. If
+    /// librdkafka got them now, it would request its own start and could return to it after a seek.
+    /// A seek outdates the answer, and librdkafka then repeats the request (librdkafka 2.12,
     /// `rd_kafka_toppar_handle_Offset`).
     fn rebalance(
         &self,
@@ -192,7 +192,7 @@ impl ConsumerContext for GroupContext {
     }
 }
 
-/// A failure leaves the older offset: some messages are then redelivered.
+/// Commits offsets. After a failure the older offset remains, and some messages are redelivered.
 pub(super) fn commit(
     consumer: &BaseConsumer<GroupContext>,
     handled: &BTreeMap<Partition, i64>,
@@ -210,7 +210,8 @@ pub(super) fn commit(
     }
 }
 
-/// Those of them that are read; others were not given to librdkafka. It wants to be told, even of none.
+/// Unassigns the partitions that are being read. librdkafka has not received the others, but
+/// expects the call even without partitions.
 fn unassign(consumer: &BaseConsumer<GroupContext>, gone: &[Partition]) -> KafkaResult<()> {
     if !matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative) {
         return consumer.unassign();

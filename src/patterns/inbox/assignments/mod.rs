@@ -1,28 +1,33 @@
-//! Tracks which partitions are assigned to this group member, since when, and up to which offset each is
-//! handled.
+//! Tracks the partitions that are assigned to this group member, the epoch of each assignment, and
+//! the offset up to which each partition is handled.
 //!
-//! Input: assignments and revocations, where each is to be read from, received records, handled records, in
-//! any order, what the database has. Output: whether a record is still this member's, the offsets to store in
-//! the database and to commit in Kafka, and the lag. Invariant: an offset has no received record before it
-//! that is not handled; each assignment has an epoch, and a record received in an older epoch moves no offset,
-//! even if the partition was reassigned to the same member meanwhile; a partition is read only once its start
-//! was decided; no offset is committed in Kafka that the database has not. Pure.
+//! Input: assignments and revocations, start positions, received and handled records in any order,
+//! and the database's offsets. Output: whether a record still belongs to this member, the offsets
+//! to store in the database and to commit in Kafka, and the lag. Pure.
+//!
+//! Invariants:
+//!
+//! * Every record received before an offset is handled.
+//! * Each assignment has an epoch. A record received in an older epoch moves no offset, even if the
+//!   partition was reassigned to this member.
+//! * A partition is read only after its start was decided.
+//! * An offset is committed in Kafka only if the database has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use postrider_core::record::StoredRecord;
 
-/// A partition by its topic and number.
+/// Topic and partition number.
 pub(super) type Partition = (String, i32);
 
-/// A record, and its position.
+/// A record with its position.
 #[derive(Debug)]
 pub(super) struct ReceivedRecord {
     pub(super) record: StoredRecord,
     pub(super) position: RecordPosition,
 }
 
-/// The position of a record, and the epoch of the assignment in which it was received.
+/// Position of a record, and the epoch of the assignment in which it was received.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RecordPosition {
     partition: Partition,
@@ -30,81 +35,80 @@ pub(super) struct RecordPosition {
     epoch: u64,
 }
 
-/// The current assignment.
 #[derive(Debug, Default)]
 pub(super) struct Assignments {
     partitions: BTreeMap<Partition, Assignment>,
-    /// The epoch of the last assignment, from 1.
+    /// Epoch of the last assignment, from 1.
     epoch: u64,
-    /// Partitions that some member of the group has read.
+    /// Partitions that any member of the group has read.
     known: BTreeSet<Partition>,
 }
 
 #[derive(Debug)]
 struct Assignment {
     epoch: u64,
-    /// Whether it is decided where to read from.
+    /// Whether the start of reading is decided.
     has_begun: bool,
-    /// The offset after the last record that was handled in this assignment.
+    /// Offset after the last record that was handled in this assignment.
     after_handled: Option<i64>,
-    /// The offset after the last record that was received, or else where it starts, once that is known.
+    /// Offset after the last received record. Before the first record, the start offset if it is
+    /// known.
     expected: Option<i64>,
-    /// Records that were received and are not handled.
+    /// Offsets of records that were received and are not handled.
     unhandled: BTreeSet<i64>,
-    /// What the database had last.
+    /// Last known offset in the database.
     stored: Option<i64>,
-    /// What Kafka was told last.
+    /// Last offset committed in Kafka.
     committed: Option<i64>,
 }
 
-/// A partition of which is to be decided where it is read from.
+/// A partition whose start of reading is not decided yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unverified {
     pub(super) partition: Partition,
     pub(super) epoch: u64,
-    /// The next offset, if this member has handled a record of this assignment.
+    /// Next offset, if this member has handled a record in this assignment.
     pub(super) handled: Option<i64>,
-    /// What the database had last, if this member knows.
+    /// Last known offset in the database, if this member knows it.
     pub(super) stored: Option<i64>,
 }
 
-/// A step of one partition's offset in the database.
+/// An update of one partition's offset in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Advance {
     pub(super) partition: Partition,
-    /// The assignment's epoch, in which the records were received.
+    /// Epoch of the assignment in which the records were received.
     pub(super) epoch: u64,
-    /// What the database had last. If it has less, it has gone back.
+    /// Last known offset in the database. A smaller offset means that the database has gone back.
     pub(super) at_least: i64,
-    /// Everything before this offset is handled.
+    /// Every record before this offset is handled.
     pub(super) next: i64,
 }
 
 impl RecordPosition {
-    /// Its partition.
     pub(super) fn partition(&self) -> &Partition {
         &self.partition
     }
 }
 
 impl Assignments {
-    /// These are assigned from now on, and read once it is decided where from.
+    /// Adds newly assigned partitions. They are read after their start is decided.
     pub(super) fn assign(&mut self, partitions: impl IntoIterator<Item = Partition>) {
         self.epoch += 1;
         let epoch = self.epoch;
         self.partitions.extend(partitions.into_iter().map(|it| (it, Assignment::new(epoch))));
     }
 
-    /// These are not assigned any more.
+    /// Removes revoked partitions.
     pub(super) fn revoke(&mut self, partitions: &[Partition]) {
         self.partitions.retain(|partition, _| !partitions.contains(partition));
     }
 
-    /// Of all it is to be decided anew where they are read from. What was received of them is dropped.
+    /// Requires a new decision about the start of all partitions, and drops their received records.
     pub(super) fn recheck(&mut self) {
         self.epoch += 1;
         for assignment in self.partitions.values_mut() {
-            // What is not handled is received again from there.
+            // Unhandled records are received again from this offset.
             assignment.after_handled = assignment.next();
             assignment.expected = assignment.unhandled.first().copied().or(assignment.expected);
             assignment.unhandled.clear();
@@ -113,7 +117,7 @@ impl Assignments {
         }
     }
 
-    /// Those of which that is to be decided.
+    /// Returns the partitions whose start is not decided.
     pub(super) fn unverified(&self) -> Vec<Unverified> {
         let waiting = self.partitions.iter().filter(|(_, assignment)| !assignment.has_begun);
         let unverified = |(partition, assignment): (&Partition, &Assignment)| Unverified {
@@ -125,14 +129,14 @@ impl Assignments {
         waiting.map(unverified).collect()
     }
 
-    /// The partition is read from `position`, if the assignment is still the one with this epoch; the database
-    /// has `stored`.
+    /// Begins to read the partition from `position`, if the assignment still has this epoch. The
+    /// database has the offset `stored`.
     pub(super) fn begin(&mut self, partition: &Partition, epoch: u64, position: i64, stored: i64) {
         let assignment = self.partitions.get_mut(partition).filter(|it| it.epoch == epoch);
         if let Some(assignment) = assignment {
             assignment.has_begun = true;
             assignment.expected = Some(position);
-            // Unless it is read again.
+            // Keeps the value only if the partition continues at this offset.
             assignment.after_handled = assignment.after_handled.filter(|next| *next == position);
             assignment.stored = Some(stored);
             assignment.committed = None;
@@ -140,18 +144,18 @@ impl Assignments {
         }
     }
 
-    /// Those that are read.
+    /// Returns the partitions whose start is decided.
     pub(super) fn begun(&self) -> Vec<Partition> {
         let begun = self.partitions.iter().filter(|(_, assignment)| assignment.has_begun);
         begun.map(|(partition, _)| partition.clone()).collect()
     }
 
-    /// What the database has for the partition, as far as this member knows.
+    /// Returns the partition's last known offset in the database.
     pub(super) fn stored(&self, partition: &Partition) -> Option<i64> {
         self.partitions.get(partition)?.stored
     }
 
-    /// Notes what the database has.
+    /// Records the offsets that the database has.
     pub(super) fn set_stored(&mut self, advances: &[Advance]) {
         for Advance { partition, epoch, next, .. } in advances {
             let assignment = self.partitions.get_mut(partition).filter(|it| it.epoch == *epoch);
@@ -161,8 +165,9 @@ impl Assignments {
         }
     }
 
-    /// What the database is to be told in the transaction that handles these: for each of their partitions
-    /// the first record that is not handled then. One that is not this member's any more is left out.
+    /// Returns the offsets for the transaction that handles these records. For each of their
+    /// partitions, this is the first record that is then still unhandled. Partitions that no longer
+    /// belong to this member are left out.
     pub(super) fn advances<'p>(
         &self,
         positions: impl IntoIterator<Item = &'p RecordPosition>,
@@ -186,7 +191,7 @@ impl Assignments {
         by_partition.into_iter().filter_map(advance).collect()
     }
 
-    /// What is handled and not in the database.
+    /// Returns the offsets that are handled but not stored in the database.
     pub(super) fn not_stored(&self) -> Vec<Advance> {
         let begun = self.partitions.iter().filter(|(_, assignment)| assignment.has_begun);
         begun
@@ -198,35 +203,35 @@ impl Assignments {
             .collect()
     }
 
-    /// Whether the database has less than it had of a partition that is read.
+    /// Whether the database has a smaller offset than before for a partition that is being read.
     pub(super) fn is_ahead_of(&self, database: &BTreeMap<Partition, i64>) -> bool {
         let mut begun = self.partitions.iter().filter(|(_, assignment)| assignment.has_begun);
         begun.any(|(partition, assignment)| assignment.stored > database.get(partition).copied())
     }
 
-    /// Notes which partitions the members of the group have read.
+    /// Records the partitions that members of the group have read.
     pub(super) fn set_known(&mut self, partitions: impl IntoIterator<Item = Partition>) {
         self.known = partitions.into_iter().collect();
     }
 
-    /// Whether all known partitions are assigned.
     pub(super) fn has_all(&self) -> bool {
         self.known.iter().all(|partition| self.partitions.contains_key(partition))
     }
 
-    /// How many are assigned.
+    /// Number of assigned partitions.
     pub(super) fn count(&self) -> usize {
         self.partitions.len()
     }
 
-    /// The epoch of the last assignment; 0 before the first.
+    /// Epoch of the last assignment; 0 before the first.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Notes that it was received, and tags it with the current epoch; `None` if its partition is not assigned,
-    /// or not yet read. One that comes again is of another log, which ended before what was asked for:
-    /// it is decided anew where that is read from, and what is known of the one before does not count.
+    /// Records a received record and tags it with the current epoch. Returns `None` if its
+    /// partition is not assigned or not being read yet. A repeated offset comes from another log
+    /// that ended before the requested offset. The start is then decided again, and the state of
+    /// the previous log is discarded.
     pub(super) fn tag(&mut self, record: StoredRecord) -> Option<ReceivedRecord> {
         let partition = (record.topic.clone(), record.partition);
         let assignment = self.partitions.get_mut(&partition).filter(|it| it.has_begun)?;
@@ -241,14 +246,15 @@ impl Assignments {
         Some(ReceivedRecord { record, position })
     }
 
-    /// Whether its partition has been assigned, and read without a step back, ever since it was received.
+    /// Whether the record's partition has been assigned, and read without a step back, since the
+    /// record was received.
     pub(super) fn is_current(&self, position: &RecordPosition) -> bool {
         let assignment = self.partitions.get(&position.partition);
         assignment.is_some_and(|assignment| assignment.epoch == position.epoch)
     }
 
-    /// An offset of its partition that Kafka may be told while the record is not handled; `None` if it is not
-    /// current.
+    /// Returns an offset of the record's partition that may be committed in Kafka while the record
+    /// is unhandled. `None` if the record is not current.
     pub(super) fn offset_before(&self, position: &RecordPosition) -> Option<(Partition, i64)> {
         let current = self.partitions.get(&position.partition);
         let assignment = current.filter(|assignment| assignment.epoch == position.epoch)?;
@@ -256,7 +262,6 @@ impl Assignments {
         Some((position.partition.clone(), first.min(assignment.stored?)))
     }
 
-    /// Notes that these are handled.
     pub(super) fn mark_handled<'p>(
         &mut self,
         positions: impl IntoIterator<Item = &'p RecordPosition>,
@@ -270,7 +275,7 @@ impl Assignments {
         }
     }
 
-    /// The offsets to commit in Kafka, of the partitions that match.
+    /// Returns the offsets to commit in Kafka for the matching partitions.
     pub(super) fn to_commit(
         &self,
         wanted: impl Fn(&Partition) -> bool,
@@ -282,7 +287,7 @@ impl Assignments {
         known.filter_map(to_commit).collect()
     }
 
-    /// Those of them that have changed since they were last taken.
+    /// Returns the offsets to commit that have changed since the last call.
     pub(super) fn take_changed(&mut self) -> BTreeMap<Partition, i64> {
         let mut changed = BTreeMap::new();
         for (partition, assignment) in &mut self.partitions {
@@ -295,12 +300,11 @@ impl Assignments {
         changed
     }
 
-    /// All assigned partitions.
     pub(super) fn partitions(&self) -> Vec<Partition> {
         self.partitions.keys().cloned().collect()
     }
 
-    /// Those without a known start.
+    /// Returns the partitions without a known start.
     pub(super) fn unknown(&self) -> Vec<Partition> {
         let known = self.partitions.iter().filter(|(_, assignment)| assignment.expected.is_none());
         known.map(|(partition, _)| partition.clone()).collect()
@@ -315,7 +319,8 @@ impl Assignments {
         }
     }
 
-    /// Messages that are not handled, up to these high watermarks: those that were received, and offsets after them.
+    /// Counts the unhandled messages up to these high watermarks: received messages and all later
+    /// offsets.
     pub(super) fn lag(&self, ends: &BTreeMap<Partition, i64>) -> u64 {
         let lag = ends.iter().filter_map(|(partition, end)| {
             let Assignment { expected, unhandled, .. } = self.partitions.get(partition)?;
@@ -339,7 +344,8 @@ impl Assignment {
         }
     }
 
-    /// The next offset to read after a restart, once a record was handled: of the first that is not.
+    /// Returns the next offset to read after a restart: the first unhandled record. `None` if no
+    /// record was handled.
     fn next(&self) -> Option<i64> {
         let after_handled = self.after_handled?;
         Some(self.unhandled.first().map_or(after_handled, |&first| first.min(after_handled)))

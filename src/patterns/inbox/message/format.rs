@@ -1,67 +1,70 @@
-//! How a topic's records are to be read (`MessageFormat`): the names of headers, the kind of ids, keys and
-//! values.
+//! The format of a topic's records (`MessageFormat`): header names, and the encoding of ids, keys
+//! and values.
 //!
-//! Input: what the relay's `[route]` and `[format]`, or another producer, are configured to write. Output:
-//! the same for the consumer. Invariant: the default reads what the relay writes by default, and
-//! CloudEvents; what a record does not say unambiguously is set here and never guessed.
+//! Input: the settings in the relay's `[route]` and `[format]`, or the format of another producer.
+//! Output: the matching settings of the consumer. Invariant: the default reads the relay's default
+//! format and CloudEvents. Anything that a record does not state unambiguously is set here and
+//! never guessed.
 
 use uuid::Uuid;
 
-/// The row's id, unless another name is set.
+/// Headers of the row's id, unless another name is set.
 pub(super) const ID_HEADERS: [&str; 2] = ["id", "ce_id"];
-/// The event type, unless another name is set: as Postrider, Debezium's documentation, Debezium's outbox
-/// table and CloudEvents call it.
+/// Headers of the event type, unless another name is set: the names of Postrider, Debezium's
+/// documentation, Debezium's outbox table and CloudEvents.
 pub(super) const EVENT_TYPE_HEADERS: [&str; 4] = ["event_type", "eventType", "type", "ce_type"];
-/// The aggregate type, unless another name is set.
+/// Headers of the aggregate type, unless another name is set.
 pub(super) const AGGREGATE_TYPE_HEADERS: [&str; 3] =
     ["aggregate_type", "aggregateType", "aggregatetype"];
-/// The event's number within its aggregate, unless another name is set.
+/// Header of the event's number within its aggregate, unless another name is set.
 pub(super) const SEQUENCE_HEADERS: [&str; 1] = ["sequence"];
 
-/// `80e41daf-a7ea-464b-b400-181e1cf332e9`, the namespace of markers that are made of ids that are no UUIDs:
+/// `80e41daf-a7ea-464b-b400-181e1cf332e9`, the namespace of markers for ids that are not UUIDs:
 /// [`MessageFormat::text_ids`].
 pub const TEXT_ID_NAMESPACE: Uuid = Uuid::from_u128(0x80e4_1daf_a7ea_464b_b400_181e_1cf3_32e9);
 
-/// What a record's value is.
+/// Encoding of a record's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ValueFormat {
-    /// JSON: the relay's `format.value` `raw` with a payload of json or jsonb, and `json`. A record whose
-    /// headers say that it is a CloudEvent is read as one.
+    /// JSON: the relay's `format.value` `raw` with a payload of json or jsonb, and `json`. A record
+    /// whose headers mark it as a CloudEvent is read as a CloudEvent.
     #[default]
     Json,
-    /// JSON with its schema, `{"schema": .., "payload": ..}`: the relay's `json_schema`, Kafka Connect's
-    /// JsonConverter with `schemas.enable`. The schema is not used.
+    /// JSON with its schema, `{"schema": .., "payload": ..}`: the relay's `json_schema`, Kafka
+    /// Connect's JsonConverter with `schemas.enable`. The schema is ignored.
     ConnectJson,
-    /// Anything. It is not parsed: `payload` is null, and [`Message::payload_bytes`] has it.
+    /// Any bytes. They are not parsed: `payload` is null, and [`Message::payload_bytes`] returns
+    /// them.
     ///
     /// [`Message::payload_bytes`]: super::Message::payload_bytes
     Bytes,
 }
 
-/// What a record's key is.
+/// Encoding of a record's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum KeyFormat {
-    /// The aggregate's id itself: the relay's `format.key` `raw`.
+    /// The aggregate's id as text: the relay's `format.key` `raw`.
     #[default]
     Text,
     /// A JSON scalar, such as `"42"`: the relay's `json`.
     Json,
-    /// One with its schema, `{"schema": .., "payload": "42"}`: the relay's `json_schema`.
+    /// A JSON scalar with its schema, `{"schema": .., "payload": "42"}`: the relay's `json_schema`.
     ConnectJson,
-    /// Bytes that are no text: a bytea. The aggregate's id is as Postgres prints it, `\x0a1b`.
+    /// Bytes that are not text: a bytea. The aggregate's id has the form that Postgres prints,
+    /// `\x0a1b`.
     Bytes,
 }
 
-/// Where the event type comes from where no header has it.
+/// Source of the event type if no header has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EventTypeFallback {
     Topic,
     Fixed(String),
 }
 
-/// How records are read. The default is for what the relay writes by default:
+/// Format of a topic's records. The default matches the relay's default:
 ///
 /// | | |
 /// |---|---|
@@ -72,7 +75,7 @@ pub(super) enum EventTypeFallback {
 /// | aggregate id | the key, as text |
 /// | payload | the value, as JSON; of a CloudEvent its data |
 ///
-/// The first of the names that is there and not empty is used. A name that is set replaces them all.
+/// The first name that is present and not empty is used. A configured name replaces all of them.
 ///
 /// ```
 /// use postrider_patterns::inbox::{KeyFormat, MessageFormat, ValueFormat};
@@ -99,78 +102,79 @@ pub struct MessageFormat {
 }
 
 impl MessageFormat {
-    /// The default.
+    /// Creates the default format.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The name of the header with the row's id: the relay's `route.id_header`.
+    /// Sets the name of the header with the row's id: the relay's `route.id_header`.
     pub fn id_header(self, name: impl Into<String>) -> Self {
         Self { id_header: Some(name.into()), ..self }
     }
 
-    /// The name of the header with the event type, or of the envelope's member.
+    /// Sets the name of the header, or of the envelope's member, with the event type.
     pub fn event_type_header(self, name: impl Into<String>) -> Self {
         Self { event_type_header: Some(name.into()), ..self }
     }
 
-    /// The name of the header with the aggregate type, or of the envelope's member.
+    /// Sets the name of the header, or of the envelope's member, with the aggregate type.
     pub fn aggregate_type_header(self, name: impl Into<String>) -> Self {
         Self { aggregate_type_header: Some(name.into()), ..self }
     }
 
-    /// The name of the header with the event's number within its aggregate, or of the envelope's member.
+    /// Sets the name of the header, or of the envelope's member, with the event's number within its
+    /// aggregate.
     pub fn sequence_header(self, name: impl Into<String>) -> Self {
         Self { sequence_header: Some(name.into()), ..self }
     }
 
-    /// The name of that header.
     pub(in crate::inbox) fn sequence_name(&self) -> &str {
         self.sequence_header.as_deref().unwrap_or(SEQUENCE_HEADERS[0])
     }
 
-    /// A record without a header of its event type, or with an empty one, is of the type that its topic is
-    /// named after.
+    /// Uses the topic's name as the event type of records whose event type header is missing or
+    /// empty.
     pub fn event_type_or_topic(self) -> Self {
         Self { event_type_fallback: Some(EventTypeFallback::Topic), ..self }
     }
 
-    /// A record without a header of its event type, or with an empty one, is of this type.
+    /// Uses this event type for records whose event type header is missing or empty.
     pub fn event_type_or(self, event_type: impl Into<String>) -> Self {
         Self { event_type_fallback: Some(EventTypeFallback::Fixed(event_type.into())), ..self }
     }
 
-    /// What the keys are.
+    /// Sets the encoding of the keys.
     pub fn key(self, key: KeyFormat) -> Self {
         Self { key, ..self }
     }
 
-    /// What the values are.
+    /// Sets the encoding of the values.
     pub fn value(self, value: ValueFormat) -> Self {
         Self { value, ..self }
     }
 
-    /// The value is an object with the payload in its member `payload` and other columns beside it, because
-    /// the relay's `route.envelope` is set. What no header has is looked for among those by the same names.
+    /// Reads the value as an envelope, as the relay's `route.envelope` writes it: an object with
+    /// the payload in its member `payload` and other columns beside it. Fields that no header has
+    /// are looked up by name among those members.
     pub fn envelope(self) -> Self {
         Self { is_enveloped: true, ..self }
     }
 
-    /// A payload that is a string, and whose text is a JSON object or array, is that object or array. The
-    /// relay's formats `json` and `json_schema` make such strings of a jsonb column, as Kafka Connect does,
-    /// unless its own `format.expand_json` is set.
+    /// Parses a string payload that contains a JSON object or array. The relay's formats `json` and
+    /// `json_schema` write a jsonb column as such a string, as Kafka Connect does, unless the
+    /// relay's `format.expand_json` is set.
     pub fn expand_json(self) -> Self {
         Self { expands_json: true, ..self }
     }
 
-    /// Ids are not UUIDs but any text, such as the number of a bigint column. The marker, which is a UUID,
-    /// is the text itself if it is a hyphenated UUID, and otherwise the version 5 UUID (RFC 9562) of
-    /// `<topic>/<text>` in [`TEXT_ID_NAMESPACE`].
+    /// Accepts ids that are not UUIDs but any text, such as the number of a bigint column. The
+    /// marker is a UUID. A hyphenated UUID is used unchanged; any other text becomes the version 5
+    /// UUID (RFC 9562) of `<topic>/<text>` in [`TEXT_ID_NAMESPACE`].
     ///
-    /// **Each id must be one event's within its topic.** Two outboxes that number their rows from 1 and
-    /// write to one topic have the same ids for different events, and the second of them would be taken
-    /// for a repeat and skipped. A record that comes in another topic (a dead letter sent with `--to`, a
-    /// mirrored topic) is a new message.
+    /// **An id must be unique within its topic.** If two outboxes number their rows from 1 and
+    /// write to one topic, different events have equal ids. The second event would be mistaken for
+    /// a repeat and skipped. A record that arrives in another topic (a dead letter sent with
+    /// `--to`, a mirrored topic) is a new message.
     pub fn text_ids(self) -> Self {
         Self { has_text_ids: true, ..self }
     }

@@ -1,50 +1,52 @@
-//! Why a record is not a message (`InvalidMessage`), as the reason of its dead letter.
+//! Reasons why a record is not a message (`InvalidMessage`), for its dead letter.
 //!
-//! Input: the name of a header or member, or what the key or value should be. Output: a code for metrics
-//! and a sentence. Invariant: neither repeats anything that the record contains.
+//! Input: the name of a header or member, or the expected form of the key or value. Output: a code
+//! for metrics and a sentence. Invariant: neither repeats any content of the record.
 
-/// A record that is not a message.
+/// Reason why a record is not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMessage {
-    /// Every message has this header, which is not null or empty.
+    /// This header is missing, null or empty. Every message needs it.
     #[error("the header `{0}` is missing")]
     Missing(String),
-    /// The header, or the member of the value that stands for it, is not what it should be.
+    /// The header, or the value's member that replaces it, is malformed.
     #[error("the header `{field}` is not {wanted}")]
     Malformed {
-        /// The header's name.
+        /// Name of the header.
         field: String,
-        /// What it should be.
+        /// Expected form of the header.
         wanted: &'static str,
     },
-    /// The key names the aggregate.
+    /// The key, which names the aggregate, is malformed.
     #[error("the key is not {wanted}")]
     Key {
-        /// What [`MessageFormat::key`](super::MessageFormat::key) says it is.
+        /// Form that [`MessageFormat::key`](super::MessageFormat::key) requires.
         wanted: &'static str,
     },
-    /// The value is no JSON; where it stops being so, in bytes that tell nothing of it.
+    /// The value is not valid JSON from this position on. The position reveals nothing about the
+    /// value.
     #[error("the payload is not JSON (line {line}, column {column})")]
     Payload {
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// From 1.
+        /// Column, from 1.
         column: usize,
     },
-    /// The value is JSON or text, but not as [`MessageFormat`](super::MessageFormat) or its content type says.
+    /// The value is JSON or text, but does not match [`MessageFormat`](super::MessageFormat) or its
+    /// content type.
     #[error("the value is not {wanted}")]
     Value {
-        /// What it should be.
+        /// Expected form of the value.
         wanted: &'static str,
     },
-    /// [`Interest::Unknown`](crate::inbox::Interest::Unknown).
+    /// The event type is [`Interest::Unknown`](crate::inbox::Interest::Unknown).
     #[error("the consumer does not know the event type")]
     UnknownType,
 }
 
 impl InvalidMessage {
-    /// The reason in one word, for the dead letter and for metrics.
+    /// Returns the reason in one word, for the dead letter and for metrics.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Missing(_) => "missing_header",

@@ -1,8 +1,9 @@
-//! A message: the outbox event that a Kafka record carries, with its id, types, sequence and payload.
+//! A message: the outbox event that a Kafka record carries, with its id, types, sequence and
+//! payload.
 //!
-//! Input: a `StoredRecord` and the [`MessageFormat`] of its topic. Output: a `Message`, or `InvalidMessage`
-//! with what is wrong, for a dead letter. Invariant: the record is kept byte for byte beside what was read
-//! of it; no error repeats a value. Pure.
+//! Input: a `StoredRecord` and the [`MessageFormat`] of its topic. Output: a `Message`, or
+//! `InvalidMessage` with the defect, for a dead letter. Invariant: a message keeps its record byte
+//! for byte. No error repeats a value. Pure.
 
 mod format;
 mod invalid;
@@ -23,45 +24,46 @@ pub use invalid::InvalidMessage;
 use super::Failure;
 use crate::traceparent::Traceparent;
 
-/// W3C Trace Context's header, which the relay makes of the outbox's column.
+/// Header of W3C Trace Context, which the relay writes from the outbox's column.
 const TRACEPARENT_HEADER: &str = "traceparent";
 
-/// An event, as read from its record.
+/// An event that was read from its record.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Message {
-    /// The outbox row's id, or what [`MessageFormat::text_ids`] makes of it: the same at every delivery.
+    /// Id of the outbox row, or the UUID that [`MessageFormat::text_ids`] derives from it. It is
+    /// equal at every delivery.
     pub id: Uuid,
-    /// Not empty.
+    /// Event type, not empty.
     pub event_type: String,
-    /// `None` where the relay was told not to send it.
+    /// Aggregate type; `None` if the relay does not send it.
     pub aggregate_type: Option<String>,
     /// The record's key; empty for a null key.
     pub aggregate_id: String,
-    /// The event's number within its aggregate, from 1; `None` where it is not sent.
+    /// Number of the event within its aggregate, from 1; `None` if it is not sent.
     pub sequence: Option<i64>,
-    /// The payload as JSON, its numbers as `serde_json` represents them: their text, such as `1.50`, is in
-    /// [`payload_bytes`](Self::payload_bytes). Text that is not JSON is a string. `Null` for a null value, which
-    /// is how a NULL payload is sent, and for bytes.
+    /// The payload as JSON. Its numbers have the form of `serde_json`; their text, such as `1.50`,
+    /// is in [`payload_bytes`](Self::payload_bytes). Text that is not JSON is a string. `Null`
+    /// stands for bytes and for a null value, which the relay sends for a NULL payload.
     pub payload: Value,
     /// Topic, partition, offset, key, value, headers and timestamp, as received.
     pub record: StoredRecord,
     bytes: PayloadBytes,
 }
 
-/// Where the bytes of the payload are.
+/// Location of the payload's bytes.
 #[derive(Debug, Clone, PartialEq)]
 enum PayloadBytes {
-    /// The record's value is the payload, and null if that is null.
+    /// The whole record value is the payload; null if the value is null.
     Whole,
-    /// A part of the value, or decoded from one.
+    /// A part of the value, or bytes decoded from one.
     Part(Vec<u8>),
     /// The value is an event without data.
     None,
 }
 
 impl Message {
-    /// Parses a record. An invalid one is returned with the reason.
+    /// Parses a record. An invalid record is returned with the reason.
     pub fn read(
         record: StoredRecord,
         format: &MessageFormat,
@@ -72,8 +74,8 @@ impl Message {
         }
     }
 
-    /// The payload as it was sent: of JSON its text, of a CloudEvent its data, else the bytes. `None` where
-    /// the value is null, or an event without data.
+    /// Returns the payload as it was sent: the text of JSON, the data of a CloudEvent, or the
+    /// bytes. `None` if the value is null, or an event without data.
     pub fn payload_bytes(&self) -> Option<&[u8]> {
         match &self.bytes {
             PayloadBytes::Whole => self.record.value.as_deref(),
@@ -82,11 +84,11 @@ impl Message {
         }
     }
 
-    /// The payload as a type of the application's; a missing payload is parsed like `null`, so `Option<T>`
-    /// takes tombstones.
+    /// Parses the payload as a type of the application. A missing payload is parsed like `null`, so
+    /// `Option<T>` accepts tombstones.
     ///
-    /// The failure is poison: it tells the line and the column within the payload, from 1, and nothing of
-    /// what is there.
+    /// The failure is poison. It contains the line and the column within the payload, from 1, and
+    /// no part of the payload.
     ///
     /// ```
     /// # use postrider_patterns::inbox::{Failure, Message};
@@ -101,7 +103,8 @@ impl Message {
     /// ```
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let bytes = self.payload_bytes().unwrap_or(b"null");
-        // Only where and of which kind: serde's own text quotes what it met.
+        // The error has only the position and the category, because serde's own text quotes the
+        // input.
         serde_json::from_slice(bytes).map_err(|error| {
             let what = if error.is_data() { "not what the consumer expects" } else { "not JSON" };
             let (line, column) = (error.line(), error.column());
@@ -109,8 +112,8 @@ impl Message {
         })
     }
 
-    /// The trace that the event belongs to: the header `traceparent`, if it is there and valid. Hand it on with
-    /// the events that the effects append.
+    /// Returns the trace of the event: the header `traceparent`, if it is present and valid. Pass
+    /// it to the events that the effects append.
     pub fn traceparent(&self) -> Option<Traceparent> {
         str::from_utf8(self.record.header(TRACEPARENT_HEADER)?).ok()?.parse().ok()
     }

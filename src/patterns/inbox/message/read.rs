@@ -1,8 +1,9 @@
-//! Reads the parts of a message from its record: headers, key, and what stands in the value for a header.
+//! Reads the parts of a message from its record: headers, key, and members of the value that
+//! replace headers.
 //!
-//! Input: a record and its format. Output: all of the message but the record itself, or what is wrong.
-//! Invariant: headers come before members of the value; an empty or null one is as good as absent; a part
-//! that is there and malformed is an error, even where it may be absent. Pure.
+//! Input: a record and its format. Output: all parts of the message except the record, or the
+//! defect. Invariant: headers come before members of the value. An empty or null part counts as
+//! absent. A malformed part is an error, even if the part is optional. Pure.
 
 use std::fmt::Write as _;
 
@@ -18,10 +19,10 @@ use super::format::{
 use super::value::{Body, Members, WRAPPED, members, scalar};
 use super::{InvalidMessage, Message};
 
-/// The bytes of a hyphenated UUID.
+/// Length of a hyphenated UUID in bytes.
 const UUID_BYTES: usize = 36;
 
-/// All but the record itself.
+/// Returns all parts except the record itself.
 pub(super) fn parts(
     record: &StoredRecord,
     format: &MessageFormat,
@@ -55,25 +56,26 @@ fn malformed(field: &str, wanted: &'static str) -> InvalidMessage {
     InvalidMessage::Malformed { field: field.to_owned(), wanted }
 }
 
-/// The id as a marker. `None`: it is no UUID and should be.
+/// Converts the id to a marker. `None` if the id is not a UUID and must be one.
 fn marker(id: &str, record: &StoredRecord, format: &MessageFormat) -> Option<Uuid> {
     if !format.has_text_ids {
         return Uuid::try_parse(id).ok();
     }
     let uuid = Uuid::try_parse(id).ok().filter(|_| id.len() == UUID_BYTES);
-    // No topic's name has a slash, so different topics and texts are different names.
+    // Topic names contain no slash, so different pairs of topic and text give different names.
     let of_text = || Uuid::new_v5(&TEXT_ID_NAMESPACE, format!("{}/{id}", record.topic).as_bytes());
     Some(uuid.unwrap_or_else(of_text))
 }
 
-/// Where texts by name are: in headers, then in members of the value.
+/// Texts by name: first the headers, then the members of the value.
 struct Fields<'r> {
     record: &'r StoredRecord,
     members: &'r Members<'r>,
 }
 
 impl Fields<'_> {
-    /// The first of the names that is there and not empty, or the name that it should have had.
+    /// Returns the first name that is present and not empty, or the name that the record should
+    /// have had.
     fn find<'n>(
         &self,
         set: Option<&'n str>,
@@ -119,7 +121,7 @@ impl Fields<'_> {
     }
 }
 
-/// The aggregate's id; empty for a null key.
+/// Returns the aggregate's id; empty for a null key.
 fn key(key: Option<&[u8]>, format: KeyFormat) -> Result<String, InvalidMessage> {
     let Some(key) = key else { return Ok(String::new()) };
     match format {
