@@ -50,8 +50,7 @@ const WAITED_CODE: &str = "waited_too_long";
 /// Maximum number of messages that are removed one by one from a failing batch before the rest is
 /// tried individually. Each removal costs a transaction of all earlier messages.
 const REMOVED_MAX: usize = 10;
-/// Maximum number of due messages that are retried before new ones are taken or the database is
-/// asked.
+/// Maximum number of due messages that are retried before new ones are processed or fetched.
 const RETRIED_MAX: usize = 20;
 
 /// Interval between two retries while nothing succeeds, for any number of waiting messages.

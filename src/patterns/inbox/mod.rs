@@ -1,12 +1,17 @@
 //! An idempotent Kafka consumer: each message has its effects once, however often it is delivered.
 //!
-//! Input: records of Kafka topics as the relay writes them, and the application's [`Effects`]. Output: the
-//! effects in Postgres; offsets in Postgres and in Kafka; dead letters with the reason. Invariant: a row in
-//! `processed_messages`, the message's marker, is committed in the same transaction as its effects, the
-//! rows they write into the consumer's own outbox, and the partition's offset in `consumer_offsets`; the
-//! markers' unique index decides between two consumers with the same message; Kafka's offset follows the
-//! commit, and where the database has less than that, it has gone back and is given again what it lacks;
-//! Redis, if there is one, caches only what was committed.
+//! Input: records of Kafka topics in the relay's format, and the application's [`Effects`]. Output:
+//! the effects in Postgres; offsets in Postgres and in Kafka; dead letters with the reason.
+//!
+//! Invariants:
+//!
+//! * A message's marker is a row in `processed_messages`. It is committed in one transaction with
+//!   the message's effects, their rows in the consumer's own outbox, and the partition's offset in
+//!   `consumer_offsets`.
+//! * The markers' unique index decides between two consumers with one message.
+//! * Kafka's offset follows the commit. If the database has less than Kafka's offset, the database
+//!   has gone back and gets the missing messages again.
+//! * Redis, if configured, caches only committed messages.
 //!
 //! ```no_run
 //! use postrider_patterns::inbox::{Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared};
@@ -50,8 +55,8 @@
 //! # }
 //! ```
 //!
-//! The mistakes that published consumers make, and the tests that show them, are in
-//! `docs/patterns/evidence-consumers.md`.
+//! The page `docs/patterns/evidence-consumers.md` lists mistakes in published consumers, with the
+//! tests that show them.
 
 mod assignments;
 mod attribution;

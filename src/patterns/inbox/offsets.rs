@@ -1,10 +1,13 @@
 //! The consumer's offsets in the database: reads and writes `consumer_offsets`.
 //!
-//! Input: offsets to write, each with what the database should have at least. Output: what it has; or that it
-//! has less, since it has gone back (`RolledBack::WentBack`). Invariant: below a row's `next_offset` every
-//! message is handled in this database. So a row is advanced only in the transaction that handles the
-//! messages in between, or after it; only if the row is as far as the consumer knows; and never backwards,
-//! whoever writes last.
+//! Input: offsets to write, each with the minimum that the database should have. Output: the
+//! database's offsets, or that they are smaller because the database has gone back
+//! (`RolledBack::WentBack`).
+//!
+//! Invariant: every message below a row's `next_offset` is handled in this database. A row is
+//! therefore advanced only in the transaction that handles the messages in between, or after it. It
+//! is advanced only if the row is as far as the consumer knows. It never moves backwards, in
+//! whatever order consumers write.
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row, Statement, Transaction};
@@ -13,8 +16,8 @@ use super::assignments::Advance;
 use super::session::{Database, PgSession, RolledBack, marker_error};
 use super::start::{DatabaseOffsets, Plan};
 
-/// A consumer that lost its partition may still commit what it began: its row is then older than the new
-/// owner's and changes nothing, or the new owner finds the markers.
+/// A consumer that lost its partition may still commit what it began. Its row is then older than
+/// the new owner's row and changes nothing, or the new owner finds the markers.
 const ADVANCE: &str = "\
     UPDATE consumer_offsets AS kept \
     SET next_offset = greatest(kept.next_offset, new.next_offset), updated_at = now() \
@@ -22,13 +25,14 @@ const ADVANCE: &str = "\
     WHERE kept.consumer = $1 AND kept.topic = new.topic AND kept.partition = new.partition \
     AND kept.next_offset >= new.at_least";
 
-/// The lock is refused by a standby, which may be behind. It does not wait for those who advance the row.
+/// A standby, which may be behind, refuses the lock. The lock does not wait for sessions that
+/// advance the row.
 const READ: &str = "\
     SELECT topic, partition, next_offset FROM consumer_offsets WHERE consumer = $1 FOR KEY SHARE";
 
 const HAS_MARKERS: &str = "SELECT EXISTS (SELECT FROM processed_messages WHERE consumer = $1)";
 
-/// Another member may have written the row meanwhile.
+/// Another member may have written the row since.
 const CREATE: &str = "\
     INSERT INTO consumer_offsets (consumer, topic, partition, next_offset) \
     SELECT $1, new.* FROM unnest($2, $3, $4) AS new ON CONFLICT DO NOTHING";
@@ -43,12 +47,13 @@ const CREATE_TYPES: [Type; 4] = [Type::TEXT, Type::TEXT_ARRAY, Type::INT4_ARRAY,
 const ADVANCE_TYPES: [Type; 5] =
     [Type::TEXT, Type::TEXT_ARRAY, Type::INT4_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY];
 
-/// Prepares the statement that advances rows, for [`advance`].
+/// Prepares the statement of [`advance`].
 pub(super) async fn prepare_advance(client: &Client) -> Result<Statement, Error> {
     client.prepare_typed(ADVANCE, &ADVANCE_TYPES).await
 }
 
-/// Advances the rows, if there are any. Error: the database refused, or has gone back; its transaction must be rolled back.
+/// Advances the rows, if there are any. On an error, the database refused or has gone back, and the
+/// transaction must be rolled back.
 pub(super) async fn advance(
     client: &Transaction<'_>,
     statement: &Statement,
@@ -71,7 +76,7 @@ pub(super) async fn advance(
 }
 
 impl Database {
-    /// What the database has of this consumer. Refused by a standby.
+    /// Returns the database's offsets of this consumer. A standby refuses the statement.
     pub(super) async fn offsets(&mut self) -> Result<DatabaseOffsets, RolledBack> {
         let PgSession { client, consumer, .. } = self.session().await?;
         let outcome = async {
@@ -99,7 +104,7 @@ impl Database {
         outcome.inspect_err(|rolled_back| self.end_if_unavailable(rolled_back))
     }
 
-    /// Advances rows outside of a transaction with messages: of those that need none.
+    /// Advances rows outside a transaction with messages, for messages that need none.
     pub(super) async fn store(&mut self, advances: &[Advance]) -> Result<(), RolledBack> {
         let session = self.session().await?;
         let PgSession { client, consumer, advance: statement, .. } = session;

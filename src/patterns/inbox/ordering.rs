@@ -1,9 +1,10 @@
-//! Handles messages in the order of their aggregates' numbers, where the consumer enforces it.
+//! Handles messages in the order of their aggregates' numbers, if the consumer enforces this order.
 //!
-//! Input: messages of batches and of the retry queue, and which of them the database says are not next. Output:
-//! those that have become next, to be handled; dead letters of those that cannot be. Invariant: without
-//! enforcement nothing here does anything; a message that waits is not handled, so no offset passes it; nothing
-//! is given up before the database was asked once more.
+//! Input: messages of batches and of the retry queue, and the messages that the database says are
+//! not next. Output: messages that have become next, to be handled; dead letters of messages that
+//! cannot become next. Invariant: without enforcement this module does nothing. A waiting message
+//! is not handled, so no offset passes it. No message is given up before the database was asked
+//! again.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ const GAP_CODE: &str = "sequence_gap";
 const LATE_CODE: &str = "out_of_sequence";
 
 impl<E: Effects> BatchProcessor<E> {
-    /// Puts the message behind those that it has to wait for; returns it if there are none.
+    /// Puts the message behind the messages that it must wait for. Returns it if there are none.
     pub(super) fn follow(&mut self, pending: Pending) -> Option<Pending> {
         let Some(buffer) = &mut self.reorder else { return self.retries.follow(pending) };
         let next = buffer.follow(pending, Instant::now());
@@ -30,12 +31,12 @@ impl<E: Effects> BatchProcessor<E> {
         self.retries.follow(next?)
     }
 
-    /// In the order of their numbers.
+    /// Sorts messages by their numbers.
     pub(super) fn arrange(&self, pending: Vec<Pending>) -> Vec<Pending> {
         if self.reorder.is_some() { sequence::arrange(pending) } else { pending }
     }
 
-    /// Notes the numbers of messages that are handled.
+    /// Records the numbers of handled messages.
     pub(super) fn note_sequences(&mut self, handled: &[Pending]) {
         let Some(buffer) = self.reorder.as_mut().filter(|buffer| buffer.len() > 0) else { return };
         for (aggregate, number) in handled.iter().filter_map(|it| sequence::place(&it.message)) {
@@ -43,7 +44,8 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// Has those wait that came too early, and makes dead letters of those that came too late. Returns the others.
+    /// Holds messages that came too early, and makes dead letters of messages that came too late.
+    /// Returns the others.
     pub(super) async fn set_aside(
         &mut self,
         messages: Vec<Pending>,
@@ -75,8 +77,8 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(others)
     }
 
-    /// Handles what has become next, by what was handled here or by another member, and gives up what has waited
-    /// in vain.
+    /// Handles messages that have become next because this or another member handled the previous
+    /// ones. Gives up messages that waited in vain.
     pub(super) async fn continue_sequences(&mut self) -> Result<(), Halt> {
         self.process_ready().await?;
         let Some(buffer) = &mut self.reorder else { return Ok(()) };
@@ -84,10 +86,11 @@ impl<E: Effects> BatchProcessor<E> {
         if aggregates.is_empty() {
             return Ok(());
         }
-        // Without an answer nothing is given up; the next batch, or the next check, says what is wrong.
+        // Without an answer no message is given up. The next batch or the next check reports the
+        // problem.
         let Ok(lasts) = self.database.sequences(&aggregates).await else { return Ok(()) };
         let are_brokers_away = self.counters.status().are_brokers_unavailable;
-        // Messages that nobody reads are not missing.
+        // A message in a partition that is not read is not missing.
         let is_reading = self.full.is_empty() && !self.invalid.is_full() && !are_brokers_away;
         let now = Instant::now();
         buffer.count_time(is_reading, now);
@@ -111,10 +114,12 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     async fn give_up(&mut self) -> Result<(), Halt> {
-        // The missing message may be in a partition of another member, which may be slower or killed.
+        // The missing message may be in a partition of another member, which may be slower or
+        // killed.
         let is_stuck = self.is_stuck() && self.membership.has_all();
         loop {
-            // What is retried is not missing: it is here, and has not succeeded yet.
+            // A message that is retried is not missing: this member has it, and it has not
+            // succeeded yet.
             let retried = self.retries.all().filter_map(|it| sequence::place(&it.message));
             let there: BTreeSet<sequence::Aggregate> = retried.map(|(it, _)| it).collect();
             let buffer = self.reorder.as_mut();
@@ -134,7 +139,7 @@ impl<E: Effects> BatchProcessor<E> {
                 );
             }
             if policy == Some(GapPolicy::Pass) {
-                // The others follow it, or wait for it while it fails.
+                // The others follow the first message, or wait for it while it fails.
                 if let Some(first) = messages.first_mut() {
                     first.may_skip = true;
                 }
@@ -158,7 +163,7 @@ impl<E: Effects> BatchProcessor<E> {
     ) -> Result<(), Halt> {
         let Pending { message, position, has_effect, .. } = pending;
         if code == LATE_CODE && !has_effect {
-            // Nothing is lost: it had nothing but its number.
+            // Nothing is lost: the message had only its number.
             add(&self.counters.passed_over, 1);
             self.membership.mark_handled(std::slice::from_ref(position), &[]);
             return Ok(());
@@ -172,7 +177,8 @@ impl<E: Effects> BatchProcessor<E> {
         };
         let (failure, record) = (self.failure(0, now_ms()), (&message.record, position));
         let mut failures = 0;
-        // Nothing passes it: the next ones of its aggregate are refused for the same reason.
+        // No message may pass this one, because the next ones of its aggregate are refused for this
+        // reason too.
         while let Letter::Unpublished(_) =
             self.dead_letter(record, Some(message), (code, &reason), failure.clone()).await?
         {

@@ -1,9 +1,9 @@
-//! Prepared statements for the application's effects, prepared once for each session instead of per
+//! Prepared statements for the application's effects, prepared once per session instead of per
 //! message.
 //!
-//! Input: the text of a statement, and a consumer's transaction. Output: the statement as prepared in the
-//! session of that transaction, which a thread-local value identifies (`enter`). Invariant: a statement is
-//! never used in another session than the one that prepared it.
+//! Input: the text of a statement, and a consumer's transaction. Output: the statement as prepared
+//! in the session of that transaction, which a thread-local value identifies (`enter`). Invariant:
+//! a statement is used only in the session that prepared it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,28 +11,28 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio_postgres::{Client, Error, Statement, Transaction};
 
-/// Sessions whose statements are remembered; more consumers than this in one process prepare more
-/// often.
+/// Maximum number of sessions whose statements are remembered. With more consumers in one process,
+/// statements are prepared more often.
 const SESSIONS_MAX: usize = 16;
 
 thread_local! {
-    /// The address of the client of this thread's consumer, and the number of its session.
+    /// Address of the client of this thread's consumer, and the number of its session.
     static CURRENT: Cell<Option<(*const Client, u64)>> = const { Cell::new(None) };
 }
 
-/// A number that no session had before.
+/// Returns a number that no session had before.
 pub(super) fn next_session() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What happens on this thread happens in this session, for as long as the value lives.
+/// Marks this thread as running in this session, for the lifetime of the returned value.
 pub(super) fn enter(client: &Client, session: u64) -> Entered {
     CURRENT.set(Some((client, session)));
     Entered
 }
 
-/// See [`enter`].
+/// Guard that [`enter`] returns.
 pub(super) struct Entered;
 
 impl Drop for Entered {
@@ -41,29 +41,29 @@ impl Drop for Entered {
     }
 }
 
-/// The number of the session that the transaction is of, if that is the consumer's. Its client stays
-/// where it is meanwhile, so that no other can be there.
+/// Returns the number of the transaction's session, if it is the consumer's session. The client
+/// does not move during this time, so no other client can have its address.
 fn session_of(tx: &Transaction<'_>) -> Option<u64> {
     let here = std::ptr::from_ref(tx.client());
     CURRENT.get().filter(|(client, _)| *client == here).map(|(_, session)| session)
 }
 
-/// A statement that is parsed once for each session instead of once for each message. Made to be a
-/// `static`, or a field of the effects.
+/// A statement that is parsed once per session instead of once per message. Use it as a `static` or
+/// as a field of the effects.
 #[derive(Debug)]
 pub struct Prepared {
     sql: &'static str,
-    /// By session, the youngest last.
+    /// Statements by session, the newest last.
     known: Mutex<Vec<(u64, Statement)>>,
 }
 
 impl Prepared {
-    /// A statement with parameters `$1`, `$2` and so on. Nothing is prepared yet.
+    /// Creates a statement with parameters `$1`, `$2` and so on. Does not prepare it yet.
     pub const fn new(sql: &'static str) -> Self {
         Self { sql, known: Mutex::new(Vec::new()) }
     }
 
-    /// The statement, for use in this transaction.
+    /// Returns the statement for use in this transaction.
     pub async fn of(&self, tx: &Transaction<'_>) -> Result<Statement, Error> {
         let Some(session) = session_of(tx) else { return tx.prepare(self.sql).await };
         if let Some(statement) = self.find(session) {

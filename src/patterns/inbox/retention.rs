@@ -1,7 +1,9 @@
-//! Asks Kafka how long topics keep a record, since a marker must outlive every record that it stands for.
+//! Asks Kafka how long topics keep a record, because a marker must outlive every delivery of its
+//! record.
 //!
-//! Input: connection settings of librdkafka, and topics. Output: for each topic the longest time that it keeps a
-//! record, or a `RetentionError`. Invariant: a topic without an answer is an error and never a default.
+//! Input: connection settings of librdkafka, and topics. Output: per topic the longest time that it
+//! keeps a record, or a `RetentionError`. Invariant: a topic without an answer is an error, never a
+//! default.
 
 use std::error::Error;
 use std::time::Duration;
@@ -16,38 +18,38 @@ const POLICY: &str = "cleanup.policy";
 const RETENTION: &str = "retention.ms";
 const SEGMENT: &str = "segment.ms";
 
-/// How long the brokers may take to answer.
+/// Maximum time for the brokers to answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a topic keeps its records.
+/// Time for which a topic keeps its records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TopicRetention {
-    /// The topic.
+    /// Name of the topic.
     pub topic: String,
-    /// `retention.ms` and `segment.ms` together, since a record goes with the newest one of its segment; `None`:
-    /// for ever, because the retention is unlimited or the topic is compacted.
+    /// Sum of `retention.ms` and `segment.ms`, because Kafka deletes a record with the newest one
+    /// of its segment. `None` means for ever: the retention is unlimited or the topic is compacted.
     pub longest: Option<Duration>,
 }
 
 impl TopicRetention {
-    /// As Kafka, or a person, says it.
+    /// Creates a value from Kafka's settings or from a person's input.
     pub fn new(topic: impl Into<String>, longest: Option<Duration>) -> Self {
         Self { topic: topic.into(), longest }
     }
 }
 
-/// Why the retention is unknown.
+/// Reason why the retention is unknown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RetentionError {
     /// The brokers did not answer, or refuse the client.
     #[error("Kafka does not say how long its topics keep records")]
     Brokers(#[source] Box<dyn Error + Send + Sync>),
-    /// The topic does not exist, or this user may not ask.
+    /// The topic does not exist, or this user may not describe it.
     #[error("Kafka does not say how long the topic `{topic}` keeps records: {reason}")]
     Topic {
-        /// The topic.
+        /// Name of the topic.
         topic: String,
         /// The brokers' reason.
         reason: String,
@@ -55,15 +57,15 @@ pub enum RetentionError {
     /// The answer lacks a setting that every topic has.
     #[error("the brokers' answer has no valid `{setting}` of the topic `{topic}`")]
     Setting {
-        /// The topic.
+        /// Name of the topic.
         topic: String,
-        /// The setting.
+        /// Name of the setting.
         setting: &'static str,
     },
 }
 
 impl RetentionError {
-    /// The exact fix, where one is known.
+    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Topic { .. } => {
@@ -74,7 +76,7 @@ impl RetentionError {
     }
 }
 
-/// Asks the brokers how long each of the topics keeps a record. Waits at most 15 s for each.
+/// Asks the brokers how long each topic keeps a record. Waits for at most 15 s per topic.
 pub async fn topic_retention(
     kafka: &[(String, String)],
     topics: &[&str],
@@ -92,7 +94,7 @@ fn unanswered(error: KafkaError) -> RetentionError {
     RetentionError::Brokers(error.into())
 }
 
-/// One topic a request, since an answer that is an error does not name its topic.
+/// Sends one request per topic, because an error in the answer does not name its topic.
 async fn ask(
     client: &AdminClient<DefaultClientContext>,
     topic: &str,
@@ -112,7 +114,7 @@ async fn ask(
     longest(topic, setting)
 }
 
-/// `setting`: the value of a setting of this topic.
+/// Computes the longest time. `setting` returns the value of a topic setting.
 fn longest<'a>(
     topic: &str,
     setting: impl Fn(&'static str) -> Option<&'a str>,
@@ -124,7 +126,7 @@ fn longest<'a>(
         let value = setting(name).and_then(|value| value.parse::<i64>().ok());
         value.ok_or_else(|| invalid(name))
     };
-    // Negative: without limit.
+    // A negative value means no limit.
     let retention = u64::try_from(milliseconds(RETENTION)?).ok();
     let segment = u64::try_from(milliseconds(SEGMENT)?).map_err(|_| invalid(SEGMENT))?;
     let longest =

@@ -1,10 +1,14 @@
-//! The retry queue: messages that failed and wait for their next attempt, each with the later messages of its
-//! key behind it.
+//! The retry queue: messages that failed and wait for their next attempt, each with the later
+//! messages of its key behind it.
 //!
-//! Input: failed messages, later messages, the time. Output: those that are due; partitions of which no more
-//! should be taken; the message that blocks most others. Invariant: a message never overtakes an earlier one of
-//! its key and partition that waits here; a failure counts as an attempt only if it is known to be the message's
-//! own; time counts as waited only while other messages have their effects. No I/O.
+//! Input: failed messages, later messages, the time. Output: due messages; partitions from which no
+//! more messages should be taken; the message that blocks most others. No I/O.
+//!
+//! Invariants:
+//!
+//! * A message never overtakes an earlier one of its key and partition that waits here.
+//! * A failure counts as an attempt only if the message is known to be the cause.
+//! * Waiting time counts only while other messages have their effects.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,60 +23,66 @@ use super::status::FailingMessage;
 use super::{ConsumerSpec, Message};
 use crate::dead_letter::{StoredRecord, now_ms};
 
-/// Keys that may wait, each with a message that is tried again. While the database is unavailable this is what a
-/// consumer has tried before it takes no more: enough to find one that succeeds where some cannot.
+/// Maximum number of keys that wait, each with a message that is retried. While the database is
+/// unavailable, a consumer tries this many messages before it takes no more. That is enough to find
+/// one that succeeds if only some fail.
 pub(super) const KEYS_MAX: usize = 1_000;
-/// Messages that may wait, those behind others included, each of about 2 kB beside its bytes. With 1,000, a locked
-/// row with 1,300 messages of its key let 0 of 40 others in the same partition pass.
+/// Maximum number of waiting messages, including messages behind others. Each needs about 2 kB in
+/// addition to its bytes. With a limit of 1,000, a locked row with 1,300 messages of its key let 0
+/// of 40 others in its partition pass.
 const MESSAGES_MAX: usize = 10_000;
-/// Bytes of their keys and values that may be held; a record of any size fits while the queue is empty.
+/// Maximum size of their keys and values in bytes. A record of any size fits while the queue is
+/// empty.
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
-/// A failure that may pass by itself uses up one attempt in this time at most, so that five are five minutes: a
-/// disk that is full for some statements, or sessions that are lost, are noticed and put right in such a time. The
-/// length of an attempt also counts up to this time, since most of a longer one may have been an outage.
+/// Minimum interval between two counted attempts if the failure may pass by itself, so that five
+/// attempts take five minutes. Operators notice and fix a disk that is full for some statements, or
+/// lost sessions, in such a time. The length of an attempt also counts only up to this time,
+/// because most of a longer one may have been an outage.
 const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// A message with this many behind it blocks its key, if it has failed for `BLOCKING_AFTER`.
+/// Number of waiting messages behind a message that blocks its key, if it has failed for
+/// `BLOCKING_AFTER`.
 const BLOCKED_MESSAGES: usize = 1_000;
-/// Longer than five attempts of a usual failure (1.5 s), so that a deadlock in a backlog is not reported.
+/// Time after which a failing message counts as blocking. It is longer than five attempts of a
+/// usual failure (1.5 s), so that a deadlock in a backlog is not reported.
 const BLOCKING_AFTER: Duration = Duration::from_secs(5);
 
-/// A message that is to have its effects.
+/// A message whose effects are pending.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) message: Message,
     pub(super) position: RecordPosition,
-    /// False: its type is ignored, and only its number counts.
+    /// False if the message's type is ignored and only its number counts.
     pub(super) has_effect: bool,
-    /// Whether it may be handled without an earlier one of its aggregate.
+    /// Whether the message may be handled without an earlier one of its aggregate.
     pub(super) may_skip: bool,
 }
 
-/// Those that wait.
+/// Messages that wait for a retry.
 #[derive(Debug, Default)]
 pub(super) struct RetryQueue {
     by_key: BTreeMap<OrderKey, KeyQueue>,
 }
 
-/// Messages with the same have an order. The null key is one like any other.
+/// Messages with equal order keys keep their order. The null key is an ordinary key.
 type OrderKey = (Partition, Option<Vec<u8>>);
 
-/// A message that failed, and those of its key that came later.
+/// A failed message, and the later messages of its key.
 #[derive(Debug)]
 pub(super) struct KeyQueue {
     pub(super) head: FailedMessage,
     pub(super) followers: VecDeque<Pending>,
 }
 
-/// What a message waits for.
+/// Next step of a message.
 #[derive(Debug)]
 pub(super) enum NextStep {
-    /// Its first attempt, as far as anybody counts.
+    /// First attempt, for the purpose of counting.
     First,
-    /// Another attempt, because the last one failed for this cause after this time.
+    /// Another attempt. The last one failed for this cause after this time.
     Retry(FailureCause, Duration),
-    /// The confirmation of its dead letter, with this code and reason. It is not tried again.
+    /// Publication of its dead letter, with this code and reason. The message is not retried.
     DeadLetter(&'static str, String),
 }
 
@@ -80,27 +90,27 @@ pub(super) enum NextStep {
 #[derive(Debug)]
 pub(super) struct FailedMessage {
     pub(super) pending: Pending,
-    /// Failures that were its own.
+    /// Number of failures that the message itself caused.
     pub(super) attempts: u32,
-    /// In milliseconds since the Unix epoch.
+    /// Time of the first failure in milliseconds since the Unix epoch.
     pub(super) first_failed_ms: i64,
-    /// Without data of rows.
+    /// Reason of the last failure, without data of rows.
     pub(super) why: String,
     pub(super) next_step: NextStep,
-    /// The failures since the last change of circumstances, for the back-off.
+    /// Number of failures since the last change of circumstances, for the back-off.
     pub(super) failures: u32,
     due: Instant,
-    /// How many transactions of others had succeeded when it failed first, and the time.
+    /// Number of successful transactions of others at the first failure, and its time.
     began: (u64, Instant),
-    /// The same when a failure last used up an attempt; or when it failed first.
+    /// These values at the last failure that used up an attempt, or else at the first failure.
     counted: (u64, Instant),
-    /// How long it has waited for a lock or a dependency while others had their effects.
+    /// Time spent waiting for a lock or a dependency while other messages had their effects.
     waited: Duration,
-    /// The same as `counted` when `waited` last grew.
+    /// Number of successes and time when `waited` last grew.
     waited_until: (u64, Instant),
 }
 
-/// What waits of one partition, or of all; or how much may wait.
+/// Load of one partition, or of all; or a limit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Load {
     pub(super) keys: usize,
@@ -115,7 +125,7 @@ impl Load {
         self.bytes += pending.bytes();
     }
 
-    /// Whether that is one of `parts` equal parts of the limits, or more.
+    /// Whether the load reaches one of `parts` equal parts of the limits.
     fn is_part(self, limits: Self, parts: usize) -> bool {
         self.keys.saturating_mul(parts) >= limits.keys
             || self.messages.saturating_mul(parts) >= limits.messages
@@ -128,7 +138,7 @@ impl Pending {
         Self { message, position, has_effect: true, may_skip: false }
     }
 
-    /// Of its key and its value.
+    /// Size of key and value.
     pub(super) fn bytes(&self) -> usize {
         record_bytes(&self.message.record)
     }
@@ -139,27 +149,28 @@ impl Pending {
 }
 
 impl KeyQueue {
-    /// Messages of which none waits for an earlier one any more: they are due at once. `None`: there are none.
+    /// Creates a queue of messages that no longer wait for an earlier one. They are due at once.
+    /// `None` if there are none.
     pub(super) fn ready(mut messages: VecDeque<Pending>, successes: u64) -> Option<Self> {
         let head = FailedMessage::new(messages.pop_front()?, successes);
         Some(Self { head, followers: messages })
     }
 
-    /// All of them, in order.
+    /// Returns all messages in order.
     pub(super) fn into_messages(self) -> VecDeque<Pending> {
         let mut messages = self.followers;
         messages.push_front(self.head.pending);
         messages
     }
 
-    /// The first, and how many wait behind it.
+    /// Describes the first message, and how many wait behind it.
     fn describe(&self) -> FailingMessage {
         let Self { head, followers } = self;
         let message = FailingMessage::new(&head.pending.message, &head.why, head.first_failed_ms);
         message.before(followers.len())
     }
 
-    /// Puts a message behind the first, in the order of the partition.
+    /// Inserts a message behind the first one, in the order of the partition.
     fn push(&mut self, pending: Pending) {
         let at = self.followers.partition_point(|other| other.offset() < pending.offset());
         self.followers.insert(at, pending);
@@ -167,7 +178,7 @@ impl KeyQueue {
 }
 
 impl FailedMessage {
-    /// A message that has not failed yet, as far as anybody counts.
+    /// Creates an entry without a counted failure.
     pub(super) fn new(pending: Pending, successes: u64) -> Self {
         let now = Instant::now();
         Self {
@@ -185,10 +196,13 @@ impl FailedMessage {
         }
     }
 
-    /// Notes a failure. `successes` is how many transactions of others have succeeded by `now`: if one did
-    /// since the first failure, the database takes effects, and an unclear failure is the message's own; one that
-    /// may pass counts once in `ATTEMPT_INTERVAL`, and if another succeeded since the one that counted before.
-    /// Where what it needs may come later, the last attempt counts after `give_up_after`.
+    /// Records a failure. `successes` is the number of other transactions that have succeeded by
+    /// `now`.
+    ///
+    /// If one succeeded since the first failure, the database takes effects, and an unclear failure
+    /// is the message's own. A failure that may pass counts once per `ATTEMPT_INTERVAL`, and only
+    /// if another transaction succeeded since the last counted failure. If a missing dependency may
+    /// come later, the last attempt counts after `give_up_after`.
     pub(super) fn fail(
         &mut self,
         failed: &TransactionFailure,
@@ -221,8 +235,9 @@ impl FailedMessage {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Sets the time of the next step. Others have as much time before it as the last attempt took, so that a message
-    /// whose effect never returns takes at most half of the consumer's time.
+    /// Sets the time of the next step. Other messages get at least as much time before it as the
+    /// last attempt took. A message whose effect never returns therefore takes at most half of the
+    /// consumer's time.
     pub(super) fn schedule(&mut self, backoff: Duration, now: Instant) {
         let took = match self.next_step {
             NextStep::Retry(_, took) => took.min(ATTEMPT_INTERVAL),
@@ -231,8 +246,8 @@ impl FailedMessage {
         self.due = now + backoff.max(took);
     }
 
-    /// Counts the time since it was last counted, if another message has had its effects in it; no more than a minute
-    /// of it, since most of it may have been an outage.
+    /// Adds the time since the last call, if another message has had its effects in it. Adds at
+    /// most a minute, because most of a longer time may have been an outage.
     fn wait(&mut self, successes: u64, now: Instant) {
         let (before, until) = self.waited_until;
         if successes > before {
@@ -241,29 +256,29 @@ impl FailedMessage {
         }
     }
 
-    /// Whether it has waited longer than a message may for a lock or a dependency.
+    /// Whether the message has exceeded the maximum wait for a lock or a dependency.
     pub(super) fn has_waited_too_long(&self, spec: &ConsumerSpec) -> bool {
         spec.contention_max.is_some_and(|max| self.waited >= max)
     }
 
-    /// How long it has waited for a lock or a dependency while others had their effects.
+    /// Time spent waiting for a lock or a dependency while other messages had their effects.
     pub(super) fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// Whether it may be the database that fails: nothing has succeeded since this message failed.
+    /// Whether the database may be the cause: nothing has succeeded since this message failed.
     pub(super) fn is_unclear(&self, successes: u64) -> bool {
         self.cause().is_some_and(FailureCause::is_open) && successes <= self.began.0
     }
 
-    /// The cause of the failure after which it is retried.
+    /// Cause of the failure that is being retried.
     pub(super) fn cause(&self) -> Option<FailureCause> {
         if let NextStep::Retry(cause, _) = self.next_step { Some(cause) } else { None }
     }
 
-    /// True if the message fails for `cause` after an earlier failure, and nothing shows that other messages can have
-    /// their effects meanwhile. A dependency needs no witness of its own key: a later message would reach the
-    /// dependency before this one.
+    /// Whether the message fails for `cause` after an earlier failure, and nothing shows that other
+    /// messages can have their effects in the meantime. A dependency needs no witness of its own
+    /// key, because a later message would reach the dependency before this one.
     pub(super) fn lacks_witness(&self, cause: FailureCause, successes: u64) -> bool {
         let is_quiet = match self.cause() {
             Some(FailureCause::Unclear) => successes <= self.began.0,
@@ -274,25 +289,25 @@ impl FailedMessage {
         (cause.is_open() || cause == FailureCause::Contention) && is_quiet
     }
 
-    /// Whether it was tried, so that those behind it wait for it; else it is next.
+    /// Whether the message was tried, so that the messages behind it wait. Otherwise it is next.
     pub(super) fn has_failed(&self) -> bool {
         !matches!(self.next_step, NextStep::First)
     }
 }
 
 impl RetryQueue {
-    /// How many messages wait, those behind others included.
+    /// Number of waiting messages, including messages behind others.
     pub(super) fn len(&self) -> usize {
         self.by_key.values().map(|queue| 1 + queue.followers.len()).sum()
     }
 
-    /// How many keys wait.
+    /// Number of waiting keys.
     pub(super) fn keys(&self) -> u32 {
         u32::try_from(self.by_key.len()).unwrap_or(u32::MAX)
     }
 
-    /// The partitions of which no more messages should be taken before some of these are done, or of `others` that
-    /// wait behind them.
+    /// Returns the partitions from which no more messages should be taken until some of these are
+    /// done. Includes the messages in `others`, which wait behind them.
     pub(super) fn full_partitions<'p>(
         &'p self,
         others: impl Iterator<Item = &'p Pending>,
@@ -305,8 +320,8 @@ impl RetryQueue {
         full_partitions(heads.chain(followers), limits, assigned)
     }
 
-    /// The message that most others wait for, in one of the `full` partitions or behind it in its key; unless it may be
-    /// the database that fails.
+    /// Returns the message that most others wait for, in a `full` partition or with many behind it
+    /// in its key. Returns none if the database may be the cause.
     pub(super) fn blocking(
         &self,
         full: &BTreeSet<Partition>,
@@ -328,19 +343,21 @@ impl RetryQueue {
         blocking.max_by_key(first).map(KeyQueue::describe)
     }
 
-    /// Those that wait, in no order.
+    /// Returns all waiting messages, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = &Pending> {
         let queues = self.by_key.values();
         queues.flat_map(|queue| std::iter::once(&queue.head.pending).chain(&queue.followers))
     }
 
-    /// Forgets the messages that are not this member's any more: their partition's next owner has them.
+    /// Drops messages that no longer belong to this member. The next owner of their partition has
+    /// them.
     pub(super) fn retain(&mut self, is_current: impl Fn(&RecordPosition) -> bool) {
-        // Those of a key are of one assignment: a queue of an older one is removed before any newer record.
+        // Messages of a key belong to one assignment: a queue of an older one is removed before any
+        // newer record.
         self.by_key.retain(|_, queue| is_current(&queue.head.pending.position));
     }
 
-    /// Puts the message behind an earlier one of its key that waits; returns it if there is none.
+    /// Puts the message behind an earlier waiting one of its key. Returns it if there is none.
     pub(super) fn follow(&mut self, pending: Pending) -> Option<Pending> {
         if self.by_key.is_empty() {
             return Some(pending);
@@ -352,8 +369,8 @@ impl RetryQueue {
         None
     }
 
-    /// Adds a message that failed, and those behind it. One of its key may wait already: of a batch the later
-    /// one may fail first, and the earlier one when it is tried again without that.
+    /// Adds a failed message and the messages behind it. A message of its key may wait already: the
+    /// later message of a batch may fail first, and the earlier one in a retry without it.
     pub(super) fn insert(&mut self, queue: KeyQueue) {
         match self.by_key.entry(order_key(&queue.head.pending)) {
             Entry::Vacant(entry) => {
@@ -372,12 +389,12 @@ impl RetryQueue {
         }
     }
 
-    /// When the next one is due.
+    /// Time at which the next message is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.by_key.values().map(|queue| queue.head.due).min()
     }
 
-    /// Takes the one that has been due longest.
+    /// Takes the message that has been due longest.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<KeyQueue> {
         let due = self.by_key.iter().filter(|(_, queue)| queue.head.due <= now);
         let (key, _) = due.min_by_key(|(_, queue)| queue.head.due)?;
@@ -385,7 +402,8 @@ impl RetryQueue {
         self.by_key.remove(&key)
     }
 
-    /// A transaction has succeeded, the first since these failed: they are due at once.
+    /// Makes all unclear messages due at once, because a transaction succeeded for the first time
+    /// since they failed.
     pub(super) fn wake_unclear(&mut self, successes_before: u64) {
         for queue in self.by_key.values_mut() {
             if queue.head.is_unclear(successes_before) {
@@ -395,21 +413,22 @@ impl RetryQueue {
         }
     }
 
-    /// Whether it may be the database that fails.
+    /// Whether the database may be the cause of a failure.
     pub(super) fn is_unclear(&self, successes: u64) -> bool {
         self.by_key.values().any(|queue| queue.head.is_unclear(successes))
     }
 
-    /// The message that has failed for the longest time.
+    /// Returns the message that has failed for the longest time.
     pub(super) fn failing(&self) -> Option<FailingMessage> {
         let failed = self.by_key.values().filter(|queue| queue.head.has_failed());
         failed.min_by_key(|queue| queue.head.first_failed_ms).map(KeyQueue::describe)
     }
 }
 
-/// Partitions that hold their share of the limits or more, once the limits are reached; empty before. A share is the limit
-/// divided by the number of assigned partitions, so all partitions together hold at most twice the limits. Each message
-/// comes with the number of keys that it adds.
+/// Returns the partitions that hold at least their share of the limits, if the limits are reached;
+/// otherwise none. A share is the limit divided by the number of assigned partitions, so all
+/// partitions together hold at most twice the limits. Each message comes with the number of keys
+/// that it adds.
 pub(super) fn full_partitions<'p>(
     waiting: impl Iterator<Item = (usize, &'p Pending)>,
     limits: Load,
@@ -429,7 +448,7 @@ pub(super) fn full_partitions<'p>(
     full.map(|(partition, _)| partition.clone()).collect()
 }
 
-/// Bytes of a record's key and value.
+/// Size of a record's key and value in bytes.
 pub(super) fn record_bytes(record: &StoredRecord) -> usize {
     let size = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
     size(&record.key) + size(&record.value)
@@ -482,7 +501,7 @@ mod tests {
         TransactionFailure { cause, took, ..failure }
     }
 
-    /// Returns how many attempts it has used up.
+    /// Returns the number of attempts that the message has used up.
     fn fail(head: &mut FailedMessage, cause: FailureCause, successes: u64, now: Instant) -> u32 {
         head.fail(&failure(cause, Duration::ZERO), successes, now, &spec());
         head.attempts
@@ -535,11 +554,11 @@ mod tests {
         let (moment, minute) = (Duration::from_millis(100), Duration::from_mins(1));
         assert_eq!(fail(moment, 7), (0, true));
         assert_eq!(fail(minute, 7), (0, true));
-        // The database takes effects now, and it has failed for a minute.
+        // The database takes effects now, and the message has failed for a minute.
         assert_eq!(fail(moment, 8), (1, false));
         assert_eq!(fail(moment, 90), (1, false));
         assert_eq!(fail(minute, 90), (2, false));
-        // Nothing has succeeded since that one.
+        // Nothing has succeeded since the last counted failure.
         assert_eq!(fail(minute, 90), (2, false));
         assert_eq!(fail(moment, 91), (3, false));
         // So a later message of the key is tried, if there is no other.
@@ -572,7 +591,7 @@ mod tests {
         };
         let (moment, hour) = (Duration::from_secs(10), Duration::from_hours(1));
         assert_eq!(contend(hour, 7), (0, false));
-        // Another has succeeded after an hour, of which most may have been an outage.
+        // Another message has succeeded after an hour. Most of that time may have been an outage.
         assert_eq!(contend(moment, 8), (60, false));
         assert_eq!(contend(moment, 8), (60, false));
         assert_eq!(contend(moment, 9), (80, false));
@@ -612,7 +631,7 @@ mod tests {
         };
         queue.insert(alone(3));
         assert!(queue.follow(pending(4, Some("a"))).is_none());
-        // It does not wait for a later one.
+        // The message does not wait for a later one.
         assert!(queue.follow(pending(1, Some("a"))).is_some());
         queue.insert(alone(1));
         queue.insert(alone(2));
@@ -632,7 +651,7 @@ mod tests {
             queue.insert(KeyQueue { head, followers: VecDeque::new() });
         }
         assert!(queue.take_due(Instant::now()).is_none() && queue.is_unclear(4));
-        // The first has known of a success before.
+        // The first message has seen a success before.
         queue.wake_unclear(4);
         let woken = queue.take_due(Instant::now()).unwrap();
         assert_eq!((woken.head.pending.message.record.offset, woken.head.failures), (2, 0));
@@ -669,7 +688,7 @@ mod tests {
             assert!(queue.follow(of_partition(0, offset, None)).is_none());
         }
         assert_eq!(full(&queue, 3), [0]);
-        // Those of the second go on until it has its third.
+        // The second key's messages continue until it has its third.
         for offset in 1..3_333 {
             assert!(queue.follow(of_partition(1, offset, Some("a"))).is_none());
         }
@@ -714,16 +733,16 @@ mod tests {
         assert_eq!(queue.blocking(&none, 1, later), None);
         queue.follow(pending(1_001, Some("a")));
         assert_eq!(queue.blocking(&none, 1, Instant::now()), None);
-        // It may be the database.
+        // The database may be the cause.
         assert_eq!(queue.blocking(&none, 0, later), None);
         let blocking = queue.blocking(&none, 1, later).unwrap();
         assert_eq!((blocking.offset, blocking.behind), (0, 1_000));
-        // Of a full partition it blocks with fewer.
+        // In a full partition, fewer messages suffice to block.
         let mut queue = RetryQueue::default();
         queue.insert(alone(pending(1, Some("b"))));
         let full = [("orders".to_owned(), 0)].into();
         assert_eq!(queue.blocking(&full, 1, later).unwrap().offset, 1);
-        // Nothing waits for a message that is next.
+        // No message waits for one that is next.
         let ready = KeyQueue::ready((0..2_000).map(|it| pending(it, None)).collect(), 0).unwrap();
         let mut queue = RetryQueue::default();
         queue.insert(ready);

@@ -1,12 +1,17 @@
-//! The consumer's session with Postgres: connects, and runs the transaction that inserts markers and
-//! applies effects.
+//! The consumer's session with Postgres: connects, and runs the transaction that inserts markers
+//! and applies effects.
 //!
-//! Input: messages, the offsets that follow them, and the application's `Effects`. Output: how many had their
-//! effects now and how many were processed before; or why the transaction was rolled back (`RolledBack`).
-//! Invariant: the markers (rows that say which messages are processed), the offsets and everything that the
-//! effects wrote are committed together or not at all; a message whose marker exists has no effect, nor has
-//! any message while the database has less than it had, or one that is not next where the order of numbers is
-//! enforced; a session that was lost is not used again.
+//! Input: messages, the offsets that follow them, and the application's `Effects`. Output: the
+//! number of messages that had their effects now, and of messages that were processed before; or
+//! the reason of a rollback (`RolledBack`).
+//!
+//! Invariants:
+//!
+//! * The markers (rows that say which messages are processed), the offsets and all writes of the
+//!   effects are committed together or not at all.
+//! * A message has no effect if its marker exists, or if the database has gone back.
+//! * If the order of numbers is enforced, only the next message of an aggregate has effects.
+//! * A lost session is not used again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::future::{Future, poll_fn};
@@ -33,20 +38,21 @@ use super::{ConsumerSpec, Effects, Failure, Message};
 use super::{markers, offsets, prepared};
 use crate::table_error::TableFault;
 
-/// How the session names itself in `pg_stat_activity`.
+/// Application name in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-inbox";
-/// A server that is there answers sooner, however busy.
+/// Maximum time to connect. A reachable server answers sooner, even under load.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// TCP keepalive and user timeout: after this the session is considered dead.
+/// TCP keepalive and user timeout, after which the session is considered dead.
 const TCP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What to do where markers and offsets cannot be written.
+/// Fix if markers and offsets cannot be written.
 const MARKERS_HINT: &str = "run `migrations::migrate` with `Piece::Inbox`, or migrations/0003_application.sql; \
     have the schema in the role's search_path; GRANT USAGE ON SCHEMA <schema> TO <the consumer's role>; \
     GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>; \
     GRANT SELECT, INSERT, UPDATE ON consumer_offsets, consumer_sequences TO <the consumer's role>";
 
-/// The first tells the sessions of one server from those after its restart, or of another.
+/// The first column distinguishes the sessions of one server from sessions after its restart, or on
+/// another server.
 const SERVER: &str = "\
     SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
     current_setting('default_transaction_read_only')::bool";
@@ -57,12 +63,12 @@ const READ_ONLY_HINT: &str = "if nobody keeps the database from being written to
 /// The receiver is closed when the session ends.
 type Connecting = Pin<Box<dyn Future<Output = Result<(Client, watch::Receiver<()>), Error>>>>;
 
-/// With it everything that a running effect has done is undone.
+/// Everything that a running effect has done is rolled back with the session.
 #[derive(Debug, thiserror::Error)]
 #[error("the database session ended while the effect ran")]
 struct SessionEnded;
 
-/// How to connect, and the open session.
+/// The connection settings and the open session.
 pub(super) struct Database {
     connect: Box<dyn Fn() -> Connecting + Send>,
     timeouts: String,
@@ -71,84 +77,86 @@ pub(super) struct Database {
     session: Option<PgSession>,
 }
 
-/// How a transaction ends that has not failed.
+/// How a transaction without failure ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// With everything that was done.
+    /// Keeps all changes.
     Commit,
-    /// With nothing: it only showed that it could be.
+    /// Discards all changes: the transaction only showed that they are possible.
     Rollback,
 }
 
-/// An open session, and what is prepared in it.
+/// An open session with its prepared statements.
 pub(super) struct PgSession {
-    /// Boxed, so that it is identified by its address.
+    /// Boxed, so that its address identifies it.
     pub(super) client: Box<Client>,
     pub(super) consumer: String,
     ended: watch::Receiver<()>,
     number: u64,
     opened: Instant,
-    /// When its server was started, by the server's clock, in µs since the Unix epoch.
+    /// Start time of the server by its own clock, in µs since the Unix epoch.
     started: i64,
-    /// For [`markers::insert`].
+    /// Statement of [`markers::insert`].
     insert_markers: Statement,
-    /// For [`xact::still_in`].
+    /// Statement of [`xact::still_in`].
     look: Statement,
-    /// For [`offsets::advance`].
+    /// Statement of [`offsets::advance`].
     pub(super) advance: Statement,
-    /// If the order of numbers is enforced.
+    /// Set if the order of numbers is enforced.
     pub(super) sequences: Option<SequenceTable>,
 }
 
-/// What one transaction does.
+/// Work of one transaction.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work<'w> {
-    /// In order.
+    /// Messages in order.
     pub(super) messages: &'w [Pending],
-    /// Everything before these offsets is handled once it is committed.
+    /// Offsets before which every message is handled after the commit.
     pub(super) advances: &'w [Advance],
-    /// Those of them that have a marker and no effects, since an effect committed their transaction before.
+    /// Messages with a marker but without effects, because an effect committed their transaction
+    /// before.
     pub(super) unmarked: &'w [Uuid],
 }
 
-/// Why a transaction was rolled back.
+/// Reason why a transaction was rolled back.
 #[derive(Debug)]
 pub(super) enum RolledBack {
-    /// There is no session, or it cannot insert markers. That says nothing about the messages.
+    /// There is no session, or it cannot insert markers. This says nothing about the messages.
     Unavailable {
-        /// Without data of rows.
+        /// Reason, without data of rows.
         why: String,
-        /// The exact remedy, where there is one.
+        /// The exact fix, if one is known.
         hint: Option<&'static str>,
     },
-    /// Something failed, in a session that lives or by losing it.
+    /// A statement or an effect failed, or the session was lost.
     Failed(TransactionFailure),
-    /// The database has less than it had, so messages before these are missing in it.
+    /// The database has gone back, so earlier messages are missing in it.
     WentBack,
-    /// These are not the next of their aggregates.
+    /// These messages are not the next of their aggregates.
     Misplaced(Vec<Misplaced>),
 }
 
-/// What failed after markers and offsets were written.
+/// A failure after markers and offsets were written.
 #[derive(Debug)]
 pub(super) struct TransactionFailure {
     pub(super) failure: Failure,
     pub(super) cause: FailureCause,
-    /// Time of the whole attempt.
+    /// Duration of the whole attempt.
     pub(super) took: Duration,
-    /// Which of the messages, from 0, where it is one's.
+    /// Index of the failed message, from 0, if a single message failed.
     pub(super) at: Option<usize>,
-    /// The session ended, on a server that was started then. Whether a COMMIT was executed is not known, and of
-    /// several messages any may have ended it: a server may say so only to the next.
+    /// Start time of the server whose session was lost. It is unknown whether a COMMIT was
+    /// executed. Any of the messages may have ended the session, because a server may report it
+    /// only to the next statement.
     pub(super) lost: Option<i64>,
-    /// Which transaction it was, once it had markers. The effects may have committed it.
+    /// Number of the transaction, after it had markers. The effects may have committed it.
     pub(super) xact: Option<i64>,
-    /// Those of its messages that were to have their effects, and had not.
+    /// Messages of the transaction that should have had their effects and did not.
     pub(super) without: HashSet<Uuid>,
 }
 
 impl RolledBack {
-    /// Without data of rows, and the exact remedy, where there is one.
+    /// Returns the reason without data of rows, and the exact fix, if one is known.
     pub(super) fn explain(self) -> (String, Option<&'static str>) {
         match self {
             Self::Unavailable { why, hint } => (why, hint),
@@ -166,19 +174,19 @@ impl TransactionFailure {
     }
 }
 
-/// What a committed transaction did.
+/// Result of a committed transaction.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct TransactionResult {
-    /// Messages that had their effects in it.
+    /// Messages that had their effects in the transaction.
     pub(super) applied: usize,
-    /// Messages that were processed before, or twice in the batch.
+    /// Messages that were processed before, or that occur twice in the batch.
     pub(super) duplicates: usize,
-    /// Messages of ignored types, which only have a number.
+    /// Messages of ignored types, of which only the number counts.
     pub(super) passed_over: usize,
 }
 
 impl Database {
-    /// Connects when it is first needed.
+    /// Connects on first use.
     pub(super) fn new<T>(spec: &ConsumerSpec, tls: T) -> Self
     where
         T: MakeTlsConnect<Socket> + Clone + Send + 'static,
@@ -191,7 +199,7 @@ impl Database {
             let (config, tls) = (config.clone(), tls.clone());
             Box::pin(async move {
                 let (client, connection) = config.connect(tls).await?;
-                // The client's next statement reports the same failure to someone who can act.
+                // The client's next statement reports this failure to code that can handle it.
                 let (running, ended) = watch::channel(());
                 tokio::spawn(async move {
                     drop(connection.await);
@@ -201,8 +209,9 @@ impl Database {
             })
         };
         let timeouts = format!(
-            // Where an effect has ended its transaction, the statements of later messages would take hold at once and
-            // without a marker: outside of a transaction of this session nothing is written.
+            // If an effect has ended its transaction, the statements of later messages would commit
+            // at once and without a marker. The session therefore cannot write outside an explicit
+            // transaction.
             "SET default_transaction_read_only = on; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}",
             spec.lock_timeout.as_millis(),
             spec.idle_in_transaction_max.as_millis()
@@ -211,7 +220,7 @@ impl Database {
         Self { connect: Box::new(connect), timeouts, consumer, start, session: None }
     }
 
-    /// Does all that the messages ask for in one transaction.
+    /// Applies all messages in one transaction.
     pub(super) async fn transact<E: Effects>(
         &mut self,
         work: Work<'_>,
@@ -227,8 +236,9 @@ impl Database {
         }
     }
 
-    /// Runs `work` while no other transaction can commit the message's marker; what is waited for is that
-    /// one. `None`: the message has been processed, and nothing was run. It ends without a marker.
+    /// Runs `work` while no other transaction can commit the message's marker, and waits for a
+    /// transaction that holds it. `None` means that the message was processed, and `work` did not
+    /// run. The transaction ends without a marker.
     pub(super) async fn while_unprocessed<T>(
         &mut self,
         message: &Message,
@@ -241,14 +251,15 @@ impl Database {
         }
     }
 
-    /// Ends a session of that age: a new one may reach another server, or see other settings.
+    /// Ends a session of at least this age. A new one may reach another server, or see other
+    /// settings.
     pub(super) fn renew(&mut self, age: Duration) {
         self.session = self.session.take().filter(|session| session.opened.elapsed() < age);
     }
 
-    /// An open session.
+    /// Returns an open session.
     pub(super) async fn session(&mut self) -> Result<&mut PgSession, RolledBack> {
-        // Lets the connection's task notice a server that has gone meanwhile.
+        // Lets the connection's task notice that the server has gone.
         tokio::task::yield_now().await;
         let session = match self.session.take().filter(|session| !session.client.is_closed()) {
             Some(session) => session,
@@ -257,22 +268,24 @@ impl Database {
         Ok(self.session.insert(session))
     }
 
-    /// Whether the transaction was committed, on the server that is asked.
+    /// Whether the connected server has committed the transaction.
     pub(super) async fn is_committed(&mut self, xact: i64) -> Result<bool, RolledBack> {
         let client = &*self.session().await?.client;
         is_committed(client, xact).await.map_err(|error| unavailable(&error))
     }
 
-    /// When the server was started that the session is on, by its clock. It opens one if there is none.
+    /// Returns the start time of the session's server, by the server's clock. Opens a session if
+    /// there is none.
     pub(super) async fn started(&mut self) -> Result<i64, RolledBack> {
         Ok(self.session().await?.started)
     }
 
-    /// Notes whether the session was lost, whatever error the effect returned.
+    /// Records whether the session was lost, whatever error the effect returned.
     async fn examine(&mut self, rolled_back: RolledBack) -> RolledBack {
         let rolled_back = match (rolled_back, &self.session) {
             (RolledBack::Failed(mut failed), Some(session)) => {
-                // The server's last message may come before its connection ends, so it is asked.
+                // The server's last message may arrive before its connection ends, so the server is
+                // asked.
                 let lives = session.client.batch_execute("").await.is_ok();
                 match &failed.failure {
                     Failure::Technical(source) if !lives => {
@@ -294,7 +307,7 @@ impl Database {
         rolled_back
     }
 
-    /// Gives up the session if the database is unavailable: a new one may reach another server.
+    /// Drops the session if the database is unavailable. A new one may reach another server.
     pub(super) fn end_if_unavailable(&mut self, rolled_back: &RolledBack) {
         if matches!(rolled_back, RolledBack::Unavailable { .. }) {
             self.session = None;
@@ -333,7 +346,7 @@ impl Database {
     }
 }
 
-/// What the effects of a message log and trace happens in this span.
+/// Creates the span for the logs and traces of a message's effects.
 fn span_of(message: &Message) -> Span {
     let record = &message.record;
     let (id, event_type) = (&message.id, message.event_type.as_str());
@@ -356,8 +369,9 @@ impl PgSession {
         add(&counters.statements, 3 + usize::from(!advances.is_empty()) + numbered);
         let tx = self.client.build_transaction().read_only(false).start().await;
         let mut tx = tx.map_err(|error| unavailable(&error))?;
-        // All are sent before one is answered. No effect sees a database that has gone back. The numbers are
-        // read last: after a wait for another member's marker, what that has committed.
+        // All statements are sent before the first answer. No effect sees a database that has gone
+        // back. The numbers are read last: after a wait for another member's marker, they include
+        // that member's commit.
         let (advanced, inserted, lasts) = tokio::join!(
             offsets::advance(&tx, &self.advance, &self.consumer, advances),
             markers::insert(&tx, &self.insert_markers, &self.consumer, &ids),
@@ -365,11 +379,12 @@ impl PgSession {
         );
         advanced?;
         let Inserted { mut fresh, xact } = inserted.map_err(marker_error)?;
-        // What is rolled back shows only whether the effect could be had.
+        // A rollback only shows whether the effect is possible.
         if let Some(table) = self.sequences.as_ref().filter(|_| ending == Ending::Commit) {
             let checked = sequence::check(messages, fresh.clone(), &lasts?, table.start);
             let steps = checked.map_err(RolledBack::Misplaced)?;
-            // Before the effects, as the markers: these may leave another role or search_path, or commit.
+            // Numbers are advanced before the effects, as the markers are. Effects may leave
+            // another role or search_path, or commit.
             if !steps.is_empty() {
                 add(&counters.statements, 1);
                 table.advance(&tx, &self.consumer, &steps).await?;
@@ -389,7 +404,7 @@ impl PgSession {
             }
             outcome => outcome.map_err(in_xact)?,
         };
-        // After an error the outcome is unknown; the next attempt finds the markers.
+        // After an error the outcome is unknown, and the next attempt finds the markers.
         let ended = match ending {
             Ending::Commit => tx.commit().await,
             Ending::Rollback => tx.rollback().await,
@@ -410,13 +425,15 @@ impl PgSession {
             return Ok(None);
         }
         let done = work.await;
-        // Dropped, the transaction is rolled back; if the server has ended it, that changes nothing.
+        // Dropping the transaction rolls it back. If the server has ended it, the drop changes
+        // nothing.
         Ok(Some(done))
     }
 }
 
-/// Has the effects of those messages that are fresh, in order. After an error those are left that had none. An
-/// effect is given up when its session ends, as after `idle_in_transaction_max` one that never returns.
+/// Applies the effects of the new messages in order. After an error, `fresh` contains the messages
+/// without effects. An effect is abandoned when its session ends. `idle_in_transaction_max` thus
+/// ends an effect that never returns.
 async fn apply<E: Effects>(
     tx: &Transaction<'_>,
     effects: &E,
@@ -447,11 +464,13 @@ async fn apply<E: Effects>(
     Ok(done)
 }
 
-/// A panic of the effects is a failure of their message, where the program is built to unwind. Upholds that one
-/// message ends no consumer: restarted, it would get the same one first.
+/// Turns a panic of the effects into a failure of their message, if the program is built to unwind.
+/// One message must not end the consumer, because a restarted consumer would get that message
+/// first.
 async fn caught(effect: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let mut effect = pin!(effect);
-    // What it may leave half done is the application's own; its transaction is rolled back.
+    // Any state that the panic leaves half changed is the application's own. The transaction is
+    // rolled back.
     poll_fn(|context| {
         catch_unwind(AssertUnwindSafe(|| effect.as_mut().poll(context)))
             .unwrap_or_else(|_| Poll::Ready(Err(Failure::technical(EffectPanicked))))
@@ -459,7 +478,7 @@ async fn caught(effect: impl Future<Output = Result<(), Failure>>) -> Result<(),
     .await
 }
 
-/// The last numbers of the messages' aggregates, if their order is enforced.
+/// Returns the last numbers of the messages' aggregates, if their order is enforced.
 async fn read_sequences(
     tx: &Transaction<'_>,
     table: Option<&SequenceTable>,
@@ -480,7 +499,8 @@ fn unavailable(error: &Error) -> RolledBack {
     RolledBack::Unavailable { why: describe(error), hint: None }
 }
 
-/// Writing markers or offsets failed, which is never a failure of a message: it is the same for all.
+/// Classifies an error of writing markers or offsets. It is never a failure of a message, because
+/// the statements are equal for all messages.
 pub(super) fn marker_error(error: Error) -> RolledBack {
     if FailureCause::of_error(&error) == FailureCause::Contention {
         return failed(error.into(), None);
@@ -490,7 +510,7 @@ pub(super) fn marker_error(error: Error) -> RolledBack {
     RolledBack::Unavailable { why, hint: is_missing.then_some(MARKERS_HINT) }
 }
 
-/// Timeouts that the application has not set, so that a vanished server is noticed.
+/// Adds timeouts that the application has not set, so that a vanished server is noticed.
 fn with_limits(mut config: Config) -> Config {
     if config.get_application_name().is_none() {
         config.application_name(APPLICATION_NAME);

@@ -1,14 +1,16 @@
-//! Settings of a consumer (`ConsumerSpec`) and of its Redis cache (`CacheSpec`), and their validation.
+//! Settings of a consumer (`ConsumerSpec`) and of its Redis cache (`CacheSpec`), and their
+//! validation.
 //!
-//! Input: the application's settings. Output: the same with defaults, or an `InboxError` before anything is
-//! connected; Kafka settings that the guarantee rests on are refused. Invariant: `Debug` shows no password.
+//! Input: the application's settings. Output: the settings with defaults, or an `InboxError` before
+//! any connection. Kafka settings that the guarantee depends on are refused. Invariant: `Debug`
+//! shows no password.
 
 use std::time::Duration;
 
 use super::{Backoff, InboxError, MessageFormat, SequenceSpec};
 use crate::dead_letter::topic_of;
 
-/// Kafka settings that the guarantee rests on.
+/// Kafka settings that the guarantee depends on.
 const OWN_SETTINGS: [&str; 7] = [
     "group.id",
     "enable.auto.commit",
@@ -19,73 +21,79 @@ const OWN_SETTINGS: [&str; 7] = [
     "enable.partition.eof",
 ];
 
-/// A consumer name is the beginning of a topic name, which has 249 characters at most; what remains
-/// is for the end of it.
+/// Maximum length of a consumer name. A topic name, which begins with it, has at most 249
+/// characters, and the suffix needs the rest.
 const NAME_CHARS_MAX: usize = 200;
 
-/// An idempotent consumer. [`new`](Self::new) sets the usual values; each field may be set after that.
+/// Settings of an idempotent consumer. [`new`](Self::new) sets the usual values; each field may be
+/// changed afterwards.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ConsumerSpec {
-    /// Its name for all time: the Kafka group, the owner of its markers, and the beginning of its
-    /// dead-letter topic, `<name>.dead-letters`. 1 to 200 of the characters that a topic may have.
+    /// Permanent name of the consumer: the Kafka group, the owner of its markers, and the prefix of
+    /// its dead-letter topic, `<name>.dead-letters`. 1 to 200 of the characters that a topic name
+    /// may have.
     pub name: String,
-    /// The topics whose messages it takes; at least one, and not its own dead-letter topic.
+    /// Topics that the consumer reads: at least one, without its own dead-letter topic.
     pub topics: Vec<String>,
-    /// How the records of these topics are read. Topics that differ in this are consumers of their own.
+    /// Format of the records in these topics. Topics with another format need another consumer.
     pub format: MessageFormat,
-    /// librdkafka's settings for the connection, `bootstrap.servers` at least; they hold for the
-    /// consumer and for the producer of dead letters. Those the guarantee rests on are refused.
+    /// librdkafka's connection settings, with at least `bootstrap.servers`. They apply to the
+    /// consumer and to the producer of dead letters. Settings that the guarantee depends on are
+    /// refused.
     pub kafka: Vec<(String, String)>,
-    /// The database of markers and effects.
+    /// Database of markers and effects.
     pub database: tokio_postgres::Config,
-    /// Messages in one transaction at most, 1 to 10,000. 200: a commit's cost is then small against
-    /// the effects', and little is done again when one of them fails.
+    /// Maximum number of messages per transaction, 1 to 10,000; 200 by default. The cost of a
+    /// commit is then small compared with the effects, and a failure repeats little work.
     pub batch_max: usize,
-    /// Attempts at one message before it becomes a dead letter, at least 1. Attempts that fail because the
-    /// database is unavailable or a row is locked do not count, nor does the one as part of a batch.
+    /// Maximum number of attempts at one message before it becomes a dead letter, at least 1.
+    /// Attempts do not count if the database is unavailable or a row is locked. The attempt as part
+    /// of a batch does not count either.
     pub attempts_max: u32,
-    /// How long a message is tried at least where what it lacks may come later: the row that a foreign key refers to
-    /// (23503), its saga, or what an error of the application is about. The last attempt counts after this time. 5
-    /// minutes: an event may overtake one of another topic. Errors in the data use up their attempts at once.
+    /// Minimum time of retries if a missing dependency may come later; 5 minutes by default. Such a
+    /// dependency is the row of a foreign key (23503), a saga, or the subject of an application's
+    /// error. The last attempt counts after this time. An event may overtake one of another topic,
+    /// so retries need this time. Errors in the data use up their attempts at once.
     pub give_up_after: Duration,
-    /// How long a message may wait for a lock, a statement that is cancelled, or
-    /// [`Failure::Unavailable`](super::Failure::Unavailable), before it becomes a dead letter (`waited_too_long`);
-    /// `None`: without limit. 15 minutes. Only time in which other messages have their effects counts, at most a
-    /// minute at once.
+    /// Maximum time to wait for a lock, a cancelled statement or
+    /// [`Failure::Unavailable`](super::Failure::Unavailable) before a message becomes a dead letter
+    /// (`waited_too_long`). 15 minutes by default; `None` sets no limit. Time counts only if other
+    /// messages have their effects in it, and at most a minute at once.
     pub contention_max: Option<Duration>,
-    /// Time between attempts. A message also waits for as long as its last attempt took, a minute at most, so that an
-    /// effect that never returns takes at most half of the consumer's time.
+    /// Time between attempts. A message also waits for as long as its last attempt took, at most a
+    /// minute. An effect that never returns therefore takes at most half of the consumer's time.
     pub backoff: Backoff,
-    /// How long a statement waits for a lock before its transaction is rolled back and tried again,
-    /// a batch one by one; at least a millisecond. Another consumer may hold the marker of the same
-    /// message, or a row of its effects.
+    /// Maximum time for a statement to wait for a lock, at least a millisecond. The transaction is
+    /// then rolled back and retried, a batch one by one. Another consumer may hold the marker of
+    /// the message, or a row of its effects.
     pub lock_timeout: Duration,
-    /// How long a transaction may do nothing before the server ends its session, at least a
-    /// millisecond: a consumer that is frozen must not hold its markers for ever. An effect that never returns is
-    /// ended by this limit.
+    /// Maximum time for a transaction to be idle before the server ends its session, at least a
+    /// millisecond. A frozen consumer must not hold its markers for ever. This limit also ends an
+    /// effect that never returns.
     pub idle_in_transaction_max: Duration,
-    /// The cache of processed messages in front of the markers; `None` for none.
+    /// Cache of processed messages in front of the markers; `None` for no cache.
     pub cache: Option<CacheSpec>,
-    /// Whether messages of one aggregate are handled in the order of their numbers only; `None`: in the order of
-    /// their partition.
+    /// Whether messages of one aggregate are handled only in the order of their numbers. `None`
+    /// means the order of their partition.
     pub sequence: Option<SequenceSpec>,
 }
 
-/// The cache of processed messages in Redis. [`new`](Self::new) sets the usual values; each field may be set after
-/// that.
+/// Settings of the cache of processed messages in Redis. [`new`](Self::new) sets the usual values;
+/// each field may be changed afterwards.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct CacheSpec {
-    /// `redis://host:port`, or another of the forms that the guard takes; may hold a password.
+    /// `redis://host:port`, or another form that the guard accepts. It may contain a password.
     pub url: String,
-    /// How long a message is cached, at least a second. Repeats mostly come soon.
+    /// Time for which a message is cached, at least a second. Most repeats come soon.
     pub ttl: Duration,
-    /// How long Redis may take to answer before the cache is bypassed, at least a millisecond.
+    /// Maximum time for Redis to answer before the cache is bypassed, at least a millisecond.
     pub timeout: Duration,
 }
 
-/// Of Kafka's settings the names are shown, and of the database nothing: both may hold passwords.
+/// Shows the names of Kafka's settings and nothing of the database, because both may contain
+/// passwords.
 impl std::fmt::Debug for ConsumerSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kafka: Vec<&str> = self.kafka.iter().map(|(name, _)| name.as_str()).collect();
@@ -116,15 +124,16 @@ impl std::fmt::Debug for CacheSpec {
 }
 
 impl CacheSpec {
-    /// With the usual times: an hour, and 100 ms.
+    /// Creates the settings with the usual times: a `ttl` of an hour, and a `timeout` of 100 ms.
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: url.into(), ttl: Duration::from_hours(1), timeout: Duration::from_millis(100) }
     }
 }
 
 impl ConsumerSpec {
-    /// With the usual numbers: batches of 200, 5 attempts, locks for 2 s, 30 s of idleness, no cache; dead letters
-    /// after 5 minutes of what may come later, and after 15 minutes of contention.
+    /// Creates the settings with the usual values: batches of 200, 5 attempts, 2 s for locks, 30 s
+    /// of idleness, no cache. Messages become dead letters after 5 minutes if a dependency may come
+    /// later, and after 15 minutes of contention.
     pub fn new(
         name: impl Into<String>,
         topics: impl IntoIterator<Item = impl Into<String>>,
@@ -149,7 +158,6 @@ impl ConsumerSpec {
         }
     }
 
-    /// Validates the settings.
     pub(super) fn check(&self) -> Result<(), InboxError> {
         let legal = |char: char| char.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&char);
         let moment = Duration::from_millis(1);

@@ -1,11 +1,14 @@
-//! Classifies errors from Postgres and from a message's handler (`Effects`) by SQLSTATE: whose failure it is,
-//! the message's own, now or for good, or possibly the database's, so that other messages must decide.
+//! Classifies errors from Postgres and from a message's handler (`Effects`) by SQLSTATE. The
+//! message may have caused the error, now or for good, or possibly the database, so that other
+//! messages must decide.
 //!
-//! Input: an error with its causes. Output: a `FailureCause`; whether a prepared statement is outdated; a text
-//! for logs and dead letters. Invariant: no code alone says that the database is unavailable, since one
-//! message's statement may give any of them in a session that lives; for a Postgres error the text has only
-//! SQLSTATE and names, since message and detail may quote the row; only a FATAL error, such as a refused
-//! login, cannot contain row data, so its message is included. No I/O.
+//! Input: an error with its causes. Output: a `FailureCause`; whether a prepared statement is
+//! outdated; a text for logs and dead letters.
+//!
+//! Invariant: no code alone says that the database is unavailable, because one message's statement
+//! may cause any of them in a live session. The text of a Postgres error has only SQLSTATE and
+//! names, because message and detail may quote the row. A FATAL error, such as a refused login,
+//! cannot contain row data, so its message is included. No I/O.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -14,17 +17,17 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use super::Failure;
 
-/// Longest chain of errors that is followed.
+/// Maximum length of an error's chain of causes.
 const CAUSES_MAX: usize = 16;
 
-/// Classes of SQLSTATE that may say nothing about the statement: connection, insufficient resources, system
-/// error. A disk may be full for those statements alone that need a new page, and only for some minutes; but
-/// one message's statement may give them for ever: a foreign server that is gone 08001. Source: PostgreSQL's
-/// documentation, appendix A.
+/// SQLSTATE classes that may have nothing to do with the statement: connection, insufficient
+/// resources, system error. A full disk may affect only statements that need a new page, and only
+/// for minutes. One message's statement may also cause them for ever: a missing foreign server
+/// gives 08001. Source: PostgreSQL's documentation, appendix A.
 const PASSING_CLASSES: [&str; 3] = ["08", "53", "58"];
 
-/// The same in other classes: a server that shuts down, crashed, or starts, a session that the server ended.
-/// Of the consumer's own session it is known by its end.
+/// Such codes in other classes: the server shuts down, crashed, or is starting, or it ended a
+/// session. If the consumer's own session is affected, its end shows this.
 const PASSING_CODES: [SqlState; 4] = [
     SqlState::ADMIN_SHUTDOWN,
     SqlState::CRASH_SHUTDOWN,
@@ -32,9 +35,10 @@ const PASSING_CODES: [SqlState; 4] = [
     SqlState::IDLE_SESSION_TIMEOUT,
 ];
 
-/// Codes of a state that lasts until somebody changes it, be it the message's or the database's: a sort over
-/// `temp_file_limit`; a standby; a missing table, column, function or privilege, which is a late migration where
-/// every message misses it. Other errors of class 42 are failures of the effect.
+/// Codes of a state that lasts until somebody changes it, in the message or in the database.
+/// Examples are a sort over `temp_file_limit`, a standby, and a missing table, column, function or
+/// privilege. If every message misses it, a migration is late. Other errors of class 42 are
+/// failures of the effect.
 const UNCLEAR_CODES: [SqlState; 6] = [
     SqlState::CONFIGURATION_LIMIT_EXCEEDED,
     SqlState::READ_ONLY_SQL_TRANSACTION,
@@ -44,42 +48,43 @@ const UNCLEAR_CODES: [SqlState; 6] = [
     SqlState::INSUFFICIENT_PRIVILEGE,
 ];
 
-/// A lock timeout; a statement that was cancelled, by `statement_timeout` or by request: stalled storage does
-/// that to any statement.
+/// A lock timeout, or a statement that `statement_timeout` or a request cancelled. Stalled storage
+/// does this to any statement.
 const CONTENTION_CODES: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
 
-/// The class of a serialization failure and of a deadlock.
+/// Class of a serialization failure and of a deadlock.
 const ROLLBACK_CLASS: &str = "40";
 
-/// In class 40 and yet about the statement: a deferred constraint that the commit found violated.
+/// A code of class 40 that concerns the statement: the commit found a violated deferred constraint.
 const VIOLATED_AT_COMMIT: SqlState = SqlState::T_R_INTEGRITY_CONSTRAINT_VIOLATION;
 
-/// The effects panicked, in a program that is built to unwind. What they said is not repeated.
+/// The effects panicked, in a program that is built to unwind. The panic's message is not repeated.
 #[derive(Debug, thiserror::Error)]
 #[error("the effects panicked")]
 pub(super) struct EffectPanicked;
 
-/// Whose failure it is, as far as one error can tell.
+/// Cause of a failure, as far as one error shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureCause {
-    /// The message's own: its statement or its effect cannot succeed.
+    /// The message: its statement or its effect cannot succeed.
     Message,
-    /// The same, but what it lacks may come within minutes: the row that it refers to, its saga, or what an error
-    /// of the application is about.
+    /// The message, but a missing dependency may come within minutes: a row that it refers to, its
+    /// saga, or the subject of an application's error.
     Early,
-    /// The message's own if others succeed, the database's if none does.
+    /// The message if others succeed; the database if none does.
     Unclear,
-    /// The same, and it may pass by itself within minutes, also for some statements alone: a full disk, a lost
-    /// session.
+    /// As `Unclear`, but the failure may pass by itself within minutes, and may affect only some
+    /// statements: a full disk, a lost session.
     Passing,
-    /// Another transaction holds a lock, or the database is slow. A smaller transaction may succeed.
+    /// Another transaction holds a lock, or the database is slow. A smaller transaction may
+    /// succeed.
     Contention,
-    /// What the application depends on is unavailable, as its effect says.
+    /// A dependency of the application is unavailable, as its effect reports.
     Dependency,
 }
 
 impl FailureCause {
-    /// The cause of a failure in a session that lives.
+    /// Returns the cause of a failure in a live session.
     pub(super) fn of(failure: &Failure) -> Self {
         match failure {
             Failure::Poison(_) => Self::Message,
@@ -88,7 +93,7 @@ impl FailureCause {
         }
     }
 
-    /// The same for an error alone.
+    /// Returns the cause of an error alone.
     pub(super) fn of_error(error: &(dyn Error + 'static)) -> Self {
         if causes(error).any(<dyn Error>::is::<EffectPanicked>) {
             return Self::Message;
@@ -97,7 +102,7 @@ impl FailureCause {
             let error = cause.downcast_ref::<tokio_postgres::Error>()?;
             match error.as_db_error() {
                 Some(db) => Some(Self::of_code(db.code())),
-                // A connection of the application's own, since the consumer's lives.
+                // The connection is the application's own, because the consumer's is alive.
                 None if error.is_closed() || source_is_io(error) => Some(Self::Passing),
                 None => Some(Self::Message),
             }
@@ -105,15 +110,15 @@ impl FailureCause {
         found.unwrap_or(Self::Early)
     }
 
-    /// The cause of a failure with which the consumer's session ended. Who crashes a server process has no
-    /// answer: 57P02 is what the server says to all others.
+    /// Returns the cause of a failure that ended the consumer's session. A session that crashes its
+    /// server process gets no answer. The server sends 57P02 to all other sessions.
     pub(super) fn of_lost_session(error: &(dyn Error + 'static)) -> Self {
         let mut codes = causes(error).filter_map(|cause| cause.downcast_ref::<DbError>());
         let is_anothers = codes.any(|db| *db.code() == SqlState::CRASH_SHUTDOWN);
         if is_anothers { Self::Contention } else { Self::Passing }
     }
 
-    /// Whether other messages must tell whose failure it is.
+    /// Whether other messages must show what caused the failure.
     pub(super) fn is_open(self) -> bool {
         matches!(self, Self::Unclear | Self::Passing)
     }
@@ -135,7 +140,7 @@ impl FailureCause {
     }
 }
 
-/// The failure, without data of rows.
+/// Describes the failure, without data of rows.
 pub(super) fn describe_failure(failure: &Failure) -> String {
     match failure {
         Failure::Poison(reason) | Failure::Unavailable(reason) => reason.clone(),
@@ -147,13 +152,14 @@ fn source_is_io(error: &tokio_postgres::Error) -> bool {
     error.source().is_some_and(<dyn Error>::is::<std::io::Error>)
 }
 
-/// Whether a prepared statement is outdated because its table changed. A new session prepares it again.
+/// Whether a prepared statement is outdated because its table changed. A new session prepares it
+/// again.
 pub(super) fn is_outdated(error: &(dyn Error + 'static)) -> bool {
     let codes = causes(error).filter_map(|cause| cause.downcast_ref::<DbError>());
     codes.into_iter().any(|db| *db.code() == SqlState::FEATURE_NOT_SUPPORTED)
 }
 
-/// The error and its causes, without data of rows.
+/// Describes the error and its causes, without data of rows.
 pub fn describe(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {
@@ -169,7 +175,8 @@ pub fn describe(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// An error of the client prints its causes as well, including the server's message.
+/// Returns the first part of an error. The client's errors also print their causes, including the
+/// server's message.
 fn first_words(error: &(dyn Error + 'static)) -> String {
     let text = error.to_string();
     let tail = error.source().map(|source| format!(": {source}")).unwrap_or_default();
@@ -222,7 +229,7 @@ mod tests {
         ] {
             assert_eq!(of(own), FailureCause::Message, "{own}");
         }
-        // An I/O error of an effect is not one of the database.
+        // An I/O error of an effect is not a database error.
         let failure = Failure::technical(EffectError(std::io::Error::other("disk")));
         assert_eq!(FailureCause::of(&failure), FailureCause::Early);
         assert_eq!(FailureCause::of(&Failure::technical(EffectPanicked)), FailureCause::Message);

@@ -1,10 +1,11 @@
-//! Decides at which offset a partition is read, from what the database has, what Kafka has, and what this
-//! process has handled.
+//! Decides at which offset a partition is read, from the offsets of the database, of Kafka, and of
+//! this process.
 //!
-//! Input: the consumer's rows in `consumer_offsets`, the group's committed offsets, the ends of the log.
-//! Output: for each partition an offset to read from and one that the database has or is to be given; a log
-//! line where they do not fit together. Invariant: nothing that the database has not is skipped, while the
-//! topic has it; where the answer is not known, messages are read again, which their markers make harmless.
+//! Input: the consumer's rows in `consumer_offsets`, the group's committed offsets, the ends of the
+//! log. Output: per partition an offset to read from, and an offset that the database has or gets;
+//! a log line if they do not fit together. Invariant: a message that the database lacks is not
+//! skipped while the topic has it. If the answer is unknown, messages are read again, and their
+//! markers make this harmless.
 
 use std::collections::BTreeMap;
 
@@ -14,55 +15,55 @@ use rdkafka::error::KafkaResult;
 use super::assignments::{Partition, Unverified};
 use super::lag::{LogEnds, committed_offsets, partitions_of};
 
-/// What the database has of a consumer.
+/// The database's offsets of a consumer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct DatabaseOffsets {
     /// Its rows in `consumer_offsets`.
     pub(super) next: BTreeMap<Partition, i64>,
-    /// Whether there are markers; asked only where there is no row.
+    /// Whether markers exist. Asked only if there is no row.
     pub(super) has_markers: bool,
 }
 
-/// Where a partition is read from.
+/// Start of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Start {
     pub(super) partition: Partition,
-    /// The assignment's epoch, for which this was decided.
+    /// Epoch of the assignment for which the start was decided.
     pub(super) epoch: u64,
-    /// The next offset to read.
+    /// Next offset to read.
     pub(super) position: i64,
-    /// What the database has once the plan's rows are written.
+    /// Offset in the database after the plan's rows are written.
     pub(super) stored: i64,
-    /// Whether the database has less than it had.
+    /// Whether the database has gone back.
     pub(super) went_back: bool,
 }
 
-/// Where all partitions are read from, and which rows are written before.
+/// Starts of all partitions, and the rows to write before reading.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) starts: Vec<Start>,
-    /// Rows that are not there.
+    /// Rows that do not exist yet.
     pub(super) new_rows: Vec<(Partition, i64)>,
-    /// Rows of a log that no longer reaches so far: what they are, and what they become.
+    /// Rows beyond the end of their log: the old offset and the new one.
     pub(super) resets: Vec<(Partition, i64, i64)>,
 }
 
-/// What is known of one partition.
+/// Known offsets of one partition.
 #[derive(Debug, Clone, Copy)]
 struct Facts {
-    /// In the database.
+    /// Offset in the database.
     row: Option<i64>,
-    /// The next offset in this process, or else the group's.
+    /// Next offset in this process, or else the group's offset.
     reached: Option<i64>,
-    /// The highest offset that the database has had, as far as is known.
+    /// Highest known offset that the database has had.
     known: Option<i64>,
-    /// Whether the group's offset stands for a row: the database is from before there were rows.
+    /// Whether the group's offset replaces a row, because the database is older than these rows.
     adopts: bool,
     low: i64,
     high: i64,
 }
 
-/// How the facts fit together.
+/// Relation of the offsets to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finding {
     Fits,
@@ -72,14 +73,15 @@ enum Finding {
     Unknown,
     /// The log ends before the database's offset.
     Recreated,
-    /// The database has an offset, and the group has none: it has expired, or the topic was created again and
-    /// reaches beyond the database's offset by now.
+    /// The database has an offset, and the group has none. It has expired, or the topic was created
+    /// again and now reaches beyond the database's offset.
     Forgotten,
 }
 
 impl Plan {
-    /// Asks the brokers and decides. A partition of which they say nothing is left out. `may_adopt`: this
-    /// process has not seen a row; if it had, the database would have lost it.
+    /// Asks the brokers and decides. A partition without an answer is left out. `may_adopt` means
+    /// that this process has not seen a row. If it had, a missing row would mean that the database
+    /// lost it.
     pub(super) fn make<C: ConsumerContext>(
         consumer: &BaseConsumer<C>,
         topics: &[String],
@@ -89,8 +91,8 @@ impl Plan {
         let names: Vec<Partition> = partitions.iter().map(|it| it.partition.clone()).collect();
         let ends = LogEnds::ask(consumer, &names)?;
         let adopts = may_adopt && database.next.is_empty() && database.has_markers;
-        // The first rows are written for all partitions at once, also those of other members: where there
-        // is any row, a partition without one is new to this database.
+        // The first rows are written for all partitions at once, also for partitions of other
+        // members. If any row exists, a partition without one is new to this database.
         let asked = if adopts { partitions_of(consumer, topics)? } else { names };
         let committed = committed_offsets(consumer, &asked)?;
         let mut plan = Self::default();
@@ -130,11 +132,12 @@ impl Plan {
 }
 
 impl Facts {
-    /// The offset to read from, the one that the database has then, and how the facts fit.
+    /// Returns the offset to read from, the resulting offset of the database, and the relation of
+    /// the known offsets.
     fn decide(&self) -> (i64, i64, Finding) {
         let in_log = self.reached.filter(|next| *next <= self.high);
         let (position, stored, finding) = match self.row {
-            // Offsets of another log: those of the database say nothing about this one.
+            // The database's offset belongs to another log and says nothing about this one.
             Some(row) if row > self.high => {
                 let position = in_log.unwrap_or(self.low);
                 (position, position, Finding::Recreated)
@@ -145,7 +148,7 @@ impl Facts {
             Some(row) if self.known.is_some_and(|known| known > row) => {
                 (self.reached.map_or(row, |next| next.min(row)), row, Finding::WentBack)
             }
-            // Kafka may be behind: messages are then read again.
+            // Kafka may be behind, so messages are read again.
             Some(row) => (self.reached.unwrap_or(row), row, Finding::Fits),
             None if self.adopts => {
                 let position = in_log.unwrap_or(self.low);
@@ -157,7 +160,7 @@ impl Facts {
                 (self.low, self.low, finding)
             }
         };
-        // librdkafka would go to the beginning as well, and say nothing.
+        // librdkafka would also start at the beginning, but without a warning.
         (position.max(self.low), stored, finding)
     }
 
@@ -227,7 +230,7 @@ mod tests {
     const LOG: Facts =
         Facts { row: None, reached: None, known: None, adopts: false, low: 10, high: 100 };
 
-    /// As at an assignment.
+    /// Offsets at an assignment.
     fn facts(row: Option<i64>, group: Option<i64>) -> Facts {
         Facts { row, reached: group, known: group, ..LOG }
     }
@@ -237,7 +240,7 @@ mod tests {
         assert_eq!(facts(Some(40), Some(60)).decide(), (40, 40, Finding::WentBack));
         assert_eq!(facts(Some(60), Some(60)).decide(), (60, 60, Finding::Fits));
         assert_eq!(facts(Some(60), Some(40)).decide(), (40, 60, Finding::Fits));
-        // The group's offsets have expired, or those are of another log.
+        // The group's offsets have expired, or the database's offsets belong to another log.
         assert_eq!(facts(Some(60), None).decide(), (10, 10, Finding::Forgotten));
         assert_eq!(facts(Some(10), None).decide(), (10, 10, Finding::Fits));
     }
@@ -255,7 +258,7 @@ mod tests {
     fn a_log_that_does_not_reach_so_far_is_another_one() {
         assert_eq!(facts(Some(400), Some(400)).decide(), (10, 10, Finding::Recreated));
         assert_eq!(facts(Some(400), Some(60)).decide(), (60, 60, Finding::Recreated));
-        // At its end it is the same.
+        // At the end of the log the result is equal.
         assert_eq!(facts(Some(100), Some(100)).decide(), (100, 100, Finding::Fits));
     }
 
@@ -275,14 +278,14 @@ mod tests {
         };
         assert_eq!(running(50, 60, 50).decide(), (60, 50, Finding::Fits));
         assert_eq!(running(40, 60, 50).decide(), (40, 40, Finding::WentBack));
-        // Kafka was rewound: reading is at 30 where the database had 50, and it has 40 now.
+        // Kafka was rewound: reading is at 30, and the database had 50 and has 40 now.
         assert_eq!(running(40, 30, 50).decide(), (30, 40, Finding::WentBack));
     }
 
     proptest! {
-        /// Below the position everything is in the database, by its own row; or was handled in this process,
-        /// with a database that has not gone back; or was taken over from the group at the first start; or
-        /// is not in the log.
+        /// Every message below the position is safe for one of these reasons: the database's row
+        /// covers it; this process handled it, with a database that has not gone back; it was taken
+        /// over from the group at the first start; or the log does not have it.
         #[test]
         fn nothing_that_the_database_lacks_is_skipped(
             row in proptest::option::of(0_i64..120),
@@ -305,7 +308,8 @@ mod tests {
                 position == low || in_database || in_process || taken_over || of_another_log,
                 "{facts:?}: {position}"
             );
-            // A row only falls for what may be another log, and is never put further than what is read.
+            // A row only decreases if the log may be another one, and never exceeds the start
+            // position.
             prop_assert!(row.is_none_or(|row| kept == row || row > facts.high || reached.is_none()));
             prop_assert!(row.is_some() || kept <= position);
         }

@@ -1,47 +1,53 @@
-//! The current status of a consumer: its partitions, its lag, and what it waits for.
+//! The current status of a consumer: its partitions, its lag, and the messages that wait.
 //!
 //! Input: updates of the group and of transactions. Output: a `ConsumerStatus`, read through
-//! [`ConsumerCounters`](super::ConsumerCounters), and the reason why the consumer is not ready, for health
-//! checks. Invariant: no key and no payload is in it.
+//! [`ConsumerCounters`](super::ConsumerCounters), and the reason why the consumer is not ready, for
+//! health checks. Invariant: the status contains no key and no payload.
 
 use serde::Serialize;
 
 use super::Message;
 
-/// The most characters of an event type that are shown: it comes from a header.
+/// Maximum number of characters of an event type in the status, because the type comes from a
+/// header.
 const TYPE_CHARS_MAX: usize = 100;
 
 /// The status of a consumer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ConsumerStatus {
-    /// Assigned partitions.
+    /// Number of assigned partitions.
     pub partitions: u64,
-    /// Whether the group has ever assigned it partitions; with more members than partitions some have none.
+    /// Whether the group has ever assigned partitions to the consumer. If there are more members
+    /// than partitions, some members have none.
     pub has_joined: bool,
-    /// Messages in the assigned partitions that are not handled; updated every 5 s, and `None` while the
-    /// brokers do not answer. Later messages that passed a waiting message are handled. The end of a Kafka transaction
-    /// counts as a message until a later message is received.
+    /// Number of unhandled messages in the assigned partitions; updated every 5 s, and `None` while
+    /// the brokers do not answer. Messages that passed a waiting message count as handled. The end
+    /// of a Kafka transaction counts as a message until a later message is received.
     pub lag_messages: Option<u64>,
-    /// When a message was last handled, in milliseconds since the Unix epoch; `None`: not yet.
+    /// Time when a message was last handled, in milliseconds since the Unix epoch; `None` before
+    /// the first.
     pub progress_ms: Option<i64>,
-    /// The last transaction found the database unavailable, or no message has had its effects since one
-    /// failed in a way that may be the database's: a missing table, a refused privilege, a full disk. A
-    /// consumer without messages to process asks the database every 5 s.
+    /// Whether the last transaction found the database unavailable. Also true if no message has had
+    /// its effects since a failure that may be the database's: a missing table, a refused
+    /// privilege, a full disk. A consumer without messages asks the database every 5 s.
     pub is_database_unavailable: bool,
-    /// The brokers did not answer the last request. There is one every 5 s.
+    /// Whether the brokers did not answer the last request. There is one every 5 s.
     pub are_brokers_unavailable: bool,
-    /// While the brokers do not answer: when that had lasted for 15 s, in milliseconds since the Unix epoch. The consumer
-    /// then adds its bootstrap servers to the Kafka client again.
+    /// Time when the brokers had not answered for 15 s, in milliseconds since the Unix epoch;
+    /// `None` while they answer. The consumer then adds its bootstrap servers to the Kafka client
+    /// again.
     pub brokers_lost_ms: Option<i64>,
-    /// Messages that wait for another attempt, those of the same keys behind them, and those that wait for earlier
-    /// ones of their aggregates.
+    /// Number of messages that wait for another attempt, including later messages of their keys and
+    /// messages that wait for earlier ones of their aggregates.
     pub waiting_messages: u64,
-    /// Of those that failed, the one that has done so for the longest time.
+    /// The message that has failed for the longest time.
     pub failing: Option<FailingMessage>,
-    /// Assigned partitions of which no more messages are taken, because as many wait as may. The others are read.
+    /// Number of assigned partitions that are paused because too many of their messages wait. The
+    /// others are read.
     pub paused_partitions: u64,
-    /// The message that has failed for 5 s and that most others wait for: in a paused partition, or 1,000 of its key.
+    /// The message that has failed for 5 s and that most others wait for, in a paused partition or
+    /// with 1,000 later messages of its key.
     pub blocking: Option<FailingMessage>,
     /// Oldest unconfirmed dead letter, if older than 5 s. Later messages of its key wait.
     pub unpublished: Option<UnpublishedLetter>,
@@ -51,7 +57,7 @@ pub struct ConsumerStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct UnpublishedLetter {
-    /// The dead-letter topic.
+    /// Name of the dead-letter topic.
     pub topic: String,
     /// The error of the last attempt.
     pub reason: String,
@@ -63,21 +69,21 @@ pub struct UnpublishedLetter {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FailingMessage {
-    /// Its topic.
+    /// Topic of the message.
     pub topic: String,
-    /// Its partition.
+    /// Partition of the message.
     pub partition: i32,
-    /// Its offset in the partition.
+    /// Offset of the message in its partition.
     pub offset: i64,
-    /// Its id, a UUID.
+    /// Id of the message, a UUID.
     pub id: String,
     /// The first 100 characters of its event type.
     pub event_type: String,
-    /// Why it failed last; of an error of Postgres the SQLSTATE and names.
+    /// Reason of the last failure. For an error of Postgres, it has the SQLSTATE and names.
     pub reason: String,
-    /// When it failed first, in milliseconds since the Unix epoch.
+    /// Time of the first failure, in milliseconds since the Unix epoch.
     pub first_failed_ms: i64,
-    /// How many later messages of its key wait behind it.
+    /// Number of later messages of its key that wait behind it.
     pub behind: u64,
 }
 
@@ -96,12 +102,12 @@ impl FailingMessage {
         }
     }
 
-    /// With so many behind it.
+    /// Sets the number of messages behind it.
     pub(super) fn before(self, behind: usize) -> Self {
         Self { behind: u64::try_from(behind).unwrap_or(u64::MAX), ..self }
     }
 
-    /// Which message it is.
+    /// Names the message.
     fn name(&self) -> String {
         let Self { topic, partition, offset, id, event_type, .. } = self;
         format!(
@@ -111,8 +117,9 @@ impl FailingMessage {
 }
 
 impl ConsumerStatus {
-    /// Why it cannot process messages, if it cannot: all of them, those of some partitions, or those behind one
-    /// message. One that processes others while some fail can: see [`failing`](Self::failing).
+    /// Returns the reason why the consumer cannot process all messages, those of some partitions,
+    /// or those behind one message. `None` if it can. A consumer that processes other messages
+    /// while some fail is ready: see [`failing`](Self::failing).
     pub fn not_ready_reason(&self) -> Option<String> {
         match (&self.failing, &self.blocking) {
             (Some(FailingMessage { event_type, reason, .. }), _)
@@ -161,7 +168,7 @@ mod tests {
     fn a_consumer_without_its_database_or_its_group_cannot_work() {
         let fresh = ConsumerStatus::default();
         assert!(fresh.not_ready_reason().unwrap().contains("group"));
-        // Others may have taken them all over again.
+        // Other members may have taken over all partitions again.
         let idle = ConsumerStatus { has_joined: true, ..fresh };
         assert_eq!(idle.not_ready_reason(), None);
         let away = ConsumerStatus { is_database_unavailable: true, ..idle.clone() };

@@ -1,6 +1,6 @@
-//! The signal that tells a consumer's thread to stop.
+//! The signal that asks a consumer's thread to stop.
 //!
-//! Input: a request to stop, or that its sender was dropped. Output: a flag to poll, a future that waits
+//! Input: a request to stop, or the drop of its sender. Output: a flag to poll, a future that waits
 //! for the request, and a pause that ends early.
 
 use std::time::Duration;
@@ -11,17 +11,16 @@ use tokio::sync::watch;
 #[derive(Debug, Clone)]
 pub(super) struct ConsumerStop(watch::Receiver<bool>);
 
-/// The sending end; dropping it requests the stop too.
+/// The sending end. Dropping it requests the stop too.
 pub(super) type StopSender = watch::Sender<bool>;
 
-/// Both ends.
+/// Returns both ends.
 pub(super) fn channel() -> (StopSender, ConsumerStop) {
     let (stop_sender, listener) = watch::channel(false);
     (stop_sender, ConsumerStop(listener))
 }
 
 impl ConsumerStop {
-    /// Whether a stop was requested.
     pub(super) fn is_requested(&self) -> bool {
         *self.0.borrow() || self.0.has_changed().is_err()
     }
@@ -32,7 +31,7 @@ impl ConsumerStop {
         let _ = self.0.clone().wait_for(|asked| *asked).await;
     }
 
-    /// Sleeps. False: a stop was requested meanwhile.
+    /// Sleeps. Returns false if a stop was requested during the sleep.
     pub(super) async fn pause(&self, time: Duration) -> bool {
         tokio::time::timeout(time, self.asked()).await.is_err()
     }

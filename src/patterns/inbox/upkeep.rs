@@ -1,9 +1,10 @@
-//! Keeps the offsets of the database and of Kafka together, between batches.
+//! Keeps the offsets of the database and of Kafka consistent between batches.
 //!
-//! Input: the group's assignment and what is handled; the offsets that the database has. Output: partitions
-//! that begin where both allow; offsets in the database of messages that needed no transaction; the order to
-//! read again when the database has gone back. Invariant: an unavailable database or broker is tried again
-//! with back-off, and stops neither the group's polls nor the end of the consumer.
+//! Input: the group's assignment and the handled records; the database's offsets. Output:
+//! partitions that start where both allow; stored offsets of messages that needed no transaction;
+//! the order to read again if the database has gone back. Invariant: if a database or broker is
+//! unavailable, this module retries with back-off, and blocks neither the group's polls nor the end
+//! of the consumer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,43 +20,44 @@ use super::group::Group;
 use super::session::{Database, RolledBack};
 use super::stop::ConsumerStop;
 
-/// How long offsets of messages that needed no transaction wait for one. After a crash these messages are
-/// read again.
+/// Time after which offsets of messages that needed no transaction are stored without one. After a
+/// crash these messages are read again.
 const STORE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the database is asked whether it has gone back, which each transaction asks too: partitions
-/// without traffic have none.
+/// Interval at which the database is asked whether it has gone back. Each transaction asks too, but
+/// partitions without traffic have none.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the last offsets may take when the consumer ends.
+/// Maximum time to store the last offsets when the consumer ends.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// What is to be done, and when it was done last.
+/// Pending work, and the times when it was last done.
 pub(super) struct Upkeep {
     counters: Arc<ConsumerCounters>,
     stop: ConsumerStop,
     backoff: Backoff,
     stored: Instant,
     checked: Instant,
-    /// Dead letters of which the database has the offsets: sending one again does no harm, but somebody has to look at it.
+    /// Number of dead letters whose offsets the database has. Sending one again does no harm, but
+    /// an operator must look at it.
     dead_letters: u64,
     failures: u32,
-    /// The last attempt found the database unavailable.
+    /// Whether the last attempt found the database unavailable.
     is_unavailable: bool,
     retry_at: Option<Instant>,
     throttle: LogThrottle,
 }
 
-/// Why an attempt failed.
+/// Reason why an attempt failed.
 enum Failed {
-    /// The consumer is to stop.
+    /// The consumer was asked to stop.
     Stopped,
-    /// The database has less than it had.
+    /// The database has gone back.
     WentBack,
     /// The brokers did not answer, or a partition is not ready.
     NotYet,
     /// The database is unavailable, or refused the statement for now.
     Database {
         why: String,
-        /// The exact remedy, where there is one.
+        /// The exact fix, if one is known.
         hint: Option<&'static str>,
         is_unavailable: bool,
     },
@@ -64,7 +66,6 @@ enum Failed {
 }
 
 impl Upkeep {
-    /// Nothing was done yet.
     pub(super) fn new<E>(processor: &BatchProcessor<E>) -> Self {
         let now = Instant::now();
         Self {
@@ -81,7 +82,7 @@ impl Upkeep {
         }
     }
 
-    /// Does what is due.
+    /// Does all due work.
     pub(super) async fn run(
         &mut self,
         database: &mut Database,
@@ -119,7 +120,7 @@ impl Upkeep {
     }
 
     fn note_success(&mut self) {
-        // What a batch found says more: it may be that no message can have its effects.
+        // The result of a batch is more precise: perhaps no message can have its effects.
         if std::mem::take(&mut self.is_unavailable) {
             self.counters.update_status(|status| status.is_database_unavailable = false);
         }
@@ -131,7 +132,7 @@ impl Upkeep {
         self.retry_at = Some(Instant::now() + self.backoff.wait(self.failures, draw()));
     }
 
-    /// Writes the last offsets, so that nothing is read again without need.
+    /// Stores the last offsets, so that no message is read again without need.
     pub(super) async fn finish(&mut self, database: &mut Database, group: &Group) {
         let waiting = group.not_stored();
         if waiting.is_empty() {
@@ -143,7 +144,7 @@ impl Upkeep {
         }
     }
 
-    /// False: nothing was due.
+    /// Returns false if nothing was due.
     async fn attempt(
         &mut self,
         database: &mut Database,
@@ -176,7 +177,7 @@ impl Upkeep {
         Ok(false)
     }
 
-    /// Decides where newly assigned partitions are read from, and has them read.
+    /// Decides the start of newly assigned partitions, and starts to read them.
     async fn begin(&self, database: &mut Database, group: &mut Group) -> Result<(), Failed> {
         let offsets = self.ask(group, database.offsets()).await?;
         let plan = group.plan(&offsets).ok_or(Failed::NotYet)?;
@@ -184,7 +185,7 @@ impl Upkeep {
         if group.begin(&plan.starts) { Ok(()) } else { Err(Failed::NotYet) }
     }
 
-    /// A request to the database, while the group is polled.
+    /// Asks the database and polls the group in the meantime.
     async fn ask<T>(
         &self,
         group: &mut Group,

@@ -1,5 +1,5 @@
-//! Records as the relay, Debezium and others write them, and what they are read as; the values of the
-//! relay's are what `postrider route` prints for them.
+//! Tests how records of the relay, Debezium and other producers are read. The values of the relay's
+//! records are the output of `postrider route`.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -72,7 +72,7 @@ fn headers_go_by_the_names_that_are_in_use_or_by_the_one_that_is_set() {
         (&*message.event_type, message.aggregate_type.as_deref()),
         ("OrderPaid", Some("order"))
     );
-    // An empty header says nothing; the next name does.
+    // An empty header counts as absent; the next name is used.
     let message = usual(&[GOOD[0], ("event_type", b""), ("type", b"OrderPaid")], b"1");
     assert_eq!(message.event_type, "OrderPaid");
 
@@ -117,11 +117,11 @@ fn ids_that_are_no_uuids_become_uuids_that_others_can_compute() {
         let record = StoredRecord { topic: topic.into(), ..record };
         Message::read(record, &MessageFormat::new().text_ids()).unwrap().id.to_string()
     };
-    // Python: uuid.uuid5(uuid.UUID('80e41daf-a7ea-464b-b400-181e1cf332e9'), 'orders/7')
+    // Computed in Python: uuid.uuid5(uuid.UUID('80e41daf-a7ea-464b-b400-181e1cf332e9'), 'orders/7')
     assert_eq!(of("orders", "7"), "9a1713df-5e21-50bf-bf14-d62a505539ba");
     assert_ne!(of("orders", "7"), of("payments", "7"));
     assert_eq!(of("orders", ID), ID);
-    // 32 digits may as well be a hash, which another text could be the hyphenated form of.
+    // 32 digits may also be a hash. Another text could be the hyphenated form of the hash.
     assert_ne!(of("orders", &ID.replace('-', "")), ID);
 }
 
@@ -246,7 +246,7 @@ fn cloudevents_are_read_in_both_modes() {
         assert_eq!((message.id.to_string().as_str(), &*message.event_type), (ID, "OrderPaid"));
         assert_eq!((&message.payload, message.payload_bytes()), (&payload, bytes));
     }
-    // A content type alone makes no event: other producers send it as well.
+    // A content type alone does not mark a CloudEvent, because other producers send it as well.
     assert_eq!(usual(&[GOOD[0], GOOD[1], ("content-type", b"text/plain")], b"5").payload, json!(5));
 }
 

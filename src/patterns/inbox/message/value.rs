@@ -1,11 +1,11 @@
-//! Takes a record's value apart: the payload, and members beside it that stand for headers.
+//! Splits a record's value into the payload and the members beside it that replace headers.
 //!
-//! Input: a record and its format. Output: a `Body`, or what the value should have been. Invariant: a value
-//! is read as a CloudEvent only where its headers say so and the format does not say otherwise; members are
-//! not parsed before they are asked for. Pure.
+//! Input: a record and its format. Output: a `Body`, or the expected form of the value. Invariant:
+//! a value is read as a CloudEvent only if its headers say so and the format does not exclude it.
+//! Members are parsed only when they are requested. Pure.
 //!
-//! CloudEvents 1.0 with the Kafka protocol binding 1.0.2: in structured mode the value is the event; in
-//! binary mode the value is its data, and `content-type` says of what kind.
+//! CloudEvents 1.0 with the Kafka protocol binding 1.0.2: in structured mode the value is the
+//! event. In binary mode the value is the event's data, and `content-type` names its kind.
 
 use std::collections::BTreeMap;
 
@@ -20,27 +20,27 @@ use super::format::{MessageFormat, ValueFormat};
 use super::{InvalidMessage, PayloadBytes};
 
 const CONTENT_TYPE_HEADER: &str = "content-type";
-/// Of an event in binary mode.
+/// Header of an event in binary mode.
 const SPEC_VERSION_HEADER: &str = "ce_specversion";
 /// The media type of one event in structured mode; parameters may follow.
 const STRUCTURED: &str = "application/cloudevents+json";
-/// What Kafka Connect's JsonConverter writes with schemas.
+/// The form that Kafka Connect's JsonConverter writes with schemas.
 pub(super) const WRAPPED: &str = "an object of `schema` and `payload`";
 const ENVELOPE: &str = "an object with a member `payload`";
 const EVENT: &str = "a CloudEvent";
 
-/// The members of a JSON object, as they were written.
+/// Members of a JSON object, as raw JSON.
 pub(super) type Members<'r> = BTreeMap<String, &'r RawValue>;
 
-/// A value, taken apart.
+/// A value split into payload and members.
 pub(super) struct Body<'r> {
-    /// What stands beside the payload.
+    /// Members beside the payload.
     pub(super) members: Members<'r>,
     pub(super) payload: Value,
     pub(super) bytes: PayloadBytes,
 }
 
-/// What bytes are.
+/// Kind of content.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     Json,
@@ -49,7 +49,7 @@ enum Content {
 }
 
 impl Content {
-    /// By a media type; what is not said is JSON.
+    /// Returns the kind for a media type. An unknown type is JSON.
     fn of(media_type: &str) -> Self {
         let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match essence.as_str() {
@@ -105,15 +105,15 @@ impl<'r> Body<'r> {
         Ok(if format.expands_json { body.expanded() } else { body })
     }
 
-    /// The record's value is the payload.
+    /// Creates a body whose payload is the whole record value.
     fn whole(payload: Value) -> Self {
         Self { members: Members::new(), payload, bytes: PayloadBytes::Whole }
     }
 
-    /// JSON within the value: the payload, or an envelope of it.
+    /// Reads JSON within the value: the payload, or an envelope with it.
     fn part(json: &'r [u8], format: &MessageFormat) -> Result<Self, InvalidMessage> {
         let (mut members, mut payload) = (Members::new(), json);
-        // A missing payload has no envelope where the converter was given none.
+        // A missing payload has no envelope, if the converter got none.
         if format.is_enveloped && json.trim_ascii() != b"null" {
             members = self::members(json, ENVELOPE)?;
             let wanted = InvalidMessage::Value { wanted: ENVELOPE };
@@ -123,7 +123,7 @@ impl<'r> Body<'r> {
         Ok(Self { members, payload: Content::Json.parse(payload)?, bytes })
     }
 
-    /// A CloudEvent in structured mode.
+    /// Reads a CloudEvent in structured mode.
     fn event(json: &'r [u8]) -> Result<Self, InvalidMessage> {
         let mut members = members(json, EVENT)?;
         let wanted = InvalidMessage::Value { wanted: EVENT };
@@ -151,7 +151,7 @@ impl<'r> Body<'r> {
         Ok(Self { members, payload, bytes })
     }
 
-    /// With the object or array that a string contains in the place of the string.
+    /// Replaces a string by the object or array that it contains.
     fn expanded(self) -> Self {
         let Value::String(text) = &self.payload else { return self };
         let inner = serde_json::from_str(text).ok();
@@ -165,7 +165,7 @@ impl<'r> Body<'r> {
     }
 }
 
-/// A media type, with parameters or without.
+/// Compares a media type, with or without parameters.
 fn is_structured(media_type: &str) -> bool {
     let essence = media_type.split(';').next().unwrap_or_default().trim();
     essence.eq_ignore_ascii_case(STRUCTURED)
@@ -175,7 +175,8 @@ fn header<'r>(record: &'r StoredRecord, name: &str) -> Option<&'r str> {
     record.header(name).and_then(|bytes| str::from_utf8(bytes).ok())
 }
 
-/// The members of an object, of those of one name the last; `wanted` is what it should be.
+/// Returns the members of an object. If members share a name, the last one counts. `wanted` is the
+/// expected form.
 pub(super) fn members<'r>(
     json: &'r [u8],
     wanted: &'static str,
@@ -190,7 +191,8 @@ fn not_json(error: serde_json::Error) -> InvalidMessage {
     InvalidMessage::Payload { line: error.line(), column: error.column() }
 }
 
-/// The text of a string, a number as it is written; empty for null. `None`: it is neither.
+/// Returns the text of a string, a number as written, or an empty text for null. `None` for any
+/// other JSON.
 pub(super) fn scalar(json: &RawValue) -> Option<String> {
     match json.get().as_bytes() {
         [b'"', ..] => serde_json::from_str(json.get()).ok(),

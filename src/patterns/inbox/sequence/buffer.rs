@@ -1,8 +1,9 @@
-//! The reorder buffer: messages that came before an earlier one of their aggregate, and wait for it.
+//! The reorder buffer: messages that came before an earlier one of their aggregate, and wait for
+//! it.
 //!
-//! Input: messages that are not next, the numbers that were handled, the time. Output: messages that have become
-//! next, in the order of their numbers; those that have waited in vain. Invariant: what is returned of an
-//! aggregate are its lowest numbers; a message is returned once. Pure.
+//! Input: messages that are not next, the handled numbers, the time. Output: messages that have
+//! become next, in the order of their numbers; messages that waited in vain. Invariant: the
+//! returned messages of an aggregate have its lowest numbers. A message is returned once. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,12 +14,12 @@ use super::super::assignments::{Partition, RecordPosition};
 use super::super::retries::{BYTES_MAX, Load, Pending, full_partitions};
 use super::{Aggregate, GapPolicy, SequenceSpec, next_of, place};
 
-/// How often the database is asked whether another member has handled what is missing.
+/// Interval at which the database is asked whether another member has handled the missing message.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Divisor of `gap_wait`. An aggregate is given up this early if no partition can be read, because too many messages wait;
 /// or if the aggregate was given up before and none of its messages was handled since.
 const SHORT_PART: u32 = 6;
-/// Aggregates that were given up and are remembered.
+/// Maximum number of remembered aggregates that were given up.
 const GIVEN_UP_MAX: usize = 10_000;
 
 /// Messages that wait for earlier ones of their aggregates.
@@ -26,29 +27,30 @@ const GIVEN_UP_MAX: usize = 10_000;
 pub(in crate::inbox) struct ReorderBuffer {
     spec: SequenceSpec,
     by_aggregate: BTreeMap<Aggregate, Waiting>,
-    /// The last numbers at which aggregates were given up.
+    /// Last numbers at which aggregates were given up.
     given_up: BTreeMap<Aggregate, Option<i64>>,
     checked: Instant,
-    /// The epoch of the assignment in which they wait.
+    /// Epoch of the assignment in which the messages wait.
     epoch: u64,
-    /// Until when the time has been counted that they wait.
+    /// Time up to which the wait has been counted.
     counted: Instant,
 }
 
-/// Those of one aggregate.
+/// Waiting messages of one aggregate.
 #[derive(Debug)]
 struct Waiting {
-    /// The last number that was handled.
+    /// Last number that was handled.
     last: Option<i64>,
-    /// By number; copies of a message in the order of arrival.
+    /// Messages by number. Copies of a message are in the order of arrival.
     messages: Vec<Pending>,
-    /// Since when the same number has been missing.
+    /// Time since which the current number has been missing.
     since: Instant,
-    /// The missing one is here and fails, as far as is known: these wait as long as it does.
+    /// Whether the missing message is in the retry queue, as far as is known. These messages then
+    /// wait until it is done.
     is_behind_retried: bool,
 }
 
-/// Messages of one aggregate that have waited in vain, and the last number that was handled.
+/// Messages of one aggregate that have waited in vain, and its last handled number.
 #[derive(Debug)]
 pub(in crate::inbox) struct GivenUp {
     pub(in crate::inbox) messages: Vec<Pending>,
@@ -61,15 +63,15 @@ impl ReorderBuffer {
         Self { spec, by_aggregate, given_up, checked: now, epoch: 0, counted: now }
     }
 
-    /// How many messages wait.
+    /// Number of waiting messages.
     pub(in crate::inbox) fn len(&self) -> usize {
         self.by_aggregate.values().map(|waiting| waiting.messages.len()).sum()
     }
 
-    /// Has a message wait that the database says is not next.
+    /// Holds a message that is not next according to the database.
     ///
     /// # Panics
-    /// If it has no number: then there is nothing that it could wait for.
+    /// Panics if the message has no number, because it could not wait for anything.
     pub(in crate::inbox) fn hold(&mut self, pending: Pending, last: Option<i64>, now: Instant) {
         let Some((aggregate, number)) = place(&pending.message) else {
             unreachable!("a message without a number is always next")
@@ -83,13 +85,14 @@ impl ReorderBuffer {
         let fresh = || Waiting { last, messages: Vec::new(), since, is_behind_retried: false };
         let waiting = self.by_aggregate.entry(aggregate).or_insert_with(fresh);
         waiting.reach(last, now);
-        // Where more was believed, a message that is not next would be taken for it without end.
+        // If a larger number stayed here, a message that is not next would be taken as next without
+        // end.
         waiting.last = last;
         let at = waiting.messages.partition_point(|other| other.message.sequence <= Some(number));
         waiting.messages.insert(at, pending);
     }
 
-    /// Has the message wait if it cannot be next, as far as is known; else returns it.
+    /// Holds the message if it cannot be next, as far as is known. Otherwise returns it.
     pub(in crate::inbox) fn follow(&mut self, pending: Pending, now: Instant) -> Option<Pending> {
         let held = place(&pending.message).and_then(|(aggregate, number)| {
             let last = self.by_aggregate.get(&aggregate)?.last;
@@ -101,14 +104,14 @@ impl ReorderBuffer {
         None
     }
 
-    /// The numbers up to this one are handled.
+    /// Records that the numbers up to `last` are handled.
     pub(in crate::inbox) fn reach(&mut self, aggregate: &Aggregate, last: i64, now: Instant) {
         if let Some(waiting) = self.by_aggregate.get_mut(aggregate) {
             waiting.reach(Some(last), now);
         }
     }
 
-    /// Takes those that are next, of each aggregate in order.
+    /// Takes the messages that are next, in order within each aggregate.
     pub(in crate::inbox) fn take_ready(&mut self) -> Vec<Pending> {
         let start = self.spec.start;
         let mut ready = Vec::new();
@@ -127,7 +130,7 @@ impl ReorderBuffer {
         ready
     }
 
-    /// The aggregates that wait, if the database should be asked about them.
+    /// Returns the waiting aggregates, if it is time to ask the database about them.
     pub(in crate::inbox) fn take_check(&mut self, now: Instant) -> Vec<Aggregate> {
         if self.next_due().is_none_or(|due| due > now) {
             return Vec::new();
@@ -136,9 +139,9 @@ impl ReorderBuffer {
         self.by_aggregate.keys().cloned().collect()
     }
 
-    /// Counts the time that they have waited since this was last called: only that in which what is missing could be
-    /// read. An outage of the database, a batch that took long, or a process that was frozen, counts for a tenth of
-    /// `gap_wait` at most.
+    /// Counts the waiting time since the last call, but only while missing messages could be read.
+    /// An outage of the database, a long batch or a frozen process counts for at most a tenth of
+    /// `gap_wait`.
     pub(in crate::inbox) fn count_time(&mut self, is_reading: bool, now: Instant) {
         let time = now.saturating_duration_since(self.counted);
         let limit = CHECK_INTERVAL.max(self.spec.gap_wait / 10);
@@ -149,17 +152,18 @@ impl ReorderBuffer {
         self.counted = now;
     }
 
-    /// Restarts the wait of all messages after a new assignment. A partition whose member was killed is not read until
-    /// then.
+    /// Restarts the wait of all messages after a new assignment. A partition whose member was
+    /// killed is not read until then.
     pub(in crate::inbox) fn follow_assignment(&mut self, epoch: u64, now: Instant) {
         if std::mem::replace(&mut self.epoch, epoch) != epoch {
             self.by_aggregate.values_mut().for_each(|waiting| waiting.since = now);
         }
     }
 
-    /// Takes the messages of an aggregate that has waited for `gap_wait`. `is_stuck`: too many messages wait, so no partition
-    /// can be read, and no other member has one; the aggregate with most messages then waits for a sixth of `gap_wait`.
-    /// Messages behind a message that this member retries wait until it is handled.
+    /// Takes the messages of an aggregate that has waited for `gap_wait`. `is_stuck` means that too
+    /// many messages wait, so no partition can be read, and no other member has one. The aggregate
+    /// with most messages then waits for a sixth of `gap_wait`. Messages behind a message that this
+    /// member retries wait until it is handled.
     pub(in crate::inbox) fn take_given_up(
         &mut self,
         there: &BTreeSet<Aggregate>,
@@ -184,7 +188,7 @@ impl ReorderBuffer {
         }
         self.given_up.insert(aggregate.clone(), last);
         if self.spec.on_gap == GapPolicy::Pass {
-            // Each gap is waited for, and no message follows one that is not handled yet.
+            // Each gap has its own wait, and no message follows an unhandled one.
             let rest = messages.split_off(length_of_run(&messages));
             if !rest.is_empty() {
                 let rest = Waiting { last, messages: rest, since, is_behind_retried: false };
@@ -194,12 +198,13 @@ impl ReorderBuffer {
         Some(GivenUp { messages, last })
     }
 
-    /// When it is to be asked again.
+    /// Time of the next check in the database.
     pub(in crate::inbox) fn next_due(&self) -> Option<Instant> {
         if self.by_aggregate.is_empty() { None } else { Some(self.checked + CHECK_INTERVAL) }
     }
 
-    /// Forgets the messages that are not this member's any more: their partition's next owner has them.
+    /// Drops messages that no longer belong to this member. The next owner of their partition has
+    /// them.
     pub(in crate::inbox) fn retain(&mut self, is_current: impl Fn(&RecordPosition) -> bool) {
         self.by_aggregate.retain(|_, waiting| {
             waiting.messages.retain(|pending| is_current(&pending.position));
@@ -207,12 +212,13 @@ impl ReorderBuffer {
         });
     }
 
-    /// Whether as many messages wait for missing ones as may.
+    /// Whether the number of messages that wait for missing ones has reached the limit.
     pub(in crate::inbox) fn is_over(&self) -> bool {
         !self.full_partitions(1).is_empty()
     }
 
-    /// Partitions that are ahead of the others and should not be read until the others have caught up.
+    /// Returns the partitions that are ahead of the others and should not be read until the others
+    /// have caught up.
     pub(in crate::inbox) fn full_partitions(&self, assigned: usize) -> BTreeSet<Partition> {
         let missing = self.by_aggregate.values().filter(|waiting| !waiting.is_behind_retried);
         let missing = missing.flat_map(|waiting| &waiting.messages).map(|pending| (0, pending));
@@ -221,14 +227,14 @@ impl ReorderBuffer {
         full_partitions(missing, limits, assigned)
     }
 
-    /// Messages that wait for one that is here and fails.
+    /// Returns the messages that wait for a message in the retry queue.
     pub(in crate::inbox) fn behind_retried(&self) -> impl Iterator<Item = &Pending> {
         let behind = self.by_aggregate.values().filter(|waiting| waiting.is_behind_retried);
         behind.flat_map(|waiting| &waiting.messages)
     }
 }
 
-/// How many there are before the first gap.
+/// Number of messages before the first gap.
 fn length_of_run(messages: &[Pending]) -> usize {
     let number = |pending: &Pending| pending.message.sequence.unwrap_or_default();
     let is_gap = |pair: &[Pending]| match pair {

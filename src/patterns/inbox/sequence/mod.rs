@@ -1,10 +1,10 @@
-//! Enforces the order of the numbers that the outbox writer gives the events of one aggregate.
+//! Enforces the order of the numbers that the outbox writer gives to the events of one aggregate.
 //!
-//! Input: messages with the numbers of their aggregates, and the last number that was handled of each, as the
-//! database has it. Output: which messages are next, and which are not (`Misplaced`); the settings
-//! ([`SequenceSpec`]). Invariant: a message is next if its number is one more than the last; no decision is made
-//! from memory alone, since another member of the group may handle messages of the same aggregate. Pure, but
-//! for the table.
+//! Input: messages with the numbers of their aggregates, and each aggregate's last handled number
+//! from the database. Output: the messages that are next and the messages that are not
+//! (`Misplaced`); the settings ([`SequenceSpec`]). Invariant: a message is next if its number is
+//! one more than the last. No decision uses memory alone, because another member of the group may
+//! handle messages of the aggregate. Pure, except for the table.
 
 mod buffer;
 pub(super) mod table;
@@ -21,47 +21,51 @@ pub(super) use buffer::{GivenUp, ReorderBuffer};
 
 /// How the order of each aggregate's messages is enforced.
 ///
-/// A message is handled when its number is one more than the last of its aggregate that was. One that comes too
-/// early waits while other aggregates' messages pass; the offset of its partition waits before it. The
-/// consumer must read every topic that has events of its aggregates: those of types that it ignores count.
+/// A message is handled if its number is one more than the last handled number of its aggregate. A
+/// message that comes too early waits while messages of other aggregates pass. The offset of its
+/// partition stays before it. The consumer must read every topic that has events of its aggregates.
+/// Events of ignored types count too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SequenceSpec {
-    /// How long messages wait for a missing one, at least a millisecond; 60 s. Longer than one topic may be
-    /// read ahead of another, and than an earlier message may be retried by another member.
+    /// Maximum time to wait for a missing message, at least a millisecond; 60 s by default. It
+    /// should exceed the time by which one topic may be read ahead of another. It should also
+    /// exceed the time in which another member may retry an earlier message.
     pub gap_wait: Duration,
-    /// How many messages wait for missing ones, 1 to 100,000; 1,000. If more wait, the partitions that are ahead are not
-    /// read. If none can be read, and no other member has a partition, the aggregate that has most is given up after a
-    /// sixth of `gap_wait`; unless all of them wait for messages that this member retries.
+    /// Maximum number of messages that wait for missing ones, 1 to 100,000; 1,000 by default. If
+    /// more wait, the partitions that are ahead are not read. If no partition can be read and no
+    /// other member has one, the aggregate with most messages is given up after a sixth of
+    /// `gap_wait`. It is not given up if all of them wait for messages that this member retries.
     pub buffer_max: usize,
-    /// What happens to messages that have waited in vain.
+    /// Policy for messages that have waited in vain.
     pub on_gap: GapPolicy,
-    /// With which number an aggregate begins that the consumer has not met.
+    /// First number of an aggregate that the consumer has not met before.
     pub start: SequenceStart,
 }
 
-/// What happens to messages that have waited for a missing one in vain.
+/// Policy for messages that have waited for a missing one in vain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum GapPolicy {
-    /// They become dead letters (`sequence_gap`), and so do the later ones of the aggregate until the missing
-    /// one is there: no message is ever handled before an earlier one. Redriven after it, they have their effects.
+    /// They become dead letters (`sequence_gap`), as do the later messages of the aggregate until
+    /// the missing one arrives. No message is ever handled before an earlier one. If the dead
+    /// letters are redriven after the missing message, they have their effects.
     #[default]
     DeadLetter,
-    /// They are handled without it, with a warning. Should it come later, it becomes a dead letter
-    /// (`out_of_sequence`).
+    /// They are handled without the missing message, with a warning. If the missing message comes
+    /// later, it becomes a dead letter (`out_of_sequence`).
     Pass,
 }
 
-/// With which number an aggregate begins that the consumer has handled nothing of.
+/// First number of an aggregate of which the consumer has handled no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum SequenceStart {
-    /// With the first that it meets: the earlier ones may be older than the topic's retention, or than the
-    /// enforcement.
+    /// The first number that the consumer meets. Earlier messages may be older than the topic's
+    /// retention or than the enforcement.
     #[default]
     FirstSeen,
-    /// With 1, as the outbox writer does: a later one is a gap.
+    /// The number 1, as in the outbox writer. A larger number is a gap.
     One,
 }
 
@@ -76,28 +80,28 @@ impl Default for SequenceSpec {
     }
 }
 
-/// An aggregate by its type, empty where that is not sent, and its id.
+/// An aggregate: its type (empty if it is not sent) and its id.
 pub(super) type Aggregate = (String, String);
 
 /// A message that is not the next of its aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Misplaced {
-    /// Which of the messages, from 0.
+    /// Index of the message, from 0.
     pub(super) at: usize,
-    /// The last number of its aggregate that was handled before the transaction; `None`: nothing was.
+    /// Last number of its aggregate that was handled before the transaction; `None` if none was.
     pub(super) last: Option<i64>,
 }
 
-/// A step of an aggregate's number, in one transaction.
+/// An advance of an aggregate's number in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SequenceStep {
     pub(super) aggregate: Aggregate,
-    /// What the database had when the transaction began.
+    /// Number in the database when the transaction began.
     pub(super) was: Option<i64>,
     pub(super) last: i64,
 }
 
-/// The aggregate of a message, and its number in it; `None` without a number.
+/// Returns the aggregate of a message and its number; `None` if the message has no number.
 pub(super) fn place(message: &Message) -> Option<(Aggregate, i64)> {
     let aggregate_type = message.aggregate_type.clone().unwrap_or_default();
     Some(((aggregate_type, message.aggregate_id.clone()), message.sequence?))
@@ -111,7 +115,7 @@ pub(super) fn is_late(number: i64, last: Option<i64>, start: SequenceStart) -> b
     }
 }
 
-/// The number that comes after `last`; `None`: any does.
+/// Returns the number after `last`; `None` if any number may follow.
 pub(super) fn next_of(last: Option<i64>, start: SequenceStart) -> Option<i64> {
     match (last, start) {
         (Some(last), _) => Some(last.saturating_add(1)),
@@ -120,8 +124,8 @@ pub(super) fn next_of(last: Option<i64>, start: SequenceStart) -> Option<i64> {
     }
 }
 
-/// The steps of a transaction that handles those of the messages that are fresh, in their order; or the
-/// messages that are not next.
+/// Checks the new messages of a transaction in their order. Returns the steps of the transaction,
+/// or the messages that are not next.
 pub(super) fn check(
     messages: &[Pending],
     mut fresh: HashSet<Uuid>,
@@ -141,7 +145,7 @@ pub(super) fn check(
         if is_later && (is_next || pending.may_skip) {
             reached.insert(aggregate, number);
         } else {
-            // Those before it in the batch have not been handled, and may fail.
+            // Earlier messages of the batch have not been handled yet, and may fail.
             let last = lasts.get(&aggregate).copied();
             misplaced.push(Misplaced { at, last });
         }
@@ -154,7 +158,7 @@ pub(super) fn check(
     Ok(reached.into_iter().map(step).collect())
 }
 
-/// Puts the messages of each aggregate into the order of their numbers, in the places that they have together.
+/// Sorts the messages of each aggregate by number, within the positions that they occupy together.
 pub(super) fn arrange(messages: Vec<Pending>) -> Vec<Pending> {
     let key = |pending: &Pending| place(&pending.message).map(|(aggregate, _)| aggregate);
     let places: Vec<Option<Aggregate>> = messages.iter().map(key).collect();
@@ -163,7 +167,7 @@ pub(super) fn arrange(messages: Vec<Pending>) -> Vec<Pending> {
         by_aggregate.entry(key(&pending)).or_default().push(pending);
     }
     for own in by_aggregate.values_mut() {
-        // The last is taken first.
+        // The last element is taken first.
         own.sort_by_key(|pending| std::cmp::Reverse(pending.message.sequence));
     }
     let take = |place: &Option<Aggregate>| by_aggregate.get_mut(place).and_then(Vec::pop);

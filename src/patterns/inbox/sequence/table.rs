@@ -1,8 +1,10 @@
-//! The last number of each aggregate that a consumer has handled: reads and writes `consumer_sequences`.
+//! The last number of each aggregate that a consumer has handled: reads and writes
+//! `consumer_sequences`.
 //!
-//! Input: aggregates, and the steps of a transaction. Output: what the database has. Invariant: a row is advanced in
-//! the transaction of the effects, and only from where it was read: of two members that handle messages of one
-//! aggregate at the same time, the second is rolled back and looks again.
+//! Input: aggregates, and the steps of a transaction. Output: the numbers in the database.
+//! Invariant: a row is advanced in the transaction of the effects, and only from the number that
+//! was read. If two members handle messages of one aggregate at once, the second is rolled back and
+//! reads again.
 
 use std::collections::BTreeMap;
 
@@ -36,20 +38,20 @@ const READ_TYPES: [Type; 3] = [Type::TEXT, Type::TEXT_ARRAY, Type::TEXT_ARRAY];
 const ADVANCE_TYPES: [Type; 5] =
     [Type::TEXT, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY];
 
-/// The statements, and where aggregates begin.
+/// The prepared statements, and the first number of aggregates.
 pub(in crate::inbox) struct SequenceTable {
     read: Statement,
     advance: Statement,
     pub(in crate::inbox) start: SequenceStart,
 }
 
-/// Another member has handled a message of the same aggregate meanwhile.
+/// Another member has handled a message of the aggregate since the number was read.
 #[derive(Debug, thiserror::Error)]
 #[error("another member has advanced the sequence of an aggregate")]
 struct AdvancedByAnother;
 
 impl SequenceTable {
-    /// `None`: the consumer does not enforce an order.
+    /// Prepares the statements. `None` if the consumer does not enforce an order.
     pub(in crate::inbox) async fn prepare(
         client: &Client,
         start: Option<SequenceStart>,
@@ -60,7 +62,7 @@ impl SequenceTable {
         Ok(Some(Self { read, advance, start }))
     }
 
-    /// The last numbers of these aggregates, of those that have any.
+    /// Returns the last numbers of these aggregates, if they have one.
     pub(in crate::inbox) async fn read<C: GenericClient>(
         &self,
         client: &C,
@@ -73,7 +75,6 @@ impl SequenceTable {
         rows.and_then(|rows| rows.iter().map(last).collect()).map_err(marker_error)
     }
 
-    /// Advances the rows.
     pub(in crate::inbox) async fn advance<C: GenericClient>(
         &self,
         client: &C,
@@ -97,7 +98,7 @@ impl SequenceTable {
 }
 
 impl Database {
-    /// The last numbers of these aggregates, outside of a transaction with messages.
+    /// Returns the last numbers of these aggregates, outside a transaction with messages.
     pub(in crate::inbox) async fn sequences(
         &mut self,
         aggregates: &[Aggregate],
@@ -109,7 +110,7 @@ impl Database {
     }
 }
 
-/// Where aggregates begin, if their order is enforced.
+/// Returns the first number of aggregates, if their order is enforced.
 pub(in crate::inbox) fn start_of(spec: &ConsumerSpec) -> Option<SequenceStart> {
     spec.sequence.map(|sequence| sequence.start)
 }
