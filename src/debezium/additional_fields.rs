@@ -1,20 +1,21 @@
-//! Parses `table.fields.additional.placement`: which outbox columns become headers, envelope fields, or the
-//! partition.
+//! Parses `table.fields.additional.placement`: the outbox columns that become headers, envelope
+//! fields, or the partition.
 //!
-//! Input: the option's text. Output: a `Placement`, or why the text is none. The text is split as
-//! `EventRouterConfigDefinition` does: at commas, then at colons, with trailing empty parts dropped.
-//! Debezium accepts an unknown placement and fails on the first row; here it is refused.
+//! Input: the option's text. Output: a `Placement`, or the reason why the text is invalid. The text
+//! is split as `EventRouterConfigDefinition` does: at commas, then at colons, without trailing
+//! empty parts. Debezium accepts an unknown placement and fails on the first row; this module
+//! refuses it.
 
-/// Where the columns go. Each is `column` or `column:name`.
+/// Targets of the columns. Each entry is `column` or `column:name`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) headers: Vec<String>,
     pub(super) envelope: Vec<String>,
-    /// The last one named; Debezium knows one partition too.
+    /// The last partition column, because Debezium supports only one.
     pub(super) partition: Option<String>,
 }
 
-/// Why a text is no placement, and what to write.
+/// Reason why a text is invalid, and the fix.
 pub(super) struct Misplaced {
     pub(super) reason: String,
     pub(super) help: &'static str,
@@ -23,7 +24,6 @@ pub(super) struct Misplaced {
 const FORM: &str = "write column:placement or column:placement:alias, where placement is header, \
                     envelope or partition";
 
-/// Reads the list.
 pub(super) fn parse(text: &str) -> Result<Placement, Misplaced> {
     let misplaced = |reason: String| Misplaced { reason, help: FORM };
     let mut placement = Placement::default();
@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> Result<Placement, Misplaced> {
     Ok(placement)
 }
 
-/// Java's `String.split`, with blanks trimmed.
+/// Splits like Java's `String.split`, and trims blanks.
 fn without_empty_end(text: &str, separator: char) -> Vec<&str> {
     let mut parts: Vec<&str> = text.split(separator).map(str::trim).collect();
     while parts.last().is_some_and(|part| part.is_empty()) {

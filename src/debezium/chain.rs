@@ -1,9 +1,10 @@
-//! The chain of single message transformations: finds the outbox router and the decoder of logical
+//! The chain of single message transformations. Finds the outbox router and the decoder of logical
 //! messages, and evaluates the predicates that restrict them.
 //!
-//! Input: `transforms`, the types of its members, their predicates. Output: a `Chain` with the prefixes of
-//! both; `source.tables` without those whose rows the predicate keeps from the router. Invariant: an
-//! unknown transformation or predicate is refused, since its effect on records is unknown.
+//! Input: `transforms`, the types of its members, their predicates. Output: a `Chain` with the
+//! prefixes of both; `source.tables` without the tables whose rows the predicate keeps from the
+//! router. Invariant: an unknown transformation or predicate is refused, because its effect on
+//! records is unknown.
 
 use super::draft::{Draft, Taken, list};
 use super::names::{BARE_DECODER, BARE_ROUTER, DECODE, simple_class};
@@ -11,15 +12,15 @@ use super::options_file::Flavour;
 use postrider_core::outbox::TableName;
 use postrider_core::route::Matcher;
 
-/// Under which prefixes the options of the two transformations are.
+/// Prefixes of the options of the two transformations.
 #[derive(Default)]
 pub(super) struct Chain {
-    /// `transforms.outbox.`; `None` is refused already.
+    /// `transforms.outbox.`; `None` if it was already refused.
     pub(super) router: Option<String>,
-    /// Of the decoder, where there is one.
+    /// Prefix of the decoder, if there is one.
     pub(super) decoder: Option<String>,
-    /// Those that unwrap change events before the router sees them, each with its class: fatal, unless a predicate keeps
-    /// the outbox's rows from them.
+    /// Transformations, with their classes, that unwrap change events before the router sees them.
+    /// They are fatal, unless a predicate keeps the outbox's rows from them.
     unwraps: Vec<(String, Taken)>,
 }
 
@@ -29,7 +30,7 @@ const UNWRAP: &str = "ExtractNewRecordState";
 const ADD_ROUTER: &str = "Postrider routes as `io.debezium.transforms.outbox.EventRouter` does: set \
                           `transforms` to outbox and `transforms.outbox.type` to that";
 
-/// Finds the two, and refuses all others.
+/// Finds the router and the decoder, and refuses all other transformations.
 pub(super) fn find(draft: &mut Draft) -> Chain {
     let mut chain = Chain::default();
     if draft.flavour == Flavour::Router {
@@ -131,8 +132,9 @@ fn advice(short: &str) -> &'static str {
     }
 }
 
-/// Deals with `ExtractNewRecordState` behind the router. What the router emits is no change event, so that it passes as it
-/// is, whatever the predicate says, unless something is to be added to it.
+/// Translates an `ExtractNewRecordState` after the router. The router's output is not a change
+/// event, so it passes unchanged, whatever the predicate says, unless something must be added to
+/// it.
 fn unwrapped_behind(draft: &mut Draft, prefix: &str, class: Taken) {
     const UNCHANGED: &str = "what the router emits is no change event, and passes unchanged";
     let of =
@@ -162,7 +164,7 @@ fn unwrapped_behind(draft: &mut Draft, prefix: &str, class: Taken) {
     }
 }
 
-/// Deals with those before the router, which needs the whole change event.
+/// Translates an `ExtractNewRecordState` before the router, which needs the whole change event.
 fn unwrapped_before(draft: &mut Draft, unwraps: Vec<(String, Taken)>, topics: &[String]) {
     for (prefix, class) in unwraps {
         let predicate = draft.peek(&format!("{prefix}predicate")).unwrap_or("").to_owned();
@@ -197,7 +199,7 @@ fn unwrapped_before(draft: &mut Draft, unwraps: Vec<(String, Taken)>, topics: &[
     }
 }
 
-/// Deals with the predicates, when it is known which tables there are.
+/// Translates the predicates, after the tables are known.
 pub(super) fn predicates(draft: &mut Draft, chain: &mut Chain, tables: &[TableName]) {
     let topic_prefix = draft.peek("topic.prefix").unwrap_or("debezium").to_owned();
     let topic = |table: &TableName| format!("{topic_prefix}.{}.{}", table.schema, table.name);
@@ -216,7 +218,7 @@ pub(super) fn predicates(draft: &mut Draft, chain: &mut Chain, tables: &[TableNa
     }
 }
 
-/// Leaves the tables out whose rows the router does not see.
+/// Removes the tables whose rows the router does not see.
 fn restrict(draft: &mut Draft, tables: &[TableName], verdicts: &[bool]) {
     let of = |wanted: bool| -> Vec<String> {
         let tables = tables.iter().zip(verdicts).filter(|(_, routed)| **routed == wanted);
@@ -232,8 +234,8 @@ fn restrict(draft: &mut Draft, tables: &[TableName], verdicts: &[bool]) {
     }
 }
 
-/// Deals with a transformation's predicate. For each topic whether it holds there; a predicate that
-/// is not understood, or holds nowhere, is refused.
+/// Translates a transformation's predicate. Returns per topic whether the predicate holds. Refuses
+/// a predicate that is unknown or holds nowhere.
 fn predicate(draft: &mut Draft, prefix: &str, topics: &[String]) -> Vec<bool> {
     let negate = draft.take(&format!("{prefix}negate"));
     let negated = negate.as_ref().is_some_and(|negate| negate.text().eq_ignore_ascii_case("true"));
@@ -259,7 +261,7 @@ fn predicate(draft: &mut Draft, prefix: &str, topics: &[String]) -> Vec<bool> {
     verdicts
 }
 
-/// For each topic whether the predicate holds for its records; `None` if nobody can tell.
+/// Returns per topic whether the predicate holds for its records; `None` if this is unknown.
 fn holds(draft: &Draft, predicate: &str, negated: bool, topics: &[String]) -> Option<Vec<bool>> {
     let part = |name: &str| draft.peek(&format!("predicates.{predicate}.{name}"));
     match (part("type").map_or("", simple_class), negated) {
@@ -268,7 +270,7 @@ fn holds(draft: &Draft, predicate: &str, negated: bool, topics: &[String]) -> Op
             let one = |topic: &String| Some(matcher.matches(topic).ok()? != negated);
             topics.iter().map(one).collect()
         }
-        // There are no tombstones before the router, and it has no use for them.
+        // No tombstones exist before the router, and it would not use them.
         ("RecordIsTombstone", true) => Some(vec![true; topics.len()]),
         _ => None,
     }

@@ -1,7 +1,8 @@
-//! Checks that the imported configuration is valid, with the configuration's own checks, so that the relay
-//! will accept the file.
+//! Checks the imported configuration with the configuration's own checks, so that the relay will
+//! accept the file.
 //!
-//! Input: the draft, rendered as TOML, and what is to be set elsewhere. Output: refusals of the options whose settings are invalid.
+//! Input: the draft, rendered as TOML, and the settings that must come from elsewhere. Output:
+//! refusals of the options whose settings are invalid.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use super::document;
 use super::draft::Draft;
 use postrider_config::{ConfigError, FileChoice, Inputs, Mistake, MistakeKind, env_name, load};
 
-/// The environment against which it is checked: nothing of this machine, no file.
+/// Environment of the check: independent of this machine, without files.
 const NOWHERE: [(&str, &str); 4] = [
     ("PGUSER", "nobody"),
     ("PGPASSWORD", "nobody"),
@@ -17,7 +18,7 @@ const NOWHERE: [(&str, &str); 4] = [
     ("PGSYSCONFDIR", "/dev/null"),
 ];
 
-/// Loads the text as a file and nothing beside it would be loaded.
+/// Loads the text as the relay loads a file, without any other file.
 pub(super) fn loads(draft: &mut Draft) {
     let mut variables = NOWHERE.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let elsewhere = draft.elsewhere().iter();

@@ -1,19 +1,20 @@
 //! Translates the connection options `database.*` to `source.url`.
 //!
-//! Input: the connector's connection options, including those for pgjdbc. Output: one URL, and the same
-//! without its password for printing; refusals of a key's passphrase and of Java classes that decide whom
-//! to trust. Invariant: what the file omits, or leaves to a placeholder, is omitted from the URL, so that
-//! libpq's `PG*` variables and files can provide it; every part is percent-encoded.
+//! Input: the connector's connection options, including options for pgjdbc. Output: one URL, and
+//! the URL without its password for printing; refusals of a key's passphrase and of Java classes
+//! that decide about trust. Invariant: parts that the file omits or leaves to a placeholder are
+//! omitted from the URL, so that libpq's `PG*` variables and files can provide them. Every part is
+//! percent-encoded.
 
 use std::fmt::Write as _;
 
 use super::draft::{Draft, Taken, text};
 
-/// The password stands in the URL as it stood in the file.
+/// The URL contains the password as the file does.
 const PASSWORD_HELP: &str = "it is stored unencrypted in source.url, as in this file: remove it there and \
                              set PGPASSWORD, or set POSTRIDER_SOURCE__URL_FILE";
 
-/// Deals with all of `database.*` that is about connecting.
+/// Translates all connection options in `database.*`.
 pub(super) fn map(draft: &mut Draft) {
     let mut url = Url::default();
     let mut used: Vec<Taken> = Vec::new();
@@ -52,7 +53,6 @@ pub(super) fn map(draft: &mut Draft) {
     }
 }
 
-/// A part of the URL.
 #[derive(Clone, Copy)]
 enum UrlPart {
     Hosts,
@@ -61,17 +61,17 @@ enum UrlPart {
     Password,
     Database,
     SslMode,
-    /// The client's key, which pgjdbc wants in another form than libpq.
+    /// Private key of the client, for which pgjdbc and libpq need different formats.
     Key,
-    /// pgjdbc's names for what sort of server is wanted.
+    /// Required kind of server, in pgjdbc's words.
     Target,
-    /// Whether an idle connection is probed.
+    /// Whether idle connections are probed.
     KeepAlive,
-    /// A parameter of that name.
+    /// Query parameter with this name.
     Query(&'static str),
 }
 
-/// The options, the part each is, and libpq's variable for it.
+/// Options with their parts of the URL and their libpq variables.
 const PARTS: [(&str, UrlPart, &str); 13] = [
     ("database.hostname", UrlPart::Hosts, "PGHOST"),
     ("database.port", UrlPart::Port, "PGPORT"),
@@ -139,7 +139,7 @@ fn refuse_what_weakens(draft: &mut Draft) {
     }
 }
 
-/// The parts of a connection URL, none of them encoded.
+/// Parts of a connection URL, not encoded.
 #[derive(Default)]
 struct Url {
     hosts: Option<String>,
@@ -184,7 +184,7 @@ impl Url {
     }
 }
 
-/// A host as pgjdbc takes it, perhaps with a port of its own.
+/// Parses a host in pgjdbc's form, which may contain a port.
 fn host_and_port(host: &str, port: Option<&str>) -> String {
     let plain = host.trim_start_matches('[').trim_end_matches(']');
     if plain.parse::<std::net::Ipv6Addr>().is_ok() {
@@ -199,7 +199,7 @@ fn host_and_port(host: &str, port: Option<&str>) -> String {
     }
 }
 
-/// RFC 3986: everything but the unreserved characters.
+/// Percent-encodes all characters except RFC 3986's unreserved ones.
 fn encoded(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {
@@ -239,7 +239,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_parts_come_back(
-            // A name with a password in it is refused.
+            // A name that contains a password is refused.
             user in "[^\0:=]{1,12}", password in "[^\0]{1,12}", database in "[^\0:=]{1,12}",
         ) {
             let url = Url {

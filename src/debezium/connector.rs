@@ -1,10 +1,11 @@
-//! Translates the connector's own options: slot, publication, tables and logical messages, and the others
-//! that need more than a table of names (`snapshot.mode`, `skipped.operations`, `topic.prefix`, custom
-//! converters).
+//! Translates the connector's own options: slot, publication, tables and logical messages. Also
+//! translates options that a table of names does not cover (`snapshot.mode`, `skipped.operations`,
+//! `topic.prefix`, custom converters).
 //!
-//! Input: options of Debezium's PostgreSQL connector. Output: `[source]`, `[messages]`, and findings for
-//! the report. Invariant: slot and publication are Debezium's, so that what it had not delivered is
-//! delivered here; a table or prefix that is a pattern which cannot be translated is refused.
+//! Input: options of Debezium's PostgreSQL connector. Output: `[source]`, `[messages]`, and
+//! findings for the report. Invariant: slot and publication remain Debezium's, so that rows which
+//! Debezium had not delivered are delivered by the relay. A pattern for tables or prefixes that
+//! cannot be translated is refused.
 
 use super::chain::Chain;
 use super::draft::{Draft, Taken, list, text};
@@ -14,7 +15,7 @@ use postrider_core::outbox::TableName;
 
 const CLASS: &str = "io.debezium.connector.postgresql.PostgresConnector";
 
-/// Deals with where rows come from; the tables are given back.
+/// Translates the source of the rows, and returns the tables.
 pub(super) fn source(draft: &mut Draft, chain: &Chain) -> Vec<TableName> {
     if let Some(class) = draft.take("connector.class") {
         if class.text() == CLASS || class.text() == "PostgresConnector" {
@@ -62,7 +63,7 @@ fn name(draft: &mut Draft, option: &str, setting: &str, default: &str) {
     }
 }
 
-/// Refuses a value that decides where rows go and is not in the file.
+/// Refuses a placeholder for a value that decides where rows go.
 pub(super) fn refuse_placeholder(draft: &mut Draft, taken: Taken) {
     let help = "write the value itself into a copy of the file";
     draft.refuse(taken, "is a placeholder, which is not resolved", help);
@@ -131,7 +132,7 @@ fn tables(draft: &mut Draft, chain: &Chain) -> Vec<TableName> {
     vec![table]
 }
 
-/// Takes the tables out that Debezium itself writes or reads: for signals, and for heartbeats.
+/// Removes the tables that Debezium itself writes or reads, for signals and for heartbeats.
 fn technical(draft: &Draft, names: &mut Vec<TableName>) -> Vec<String> {
     let signals = draft.peek("signal.data.collection").unwrap_or("");
     let heartbeat = draft.peek("heartbeat.action.query").unwrap_or("");
@@ -143,7 +144,7 @@ fn technical(draft: &Draft, names: &mut Vec<TableName>) -> Vec<String> {
         let name = format!("{}.{}", table.schema, table.name);
         signals == name || signals.ends_with(&format!(".{name}")) || is_in(heartbeat, &name)
     };
-    // Of a single table nobody means that nothing is read.
+    // A file with a single table means to read that table.
     if names.iter().all(is_technical) {
         return Vec::new();
     }
@@ -153,7 +154,7 @@ fn technical(draft: &Draft, names: &mut Vec<TableName>) -> Vec<String> {
     others.iter().map(ToString::to_string).collect()
 }
 
-/// The table a pattern means, if it means exactly one.
+/// Returns the table that a pattern matches, if it matches exactly one.
 fn plain_table(pattern: &str) -> Option<TableName> {
     match plain(pattern)?.as_slice() {
         [schema, name] => Some(TableName::new(schema, name)),
@@ -161,7 +162,7 @@ fn plain_table(pattern: &str) -> Option<TableName> {
     }
 }
 
-/// A regular expression that is but a name, split at its dots, escaped or not.
+/// Splits a regular expression that is a plain name at its dots, escaped or not.
 fn plain(pattern: &str) -> Option<Vec<String>> {
     let pattern = pattern.strip_prefix('^').unwrap_or(pattern);
     let pattern = pattern.strip_suffix('$').unwrap_or(pattern);
@@ -181,7 +182,7 @@ fn plain(pattern: &str) -> Option<Vec<String>> {
     parts.iter().all(|part| !part.is_empty()).then_some(parts)
 }
 
-/// Deals with logical messages.
+/// Translates logical messages.
 pub(super) fn messages(draft: &mut Draft, chain: &Chain) {
     let include = draft.take_said("message.prefix.include.list");
     let exclude = draft.take_said("message.prefix.exclude.list");
@@ -226,7 +227,7 @@ pub(super) fn messages(draft: &mut Draft, chain: &Chain) {
     }
 }
 
-/// A name, or a name before `.*`, as a glob.
+/// Translates a name, or a name before `.*`, to a glob.
 pub(super) fn glob(pattern: &str) -> Option<String> {
     if pattern == ".*" {
         return Some("*".to_owned());
@@ -235,7 +236,7 @@ pub(super) fn glob(pattern: &str) -> Option<String> {
         Some(name) => (name, "*"),
         None => (pattern, ""),
     };
-    // What stands between escaped dots may end in one, as in `shop\..*`.
+    // Text between escaped dots may end in an escaped dot, as in `shop\..*`.
     let (name, dot) = match name.strip_suffix("\\.") {
         Some(name) => (name, "."),
         None => (name, ""),
@@ -243,7 +244,7 @@ pub(super) fn glob(pattern: &str) -> Option<String> {
     Some(format!("{}{dot}{star}", plain(name)?.join(".")))
 }
 
-/// Deals with what is left of the options that need more than a look into a table.
+/// Translates the remaining options that a table of names does not cover.
 pub(super) fn rest(draft: &mut Draft) {
     if let Some(taken) = draft.take("topic.prefix") {
         if draft.setting("format.value") == Some("\"json_schema\"") {
@@ -271,7 +272,7 @@ pub(super) fn rest(draft: &mut Draft) {
     snapshot(draft);
 }
 
-/// Custom converters change what columns hold before the router sees them.
+/// Refuses custom converters, because they change column values before the router sees them.
 fn converters(draft: &mut Draft, taken: Taken) {
     let names: Vec<String> = taken.text().split(',').map(|name| name.trim().to_owned()).collect();
     for name in names.into_iter().filter(|name| !name.is_empty()) {

@@ -1,27 +1,28 @@
 //! Translates converters to the formats of `[format]`.
 //!
-//! Input: `key.converter`, `value.converter`, `header.converter` and their options, in Debezium Server's
-//! names too; `binary.handling.mode`. Output: `format.key`, `format.value`, `format.columns`,
-//! `format.bytea`. Invariant: if a connector's file does not name a converter of keys or values, the report
-//! says which one is assumed; one that Postrider does not have, such as Avro, is refused.
+//! Input: `key.converter`, `value.converter`, `header.converter` and their options, also with
+//! Debezium Server's names; `binary.handling.mode`. Output: `format.key`, `format.value`,
+//! `format.columns`, `format.bytea`. Invariant: if a connector's file does not name a converter of
+//! keys or values, the report names the assumed one. A converter that Postrider does not support,
+//! such as Avro, is refused.
 
 use super::connector::refuse_placeholder;
 use super::draft::{Draft, Taken, text};
 use super::names::simple_class;
 use super::options_file::Flavour;
 
-/// What is written for keys and values that are bytes, which one setting says for both.
+/// Encoding of keys and values that are bytes. One setting covers both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bytes {
-    /// The form leaves no choice.
+    /// The format allows only one encoding.
     Any,
-    /// Base64 inside of JSON.
+    /// Base64 within JSON.
     Encoded,
-    /// Bytes, although the rest is JSON.
+    /// Raw bytes, although the rest is JSON.
     Raw,
 }
 
-/// What one converter comes to.
+/// Formats that one converter translates to.
 #[derive(Clone, Copy)]
 struct ConverterFormat {
     word: &'static str,
@@ -31,11 +32,12 @@ struct ConverterFormat {
 const RAW: ConverterFormat = ConverterFormat { word: "raw", bytes: Bytes::Any };
 const STRING: ConverterFormat = ConverterFormat { word: "string", bytes: Bytes::Any };
 
-/// Options of Kafka's own converters; those of others are passed to them, secrets among them.
+/// Options of Kafka's own converters. Other options go to custom converters and may contain
+/// secrets.
 const KNOWN: [&str; 5] =
     ["schemas.enable", "schemas.cache.size", "decimal.format", "encoding", "converter.type"];
 
-/// Deals with all converters.
+/// Translates all converters.
 pub(super) fn map(draft: &mut Draft) {
     let key = side(draft, "key");
     let value = side(draft, "value");
@@ -62,12 +64,12 @@ pub(super) fn map(draft: &mut Draft) {
     }
 }
 
-/// Deals with the converter of keys or values, and writes the form.
+/// Translates the converter of keys or values, and sets its format.
 fn side(draft: &mut Draft, side: &str) -> ConverterFormat {
     let option = format!("{side}.converter");
     let setting = format!("format.{side}");
     let word = draft.take(&option);
-    // Debezium Server's words stand for classes, which can be named as well.
+    // Debezium Server's words stand for classes, which may also be named directly.
     let class = draft.take(&format!("{option}.class"));
     let (taken, other) = if class.is_some() { (class, word) } else { (word, None) };
     let (form, options, comment) = if let Some(taken) = &taken {
@@ -85,7 +87,7 @@ fn side(draft: &mut Draft, side: &str) -> ConverterFormat {
         let (form, comment) = absent(draft, side);
         (form, Vec::new(), comment)
     };
-    // A key that is text is the same bytes in both forms.
+    // A text key has identical bytes in both formats.
     let word = if side == "key" && form.word == "string" { "raw" } else { form.word };
     let all: Vec<&Taken> = taken.iter().chain(&options).collect();
     draft.set_from(&setting, text(word), comment, &all);
@@ -103,7 +105,8 @@ fn refuse(draft: &mut Draft, taken: Taken, help: &str) {
     }
 }
 
-/// What nobody said: Debezium Server's default, or the Connect worker's choice.
+/// Returns the default of a missing converter: Debezium Server's default, or the Connect worker's
+/// choice.
 fn absent(draft: &mut Draft, side: &str) -> (ConverterFormat, &'static str) {
     let option = format!("{side}.converter");
     if draft.flavour == Flavour::Server {
@@ -129,7 +132,7 @@ const fn json(schemas: bool) -> ConverterFormat {
     ConverterFormat { word: if schemas { "json_schema" } else { "json" }, bytes: Bytes::Encoded }
 }
 
-/// The form of a converter's class, and the further options that decided it; or what to do instead.
+/// Returns the format of a converter's class and the options that decided it, or the fix.
 fn form(
     draft: &mut Draft,
     side: &str,
@@ -179,14 +182,14 @@ fn form(
 
 fn json_form(draft: &mut Draft, prefix: &str) -> (ConverterFormat, Vec<Taken>) {
     let own = draft.take(&format!("{prefix}schemas.enable"));
-    // Debezium Server's `format.schemas.enable` is for key and value.
+    // Debezium Server's `format.schemas.enable` applies to key and value.
     let common = draft.peek("converter.schemas.enable").map(str::to_owned);
     let said = own.as_ref().map(|taken| taken.text().to_owned()).or(common);
     let enabled = !said.is_some_and(|said| said.eq_ignore_ascii_case("false"));
     (json(enabled), own.into_iter().collect())
 }
 
-/// Headers are text, as SimpleHeaderConverter writes them.
+/// Requires text headers, as SimpleHeaderConverter writes them.
 fn header(draft: &mut Draft) {
     let note = "headers are sent as plain text; JsonConverter puts quotes, or a schema, around it";
     let help = "a consumer that parses headers as JSON has to take them as they are";

@@ -1,8 +1,8 @@
 //! Writes the imported settings as commented TOML, in the order of the option table.
 //!
-//! Input: the draft. Output: the file with its passwords, or the same for printing, where a comment says
-//! which variable to set instead of each secret. Invariant: a comment is valid in TOML, whatever the
-//! options of the file were called.
+//! Input: the draft. Output: the file with its passwords, or a printable version with comments that
+//! name a variable for each secret. Invariant: comments are valid TOML, whatever names the file's
+//! options have.
 
 use std::fmt::Write as _;
 
@@ -15,24 +15,23 @@ const HEAD: &str = "\
 # Each setting says which option it was; `postrider config example` explains all there are.
 ";
 
-/// What the text begins with if options are left out.
+/// First lines of the text if options are left out.
 const INCOMPLETE: &str = "\
 #
 # INCOMPLETE: these options are not translated, and records may differ without them.
 ";
 
-/// Where names say whether a value is secret: a password of the source is in its URL.
+/// Section whose setting names show whether a value is secret. The source's password is in its URL.
 const KAFKA: &str = "kafka.";
 
-/// Columns that a comment may fill, `# ` not counted.
+/// Maximum width of a comment in columns, without `# `.
 const WIDTH: usize = 96;
 
-/// Writes all settings.
 pub(super) fn render(draft: &Draft) -> String {
     write(draft, &|_, setting| Some(setting.value.clone()))
 }
 
-/// The same without what is secret: instead of such a setting stands what to do.
+/// Writes all settings, with a comment instead of each secret setting.
 pub(super) fn render_without_secrets(draft: &Draft) -> String {
     write(draft, &|draft, setting| {
         let value = setting.without_secrets.as_ref().unwrap_or(&setting.value);
@@ -81,8 +80,8 @@ fn write(draft: &Draft, value: &dyn Fn(&Draft, &DraftSetting) -> Option<String>)
     out
 }
 
-/// The place of the section, then of the setting in it. Properties come last, since TOML has no way
-/// back into [kafka].
+/// Returns the position of the section, then of the setting in it. Properties come last, because
+/// TOML cannot return to [kafka].
 fn place(key: &str) -> (usize, usize) {
     let section = key.rsplit_once('.').map_or("", |(section, _)| section);
     let of = |found: Option<usize>| found.unwrap_or(OPTIONS.len());
@@ -95,7 +94,7 @@ fn place(key: &str) -> (usize, usize) {
     )
 }
 
-/// Names of properties have dots in them, so they are quoted.
+/// Splits a key. Names of properties contain dots, so they are quoted.
 fn split(key: &str) -> (&str, String) {
     match key.strip_prefix(PROPERTIES).and_then(|rest| rest.strip_prefix('.')) {
         Some(property) => (PROPERTIES, text(property)),
@@ -105,7 +104,7 @@ fn split(key: &str) -> (&str, String) {
     }
 }
 
-/// The environment variable of a setting.
+/// Returns the environment variable of a setting.
 fn variable(key: &str) -> String {
     match key.strip_prefix(PROPERTIES).and_then(|rest| rest.strip_prefix('.')) {
         Some(name) => {
@@ -116,7 +115,7 @@ fn variable(key: &str) -> String {
     }
 }
 
-/// Control characters are not allowed in comments.
+/// Removes control characters, which TOML comments must not contain.
 fn plain(comment: &str) -> String {
     comment.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }

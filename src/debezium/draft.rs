@@ -1,62 +1,63 @@
-//! The import's working state: options not yet translated, settings for the TOML, findings for the report.
+//! The import's working state: untranslated options, settings for the TOML, findings for the
+//! report.
 //!
-//! Input: an `OptionsFile`; the translating modules take options out of it, add settings, and report what
-//! became of each option. Output: settings for `document`, the report. Invariant: a module that takes an
-//! option out must report it once, so that none is forgotten (`other_options::settle` handles the rest);
-//! secrets of the file are masked in the report. Also recognises placeholders such as `${env:PASSWORD}`,
-//! which are not resolved.
+//! Input: an `OptionsFile`. The translating modules take options out of it, add settings, and
+//! report each option. Output: settings for `document`, the report. Invariant: a module that takes
+//! an option out reports it once, so that none is forgotten (`other_options::settle` handles the
+//! rest). The report masks the file's secrets. Also recognises placeholders such as
+//! `${env:PASSWORD}`, which are not resolved.
 
 use super::options_file::{Entry, Flavour, GivenContent, OptionsFile};
 use super::{ImportOutcome, OptionFinding};
 use postrider_config::toml_text;
 use postrider_secrets::mask::{MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
 
-/// What the producer's options begin with, wherever a file has them.
+/// Prefix of the producer's options, in every kind of file.
 pub(super) const PRODUCER: &str = "producer.override.";
 
-/// What stands in a report for a value longer than a line.
+/// Maximum length of a value in a report. A longer value is replaced.
 const SHOWN_CHARS: usize = 80;
 
-/// One option, taken out of the draft to be dealt with.
+/// An option that was taken out of the draft.
 #[derive(Clone)]
 pub(super) struct Taken {
     order: usize,
     name: String,
     value: String,
-    /// Whether the option's meaning is known here, so that its value is known to be no secret
-    /// unless name or value say so.
+    /// Whether the option's meaning is known, so that its value is not secret unless name or value
+    /// say so.
     is_known: bool,
 }
 
 impl Taken {
-    /// The option turned out to be one whose meaning is known.
+    /// Marks the option's meaning as known.
     pub(super) fn known(self) -> Self {
         Self { is_known: true, ..self }
     }
 
-    /// The value without the blanks around it, which Kafka's parser drops too.
+    /// Returns the value without surrounding blanks, which Kafka's parser drops too.
     pub(super) fn text(&self) -> &str {
         self.value.trim()
     }
 
-    /// The value as it stands: passwords may begin or end in a blank.
+    /// Returns the unchanged value, because passwords may begin or end in a blank.
     pub(super) fn verbatim(&self) -> &str {
         &self.value
     }
 
-    /// The name in the file.
+    /// Returns the name in the file.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the value is for another program to fill in: `${env:PASSWORD}`, and in Debezium
-    /// Server `${PASSWORD}`.
+    /// Whether another program must fill in the value: `${env:PASSWORD}`, and in Debezium Server
+    /// `${PASSWORD}`.
     pub(super) fn is_placeholder(&self, flavour: Flavour) -> bool {
         is_placeholder(&self.value, flavour)
     }
 }
 
-/// See [`Taken::is_placeholder`]. In capitals they are for a shell to fill in.
+/// See [`Taken::is_placeholder`]. A shell fills in names in capitals.
 pub(super) fn is_placeholder(value: &str, flavour: Flavour) -> bool {
     let capital = |char: char| char.is_ascii_uppercase() || char.is_ascii_digit() || char == '_';
     flavour == Flavour::Server && references(value).next().is_some()
@@ -64,13 +65,13 @@ pub(super) fn is_placeholder(value: &str, flavour: Flavour) -> bool {
         || references(value).any(|inside| !inside.is_empty() && inside.chars().all(capital))
 }
 
-/// Whether a value asks one of Connect's providers: `${file:/path:key}`. Groups of a regular
-/// expression have no colon.
+/// Whether a value refers to one of Connect's providers: `${file:/path:key}`. Groups of a regular
+/// expression contain no colon.
 pub(super) fn asks_provider(value: &str) -> bool {
     references(value).any(|inside| inside.contains(':'))
 }
 
-/// What stands in `${..}`.
+/// Returns the contents of each `${..}`.
 fn references(value: &str) -> impl Iterator<Item = &str> {
     let parts = value.split("${").skip(1);
     parts.filter_map(|rest| rest.split_once('}').map(|(inside, _)| inside))
@@ -80,19 +81,18 @@ fn references(value: &str) -> impl Iterator<Item = &str> {
 pub(super) struct DraftSetting {
     /// `source.slot`, or `kafka.properties.NAME`.
     pub(super) key: String,
-    /// As TOML.
+    /// Value in TOML syntax.
     pub(super) value: String,
-    /// The same without the password in it, if one is.
+    /// Value without its password, if it contains one.
     pub(super) without_secrets: Option<String>,
-    /// Where it comes from and what to know about it.
+    /// Comment with the origin of the value and notes about it.
     pub(super) comment: String,
-    /// Whether it must be written by hand: its value shows how, in a comment.
+    /// Whether the user must write the setting. The value is then an example in a comment.
     pub(super) is_required: bool,
-    /// The options it was made of, for mistakes.
+    /// Indexes of the options behind the setting, for errors.
     options: Vec<usize>,
 }
 
-/// See the module.
 pub(super) struct Draft {
     pub(super) flavour: Flavour,
     entries: Vec<(usize, Entry)>,
@@ -100,9 +100,9 @@ pub(super) struct Draft {
     settings: Vec<DraftSetting>,
     findings: Vec<(usize, OptionFinding)>,
     assumed: usize,
-    /// What is secret in the file, so that no text repeats it.
+    /// Secrets of the file, which no text may repeat.
     secrets: Vec<String>,
-    /// Settings that must be set elsewhere, each with any valid value.
+    /// Settings that must come from elsewhere, each with any valid value.
     elsewhere: Vec<(&'static str, &'static str)>,
 }
 
@@ -120,7 +120,7 @@ impl Draft {
         draft
     }
 
-    /// `null` is Connect's way to say nothing; objects and lists are nothing to it.
+    /// Drops `null`, which Connect treats as absent. Objects and lists count as absent too.
     fn settle_contents(&mut self) {
         let (texts, others) = std::mem::take(&mut self.entries)
             .into_iter()
@@ -137,21 +137,22 @@ impl Draft {
         }
     }
 
-    /// Takes the option of that key out, if it is there.
+    /// Reports `null` as not needed, because Connect treats it as absent, and refuses objects and
+    /// lists, which Connect does not have.
     pub(super) fn take(&mut self, key: &str) -> Option<Taken> {
         let mine = |(_, entry): &&(usize, Entry)| entry.key == key;
-        // Where an older name stands beside the present one, Debezium reads the latter.
+        // If the file has an old and a current name, Debezium reads the current one.
         let present = self.entries.iter().filter(mine).find(|(_, entry)| entry.name.ends_with(key));
         let order = present.or_else(|| self.entries.iter().find(mine))?.0;
         self.take_where(|_, at| at == order).pop().map(Taken::known)
     }
 
-    /// The same of an option of the producer.
+    /// Takes out an option of the producer.
     pub(super) fn take_producers(&mut self, option: &str) -> Option<Taken> {
         self.take(&format!("{PRODUCER}{option}"))
     }
 
-    /// As [`Draft::take`]; an option that is empty says nothing, and is dealt with.
+    /// Works as [`Draft::take`], but settles an empty option, because an empty option sets nothing.
     pub(super) fn take_said(&mut self, key: &str) -> Option<Taken> {
         let taken = self.take(key)?;
         if taken.text().is_empty() {
@@ -161,13 +162,14 @@ impl Draft {
         Some(taken)
     }
 
-    /// Takes out every option whose key begins so. Not known until [`Taken::known`] says so: their
-    /// values are not shown.
+    /// Takes out every option whose key has this prefix. Their meaning counts as unknown until
+    /// [`Taken::known`], so their values are not shown.
     pub(super) fn take_all(&mut self, prefix: &str) -> Vec<Taken> {
         self.take_where(|key, _| key.starts_with(prefix))
     }
 
-    /// Takes out what is left, with its key and whether an option of that key was taken before.
+    /// Takes out the remaining options, each with its key and whether an option with that key was
+    /// taken before.
     pub(super) fn take_rest(&mut self) -> Vec<(String, bool, Taken)> {
         let done = self.done.clone();
         let keys: Vec<String> = self.entries.iter().map(|(_, entry)| entry.key.clone()).collect();
@@ -193,7 +195,7 @@ impl Draft {
         all
     }
 
-    /// What the option of that key says, without dealing with it.
+    /// Returns the value of an option without taking it out.
     pub(super) fn peek(&self, key: &str) -> Option<&str> {
         self.entries.iter().find_map(|(_, entry)| match &entry.content {
             GivenContent::Text(text) if entry.key == key => Some(text.trim()),
@@ -201,12 +203,12 @@ impl Draft {
         })
     }
 
-    /// Writes a setting that no single option stands for.
+    /// Adds a setting that does not come from a single option.
     pub(super) fn set(&mut self, key: &str, value: String, comment: impl Into<String>) {
         self.put(key, value, comment.into(), Vec::new());
     }
 
-    /// Writes a setting made of these options; what became of them is said elsewhere.
+    /// Adds a setting that comes from these options. Their findings are reported elsewhere.
     pub(super) fn set_from(&mut self, key: &str, value: String, comment: &str, from: &[&Taken]) {
         let names: Vec<&str> = from.iter().map(|taken| taken.name()).collect();
         let separator = if names.is_empty() || comment.is_empty() { "" } else { ": " };
@@ -214,7 +216,8 @@ impl Draft {
         self.set_bound(key, value, comment, from);
     }
 
-    /// Writes a setting whose mistakes are those of these options, with this comment alone.
+    /// Adds a setting with this comment alone. Errors of the setting are reported for these
+    /// options.
     pub(super) fn set_bound(&mut self, key: &str, value: String, comment: String, to: &[&Taken]) {
         self.put(key, value, comment, to.iter().map(|taken| taken.order).collect());
     }
@@ -226,7 +229,7 @@ impl Draft {
         self.settings.push(setting);
     }
 
-    /// Leaves a setting to the person who reads the text: a line of it that is a comment.
+    /// Adds a setting that the user must write, as a comment in the TOML.
     pub(super) fn require(&mut self, key: &str, comment: &str) {
         self.put(key, list(["host:9092"]), comment.to_owned(), Vec::new());
         if let Some(setting) = self.settings.last_mut() {
@@ -234,7 +237,7 @@ impl Draft {
         }
     }
 
-    /// Takes out the settings of options that are refused. Whether there were any.
+    /// Removes the settings of refused options. Returns whether there were any.
     pub(super) fn leave_out_refused(&mut self) -> bool {
         let refused =
             |(_, finding): &&(usize, OptionFinding)| finding.outcome == ImportOutcome::Refused;
@@ -249,66 +252,65 @@ impl Draft {
         self.settings.len() < before
     }
 
-    /// The options that are refused, each with the reason.
+    /// Returns the refused options with their reasons.
     pub(super) fn refused(&self) -> impl Iterator<Item = &OptionFinding> {
         let findings = self.findings.iter().map(|(_, finding)| finding);
         findings.filter(|finding| finding.outcome == ImportOutcome::Refused)
     }
 
-    /// What of a setting is fit to be printed.
+    /// Sets the printable value of a setting.
     pub(super) fn set_without_secrets(&mut self, key: &str, value: String) {
         if let Some(setting) = self.settings.iter_mut().find(|setting| setting.key == key) {
             setting.without_secrets = Some(value);
         }
     }
 
-    /// A setting that the rest needs is for the environment to say: this is as good as any value of it.
+    /// Marks a setting that the environment must provide. `any` is a valid value for it.
     pub(super) fn set_elsewhere(&mut self, key: &'static str, any: &'static str) {
         self.elsewhere.push((key, any));
     }
 
-    /// See [`Draft::set_elsewhere`].
+    /// Returns the settings of [`Draft::set_elsewhere`].
     pub(super) fn elsewhere(&self) -> &[(&'static str, &'static str)] {
         &self.elsewhere
     }
 
-    /// What is written so far.
     pub(super) fn settings(&self) -> &[DraftSetting] {
         &self.settings
     }
 
-    /// The value of a setting, as TOML.
+    /// Returns the value of a setting in TOML syntax.
     pub(super) fn setting(&self, key: &str) -> Option<&str> {
         self.settings.iter().find(|setting| setting.key == key).map(|it| it.value.as_str())
     }
 
-    /// Writes a setting of exactly this option.
+    /// Adds a setting that comes from exactly this option.
     pub(super) fn map(&mut self, taken: Taken, key: &str, value: String) {
         self.set_from(key, value, "", &[&taken]);
         self.mapped(taken, key);
     }
 
-    /// The option became this setting.
+    /// Reports that the option became this setting.
     pub(super) fn mapped(&mut self, taken: Taken, setting: &str) {
         self.find(taken, ImportOutcome::Mapped, setting, None);
     }
 
-    /// The same, with something to know about it.
+    /// Reports that the option became this setting, with a note.
     pub(super) fn mapped_with(&mut self, taken: Taken, setting: &str, help: &str) {
         self.find(taken, ImportOutcome::Mapped, setting, Some(help));
     }
 
-    /// The option's meaning is not the same any more.
+    /// Reports that the option's meaning has changed.
     pub(super) fn changed(&mut self, taken: Taken, note: &str, help: Option<&str>) {
         self.find(taken, ImportOutcome::Changed, note, help);
     }
 
-    /// Nothing is lost without the option.
+    /// Reports that the option is not needed.
     pub(super) fn not_needed(&mut self, taken: Taken, note: &str) {
         self.find(taken, ImportOutcome::NotNeeded, note, None);
     }
 
-    /// The option asks for something that cannot be done.
+    /// Reports that the option is impossible.
     pub(super) fn refuse(&mut self, taken: Taken, note: &str, help: &str) {
         self.find(taken, ImportOutcome::Refused, note, Some(help));
     }
@@ -324,8 +326,8 @@ impl Draft {
         self.findings.push((order, OptionFinding { option: name, value, outcome, note, help }));
     }
 
-    /// Something the file leaves open, and what is made of it. Not for the router's options alone,
-    /// which leave everything open.
+    /// Reports an assumption about something that the file does not say. Does nothing for files
+    /// with the router's options alone, which leave almost everything open.
     pub(super) fn assume(&mut self, option: &str, note: &str, help: Option<&str>) {
         match self.flavour {
             Flavour::Router => {}
@@ -336,7 +338,7 @@ impl Draft {
         }
     }
 
-    /// Something the file lacks and without which there is nothing to import.
+    /// Reports something that the file lacks and the import needs.
     pub(super) fn lack(&mut self, option: &str, note: &str, help: &str) {
         let section = if self.flavour == Flavour::Server { "debezium." } else { "" };
         self.add(&format!("{section}{option}"), ImportOutcome::Refused, note, Some(help));
@@ -344,7 +346,7 @@ impl Draft {
 
     fn add(&mut self, option: &str, outcome: ImportOutcome, note: &str, help: Option<&str>) {
         let (note, help) = (note.to_owned(), help.map(str::to_owned));
-        // The file may have the option, as `null` or as no text.
+        // The file may contain the option as `null` or without text.
         if let Some((_, finding)) = self.findings.iter_mut().find(|(_, it)| it.option == option) {
             if finding.outcome != ImportOutcome::Refused {
                 *finding = OptionFinding { outcome, note, help, ..finding.clone() };
@@ -356,7 +358,7 @@ impl Draft {
         self.assumed += 1;
     }
 
-    /// The options of a setting turned out to mean something else than before.
+    /// Changes a setting and the findings of its options, because they mean something else.
     pub(super) fn change_setting(&mut self, key: &str, value: String, note: &str, help: &str) {
         let Some(setting) = self.settings.iter_mut().find(|setting| setting.key == key) else {
             return;
@@ -370,7 +372,7 @@ impl Draft {
         }
     }
 
-    /// A setting that turned out impossible: the options it was made of are refused.
+    /// Refuses the options behind an impossible setting.
     pub(super) fn refuse_setting(&mut self, key: &str, note: &str, help: Option<&str>) {
         let made_of = self.settings.iter().find(|setting| setting.key == key);
         let options = made_of.map(|setting| setting.options.clone()).unwrap_or_default();
@@ -388,13 +390,13 @@ impl Draft {
         }
     }
 
-    /// The findings, in the order of the file.
+    /// Returns the findings in the order of the file.
     pub(super) fn into_report(mut self) -> Vec<OptionFinding> {
         self.findings.sort_by_key(|(order, _)| *order);
         let secrets = self.secrets;
         let without = |text: String| scrub(&text, &secrets);
         let public = |(_, finding): (usize, OptionFinding)| OptionFinding {
-            // One that the file does not have may be made of another's value.
+            // An option that is missing in the file may be derived from another option's value.
             option: match finding.value {
                 Some(_) => finding.option,
                 None => without(finding.option),
@@ -406,16 +408,16 @@ impl Draft {
         self.findings.into_iter().map(public).collect()
     }
 
-    /// A text without what is secret in the file.
+    /// Removes the file's secrets from a text.
     pub(super) fn without_secrets(&self, text: &str) -> String {
         scrub(text, &self.secrets)
     }
 }
 
-/// A value fit to be printed: no secret, no control character, not too long.
+/// Returns a printable value: without secrets and control characters, and not too long.
 fn shown(name: &str, value: &str, flavour: Flavour) -> String {
     let alone = value.trim();
-    // Quarkus's placeholders hold a default value behind a colon.
+    // Quarkus's placeholders may contain a default value after a colon.
     let whole_placeholder = is_placeholder(alone, flavour)
         && alone.starts_with("${")
         && alone.find('}') == Some(alone.len() - 1)
@@ -432,14 +434,14 @@ fn shown(name: &str, value: &str, flavour: Flavour) -> String {
     shown
 }
 
-/// Ends of names that have a word of secrets in them, and are of none.
+/// Suffixes of names that contain a secret word but are not secret.
 const PUBLIC: [&str; 3] = [
     "sasl.oauthbearer.token.endpoint.url",
     "sasl.oauthbearer.client.credentials.client.id",
     "sasl.oauthbearer.scope",
 ];
 
-/// What is secret in these options.
+/// Returns the secrets in these options.
 fn secrets_of(entries: &[Entry], flavour: Flavour) -> Vec<String> {
     let mut all = Vec::new();
     for Entry { name, content, .. } in entries {
@@ -453,20 +455,20 @@ fn secrets_of(entries: &[Entry], flavour: Flavour) -> Vec<String> {
     for_scrubbing(all)
 }
 
-/// Values that are no secret, whatever the option is for.
+/// Whether a value is never secret, for any option.
 fn is_harmless(value: &str) -> bool {
-    /// Longer ones may be a PIN of somebody's.
+    /// Maximum length of harmless numbers in digits. A longer number may be a PIN.
     const DIGITS: usize = 9;
     let is_number = value.len() <= DIGITS && value.bytes().all(|byte| byte.is_ascii_digit());
     is_number || ["true", "false"].contains(&value.to_ascii_lowercase().as_str())
 }
 
-/// A text as TOML.
+/// Writes a text as a TOML string.
 pub(super) fn text(value: &str) -> String {
     toml_text(value)
 }
 
-/// A list of strings as TOML.
+/// Writes strings as a TOML list.
 pub(super) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
     let items: Vec<String> = items.into_iter().map(toml_text).collect();
     format!("[{}]", items.join(", "))

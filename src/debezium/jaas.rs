@@ -1,28 +1,27 @@
-//! Parses `sasl.jaas.config`, Java's way to write a login, for its user name and password.
+//! Parses `sasl.jaas.config`, Java's syntax for a login, for its user name and password.
 //!
-//! Input: `LoginModule required username="u" password="p";`. Output: the module and its options. The
-//! grammar is that of an entry in a JAAS configuration file.
+//! Input: `LoginModule required username="u" password="p";`. Output: the module and its options.
+//! The grammar is an entry in a JAAS configuration file.
 
-/// One entry.
 pub(super) struct JaasLogin {
-    /// The module's class, without its package.
+    /// Class of the module, without its package.
     pub(super) module: String,
     options: Vec<(String, String)>,
 }
 
 impl JaasLogin {
-    /// An option of the module.
+    /// Returns an option of the module.
     pub(super) fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// All of them, names and values.
+    /// Returns the names and values of all options.
     pub(super) fn options(&self) -> impl Iterator<Item = (&str, &str)> {
         self.options.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 }
 
-/// Reads an entry; `None` if it is none.
+/// Parses an entry; `None` if the text is not one.
 pub(super) fn parse(text: &str) -> Option<JaasLogin> {
     let mut rest = text.trim();
     let class = word(&mut rest)?;
@@ -30,7 +29,7 @@ pub(super) fn parse(text: &str) -> Option<JaasLogin> {
     if module.is_empty() {
         return None;
     }
-    // required, requisite, sufficient or optional: with one entry they mean the same.
+    // required, requisite, sufficient or optional: with one entry they are equivalent.
     word(&mut rest)?;
     let mut options = Vec::new();
     loop {

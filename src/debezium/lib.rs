@@ -1,11 +1,17 @@
-//! Imports a Debezium configuration: translates it to Postrider's, with a report about every option.
+//! Imports a Debezium configuration: translates it to Postrider's, with a report about every
+//! option.
 //!
-//! Input: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server (properties),
-//! or of the outbox router's options alone. Output: [`Imported`], commented TOML and an [`OptionFinding`]
-//! for each option, or [`ImportError`]. Invariant: an option is in exactly one finding; the TOML is a valid
-//! configuration; [`import`] imports nothing if any option is refused, since consumers could see other records, and
-//! [`import_partially`] leaves such options out and says so in the text; no finding shows a secret, nor does the text
-//! without secrets.
+//! Input: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server
+//! (properties), or of the outbox router's options alone. Output: [`Imported`], commented TOML and
+//! an [`OptionFinding`] per option, or [`ImportError`].
+//!
+//! Invariants:
+//!
+//! * Each option is in exactly one finding.
+//! * The TOML is a valid configuration.
+//! * [`import`] imports nothing if any option is refused, because consumers could see different
+//!   records. [`import_partially`] leaves such options out and lists them in the text.
+//! * Neither a finding nor the text without secrets shows a secret.
 //!
 //! Names and meanings of the options: Debezium's documentation, "Outbox Event Router" and "Debezium
 //! connector for PostgreSQL" (3.7); Kafka's, "Connect" and "Producer Configs" (4.x).
@@ -54,16 +60,15 @@ use serde::Serialize;
 
 use draft::Draft;
 
-/// What a Debezium configuration comes to.
+/// Result of importing a Debezium configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// A `postrider.toml`, commented. Holds the passwords that it needs and the file held: fit for
-    /// a file that its owner alone reads.
+    /// A commented `postrider.toml`. It contains the passwords of the imported file, so only its
+    /// owner may read it.
     pub toml: String,
-    /// The same without them, fit to be printed; a comment stands for each setting that is left out.
+    /// A printable version without secrets. A comment replaces each omitted setting.
     pub toml_without_secrets: String,
-    /// One finding for each option in the order of the file, then one for each thing that was
-    /// assumed.
+    /// One finding per option in the order of the file, then one per assumption.
     pub report: Vec<OptionFinding>,
 }
 
@@ -73,70 +78,71 @@ impl fmt::Debug for Imported {
     }
 }
 
-/// What became of one option.
+/// Finding about one option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OptionFinding {
-    /// The option, as the file names it.
+    /// Name of the option in the file.
     pub option: String,
-    /// Its value, masked where it may be secret; `None` where the file does not have the option.
+    /// Value of the option, masked if it may be secret; `None` if the file does not have the
+    /// option.
     pub value: Option<String>,
-    /// What became of it.
+    /// Outcome of the import for the option.
     pub outcome: ImportOutcome,
-    /// The setting it became, what is different now, or why it is not needed or not possible.
+    /// The new setting, the difference, or the reason why the option is not needed or not possible.
     pub note: String,
-    /// What to do about it, where something can be done.
+    /// Recommended action, if there is one.
     pub help: Option<String>,
 }
 
-/// The four things that can become of an option.
+/// Outcome of the import for one option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportOutcome {
-    /// There is a setting that means the same.
+    /// A setting has an equal meaning.
     Mapped,
-    /// Something is different from what it was with Debezium.
+    /// The behavior differs from Debezium's.
     Changed,
-    /// Nothing is lost without it.
+    /// The option is not needed.
     NotNeeded,
-    /// It stands for something that cannot be done: nothing is imported, or all but this.
+    /// The option is not possible. Nothing is imported, or everything except this option.
     Refused,
 }
 
-/// Why nothing is imported.
+/// Reason why nothing is imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The text begins like JSON and is not.
+    /// The text begins like JSON and is not valid JSON.
     #[error("not readable as JSON: {reason}")]
     Json {
-        /// The parser's words, which repeat nothing of the text, with line and column.
+        /// Message of the parser with line and column. It repeats no part of the text.
         reason: String,
     },
-    /// A line of a properties file that Java would not read either.
+    /// A line of a properties file is invalid, for Java too.
     #[error("not readable as properties, line {line}: {reason}")]
     Properties {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// Defect of the line.
         reason: &'static str,
     },
-    /// Something else than one connector's configuration.
+    /// The text is not the configuration of a single connector.
     #[error("not a connector's configuration: {reason}")]
     Foreign {
-        /// What it seems to be.
+        /// Apparent kind of the text.
         reason: &'static str,
-        /// What to do instead.
+        /// Recommended action.
         help: &'static str,
     },
-    /// Options that stand for something that cannot be done.
+    /// The file has options that are not possible.
     #[error("{}", RefusedOptions(.report))]
     Refused {
-        /// Every finding, at least one of them refused.
+        /// All findings, with at least one refused option.
         report: Vec<OptionFinding>,
     },
 }
 
 impl ImportError {
-    /// What to do about it, where there is one answer.
+    /// Returns the recommended action, if there is exactly one.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Json { .. } | Self::Properties { .. } => Some(
@@ -165,8 +171,8 @@ impl fmt::Display for RefusedOptions<'_> {
     }
 }
 
-/// Translates. Pure: no file, environment or server is looked at, and placeholders such as
-/// `${env:PASSWORD}` are left alone.
+/// Translates a configuration. The function is pure: it reads no file, environment or server, and
+/// keeps placeholders such as `${env:PASSWORD}`.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
     let draft = translate(text)?;
     let imported = written(draft);
@@ -176,10 +182,11 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
     Ok(imported)
 }
 
-/// Translates all but the options that are refused. A comment at the beginning of the text names each of them.
+/// Translates everything except the refused options. A comment at the beginning of the text names
+/// each of them.
 pub fn import_partially(text: &str) -> Result<Imported, ImportError> {
     let mut draft = translate(text)?;
-    // A setting that is left out may be what another one needs.
+    // Another setting may need a setting that was left out.
     while draft.leave_out_refused() {
         check::loads(&mut draft);
     }

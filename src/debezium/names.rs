@@ -1,12 +1,12 @@
-//! Names of Debezium's options and classes: the outbox router's options, what this release calls an option
-//! of an older one, the nearest known name for a mistyped one, and a class without its package.
+//! Names of Debezium's options and classes: the outbox router's options, current names of old
+//! options, the nearest known name for a mistyped one, and a class without its package.
 //!
 //! Input: a name from the file. Output: the name that the other modules look for.
 
 use postrider_config::typo;
 
-/// The options of the outbox router, without the `transforms.<alias>.` before them. The last two
-/// are of older releases.
+/// Options of the outbox router, without the prefix `transforms.<alias>.`. The last two belong to
+/// older releases.
 pub(super) const ROUTER: [&str; 21] = [
     "table.op.invalid.behavior",
     "table.field.event.id",
@@ -31,13 +31,13 @@ pub(super) const ROUTER: [&str; 21] = [
     "table.fields.additional.error.on.missing",
 ];
 
-/// The names under which the router's options and the decoder's are kept where a file gives them
-/// without a chain of transformations.
+/// Prefix for the options of the router and the decoder in a file without a chain of
+/// transformations.
 pub(super) const BARE_ROUTER: &str = "transforms.outbox.";
 pub(super) const BARE_DECODER: &str = "transforms.decode.";
-/// The decoder's only option.
+/// Only option of the decoder.
 pub(super) const DECODER_NULLS: &str = "fields.null.include";
-/// Short for a chain with the decoder in it.
+/// Shorthand for a chain with the decoder.
 pub(super) const DECODE: &str = "decode.logical.messages";
 
 /// Older names of the router's options.
@@ -62,22 +62,22 @@ const OLD_CONNECTOR: [(&str, &str); 10] = [
     ("flush.lsn.source", "lsn.flush.mode"),
 ];
 
-/// What this release calls a connector's option.
+/// Returns the current name of a connector's option.
 pub(super) fn connector(name: &str) -> &str {
     renamed(&OLD_CONNECTOR, name)
 }
 
-/// What this release calls an option of the router.
+/// Returns the current name of a router's option.
 pub(super) fn router(name: &str) -> &str {
     renamed(&OLD_ROUTER, name)
 }
 
-/// What older releases called an option of the router.
+/// Returns the older name of a router's option.
 pub(super) fn old_router(name: &str) -> Option<&'static str> {
     OLD_ROUTER.iter().find(|(_, new)| *new == name).map(|(old, _)| *old)
 }
 
-/// Whether a bare name is one of the router's.
+/// Whether a name without prefix is an option of the router.
 pub(super) fn is_router(name: &str) -> bool {
     ROUTER.contains(&router(name))
 }
@@ -86,17 +86,17 @@ fn renamed<'a>(table: &[(&str, &'static str)], name: &'a str) -> &'a str {
     table.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new)
 }
 
-/// The nearest of `known`, if `name` may be a slip of the pen for it.
+/// Returns the nearest name in `known`, if `name` may be a typo of it.
 pub(super) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Names are long: three letters are a slip, more are another name.
+    // Names are long: up to three letters may be a typo, and more are another name.
     let near = known
         .filter_map(|known| Some((typo::distance(name, known, 3)?, known)))
         .min_by_key(|(distance, _)| *distance)?;
     (near.0 > 0).then_some(near.1)
 }
 
-/// A class of Debezium or Kafka without its package and without the `$Key` or `$Value` of a
-/// transformation's two halves; any other class as it is, since it may do something else.
+/// Returns a class of Debezium or Kafka without its package, and without the `$Key` or `$Value` of
+/// a transformation. Returns any other class unchanged, because it may behave differently.
 pub(super) fn simple_class(class: &str) -> &str {
     let name = match class.rsplit_once('.') {
         None => class,

@@ -1,37 +1,36 @@
-//! Reads a Debezium file into options with the names of Kafka Connect, so that all else handles one form.
+//! Reads a Debezium file into options with the names of Kafka Connect, so that all other modules
+//! handle one form.
 //!
 //! Input: JSON (a bare connector, or `{name, config}`) or properties (of Debezium Server, or of a
-//! connector). Output: an `OptionsFile`: which kind of file it is, and every option once, under its name in
-//! the file and its canonical name; or an error for any other text. Invariant: Debezium Server's prefixes
-//! and Quarkus's escapes are removed, and old names are replaced.
+//! connector). Output: an `OptionsFile` with the kind of file and every option once, under its name
+//! in the file and its canonical name; or an error for any other text. Invariant: Debezium Server's
+//! prefixes and Quarkus's escapes are removed, and old names are replaced.
 
 use serde_json::Value;
 
 use super::{ImportError, names, properties};
 
-/// What kind of file it was, which decides what its silence means.
+/// Kind of file, which decides the meaning of absent options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flavour {
-    /// A connector's configuration: converters and brokers may be the worker's.
+    /// A connector's configuration. The worker may set converters and brokers.
     Connect,
-    /// Debezium Server's: nobody else has a say.
+    /// A Debezium Server's configuration, which is complete.
     Server,
     /// Options of the outbox router alone.
     Router,
 }
 
-/// One option.
 #[derive(Clone)]
 pub(super) struct Entry {
-    /// Its name in the file.
+    /// Name in the file.
     pub(super) name: String,
-    /// Its name in a connector's configuration.
+    /// Name in a connector's configuration.
     pub(super) key: String,
-    /// What it is set to.
     pub(super) content: GivenContent,
 }
 
-/// What an option is set to. Numbers, `true` and `false` are text, as they are to Connect.
+/// Value of an option. Numbers, `true` and `false` are text, as in Connect.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum GivenContent {
     Text(String),
@@ -45,7 +44,7 @@ pub(super) struct OptionsFile {
     pub(super) entries: Vec<Entry>,
 }
 
-/// Reads any of the forms.
+/// Reads any of the formats.
 pub(super) fn read(text: &str) -> Result<OptionsFile, ImportError> {
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let pairs = if text.starts_with(['{', '[']) {
@@ -76,7 +75,7 @@ pub(super) fn read(text: &str) -> Result<OptionsFile, ImportError> {
             content => content,
         };
         match entries.iter_mut().find(|entry| entry.name == name) {
-            // Both formats let the last one win.
+            // In both formats the last value wins.
             Some(entry) => entry.content = content,
             None => entries.push(Entry { key: key(&name, flavour), name, content }),
         }
@@ -97,12 +96,13 @@ fn flavour(pairs: &[(String, GivenContent)]) -> Flavour {
     }
 }
 
-/// Whether a chain of transformations has it with a prefix.
+/// Whether the option has a prefix in a chain of transformations.
 fn is_bare(name: &str) -> bool {
     names::is_router(name) || [names::DECODE, names::DECODER_NULLS].contains(&name)
 }
 
-/// Whether it is about the form of keys and values, which may go with a router of defaults only.
+/// Whether the option concerns the format of keys and values, which a file with a default router
+/// may contain.
 fn is_form(name: &str) -> bool {
     let converter = ["key.converter", "value.converter", "header.converter"];
     converter.iter().any(|converter| name.starts_with(converter))
@@ -111,7 +111,7 @@ fn is_form(name: &str) -> bool {
         || ["topic.prefix", "time.precision.mode", "table.include.list"].contains(&name)
 }
 
-/// The name in a connector's configuration.
+/// Returns the name in a connector's configuration.
 fn key(name: &str, flavour: Flavour) -> String {
     let name = match flavour {
         Flavour::Server => server_key(name),
@@ -123,7 +123,7 @@ fn key(name: &str, flavour: Flavour) -> String {
     if name == names::DECODER_NULLS {
         return format!("{}{name}", names::BARE_DECODER);
     }
-    // A worker's own file says `producer.` what a connector's says `producer.override.`.
+    // A worker's file uses `producer.` for a connector's `producer.override.`.
     if let Some(rest) = name.strip_prefix("producer.")
         && !rest.starts_with("override.")
     {
@@ -135,10 +135,10 @@ fn key(name: &str, flavour: Flavour) -> String {
     names::connector(&name).to_owned()
 }
 
-/// Stands before the names of a Debezium Server's file that it hands on to nobody.
+/// Prefix for names in a Debezium Server's file that Debezium Server passes to nothing.
 pub(super) const UNREAD: &str = "unread.";
 
-/// Debezium Server's sections, as `DebeziumServer` hands them on to the engine.
+/// Maps Debezium Server's sections as `DebeziumServer` passes them to the engine.
 fn server_key(name: &str) -> String {
     let Some(rest) = name.strip_prefix("debezium.") else { return format!("{UNREAD}{name}") };
     if let Some(option) = rest.strip_prefix("source.") {
@@ -157,13 +157,14 @@ fn server_key(name: &str) -> String {
         None if ["key", "value", "header"].contains(&format) => {
             return format!("{format}.converter");
         }
-        // For all three of them.
+        // Applies to all three converters.
         _ => return format!("converter.{format}"),
     };
     format!("{side}.converter.{option}")
 }
 
-/// Quarkus takes `${name}` for a reference, so files escape it as `$${name}` or `\${name}`.
+/// Removes escapes. Quarkus treats `${name}` as a reference, so files escape it as `$${name}` or
+/// `\${name}`.
 fn unescape(value: &str) -> String {
     value.replace("$${", "${").replace("\\${", "${")
 }
@@ -191,7 +192,7 @@ fn connector_json(text: &str) -> Result<Vec<(String, GivenContent)>, ImportError
             Value::Object(config) if wrapped && name == "config" => {
                 pairs.extend(config.into_iter().map(|(name, value)| (name, content(value))));
             }
-            // What Connect's REST interface says about a connector beside its configuration.
+            // Connect's REST interface returns these members beside a connector's configuration.
             value if wrapped => match content(value) {
                 GivenContent::Nested => pairs.push((name, GivenContent::Null)),
                 content => pairs.push((name, content)),

@@ -1,29 +1,29 @@
-//! Reports on every option that no other module translated, so that the report covers the whole file.
+//! Reports every option that no other module translated, so that the report covers the whole file.
 //!
-//! Input: the options left in the draft, and a table that says of each known option whether it is not
-//! needed, works differently, or must be refused. Output: a finding each. Invariant: an option in no table
-//! is reported as unknown, with the nearest known name if there is one.
+//! Input: the options left in the draft, and a table of known options: not needed, different, or
+//! refused. Output: a finding per option. Invariant: an option in no table is reported as unknown,
+//! with the nearest known name if there is one.
 
 use super::draft::{Draft, Taken};
 use super::names;
 use super::options_file::Flavour;
 
-/// What becomes of an option.
+/// Handling of an option.
 #[derive(Clone, Copy)]
 enum Handling {
-    /// Nothing is lost, whatever its value.
+    /// Not needed, whatever its value is.
     NotNeeded,
-    /// Not needed if it has one of these values, a difference otherwise.
+    /// Not needed with one of these values; otherwise a difference.
     Unless(&'static [&'static str]),
     /// Always a difference.
     Changed,
-    /// Cannot be done; what to do instead. Empty, it says nothing.
+    /// Not possible, with the recommended action. An empty option is ignored.
     Refused(&'static str),
 }
 
 use Handling::{Changed, NotNeeded, Refused, Unless};
 
-/// An option or, with a star at its end, a family of them.
+/// An option, or a family of options if it ends in a star.
 type KnownOption = (&'static str, Handling, &'static str);
 
 const OFFSETS: &str = "the slot is the only position there is";
@@ -40,7 +40,7 @@ const WORKER: &str = "belongs to the Connect worker";
 const ENGINE: &str = "belongs to Debezium's engine";
 const SERVER: &str = "belongs to Debezium Server";
 
-/// Exact names go before families.
+/// Exact names precede families.
 const KNOWN: &[KnownOption] = &[
     ("name", NotNeeded, "the slot's name tells relays apart"),
     ("tasks", NotNeeded, WORKER),
@@ -200,7 +200,7 @@ const KNOWN: &[KnownOption] = &[
     ("unread.*", Changed, "is in no section that Debezium Server reads, and ignored there too"),
 ];
 
-/// Deals with all that is left.
+/// Reports all remaining options.
 pub(super) fn settle(draft: &mut Draft) {
     sink(draft);
     for (key, again, taken) in draft.take_rest() {
@@ -217,8 +217,9 @@ pub(super) fn settle(draft: &mut Draft) {
     }
 }
 
-/// Families in which anything may stand, also a secret whose name does not say so: of other programs, and of classes that
-/// others wrote. Their values are not shown. All else is documented, and shown unless its name or its form is a secret's.
+/// Families with arbitrary options, which may contain secrets under any name. They belong to other
+/// programs and to custom classes, so their values are not shown. All other options are documented,
+/// and shown unless name or form mark them as secret.
 const FOREIGN: [&str; 11] = [
     "column.mask.*",
     "config.*",
@@ -237,7 +238,7 @@ fn is_foreign(pattern: &str) -> bool {
     FOREIGN.contains(&pattern)
 }
 
-/// Debezium Server writes to many things, of which Postrider knows one.
+/// Reports the sink. Debezium Server supports many sinks, and Postrider only one.
 fn sink(draft: &mut Draft) {
     match draft.take("sink.type") {
         Some(taken) if taken.text().eq_ignore_ascii_case("kafka") => {
@@ -284,7 +285,7 @@ fn unknown(draft: &mut Draft, taken: Taken, key: &str) {
     draft.changed(taken, "is not a documented Debezium option, and is ignored", help.as_deref());
 }
 
-/// Options that other files deal with, for did-you-mean.
+/// Options that other modules translate, for suggestions.
 const DEALT_WITH: [&str; 24] = [
     "connector.class",
     "plugin.name",

@@ -1,14 +1,14 @@
 //! Translates the Java producer's options to `[kafka]` and librdkafka's properties.
 //!
-//! Input: `producer.override.*`, Debezium Server's `sink.kafka.producer.*`, a worker's `producer.*`.
-//! Output: `[kafka]`. Invariant: no option weakens what the guarantees depend on; the largest record size
-//! is the Java producer's, so that nothing is rejected here that Debezium sent.
+//! Input: `producer.override.*`, Debezium Server's `sink.kafka.producer.*`, a worker's
+//! `producer.*`. Output: `[kafka]`. Invariant: no option weakens the guarantees. The maximum record
+//! size is the Java producer's, so that every record that Debezium sent is accepted here.
 
 use super::draft::{Draft, PRODUCER, Taken, is_placeholder, list, text};
 use super::options_file::Flavour;
 use super::{names, tls};
 
-/// Deals with all options of the producer.
+/// Translates all options of the producer.
 pub(super) fn map(draft: &mut Draft) {
     brokers(draft);
     acks(draft);
@@ -26,7 +26,7 @@ pub(super) fn map(draft: &mut Draft) {
     rest(draft);
 }
 
-/// What stands in the place of brokers that the file does not name.
+/// Placeholder for brokers that the file does not name.
 const REQUIRED: &str = "REQUIRED: the brokers, which the Connect worker knows; without this line, and without \
                         POSTRIDER_KAFKA__BROKERS, it is localhost:9092";
 
@@ -67,7 +67,7 @@ fn brokers(draft: &mut Draft) {
     }
 }
 
-/// What exactly once needs before the first run: a slot of Debezium's has no progress in Kafka.
+/// Step before the first exactly-once run: a slot of Debezium has no progress in Kafka.
 const ADOPT: &str = "before the first run, with Debezium stopped: `postrider adopt --execute`; without it the relay \
                      refuses a slot that it did not create";
 
@@ -92,7 +92,7 @@ fn acks(draft: &mut Draft) {
 }
 
 fn sizes(draft: &mut Draft) {
-    // KafkaProducer's default for max.request.size.
+    // Default of KafkaProducer's max.request.size.
     const MAX_REQUEST: u64 = 1_048_576;
     let setting = "kafka.message_max_bytes";
     if let Some(taken) = draft.take_producers("max.request.size") {
@@ -112,7 +112,7 @@ fn sizes(draft: &mut Draft) {
     }
 }
 
-/// Carries a number over, into the range of the setting.
+/// Translates a number, limited to the range of the setting.
 fn number(
     draft: &mut Draft,
     taken: Taken,
@@ -166,7 +166,7 @@ fn partitioner(draft: &mut Draft) {
     }
 }
 
-/// What Postrider or librdkafka sees to: the ends of names are enough to know them.
+/// Options that Postrider or librdkafka covers, by the suffixes of their names.
 const SEEN_TO: [(&str, &str); 21] = [
     ("key.serializer", "keys are bytes by then"),
     ("value.serializer", "values are bytes by then"),
@@ -226,7 +226,7 @@ fn rest(draft: &mut Draft) {
     }
 }
 
-/// Options that are dealt with one by one, for did-you-mean.
+/// Options that are translated one by one, for suggestions.
 const SPELLED: [&str; 12] = [
     "bootstrap.servers",
     "acks",

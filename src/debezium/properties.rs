@@ -1,13 +1,14 @@
 //! Parses Java's `.properties` text into names and values, in order.
 //!
-//! The rules are those of `java.util.Properties.load`: `#` and `!` begin comments, a backslash at the end
-//! of a line joins the next, `=`, `:` or white space ends a name, and `\uXXXX` is a UTF-16 unit.
+//! The rules come from `java.util.Properties.load`: `#` and `!` begin comments, a backslash at the
+//! end of a line joins the next one. `=`, `:` or white space ends a name, and `\uXXXX` is a UTF-16
+//! unit.
 
 use std::str::Chars;
 
 use super::ImportError;
 
-/// Reads all of it.
+/// Parses the whole text.
 pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, ImportError> {
     let mut pairs = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -35,12 +36,12 @@ fn is_blank(char: char) -> bool {
     matches!(char, ' ' | '\t' | '\x0c')
 }
 
-/// Whether the line ends in a backslash that is not itself escaped.
+/// Whether the line ends in an unescaped backslash.
 fn continues(line: &str) -> bool {
     line.bytes().rev().take_while(|&byte| byte == b'\\').count() % 2 == 1
 }
 
-/// The name up to an unescaped separator, and what follows it.
+/// Splits a line at its first unescaped separator.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
     let end = line.find(|char| {

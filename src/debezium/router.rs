@@ -1,15 +1,15 @@
 //! Translates the outbox router's options to `[outbox]`, `[route]` and the JSON part of `[format]`.
 //!
-//! Input: the options behind the router's prefix. Output: settings. Invariant: Debezium's default is
-//! written out wherever it differs from Postrider's, so that the result does not depend on what the file
-//! omits.
+//! Input: the options with the router's prefix. Output: settings. Invariant: if Debezium's default
+//! differs from Postrider's, it is written out, so that the result does not depend on options that
+//! the file omits.
 
 use super::chain::Chain;
 use super::connector::refuse_placeholder;
 use super::draft::{Draft, Taken, asks_provider, list, text};
 use super::{additional_fields, names};
 
-/// Deals with all options of the router.
+/// Translates all options of the router.
 pub(super) fn map(draft: &mut Draft, chain: &Chain) {
     let Some(prefix) = &chain.router else { return };
     let mut router = RouterOptions { draft, prefix };
@@ -29,14 +29,14 @@ struct RouterOptions<'a> {
 }
 
 impl RouterOptions<'_> {
-    /// Takes the option of this name, older names included; a placeholder is refused.
+    /// Takes out the option with this name or an older one. Refuses a placeholder.
     fn take(&mut self, option: &str) -> Option<Taken> {
         let mut present = self.draft.take(&format!("{}{option}", self.prefix));
         if let (None, Some(old)) = (&present, names::old_router(option)) {
             present = self.draft.take(&format!("{}{old}", self.prefix));
         }
         let taken = present?;
-        // Groups of the topic look like other placeholders.
+        // Groups in the topic look like other placeholders.
         if asks_provider(taken.text()) {
             refuse_placeholder(self.draft, taken);
             return None;
@@ -44,7 +44,7 @@ impl RouterOptions<'_> {
         Some(taken)
     }
 
-    /// Carries a text over, or writes Debezium's default.
+    /// Translates a text, or writes Debezium's default.
     fn carry(&mut self, option: &str, setting: &str, default: &str) {
         match self.take(option) {
             Some(taken) => {
@@ -61,7 +61,7 @@ impl RouterOptions<'_> {
         }
     }
 
-    /// Carries one of some words over. The first is Debezium's default.
+    /// Translates a choice. The first word is Debezium's default.
     fn choice(&mut self, option: &str, setting: &str, words: &[(&str, &str)]) {
         let Some(taken) = self.take(option) else {
             if let Some((_, value)) = words.first() {
@@ -108,7 +108,7 @@ impl RouterOptions<'_> {
         }
     }
 
-    /// Debezium's router never reads it, CloudEvents do.
+    /// Translates the event type. Debezium's router never reads it; CloudEvents do.
     fn event_type(&mut self) {
         let Some(taken) = self.take("table.field.event.type") else { return };
         let word = "event_type";
@@ -137,7 +137,7 @@ impl RouterOptions<'_> {
         }
         let regex = self.take("route.topic.regex");
         let topic = self.take("route.topic.replacement");
-        // They are made for one another, so a mistake in one is a mistake in both.
+        // Both options belong together, so an error in one is an error in both.
         let both: Vec<&Taken> = regex.iter().chain(&topic).collect();
         for (option, setting, taken, default) in [
             ("route.topic.regex", "route.regex", &regex, "(?<routedByValue>.*)"),
@@ -233,8 +233,8 @@ impl RouterOptions<'_> {
         }
     }
 
-    /// A column as `[route]` names it. There `id` and `payload` mean the columns of `[outbox]`, so
-    /// one that is called so beside another of that part is named in quotes.
+    /// Returns a column's name in `[route]`. There, `id` and `payload` mean the columns of
+    /// `[outbox]`. If another column has one of these names, it is quoted.
     fn own(&self, column: &str) -> String {
         let parts = [("id", "outbox.id"), ("payload", "outbox.payload")];
         let is_part = |(part, setting): &(&str, &str)| {
@@ -243,7 +243,7 @@ impl RouterOptions<'_> {
         if parts.iter().any(is_part) { format!("\"{column}\"") } else { column.to_owned() }
     }
 
-    /// The same for `column` or `column:name`.
+    /// Returns the names in a list of `column` or `column:name`.
     fn own_fields(&self, fields: &[String]) -> String {
         let own = |field: &String| {
             let (column, name) = field.split_once(':').unwrap_or((field, field));

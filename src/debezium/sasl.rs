@@ -1,13 +1,14 @@
-//! Translates the Java producer's login, `sasl.*`: by password to librdkafka's properties, by token to `[kafka.oauth]`.
+//! Translates the Java producer's login, `sasl.*`: passwords to librdkafka's properties, tokens to
+//! `[kafka.oauth]`.
 //!
-//! Input: options of the producer. Output: settings. Invariant: a login that cannot be translated is refused, since
-//! the connection would be impossible without it.
+//! Input: options of the producer. Output: settings. Invariant: a login that cannot be translated
+//! is refused, because the relay could not connect without it.
 
 use super::draft::{Draft, text};
 use super::tls::{SECRET_HELP, property};
 use super::{jaas, tokens};
 
-/// Deals with the options of any login.
+/// Translates the options of any login.
 pub(super) fn map(draft: &mut Draft) {
     match tokens::origin(draft) {
         Some(origin) => tokens::map(draft, origin),

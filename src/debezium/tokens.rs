@@ -1,12 +1,12 @@
-//! Translates logins by token to `[kafka.oauth]`: OAUTHBEARER with Kafka's own or Strimzi's way to a token endpoint, and
-//! AWS_MSK_IAM.
+//! Translates logins with tokens to `[kafka.oauth]`: OAUTHBEARER with the token endpoint client of
+//! Kafka or Strimzi, and AWS_MSK_IAM.
 //!
-//! Input: options of the producer, and those in its `sasl.jaas.config`. Output: settings. Invariant: an option of the
-//! login that has no equivalent is named; where the brokers or the token endpoint would refuse the relay without it, or
-//! it decides whom to trust, it is refused.
+//! Input: options of the producer, and options in its `sasl.jaas.config`. Output: settings.
+//! Invariant: an option of the login without an equivalent is reported. It is refused if the
+//! brokers or the token endpoint would refuse the relay without it, or if it decides about trust.
 //!
-//! Names and meanings: Kafka's documentation, "Configuring OAuth" (4.1) and KIP-768; Strimzi's kafka-oauth, "Configuring
-//! the Kafka client"; AWS's aws-msk-iam-auth, its README.
+//! Names and meanings: Kafka's documentation, "Configuring OAuth" (4.1) and KIP-768; Strimzi's
+//! kafka-oauth, "Configuring the Kafka client"; AWS's aws-msk-iam-auth, its README.
 
 use super::draft::{Draft, Taken, is_placeholder, list, text};
 use super::jaas::{self, JaasLogin};
@@ -27,18 +27,18 @@ const SECRET_HELP: &str = "the client secret is stored unencrypted in kafka.oaut
 const BY_COMMAND: &str = "remove the options of the login here, and set kafka.oauth.method = \"command\" with a program \
                           that prints a token";
 
-/// Who issues the tokens of a login.
+/// Issuer of the tokens of a login.
 #[derive(Clone, Copy)]
 pub(super) enum TokenOrigin {
-    /// Credentials of AWS sign them.
+    /// AWS credentials sign the tokens.
     Aws,
     /// A token endpoint, or a file.
     Endpoint,
-    /// A Java class of somebody's, or the client itself, without a signature.
+    /// A custom Java class, or the client itself, without a signature.
     Java,
 }
 
-/// Where the file logs in by tokens, who issues them.
+/// Returns the issuer, if the file logs in with tokens.
 pub(super) fn origin(draft: &Draft) -> Option<TokenOrigin> {
     let said = |option: &str| {
         let key = format!("{}{option}", super::draft::PRODUCER);
@@ -68,7 +68,7 @@ fn simple_class(name: &str) -> &str {
     name.rsplit(['.', '$']).next().unwrap_or(name)
 }
 
-/// Deals with the options of such a login.
+/// Translates the options of such a login.
 pub(super) fn map(draft: &mut Draft, origin: TokenOrigin) {
     match origin {
         TokenOrigin::Aws => method(draft, "aws_msk_iam"),
@@ -92,7 +92,7 @@ pub(super) fn map(draft: &mut Draft, origin: TokenOrigin) {
     }
 }
 
-/// What Postrider does by itself.
+/// Options that Postrider covers by itself.
 const SEEN_TO: [(&str, &str); 13] = [
     ("sasl.login.class", "tokens are fetched ahead of their expiry"),
     ("sasl.login.connect.timeout.ms", "a token endpoint may take 15 s"),
@@ -109,7 +109,7 @@ const SEEN_TO: [(&str, &str); 13] = [
     ("sasl.oauthbearer.header.urlencode", "client id and secret are encoded as RFC 6749 says"),
 ];
 
-/// The method, and the options that say nothing beyond it.
+/// Translates the method and the options that add nothing to it.
 fn method(draft: &mut Draft, word: &str) {
     let mechanism = draft.take_producers("sasl.mechanism");
     let handlers = [HANDLER, "sasl.client.callback.handler.class"];
@@ -122,7 +122,7 @@ fn method(draft: &mut Draft, word: &str) {
     }
 }
 
-/// A login that only Java can do.
+/// Refuses a login that only Java supports.
 fn java(draft: &mut Draft) {
     if let Some(taken) = draft.take_producers(HANDLER) {
         draft.refuse(taken, "is a Java class that fetches tokens", BY_COMMAND);
@@ -136,7 +136,7 @@ fn java(draft: &mut Draft) {
     }
 }
 
-/// The options of a login by AWS IAM that say where its credentials are.
+/// Options of an AWS IAM login that say where its credentials are.
 const AWS_PROFILE: &str = "awsProfileName";
 const AWS_ROLE: [&str; 7] = [
     "awsRoleArn",
@@ -147,7 +147,7 @@ const AWS_ROLE: [&str; 7] = [
     "awsRoleSessionToken",
     "awsStsRegion",
 ];
-/// Nothing is lost without them.
+/// Options that are not needed.
 const AWS_OTHERS: [&str; 3] = ["awsDebugCreds", "awsMaxRetries", "awsMaxBackOffTimeMs"];
 
 fn aws(draft: &mut Draft, login: Option<Taken>) {
@@ -184,7 +184,7 @@ fn aws(draft: &mut Draft, login: Option<Taken>) {
     draft.changed(taken, &format!("has no equivalent in [kafka.oauth]: {told}"), help);
 }
 
-/// A setting, the option of the producer that says it, and those in the login's own configuration.
+/// A setting, the option of the producer for it, and the options in the login's own configuration.
 type Place = (&'static str, &'static str, [&'static str; 2]);
 
 const PLACES: [Place; 4] = [
@@ -198,7 +198,7 @@ const PLACES: [Place; 4] = [
     (SCOPE, "sasl.oauthbearer.scope", ["scope", "oauth.scope"]),
 ];
 
-/// Leaves a setting to the environment, and says how it is called there.
+/// Leaves a setting to the environment, and returns its name there.
 fn leave_out(draft: &mut Draft, setting: &'static str) -> String {
     if setting == ENDPOINT || setting == CLIENT_ID {
         draft.set_elsewhere(setting, "https://elsewhere");
@@ -206,7 +206,7 @@ fn leave_out(draft: &mut Draft, setting: &'static str) -> String {
     postrider_config::env_name(setting)
 }
 
-/// The options of the producer itself, which win over those in the login's configuration.
+/// Translates the producer's own options, which take precedence over the login's configuration.
 fn endpoint(draft: &mut Draft) {
     for (setting, option, _) in PLACES {
         let Some(taken) = draft.take_producers(option) else { continue };
@@ -241,18 +241,18 @@ fn endpoint(draft: &mut Draft) {
     }
 }
 
-/// A file that another program keeps a token in.
+/// Translates a file in which another program keeps a token.
 fn prints_file(draft: &mut Draft, from: &Taken, path: &str) {
     draft.set_from(METHOD, text("command"), "a token from a file", &[from]);
     draft.set_from(COMMAND, list(["cat", path]), "", &[from]);
 }
 
-/// The options of the login's own configuration that say whom the token endpoint is trusted by: Kafka's and Strimzi's.
+/// Options of the login's configuration for the trust in the token endpoint: Kafka's and Strimzi's.
 const TRUST: [(&str, &str); 2] = [
     ("ssl.truststore.location", "ssl.truststore.type"),
     ("oauth.ssl.truststore.location", "oauth.ssl.truststore.type"),
 ];
-/// Nothing is lost without them; beginnings of names.
+/// Prefixes of options that are not needed.
 const NOT_NEEDED: [&str; 13] = [
     "oauth.access.token.is.jwt",
     "oauth.connect.timeout.",
@@ -268,7 +268,7 @@ const NOT_NEEDED: [&str; 13] = [
     "ssl.truststore.type",
     "ssl.truststore.password",
 ];
-/// Without them there is no login, or it is another one; beginnings of names, and what to do.
+/// Prefixes of options that a login cannot do without, with the recommended action.
 const IMPOSSIBLE: [(&str, &str); 9] = [
     ("extension_", BY_EXTENSION),
     ("oauth.sasl.extension.", BY_EXTENSION),
@@ -284,7 +284,7 @@ const BY_EXTENSION: &str =
     "the relay sends tokens without extensions: use a user with a password for it";
 const BY_PEM: &str = "remove it here, and set kafka.oauth.ca_file to a PEM file of the authorities";
 
-/// The login's own configuration.
+/// Translates the login's own configuration.
 fn client(draft: &mut Draft, taken: Taken) {
     let flavour = draft.flavour;
     let Some(login) = jaas::parse(taken.text()) else {
@@ -338,7 +338,7 @@ fn client(draft: &mut Draft, taken: Taken) {
     }
 }
 
-/// Whether the option names a trust store that is a PEM file.
+/// Whether the option names a trust store in a PEM file.
 fn is_pem(login: &JaasLogin, name: &str, value: &str) -> bool {
     let Some((_, kind)) = TRUST.iter().find(|(location, _)| *location == name) else {
         return false;

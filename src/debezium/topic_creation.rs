@@ -1,8 +1,9 @@
 //! Translates `topic.creation.*` to `route.missing_topic = "create"` and `route.create_topics`.
 //!
-//! Input: the groups of topics that Kafka Connect creates, and how. Output: the two settings, and findings. Invariant:
-//! entries are in the order in which Connect tries its groups, the default group last; a group whose patterns globs cannot
-//! say is reported, and its topics are created as those of the default group.
+//! Input: the groups of topics that Kafka Connect creates, with their settings. Output: the two
+//! settings, and findings. Invariant: entries keep the order in which Connect tries its groups,
+//! with the default group last. A group whose patterns are not expressible as globs is reported,
+//! and its topics get the settings of the default group.
 
 use super::connector::glob;
 use super::draft::{Draft, Taken, list, text};
@@ -13,7 +14,7 @@ const CREATE_TOPICS: &str = "route.create_topics";
 const HELP: &str = "the relay's Kafka user needs the right to create topics, and route.create_topics_max bounds how \
                     many; `postrider setup --topics` creates them before";
 
-/// Deals with all of `topic.creation.*`.
+/// Translates all of `topic.creation.*`.
 pub(super) fn map(draft: &mut Draft) {
     let is_off =
         draft.peek("topic.creation.enable").is_some_and(|it| it.eq_ignore_ascii_case("false"));
@@ -68,18 +69,17 @@ pub(super) fn map(draft: &mut Draft) {
     }
 }
 
-/// What an option says of this group.
+/// Returns the name of an option within this group.
 fn of_group<'a>(taken: &'a Taken, group: &str) -> Option<&'a str> {
     let (_, rest) = taken.name().split_once(PREFIX)?;
     rest.strip_prefix(group)?.strip_prefix('.')
 }
 
-/// One group of topics.
 #[derive(Clone, Default)]
 struct Group {
     include: Vec<String>,
     has_exclude: bool,
-    /// In the words of `route.create_topics`.
+    /// Settings in the words of `route.create_topics`.
     settings: Vec<(String, String)>,
 }
 
@@ -95,7 +95,7 @@ impl Group {
                 }
                 Some("exclude") => group.has_exclude = !value.is_empty(),
                 Some(_) if value.is_empty() => {}
-                // The brokers' own default.
+                // The value selects the brokers' default.
                 Some("partitions" | "replication.factor") if value == "-1" => {}
                 Some("replication.factor") => {
                     group.settings.push(("replication".to_owned(), value));
@@ -106,14 +106,14 @@ impl Group {
         group
     }
 
-    /// Its patterns as globs, if all of them can be said so.
+    /// Returns the group's patterns as globs, if all of them are expressible.
     fn globs(&self) -> Option<Vec<String>> {
         let globs =
             self.include.iter().map(|pattern| glob(pattern)).collect::<Option<Vec<String>>>();
         globs.filter(|globs| !globs.is_empty() && !self.has_exclude)
     }
 
-    /// With what the default group says and this one does not.
+    /// Adds the default group's settings that this group does not set.
     fn over(&self, default: &Self) -> Self {
         let mut group = self.clone();
         for (name, value) in &default.settings {
@@ -125,7 +125,7 @@ impl Group {
     }
 
     fn entry(&self, glob: &str) -> String {
-        // A setting is one word there.
+        // A setting is one word in `route.create_topics`.
         let word = |value: &str| value.split_whitespace().collect::<String>();
         let settings = self.settings.iter().map(|(name, value)| format!(" {name}={}", word(value)));
         format!("{glob}:{}", settings.collect::<String>())

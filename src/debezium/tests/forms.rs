@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The value of a setting in the TOML, as it is written there.
+/// Returns the value of a setting as written in the TOML.
 fn setting(toml: &str, key: &str) -> Option<String> {
     let (section, name) = key.rsplit_once('.').unwrap();
     let (_, rest) = toml.split_once(&format!("\n[{section}]\n"))?;
@@ -46,7 +46,7 @@ fn converters_become_forms() {
         ),
         (format!("value.converter={binary}\nvalue.{delegate}={string}"), "raw", "string", "raw"),
         ("binary.handling.mode=base64-url-safe".to_owned(), "raw", "raw", "base64url"),
-        // The worker's converter, by what is said about it or by what only it can be.
+        // The worker's converter, inferred from its options or from the only possible choice.
         ("value.converter.schemas.enable=false".to_owned(), "raw", "json", "encoded"),
         ("transforms.outbox.table.expand.json.payload=true".to_owned(), "raw", "json", "encoded"),
         (
@@ -344,7 +344,7 @@ fn a_column_that_a_part_of_the_outbox_is_called_is_not_mistaken_for_it() {
     assert_eq!(setting(&toml, "outbox.event_type"), None);
 }
 
-/// The producer's options, a line each.
+/// Joins the producer's options, one per line.
 fn login(lines: &[&str]) -> String {
     lines.iter().fold(CHAIN.to_owned(), |text, line| format!("{text}producer.override.{line}\n"))
 }
@@ -393,7 +393,7 @@ fn tokens_come_from_where_they_came() {
     }
 }
 
-/// The relay reads them from its environment.
+/// The relay reads these values from its environment.
 #[test]
 fn a_client_that_the_file_does_not_name_is_left_to_the_environment() {
     let whole = "sasl.jaas.config=${env:JAAS}";

@@ -1,5 +1,5 @@
-//! Tests with any text, and with any options and values: they are imported or refused, and what is imported
-//! loads.
+//! Tests with arbitrary text, options and values. Each file is imported or refused, and every
+//! imported file loads.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -7,7 +7,7 @@ use proptest::sample::select;
 use super::*;
 use postrider_secrets::is_secret_name;
 
-/// Names that mean something, so that generated files are not all unknown to the importer.
+/// Known names, so that generated files contain options that the importer knows.
 const NAMES: [&str; 65] = [
     "connector.class",
     "plugin.name",
@@ -76,7 +76,7 @@ const NAMES: [&str; 65] = [
     "tombstones.on.delete",
 ];
 
-/// Values that mean something to one or the other.
+/// Values that some option accepts.
 const VALUES: [&str; 43] = [
     "",
     "true",
@@ -145,7 +145,7 @@ fn values() -> impl Strategy<Value = serde_json::Value> {
     ]
 }
 
-/// Imports, and checks what always holds. Whether it was imported.
+/// Imports a text and checks the invariants. Returns whether it was imported.
 fn check(text: &str, names: &[&String]) -> bool {
     let (report, toml) = match import(text) {
         Ok(Imported { toml, report, .. }) => (report, Some(toml)),
@@ -180,7 +180,7 @@ proptest! {
         check(&text, if foreign { &[] } else { &names });
     }
 
-    /// With a chain that routes, most of what is drawn is imported: the test is not about refusals.
+    /// A chain with a router makes most drawn files importable. This test is not about refusals.
     #[test]
     fn what_is_imported_loads(
         options in prop::collection::btree_map(names(), values(), 0..4),
@@ -198,7 +198,7 @@ proptest! {
         check(&text, &[]);
     }
 
-    /// Planted in every option that has a name, under each form a secret takes.
+    /// Plants secrets in every option that has a name, in each form of a secret.
     #[test]
     fn secrets_are_in_no_output(
         secret in "Z[A-Za-z0-9/@:;=%&+]{8,16}Z",
@@ -232,7 +232,7 @@ proptest! {
     }
 }
 
-/// What a secret looks like; `alone` is for options whose name says it.
+/// Forms of a secret. `alone` is for options whose names mark them as secret.
 const FORMS: [&str; 8] =
     ["url", "token_url", "query", "pair", "jaas", "json", "header", "private_key"];
 
@@ -252,8 +252,8 @@ fn form_of(form: &str, secret: &str) -> String {
     }
 }
 
-/// Any option of the connector, its router, its producer, a converter, a registry, a sink; and those
-/// that nobody knows.
+/// Draws an option of the connector, router, producer, converter, registry or sink, or an unknown
+/// option.
 fn secret_places() -> impl Strategy<Value = String> {
     let side = select(vec!["key", "value", "header"]);
     let registry = select(vec![
