@@ -1,8 +1,10 @@
-//! The unprivileged operating system account that temporary servers of the demo and the tests run as.
+//! The unprivileged operating system account that temporary servers of the demo and the tests run
+//! as.
 //!
-//! PostgreSQL refuses to run as root. If this process is root, servers run as `postgres` or `nobody` from
-//! /etc/passwd, otherwise as its own user. Output: an [`Account`], whose methods run a command as it, give it
-//! a file, check that it can reach a path, and make a temporary folder that only it can enter.
+//! PostgreSQL refuses to run as root. If this process is root, servers run as `postgres` or
+//! `nobody` from /etc/passwd, otherwise as this process's user. Output: an [`Account`]. Its methods
+//! run a command as the account, give it a file, check that it can reach a path, and make a
+//! temporary folder that only it can enter.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -12,26 +14,26 @@ use std::process::Command;
 
 use super::SandboxError;
 
-/// Accounts a server may run as when we are root, best first.
+/// Accounts for servers if this process is root, best first.
 const ACCOUNTS: [&str; 2] = ["postgres", "nobody"];
 
 /// The account of a temporary server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Account {
-    /// The one this process runs as, which is not root.
+    /// Account of this process, which is not root.
     Own,
-    /// Another one, because this process is root.
+    /// Another account, because this process is root.
     Other {
-        /// Its user id; never 0.
+        /// User id; never 0.
         uid: u32,
-        /// Its group id.
+        /// Group id.
         gid: u32,
     },
 }
 
 impl Account {
-    /// Finds the account servers run as. Errors: [`SandboxError::NoAccount`], or /etc/passwd cannot
-    /// be read.
+    /// Finds the account for servers. Errors: [`SandboxError::NoAccount`], or /etc/passwd cannot be
+    /// read.
     pub fn unprivileged() -> Result<Self, SandboxError> {
         if !rustix::process::geteuid().is_root() {
             return Ok(Self::Own);
@@ -48,7 +50,7 @@ impl Account {
         }
     }
 
-    /// Gives one file or folder to this account.
+    /// Changes the owner of one file or folder to this account.
     pub fn own(self, path: &Path) -> Result<(), SandboxError> {
         match self {
             Self::Own => Ok(()),
@@ -59,7 +61,8 @@ impl Account {
     }
 
     /// Whether this account can enter every folder above `path`, and `path` itself is open to all.
-    /// Only the bits for others are looked at: good enough for folders that we or a package made.
+    /// Checks only the permission bits for others, which suffices for folders that this process or
+    /// a package made.
     pub fn reaches(self, path: &Path) -> bool {
         if self == Self::Own {
             return true;
@@ -73,9 +76,9 @@ impl Account {
         })
     }
 
-    /// Makes a new temporary folder that this account owns, and nobody else can enter. The caller's `TMPDIR` is
-    /// used where the account can reach it. The path stays short: a unix socket's may not exceed
-    /// 107 bytes (unix(7)).
+    /// Makes a new temporary folder that this account owns and only it can enter. Uses the caller's
+    /// `TMPDIR` if the account can reach it. Keeps the path short, because a unix socket's path may
+    /// not exceed 107 bytes (unix(7)).
     pub fn make_folder(self, prefix: &str) -> Result<PathBuf, SandboxError> {
         let mut parent = std::env::temp_dir();
         if !self.reaches(&parent) || parent.as_os_str().len() > 60 {

@@ -1,21 +1,22 @@
 //! Finds PostgreSQL's server binaries for temporary servers.
 //!
-//! Input: the environment and the file system. Output: a folder that contains `initdb` and `postgres`. It
-//! searches `POSTRIDER_PG_BIN`, the PATH, the folders where Debian keeps them off the PATH, and `pg_config`.
+//! Input: the environment and the file system. Output: a folder that contains `initdb` and
+//! `postgres`. The search order is `POSTRIDER_PG_BIN`, the PATH, Debian's folders outside the PATH,
+//! and `pg_config`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::SandboxError;
 
-/// Names a folder with `initdb` and `postgres`, before anything else is looked at.
+/// Variable with the folder of `initdb` and `postgres`. It takes precedence over all other places.
 pub const VARIABLE: &str = "POSTRIDER_PG_BIN";
 
-/// Where Debian's packages put each major version.
+/// Folder of Debian's packages, with one subfolder per major version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// The folder with the server binaries: `$POSTRIDER_PG_BIN`, else the PATH, else Debian's highest
-/// version, else what `pg_config` says. A variable that is set must be right.
+/// Returns the folder with the server binaries: `$POSTRIDER_PG_BIN`, else the PATH, else Debian's
+/// highest version, else the output of `pg_config`. If the variable is set, it must be right.
 pub fn find() -> Result<PathBuf, SandboxError> {
     if let Some(folder) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         let folder = PathBuf::from(folder);
@@ -33,7 +34,7 @@ fn looked_in() -> Vec<String> {
     vec![format!("${VARIABLE}"), "PATH".into(), format!("{DEBIAN}/*/bin"), "pg_config".into()]
 }
 
-/// The folder itself, behind symbolic links: PostgreSQL finds its libraries relative to it.
+/// Resolves symbolic links, because PostgreSQL finds its libraries relative to the real folder.
 fn resolve(folder: &Path) -> Option<PathBuf> {
     let initdb = folder.join("initdb").canonicalize().ok()?;
     let home = initdb.parent()?.to_path_buf();

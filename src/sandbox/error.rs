@@ -1,65 +1,65 @@
-//! Why a temporary server of the demo or the tests could not be started or stopped, and how to fix it.
+//! Errors of starting and stopping temporary servers of the demo and the tests, with their fixes.
 //!
-//! [`SandboxError`] names the situation, with the end of the server's log where there is one; `hint` is the
-//! remedy. Every error is about this machine, none about data.
+//! [`SandboxError`] names the situation and, if there is a log, its last lines; `hint` returns the
+//! fix. All errors concern this machine, not data.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A situation in which a temporary server cannot be started or stopped. All are about this
-/// machine, none about the product's data.
+/// Reason why a temporary server cannot be started or stopped. All reasons concern this machine,
+/// not the product's data.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// No folder holds both `initdb` and `postgres`.
+    /// No folder contains both `initdb` and `postgres`.
     #[error("no PostgreSQL server binaries found (looked in {})", .looked_in.join(", "))]
     NoPostgres {
-        /// Every place that was looked at.
+        /// All searched places.
         looked_in: Vec<String>,
     },
-    /// Root may not run servers, and there is no account to run them as.
+    /// Root may not run servers, and no other account exists for them.
     #[error("a server may not run as root, and neither `postgres` nor `nobody` is in /etc/passwd")]
     NoAccount,
     /// A file operation failed.
     #[error("cannot {action} `{}`", path.display())]
     File {
-        /// What was attempted, as a verb.
+        /// Attempted action, as a verb.
         action: &'static str,
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// A program could not be started at all.
+    /// A program could not be started.
     #[error("cannot start `{}`", program.display())]
     Spawn {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// A program ended although it should have gone on, or failed.
+    /// A program ended unexpectedly, or failed.
     #[error("{program} ended early ({status}): {log}")]
     Ended {
-        /// The program's name.
+        /// Name of the program.
         program: String,
-        /// Its exit status.
+        /// Exit status of the program.
         status: String,
-        /// The end of what it wrote.
+        /// Last lines of its output.
         log: String,
     },
     /// A server did not become ready, or did not stop, in time.
     #[error("{program} did not {what} within {limit:?}: {log}")]
     TimedOut {
-        /// The program's name.
+        /// Name of the program.
         program: String,
-        /// What was awaited, as a verb.
+        /// Awaited event, as a verb.
         what: &'static str,
-        /// How long was waited.
+        /// Length of the wait.
         limit: Duration,
-        /// The end of what it wrote.
+        /// Last lines of its output.
         log: String,
     },
     /// No port could be bound on loopback.
@@ -73,7 +73,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// The exact remedy, where one is known.
+    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoPostgres { .. } => Some(
@@ -93,7 +93,7 @@ impl SandboxError {
         }
     }
 
-    /// Builds a [`SandboxError::File`] from an I/O error; made for `map_err`.
+    /// Creates a [`SandboxError::File`] from an I/O error, for use in `map_err`.
     pub fn file(
         action: &'static str,
         path: impl Into<PathBuf>,

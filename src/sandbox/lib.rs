@@ -1,21 +1,27 @@
-//! Temporary Postgres and Redis servers for an application's tests, and for Postrider's own demo and benchmarks.
+//! Temporary Postgres and Redis servers for an application's tests, and for Postrider's own demo
+//! and benchmarks.
 //!
-//! Input: options. Output: a running server on loopback, and its address. Invariant: nothing outside of a
-//! server's temporary folder is written; a server never runs as root; it is stopped and its folder removed on
-//! drop, after a panic, and when this process is killed ([`watchdog`]). No other user of the machine has
-//! access: folders and sockets belong to the server's account, TCP requires a random password, and no command
-//! line contains it.
+//! Input: options. Output: a running server on loopback, and its address.
 //!
-//! | for | there is | it can |
+//! Invariants:
+//!
+//! * Files are written only inside the server's temporary folder.
+//! * A server never runs as root.
+//! * The server is stopped and its folder removed on drop, after a panic, and when this process is
+//!   killed ([`watchdog`]).
+//! * No other user of the machine has access: folders and sockets belong to the server's account,
+//!   TCP requires a random password, and no command line contains it.
+//!
+//! | for | type | can |
 //! |---|---|---|
-//! | PostgreSQL | [`postgres::Cluster`], about a second to start | be stopped, killed and started again on its data, and be configured: settings, encoding, TLS |
-//! | Redis, Valkey | [`redis::Redis`], some 20 ms to start | be killed and restarted empty |
+//! | PostgreSQL | [`postgres::Cluster`], about a second to start | be stopped, killed and restarted on its data, and be configured: settings, encoding, TLS |
+//! | Redis, Valkey | [`redis::Redis`], about 20 ms to start | be killed and restarted empty |
 //! | Redis Cluster, Sentinel | [`redis_group`] | lose a master |
 //! | Kafka | `postrider_kafka::embedded::Broker`, in the test's own process | refuse, delay, and lose records and topics |
 //!
-//! Programs are looked for where Debian and the makers' packages put them ([`binaries`]); `POSTRIDER_PG_BIN` names another
-//! folder of PostgreSQL's. Docker is not needed. Each test has servers of its own, or tests share one in a
-//! `OnceLock` and make a database each.
+//! Programs are searched in the folders of Debian's and the makers' packages ([`binaries`]).
+//! `POSTRIDER_PG_BIN` sets another folder for PostgreSQL. Docker is not needed. Each test can start
+//! its own servers, or tests can share one in a `OnceLock` and create a database each.
 //!
 //! ```
 //! # fn main() -> Result<(), postrider_sandbox::SandboxError> {
@@ -31,8 +37,8 @@
 //! # } // stopped, and its folder removed
 //! ```
 //!
-//! A whole test to copy, from the transaction that writes an event, through the relay, to the record in Kafka:
-//! `examples/test_kit.rs`.
+//! The example `examples/test_kit.rs` is a complete test to copy. It runs from the transaction that
+//! writes an event, through the relay, to the record in Kafka.
 
 pub mod account;
 pub mod binaries;

@@ -1,6 +1,7 @@
 //! A random password for a temporary server: 128 bits as hexadecimal digits, which need no quoting.
 //!
-//! `Debug` does not show it. It must be kept out of command lines, which every user of the machine can read.
+//! `Debug` does not show it. Keep it out of command lines, which every user of the machine can
+//! read.
 
 use std::fmt;
 use std::fs::File;
@@ -10,12 +11,12 @@ use super::SandboxError;
 
 const SOURCE: &str = "/dev/urandom";
 
-/// See the module.
+/// A random password of 128 bits.
 #[derive(Clone)]
 pub struct RandomPassword(String);
 
 impl RandomPassword {
-    /// A new one. Error: the system's source of randomness cannot be read.
+    /// Draws a new password. Error: the system's source of randomness cannot be read.
     pub fn draw() -> Result<Self, SandboxError> {
         let mut bytes = [0_u8; 16];
         File::open(SOURCE)
@@ -24,7 +25,7 @@ impl RandomPassword {
         Ok(Self(format!("{:032x}", u128::from_be_bytes(bytes))))
     }
 
-    /// The digits.
+    /// Returns the password's 32 hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,9 +1,14 @@
 //! Reads CPU time and memory of a process from Linux's `/proc`, for benchmarks.
 //!
-//! Input: a process id. Output: [`stat`] returns the CPU time and whether the process has exited,
-//! [`peak_rss_bytes`] the peak memory, [`walsender_cpu`] the CPU time of what reads the WAL for a client among a
-//! postmaster's children, [`server_cpu`] that of all of them; `None` if there is no such process. A process that has exited but
-//! was not waited for still shows its CPU time; its memory figures are gone by then, so they are sampled before.
+//! Input: a process id. Output: `None` if there is no such process, otherwise:
+//!
+//! * [`stat`]: the CPU time, and whether the process has exited
+//! * [`peak_rss_bytes`]: the peak memory
+//! * [`walsender_cpu`]: the CPU time of the postmaster's child that reads the WAL for a client
+//! * [`server_cpu`]: the CPU time of all children
+//!
+//! A process that has exited but was not waited for still shows its CPU time. Its memory figures
+//! are gone by then, so they are sampled before.
 
 use std::fs;
 use std::time::Duration;
@@ -11,26 +16,27 @@ use std::time::Duration;
 /// Clock ticks per second in `/proc/PID/stat`: `USER_HZ`, fixed at 100 on every Linux port in use.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// What `/proc/PID/stat` says of a process.
+/// Contents of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stat {
     /// User and system time of all threads.
     pub cpu: Duration,
-    /// Exited, and not waited for yet.
+    /// Whether the process has exited and was not waited for yet.
     pub is_zombie: bool,
 }
 
-/// Reads `/proc/PID/stat`; `None` when there is no such process.
+/// Reads `/proc/PID/stat`. Returns `None` if there is no such process.
 pub fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Peak resident memory in bytes (`VmHWM`); `None` once the process has exited.
+/// Returns the peak resident memory in bytes (`VmHWM`), or `None` if the process has exited.
 pub fn peak_rss_bytes(pid: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmHWM:")
 }
 
-/// CPU time of a server: its postmaster, the processes that it has now, and those that have ended.
+/// Returns the CPU time of a server: its postmaster, its current processes, and its ended
+/// processes.
 pub fn server_cpu(postmaster: u32) -> Option<Duration> {
     let line = fs::read_to_string(format!("/proc/{postmaster}/stat")).ok()?;
     let ended = children_cpu(&line)?;
@@ -41,7 +47,7 @@ pub fn server_cpu(postmaster: u32) -> Option<Duration> {
     Some(parse_stat(&line)?.cpu + ended + now)
 }
 
-/// Of the children that were waited for.
+/// CPU time of the children that were waited for.
 fn children_cpu(line: &str) -> Option<Duration> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut times = rest.split_ascii_whitespace().skip(13);
@@ -50,14 +56,14 @@ fn children_cpu(line: &str) -> Option<Duration> {
     Some(Duration::from_millis((user + system) * 1_000 / TICKS_PER_SECOND))
 }
 
-/// CPU time of the process among the children of `postmaster` that reads WAL for a client: its walsender, or, of a backlog
-/// that is read in windows, the session that copies them out. Both say so in their command line; a private
-/// cluster has at most one that works at a time.
+/// Returns the CPU time of the child of `postmaster` that reads WAL for a client. This is its
+/// walsender, or the session that copies out a backlog in windows. Both say so in their command
+/// lines. At most one of them works at a time in a private cluster.
 pub fn walsender_cpu(postmaster: u32) -> Option<Duration> {
     wal_readers(postmaster).into_iter().filter_map(|pid| Some(stat(pid)?.cpu)).max()
 }
 
-/// The processes among the children of `postmaster` that read WAL for a client now; see [`walsender_cpu`].
+/// Returns the children of `postmaster` that read WAL for a client now; see [`walsender_cpu`].
 pub fn wal_readers(postmaster: u32) -> Vec<u32> {
     let children = format!("/proc/{postmaster}/task/{postmaster}/children");
     let children = fs::read_to_string(children).unwrap_or_default();
@@ -70,12 +76,13 @@ fn reads_wal(pid: u32) -> bool {
     [&b"walsender"[..], b" COPY"].iter().any(|name| line.windows(name.len()).any(|at| at == *name))
 }
 
-/// Resident memory in bytes that is of no file (`RssAnon`) now: what the kernel cannot drop.
+/// Returns the current resident memory in bytes that no file backs (`RssAnon`), which the kernel
+/// cannot drop.
 pub fn private_bytes(pid: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "RssAnon:")
 }
 
-/// Resident memory in bytes now.
+/// Returns the current resident memory in bytes.
 pub fn rss_bytes(pid: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
@@ -86,7 +93,8 @@ fn status_bytes(status: &str, name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The command name in field 2 may hold spaces and parentheses: count fields after the last one.
+/// Parses the line. The command name in field 2 may contain spaces and parentheses, so fields count
+/// after the last parenthesis.
 fn parse_stat(line: &str) -> Option<Stat> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();

@@ -1,8 +1,8 @@
 //! A temporary Redis server for tests: on loopback only, with a random password, in memory only.
 //!
-//! Output: a running server and its URL; it can be killed and restarted empty on the same port. The password
-//! goes to it through stdin, not on a command line. Invariant: the server ends when [`Redis`] is dropped or
-//! this process ends.
+//! Output: a running server and its URL. The server can be killed and restarted empty on its port.
+//! It gets its password through stdin, not on a command line. Invariant: the server ends when
+//! [`Redis`] is dropped or this process ends.
 
 use std::fs::{File, read_to_string, write};
 use std::io::Write as _;
@@ -19,15 +19,15 @@ use super::password::RandomPassword;
 use super::watchdog::{LastSignal, Watchdog};
 use super::{SandboxError, port};
 
-/// On the search path.
+/// Name of the program on the search path.
 const PROGRAM: &str = "redis-server";
-/// A start takes some 20 ms.
+/// Maximum time for a start, which takes about 20 ms.
 const LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
-/// Ports that somebody else was quicker to take, before giving up.
+/// Maximum number of ports to try, because another process may take a port first.
 const ATTEMPTS: u32 = 5;
 
-/// A server, ended and forgotten on drop.
+/// A Redis server, ended on drop together with its data.
 #[derive(Debug)]
 pub struct Redis {
     child: Child,
@@ -37,7 +37,7 @@ pub struct Redis {
     watchdog: Watchdog,
 }
 
-/// What a server is started as, beside a port of its own. All that belong together have one password.
+/// Role of a server. All servers of a group share one password.
 #[derive(Debug, Clone)]
 pub(super) struct Role {
     password: RandomPassword,
@@ -54,12 +54,12 @@ impl Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Alone,
-    /// Of the server on that port.
+    /// Replica of the server on that port.
     ReplicaOf(u16),
     ClusterNode {
         node_timeout: Duration,
     },
-    /// Of the server on that port.
+    /// Sentinel of the server on that port.
     Sentinel {
         master: u16,
         down_after: Duration,
@@ -67,12 +67,12 @@ pub(super) enum Kind {
 }
 
 impl Redis {
-    /// Starts one that forgets everything when it ends.
+    /// Starts a server without persistence.
     pub fn start() -> Result<Self, SandboxError> {
         Self::start_program(Path::new(PROGRAM))
     }
 
-    /// The same with another server that knows Redis's protocol and settings, such as Valkey's.
+    /// Starts another server with Redis's protocol and settings, such as Valkey's.
     pub fn start_program(program: &Path) -> Result<Self, SandboxError> {
         let password = RandomPassword::draw()?;
         Self::start_as(&Role { program: program.into(), ..Role::new(&password, Kind::Alone) })
@@ -96,24 +96,24 @@ impl Redis {
         }
     }
 
-    /// Where clients connect, `redis://:PASSWORD@127.0.0.1:PORT`. Not for a command line.
+    /// Returns the URL for clients, `redis://:PASSWORD@127.0.0.1:PORT`. Keep it off command lines.
     pub fn url(&self) -> String {
         format!("redis://:{}@127.0.0.1:{}", self.role.password.as_str(), self.port)
     }
 
-    /// On 127.0.0.1.
+    /// Returns the port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Ends it as a crash would; whatever it knew is gone.
+    /// Ends the server as a crash would. Its data is lost.
     pub fn kill(&mut self) -> Result<(), SandboxError> {
         let failed = |error| SandboxError::file("end the server in", self.watchdog.folder())(error);
         self.child.kill().and_then(|()| self.child.wait().map(drop)).map_err(failed)?;
         self.watchdog.free(self.child.id())
     }
 
-    /// Starts it again on the same port, empty. It must have been killed.
+    /// Restarts a killed server on its port, empty.
     pub fn restart(&mut self) -> Result<(), SandboxError> {
         self.child = spawn(self.account, &self.watchdog, self.port, &self.role)?;
         self.watchdog.hold(self.child.id(), LastSignal::Kill)
@@ -125,7 +125,7 @@ impl Redis {
             .map_err(|error| failed(error.into()))
     }
 
-    /// What `redis-cli` prints for the words of a command, or of its own options.
+    /// Returns the output of `redis-cli` for a command, or for its own options.
     pub(super) fn cli(&self, words: &[&str]) -> Result<String, SandboxError> {
         const CLI: &str = "redis-cli";
         let mut command = Command::new(CLI);
@@ -151,7 +151,7 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // It has ended already where this fails, which is what is wanted.
+        // An error means that the server has already ended.
         let _ = self.kill();
     }
 }
@@ -173,7 +173,7 @@ fn spawn(
         .stdout(output)
         .stderr(Stdio::null());
     if let Kind::Sentinel { .. } = role.kind {
-        // It writes what it learns into its configuration, so that must be a file.
+        // A Sentinel writes its state into its configuration, so the configuration must be a file.
         let file = watchdog.folder().join("sentinel.conf");
         write(&file, &text).map_err(SandboxError::file("write", &file))?;
         account.own(&file)?;
@@ -184,10 +184,11 @@ fn spawn(
     account.apply(&mut command);
     let mut child = super::spawn::spawn(&mut command)
         .map_err(|source| SandboxError::Spawn { program: role.program.clone(), source })?;
-    // Its standard input ends with that. A user of the machine could read a command line.
+    // The server's standard input ends after the configuration. Other users of the machine could
+    // read a command line.
     let told = child.stdin.take().is_some_and(|mut input| input.write_all(text.as_bytes()).is_ok());
     if !told && !matches!(role.kind, Kind::Sentinel { .. }) {
-        // One that is not told everything must not serve; why it was not told, its words say below.
+        // A server without its whole configuration must not run. Its output below shows the reason.
         child.kill().map_err(SandboxError::file("end the server of", &log))?;
     }
     await_ready(child, port, &log)
@@ -202,7 +203,8 @@ fn await_ready(mut child: Child, port: u16, log: &Path) -> Result<Child, Sandbox
             let (program, status) = (PROGRAM.to_owned(), status.to_string());
             return Err(SandboxError::Ended { program, status, log: said() });
         }
-        // Its own words, lest another server on the port is taken for it. The second are a Sentinel's.
+        // The server's own output is checked, because another server may listen on the port. The
+        // second text is a Sentinel's.
         let words = said();
         let is_ready = words.contains("Ready to accept connections") || words.contains("+monitor");
         if is_ready && TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -217,7 +219,7 @@ fn await_ready(mut child: Child, port: u16, log: &Path) -> Result<Child, Sandbox
     }
 }
 
-/// With the settings that Redis has by itself, but for what is named here.
+/// Returns the configuration. Unnamed settings keep Redis's defaults.
 fn configuration(port: u16, role: &Role) -> Result<String, SandboxError> {
     let password = role.password.as_str();
     let common = format!("requirepass {password}\nbind 127.0.0.1\nport {port}\n");
@@ -227,7 +229,7 @@ fn configuration(port: u16, role: &Role) -> Result<String, SandboxError> {
         Kind::Alone => format!("{memory_only}databases 1000\n"),
         Kind::ReplicaOf(master) => format!("{memory_only}replicaof 127.0.0.1 {master}\n"),
         Kind::ClusterNode { node_timeout } => {
-            // By itself it would take the port ten thousand higher, which may be another's.
+            // The default bus port is ten thousand higher, and another process may use it.
             let bus = port::free()?;
             format!(
                 "{memory_only}cluster-enabled yes\ncluster-port {bus}\n\
@@ -244,7 +246,7 @@ fn configuration(port: u16, role: &Role) -> Result<String, SandboxError> {
     })
 }
 
-/// By which Sentinels know their master.
+/// Name of the master for Sentinels.
 pub(super) const MASTER_NAME: &str = "guard";
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! Temporary groups of Redis servers that survive the loss of one, for tests of failover: a Redis Cluster of
-//! six, and a master with a replica under three Sentinels.
+//! Temporary groups of Redis servers that survive the loss of one server, for tests of failover: a
+//! Redis Cluster of six, and a master with a replica under three Sentinels.
 //!
-//! Output: the running servers, their URL in the form that the guard of `postrider-patterns` takes, and the means
-//! to kill a master. Invariant: once started, each master has a replica that may take its place; all
-//! servers of a group have the same password, and end when it is dropped or this process ends.
+//! Output: the running servers, their URL in the form of the guard in `postrider-patterns`, and
+//! methods to kill a master. Invariant: after the start, each master has a replica that may replace
+//! it. All servers of a group share a password, and end when the group is dropped or this process
+//! ends.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use super::SandboxError;
 use super::password::RandomPassword;
 use super::redis::{Kind, MASTER_NAME, Redis, Role};
 
-/// For all servers to know each other, which takes a few seconds.
+/// Maximum time for all servers to know each other, which takes a few seconds.
 const LIMIT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -23,7 +24,8 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// `node_timeout` is how long a node must be silent to be taken for dead; Redis's default is 15 s.
+    /// Starts a cluster. `node_timeout` is the silence after which a node counts as dead; Redis's
+    /// default is 15 s.
     pub fn start(node_timeout: Duration) -> Result<Self, SandboxError> {
         let password = RandomPassword::draw()?;
         let role = Role::new(&password, Kind::ClusterNode { node_timeout });
@@ -41,7 +43,8 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// `redis+cluster://:PASSWORD@127.0.0.1:PORT,127.0.0.1:PORT..`, all nodes. Not for a command line.
+    /// Returns `redis+cluster://:PASSWORD@127.0.0.1:PORT,127.0.0.1:PORT..` with all nodes. Keep it
+    /// off command lines.
     pub fn url(&self) -> String {
         format!("redis+cluster://:{}@{}", self.password.as_str(), self.places().join(","))
     }
@@ -49,7 +52,7 @@ impl RedisCluster {
     /// Ends the master that has this key as a crash would, and returns its port.
     pub fn kill_master_of(&mut self, key: &str) -> Result<u16, SandboxError> {
         let reply = self.ask(&["GET", key])?;
-        // `MOVED 3999 127.0.0.1:6381`, unless it was asked itself.
+        // The reply is `MOVED 3999 127.0.0.1:6381`, unless the asked node has the key.
         let moved = reply.trim().strip_prefix("MOVED ").and_then(|to| to.rsplit_once(':'));
         let port = moved.and_then(|(_, port)| port.parse().ok());
         let of_port = |node: &Redis| Some(node.port()) == port;
@@ -69,7 +72,7 @@ impl RedisCluster {
 /// A master, its replica, and three Sentinels of which two must agree.
 #[derive(Debug)]
 pub struct RedisSentinels {
-    /// The master while it runs, and who replicates it or is about to replace it.
+    /// The master while it runs, and its replica or successor.
     master: Option<Redis>,
     replica: Redis,
     sentinels: Vec<Redis>,
@@ -77,7 +80,8 @@ pub struct RedisSentinels {
 }
 
 impl RedisSentinels {
-    /// `down_after` is how long a master must be silent to be taken for dead; Redis's default is 30 s.
+    /// Starts a group. `down_after` is the silence after which a master counts as dead; Redis's
+    /// default is 30 s.
     pub fn start(down_after: Duration) -> Result<Self, SandboxError> {
         let password = RandomPassword::draw()?;
         let start = |kind| Redis::start_as(&Role::new(&password, kind));
@@ -92,8 +96,8 @@ impl RedisSentinels {
         Ok(Self { master: Some(master), replica, sentinels, password })
     }
 
-    /// `redis+sentinel://:PASSWORD@127.0.0.1:PORT,../guard?sentinel_login=:PASSWORD`. Not for a command
-    /// line.
+    /// Returns `redis+sentinel://:PASSWORD@127.0.0.1:PORT,../guard?sentinel_login=:PASSWORD`. Keep
+    /// it off command lines.
     pub fn url(&self) -> String {
         let places: Vec<String> =
             self.sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port())).collect();
@@ -106,7 +110,7 @@ impl RedisSentinels {
         self.master = None;
     }
 
-    /// Whether the Sentinels have made the replica the master since the master was killed.
+    /// Whether the Sentinels have promoted the replica since the master was killed.
     pub fn has_failed_over(&self) -> Result<bool, SandboxError> {
         for sentinel in &self.sentinels {
             let named = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME])?;
@@ -117,10 +121,10 @@ impl RedisSentinels {
         Ok(self.replica.cli(&["ROLE"])?.starts_with("master"))
     }
 
-    /// After a failover: starts a server that replicates the new master, on a port of its own, so that there
-    /// can be another one. Does nothing while the master runs.
+    /// Starts a server that replicates the new master after a failover, on its own port, so that
+    /// another failover is possible. Does nothing while the master runs.
     ///
-    /// Returns once each Sentinel knows a replica that has the master's data.
+    /// Returns after each Sentinel knows a replica that has the master's data.
     pub fn replace_killed(&mut self) -> Result<(), SandboxError> {
         if self.master.is_some() {
             return Ok(());
@@ -129,7 +133,7 @@ impl RedisSentinels {
         let replica = Redis::start_as(&Role::new(&self.password, kind))?;
         await_replication(&replica)?;
         for sentinel in &self.sentinels {
-            // The dead one is not forgotten by itself, and would be tried as a replica.
+            // Sentinels do not forget the dead server by themselves, and would try it as a replica.
             sentinel.cli(&["SENTINEL", "RESET", MASTER_NAME])?;
         }
         for sentinel in &self.sentinels {
@@ -139,18 +143,18 @@ impl RedisSentinels {
         Ok(())
     }
 
-    /// Forgets everything at once, the replica too.
+    /// Deletes all data at once, on the replica too.
     pub fn flush(&self) -> Result<(), SandboxError> {
         self.master.as_ref().map_or(Ok(()), |master| master.cli(&["FLUSHALL"]).map(drop))
     }
 
-    /// Makes the master hang: connections stay, and nothing answers.
+    /// Makes the master hang: connections stay open, and requests get no answer.
     pub fn stop_master(&self) -> Result<(), SandboxError> {
         self.master.as_ref().map_or(Ok(()), Redis::stop)
     }
 }
 
-/// Waits until it has a replica that has its data, or is one.
+/// Waits until the node has an up-to-date replica, or is one.
 fn await_replication(node: &Redis) -> Result<(), SandboxError> {
     let role = node.cli(&["ROLE"])?;
     let wanted = if role.starts_with("master") {

@@ -1,8 +1,9 @@
-//! Starts child processes (`spawn`), and runs code while none is being started (`undisturbed`).
+//! Starts child processes (`spawn`), and runs code while no process is being started
+//! (`undisturbed`).
 //!
-//! Between fork and exec a child has copies of all our sockets, so an address that we close then stays in
-//! use. Code that closes an address and binds it again therefore keeps other threads from starting a process
-//! meanwhile.
+//! Between fork and exec a child has copies of all sockets of this process, so a closed address
+//! stays in use. Code that closes an address and binds it again must therefore keep other threads
+//! from starting a process.
 
 use std::io;
 use std::process::{Child, Command};
@@ -10,13 +11,13 @@ use std::sync::{PoisonError, RwLock};
 
 static STARTING: RwLock<()> = RwLock::new(());
 
-/// Starts the command's program; many may be started at the same time.
+/// Starts the command's program. Several threads may start programs at once.
 pub fn spawn(command: &mut Command) -> io::Result<Child> {
     let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
     command.spawn()
 }
 
-/// Does this while [`spawn`] is starting nothing.
+/// Runs `act` while [`spawn`] starts no process.
 pub fn undisturbed<T>(act: impl FnOnce() -> T) -> T {
     let _alone = STARTING.write().unwrap_or_else(PoisonError::into_inner);
     act()
@@ -26,11 +27,11 @@ pub fn undisturbed<T>(act: impl FnOnce() -> T) -> T {
 mod tests {
     use super::*;
 
-    /// Set where the test has a process of its own.
+    /// Variable that is set if the test has its own process.
     const ALONE: &str = "POSTRIDER_TEST_ALONE";
 
-    /// A child that is between fork and exec would have the port. In a process of its own: other tests
-    /// start programs by themselves, and theirs would have it, too.
+    /// A child between fork and exec would hold the port. The test runs in its own process, because
+    /// other tests start programs whose children would hold it too.
     #[test]
     fn an_address_can_be_taken_again_while_programs_are_started() {
         if std::env::var_os(ALONE).is_none() {
@@ -49,7 +50,7 @@ mod tests {
         use std::net::{Ipv4Addr, TcpListener};
         use std::sync::atomic::{AtomicBool, Ordering};
 
-        // An address of our own: on 127.0.0.1 another process may be given the port meanwhile.
+        // The test uses its own address, because another process may get the port on 127.0.0.1.
         let [.., high, low] = std::process::id().to_be_bytes();
         let own = Ipv4Addr::new(127, 77, high, low);
         let done = AtomicBool::new(false);
@@ -69,7 +70,7 @@ mod tests {
                     });
                 }
             });
-            // Whichever fails, the other one ends.
+            // If either thread fails, the other one ends.
             let taken = taking.join();
             done.store(true, Ordering::Relaxed);
             starting.join().unwrap();

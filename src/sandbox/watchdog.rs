@@ -1,10 +1,11 @@
 //! Stops temporary servers and removes their folder when this process ends, even by SIGKILL.
 //!
-//! Input: a folder, and the ids of processes with the signal that ends each ([`LastSignal`]). `Drop` does not
-//! run after a SIGKILL, an abort, or for a static. So a small shell waits at the read end of a pipe whose
-//! only write end is ours (opened close-on-exec, so that no other child has it). When the pipe closes, the
-//! shell ends the processes and removes the folder. It ignores the terminal's signals, so that Ctrl-C reaches
-//! the relay first and the servers after it.
+//! Input: a folder, and process ids with the signal that ends each ([`LastSignal`]). `Drop` does
+//! not run after a SIGKILL, an abort, or for a static. Therefore a small shell waits at the read
+//! end of a pipe. Only this process has the write end, which is close-on-exec, so no other child
+//! inherits it. When the pipe closes, the shell ends the processes and removes the folder. The
+//! shell ignores the terminal's signals, so that Ctrl-C reaches the relay first and the servers
+//! after it.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -14,8 +15,8 @@ use std::process::{Child, Command, Stdio};
 use super::SandboxError;
 use super::spawn::spawn;
 
-/// Reads `hold PID SIGNAL` and `free PID` lines; at the end of input kills what is held, waits up
-/// to five seconds, kills harder, and removes the folder given as first argument.
+/// Reads `hold PID SIGNAL` and `free PID` lines. At the end of input, signals the held processes,
+/// waits up to five seconds, kills them with SIGKILL, and removes the folder in the first argument.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 held=
@@ -39,25 +40,26 @@ for h in $held; do kill -s KILL "${h%/*}"; done
 rm -rf -- "$1"
 "#;
 
-/// A folder and the processes that live in it; all gone when this is dropped, or this process ends
-/// in any way.
+/// A folder and the processes that use it. All are removed when this is dropped or this process
+/// ends in any way.
 #[derive(Debug)]
 pub struct Watchdog {
     folder: PathBuf,
     shell: Child,
 }
 
-/// What ends a held process when the program ends.
+/// Signal that ends a held process when the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LastSignal {
     /// PostgreSQL's immediate shutdown.
     Quit,
-    /// Without letting them end in good order.
+    /// SIGKILL, without a clean shutdown.
     Kill,
 }
 
 impl Watchdog {
-    /// Ties `folder` to this process. The folder must be the caller's own: it will be removed.
+    /// Ties `folder` to this process. The folder must belong to the caller, because it will be
+    /// removed.
     pub fn new(folder: &Path) -> Result<Self, SandboxError> {
         let mut shell = Command::new("/bin/sh");
         shell
@@ -73,12 +75,12 @@ impl Watchdog {
         Ok(Self { folder: folder.to_path_buf(), shell })
     }
 
-    /// The tied folder.
+    /// Returns the tied folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Ties a process.
+    /// Ties a process to this process.
     pub fn hold(&mut self, process: u32, signal: LastSignal) -> Result<(), SandboxError> {
         let signal = match signal {
             LastSignal::Quit => "QUIT",
@@ -87,7 +89,7 @@ impl Watchdog {
         self.say(&format!("hold {process} {signal}\n"))
     }
 
-    /// Unties a process that was waited for: its number may soon be another's.
+    /// Unties a process that was waited for, because another process may soon get its id.
     pub fn free(&mut self, process: u32) -> Result<(), SandboxError> {
         self.say(&format!("free {process}\n"))
     }
@@ -102,7 +104,7 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
-        // Waiting cannot fail for our own child; were it to, the shell still does its work.
+        // Waiting cannot fail for an own child. Even if it did, the shell would do its work.
         let _ = self.shell.wait();
     }
 }
@@ -124,7 +126,7 @@ mod tests {
         watchdog.hold(freed.id(), LastSignal::Kill).unwrap();
         watchdog.hold(held.id(), LastSignal::Quit).unwrap();
         watchdog.free(freed.id()).unwrap();
-        // Reaped beside the drop: `kill -0` finds a zombie alive.
+        // Reaped during the drop, because `kill -0` succeeds for a zombie.
         let reaper = std::thread::spawn(move || held.wait().unwrap());
         drop(watchdog);
         assert!(!reaper.join().unwrap().success());

@@ -6,43 +6,44 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// An address whose user, password and database a caller may change before asking for the URL.
+/// An address whose user, password and database a caller may change before building the URL.
 #[derive(Clone)]
 pub struct Address {
     /// TCP port on 127.0.0.1, also part of the socket's name.
     pub port: u16,
     /// Folder of the unix socket.
     pub socket_folder: PathBuf,
-    /// Role.
+    /// Role name.
     pub user: String,
-    /// Its password, which TCP asks for. Never for a command line, and so neither is [`Self::url`].
+    /// Password of the role, which TCP requires. Neither the password nor [`Self::url`] belongs on
+    /// a command line.
     pub password: Option<String>,
-    /// Database.
+    /// Database name.
     pub database: String,
 }
 
 impl Address {
-    /// `postgres://USER[:PASSWORD]@127.0.0.1:PORT/DATABASE`
+    /// Returns `postgres://USER[:PASSWORD]@127.0.0.1:PORT/DATABASE`.
     pub fn url(&self) -> String {
         format!("postgres://{}@127.0.0.1:{}/{}", self.login(), self.port, escape(&self.database))
     }
 
-    /// `postgres://USER@/DATABASE?host=FOLDER&port=PORT`, without the password: the socket trusts
-    /// whoever reaches it.
+    /// Returns `postgres://USER@/DATABASE?host=FOLDER&port=PORT`, without the password: the socket
+    /// trusts every process that reaches it.
     pub fn unix_url(&self) -> String {
         let folder = escape(&self.socket_folder.to_string_lossy());
         let (user, database) = (escape(&self.user), escape(&self.database));
         format!("postgres://{user}@/{database}?host={folder}&port={}", self.port)
     }
 
-    /// The same server, another database.
+    /// Changes the database.
     #[must_use]
     pub fn database(mut self, name: &str) -> Self {
         name.clone_into(&mut self.database);
         self
     }
 
-    /// The same server, another role.
+    /// Changes the role and its password.
     #[must_use]
     pub fn login_as(mut self, user: &str, password: Option<&str>) -> Self {
         user.clone_into(&mut self.user);
@@ -58,14 +59,14 @@ impl Address {
     }
 }
 
-/// The password stays out of logs and panics.
+/// Keeps the password out of logs and panics.
 impl std::fmt::Debug for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Address({}@127.0.0.1:{}/{})", self.user, self.port, self.database)
     }
 }
 
-/// Percent-encodes all but RFC 3986's unreserved characters and `/`.
+/// Percent-encodes all characters except RFC 3986's unreserved ones and `/`.
 fn escape(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {

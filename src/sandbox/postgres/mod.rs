@@ -1,9 +1,10 @@
-//! A temporary PostgreSQL cluster with logical decoding, for the demo, the benchmarks and the tests.
+//! A temporary PostgreSQL cluster with logical decoding, for the demo, the benchmarks and the
+//! tests.
 //!
-//! Input: [`Options`]. Output: a running [`Cluster`] and its addresses; it can be stopped, killed and started
-//! again. Invariant: it listens on loopback with a password, and on a unix socket in its own folder, which
-//! nobody else can enter; it never runs as root, and is removed with its folder when the `Cluster` is dropped
-//! or this process ends.
+//! Input: [`Options`]. Output: a running [`Cluster`] and its addresses; it can be stopped, killed
+//! and restarted. Invariant: it listens on loopback with a password, and on a unix socket in its
+//! own folder, which no other account can enter. It never runs as root. Dropping the `Cluster` or
+//! ending this process removes it with its folder.
 
 mod address;
 mod options;
@@ -25,24 +26,24 @@ use super::watchdog::{LastSignal, Watchdog};
 use super::{SandboxError, binaries, port};
 use server::{Server, log_tail};
 
-/// How often another port is tried when the one found free was taken before the server bound it.
+/// Maximum number of tries if another process takes the free port before the server binds it.
 const PORT_TRIES: u32 = 5;
 
 /// How a cluster is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// Sessions are ended, walsenders wait for their client: `pg_ctl stop -m fast`.
+    /// Ends sessions; walsenders wait for their clients: `pg_ctl stop -m fast`.
     Fast,
-    /// No shutdown checkpoint, recovery at the next start: `pg_ctl stop -m immediate`.
+    /// Writes no shutdown checkpoint, so the next start recovers: `pg_ctl stop -m immediate`.
     Immediate,
-    /// kill -9 of the postmaster; its children notice and end by themselves.
+    /// Kills the postmaster with kill -9. Its children notice and end by themselves.
     Kill,
 }
 
-/// A temporary cluster. See the module.
+/// A temporary PostgreSQL cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    // Dropped in this order: the server first, the folder with it last.
+    // The fields are dropped in this order: first the server, last the folder.
     server: Option<Server>,
     watchdog: Watchdog,
     options: Options,
@@ -54,8 +55,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Creates a cluster and starts it; takes about a second. Errors: no binaries, no account to
-    /// run as, or the server's own words.
+    /// Creates and starts a cluster; takes about a second. Errors: no binaries, no account for the
+    /// server, or the server's own message.
     pub fn start(options: &Options) -> Result<Self, SandboxError> {
         let binaries = match &options.binaries {
             Some(folder) => folder.clone(),
@@ -88,18 +89,18 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where the superuser `postgres` reaches it, over TCP, in database `postgres`. It holds the
-    /// password, so it is not for a command line.
+    /// Returns the URL of the superuser `postgres` over TCP, in database `postgres`. It contains
+    /// the password, so keep it off command lines.
     pub fn url(&self) -> String {
         self.address().url()
     }
 
-    /// The same over the unix socket, without a password.
+    /// Returns the URL over the unix socket, without a password.
     pub fn unix_url(&self) -> String {
         self.address().unix_url()
     }
 
-    /// Where it listens, to build other URLs from.
+    /// Returns the cluster's address, to build other URLs.
     pub fn address(&self) -> Address {
         Address {
             port: self.port,
@@ -110,43 +111,43 @@ impl Cluster {
         }
     }
 
-    /// Its TCP port on 127.0.0.1; stays the same over restarts.
+    /// Returns the TCP port on 127.0.0.1, which restarts do not change.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its folder: the unix socket, `data` and `log` lie in it.
+    /// Returns the folder with the unix socket, `data` and `log`.
     pub fn folder(&self) -> &Path {
         self.watchdog.folder()
     }
 
-    /// Major version, such as 15 or 18.
+    /// Returns the major version, such as 15 or 18.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The folder of its binaries, for `pg_recvlogical` and other clients.
+    /// Returns the folder of the binaries, for `pg_recvlogical` and other clients.
     pub fn binaries(&self) -> &Path {
         &self.binaries
     }
 
-    /// The postmaster's process id, while it runs.
+    /// Returns the postmaster's process id, while it runs.
     pub fn process(&self) -> Option<u32> {
         self.server.as_ref().map(Server::process)
     }
 
-    /// The last lines of the server's log.
+    /// Returns the last lines of the server's log.
     pub fn log_tail(&self) -> String {
         log_tail(&self.log())
     }
 
-    /// Stops it and waits until it has ended. A cluster that does not run is left as it is.
+    /// Stops the cluster and waits until it has ended. Does nothing if it is not running.
     pub fn stop(&mut self, how: Stop) -> Result<(), SandboxError> {
         self.begin_stop(how)?;
         self.wait_stopped(self.options.limit)
     }
 
-    /// Asks it to stop and returns at once.
+    /// Asks the cluster to stop and returns at once.
     pub fn begin_stop(&mut self, how: Stop) -> Result<(), SandboxError> {
         match &self.server {
             Some(server) => server.signal(how),
@@ -154,7 +155,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until it has ended. Error: [`SandboxError::TimedOut`], after which it still runs.
+    /// Waits until the cluster has ended. Error: [`SandboxError::TimedOut`], after which it is
+    /// still running.
     pub fn wait_stopped(&mut self, limit: Duration) -> Result<(), SandboxError> {
         let Some(server) = &mut self.server else { return Ok(()) };
         server.wait(limit)?;
@@ -163,7 +165,7 @@ impl Cluster {
         self.watchdog.free(process)
     }
 
-    /// Starts it after a stop, on the same port and data. Does nothing while it runs.
+    /// Restarts a stopped cluster on its port and data. Does nothing if it is running.
     pub fn start_again(&mut self) -> Result<(), SandboxError> {
         let deadline = Instant::now() + self.options.limit;
         loop {
@@ -179,7 +181,7 @@ impl Cluster {
         }
     }
 
-    /// Stops and starts it.
+    /// Stops and starts the cluster.
     pub fn restart(&mut self, how: Stop) -> Result<(), SandboxError> {
         self.stop(how)?;
         self.start_again()
@@ -253,7 +255,8 @@ impl Cluster {
         Ok(text.trim().parse().unwrap_or(0))
     }
 
-    /// One of the cluster's programs, as its account, away from our own folder and `PG*` variables.
+    /// Creates a command for one of the cluster's programs, under its account, outside this
+    /// process's folder and without `PG*` variables.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.binaries.join(program));
         self.account.apply(&mut command);
@@ -284,7 +287,8 @@ mod tests {
     use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
 
-    /// After a SIGKILL the children hold the listening socket until they notice.
+    /// Waits until the port refuses connections: after a SIGKILL, children hold the listening
+    /// socket until they notice.
     fn wait_until_refused(port: u16) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(("127.0.0.1", port)).is_ok() {

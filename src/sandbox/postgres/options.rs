@@ -1,31 +1,31 @@
 //! Options of a temporary PostgreSQL cluster, and the files made from them.
 //!
-//! Input: encoding, settings, TLS certificates and lines of `pg_hba.conf` that a test wants. Output: the text
-//! of `postgresql.conf` and `pg_hba.conf`, and the TLS files. Defaults: logical decoding, no fsync, TCP with
-//! a password.
+//! Input: encoding, settings, TLS certificates and lines of `pg_hba.conf` that a test requires.
+//! Output: the text of `postgresql.conf` and `pg_hba.conf`, and the TLS files. Defaults: logical
+//! decoding, no fsync, TCP with a password.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A temporary cluster's properties. The default is a fast throw-away one with logical decoding.
+/// Options of a temporary cluster. The default is a fast disposable cluster with logical decoding.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Folder with `initdb` and `postgres`; `None` searches ([`crate::binaries::find`]).
     pub binaries: Option<PathBuf>,
-    /// Extra folder for the dynamic linker, for binaries that are not installed by a package.
+    /// Extra folder for the dynamic linker, for binaries that no package installed.
     pub libraries: Option<PathBuf>,
-    /// Encoding of every database, `UTF8` unless a test wants `SQL_ASCII` or `LATIN1`.
+    /// Encoding of every database: `UTF8`, unless a test needs `SQL_ASCII` or `LATIN1`.
     pub encoding: String,
-    /// Whether commits survive a power cut. They survive a kill -9 of the server either way.
+    /// Whether commits survive a power cut. They always survive a kill -9 of the server.
     pub fsync: bool,
-    /// Certificate and key of the server; turns TLS on.
+    /// Certificate and key of the server. Setting this turns TLS on.
     pub tls: Option<Tls>,
-    /// Lines of `pg_hba.conf` that come before the default ones, so that they win.
+    /// Lines of `pg_hba.conf` before the default ones, so that they take precedence.
     pub hba: Vec<String>,
-    /// Settings of `postgresql.conf`, name and value; they win over the default ones.
+    /// Settings of `postgresql.conf`, name and value. They take precedence over the default ones.
     pub settings: Vec<(String, String)>,
-    /// How long the cluster may take to become ready, and to stop.
+    /// Maximum time for the cluster to become ready, and to stop.
     pub limit: Duration,
 }
 
@@ -34,9 +34,9 @@ pub struct Options {
 pub struct Tls {
     /// The server's certificate chain.
     pub certificate: String,
-    /// Its private key.
+    /// The server's private key.
     pub key: String,
-    /// Whose client certificates are believed, for `cert` lines in `hba`.
+    /// Authority of accepted client certificates, for `cert` lines in `hba`.
     pub client_authority: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Options {
         self
     }
 
-    /// Lines to append to the `postgresql.conf` that initdb wrote; of two lines the later one wins.
+    /// Returns the lines to append to initdb's `postgresql.conf`. The later of two lines wins.
     pub(super) fn postgresql_conf(&self, socket_folder: &Path) -> String {
         let mut conf = String::from("\n# added by postrider's sandbox\n");
         let mut set = |name: &str, value: &str| {
@@ -79,7 +79,7 @@ impl Options {
         set("max_connections", "400");
         set("max_prepared_transactions", "16");
         set("max_wal_size", "4GB");
-        // A server counts the descriptors it inherits, and the pipes of Kafka clients are inherited.
+        // A server counts inherited descriptors, and it inherits the pipes of Kafka clients.
         set("max_files_per_process", "16384");
         set("logging_collector", "off");
         set("log_line_prefix", "%m [%p] %q%a ");
@@ -101,8 +101,9 @@ impl Options {
         conf
     }
 
-    /// The whole `pg_hba.conf`. `all` covers logical replication connections: they name a database.
-    /// The unix socket trusts everybody who reaches it, and lies where nobody else does.
+    /// Returns the whole `pg_hba.conf`. `all` covers logical replication connections, because they
+    /// name a database. The unix socket trusts every process that reaches it; only the server's
+    /// account can reach its folder.
     pub(super) fn pg_hba_conf(&self) -> String {
         let mut lines = self.hba.clone();
         lines.push("local all all trust".to_owned());
@@ -112,7 +113,7 @@ impl Options {
         lines.join("\n") + "\n"
     }
 
-    /// Files beside the configuration: name, content.
+    /// Returns the names and contents of the TLS files beside the configuration.
     pub(super) fn tls_files(&self) -> Vec<(&'static str, &str)> {
         let Some(tls) = &self.tls else { return Vec::new() };
         let mut files = vec![(CERTIFICATE, tls.certificate.as_str()), (KEY, tls.key.as_str())];

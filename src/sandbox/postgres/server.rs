@@ -1,8 +1,8 @@
 //! The postmaster of a temporary cluster as a child process: start, wait until ready, signal, reap.
 //!
-//! Input: a command and a log file. Output: a `Server`, or an error with the end of the log (`log_tail`).
-//! Invariant: the postmaster is ended and reaped when the `Server` is dropped; Ctrl-C in the terminal does
-//! not reach it, since it has a process group of its own.
+//! Input: a command and a log file. Output: a `Server`, or an error with the end of the log
+//! (`log_tail`). Invariant: the postmaster is ended and reaped when the `Server` is dropped. Ctrl-C
+//! in the terminal does not reach it, because it has its own process group.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -16,16 +16,16 @@ use super::Stop;
 use crate::SandboxError;
 use crate::spawn::spawn;
 
-/// How often a state is looked at. A start takes some 60 ms.
+/// Interval of state checks. A start takes about 60 ms.
 const POLL: Duration = Duration::from_millis(5);
 
-/// How long an immediate shutdown may take on drop before SIGKILL follows.
+/// Maximum time for an immediate shutdown on drop before SIGKILL.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
-/// What of the log goes into an error.
+/// Number of log lines in an error.
 const LOG_TAIL_LINES: usize = 12;
 
-/// A spawned postmaster; ended and reaped on drop.
+/// A running postmaster, ended and reaped on drop.
 #[derive(Debug)]
 pub(super) struct Server {
     child: Child,
@@ -33,10 +33,11 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Spawns it, its output appended to `log`, in a process group of its own so that the
+    /// Starts the postmaster with its output in `log`, in its own process group, so that the
     /// terminal's Ctrl-C does not reach it.
     pub(super) fn spawn(command: &mut Command, log: &Path) -> Result<Self, SandboxError> {
-        // Truncated: an error must show this start's words, not those of an earlier one.
+        // The log is truncated, so that an error shows the messages of this start and not of an
+        // earlier one.
         let output = File::create(log).map_err(SandboxError::file("write", log))?;
         let errors = output.try_clone().map_err(SandboxError::file("write", log))?;
         command.process_group(0).stdin(Stdio::null()).stdout(output).stderr(errors);
@@ -51,7 +52,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits until it takes connections: its pid file then says so (miscadmin.h,
+    /// Waits until the server accepts connections. Its pid file then says so (miscadmin.h,
     /// `LOCK_FILE_LINE_PM_STATUS`). The file of a killed predecessor names another process.
     pub(super) fn wait_ready(&mut self, data: &Path, limit: Duration) -> Result<(), SandboxError> {
         let file = data.join("postmaster.pid");
@@ -77,7 +78,7 @@ impl Server {
         }
     }
 
-    /// Signals follow pg_ctl: SIGINT fast, SIGQUIT immediate.
+    /// Sends the signals of pg_ctl: SIGINT fast, SIGQUIT immediate.
     pub(super) fn signal(&self, how: Stop) -> Result<(), SandboxError> {
         let signal = match how {
             Stop::Fast => Signal::INT,
@@ -91,7 +92,7 @@ impl Server {
             .map_err(|errno| SandboxError::file("signal the server of", &self.log)(errno.into()))
     }
 
-    /// Waits until it has ended, and reaps it.
+    /// Waits until the server has ended, and reaps it.
     pub(super) fn wait(&mut self, limit: Duration) -> Result<(), SandboxError> {
         let deadline = Instant::now() + limit;
         while self.ended()?.is_none() {
@@ -119,7 +120,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Errors mean that it has ended already, which is what is wanted.
+        // An error means that the server has already ended.
         let _ = self.signal(Stop::Immediate);
         if self.wait(LAST_WAIT).is_err() {
             let _ = self.child.kill();
@@ -128,7 +129,7 @@ impl Drop for Server {
     }
 }
 
-/// The last lines of a log, or nothing when there is none.
+/// Returns the last lines of a log, or an empty text without a log.
 pub(super) fn log_tail(log: &Path) -> String {
     let bytes = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
