@@ -15,7 +15,7 @@ use postrider_secrets::mask::{MASK, for_scrubbing, is_secret_name, scrub, secret
 /// Prefix of the producer's options, in every kind of file.
 pub(super) const PRODUCER: &str = "producer.override.";
 
-/// Maximum length of a value in a report. A longer value is replaced.
+/// Maximum number of characters of a value in a report. A longer value is truncated.
 const SHOWN_CHARS: usize = 80;
 
 /// An option that was taken out of the draft.

@@ -1,13 +1,16 @@
-//! Gives a Kafka client its OAUTHBEARER token, which rdkafka 0.39 does only while the client is polled, asks the
-//! brokers what a client may do with topics, which rdkafka 0.39 has no call for, sends what waits for others at once,
-//! which rdkafka 0.39 does only where it takes the delivery reports meanwhile, and adds brokers to a client, which rdkafka
-//! 0.39 has no call for.
+//! Calls of librdkafka that rdkafka 0.39 lacks:
 //!
-//! Input: a client, and a token, names of topics or addresses. Output: librdkafka's refusal, if it refuses, or what is allowed.
-//! Invariant: this crate has the only `unsafe` of the project.
+//! * set a Kafka client's OAUTHBEARER token, which rdkafka does only while the client is polled;
+//! * ask the brokers what a client may do with topics;
+//! * flush a producer at once, which rdkafka does only if it takes the delivery reports itself;
+//! * add brokers to a client.
 //!
-//! rdkafka hands a token over when it polls the client's main queue. It never polls that of an `AdminClient`, and a
-//! consumer that is asked for metadata alone is not polled either, so that both would wait for a login for ever.
+//! Input: a client, and a token, names of topics or addresses. Output: the rights on topics, or
+//! librdkafka's error if it refuses. Invariant: this crate has the only `unsafe` of the project.
+//!
+//! rdkafka passes a token on when it polls the client's main queue. It never polls that queue of an
+//! `AdminClient`. A consumer that only reads metadata is not polled either. Without this crate,
+//! both would wait for a login for ever.
 
 mod rights;
 
@@ -21,15 +24,16 @@ use rdkafka::types::RDKafkaRespErr;
 
 pub use rights::{TopicRights, topic_rights};
 
-/// The size that librdkafka's examples give such a buffer.
+/// Size of the error buffer in librdkafka's examples, in bytes.
 const ERROR_BYTES: usize = 512;
 
-/// Sets the token that the client logs in with from now on, until `expires_ms` (Unix time in milliseconds).
+/// Sets the token for the client's logins from now on, until `expires_ms` (Unix time in
+/// milliseconds).
 ///
 /// # Errors
 ///
-/// librdkafka's words: the mechanism is not OAUTHBEARER, the token has expired, it has characters that no token has
-/// (`rd_kafka_oauthbearer_set_token` in rdkafka.h).
+/// Returns librdkafka's message if the mechanism is not OAUTHBEARER, the token has expired, or it
+/// contains invalid characters (`rd_kafka_oauthbearer_set_token` in rdkafka.h).
 pub fn set_token<C: ClientContext>(
     client: &Client<C>,
     token: &str,
@@ -41,10 +45,10 @@ pub fn set_token<C: ClientContext>(
     let principal = CString::new(principal).map_err(holds_zero)?;
     let mut reason = [0_u8; ERROR_BYTES];
     #[expect(unsafe_code, reason = "rdkafka has no safe function for it")]
-    // SAFETY: the client lives as long as the borrow of it, and librdkafka's functions may be called from any thread.
-    // Both strings end with a zero and live until the call returns; librdkafka copies them. There are no extensions:
-    // a null pointer with the length 0. The buffer is as long as is said, and librdkafka ends what it writes with a
-    // zero.
+    // SAFETY: the client lives as long as its borrow, and librdkafka's functions may be called from
+    // any thread. Both strings are zero-terminated and live until the call returns; librdkafka
+    // copies them. There are no extensions: a null pointer with the length 0. The buffer has the
+    // given length, and librdkafka zero-terminates its message.
     let code = unsafe {
         rd_kafka_oauthbearer_set_token(
             client.native_ptr(),
@@ -64,24 +68,29 @@ pub fn set_token<C: ClientContext>(
     Err(String::from_utf8_lossy(&written).into_owned())
 }
 
-/// Sends what a producer has in its queue without the wait for others (`linger.ms`), which it leaves out as long as the call
-/// lasts, and returns when the last of it was reported, or after `limit`. Another thread must take the reports meanwhile:
-/// the producer is one of rdkafka's, which have them as events, and those this call leaves alone (`rd_kafka_flush` in
-/// rdkafka.h). rdkafka's own `flush` takes them itself, and calls with a limit of zero, which may end before it is noticed.
+/// Sends a producer's queued records without waiting for more (`linger.ms`). librdkafka ignores the
+/// linger time during the call. Returns after the last record was reported, or after `limit`.
+///
+/// Another thread must take the reports during the call. rdkafka's producers receive reports as
+/// events, which this call does not consume (`rd_kafka_flush` in rdkafka.h). rdkafka's own `flush`
+/// takes the reports itself, and calls librdkafka with a limit of zero, so the call may end before
+/// librdkafka notices it.
 pub fn flush<C: ClientContext>(producer: &Client<C>, limit: Duration) {
     let limit_ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
     #[expect(unsafe_code, reason = "rdkafka's own takes delivery reports meanwhile")]
-    // SAFETY: the client lives as long as the borrow of it, and librdkafka's functions may be called from any thread.
+    // SAFETY: the client lives as long as its borrow, and librdkafka's functions may be called from
+    // any thread.
     let _ = unsafe { rd_kafka_flush(producer.native_ptr(), limit_ms) };
 }
 
-/// Adds these addresses (`host:port`, separated by commas) to the brokers that the client connects to. A broker that the
-/// client knows is not added twice. librdkafka keeps a copy of the text for as long as the client lives.
+/// Adds these addresses (`host:port`, comma-separated) to the client's brokers. A known broker is
+/// not added twice. librdkafka keeps a copy of the text for the lifetime of the client.
 pub fn add_brokers<C: ClientContext>(client: &Client<C>, addresses: &str) {
-    // No address has a zero byte: the client would not exist.
+    // No address contains a zero byte, because the client could not have been created with one.
     let Ok(addresses) = CString::new(addresses) else { return };
     #[expect(unsafe_code, reason = "rdkafka has no safe function for it")]
-    // SAFETY: the client lives as long as the borrow of it, and librdkafka's functions may be called from any thread.
-    // The string ends with a zero and lives until the call returns; librdkafka copies it.
+    // SAFETY: the client lives as long as its borrow, and librdkafka's functions may be called from
+    // any thread. The string is zero-terminated and lives until the call returns; librdkafka copies
+    // it.
     let _ = unsafe { rd_kafka_brokers_add(client.native_ptr(), addresses.as_ptr()) };
 }

@@ -1,9 +1,9 @@
-//! Asks the brokers what the login of a client may do with topics (`DescribeTopics` with authorized operations, KIP-430),
-//! for which rdkafka 0.39 has no call.
+//! Asks the brokers what a client's login may do with topics (`DescribeTopics` with authorized
+//! operations, KIP-430), because rdkafka 0.39 has no call for this.
 //!
-//! Input: a client, names of topics, a time limit. Output: the rights on each topic of which the brokers tell them.
-//! Invariant: no topic is created by being asked for, and nothing is written; everything that librdkafka allocates here
-//! is freed here.
+//! Input: a client, names of topics, a time limit. Output: the rights on each topic for which the
+//! brokers return them. Invariant: the request creates no topic and writes nothing. This module
+//! frees everything that librdkafka allocates here.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -26,30 +26,30 @@ use rdkafka::types::RDKafkaRespErr;
 
 use crate::ERROR_BYTES;
 
-/// librdkafka keeps its limit by itself; this much later nothing comes any more.
+/// Additional wait after librdkafka's own limit. No answer comes later.
 const LATER_MS: c_int = 1_000;
 
-/// What the login may do with a topic.
+/// Rights of the login on a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicRights {
-    /// Fetch records.
+    /// Whether it may fetch records.
     pub read: bool,
-    /// Produce records.
+    /// Whether it may produce records.
     pub write: bool,
 }
 
-/// Asks the brokers. A topic that does not exist or is hidden from the login, or of which they do not tell the rights,
-/// is not in the answer.
+/// Asks the brokers. The answer omits topics that do not exist, that are hidden from the login, or
+/// whose rights the brokers do not return.
 ///
 /// # Errors
 ///
-/// librdkafka's code: the brokers do not answer in time, or know no such question.
+/// Returns librdkafka's code if the brokers do not answer in time, or do not support the request.
 pub fn topic_rights<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],
     limit: Duration,
 ) -> Result<BTreeMap<String, TopicRights>, RDKafkaRespErr> {
-    // A name with a zero byte is none of a topic.
+    // A name with a zero byte is not a topic.
     let names: Vec<CString> = topics.iter().filter_map(|name| CString::new(*name).ok()).collect();
     if names.is_empty() {
         return Ok(BTreeMap::new());
@@ -58,11 +58,13 @@ pub fn topic_rights<C: ClientContext>(
     let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
     let mut reason = [0_u8; ERROR_BYTES];
     #[expect(unsafe_code, reason = "rdkafka has no safe function for it")]
-    // SAFETY: the client lives as long as the borrow of it, and librdkafka's functions may be called from any thread.
-    // The names end with a zero and live until the call returns; librdkafka copies them, the options and the collection
-    // (rdkafka_admin.c), which are destroyed once each after that. The error, if one is returned, is ours to destroy. The
-    // buffer is as long as is said. The queue is destroyed once, after the event that was polled from it; an answer that
-    // comes later is freed by librdkafka. The event is null or ours, and is read before it is destroyed.
+    // SAFETY: the client lives as long as its borrow, and librdkafka's functions may be called from
+    // any thread. The names are zero-terminated and live until the call returns. librdkafka copies
+    // the names, the options and the collection (rdkafka_admin.c); the last two are destroyed once
+    // each after that. A returned error belongs to this function, which destroys it. The buffer has
+    // the given length. The queue is destroyed once, after the event that was polled from it;
+    // librdkafka frees a later answer. The event is null or belongs to this function, and is read
+    // before it is destroyed.
     unsafe {
         let handle = client.native_ptr();
         let for_topics = rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
@@ -89,11 +91,11 @@ pub fn topic_rights<C: ClientContext>(
     }
 }
 
-/// The rights that an answer holds.
+/// Returns the rights in an answer.
 ///
 /// # Safety
 ///
-/// The event is null, or one that librdkafka has handed out and that was not destroyed.
+/// The event must be null, or an event of librdkafka that was not destroyed.
 #[expect(unsafe_code, reason = "librdkafka lends what an event holds by pointers")]
 unsafe fn read_event(
     event: *mut rd_kafka_event_t,
@@ -101,8 +103,8 @@ unsafe fn read_event(
     if event.is_null() {
         return Err(RDKafkaRespErr::RD_KAFKA_RESP_ERR__TIMED_OUT);
     }
-    // SAFETY: the event is alive, as the caller promises. Of another kind it gives a null pointer. What it lends, with as
-    // many elements as it says, lives as long as it.
+    // SAFETY: the event is alive, as the caller promises. An event of another kind gives a null
+    // pointer. The lent array has the returned number of elements and lives as long as the event.
     let topics = unsafe {
         let error = rd_kafka_event_error(event);
         if error != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
@@ -118,21 +120,22 @@ unsafe fn read_event(
     };
     let mut rights = BTreeMap::new();
     for topic in topics.iter().filter(|topic| !topic.is_null()) {
-        // SAFETY: the element is not null, and is lent by an event that is alive.
+        // SAFETY: the element is not null, and a live event lends it.
         rights.extend(unsafe { read_topic(*topic) });
     }
     Ok(rights)
 }
 
-/// A topic's name and rights, if it says any.
+/// Returns a topic's name and rights, if it has rights.
 ///
 /// # Safety
 ///
-/// The topic is lent by an event that is alive.
+/// A live event must lend the topic.
 #[expect(unsafe_code, reason = "librdkafka lends what an event holds by pointers")]
 unsafe fn read_topic(topic: *const rd_kafka_TopicDescription_t) -> Option<(String, TopicRights)> {
-    // SAFETY: the topic is alive, as the caller promises, and lends a name that ends with a zero, an error or null, and as
-    // many operations as it says or null. They are read as numbers, since brokers may know more of them than the enum.
+    // SAFETY: the topic is alive, as the caller promises. It lends a zero-terminated name, an error
+    // or null, and the returned number of operations or null. The operations are read as numbers,
+    // because brokers may have more of them than the enum.
     let (name, operations) = unsafe {
         let error = rd_kafka_TopicDescription_error(topic);
         if !error.is_null()
@@ -156,16 +159,16 @@ unsafe fn read_topic(topic: *const rd_kafka_TopicDescription_t) -> Option<(Strin
     Some((name, TopicRights { read, write }))
 }
 
-/// As many elements as are said, or none where there is no first one.
+/// Returns a slice of `count` elements, or an empty slice if the pointer is null.
 ///
 /// # Safety
 ///
-/// The pointer is null, or that many elements lie there and live as long as is claimed.
+/// The pointer must be null, or point to `count` elements that live as long as the slice.
 #[expect(unsafe_code, reason = "librdkafka lends lists as a pointer and a length")]
 const unsafe fn lent<'a, T>(first: *const T, count: usize) -> &'a [T] {
     if first.is_null() || count == 0 {
         return &[];
     }
-    // SAFETY: the caller promises that.
+    // SAFETY: the caller promises this.
     unsafe { std::slice::from_raw_parts(first, count) }
 }
