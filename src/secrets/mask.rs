@@ -1,20 +1,22 @@
-//! Masks secrets in everything that is printed: logs, error messages, lists of settings, `Debug`.
+//! Masks secrets in all printed texts: logs, error messages, lists of settings, `Debug`.
 //!
-//! Input: a setting's name and value, a connection string, a line of a file, or any text. Output: the same
-//! text with each secret replaced by [`MASK`]; or, to remove known secrets from texts that may repeat them,
-//! the secrets in a value (`secret_parts`, `for_scrubbing`) and the text without them (`scrub`). A value is
-//! secret if its name *or* its form says so; in doubt it is masked. This is the only list of secret words.
+//! Input: a setting's name and value, a connection string, a line of a file, or any text. Output:
+//! the text with each secret replaced by [`MASK`]. To remove known secrets from other texts,
+//! `secret_parts` and `for_scrubbing` return the secrets in a value, and `scrub` removes them. A
+//! value is secret if its name *or* its form says so; a doubtful value is masked. This module has
+//! the only list of secret words.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// What stands in a secret's place.
+/// Replacement for a secret.
 pub const MASK: &str = "****";
 
-/// Words that make a name a secret's name, compared without `.`, `_`, `-` and capitals, so that
-/// `basic.auth.user.info`, `user_info` and `apiKey` are found. librdkafka's secrets are
-/// `sasl.password`, `ssl.key.password`, `ssl.key.pem` and `sasl.oauthbearer.*`; Java's clients have
-/// `sasl.jaas.config`, `basic.auth.user.info`, `bearer.auth.token`; converters and sinks the rest.
+/// Words that mark a name as secret. They are compared without `.`, `_`, `-` and case, to find
+/// `basic.auth.user.info`, `user_info` and `apiKey`. librdkafka's secrets are `sasl.password`,
+/// `ssl.key.password`, `ssl.key.pem` and `sasl.oauthbearer.*`. Java's clients have
+/// `sasl.jaas.config`, `basic.auth.user.info`, `bearer.auth.token`. Converters and sinks have the
+/// others.
 const SECRET_WORDS: [&str; 24] = [
     "pass",
     "pwd",
@@ -42,44 +44,45 @@ const SECRET_WORDS: [&str; 24] = [
     "signature",
 ];
 
-/// Names of the path of libpq's password file, which is shown.
+/// Names of settings with the path of libpq's password file. The path is shown.
 const PATHS: [&str; 2] = ["passfile", "pgpassfile"];
 
-/// How HTTP introduces a credential.
+/// Schemes before a credential in HTTP.
 const SCHEMES: [&str; 2] = ["bearer ", "basic "];
-/// Shorter words after `bearer` and `basic` are no credential.
+/// Minimum length of a credential after `bearer` and `basic`.
 const CREDENTIAL_CHARS: usize = 8;
 
-/// Whether the value behind this name is never shown.
+/// Whether the value of this name must never be shown.
 pub fn is_secret_name(name: &str) -> bool {
     let squeezed: String = name
         .chars()
         .filter(|char| !matches!(char, '.' | '_' | '-'))
         .map(|char| char.to_ascii_lowercase())
         .collect();
-    // librdkafka's `ssl_key` is a key; `ssl.key.location` says where one is.
+    // librdkafka's `ssl_key` is a key; `ssl.key.location` is only the path of one.
     let has_word = SECRET_WORDS.iter().any(|word| squeezed.contains(word));
     name.eq_ignore_ascii_case("ssl_key") || has_word && !PATHS.contains(&squeezed.as_str())
 }
 
-/// The value of a setting of this name, fit to be shown.
+/// Returns the printable value of a setting with this name.
 pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     if is_secret_name(name) && !value.is_empty() { Cow::Borrowed(MASK) } else { mask_text(value) }
 }
 
-/// Any text without what it says to be secret: passwords in URLs, whatever follows a secret name
-/// and `=`, private keys, credentials as HTTP has them.
+/// Masks the secrets in any text: passwords in URLs, values after a secret name and `=`, private
+/// keys, HTTP credentials.
 pub fn mask_text(text: &str) -> Cow<'_, str> {
     masked(text, secret_ranges(text, |_| true))
 }
 
-/// The same for a sentence of ours or of a client library, where what follows `credentials: ` is a reason and no
-/// secret: only what is assigned by `=`, or as in JSON, is behind a secret name.
+/// Masks the secrets in a sentence of Postrider or of a client library. Text after `credentials: `
+/// is a reason and not a secret there. A value after a secret name is secret only if `=` or JSON
+/// syntax assigns it.
 pub fn mask_sentence(text: &str) -> Cow<'_, str> {
     let is_assigned = |range: &Range<usize>| {
         let before = text.get(..range.start).unwrap_or("");
         let name = before.strip_suffix(':');
-        // `"name": ..` is JSON and no prose.
+        // `"name": ..` is JSON, not prose.
         name.is_none_or(|name| name.trim_end().ends_with(['"', '\'', '\\']))
     };
     masked(text, secret_ranges(text, is_assigned))
@@ -102,7 +105,7 @@ fn masked(text: &str, ranges: Vec<Range<usize>>) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The secrets in a setting's value, for taking them out of texts that may repeat them.
+/// Returns the secrets in a setting's value, to remove them from texts that may repeat them.
 pub fn secret_parts(name: &str, value: &str) -> Vec<String> {
     let parts: Vec<&str> = if is_secret_name(name) {
         vec![value]
@@ -112,36 +115,36 @@ pub fn secret_parts(name: &str, value: &str) -> Vec<String> {
     parts.into_iter().map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
 }
 
-/// Secrets in the order in which [`scrub`] wants them. Shorter ones than four letters would be found
-/// in any text.
+/// Sorts secrets for [`scrub`]. Drops secrets of fewer than four bytes, because they would occur in
+/// any text.
 pub fn for_scrubbing(mut secrets: Vec<String>) -> Vec<String> {
     const FOUND_FROM: usize = 4;
     secrets.retain(|secret| secret.len() >= FOUND_FROM);
-    // The longest first: one may hold another.
+    // The longest comes first, because one secret may contain another.
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets
 }
 
-/// The text without these secrets.
+/// Removes these secrets from the text.
 pub fn scrub(text: &str, secrets: &[String]) -> String {
     let replaced = |text: String, secret: &String| text.replace(secret.as_str(), MASK);
     secrets.iter().fold(text.to_owned(), replaced)
 }
 
-/// A connection URL or `key=value` string without its secrets.
+/// Masks the secrets in a connection URL or `key=value` string.
 pub fn mask_connection_string(text: &str) -> String {
     let text = mask_text(text);
     if text.contains("://") { text.into_owned() } else { mask_after_secret(&text) }
 }
 
-/// A source line fit for an error message: a value behind a secret name, or a password inside a
-/// URL or connection string, is masked. The line may be malformed, so this looks at words only.
+/// Masks a source line for an error message: values after a secret name, and passwords in a URL or
+/// connection string. The line may be malformed, so this looks only at words.
 pub fn mask_line(line: &str) -> String {
     let name = line.split_once('=').map(|(name, _)| name).filter(|name| is_secret_name(name));
     if let Some(name) = name {
         return format!("{}= {MASK}", mask_text(name));
     }
-    // As a whole first: what is before a `=` may be a piece of a password.
+    // The whole line comes first, because text before a `=` may be part of a password.
     let line = mask_text(line);
     match line.split_once('=') {
         Some((name, value)) => format!("{name}={}", mask_after_secret(value)),
@@ -149,10 +152,10 @@ pub fn mask_line(line: &str) -> String {
     }
 }
 
-/// Quotes, blanks around `=` and escapes make the end of a `key=value` secret hard to tell, so
-/// everything behind the first secret name goes.
+/// Masks everything after the first secret name. Quotes, blanks around `=` and escapes make the end
+/// of a `key=value` secret hard to find.
 fn mask_after_secret(text: &str) -> String {
-    // Of the same length, so that places in it are places in the text.
+    // The replacement has equal length, so that positions in it are positions in the text.
     let lower = text.to_ascii_lowercase().replace("passfile", "........");
     match SECRET_WORDS.iter().filter_map(|word| lower.find(word)).min() {
         Some(at) => format!("{}{MASK}", text.get(..at).unwrap_or("")),
@@ -160,7 +163,8 @@ fn mask_after_secret(text: &str) -> String {
     }
 }
 
-/// In their order; they may overlap. `counts`: whether what follows a secret name is a secret.
+/// Returns the ranges of secrets in order; they may overlap. `counts` decides whether the text
+/// after a secret name is a secret.
 fn secret_ranges(text: &str, counts: impl Fn(&Range<usize>) -> bool) -> Vec<Range<usize>> {
     let lower = text.to_ascii_lowercase();
     let found = [
@@ -177,9 +181,9 @@ fn secret_ranges(text: &str, counts: impl Fn(&Range<usize>) -> bool) -> Vec<Rang
     ranges
 }
 
-/// The password of the first URL, or all that is between it and the last `@`: a password may hold
-/// any character, `@`, `/` and `?` among them. Postgres's URLs begin with a user; elsewhere a user
-/// part without a colon may be a token.
+/// Returns the password of the first URL, or everything between it and the last `@`, because a
+/// password may contain any character, such as `@`, `/` and `?`. Postgres's URLs begin with a user;
+/// elsewhere a user part without a colon may be a token.
 fn user_part(text: &str) -> Option<Range<usize>> {
     let scheme = text.find("://")?;
     let start = scheme + 3;
@@ -193,8 +197,8 @@ fn user_part(text: &str) -> Option<Range<usize>> {
     }
 }
 
-/// The password of a `user:password@host` without a scheme, to the last `@` of the text. A colon before
-/// a blank ends a word of prose, one before two slashes a scheme.
+/// Returns the password of a `user:password@host` without a scheme, up to the last `@` of the text.
+/// A colon before a blank ends a word of prose; a colon before two slashes ends a scheme.
 fn bare_user_part(text: &str) -> Option<Range<usize>> {
     let end = text.rfind('@')?;
     let mut colons = text.get(..end)?.match_indices(':').map(|(at, _)| at + 1);
@@ -205,8 +209,8 @@ fn bare_user_part(text: &str) -> Option<Range<usize>> {
     Some(start..end)
 }
 
-/// What follows the first secret name and its `=` or colon; in a URL's query to its end, elsewhere
-/// to the end of the text.
+/// Returns the text after the first secret name and its `=` or colon. It ends with the parameter in
+/// a URL's query, and otherwise with the text.
 fn assigned(lower: &str) -> Option<Range<usize>> {
     let is_name = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
     let mut at = 0;
@@ -226,7 +230,7 @@ fn assigned(lower: &str) -> Option<Range<usize>> {
     None
 }
 
-/// Where the value begins, if what stands at `end` assigns one: `=`, `": "`, `: `.
+/// Returns the start of the value, if the text at `end` assigns one: `=`, `": "`, `: `.
 fn value_after(lower: &str, end: usize) -> Option<usize> {
     let rest = lower.get(end..)?;
     let unquoted = rest.trim_start_matches(['"', '\'', '\\']);
@@ -254,7 +258,7 @@ fn credential(lower: &str) -> Option<Range<usize>> {
     })
 }
 
-/// A JSON web token begins with an encoded `{"`.
+/// Finds a JSON web token, which begins with an encoded `{"`.
 fn web_token(text: &str) -> Option<Range<usize>> {
     let start = text.find("eyJ")?;
     let rest = text.get(start..)?;

@@ -1,11 +1,11 @@
 //! A password that cannot be printed by accident.
 //!
-//! Its bytes are accessible only through [`Password::reveal`]; `Debug` shows nothing of it, and there is no
-//! `Display`.
+//! Only [`Password::reveal`] gives access to its bytes. `Debug` shows no part of it, and there is
+//! no `Display`.
 
 use std::fmt;
 
-/// A database password. Printing it shows stars.
+/// A database password. `Debug` prints stars.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
@@ -15,7 +15,7 @@ impl Password {
         Self(secret.into())
     }
 
-    /// The secret itself, for the authentication exchange and nothing else.
+    /// Returns the secret, for the authentication exchange only.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,8 +1,10 @@
-//! Reads a secret from a file, or from the output of a command (cloud providers issue short-lived passwords).
+//! Reads a secret from a file, or from the output of a command (cloud providers issue short-lived
+//! passwords).
 //!
-//! Input: a path, or a program and its arguments. Output: the secret, or a [`SecretError`] that contains no
-//! part of one. Invariant: the command runs without a shell; after 15 seconds it is killed with its children;
-//! its output is bounded, and so is a file; only a regular file is opened.
+//! Input: a path, or a program and its arguments. Output: the secret, or a [`SecretError`] that
+//! contains no part of one. Invariant: the command runs without a shell, and is killed with its
+//! children after 15 seconds. The sizes of its output and of a file are bounded. Only a regular
+//! file is opened.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,44 +19,44 @@ use std::time::{Duration, Instant};
 use crate::mask::mask_text;
 use crate::password::Password;
 
-/// How long a password command may take: cloud tokens take a second or two.
+/// Maximum time of a password command. Cloud tokens take a second or two.
 const COMMAND_LIMIT: Duration = Duration::from_secs(15);
-/// How much it may print; tokens have some kilobytes.
+/// Maximum output of a command. Tokens have a few kilobytes.
 const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
-/// How much a file may hold: a bundle of all authorities has some hundred kilobytes.
+/// Maximum size of a file. A bundle of all authorities has a few hundred kilobytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// How often its end is looked for.
+/// Interval of checks for the end of the command.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Why there is no secret. Holds no part of one.
+/// Reason why there is no secret. It contains no part of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// A file that held it cannot be read now.
+    /// The file of the secret cannot be read now.
     #[error("the file that holds the secret, {}, cannot be read: {reason}", mask_text(&.path.display().to_string()))]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         reason: String,
     },
-    /// What is there now is no connection string, or names a service that is gone.
+    /// The file now contains an invalid connection string, or names a missing service.
     #[error("the connection settings cannot be used any more: {0}")]
     Settings(String),
-    /// Nobody issued one.
+    /// The provider issued no secret.
     #[error("{0}")]
     NotIssued(String),
-    /// The command did not print one.
+    /// The command printed no secret.
     #[error("the password command `{program}` {reason}")]
     Command {
-        /// Its first word.
+        /// First word of the command.
         program: String,
-        /// What it did instead.
+        /// Actual result of the command.
         reason: String,
     },
 }
 
 impl SecretError {
-    /// What to do about it.
+    /// Returns the recommended action.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::File { .. } => Some("make it readable for the relay's user".to_owned()),
@@ -72,24 +74,24 @@ impl SecretError {
     }
 }
 
-/// A command that prints a password: the program and its arguments, for no shell.
+/// A command that prints a password: the program and its arguments, run without a shell.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordCommand(Vec<String>);
 
 impl fmt::Debug for PasswordCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Arguments may hold what a helper logs in with.
+        // The arguments may contain credentials of a helper program.
         write!(f, "PasswordCommand({:?})", self.program())
     }
 }
 
 impl PasswordCommand {
-    /// `None` if there is no program.
+    /// Creates a command. Returns `None` if there is no program.
     pub fn new(words: Vec<String>) -> Option<Self> {
         words.first().is_some_and(|program| !program.is_empty()).then_some(Self(words))
     }
 
-    /// Its first word, fit to be shown: somebody may have put the secret itself there.
+    /// Returns the program in printable form, because a user may have put the secret itself there.
     pub fn program(&self) -> Cow<'_, str> {
         mask_text(self.first())
     }
@@ -98,7 +100,8 @@ impl PasswordCommand {
         self.0.first().map_or("", String::as_str)
     }
 
-    /// Runs it; what it prints, less one line end, is the password. Blocks up to fifteen seconds.
+    /// Runs the command. Its output without one line end is the password. Blocks for up to fifteen
+    /// seconds.
     pub fn run(&self) -> Result<Password, SecretError> {
         self.run_within(COMMAND_LIMIT)
     }
@@ -113,7 +116,7 @@ impl PasswordCommand {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // To be killed with its children.
+            // The command has its own process group, so that its children are killed with it.
             .process_group(0)
             .spawn()
             .map_err(|error| failed(format!("cannot be run: {error}")))?;
@@ -131,7 +134,7 @@ impl PasswordCommand {
     }
 }
 
-/// What the child prints until it ends.
+/// Returns the child's output until it ends.
 fn answer(child: &mut Child, limit: Duration) -> Result<Vec<u8>, String> {
     let too_long = || format!("did not end within {} s", limit.as_secs_f32());
     let deadline = Instant::now() + limit;
@@ -140,7 +143,7 @@ fn answer(child: &mut Child, limit: Duration) -> Result<Vec<u8>, String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = stdout.take(OUTPUT_BYTES_MAX + 1).read_to_end(&mut bytes);
-        // Nobody waits once the limit is over.
+        // The receiver is gone after the limit.
         let _ = send.send(read.map(|_| bytes));
     });
     let bytes = printed
@@ -163,13 +166,14 @@ fn answer(child: &mut Child, limit: Duration) -> Result<Vec<u8>, String> {
 
 fn kill(child: &mut Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-        // It may have ended by itself.
+        // The group may have ended by itself.
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
     let _ = child.wait();
 }
 
-/// Reads a file that holds a secret, less the line end. A pipe is not opened, which would wait for a writer.
+/// Reads a file with a secret, without its line end. Does not open a pipe, because that would wait
+/// for a writer.
 pub fn read_secret(path: &Path) -> Result<String, SecretError> {
     let failed = |reason: String| SecretError::File { path: path.to_owned(), reason };
     let read = || {
@@ -267,7 +271,7 @@ mod tests {
         let pid = fs::read_to_string(pid).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
         let deadline = Instant::now() + Duration::from_secs(5);
-        // Gone, or dead and not yet collected by init.
+        // The process is gone, or dead and not yet reaped by init.
         while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             assert!(Instant::now() < deadline, "{pid} lives");
             std::thread::sleep(TICK);

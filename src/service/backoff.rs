@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 
 pub use postrider_core::backoff::Backoff;
 
-/// A number that nobody can predict.
+/// Returns an unpredictable number.
 pub fn draw() -> u64 {
     RandomState::new().hash_one(0)
 }

@@ -1,10 +1,13 @@
-//! An HTTP/1 server with limits, so that clients cannot exhaust the file descriptors of the process.
+//! An HTTP/1 server with limits, so that clients cannot exhaust the file descriptors of the
+//! process.
 //!
-//! Input: a bound listener, routes, and a future that ends when the server should stop; requests that have
-//! begun are still answered. Invariant: at most [`connections_max`] connections are open, 256 or a quarter of
-//! the process's descriptors; a connection that sends no request within [`HEADER_LIMIT`] is closed; at the
-//! maximum the oldest connection without a request in progress is closed in favour of the next, so idle
-//! clients keep nobody out.
+//! Input: a bound listener, routes, and a future that ends when the server should stop. The server
+//! still answers requests that have begun.
+//!
+//! Invariant: at most [`connections_max`] connections are open: 256, or a quarter of the process's
+//! descriptors. A connection that sends no request within [`HEADER_LIMIT`] is closed. At the
+//! maximum, the next connection replaces the oldest one without a request in progress, so idle
+//! clients block no other client.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -30,24 +33,25 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::prometheus::{Format, Label, Metrics, render, render_all};
 
-/// How long a connection may take to send the head of a request, its first or the next one. Above
-/// the quarter of a minute between two scrapes, so that those go over one connection.
+/// Maximum time for a connection to send the head of a request, the first or the next one. It
+/// exceeds the 15 s between two scrapes, so that they share one connection.
 pub const HEADER_LIMIT: Duration = Duration::from_secs(20);
-/// Connections at once, where there are descriptors enough: probes and scrapes need a handful, a
-/// shop's clients are pooled.
+/// Maximum number of connections, if there are enough descriptors. Probes and scrapes need a
+/// handful, and a shop's clients are pooled.
 const CONNECTIONS_MAX: u64 = 256;
-/// The part of all descriptors that connections of others may take: a quarter. The rest is for
-/// Postgres, Kafka (a few per broker) and files.
+/// Inverse share of all descriptors for incoming connections: a quarter. The rest is for Postgres,
+/// Kafka (a few per broker) and files.
 const SHARE: u64 = 4;
-/// How long to wait when the system has no descriptor for the next connection.
+/// Pause if the system has no descriptor for the next connection.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections that may be open at once, by the limit of descriptors that this process has.
+/// Returns the maximum number of open connections, derived from this process's limit of
+/// descriptors.
 pub fn connections_max() -> usize {
     share_of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
-/// The answer to a scrape with these headers.
+/// Returns the response to a scrape with these headers.
 pub fn metrics_response(metrics: impl Metrics, headers: &HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::accepted(accept.unwrap_or_default());
@@ -55,7 +59,7 @@ pub fn metrics_response(metrics: impl Metrics, headers: &HeaderMap) -> Response 
     (about, render(metrics, format)).into_response()
 }
 
-/// Likewise to one of several metrics, told apart by a label.
+/// Returns the response to a scrape of several metrics, distinguished by a label.
 pub fn metrics_response_of_all(
     parts: Vec<(Option<Label>, impl Metrics)>,
     headers: &HeaderMap,
@@ -70,12 +74,12 @@ fn share_of(descriptors: u64) -> usize {
     usize::try_from((descriptors / SHARE).clamp(1, CONNECTIONS_MAX)).unwrap_or(1)
 }
 
-/// Where connections come from.
+/// Source of connections.
 pub trait Accept: Send {
-    /// A connection.
+    /// Type of a connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next one.
+    /// Returns the next connection.
     fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 
@@ -95,7 +99,7 @@ impl Accept for UnixListener {
     }
 }
 
-/// Answers requests until `shutdown` completes, and then those that have begun.
+/// Answers requests until `shutdown` completes, and then finishes the requests that have begun.
 pub async fn serve(
     listener: impl Accept,
     routes: Router,
@@ -105,7 +109,7 @@ pub async fn serve(
     serve_within(listener, routes, shutdown, bounds).await
 }
 
-/// What a server may be made to hold.
+/// Limits of a server.
 #[derive(Clone, Copy)]
 struct Bounds {
     connections_max: usize,
@@ -131,7 +135,7 @@ async fn serve_within(
             () = &mut shutdown => break,
             accepted = listener.next() => match accepted {
                 Ok(stream) => stream,
-                // The peer has gone, or descriptors ran out: neither ends the server.
+                // The peer has gone, or descriptors ran out. Neither ends the server.
                 Err(error) => {
                     if !is_of_peer(&error) {
                         tokio::time::sleep(EXHAUSTED_PAUSE).await;
@@ -158,7 +162,7 @@ fn is_of_peer(error: &io::Error) -> bool {
 struct Server {
     routes: Router,
     bounds: Bounds,
-    /// In the order in which they were taken.
+    /// Connections in the order in which they were accepted.
     open: VecDeque<Open>,
     tasks: JoinSet<()>,
     stopping: watch::Sender<bool>,
@@ -171,7 +175,7 @@ struct Open {
 }
 
 impl Server {
-    /// Closes the connection that is silent for longest, or waits until one ends.
+    /// Closes the connection that has been silent for longest, or waits until one ends.
     async fn make_room(&mut self) {
         loop {
             while self.tasks.try_join_next().is_some() {}
@@ -183,7 +187,7 @@ impl Server {
             if let Some(open) = silent.and_then(|at| self.open.remove(at)) {
                 open.task.abort();
             }
-            // Its descriptor is free once it has ended.
+            // The descriptor of the connection is free after its task has ended.
             let _ = self.tasks.join_next().await;
         }
     }
@@ -199,7 +203,7 @@ impl Server {
         self.open.push_back(Open { task, is_busy });
     }
 
-    /// Lets what has begun end; whoever has asked nothing is not waited for.
+    /// Finishes requests that have begun. Closes connections without a request.
     async fn finish(mut self) {
         for open in &self.open {
             if !open.is_busy.load(Ordering::Acquire) {
@@ -211,7 +215,7 @@ impl Server {
     }
 }
 
-/// One connection, to its end.
+/// Serves one connection to its end.
 async fn answer(
     http: &http1::Builder,
     stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -235,7 +239,7 @@ async fn answer(
         // The sender outlives every connection.
         let _ = stopping.wait_for(|stopping| *stopping).await;
     };
-    // Errors are the peer's: it went away, was silent, or spoke no HTTP.
+    // The peer caused these errors: it went away, was silent, or did not speak HTTP.
     tokio::select! {
         _ = connection.as_mut() => {}
         () = told => {
@@ -256,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// A server, what tells that a slow request has begun, and what lets it end.
+    /// A server, a signal that a slow request has begun, and a signal that lets it end.
     struct Started {
         address: SocketAddr,
         begun: Arc<Notify>,
@@ -306,7 +310,7 @@ mod tests {
         assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
         enough.notify_one();
         assert!(slow.await.unwrap().ends_with("slow"));
-        // The first of them was closed: its end is read, and nothing else.
+        // The first connection was closed: reading returns its end and no data.
         assert_eq!(silent[0].read(&mut [0; 8]).await.unwrap_or(0), 0);
     }
 

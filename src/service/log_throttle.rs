@@ -1,16 +1,17 @@
-//! Log throttle: suppresses lines that were logged a moment ago, so that a failure that lasts does not flood
-//! the log.
+//! Log throttle: suppresses lines that were logged recently, so that a lasting failure does not
+//! flood the log.
 //!
-//! Input: a line's text, and the time. Output: whether to write it, and how many equal lines were suppressed
-//! since it was last written. Invariant: memory is bounded, and the first of equal lines is written.
+//! Input: a line's text, and the time. Output: whether to write the line, and how many equal lines
+//! were suppressed since it was last written. Invariant: memory is bounded, and the first of
+//! several equal lines is written.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Texts remembered. An outage has a handful; what overflows is written each time.
+/// Maximum number of remembered texts. An outage has a handful; further texts are always written.
 const TEXTS_MAX: usize = 256;
 
-/// Lets one line per text and interval through.
+/// Admits one line per text and interval.
 #[derive(Debug)]
 pub struct LogThrottle {
     interval: Duration,
@@ -24,19 +25,20 @@ struct LastLine {
 }
 
 impl Default for LogThrottle {
-    /// Once a minute: for trouble that lasts until somebody else ends it.
+    /// Once a minute, for problems that last until somebody fixes them.
     fn default() -> Self {
         Self::new(Duration::from_mins(1))
     }
 }
 
 impl LogThrottle {
-    /// An interval of zero lets every line through.
+    /// Creates a throttle. An interval of zero admits every line.
     pub fn new(interval: Duration) -> Self {
         Self { interval, texts: HashMap::new() }
     }
 
-    /// `Some(n)`: write the line; `n` of its like were held back since the last one.
+    /// Returns `Some(n)` if the line should be written; `n` equal lines were suppressed since the
+    /// last one.
     pub fn admit(&mut self, text: &str, now: Instant) -> Option<u64> {
         let interval = self.interval;
         let is_recent = |seen: &LastLine| now.saturating_duration_since(seen.written) < interval;
@@ -76,7 +78,7 @@ mod tests {
         for tick in 1..100 {
             assert_eq!(admit("a", tick * 100), None);
         }
-        // Something else is news, and does not make the first news again.
+        // Another text is new, and does not make the first text new again.
         assert_eq!([admit("b", 5_000), admit("a", 9_999)], [Some(0), None]);
         let later = [10_000, 10_001, 19_999, 20_000, 50_000].map(|ms| admit("a", ms));
         assert_eq!(later, [Some(100), None, None, Some(2), Some(0)]);

@@ -1,12 +1,13 @@
-//! Metrics as Prometheus and OpenMetrics read them, encoded by the crate `prometheus-client`.
+//! Metrics in the formats of Prometheus and OpenMetrics, encoded by the crate `prometheus-client`.
 //!
-//! Input: [`Metrics`] as they are at the moment of a scrape, and the request's `Accept`. Output: a page in the
-//! [`Format`] that was asked for. Invariant: names are the same in both formats; a name that ends in `_total` is a
-//! counter's, one in `_info` holds facts, every other a gauge's or a histogram's; nothing is kept between two
-//! scrapes, so that no state is held twice.
+//! Input: [`Metrics`] at the moment of a scrape, and the request's `Accept`. Output: a page in the
+//! requested [`Format`]. Invariant: names are equal in both formats. A name with the suffix
+//! `_total` is a counter, one with `_info` has facts, and every other is a gauge or a histogram.
+//! Nothing is kept between two scrapes, so no state exists twice.
 //!
-//! Exemplars are appended to the lines of their buckets here: the crate (0.26) writes only those that its own
-//! histogram has observed one by one, and what is scraped here are snapshots of sums.
+//! This module appends exemplars to the lines of their buckets. The crate (0.26) writes only
+//! exemplars that its own histogram observed one by one, and these scrapes contain snapshots of
+//! sums.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,20 +19,21 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, prometheus_t
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// Name and value of each label.
+/// Names and values of labels.
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// What a page is written in.
+/// Format of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus's text format, version 0.0.4: for whoever does not ask for another.
+    /// Prometheus's text format, version 0.0.4, the default.
     Text,
-    /// OpenMetrics 1.0.0, which has exemplars. Prometheus asks for it.
+    /// OpenMetrics 1.0.0, which has exemplars. Prometheus requests it.
     OpenMetrics,
 }
 
 impl Format {
-    /// The one that a request accepts: OpenMetrics where it is named and nothing else is preferred.
+    /// Returns the format that a request accepts: OpenMetrics if it is named and no other format is
+    /// preferred.
     pub fn accepted(accept: &str) -> Self {
         let mut best = [0.0_f32; 2];
         for entry in accept.split(',') {
@@ -61,7 +63,7 @@ impl Format {
         if open_metrics > 0.0 && open_metrics >= text { Self::OpenMetrics } else { Self::Text }
     }
 
-    /// The media type of such a page.
+    /// Returns the media type of a page in this format.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => prometheus_text::CONTENT_TYPE,
@@ -70,12 +72,12 @@ impl Format {
     }
 }
 
-/// One scrape's metrics.
+/// Metrics of one scrape.
 pub trait Metrics: Debug + Send + Sync + 'static {
-    /// Writes them all.
+    /// Writes all metrics to the page.
     fn write(&self, page: &mut Page<'_>) -> fmt::Result;
 
-    /// Single observations that stand for a bucket of a histogram, by which a trace is found.
+    /// Returns single observations of histogram buckets, which lead to their traces.
     fn exemplars(&self) -> Vec<Exemplar> {
         Vec::new()
     }
@@ -91,27 +93,27 @@ impl Metrics for Box<dyn Metrics> {
     }
 }
 
-/// One observation of a histogram's bucket.
+/// One observation in a histogram's bucket.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exemplar {
-    /// The histogram's whole name.
+    /// Full name of the histogram.
     pub histogram: &'static str,
-    /// Its bucket, from 0.
+    /// Index of the bucket, from 0.
     pub bucket: usize,
-    /// 32 hexadecimal digits.
+    /// Trace id: 32 hexadecimal digits.
     pub trace_id: String,
-    /// What was observed.
+    /// Observed value.
     pub value: f64,
-    /// When, in microseconds since the Unix epoch.
+    /// Time of the observation in microseconds since the Unix epoch.
     pub unix_us: i64,
 }
 
-/// The page of these metrics.
+/// Returns the page of these metrics.
 pub fn render(metrics: impl Metrics, format: Format) -> String {
     render_labelled(None, metrics, format)
 }
 
-/// The page of several metrics with the same families, told apart by a label where one is given.
+/// Returns the page of several metrics with equal families, distinguished by an optional label.
 pub fn render_all(parts: Vec<(Option<Label>, impl Metrics)>, format: Format) -> String {
     let pages = parts.into_iter().map(|(label, metrics)| render_labelled(label, metrics, format));
     let mut families: Vec<(String, String)> = Vec::new();
@@ -127,7 +129,7 @@ pub fn render_all(parts: Vec<(Option<Label>, impl Metrics)>, format: Format) -> 
                 families.push(Default::default());
             }
             let Some((header, samples)) = families.get_mut(current) else { continue };
-            // HELP, TYPE and UNIT stand once, before the samples of all.
+            // HELP, TYPE and UNIT occur once, before all samples.
             let is_header = line.starts_with("# ");
             if is_header && header.lines().any(|known| known == line) {
                 continue;
@@ -141,10 +143,10 @@ pub fn render_all(parts: Vec<(Option<Label>, impl Metrics)>, format: Format) -> 
     families.into_iter().flat_map(|(header, samples)| [header, samples]).collect::<String>() + end
 }
 
-/// Name and value of a label that each sample of some metrics has.
+/// Name and value of a label that all samples of some metrics have.
 pub type Label = (&'static str, String);
 
-/// The last line of a page of OpenMetrics.
+/// Last line of a page in OpenMetrics.
 const END: &str = "# EOF";
 
 fn render_labelled(label: Option<Label>, metrics: impl Metrics, format: Format) -> String {
@@ -197,7 +199,7 @@ fn with_exemplars(page: &str, exemplars: &[Exemplar]) -> String {
     text
 }
 
-/// Where families are written.
+/// Writer of metric families.
 pub struct Page<'a> {
     prefix: &'static str,
     name: String,
@@ -205,7 +207,7 @@ pub struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// The names of what follows begin so.
+    /// Sets the prefix of all following names.
     pub const fn begin_names(&mut self, prefix: &'static str) {
         self.prefix = prefix;
     }
@@ -222,12 +224,13 @@ impl Page<'_> {
         Ok(Family { encoder: self.descriptor(name, help, kind)?, kind })
     }
 
-    /// A family of one number.
+    /// Writes a family with a single value.
     pub fn single(&mut self, name: &str, help: &str, value: impl Into<Number>) -> fmt::Result {
         self.family(name, help)?.sample(&[], value)
     }
 
-    /// A histogram of upper bounds and the observations in each bucket; the last bound is infinite.
+    /// Writes a histogram: upper bounds and the observations in each bucket. The last bound is
+    /// infinite.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -252,14 +255,14 @@ impl Page<'_> {
     }
 }
 
-/// A family that was begun.
+/// A family whose samples are being written.
 pub struct Family<'a> {
     encoder: MetricEncoder<'a>,
     kind: MetricType,
 }
 
 impl Family<'_> {
-    /// One number of it.
+    /// Writes one sample.
     pub fn sample(&mut self, labels: Labels<'_>, value: impl Into<Number>) -> fmt::Result {
         let mut encoder = self.encoder.encode_family(&labels)?;
         match (self.kind, value.into()) {
@@ -275,18 +278,18 @@ impl Family<'_> {
         }
     }
 
-    /// Facts, as labels.
+    /// Writes facts as labels.
     pub fn facts(&mut self, labels: Labels<'_>) -> fmt::Result {
         self.sample(labels, 1_u64)
     }
 }
 
-/// The value of a sample.
+/// Value of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {
     /// A count or a size.
     Whole(u64),
-    /// Seconds, a ratio.
+    /// A number with a fraction: seconds, a ratio.
     Real(f64),
 }
 
@@ -303,7 +306,7 @@ impl From<bool> for Number {
 }
 
 impl From<Duration> for Number {
-    /// In seconds.
+    /// Converts the time to seconds.
     fn from(time: Duration) -> Self {
         Self::Real(time.as_secs_f64())
     }

@@ -1,26 +1,28 @@
-//! Parses and prints durations (`1m30s`) and sizes (`32MiB`) as people type them in settings and flags.
+//! Parses and prints durations (`1m30s`) and sizes (`32MiB`) as people type them in settings and
+//! flags.
 //!
-//! Input: a text, or a value. Output: the value, or an [`InvalidValue`] that says how to write it; or a text
-//! in one unit. Invariant: what is printed for whole milliseconds or bytes parses to the same value.
+//! Input: a text, or a value. Output: the value, or an [`InvalidValue`] that explains the syntax;
+//! or a text in one unit. Invariant: the text of whole milliseconds or bytes parses to the original
+//! value.
 
 use std::time::Duration;
 
-/// Why a text is not a value of its kind: a fragment that goes after "`key`: ", and a hint.
+/// Reason why a text is not a valid value: a fragment that follows "`key`: ", and a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidValue {
-    /// A fragment.
+    /// Reason as a sentence fragment.
     pub reason: String,
-    /// What to type instead.
+    /// Recommended input.
     pub help: Option<String>,
 }
 
 impl InvalidValue {
-    /// Without a hint.
+    /// Creates a reason without a hint.
     pub fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), help: None }
     }
 
-    /// With one.
+    /// Adds a hint.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
@@ -28,10 +30,10 @@ impl InvalidValue {
     }
 }
 
-/// Parses `250ms`, `1s`, `1m30s`, `2h`, `7d`: whole numbers with a unit, added up.
+/// Parses `250ms`, `1s`, `1m30s`, `2h`, `7d`: a sum of whole numbers with units.
 ///
 /// # Errors
-/// What is wrong with the text and how to write it, in one line.
+/// Returns the defect of the text and the correct syntax, in one line.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     read_duration(text).map_err(|InvalidValue { reason, help }| match help {
         Some(help) => format!("{reason}: {help}"),
@@ -39,7 +41,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// As [`parse_duration`], reason and hint apart.
+/// Parses like [`parse_duration`], and returns reason and hint separately.
 pub fn read_duration(text: &str) -> Result<Duration, InvalidValue> {
     let refused = || {
         let refusal = InvalidValue::new(format!("`{text}` is not a duration"));
@@ -72,7 +74,8 @@ pub fn read_duration(text: &str) -> Result<Duration, InvalidValue> {
     Ok(total)
 }
 
-/// Parses `32MiB`, `64kB`, `512B` into bytes. Powers of two with an `i`, powers of ten without.
+/// Parses `32MiB`, `64kB`, `512B` into bytes. Units with an `i` are powers of two, the others
+/// powers of ten.
 pub fn parse_size(text: &str) -> Result<u64, InvalidValue> {
     let refused = || {
         let refusal = InvalidValue::new(format!("`{text}` is not a size"));
@@ -103,7 +106,7 @@ pub fn parse_size(text: &str) -> Result<u64, InvalidValue> {
     number.checked_mul(factor).ok_or_else(refused)
 }
 
-/// The shortest exact text of a duration in one unit: `1s`, `1500ms`, `5m`.
+/// Returns the shortest exact text of a duration in one unit: `1s`, `1500ms`, `5m`.
 pub fn format_duration(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
     match milliseconds {
@@ -115,7 +118,7 @@ pub fn format_duration(duration: Duration) -> String {
     }
 }
 
-/// The shortest exact text of a size: `32MiB`, `1MB`, `1000B`.
+/// Returns the shortest exact text of a size: `32MiB`, `1MB`, `1000B`.
 pub fn format_size(bytes: u64) -> String {
     match bytes {
         0 => "0B".to_owned(),
