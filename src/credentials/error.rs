@@ -1,44 +1,44 @@
-//! Why there is no token or password now.
+//! Errors of fetching tokens and passwords.
 
 use postrider_secrets::SecretError;
 
-/// Why there is no token or password now. Holds no secret.
+/// Reason why there is no token or password now. It contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
-    /// Nobody answered in time, or not with HTTP.
+    /// The party did not answer in time, or not with HTTP.
     #[error("{whom} does not answer: {reason}")]
     Unanswered {
-        /// Who was asked.
+        /// Name of the party.
         whom: String,
-        /// The client's words.
+        /// Message of the client.
         reason: String,
     },
-    /// It answered, and refused.
+    /// The party answered and refused.
     #[error("{whom} refused: {reason}")]
     Refused {
-        /// Who was asked.
+        /// Name of the party.
         whom: String,
-        /// The status, and the error code of the answer.
+        /// Status and error code of the answer.
         reason: String,
     },
-    /// It answered with something that cannot be used.
+    /// The party's answer is not usable.
     #[error("the answer of {whom} cannot be used: {reason}")]
     Unusable {
-        /// Who was asked.
+        /// Name of the party.
         whom: String,
-        /// What is wrong with it.
+        /// Defect of the answer.
         reason: String,
     },
-    /// There are no credentials of AWS to sign with.
+    /// No AWS credentials exist for signing.
     #[error("no AWS credentials were found: {0}")]
     NoAwsCredentials(String),
-    /// A file or a command has nothing.
+    /// A file or a command returned no secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
 }
 
 impl CredentialsError {
-    /// What to do about it.
+    /// Returns the recommended action.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Unanswered { .. } => Some(

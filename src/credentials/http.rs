@@ -1,8 +1,8 @@
-//! HTTP requests to those who issue credentials.
+//! HTTP requests to issuers of credentials.
 //!
-//! Input: a request. Output: the body of its answer, as text. Invariant: one request takes at most ten seconds and
-//! its answer has at most 64 KiB; redirects are not followed, as they would take a secret elsewhere; an error says
-//! nothing of the body but its error code.
+//! Input: a request. Output: the body of its answer, as text. Invariant: one request takes at most
+//! ten seconds, and its answer has at most 64 KiB. Redirects are not followed, because they could
+//! send a secret elsewhere. Errors contain no part of the body except its error code.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,12 @@ pub(crate) struct Client {
     whom: String,
 }
 
-/// A header's name and value.
+/// Name and value of a header.
 pub(crate) type Header<'a> = (&'a str, &'a str);
 
 impl Client {
-    /// For requests to `whom`, a name for errors. `authorities` is a PEM file in place of the system's.
+    /// Creates a client for `whom`, a name for errors. `authorities` is a PEM file that replaces
+    /// the system's authorities.
     pub(crate) fn new(
         whom: &str,
         authorities: Option<&std::path::Path>,
@@ -34,7 +35,7 @@ impl Client {
         Self::within(whom, authorities, LIMIT)
     }
 
-    /// The same for those that answer at once or not at all.
+    /// Creates a client with a shorter limit, for services that answer at once or not at all.
     pub(crate) fn within(
         whom: &str,
         authorities: Option<&std::path::Path>,
@@ -56,7 +57,7 @@ impl Client {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // A proxy of the environment would see tokens of plain http.
+            // A proxy from the environment would see tokens over plain http.
             .proxy(None)
             .user_agent(concat!("postrider/", env!("CARGO_PKG_VERSION")))
             .build();
@@ -109,7 +110,7 @@ impl Client {
             Some(code) => format!("HTTP status {}, {code}", status.as_u16()),
             None => format!("HTTP status {}", status.as_u16()),
         };
-        // A server in trouble is no refusal.
+        // An overloaded or failing server has not refused the request.
         Err(if status.is_server_error() || status.as_u16() == 429 {
             CredentialsError::Unanswered { whom: self.whom.clone(), reason }
         } else {
@@ -125,7 +126,8 @@ fn with_headers<Body>(
     headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))
 }
 
-/// The error code of OAuth (RFC 6749, section 5.2) or of AWS, which is a word and may be shown.
+/// Returns the error code of OAuth (RFC 6749, section 5.2) or of AWS, which is a single word and
+/// may be shown.
 fn error_code(body: &str) -> Option<String> {
     let json = serde_json::from_str::<serde_json::Value>(body).ok();
     let of_json = json.as_ref().and_then(|body| {
@@ -140,14 +142,16 @@ fn error_code(body: &str) -> Option<String> {
     is_word.then(|| code.to_owned())
 }
 
-/// The text of the first element of this name, in XML without attributes as AWS STS answers.
+/// Returns the text of the first element with this name, in XML without attributes, as AWS STS
+/// answers.
 pub(crate) fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     rest.split_once(&format!("</{name}>")).map(|(text, _)| text)
 }
 
 fn system_authorities() -> RootCerts {
-    // What cannot be read is not trusted; a connection that needs it says that its authority is unknown.
+    // Unreadable certificates are not trusted. A connection that needs one reports an unknown
+    // authority.
     let found = rustls_native_certs::load_native_certs().certs;
     RootCerts::from(
         found.iter().map(|der| Certificate::from_der(der).to_owned()).collect::<Vec<_>>(),

@@ -1,8 +1,9 @@
 //! Keeps a token, and fetches the next one before it expires.
 //!
-//! Input: a [`TokenSource`]. Output: the newest token, at once. Invariant: [`TokenKeeper::newest`] never waits for
-//! the source, so that the thread that sends records does not; a token is handed out only while it is good. The
-//! thread ends with the last [`TokenKeeper`]. Those of equal sources may be [shared](TokenKeeper::shared) by a process.
+//! Input: a [`TokenSource`]. Output: the newest token, immediately. Invariant:
+//! [`TokenKeeper::newest`] never waits for the source, so it never blocks the thread that sends
+//! records. It returns only valid tokens. The thread ends with the last [`TokenKeeper`]. Keepers of
+//! equal sources may be [shared](TokenKeeper::shared) within a process.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -10,20 +11,21 @@ use std::time::Duration;
 use crate::time::now_ms;
 use crate::{CredentialsError, Token, TokenSource};
 
-/// The next token is fetched when this part of a token's life is over, in percent. librdkafka asks at 80.
+/// Percentage of a token's lifetime after which the next token is fetched. librdkafka asks at 80.
 const REFRESH_PERCENT: u64 = 60;
-/// The longest wait between two looks at the clock, which may be set meanwhile.
+/// Maximum interval between two checks of the clock, which may be changed in between.
 const LOOK_MS: u64 = 30_000;
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// A token that is newer is not fetched again for a refusal, which may be of the one before.
+/// Minimum age of a token before a refusal causes a new fetch. The refusal of a newer token may
+/// concern the previous one.
 const REFUSED_AGE_MS: u64 = 5_000;
 
-/// A token that is good now, kept so by a thread. Clones share it.
+/// A valid token, renewed by a thread. Clones share it.
 #[derive(Clone)]
 pub struct TokenKeeper(Arc<Guard>);
 
-/// Those that are shared.
+/// The shared keepers.
 static SHARED: Mutex<Vec<Weak<Guard>>> = Mutex::new(Vec::new());
 
 /// Ends the thread when the last keeper is dropped.
@@ -38,12 +40,12 @@ struct Shared {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
-    /// Why the last attempt failed, until one succeeds.
+    /// Error of the last attempt, until one succeeds.
     error: Option<CredentialsError>,
-    /// How many attempts have ended.
+    /// Number of finished attempts.
     attempts: u64,
     has_thread: bool,
-    /// The brokers do not take the token, whatever its expiry says.
+    /// Whether the brokers refuse the token, whatever its expiry is.
     is_refused: bool,
     is_over: bool,
 }
@@ -70,13 +72,14 @@ impl Drop for Guard {
 }
 
 impl TokenKeeper {
-    /// Fetches nothing yet: the thread starts with the first question.
+    /// Creates a keeper. The thread starts with the first request for a token.
     pub fn new(source: TokenSource) -> Self {
         let shared = Shared { source, state: Mutex::default(), changed: Condvar::new() };
         Self(Arc::new(Guard(Arc::new(shared))))
     }
 
-    /// That of an equal source, if this process has one: fifty streams that log in as one client ask for one token.
+    /// Returns the process's keeper of an equal source, if there is one. Fifty streams that log in
+    /// as one client thus request one token.
     pub fn shared(source: TokenSource) -> Self {
         let mut kept = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|guard| guard.strong_count() > 0);
@@ -89,12 +92,12 @@ impl TokenKeeper {
         new
     }
 
-    /// Where the tokens come from.
+    /// Returns the source of the tokens.
     pub fn source(&self) -> &TokenSource {
         &self.0.0.source
     }
 
-    /// The newest token that is good, or why there is none. Does not wait.
+    /// Returns the newest valid token, or the reason why there is none. Does not wait.
     pub fn newest(&self) -> Result<Token, CredentialsError> {
         let state = self.0.0.state();
         state.good().unwrap_or_else(|| {
@@ -105,7 +108,8 @@ impl TokenKeeper {
         })
     }
 
-    /// The same, but waits for an attempt of the source where there is no good token or it was refused, up to `limit`.
+    /// Returns the newest valid token. If there is none, or it was refused, waits up to `limit` for
+    /// an attempt of the source.
     pub fn wait(&self, limit: Duration) -> Result<Token, CredentialsError> {
         self.start()?;
         let shared = &self.0.0;
@@ -118,7 +122,8 @@ impl TokenKeeper {
         self.newest()
     }
 
-    /// The brokers have refused a token: the next one is fetched now. The present one may be used until it is there.
+    /// Records that the brokers have refused a token, so the next one is fetched now. The current
+    /// one may be used until then.
     pub fn refused(&self) {
         let mut state = self.0.0.state();
         let is_old = |token: &Token| now_ms().saturating_sub(token.fetched_ms) >= REFUSED_AGE_MS;
@@ -132,7 +137,8 @@ impl TokenKeeper {
             return Ok(());
         }
         let shared = Arc::clone(&self.0.0);
-        // Not in the span of a stream: others may share it. Its lines name the source.
+        // The thread does not run in the span of a stream, because other streams may share it. Its
+        // log lines name the source.
         let spawned = std::thread::Builder::new()
             .name("postrider-token".to_owned())
             .spawn(move || shared.keep());
@@ -157,7 +163,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches for as long as a keeper lives.
+    /// Fetches tokens while a keeper exists.
     fn keep(&self) {
         let mut retry = RETRY_MIN;
         loop {
@@ -172,7 +178,7 @@ impl Shared {
                     }
                     retry = RETRY_MIN;
                     state.token = Some(token);
-                    // Also for a source whose tokens are over as soon as they are there.
+                    // Also for sources whose tokens expire at once.
                     RETRY_MIN
                 }
                 Err(error) => {
@@ -200,7 +206,7 @@ impl Shared {
     }
 }
 
-/// Says an error once, and again only if it becomes another.
+/// Logs an error once, and again only after it changes.
 fn tell(source: &TokenSource, state: &State, error: &CredentialsError) {
     if state.error.as_ref() == Some(error) {
         return;
@@ -215,7 +221,7 @@ fn tell(source: &TokenSource, state: &State, error: &CredentialsError) {
     );
 }
 
-/// How long to wait before the next token is fetched; `None` once that is due.
+/// Returns the time until the next fetch; `None` if it is due.
 fn until_refresh(token: &Token) -> Option<Duration> {
     let life_ms = token.expires_ms.saturating_sub(token.fetched_ms);
     let due_ms = token.fetched_ms + life_ms / 100 * REFRESH_PERCENT;

@@ -1,8 +1,8 @@
 //! Short-lived logins: tokens that are fetched, kept, and fetched again before they expire.
 //!
-//! Input: how a service logs in (an OIDC token endpoint, a command, AWS credentials). Output: a [`Token`] for
-//! Kafka's OAUTHBEARER, or a password for Postgres on RDS. Invariant: no secret is shown by `Debug` or by an error;
-//! every request is bounded in time and size.
+//! Input: the login method of a service (an OIDC token endpoint, a command, AWS credentials).
+//! Output: a [`Token`] for Kafka's OAUTHBEARER, or a password for Postgres on RDS. Invariant:
+//! neither `Debug` nor an error shows a secret. Every request is bounded in time and size.
 //!
 //! ```
 //! # #[cfg(feature = "providers")] {

@@ -13,22 +13,22 @@ use crate::CredentialsError;
 use crate::http::Client;
 use crate::sigv4::percent_encoded;
 
-/// What a token endpoint is asked with.
+/// Request to a token endpoint.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ClientCredentials {
-    /// `https://..`; `http://` only for an endpoint on this machine.
+    /// URL of the endpoint: `https://..`; `http://` only for this machine.
     pub endpoint: String,
-    /// The client's name.
+    /// Client id.
     pub client_id: String,
-    /// Its secret, if it is not in a file.
+    /// Client secret, if it is not in a file.
     pub client_secret: Option<Password>,
-    /// The file of its secret, which is read for each token.
+    /// File with the client secret, read for each token.
     pub client_secret_file: Option<PathBuf>,
-    /// Names with spaces between them; empty leaves it to the endpoint.
+    /// Scope names separated by spaces; an empty text leaves the scope to the endpoint.
     pub scope: String,
-    /// More form parameters, such as `audience`.
+    /// Additional form parameters, such as `audience`.
     pub parameters: Vec<(String, String)>,
-    /// Authorities in place of the system's.
+    /// File with authorities that replace the system's.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ impl ClientCredentials {
         format!("the token endpoint {}", postrider_secrets::mask_text(&self.endpoint))
     }
 
-    /// The endpoint's answer.
+    /// Returns the endpoint's answer.
     pub(crate) fn ask(&self) -> Result<String, CredentialsError> {
         let client = Client::new(&self.describe(), self.ca_file.as_deref())?;
         let secret = match (&self.client_secret_file, &self.client_secret) {
@@ -55,7 +55,8 @@ impl ClientCredentials {
             (None, Some(secret)) => secret.reveal().to_owned(),
             (None, None) => String::new(),
         };
-        // Section 2.3.1: form-encoded first, so that a colon in either is unambiguous.
+        // Section 2.3.1 requires form encoding first, so that a colon in either part is
+        // unambiguous.
         let user = format!("{}:{}", percent_encoded(&self.client_id), percent_encoded(&secret));
         let authorization = format!("Basic {}", STANDARD.encode(user));
         let headers = [("Authorization", authorization.as_str()), ("Accept", "application/json")];

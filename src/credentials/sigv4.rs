@@ -1,8 +1,9 @@
-//! AWS Signature Version 4 in a URL's query, as MSK and RDS take it for a password.
+//! AWS Signature Version 4 in a URL's query, which MSK and RDS accept as a password.
 //!
-//! Input: credentials, a host, a query, the time. Output: the URL without its scheme. Invariant: byte for byte what
-//! botocore's `SigV4QueryAuth` makes at the same time, which 1,000 drawn tokens in `fixtures/aws/tokens.jsonl` check.
-//! Source: "Create a signed AWS API request" in the IAM User Guide.
+//! Input: credentials, a host, a query, the time. Output: the URL without its scheme. Invariant:
+//! the result equals the output of botocore's `SigV4QueryAuth` at that time, byte for byte; 1,000
+//! drawn tokens in `fixtures/aws/tokens.jsonl` check this. Source: "Create a signed AWS API
+//! request" in the IAM User Guide.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
@@ -10,22 +11,23 @@ use sha2::{Digest as _, Sha256};
 use crate::aws::AwsCredentials;
 use crate::time::{basic_date, basic_time};
 
-/// How long a signed URL is good for, in seconds: the longest that MSK and RDS take.
+/// Validity of a signed URL in seconds: the maximum of MSK and RDS.
 pub(crate) const EXPIRES_S: u64 = 900;
 
 /// A request that is signed and never sent.
 pub(crate) struct SignedQuery<'a> {
-    /// The name by which AWS knows what is logged in to: `rds-db`, `kafka-cluster`.
+    /// AWS's name of the service: `rds-db`, `kafka-cluster`.
     pub(crate) service: &'a str,
     pub(crate) region: &'a str,
-    /// With its port.
+    /// Host with its port.
     pub(crate) host: &'a str,
-    /// Its own parameters, in the order in which they appear.
+    /// Parameters of the request, in their order.
     pub(crate) parameters: &'a [(&'a str, &'a str)],
 }
 
 impl SignedQuery<'_> {
-    /// `host/?query` with a signature that is good for [`EXPIRES_S`] seconds from `now_s` (Unix time).
+    /// Returns `host/?query` with a signature that is valid for [`EXPIRES_S`] seconds from `now_s`
+    /// (Unix time).
     pub(crate) fn sign(&self, credentials: &AwsCredentials, now_s: u64) -> String {
         let time = basic_time(now_s);
         let scope = format!("{}/{}/{}/aws4_request", basic_date(now_s), self.region, self.service);
@@ -51,7 +53,7 @@ impl SignedQuery<'_> {
         let canonical = format!(
             "GET\n/\n{}\nhost:{}\n\nhost\n{}",
             sorted.join("&"),
-            // The default port is in no `Host` header.
+            // A `Host` header omits the default port.
             self.host.strip_suffix(":443").unwrap_or(self.host),
             hex(&Sha256::digest(b""))
         );
@@ -78,7 +80,7 @@ fn mac(key: &[u8], text: &str) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// All but RFC 3986's unreserved characters as `%XX`.
+/// Encodes all characters except RFC 3986's unreserved ones as `%XX`.
 pub(crate) fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -96,7 +98,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| digits(*byte)).collect()
 }
 
-/// Two hexadecimal digits.
+/// Returns two hexadecimal digits.
 fn digits(byte: u8) -> [char; 2] {
     let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
     [digit(byte >> 4), digit(byte & 15)]

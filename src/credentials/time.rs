@@ -1,17 +1,17 @@
-//! The wall clock, and times as AWS writes them.
+//! The wall clock, and times in the formats of AWS.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[cfg(feature = "providers")]
 use postrider_core::route::rfc3339;
 
-/// Milliseconds since the Unix epoch by this machine's clock.
+/// Returns the milliseconds since the Unix epoch by this machine's clock.
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// ISO 8601's basic form: `20261127T041202Z`.
+/// Returns ISO 8601's basic form: `20261127T041202Z`.
 #[cfg(feature = "providers")]
 pub(crate) fn basic_time(unix_s: u64) -> String {
     let milliseconds = i64::try_from(unix_s.saturating_mul(1_000)).unwrap_or(i64::MAX);
@@ -20,7 +20,7 @@ pub(crate) fn basic_time(unix_s: u64) -> String {
     format!("{}Z", seconds.replace(['-', ':'], ""))
 }
 
-/// The day of [`basic_time`]: `20261127`.
+/// Returns the day of [`basic_time`]: `20261127`.
 #[cfg(feature = "providers")]
 pub(crate) fn basic_date(unix_s: u64) -> String {
     basic_time(unix_s).chars().take_while(|char| *char != 'T').collect()

@@ -1,7 +1,8 @@
-//! A token for SASL/OAUTHBEARER, where it comes from, and what is checked of it.
+//! A token for SASL/OAUTHBEARER, its source, and its validation.
 //!
-//! Input: an answer or the output of a command. Output: a [`Token`] with its expiry. Invariant: a token that is
-//! expired, or that an HTTP header could not carry (RFC 6750, section 2.1), is an error here and not at the brokers.
+//! Input: an answer or the output of a command. Output: a [`Token`] with its expiry. Invariant: an
+//! expired token, or a token that an HTTP header cannot carry (RFC 6750, section 2.1), is an error
+//! here and not at the brokers.
 
 use std::fmt;
 
@@ -17,20 +18,20 @@ use crate::aws::MskIam;
 use crate::oidc::ClientCredentials;
 use crate::time::now_ms;
 
-/// The longest that a token is believed to be good, a day, whatever it says. librdkafka counts microseconds in 64 bits,
-/// and takes a token without an end for one that has expired.
+/// Maximum lifetime of a token: a day, whatever the token says. librdkafka counts microseconds in
+/// 64 bits, and treats a token without an expiry as expired.
 const LIFE_MS_MAX: u64 = 24 * 3_600 * 1_000;
 
-/// A token and until when it may be used.
+/// A token and its expiry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// What is sent to the broker.
+    /// Text that is sent to the broker.
     pub text: String,
-    /// Unix time in milliseconds.
+    /// Expiry in Unix time in milliseconds.
     pub expires_ms: u64,
-    /// When it was fetched; Unix time in milliseconds.
+    /// Time of the fetch in Unix time in milliseconds.
     pub fetched_ms: u64,
-    /// Whom it names; the client library shows it in its log.
+    /// Principal of the token, which the client library shows in its log.
     pub principal: String,
 }
 
@@ -44,21 +45,21 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Where tokens come from.
+/// Source of tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenSource {
-    /// An OIDC token endpoint, by the grant `client_credentials`.
+    /// An OIDC token endpoint with the grant `client_credentials`.
     #[cfg(feature = "providers")]
     Oidc(ClientCredentials),
     /// A command that prints a JWT, or the JSON of a token endpoint.
     Command(PasswordCommand),
-    /// Signed by AWS credentials, for MSK's IAM access control.
+    /// Tokens for MSK's IAM access control, signed with AWS credentials.
     #[cfg(feature = "providers")]
     MskIam(MskIam),
 }
 
 impl TokenSource {
-    /// A name for logs and errors, without secrets.
+    /// Returns a name for logs and errors, without secrets.
     pub fn describe(&self) -> String {
         match self {
             #[cfg(feature = "providers")]
@@ -69,7 +70,7 @@ impl TokenSource {
         }
     }
 
-    /// Fetches a token. Blocks up to some fifteen seconds.
+    /// Fetches a token. Blocks for up to about fifteen seconds.
     pub fn fetch(&self) -> Result<Token, CredentialsError> {
         let fetched_ms = now_ms();
         match self {
@@ -85,7 +86,7 @@ impl TokenSource {
 }
 
 impl Token {
-    /// Understands a JWT alone, or a JSON object with `access_token` and `expires_in` (RFC 6749, section 5.1).
+    /// Parses a JWT, or a JSON object with `access_token` and `expires_in` (RFC 6749, section 5.1).
     pub(crate) fn of_answer(
         whom: &str,
         answer: &str,
@@ -114,7 +115,7 @@ impl Token {
         let at_ms = expires.map(|at| at.saturating_mul(1_000));
         let after_ms = expires_in.map(|after| now_ms.saturating_add(after.saturating_mul(1_000)));
         let expires_ms = match (at_ms, after_ms) {
-            // By a clock that is behind the issuer's, the token's own time is too late.
+            // If this clock is behind the issuer's clock, the token's own expiry is too late.
             (Some(at), Some(after)) if after > now_ms => at.min(after),
             (Some(one), _) | (None, Some(one)) => one,
             (None, None) => return Err(unusable("nothing says when the token expires")),
@@ -124,7 +125,7 @@ impl Token {
             return Err(unusable("the token has expired already"));
         }
         let claim = |name: &str| claims.as_ref()?.get(name)?.as_str().map(str::to_owned);
-        // An empty one is refused by the client library.
+        // The client library refuses an empty principal.
         let principal = claim("sub").or_else(|| claim("azp")).filter(|name| !name.is_empty());
         Ok(Self {
             text,
@@ -135,14 +136,14 @@ impl Token {
     }
 }
 
-/// A whole number, or one in quotes as some endpoints write it.
+/// Parses a whole number, or one in quotes, which some endpoints write.
 fn seconds(value: &Value) -> Option<u64> {
     let text = value.as_str().and_then(|text| text.parse().ok());
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast saturates")]
     value.as_u64().or(text).or_else(|| value.as_f64().map(|seconds| seconds as u64))
 }
 
-/// The claims of a JWT, unverified: that is the broker's part.
+/// Returns the claims of a JWT without verification, which the broker does.
 fn claims(text: &str) -> Option<Value> {
     let mut parts = text.split('.');
     let (_, payload) = (parts.next()?, parts.next()?);
@@ -197,7 +198,7 @@ mod tests {
             let token = Token::of_answer("x", &answer, NOW_MS).unwrap();
             assert_eq!(token.expires_ms, NOW_MS + LIFE_MS_MAX, "{expires_in}");
         }
-        // In milliseconds by mistake.
+        // The expiry is in milliseconds by mistake.
         let token = Token::of_answer("x", &jwt(r#"{"exp":1700000020000}"#), NOW_MS).unwrap();
         assert_eq!(token.expires_ms, NOW_MS + LIFE_MS_MAX);
     }

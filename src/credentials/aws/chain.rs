@@ -1,5 +1,5 @@
-//! Where credentials are looked for, in the order of AWS's own tools: variables, a web identity, the profile's
-//! files, the container, the instance.
+//! Searches for credentials in the order of AWS's own tools: variables, a web identity, the
+//! profile's files, the container, the instance.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::AwsCredentials;
 use super::{metadata, profile, web_identity};
 use crate::CredentialsError;
 
-/// The variables that AWS's tools read, as they were when the process began.
+/// Variables that AWS's tools read, from the start of the process.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct AwsEnvironment(BTreeMap<String, String>);
 
@@ -21,13 +21,13 @@ impl fmt::Debug for AwsEnvironment {
 }
 
 impl AwsEnvironment {
-    /// Of these variables; other names than `AWS_*` and `HOME` are left out.
+    /// Keeps `AWS_*` and `HOME` of these variables, and drops all others.
     pub fn of(variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let is_read = |name: &str| name.starts_with("AWS_") || name == "HOME";
         Self(variables.into_iter().filter(|(name, _)| is_read(name)).collect())
     }
 
-    /// Of this process.
+    /// Reads the variables of this process.
     pub fn of_process() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -39,7 +39,7 @@ impl AwsEnvironment {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// What requests are signed with now. Blocks while a provider is asked.
+    /// Returns the current credentials. Blocks while a provider is asked.
     pub fn credentials(&self) -> Result<AwsCredentials, CredentialsError> {
         if let Some(found) = self.of_variables()? {
             return Ok(found);
@@ -76,7 +76,8 @@ fn half(there: &str, missing: &str) -> CredentialsError {
     CredentialsError::NoAwsCredentials(format!("{there} is set and {missing} is not"))
 }
 
-/// The region by `AWS_REGION`, `AWS_DEFAULT_REGION` or the profile; or by the name of a host on AWS.
+/// Returns the region from `AWS_REGION`, `AWS_DEFAULT_REGION` or the profile, or else from the name
+/// of a host on AWS.
 pub fn region(environment: &AwsEnvironment, host: &str) -> Option<String> {
     let of_variable =
         environment.get("AWS_REGION").or_else(|| environment.get("AWS_DEFAULT_REGION"));
@@ -86,7 +87,7 @@ pub fn region(environment: &AwsEnvironment, host: &str) -> Option<String> {
         .or_else(|| profile::region(environment))
 }
 
-/// `b-1.name.abc.c2.kafka.eu-west-1.amazonaws.com`, `db.abc.eu-west-1.rds.amazonaws.com`.
+/// Parses `b-1.name.abc.c2.kafka.eu-west-1.amazonaws.com` and `db.abc.eu-west-1.rds.amazonaws.com`.
 fn of_host(host: &str) -> Option<String> {
     let host = host.split(':').next()?.trim_end_matches(".cn").strip_suffix(".amazonaws.com")?;
     let parts: Vec<&str> = host.split('.').collect();

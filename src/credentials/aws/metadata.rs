@@ -1,6 +1,7 @@
-//! Credentials of the place where the process runs: an ECS task or EKS pod, or an EC2 instance.
+//! Credentials from the environment of the process: an ECS task or EKS pod, or an EC2 instance.
 //!
-//! Sources: "Container credential provider" in the AWS SDKs reference; "Use IMDSv2" in the EC2 user guide.
+//! Sources: "Container credential provider" in the AWS SDKs reference; "Use IMDSv2" in the EC2 user
+//! guide.
 
 use std::time::Duration;
 
@@ -12,12 +13,12 @@ use super::{AwsCredentials, AwsEnvironment};
 use crate::CredentialsError;
 use crate::http::Client;
 
-/// They are on the same machine, or there is none.
+/// Time limit. A metadata service is on this machine, or does not exist.
 const LIMIT: Duration = Duration::from_secs(2);
 const CONTAINERS: &str = "http://169.254.170.2";
 const INSTANCE: &str = "http://169.254.169.254";
 
-/// Of `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` or `.._FULL_URI`.
+/// Returns the credentials from `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` or `.._FULL_URI`.
 pub(super) fn of_container(
     environment: &AwsEnvironment,
 ) -> Result<Option<AwsCredentials>, CredentialsError> {
@@ -38,7 +39,7 @@ pub(super) fn of_container(
     of_json(&whom, &answer, "Token").map(Some)
 }
 
-/// Of the instance's metadata service, version 2 of its protocol.
+/// Returns the credentials from the instance's metadata service, version 2 of its protocol.
 pub(super) fn of_instance(
     environment: &AwsEnvironment,
 ) -> Result<AwsCredentials, CredentialsError> {
@@ -69,7 +70,8 @@ pub(super) fn of_instance(
     of_json(&whom, &client.get(&format!("{roles}{role}"), &headers)?, "Token")
 }
 
-/// Credentials as the metadata services and a `credential_process` write them; the session token's name differs.
+/// Parses credentials in the JSON of the metadata services and of a `credential_process`. The name
+/// of the session token differs.
 pub(super) fn of_json(
     whom: &str,
     answer: &str,

@@ -1,8 +1,9 @@
-//! Logins by AWS IAM: credentials from where AWS's own tools look for them, and what is signed with them.
+//! Logins with AWS IAM: finds credentials in the places of AWS's own tools, and signs tokens and
+//! passwords with them.
 //!
-//! Input: the process's environment. Output: [`AwsCredentials`], a token for MSK, a password for RDS. Never run
-//! against AWS: the signatures are checked against botocore's, the providers against servers that answer as the
-//! documentation says.
+//! Input: the process's environment. Output: [`AwsCredentials`], a token for MSK, a password for
+//! RDS. This code has never run against AWS. Tests compare the signatures with botocore's, and run
+//! the providers against servers that answer as the documentation says.
 
 mod chain;
 mod metadata;
@@ -23,25 +24,25 @@ use crate::{CredentialsError, Token};
 
 pub use chain::{AwsEnvironment, region};
 
-/// What requests to AWS are signed with.
+/// Credentials that sign requests to AWS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwsCredentials {
-    /// Public.
+    /// Access key id, which is public.
     pub access_key_id: String,
-    /// What signs.
+    /// Key that signs requests.
     pub secret_access_key: Password,
-    /// With temporary credentials.
+    /// Session token of temporary credentials.
     pub session_token: Option<Password>,
-    /// Unix time in milliseconds, with temporary credentials.
+    /// Expiry of temporary credentials, in Unix time in milliseconds.
     pub expires_ms: Option<u64>,
 }
 
 /// IAM access control of an MSK cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MskIam {
-    /// The cluster's region.
+    /// Region of the cluster.
     pub region: String,
-    /// Where credentials are looked for.
+    /// Environment for the search of credentials.
     pub environment: AwsEnvironment,
 }
 
@@ -52,7 +53,7 @@ impl fmt::Debug for MskIam {
 }
 
 impl MskIam {
-    /// A token that is good for fifteen minutes, or as long as the credentials are.
+    /// Returns a token that is valid for fifteen minutes, or until the credentials expire.
     pub(crate) fn token(&self, now_ms: u64) -> Result<Token, CredentialsError> {
         let credentials = self.environment.credentials()?;
         let lives_until_ms = now_ms + EXPIRES_S * 1_000;
@@ -71,7 +72,7 @@ impl MskIam {
     }
 }
 
-/// The token of MSK's SASL/OAUTHBEARER, good for 15 minutes from `now_s` (Unix time).
+/// Returns the token for MSK's SASL/OAUTHBEARER, valid for 15 minutes from `now_s` (Unix time).
 pub fn msk_token(credentials: &AwsCredentials, region: &str, now_s: u64) -> String {
     let host = format!("kafka.{region}.amazonaws.com");
     let parameters = [("Action", "kafka-cluster:Connect")];
@@ -82,7 +83,8 @@ pub fn msk_token(credentials: &AwsCredentials, region: &str, now_s: u64) -> Stri
     URL_SAFE_NO_PAD.encode(url)
 }
 
-/// The password of a database user on RDS or Aurora, good for 15 minutes from `now_s` (Unix time).
+/// Returns the password of a database user on RDS or Aurora, valid for 15 minutes from `now_s`
+/// (Unix time).
 pub fn rds_password(
     credentials: &AwsCredentials,
     region: &str,
@@ -96,7 +98,8 @@ pub fn rds_password(
     Password::new(query.sign(credentials, now_s))
 }
 
-/// [`rds_password`] with the credentials and the clock of now. Blocks while credentials are fetched.
+/// Calls [`rds_password`] with the current credentials and time. Blocks while credentials are
+/// fetched.
 pub fn rds_password_now(
     environment: &AwsEnvironment,
     region: &str,

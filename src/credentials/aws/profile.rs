@@ -1,8 +1,9 @@
-//! A profile of `~/.aws/credentials` and `~/.aws/config`: keys, a role by web identity, or a process that prints
-//! credentials.
+//! A profile of `~/.aws/credentials` and `~/.aws/config`: keys, a role with a web identity, or a
+//! process that prints credentials.
 //!
-//! Source: "Shared config and credentials files" in the AWS SDKs reference. SSO logins and `source_profile` are
-//! told to be unsupported: `credential_process` with AWS's own command line is the way for them.
+//! Source: "Shared config and credentials files" in the AWS SDKs reference. SSO logins and
+//! `source_profile` are reported as unsupported. Their replacement is `credential_process` with
+//! AWS's own command line.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use crate::CredentialsError;
 
 type Section = BTreeMap<String, String>;
 
-/// What the profile names, if there is such a profile.
+/// Returns the credentials of the profile, if it exists.
 pub(super) fn credentials(
     environment: &AwsEnvironment,
 ) -> Result<Option<AwsCredentials>, CredentialsError> {
@@ -56,7 +57,7 @@ pub(super) fn credentials(
     Ok(None)
 }
 
-/// The profile's region.
+/// Returns the profile's region.
 pub(super) fn region(environment: &AwsEnvironment) -> Option<String> {
     section(environment).get("region").cloned()
 }
@@ -72,7 +73,7 @@ fn name_of(environment: &AwsEnvironment) -> &str {
     environment.get("AWS_PROFILE").unwrap_or("default")
 }
 
-/// The settings of the profile; those of the credentials file win.
+/// Returns the settings of the profile. The credentials file takes precedence.
 fn section(environment: &AwsEnvironment) -> Section {
     let name = name_of(environment);
     let heading = if name == "default" { "default".to_owned() } else { format!("profile {name}") };
@@ -88,7 +89,7 @@ fn file(environment: &AwsEnvironment, variable: &str, name: &str) -> PathBuf {
     }
 }
 
-/// A file that cannot be read has no settings, as with AWS's own tools.
+/// Reads a section. A file that cannot be read has no settings, as with AWS's own tools.
 fn read(path: &std::path::Path, heading: &str) -> Section {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut settings = Section::new();

@@ -1,4 +1,4 @@
-//! The providers against a server that answers as AWS documents it.
+//! Tests the providers against a server that answers as AWS documents it.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::*;
 use crate::CredentialsError;
 
-/// Answers by the request's first line; remembers all requests.
+/// A server that answers by the request's first line, and remembers all requests.
 struct Fake {
     address: String,
     seen: Arc<Mutex<Vec<String>>>,
@@ -179,7 +179,7 @@ fn a_machine_without_any_is_told_where_to_put_them() {
     assert!(error.contains("does not answer"), "{error}");
 }
 
-/// What botocore signed: `fixtures/aws/draw.py`.
+/// Compares with the signatures of botocore: `fixtures/aws/draw.py`.
 #[test]
 fn a_thousand_drawn_tokens_equal_those_of_botocore() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/aws/tokens.jsonl");

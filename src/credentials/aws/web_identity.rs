@@ -1,4 +1,4 @@
-//! A role by a token of the platform (EKS service accounts), exchanged at AWS STS.
+//! A role for a token of the platform (EKS service accounts), exchanged at AWS STS.
 //!
 //! Source: `AssumeRoleWithWebIdentity` in the STS API reference.
 
@@ -11,7 +11,7 @@ use super::{AwsCredentials, AwsEnvironment};
 use crate::CredentialsError;
 use crate::http::{Client, element};
 
-/// Of `AWS_WEB_IDENTITY_TOKEN_FILE` and `AWS_ROLE_ARN`.
+/// Returns the credentials from `AWS_WEB_IDENTITY_TOKEN_FILE` and `AWS_ROLE_ARN`.
 pub(super) fn of_variables(
     environment: &AwsEnvironment,
 ) -> Result<Option<AwsCredentials>, CredentialsError> {
@@ -59,7 +59,7 @@ pub(super) fn assume(
     })
 }
 
-/// Unix time in milliseconds of a time as AWS writes it.
+/// Converts a time of AWS to Unix time in milliseconds.
 pub(super) fn unix_ms(text: &str) -> Option<u64> {
     parse_time(text.as_bytes()).and_then(|us| u64::try_from(us / 1_000).ok())
 }
