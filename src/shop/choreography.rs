@@ -1,9 +1,10 @@
-//! The order process without a saga, to compare: each service reacts to the events of the others, and nobody
-//! has the whole picture.
+//! The order process without a saga, for comparison: each service reacts to the events of the
+//! others, and no service knows the whole state.
 //!
-//! Input: events, in any order, some twice. Output: what each service emits. Invariant: without a lost message
-//! every order ends, with payment and stock that match its end; the tests show what happens with one, and with
-//! a timer in one of the services. Pure; for tests alone. docs/patterns/saga.md compares the two.
+//! Input: events, in any order, some twice. Output: the events that each service emits. Invariant:
+//! without a lost message every order ends, and its payment and stock match its end. The tests show
+//! the result of a lost message, and of a timer in one of the services. Pure; for tests only.
+//! docs/patterns/saga.md compares the two.
 
 use proptest::prelude::*;
 
@@ -44,14 +45,14 @@ enum Order {
     Cancelled,
 }
 
-/// Whether the card is accepted, and the goods are there.
+/// Whether the card is accepted, and whether the goods are available.
 #[derive(Debug, Clone, Copy)]
 struct World {
     card_is_good: bool,
     is_in_stock: bool,
 }
 
-/// The payment service knows the order and that goods are missing; not what an order is.
+/// The payment service knows the order and missing goods, but not the concept of an order.
 fn payments(payment: &mut Payment, event: Event, world: World) -> Option<Event> {
     let (after, emitted) = match (*payment, event) {
         (Payment::Unknown, Event::OrderPlaced) if world.card_is_good => {
@@ -65,7 +66,7 @@ fn payments(payment: &mut Payment, event: Event, world: World) -> Option<Event> 
     Some(emitted)
 }
 
-/// The inventory service knows payments, which it must not need to know.
+/// The inventory service knows payments, which it should not need to know.
 fn inventory(stock: &mut Stock, event: Event, world: World) -> Option<Event> {
     let (after, emitted) = match (*stock, event) {
         (Stock::Unknown, Event::PaymentTaken) if world.is_in_stock => {
@@ -79,7 +80,7 @@ fn inventory(stock: &mut Stock, event: Event, world: World) -> Option<Event> {
     emitted
 }
 
-/// The order service only watches. The last word is the money's.
+/// The order service only watches. The payment decides the result.
 fn orders(order: &mut Order, event: Event) {
     match event {
         Event::PaymentRefused | Event::MoneyReturned => *order = Order::Cancelled,
@@ -100,7 +101,7 @@ struct Shop {
     order: Order,
     payment: Payment,
     stock: Stock,
-    /// Undelivered messages: every service hears every event.
+    /// Undelivered messages: every service receives every event.
     messages: Vec<(Service, Event)>,
 }
 
@@ -204,7 +205,7 @@ fn choreographed_a_timer_of_one_service_takes_back_an_order_that_was_confirmed()
     shop.deliver_to(Service::Inventory, Event::PaymentTaken);
     shop.deliver_to(Service::Orders, Event::StockReserved);
     assert_eq!(shop.order, Order::Confirmed, "and the customer was told so");
-    // Payments has heard nothing for too long, and nobody has told it that somebody decided.
+    // Payments has received no event for too long, and no event says that another service decided.
     shop.payment = Payment::Returned;
     shop.emit(Event::MoneyReturned);
     shop.run_to_end();

@@ -1,8 +1,14 @@
-//! The command line of `shop`: make a service's tables (`migrate`), write a load of orders, run the order, payment, inventory or notification
-//! service, delete old rows (`maintain`), list or redrive dead letters, list or move orders that are stuck (`sagas`).
+//! The command line of `shop`:
 //!
-//! Input: arguments and environment variables. Output: the result of the command on the given output, or an
-//! error with its exit code. Logs go to stderr, so that stdout carries results only.
+//! * `migrate` creates a service's tables
+//! * `load` writes orders
+//! * `orders`, `payments`, `inventory` and `notifications` run a service
+//! * `maintain` deletes old rows
+//! * `dead-letters` lists or redrives dead letters
+//! * `sagas` lists or moves stuck orders
+//!
+//! Input: arguments and environment variables. Output: the result of the command on the given
+//! output, or an error with its exit code. Logs go to stderr, so stdout has only results.
 
 use std::io::Write;
 use std::time::Duration;
@@ -171,7 +177,7 @@ impl Shop {
     }
 }
 
-/// The filter of `RUST_LOG`, or INFO.
+/// Starts logging with the filter of `RUST_LOG`, or INFO.
 fn start_logs() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // A subscriber that is already set stays.

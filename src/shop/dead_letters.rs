@@ -1,9 +1,9 @@
-//! `shop dead-letters`: lists the messages that a consumer could not process, and sends them back to their
-//! topics.
+//! `shop dead-letters`: lists the messages that a consumer could not process, and sends them back
+//! to their topics.
 //!
-//! Input: a consumer's name and a selection. Output: a line of JSON for each dead letter (`list`), or counts
-//! of what was sent (`redrive`). Invariant: no payload is printed; nothing is sent without `redrive
-//! --execute`, and what was sent before is not sent again.
+//! Input: a consumer's name and a selection. Output: a line of JSON per dead letter (`list`), or
+//! counts of sent dead letters (`redrive`). Invariant: no payload is printed. Dead letters are sent
+//! only with `redrive --execute`, and only once.
 
 use std::io::Write;
 use std::time::Duration;
@@ -76,7 +76,7 @@ fn parse_place(text: &str) -> Result<PartitionOffset, String> {
 }
 
 impl DeadLettersArgs {
-    /// Runs it; blocks.
+    /// Runs the command. Blocks.
     pub(super) fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         match &self.action {
             Action::List(selection) => {

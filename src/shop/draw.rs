@@ -1,16 +1,16 @@
 //! Generates the rows of a load from a seed: orders and their outbox rows.
 //!
-//! Input: a [`LoadPlan`]. Output: one [`Transaction`] after the other, as values. Invariant: the committed
-//! rows of an aggregate are numbered 1, 2, 3, ... in the order of their transactions, so that a checker
-//! sees a lost row as a gap and a reordering as a step back; rows that will be rolled back say so in their
-//! payload, so that a checker recognises one that was delivered.
+//! Input: a [`LoadPlan`]. Output: one [`Transaction`] after the other, as values. Invariant: the
+//! committed rows of an aggregate are numbered 1, 2, 3, ... in the order of their transactions. A
+//! checker therefore sees a lost row as a gap and a reordering as a step back. The payload of a row
+//! that will be rolled back says so, so a checker recognises such a row if it is delivered.
 
 use serde_json::json;
 use uuid::Uuid;
 
 use super::load::LoadPlan;
 
-/// Names of the first event types; a load with more of them numbers the rest.
+/// Names of the first event types. A load with more event types numbers the rest.
 const EVENT_TYPES: [&str; 8] = [
     "OrderPlaced",
     "OrderPaid",
@@ -22,10 +22,10 @@ const EVENT_TYPES: [&str; 8] = [
     "OrderCancelled",
 ];
 
-/// The aggregate type of every row the load writes.
+/// Aggregate type of every row of the load.
 pub const AGGREGATE_TYPE: &str = "customer";
 
-/// The event types of a load with `types` of them, which are also its topics under the seed
+/// Returns the names of a load's `types` event types. They are also its topics under the seed
 /// configuration (`topic = "${routedByValue}"`, by `event_type`).
 pub fn event_types(types: u32) -> Vec<String> {
     let named = EVENT_TYPES.iter().map(ToString::to_string);
@@ -39,12 +39,12 @@ pub enum Fate {
     Committed,
     /// Its transaction rolls back, on purpose.
     RolledBack,
-    /// Its transaction commits, but a rollback to a savepoint takes the row out of it.
+    /// Its transaction commits, but a rollback to a savepoint removes the row.
     SavepointRolledBack,
 }
 
 impl Fate {
-    /// As the payload's `fate` member spells it.
+    /// Returns the value of the payload's `fate` member.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Committed => "committed",
@@ -57,25 +57,25 @@ impl Fate {
 /// An order and its outbox row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// The outbox row's id, UUID version 7: the consumer's idempotency key.
+    /// Id of the outbox row, UUID version 7: the consumer's idempotency key.
     pub id: Uuid,
-    /// The order's id, UUID version 7.
+    /// Id of the order, UUID version 7.
     pub order_id: Uuid,
-    /// The customer, which is the aggregate and so the record's key.
+    /// The customer: the aggregate's id and the record's key.
     pub aggregate_id: String,
-    /// The number of this row among the committed rows of its aggregate, from 1.
+    /// Number of this row among the committed rows of its aggregate, from 1.
     pub sequence: u64,
     /// One of [`event_types`].
     pub event_type: String,
-    /// The amount of the order, in cents, 1 to 100,000.
+    /// Amount of the order, in cents, 1 to 100,000.
     pub amount_cents: i64,
-    /// The JSON text of the payload, with `seq`, `fate` and `run` members for a checker.
+    /// JSON text of the payload, with `seq`, `fate` and `run` members for a checker.
     pub payload: String,
-    /// Whether it commits.
+    /// Whether the row commits.
     pub fate: Fate,
 }
 
-/// Where the rolled-back savepoint is.
+/// Position of the rolled-back savepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SavepointPosition {
     /// Before the committed rows.
@@ -84,16 +84,17 @@ pub enum SavepointPosition {
     Last,
 }
 
-/// The rows of one transaction.
+/// Rows of one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transaction {
-    /// Commits `rows`; `rolled_back_rows`, if any, are written and rolled back to a savepoint.
+    /// Commits `rows`. The rows in `rolled_back`, if any, are written and rolled back to a
+    /// savepoint.
     Commit {
         /// Rows that commit.
         rows: Vec<Row>,
         /// Rows inside the savepoint that is rolled back.
         rolled_back: Vec<Row>,
-        /// Where the savepoint is.
+        /// Position of the savepoint.
         position: SavepointPosition,
     },
     /// Writes `rows` and rolls back.
@@ -115,7 +116,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Starts from the plan's seed. Ids differ between two runs of one seed, all else is equal.
+    /// Starts from the plan's seed. Two runs of one seed differ only in their ids.
     pub fn new(plan: &LoadPlan) -> Self {
         Self {
             run: Uuid::now_v7(),
@@ -161,8 +162,8 @@ impl Orders {
         }
     }
 
-    /// The sequence number of the row. Numbers of rolled-back rows are used again, so that committed rows have
-    /// no gaps.
+    /// Returns the sequence number of the row. Reuses the numbers of rolled-back rows, so that
+    /// committed rows have no gaps.
     fn next_sequence(&mut self, customer: u64, fate: Fate) -> u64 {
         let slot = usize::try_from(customer).ok().and_then(|slot| self.sequences.get_mut(slot));
         let Some(last) = slot else { return 0 };
@@ -173,7 +174,7 @@ impl Orders {
         *last + 1
     }
 
-    /// Pads the payload to the plan's size with random letters, which do not compress well.
+    /// Pads the payload to the plan's size with random letters, which compress badly.
     fn pad(&mut self, mut payload: serde_json::Value) -> String {
         const MEMBER: usize = r#","note":"""#.len();
         let bare = payload.to_string();
@@ -226,8 +227,8 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`; 0 for a bound of 0. The bias of the remainder is far below anything
-    /// a load could show.
+    /// Returns a number below `bound`, or 0 for a bound of 0. The remainder's bias is far too small
+    /// to affect a load.
     fn below(&mut self, bound: u64) -> u64 {
         self.next_u64().checked_rem(bound).unwrap_or(0)
     }

@@ -1,9 +1,9 @@
-//! What can go wrong in the shop, and how to fix it.
+//! Errors of the shop, with their fixes.
 //!
-//! Input: errors of the clients of Postgres and Kafka, of the HTTP server, and of the shop's own checks.
-//! Output: [`ShopError`], whose variants are situations, each with a message, a remedy (`hint`) where there
-//! is one, and an exit code; whether an error is a refused login or a read-only server. Invariant: no
-//! password and no payload in any text.
+//! Input: errors of the Postgres and Kafka clients, of the HTTP server, and of the shop's own
+//! checks. Output: [`ShopError`], whose variants are situations with a message, a fix (`hint`) if
+//! one is known, and an exit code. Also tells whether an error is a refused login or a read-only
+//! server. Invariant: no text contains a password or a payload.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -21,28 +21,29 @@ use postrider_patterns::saga::SagaError;
 use postrider_postgres::control::{AddressError, LoginRefused};
 use postrider_postgres::libpq::ConnectInfoError;
 
-/// Why a command of the shop fails.
+/// Reason why a command of the shop fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ShopError {
-    /// The plan cannot be carried out.
+    /// The load plan is not possible.
     #[error("invalid load: {0}")]
     Plan(&'static str),
-    /// The database URL cannot be parsed. Its text is not repeated: it may contain a password.
+    /// The database URL cannot be parsed. The error does not repeat the URL, which may contain a
+    /// password.
     #[error("the database URL is not valid")]
     Url(#[source] ConnectInfoError),
-    /// The database URL asks for settings that are not supported here, or for unusable certificates.
+    /// The database URL requires unsupported settings or unusable certificates.
     #[error("the database cannot be reached as its URL asks")]
     Address(#[source] AddressError),
     /// A Kafka setting cannot be used.
     #[error(transparent)]
     Kafka(#[from] KafkaSettingError),
-    /// The database refuses the login, and retrying would not help.
+    /// The database refuses the login, and a retry would not help.
     #[error("the database refuses the login: {0}")]
     Refused(LoginRefused),
-    /// The tables of the patterns were not made.
+    /// The tables of the patterns could not be created.
     #[error(transparent)]
     Migration(#[from] MigrateError),
-    /// No session with Postgres.
+    /// The shop cannot connect to Postgres.
     #[error("cannot connect to the database")]
     Connect(#[source] tokio_postgres::Error),
     /// The tables do not exist.
@@ -67,48 +68,49 @@ pub enum ShopError {
     /// An order's saga cannot advance.
     #[error(transparent)]
     Saga(#[from] SagaError),
-    /// The guard, or the keys in the database.
+    /// The idempotency guard, or a statement on its keys, failed.
     #[error(transparent)]
     Key(#[from] IdempotencyError),
     /// The consumer ended.
     #[error(transparent)]
     Consumer(#[from] InboxError),
-    /// Dead letters could not be read or sent again.
+    /// Dead letters could not be read or redriven.
     #[error(transparent)]
     DeadLetters(#[from] DeadLetterError),
-    /// The address is in use, or not one of this host.
+    /// The address is in use, or is not an address of this host.
     #[error("cannot listen at {0}")]
     Bind(SocketAddr, #[source] std::io::Error),
     /// The HTTP server ended.
     #[error("the HTTP server ended")]
     Http(#[source] std::io::Error),
-    /// Rows would be deleted that may still be needed.
+    /// The age would delete rows that may still be needed.
     #[error("{0}")]
     TooRecent(String),
-    /// A topic keeps messages longer than the markers that tell them from new ones.
+    /// A topic keeps messages longer than the markers that identify repeats.
     #[error("{0}")]
     TopicOutlives(String),
-    /// How long the topics keep messages is unknown.
+    /// The retention of the topics is unknown.
     #[error(transparent)]
     Retention(#[from] RetentionError),
-    /// A table could not be cleaned, or not all of it.
+    /// A table could not be cleaned completely.
     #[error("cannot clean up `{0}`")]
     NotCleaned(&'static str, #[source] Box<ShopError>),
     /// None of the tables exists in this database.
     #[error("the database has none of the tables that are cleaned up")]
     NothingToClean,
-    /// Which outbox rows were delivered is unknown: the slot does not exist.
+    /// The slot does not exist, so the delivered outbox rows are unknown.
     #[error("the outbox was not cleaned up: this database has no logical replication slot `{0}`")]
     NoSlot(String),
-    /// The slot is lost, and rows that it has not passed exist in the table alone.
+    /// The slot is lost. Rows that it has not passed exist only in the table.
     #[error("the outbox was not cleaned up: replication slot `{slot}` is lost ({reason})")]
     SlotLost {
-        /// Its name.
+        /// Name of the slot.
         slot: String,
-        /// The reason that Postgres gives.
+        /// Reason from Postgres.
         reason: String,
     },
-    /// The URL of the SMTP server cannot be used. Its text is not repeated: it may contain a password.
+    /// The URL of the SMTP server is not usable. The error does not repeat the URL, which may
+    /// contain a password.
     #[error("the URL of the SMTP server is not valid")]
     SmtpUrl(#[source] lettre::transport::smtp::Error),
     /// The sender is not a mail address.
@@ -123,7 +125,7 @@ pub enum ShopError {
 }
 
 impl ShopError {
-    /// The exact remedy, where there is one.
+    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Consumer(error) => return error.hint(),
@@ -183,7 +185,7 @@ impl ShopError {
         Some(hint.to_owned())
     }
 
-    /// The process's exit code: 2 usage, 69 unavailable, 70 slot lost, 77 permission, 78
+    /// Returns the process's exit code: 2 usage, 69 unavailable, 70 slot lost, 77 permission, 78
     /// configuration, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -244,13 +246,14 @@ impl ShopError {
         false
     }
 
-    /// With its causes, for a log; of errors of Postgres only codes and names, as messages may quote rows.
+    /// Returns the error with its causes, for a log. Errors of Postgres show only codes and names,
+    /// because messages may quote rows.
     pub fn with_causes(&self) -> String {
         describe(self)
     }
 }
 
-/// Whether the login was refused: role, password or pg_hba.conf (class 28 of SQLSTATE).
+/// Whether the login was refused because of role, password or pg_hba.conf (class 28 of SQLSTATE).
 pub(super) fn is_login_refused(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| code.code().starts_with("28"))
 }

@@ -1,9 +1,9 @@
 //! Settings of the shop's Kafka clients: flags, a file, and their check against librdkafka.
 //!
-//! Input: `--brokers`, `--kafka NAME=VALUE`, `--kafka-file`, or their environment variables. Output: a list
-//! of librdkafka's settings for every client of a service, or a [`KafkaSettingError`]. Invariant: a secret is
-//! accepted from the file only, since any user of the machine can read command lines; no error repeats a
-//! value.
+//! Input: `--brokers`, `--kafka NAME=VALUE`, `--kafka-file`, or their environment variables.
+//! Output: the librdkafka settings of all clients of a service, or a [`KafkaSettingError`].
+//! Invariant: a secret is accepted only from the file, because any user of the machine can read
+//! command lines. No error repeats a value.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use rdkafka::types::RDKafkaConfRes;
 use super::error::ShopError;
 use postrider_secrets::is_secret_name;
 
-/// The setting that has a flag of its own, by librdkafka's two names.
+/// librdkafka's two names of the setting that has its own flag.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];
 
 /// Kafka's brokers, and settings of the client.
@@ -40,25 +40,25 @@ pub(super) struct KafkaClientArgs {
     file: Option<PathBuf>,
 }
 
-/// Settings that cannot be used. No variant holds a value.
+/// Reason why a setting is not usable. No variant contains a value.
 #[derive(Debug, thiserror::Error)]
 pub enum KafkaSettingError {
-    /// It is not `NAME=VALUE`; `0` says where it is.
+    /// The setting is not `NAME=VALUE`; `0` is its location.
     #[error("{0} is not NAME=VALUE")]
     Malformed(String),
     /// Secrets are not accepted on the command line.
     #[error("the Kafka setting `{0}` is a secret and must not be on the command line")]
     Exposed(String),
-    /// It has a flag of its own.
+    /// The setting has its own flag.
     #[error("the Kafka setting `{0}` is given by --brokers")]
     Brokers(String),
-    /// librdkafka does not know it.
+    /// librdkafka does not know the setting.
     #[error("the Kafka client has no setting `{0}`")]
     Unknown(String),
-    /// librdkafka knows it and does not take the value.
+    /// librdkafka refuses the value of the setting.
     #[error("the Kafka client refuses this value of `{0}`")]
     Value(String),
-    /// This program was built without it.
+    /// This program was built without the feature.
     #[error("the Kafka setting `{0}` needs a feature that is not in this build")]
     NotBuilt(String),
     /// The file cannot be read.
@@ -67,7 +67,7 @@ pub enum KafkaSettingError {
 }
 
 impl KafkaSettingError {
-    /// The exact remedy, where there is one.
+    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Malformed(_) => Some("such as security.protocol=SASL_SSL".to_owned()),
@@ -82,20 +82,20 @@ impl KafkaSettingError {
 }
 
 impl KafkaArgs {
-    /// Plain connections to these, as `host:port`, separated by commas.
+    /// Creates settings for unencrypted connections to these brokers: comma-separated `host:port`.
     pub fn at(brokers: impl Into<String>) -> Self {
         Self { brokers: brokers.into(), client: KafkaClientArgs::default() }
     }
 
-    /// `bootstrap.servers`, then the file, then the flags; of duplicates the later wins. librdkafka accepts
-    /// each of them.
+    /// Returns `bootstrap.servers`, then the file's settings, then the flags. Of duplicates, the
+    /// last one wins. librdkafka accepts all of them.
     pub(super) fn settings(&self) -> Result<Vec<(String, String)>, ShopError> {
         self.client.settings(&self.brokers)
     }
 }
 
 impl KafkaClientArgs {
-    /// As [`KafkaArgs::settings`], for these brokers.
+    /// Works as [`KafkaArgs::settings`], for these brokers.
     pub(super) fn settings(&self, brokers: &str) -> Result<Vec<(String, String)>, ShopError> {
         let mut all = vec![("bootstrap.servers".to_owned(), brokers.to_owned())];
         if let Some(path) = &self.file {
@@ -149,7 +149,7 @@ fn pair(text: &str) -> Option<(String, String)> {
     is_good.then(|| (name.to_owned(), value.trim().to_owned()))
 }
 
-/// Asks the library, whose own words would repeat the value.
+/// Checks a setting with librdkafka. Its own message is not used, because it repeats the value.
 fn check(name: &str, value: &str) -> Result<(), KafkaSettingError> {
     let named = name.to_owned();
     if BROKERS.contains(&name) {

@@ -1,9 +1,9 @@
-//! The shop, an example application whose order, payment, inventory and notification services communicate through the
-//! outbox.
+//! The shop, an example application whose order, payment, inventory and notification services
+//! communicate through the outbox.
 //!
-//! Input: a command line (`cli`), HTTP requests and Kafka messages, or a plan of a load (`load`). Output:
-//! rows in the services' tables and in `outbox`, written in one transaction. Invariant: the shop communicates
-//! with the relay through Postgres and Kafka only, as any application would.
+//! Input: a command line (`cli`), HTTP requests and Kafka messages, or a load plan (`load`).
+//! Output: rows in the services' tables and in `outbox`, written in one transaction. Invariant: the
+//! shop communicates with the relay only through Postgres and Kafka, like any application.
 
 pub mod cli;
 pub mod draw;

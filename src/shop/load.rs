@@ -1,8 +1,8 @@
-//! Writes orders at a steady rate, each with its outbox row in the same transaction, to test the relay.
+//! Writes orders at a steady rate, each with its outbox row in one transaction, to test the relay.
 //!
-//! Input: a [`LoadPlan`] and a session. Output: rows in Postgres, a [`LoadReport`], and for every row one
-//! call of the observer. Invariant: a row is reported as committed only after Postgres confirmed its COMMIT;
-//! a slow COMMIT does not postpone when later transactions are due (open loop), so that latency is not
+//! Input: a [`LoadPlan`] and a session. Output: rows in Postgres, a [`LoadReport`], and one call of
+//! the observer per row. Invariant: a row is reported as committed only after Postgres confirmed
+//! its COMMIT. A slow COMMIT does not postpone later transactions (open loop), so latency is not
 //! hidden.
 
 use std::time::{Duration, Instant};
@@ -13,35 +13,35 @@ use uuid::Uuid;
 use super::draw::{AGGREGATE_TYPE, Fate, Orders, Row, SavepointPosition, Transaction};
 use super::error::ShopError;
 
-/// How fast to write.
+/// Rate of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// This many committed rows per second, whatever the database does.
+    /// Committed rows per second, whatever the speed of the database.
     PerSecond(u32),
-    /// One transaction after the other, without a pause.
+    /// Transactions follow each other without a pause.
     Unlimited,
 }
 
-/// What to write.
+/// Plan of a load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadPlan {
     /// Outbox rows to commit, each with its order.
     pub count: u64,
-    /// How fast.
+    /// Rate of the load.
     pub rate: Rate,
     /// Seed for customers, event types, amounts and rollbacks.
     pub seed: u64,
-    /// Of 100 transactions, how many are rolled back on purpose; below 100.
+    /// Percentage of transactions that are rolled back on purpose; below 100.
     pub rollback_percent: u8,
-    /// Of 100 committing transactions, how many roll one row back to a savepoint.
+    /// Percentage of committing transactions that roll one row back to a savepoint.
     pub savepoint_percent: u8,
-    /// Customers, which are the aggregates and so the record keys; at least 1.
+    /// Number of customers, which are the aggregates and thus the record keys; at least 1.
     pub customers: u32,
-    /// Event types, which are the topics under the seed configuration; at least 1.
+    /// Number of event types, which are the topics under the seed configuration; at least 1.
     pub types: u32,
-    /// Bytes of JSON text per payload; smaller than about 200 has no effect.
+    /// Size of the JSON text per payload in bytes. Less than about 200 has no effect.
     pub payload_bytes: u32,
-    /// Committed rows per transaction, 1 to 100,000; the last transaction may have fewer.
+    /// Committed rows per transaction, 1 to 100,000. The last transaction may have fewer.
     pub tx_rows: u32,
 }
 
@@ -77,7 +77,7 @@ impl LoadPlan {
         }
     }
 
-    /// When, after the start, the transaction is due that follows `committed` rows.
+    /// Returns the due time, after the start, of the transaction that follows `committed` rows.
     fn due(&self, committed: u64) -> Duration {
         match self.rate {
             Rate::Unlimited => Duration::ZERO,
@@ -92,27 +92,27 @@ impl LoadPlan {
 pub struct Written<'a> {
     /// The row as it was written.
     pub row: &'a Row,
-    /// The instant just before the COMMIT (or ROLLBACK) of its transaction was sent.
+    /// Instant just before the COMMIT (or ROLLBACK) of its transaction was sent.
     pub commit_sent: Instant,
 }
 
-/// How much was written.
+/// Result of a load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 pub struct LoadReport {
     /// Outbox rows that committed.
     pub committed: u64,
-    /// Outbox rows written by transactions that were rolled back on purpose.
+    /// Outbox rows of transactions that were rolled back on purpose.
     pub rolled_back: u64,
     /// Outbox rows rolled back to a savepoint inside a transaction that committed.
     pub savepoints_rolled_back: u64,
-    /// Wall time of the load.
+    /// Wall time of the load in seconds.
     pub seconds: f64,
 }
 
-/// Runs the load on one session. `observe` is called once for each row, after Postgres
-/// confirmed its transaction's COMMIT or ROLLBACK; a consumer may well have seen the row before.
+/// Runs the load on one session. Calls `observe` once per row, after Postgres confirmed the COMMIT
+/// or ROLLBACK. A consumer may have seen the row before.
 ///
-/// If the future is dropped, the session may be left inside a transaction: drop the client too.
+/// If the future is dropped, the session may be inside a transaction: drop the client too.
 pub async fn run(
     client: &Client,
     plan: &LoadPlan,
@@ -134,8 +134,8 @@ pub async fn run(
     Ok(report)
 }
 
-/// One statement writes the orders and the outbox rows of a transaction, so that it costs one round
-/// trip however many rows it has. The rows arrive in the order of the arrays.
+/// One statement writes the orders and the outbox rows of a transaction, so it costs one round trip
+/// for any number of rows. The rows arrive in the order of the arrays.
 const INSERT: &str = "\
     WITH placed AS ( \
         INSERT INTO orders (id, customer, amount_cents, status, created_at) \
@@ -163,7 +163,7 @@ impl LoadWriter<'_> {
                 (rows, rolled_back.as_slice(), *position, "COMMIT")
             }
         };
-        // Sent together: joined futures put their requests on the wire in this order.
+        // Joined futures send their requests in this order.
         if position == SavepointPosition::First && !rolled_back.is_empty() {
             self.client.batch_execute("BEGIN").await?;
             self.insert_and_roll_back(rolled_back).await?;

@@ -1,7 +1,8 @@
-//! `shop migrate`: the tables of one service, for a database of its own.
+//! `shop migrate`: creates the tables of one service in its own database.
 //!
-//! Input: a service and its database. Output: the service's tables, the patterns' tables that it uses and, where it
-//! writes events, an outbox with its publication. Invariant: may run again; no table names one of another service.
+//! Input: a service and its database. Output: the service's tables, the tables of the patterns that
+//! it uses, and an outbox with its publication if it writes events. Invariant: the command may run
+//! again. No table refers to a table of another service.
 
 use clap::{Args, ValueEnum};
 
@@ -37,20 +38,20 @@ pub enum Service {
 }
 
 impl Service {
-    /// All of them.
+    /// All services.
     pub const ALL: [Self; 4] = [Self::Orders, Self::Payments, Self::Inventory, Self::Notifications];
 
-    /// What it uses of the patterns.
+    /// Returns the pieces of the patterns that the service uses.
     fn pieces(self) -> &'static [Piece] {
         match self {
             Self::Orders => &Piece::ALL,
             Self::Payments | Self::Inventory => &[Piece::Outbox, Piece::Inbox],
-            // It emits no events.
+            // The service emits no events.
             Self::Notifications => &[Piece::Inbox],
         }
     }
 
-    /// By which its part of the migration begins.
+    /// Returns the heading of the service's part of the migration.
     fn heading(self) -> &'static str {
         match self {
             Self::Orders => "\n-- The order service.",
@@ -60,7 +61,7 @@ impl Service {
         }
     }
 
-    /// Its own tables.
+    /// Returns the SQL of the service's own tables.
     fn tables(self) -> String {
         let starts: Vec<usize> =
             Self::ALL.iter().filter_map(|service| SERVICES.find(service.heading())).collect();
@@ -71,7 +72,7 @@ impl Service {
         if self == Self::Orders { [ORDERS, part].join("\n") } else { part.to_owned() }
     }
 
-    /// All that it needs, as statements that may be run again.
+    /// Returns all statements for the service, which may be run again.
     pub fn sql(self) -> String {
         let pieces = self.pieces().iter().map(|piece| piece.sql());
         pieces.chain([self.tables()]).collect::<Vec<_>>().join("\n")
@@ -79,11 +80,12 @@ impl Service {
 }
 
 impl MigrateArgs {
-    /// Runs it. The pieces and the service's tables are two transactions, each complete or not there.
+    /// Runs the migration. The pieces and the service's tables are two transactions. Each is
+    /// complete or absent.
     pub(super) async fn run(&self) -> Result<(), ShopError> {
         let mut client = connect(&self.database_url).await?;
         migrations::migrate(&mut client, "public", self.service.pieces()).await?;
-        // One implicit transaction.
+        // The batch is one implicit transaction.
         client.batch_execute(&self.service.tables()).await?;
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Liveness and readiness probes and metrics of a service, as HTTP routes.
 //!
-//! Input: the database pool, the service's metrics, read at each scrape, and its consumer, if it has one.
-//! Output: `/livez`, `/readyz` and `/metrics` for Prometheus. Invariant: `/readyz` succeeds only
-//! while the database accepts writes and, where the service is useless without its consumer, while the
-//! consumer works.
+//! Input: the database pool, the service's metrics, read at each scrape, and its consumer, if it
+//! has one. Output: `/livez`, `/readyz` and `/metrics` for Prometheus. Invariant: `/readyz`
+//! succeeds only while the database accepts writes. If the service needs its consumer, the consumer
+//! must work too.
 
 use std::error::Error as _;
 use std::fmt;
@@ -27,7 +27,7 @@ const UNAVAILABLE: &str = "the database does not answer";
 const READ_ONLY: &str = "the database is read-only";
 const LOGIN_REFUSED: &str = "the database refuses the login";
 
-/// A metric: its name, its help text and its value. The name of a counter ends in `_total`.
+/// Name, help text and value of a metric. The name of a counter ends in `_total`.
 pub(super) type Metric = (&'static str, &'static str, u64);
 
 /// The consumer of a service, and whether the service is ready only while the consumer works.
@@ -46,7 +46,7 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    /// Reads the metrics from `counts` at each scrape.
+    /// Creates the probes. They read the metrics from `counts` at each scrape.
     pub(super) fn new(
         pool: Pool,
         counts: impl Fn() -> Vec<Metric> + Send + Sync + 'static,
@@ -54,17 +54,16 @@ impl Probes {
         Self { pool, counts: Arc::new(counts), consumer: None }
     }
 
-    /// Adds the consumer; the service is ready only while it works.
+    /// Adds the consumer. The service is ready only while it works.
     pub(super) fn with_required_consumer(self, counters: Arc<ConsumerCounters>) -> Self {
         Self { consumer: Some(ServiceConsumer { counters, is_required: true }), ..self }
     }
 
-    /// Adds the consumer; the service can be ready without it.
+    /// Adds the consumer. The service can be ready without it.
     pub(super) fn with_optional_consumer(self, counters: Arc<ConsumerCounters>) -> Self {
         Self { consumer: Some(ServiceConsumer { counters, is_required: false }), ..self }
     }
 
-    /// Its routes.
     pub(super) fn router(self) -> Router {
         Router::new()
             .route("/livez", get(|| async { "ok\n" }))
@@ -85,7 +84,7 @@ async fn ready(State(probes): State<Probes>) -> Response {
     }
 }
 
-/// Why the database cannot be used.
+/// Returns the reason why the database is unusable.
 async fn not_ready_reason(pool: &Pool) -> Option<&'static str> {
     let client = match pool.get().await {
         Ok(client) => client,
@@ -107,8 +106,8 @@ async fn not_ready_reason(pool: &Pool) -> Option<&'static str> {
     Some(READ_ONLY)
 }
 
-/// Whether the client refused the server because it is read-only, as `target_session_attrs` asks for. An
-/// I/O error has an errno, this one has none.
+/// Whether the client refused the server because it is read-only, as `target_session_attrs`
+/// requires. An I/O error has an errno; this error has none.
 fn is_refused(error: &tokio_postgres::Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     cause.is_some_and(|cause| {
@@ -125,7 +124,7 @@ async fn metrics(State(probes): State<Probes>, headers: HeaderMap) -> Response {
     metrics_response(ShopMetrics(all), &headers)
 }
 
-/// What a consumer has done.
+/// Returns the counters of a consumer.
 fn counts(consumer: &ConsumerSnapshot) -> Vec<Metric> {
     vec![
         ("shop_messages_processed_total", "messages that had their effect", consumer.processed),
@@ -151,7 +150,7 @@ fn counts(consumer: &ConsumerSnapshot) -> Vec<Metric> {
     ]
 }
 
-/// Omits what is not known.
+/// Returns the gauges of a consumer, without unknown values.
 fn gauges(status: &ConsumerStatus) -> Vec<Metric> {
     let &ConsumerStatus { partitions, lag_messages, waiting_messages, .. } = status;
     let lag = ("shop_consumer_lag_messages", "messages that are not handled yet", lag_messages);
@@ -166,7 +165,7 @@ fn gauges(status: &ConsumerStatus) -> Vec<Metric> {
     [partitions, lag, waiting].into_iter().filter_map(known).collect()
 }
 
-/// What is scraped of a service.
+/// Metrics of one scrape.
 #[derive(Debug)]
 struct ShopMetrics(Vec<Metric>);
 
@@ -188,7 +187,7 @@ mod tests {
     use super::{ConsumerStatus, Probes, ShopMetrics, gauges, metrics, ready};
     use crate::settings::{database, pool};
 
-    /// Its database is nowhere.
+    /// Creates probes without a reachable database.
     fn probes() -> Probes {
         let nowhere = database("postgres://nobody@127.0.0.1:1/none?sslmode=disable").unwrap();
         Probes::new(pool(&nowhere).unwrap(), Vec::new)

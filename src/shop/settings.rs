@@ -1,10 +1,10 @@
-//! Settings that all services share, and what is built from them.
+//! Settings that all services share, and the objects built from them.
 //!
-//! Input: flags and environment. Output: the listening socket and the future of SIGINT or SIGTERM, the
-//! database's address and a pool of sessions, the specification of a consumer, and a check that ends with an
-//! error if the database refuses the login. Invariant: every session has lock, statement and
-//! idle-in-transaction timeouts, unless its `options` set others, so that a frozen process cannot hold locks
-//! for ever.
+//! Input: flags and environment. Output: the listening socket and the future of SIGINT or SIGTERM,
+//! the database's address and a pool of sessions, and the specification of a consumer. Also a check
+//! that ends with an error if the database refuses the login. Invariant: every session has lock,
+//! statement and idle-in-transaction timeouts, unless its `options` set others. A frozen process
+//! therefore cannot hold locks for ever.
 
 use std::fmt;
 use std::future::Future;
@@ -23,24 +23,25 @@ use super::kafka::KafkaArgs;
 use postrider_patterns::inbox::{CacheSpec, ConsumerSpec};
 use postrider_postgres::control::{LoginRefused, SqlAddress};
 
-/// Most sessions with the database. Each is a backend process there.
+/// Maximum number of database sessions. Each is a backend process of the server.
 pub(super) const SESSIONS: usize = 16;
-/// How long a request waits for a session, or for the database to take a connection.
+/// Maximum time for a request to wait for a session, or for the database to accept a connection.
 const SESSION_LIMIT: Duration = Duration::from_secs(5);
-/// Defaults for libpq's variables, where neither the environment nor the URL sets them: the same limit in
+/// Defaults of libpq's variables, if neither the environment nor the URL sets them: this limit in
 /// seconds, and only servers that accept writes.
 const DEFAULTS: [(&str, &str); 2] =
     [("PGCONNECT_TIMEOUT", "5"), ("PGTARGETSESSIONATTRS", "read-write")];
-/// Idle time before the first TCP keepalive. A server that does not acknowledge data is given up after the
-/// relay's `tcp_user_timeout`.
+/// Idle time before the first TCP keepalive. A server that does not acknowledge data is given up
+/// after the relay's `tcp_user_timeout`.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-/// A request that waits longer for another with the same key gets 409; a frozen process must not hold its
-/// locks for ever.
+/// A request that waits longer for another one with its key gets 409. A frozen process must not
+/// hold its locks for ever.
 const TIMEOUT_OPTIONS: &str = "-c lock_timeout=1s -c statement_timeout=30s \
                       -c idle_in_transaction_session_timeout=10s";
 
-/// `session.timeout.ms`: how long a member of the consumer group may be silent before its partitions are
-/// reassigned. Those of a killed member are not read for that long, and an order takes several steps.
+/// `session.timeout.ms`: the maximum silence of a member of the consumer group before its
+/// partitions are reassigned. A killed member's partitions are not read for that long, and an order
+/// takes several steps.
 const SESSION_TIMEOUT_MS: &str = "10000";
 
 /// Connections of a service.
@@ -62,7 +63,7 @@ pub struct ServiceSettings {
 
 impl fmt::Debug for ServiceSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URLs of the database and of Redis may hold passwords.
+        // The URLs of the database and of Redis may contain passwords.
         f.debug_struct("ServiceSettings")
             .field("kafka", &self.kafka)
             .field("bind", &self.bind)
@@ -70,14 +71,14 @@ impl fmt::Debug for ServiceSettings {
     }
 }
 
-/// The listening socket of a service, and when to stop.
+/// The listening socket of a service, and its stop signal.
 pub struct ServiceListener<S> {
     pub(super) listener: TcpListener,
     pub(super) stop: S,
 }
 
 impl<S: Future<Output = ()>> ServiceListener<S> {
-    /// Listens at `bind`; the service ends when `stop` does.
+    /// Listens at `bind`. The service ends when `stop` completes.
     pub async fn listen(bind: SocketAddr, stop: S) -> Result<Self, ShopError> {
         let failed = |source| ShopError::Bind(bind, source);
         let listener = TcpListener::bind(bind).await.map_err(failed)?;
@@ -86,14 +87,14 @@ impl<S: Future<Output = ()>> ServiceListener<S> {
         Ok(Self { listener, stop })
     }
 
-    /// The address it listens at; useful where `bind` had port 0.
+    /// Returns the listening address, which is useful if `bind` had port 0.
     pub fn address(&self) -> Result<SocketAddr, ShopError> {
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         self.listener.local_addr().map_err(|source| ShopError::Bind(unknown, source))
     }
 }
 
-/// Completes on SIGINT or SIGTERM, and on SIGHUP, which comes when a terminal is closed.
+/// Completes on SIGINT or SIGTERM, and on SIGHUP, which a closed terminal sends.
 pub async fn stop_signal() {
     match (signal(SignalKind::terminate()), signal(SignalKind::hangup())) {
         (Ok(mut terminate), Ok(mut hangup)) => tokio::select! {
@@ -106,13 +107,12 @@ pub async fn stop_signal() {
 }
 
 impl ServiceSettings {
-    /// Where the database is.
     pub(super) fn database(&self) -> Result<SqlAddress, ShopError> {
         database(&self.database_url)
     }
 
-    /// Completes with an error if the database refuses the login now, and never otherwise: an unreachable
-    /// server is retried, but retries do not help against a refused login.
+    /// Completes with an error only if the database refuses the login now. An unreachable server is
+    /// retried, but retries do not help against a refused login.
     pub(super) async fn login_refused(&self) -> ShopError {
         match resolve(&self.database_url, &DEFAULTS) {
             Err(error) => return error,
@@ -125,7 +125,7 @@ impl ServiceSettings {
         std::future::pending().await
     }
 
-    /// The consumer of a service, of these topics.
+    /// Returns the specification of the service's consumer for these topics.
     pub(super) fn consumer(
         &self,
         name: &str,
@@ -141,7 +141,7 @@ impl ServiceSettings {
     }
 }
 
-/// The connection pool; sessions are opened on demand.
+/// Creates the connection pool. Sessions are opened on demand.
 pub(super) fn pool(database: &SqlAddress) -> Result<Pool, ShopError> {
     let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let SqlAddress { config, tls } = database.clone();
@@ -155,10 +155,10 @@ pub(super) fn pool(database: &SqlAddress) -> Result<Pool, ShopError> {
         .map_err(ShopError::Pool)
 }
 
-/// Connection settings from `url`, with the defaults of this module where it has none.
+/// Returns the connection settings of `url`, with the defaults of this module for missing values.
 pub(super) fn database(url: &str) -> Result<SqlAddress, ShopError> {
     let mut info = resolve(url, &DEFAULTS)?;
-    // Of two options with one name the later holds.
+    // Of two options with one name, the later one applies.
     info.options = format!("{TIMEOUT_OPTIONS} {}", info.options);
     info.keepalives.idle.get_or_insert(KEEPALIVE_IDLE);
     SqlAddress::of(&info).map_err(ShopError::Address)

@@ -1,9 +1,11 @@
-//! How the inventory service processes a message: reserves stock for paid orders, and releases it.
+//! Message processing of the inventory service: reserves stock for paid orders, and releases it.
 //!
-//! Input: PaymentProcessed, OrderTimedOut. Output: reservations, stock, and outbox rows, in the transaction
-//! that also marks the message as processed. Invariant: insufficient stock is a result, committed with its
-//! event, and not an error; an order that timed out before its payment arrived is never reserved: a RELEASED
-//! row takes the place of the reservation; every request to release is answered, however often it comes.
+//! Input: PaymentProcessed, OrderTimedOut. Output: reservations, stock, and outbox rows, in the
+//! transaction that also marks the message as processed.
+//!
+//! Invariant: insufficient stock is a result, committed with its event, not an error. An order that
+//! timed out before its payment arrived is never reserved, because a RELEASED row replaces the
+//! reservation. Every request to release is answered, however often it comes.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -14,13 +16,13 @@ use crate::messages::{interest, order_id};
 use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 use postrider_patterns::outbox_writer::{Event, append};
 
-/// The topics that the inventory service reads.
+/// Topics that the inventory service reads.
 pub(crate) const TOPICS: [&str; 2] = ["PaymentProcessed", "OrderTimedOut"];
 
 /// Reserves and releases stock.
 pub(super) struct InventoryEffects;
 
-/// The fields of PaymentProcessed that are needed here.
+/// The fields of PaymentProcessed that the service needs.
 #[derive(Deserialize)]
 struct PaidOrder {
     sku: String,
@@ -52,7 +54,7 @@ async fn reserve(
     if paid.quantity <= 0 {
         return Err(Failure::poison("quantity must be greater than 0"));
     }
-    // The reservation first: two messages about one order conflict on this row.
+    // The reservation comes first, because two messages about one order conflict on this row.
     let reserved = transaction
         .execute(
             "INSERT INTO reservations (order_id, sku, quantity, status) \
@@ -77,8 +79,8 @@ async fn reserve(
     unavailable(transaction, order, &paid.sku).await
 }
 
-/// Releases a reservation, or takes the place of one that has not come. Answered each time: the order asks
-/// again because it did not hear of it.
+/// Releases a reservation, or writes a row that prevents a later one. Answers each request, because
+/// a repeated request means that the order service did not get the answer.
 async fn release(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
     let bar = "INSERT INTO reservations (order_id, sku, quantity, status) \
                VALUES ($1, '', 0, 'RELEASED') ON CONFLICT (order_id) DO NOTHING";

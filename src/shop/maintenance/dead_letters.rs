@@ -1,8 +1,10 @@
-//! How many dead letters of this shop's services nobody has redriven, and how old the oldest is, as metrics.
+//! Metrics of the dead letters of the shop's services: the number that was not redriven, and the
+//! age of the oldest.
 //!
-//! Input: how to reach Kafka; the dead-letter topics of the services. Output: two gauges. Invariant: while any of
-//! the topics cannot be read, both are absent: a number that is too small would end an alert. A topic that does
-//! not exist has no dead letters, since its service is not deployed, or waits for it and says so.
+//! Input: the Kafka connection; the dead-letter topics of the services. Output: two gauges.
+//! Invariant: while any of the topics cannot be read, both are absent, because a number that is too
+//! small would end an alert. A missing topic has no dead letters: its service is not deployed, or
+//! it waits for the topic and logs that.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -16,19 +18,19 @@ use crate::ShopError;
 use crate::probes::Metric;
 use crate::{inventory, notifications, orders, payments};
 
-/// A reading is a pass over whole topics, which hold few records; an alert waits for it.
+/// Minimum interval of readings. A reading covers whole topics, which contain few records.
 const INTERVAL: Duration = Duration::from_secs(30);
 
 const CONSUMERS: [&str; 4] = [orders::NAME, payments::NAME, inventory::NAME, notifications::NAME];
 
-/// What was read last.
+/// Values of the last reading.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetterGauges {
     known: Mutex<Option<Pending>>,
 }
 
 impl DeadLetterGauges {
-    /// Reads the topics at intervals of `every`, or of 30 s where that is longer, until it is told to stop.
+    /// Reads the topics every `every`, but at most every 30 s, until the stop signal.
     pub(super) async fn watch(
         &self,
         kafka: &[(String, String)],
@@ -46,7 +48,7 @@ impl DeadLetterGauges {
                     warn!(error, help, "cannot count the dead letters; trying again");
                     None
                 }
-                // The runtime ends.
+                // The runtime is shutting down.
                 Err(_) => return,
             };
             self.set(pending);
@@ -58,7 +60,7 @@ impl DeadLetterGauges {
         *self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = pending;
     }
 
-    /// The gauges; none while nothing is known.
+    /// Returns the gauges; none while the values are unknown.
     pub(super) fn metrics(&self) -> Vec<Metric> {
         let known = *self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(Pending { count, oldest_ms, .. }) = known else { return Vec::new() };
@@ -75,7 +77,7 @@ impl DeadLetterGauges {
     }
 }
 
-/// All services together. Blocks.
+/// Reads the topics of all services. Blocks.
 fn read(kafka: &[(String, String)]) -> Result<Pending, DeadLetterError> {
     let mut all = Pending::default();
     for consumer in CONSUMERS {

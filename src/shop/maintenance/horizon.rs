@@ -1,8 +1,9 @@
-//! How old a row must be before `shop maintain` may delete it, so that a redelivered message still finds that
-//! it was processed.
+//! Minimum age at which `shop maintain` may delete a row, so that a redelivered message is still
+//! recognised as processed.
 //!
-//! Input: how long topics keep messages, by the arguments or by Kafka, and how long dead letters may be
-//! redriven; a table and an age. Output: an error if the age is not safe for that table. Pure.
+//! Input: the topics' retention, from arguments or from Kafka, and the time for which dead letters
+//! may be redriven; a table and an age. Output: an error if the age is not safe for that table.
+//! Pure.
 
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use crate::ShopError;
 use postrider_patterns::inbox::TopicRetention;
 use postrider_service::units::parse_duration;
 
-/// For clock skew and late retention: added to every horizon.
+/// Margin for clock skew and late retention, added to every horizon.
 const MARGIN: Duration = Duration::from_hours(24);
-/// A record is kept until the newest one of its segment expires: the default of segment.ms.
+/// Default of segment.ms. A record is kept until the newest one of its segment expires.
 const SEGMENT_MS: Duration = Duration::from_hours(7 * 24);
-/// How long the guard caches a response: clients no longer retry by then.
+/// Time for which the guard caches a response. Clients no longer retry after it.
 const IDEMPOTENCY_KEY_TTL: Duration = Duration::from_hours(24);
-/// The relay reads the WAL, not the table; but after a lost slot rows are resent from the table.
+/// The relay reads the WAL, not the table. After a lost slot, however, rows are resent from the
+/// table.
 const OUTBOX: Duration = Duration::from_hours(24);
 
 /// How long a message can be redelivered.
@@ -50,7 +52,7 @@ impl Horizons {
         )))
     }
 
-    /// Refuses where a topic keeps records longer than the horizons assume.
+    /// Refuses if a topic keeps records longer than the horizons assume.
     pub(super) fn check_topics(&self, topics: &[TopicRetention]) -> Result<(), ShopError> {
         let assumed = self.topic_retention + SEGMENT_MS;
         let hours = |time: Duration| time.as_millis().div_ceil(3_600_000);
@@ -71,10 +73,10 @@ impl Horizons {
     fn safe(&self, table: CleanupTable) -> Duration {
         MARGIN
             + match table {
-                // A message may stay in its topic that long, then in the dead-letter topic, then,
-                // redriven, in its topic once more, for all consumers.
-                // Sagas, payments, reservations and notifications are kept as long as the markers, so that a late
-                // message finds that it has been processed.
+                // A message may stay in its topic and then in the dead-letter topic for these
+                // times. A redrive puts it into its topic again, for all consumers. Sagas,
+                // payments, reservations and notifications are kept as long as the markers, so that
+                // a late message is recognised as processed.
                 CleanupTable::ProcessedMessages
                 | CleanupTable::Sagas
                 | CleanupTable::Payments

@@ -1,10 +1,13 @@
-//! `shop maintain`: deletes old rows, once or at an interval; with `--bind` it also serves probes and
-//! metrics.
+//! `shop maintain`: deletes old rows, once or at an interval; with `--bind` it also serves probes
+//! and metrics.
 //!
-//! Input: an age, tables, the relay's slot, and what Kafka says of its topics. Output: a line of JSON for each table. It deletes the marks
-//! of processed messages, idempotency keys, ended sagas, payments and reservations that were undone, and outbox
-//! rows, of one database, whichever of these tables it has. Invariant: no row younger than its table's safe age is deleted, nor an outbox row that the slot has
-//! not passed; transactions are small, so locks are short; an interrupted run keeps what it has committed.
+//! Input: an age, tables, the relay's slot, and Kafka's topic settings. Output: a line of JSON per
+//! table. It deletes markers of processed messages, idempotency keys, ended sagas, undone payments
+//! and reservations, and outbox rows. It cleans those of these tables that the database has.
+//!
+//! Invariant: no row younger than its table's safe age is deleted, and no outbox row that the slot
+//! has not passed. Transactions are small, so locks are short. An interrupted run keeps its
+//! commits.
 
 mod dead_letters;
 mod horizon;
@@ -82,7 +85,7 @@ pub(super) struct MaintenanceArgs {
     bind: Option<SocketAddr>,
 }
 
-/// The outcome of a run for one table, as it is printed.
+/// Result of a run for one table, in the form of the output.
 #[derive(Debug, Serialize)]
 struct Cleaned<'a> {
     table: &'static str,
@@ -91,7 +94,6 @@ struct Cleaned<'a> {
     dry_run: bool,
 }
 
-/// The context of a run.
 struct MaintenanceRun<'a> {
     args: &'a MaintenanceArgs,
     pool: Pool,
@@ -101,10 +103,10 @@ struct MaintenanceRun<'a> {
 }
 
 impl MaintenanceArgs {
-    /// Runs once and prints a line of JSON for each table; or runs until it is told to stop. SIGTERM ends
+    /// Runs once and prints a line of JSON per table, or runs until the stop signal. SIGTERM ends
     /// either after the current transaction, with success.
     ///
-    /// A single run fails if a table could not be cleaned up, after the other tables were.
+    /// A single run fails if a table could not be cleaned, after the other tables were cleaned.
     pub(super) async fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         for table in self.tables() {
             self.horizons.check(*table, self.older_than)?;
@@ -129,7 +131,7 @@ impl MaintenanceArgs {
         work.await
     }
 
-    /// Each time again: an operator may change the retention of a topic at any time.
+    /// Runs before every cleanup, because an operator may change a topic's retention at any time.
     async fn check_topics(&self) -> Result<(), ShopError> {
         if !self.tables().iter().any(|table| table.outlives_topics()) {
             return Ok(());
@@ -155,7 +157,8 @@ impl MaintenanceArgs {
         if self.tables.is_empty() { &CleanupTable::ALL } else { &self.tables }
     }
 
-    /// Those that are named, or those that the database has: a service has its own alone.
+    /// Returns the named tables, or the tables that the database has. A service has only its own
+    /// tables.
     async fn present(&self, client: &Client) -> Result<Vec<CleanupTable>, ShopError> {
         if !self.tables.is_empty() {
             return Ok(self.tables.clone());
@@ -173,8 +176,8 @@ impl MaintenanceArgs {
 }
 
 impl MaintenanceRun<'_> {
-    /// Cleans up all tables; then fails with the first error, if there was one. Tables that outlive the topics
-    /// are left alone where Kafka keeps messages for too long, or does not say how long.
+    /// Cleans all tables, then fails with the first error, if there was one. Skips tables that
+    /// outlive the topics if Kafka keeps messages too long or does not return its retention.
     async fn clean(&self, output: &mut dyn Write) -> Result<(), ShopError> {
         let mut failure = self.args.check_topics().await.err();
         let unsafe_topics = failure.as_ref().map(ToString::to_string);
@@ -199,7 +202,7 @@ impl MaintenanceRun<'_> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// One table; `None` if it could not be cleaned up. The others are all the same.
+    /// Cleans one table. Returns `None` on failure, so that the others are still cleaned.
     async fn sweep(
         &self,
         sweep: &Sweep<'_>,
@@ -240,7 +243,7 @@ impl MaintenanceRun<'_> {
         }
     }
 
-    /// Counts dead letters for the metrics, where brokers are named; returns on error only.
+    /// Counts dead letters for the metrics, if brokers are set. Returns only on error.
     async fn watch_dead_letters(&self) -> Result<(), ShopError> {
         if let (Some(brokers), Some(every)) = (&self.args.brokers, self.args.every) {
             let kafka = self.args.kafka.settings(brokers)?;
@@ -249,7 +252,7 @@ impl MaintenanceRun<'_> {
         std::future::pending().await
     }
 
-    /// Serves probes and metrics; returns on error only.
+    /// Serves probes and metrics. Returns only on error.
     async fn serve(&self) -> Result<(), ShopError> {
         let Some(bind) = self.args.bind else { return std::future::pending().await };
         let failed = |source| ShopError::Bind(bind, source);

@@ -1,17 +1,17 @@
-//! Checks that the relay's replication slot is usable, because it alone shows which outbox rows were
-//! delivered.
+//! Checks that the relay's replication slot is usable, because only the slot shows which outbox
+//! rows were delivered.
 //!
-//! Input: a slot's name. Output: nothing, or the error for which the outbox must not be cleaned. A slot of
-//! another database or without logical decoding counts as missing; one that Postgres invalidated counts as
-//! lost.
+//! Input: a slot's name. Output: nothing, or an error if the outbox must not be cleaned. A slot of
+//! another database or without logical decoding counts as missing. A slot that Postgres invalidated
+//! counts as lost.
 
 use tokio_postgres::Client;
 
 use crate::ShopError;
 
-/// Refuses where the slot is not there, or lost. How far it got is a question for each row (`table`).
+/// Refuses a missing or lost slot. `table` compares each row with the slot's position.
 pub(super) async fn check(client: &Client, slot: &str) -> Result<(), ShopError> {
-    // `invalidation_reason` is there since PostgreSQL 17.
+    // `invalidation_reason` exists since PostgreSQL 17.
     let sql = "SELECT wal_status = 'lost', to_jsonb(s)->>'invalidation_reason' \
                FROM pg_catalog.pg_replication_slots AS s \
                WHERE slot_name = $1::text AND database = current_database()";

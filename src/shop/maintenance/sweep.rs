@@ -1,9 +1,10 @@
-//! Deletes old rows of one table, page by page from the oldest; counts what it deleted, for output and
-//! metrics.
+//! Deletes old rows of one table, page by page from the oldest. Counts the deleted rows for output
+//! and metrics.
 //!
-//! Input: a table and an age. Output: `CleanupCounts`: how many rows were deleted, and how many were old enough but
-//! are still needed. Invariant: each row is visited once, by keyset pagination through the index over age and
-//! key, however many have the same age; a page is one transaction; `pause` between pages ends early on stop.
+//! Input: a table and an age. Output: `CleanupCounts`: deleted rows, and rows that are old enough
+//! but still needed. Invariant: each row is visited once, by keyset pagination through the index
+//! over age and key, even if many rows have one age. A page is one transaction. A stop ends the
+//! `pause` between pages early.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,10 +22,10 @@ use super::{MaintenanceArgs, slot};
 use crate::ShopError;
 use crate::probes::Metric;
 
-/// How often progress is logged.
+/// Interval of progress logs.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Counters of this process, over all tables.
+/// Counters of this process over all tables.
 #[derive(Debug, Default)]
 pub(super) struct MaintenanceTotals {
     /// Deleted rows.
@@ -38,7 +39,6 @@ pub(super) struct MaintenanceTotals {
 }
 
 impl MaintenanceTotals {
-    /// The metrics.
     pub(super) fn counts(&self) -> Vec<Metric> {
         let now = |number: &AtomicU64| number.load(Ordering::Relaxed);
         vec![
@@ -62,41 +62,39 @@ impl MaintenanceTotals {
     }
 }
 
-/// The outcome for one table.
+/// Result for one table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct CleanupCounts {
-    /// Rows that were deleted, or would be.
+    /// Deleted rows; in a dry run, rows that would be deleted.
     pub(super) deleted: u64,
     /// Rows that are old enough but still needed.
     pub(super) held_back: u64,
     /// Rows of dependent tables that were deleted with them.
     #[serde(rename = "along", skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) dependents: BTreeMap<&'static str, u64>,
-    /// Why the table was skipped.
+    /// Reason why the table was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) left_alone: Option<String>,
 }
 
-/// Cleans up tables over one session.
+/// Cleans tables over one session.
 pub(super) struct Sweep<'a> {
-    /// The session.
     pub(super) client: &'a Client,
-    /// The arguments.
     pub(super) args: &'a MaintenanceArgs,
-    /// Updated while it runs.
+    /// Counters that are updated during the run.
     pub(super) totals: &'a MaintenanceTotals,
-    /// Becomes true when it should stop.
+    /// Becomes true when the run should stop.
     pub(super) stop: watch::Receiver<bool>,
 }
 
 impl Sweep<'_> {
-    /// Deletes what is old enough, or counts it, until nothing is left or it is told to stop.
+    /// Deletes rows that are old enough, or counts them, until none is left or the stop signal.
     pub(super) async fn table(&self, table: CleanupTable) -> Result<CleanupCounts, ShopError> {
         if table == CleanupTable::Outbox {
             slot::check(self.client, &self.args.slot).await?;
         }
         let page = self.client.prepare(&page(table, self.args.dry_run)).await?;
-        // The end of the previous page: age and key as text.
+        // End of the previous page: age and key as text.
         let mut from = vec!["-infinity".to_owned()];
         from.extend(table.key().iter().map(|(_, kind)| kind.least()));
         let (mut swept, mut told) = (CleanupCounts::default(), Instant::now());
@@ -138,7 +136,7 @@ impl Sweep<'_> {
         Ok(self.client.query_one(page, &values).await?)
     }
 
-    /// Adds the counts of a page. Returns how many rows it visited.
+    /// Adds the counts of a page. Returns the number of visited rows.
     fn add(
         &self,
         table: CleanupTable,
@@ -164,15 +162,15 @@ impl Sweep<'_> {
     }
 }
 
-/// Sleeps, or returns early when told to stop.
+/// Sleeps, but returns early on the stop signal.
 pub(super) async fn pause(time: Duration, stop: &watch::Receiver<bool>) {
     let mut stop = stop.clone();
-    // A dropped sender would end the wait early; it outlives every sweep.
+    // A dropped sender would end the wait early. The sender outlives every sweep.
     let _ = tokio::time::timeout(time, stop.wait_for(|stop| *stop)).await;
 }
 
-/// The SQL of one page. Columns: how many rows were visited, deleted, still needed; age and key of the last
-/// one; how many were deleted of each dependent table.
+/// Returns the SQL of one page. Columns: the numbers of visited, deleted and still needed rows; age
+/// and key of the last row; the number of deleted rows per dependent table.
 fn page(table: CleanupTable, dry_run: bool) -> String {
     let (name, age) = (table.name(), table.age());
     let columns = |show: fn(usize, &str, KeyType) -> String| {
@@ -206,8 +204,8 @@ fn page(table: CleanupTable, dry_run: bool) -> String {
         let _ = write!(counts, ", (SELECT count(*) FROM gone_{table}) AS {table}");
     }
     format!(
-        // One row comparison is an index position. A separate comparison of the age alone would start the
-        // scan before all rows of that age.
+        // A single row comparison is an index position. A separate comparison of the age would
+        // start the scan before all rows of that age.
         "WITH page AS MATERIALIZED (SELECT t.ctid AS place, t.{age} AS age, {key}, \
                  {is_needed} AS needed FROM {name} AS t WHERE {has_ended} \
                  AND (t.{age}, {key}) > (($1::text[])[1]::timestamptz, {from}) \

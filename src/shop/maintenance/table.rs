@@ -1,9 +1,9 @@
-//! The tables that are cleaned up, and which of their rows may be deleted.
+//! The tables that are cleaned, and the rows that may be deleted.
 //!
-//! Output: for each table its name, key columns, and SQL: the age of a row, whether it is complete, whether
-//! it is still needed, and which rows of other tables are deleted with it. Invariant: no row of a saga that
-//! has not ended, no charge or reservation that stands, and no outbox row that the slot has not passed, may be
-//! deleted; no statement reads a table of another service. Pure.
+//! Output: per table its name, key columns, and SQL. The SQL gives the age of a row, whether it is
+//! complete, whether it is still needed, and the rows of other tables that are deleted with it.
+//! Invariant: rows of unfinished sagas, valid charges and reservations, and outbox rows that the
+//! slot has not passed are never deleted. No statement reads a table of another service. Pure.
 
 use clap::ValueEnum;
 use postrider_postgres::control::prune::not_passed;
@@ -34,21 +34,19 @@ pub(super) enum CleanupTable {
 pub(super) struct Dependent {
     /// The other table, `a`.
     pub(super) table: &'static str,
-    /// Which rows of it.
+    /// Condition on its rows.
     pub(super) which: &'static str,
 }
 
-/// The type of a key column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyType {
-    /// Text of any kind.
+    /// Any text.
     Text,
-    /// A UUID.
     Uuid,
 }
 
 impl KeyType {
-    /// As Postgres calls it.
+    /// Returns the type's name in Postgres.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -56,7 +54,7 @@ impl KeyType {
         }
     }
 
-    /// The smallest value.
+    /// Returns the smallest value of the type.
     pub(super) fn least(self) -> String {
         match self {
             Self::Text => String::new(),
@@ -66,7 +64,7 @@ impl KeyType {
 }
 
 impl CleanupTable {
-    /// All tables. The outbox is the last: it is the one that may have to be skipped.
+    /// All tables. The outbox is last, because it may have to be skipped.
     pub(super) const ALL: [Self; 7] = [
         Self::ProcessedMessages,
         Self::IdempotencyKeys,
@@ -77,7 +75,7 @@ impl CleanupTable {
         Self::Outbox,
     ];
 
-    /// As the migrations call it.
+    /// Returns the table's name in the migrations.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::ProcessedMessages => "processed_messages",
@@ -90,12 +88,13 @@ impl CleanupTable {
         }
     }
 
-    /// Whether a row is kept for as long as a message may be delivered again.
+    /// Whether a row is kept for as long as a message may be redelivered.
     pub(super) const fn outlives_topics(self) -> bool {
         !matches!(self, Self::IdempotencyKeys | Self::Outbox)
     }
 
-    /// The timestamp column for the age of a row: the first column of an index, followed by the key.
+    /// Returns the timestamp column for the age of a row: the first column of an index, followed by
+    /// the key.
     pub(super) const fn age(self) -> &'static str {
         match self {
             Self::ProcessedMessages => "processed_at",
@@ -105,12 +104,13 @@ impl CleanupTable {
         }
     }
 
-    /// Which rows of `t` are visited: the predicate of the index over the age.
+    /// Returns the condition on the visited rows `t`: the predicate of the index over the age.
     pub(super) const fn has_ended(self) -> &'static str {
         match self {
             Self::Sagas => "t.ended_at IS NOT NULL",
-            // A charge and a reservation that stand are kept, like the order: to undo it needs them, and when it
-            // ends only the order service knows. What is undone already is answered without its row, too.
+            // A valid charge or reservation is kept like its order, because a later undo needs it,
+            // and only the order service knows when the order ends. Requests to undo are answered
+            // without the row too.
             Self::Payments => "t.status IN ('DECLINED', 'REFUNDED', 'VOIDED')",
             Self::Reservations => "t.status IN ('UNAVAILABLE', 'RELEASED')",
             Self::Notifications => "t.status NOT IN ('WAITING', 'PENDING')",
@@ -118,7 +118,7 @@ impl CleanupTable {
         }
     }
 
-    /// Which of them are still needed, however old. `$4` is the slot.
+    /// Returns the condition on rows that are still needed at any age. `$4` is the slot.
     pub(super) fn is_needed(self) -> String {
         match self {
             Self::Outbox => not_passed("$4::text"),
@@ -126,8 +126,8 @@ impl CleanupTable {
         }
     }
 
-    /// The primary key: its columns with their types. It tells rows of one age
-    /// apart, and `dependents` finds by it what goes with a row.
+    /// Returns the columns and types of the primary key. The key distinguishes rows of one age, and
+    /// `dependents` uses it to find dependent rows.
     pub(super) const fn key(self) -> &'static [(&'static str, KeyType)] {
         match self {
             Self::ProcessedMessages => {
@@ -142,8 +142,8 @@ impl CleanupTable {
         }
     }
 
-    /// The dependent rows. The sequence of an aggregate is deleted with the aggregate, never before: its
-    /// numbers would restart at 1.
+    /// Returns the dependent rows. The sequence of an aggregate is deleted with the aggregate,
+    /// never before, because its numbers would restart at 1.
     pub(super) const fn dependents(self) -> &'static [Dependent] {
         const COUNTER: &str = "outbox_sequences";
         match self {

@@ -1,8 +1,9 @@
-//! How the notification service processes a message: writes the intent to mail; never sends a mail.
+//! Message processing of the notification service: writes the intent to mail; never sends a mail.
 //!
-//! Input: OrderCreated, OrderConfirmed, OrderCancelled, in any order. Output: a row in `notifications`, in the
-//! transaction that also marks the message as processed; then the task that sends mails is woken. Invariant:
-//! a mail is intended once for each order, when its customer and its end are both known.
+//! Input: OrderCreated, OrderConfirmed, OrderCancelled, in any order. Output: a row in
+//! `notifications`, in the transaction that also marks the message as processed; the task that
+//! sends mails is then woken. Invariant: an order gets one intent, when its customer and its end
+//! are both known.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use tokio_postgres::Transaction;
 use crate::messages::{interest, order_id};
 use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 
-/// The topics that the notification service reads.
+/// Topics that the notification service reads.
 pub(super) const TOPICS: [&str; 3] = ["OrderCreated", "OrderConfirmed", "OrderCancelled"];
 
 /// Writes intents, and wakes the task that executes them.
@@ -22,7 +23,7 @@ pub(super) struct NotificationEffects {
     pub(super) intents: Arc<Notify>,
 }
 
-/// The fields of OrderCreated that are needed here.
+/// The fields of OrderCreated that the service needs.
 #[derive(Deserialize)]
 struct OrderCreated {
     customer: String,

@@ -1,8 +1,9 @@
-//! One mail: its text, and sending it by SMTP.
+//! The text of a mail, and its delivery by SMTP.
 //!
-//! Input: an order's end. Output: sent, refused by the server for good, or to be tried again. Invariant: a mail
-//! about one event is the same bytes each time, with a Message-ID that is derived from the event's id, so that
-//! mail servers and people recognise a repeat; its text is ASCII and quotes nothing that a customer wrote.
+//! Input: an order's end. Output: the mail was sent, was refused permanently, or must be retried.
+//! Invariant: all mails about one event are identical byte for byte. Their Message-ID is derived
+//! from the event's id, so that mail servers and people recognise a repeat. The text is ASCII and
+//! quotes no text of a customer.
 
 use std::time::Duration;
 
@@ -12,38 +13,38 @@ use uuid::Uuid;
 
 use crate::ShopError;
 
-/// How long the server may take for each command.
+/// Maximum time for the server to answer a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
-/// The end of an order, to be told to its customer.
+/// The end of an order, for a mail to its customer.
 #[derive(Debug)]
 pub(super) struct OrderEnd {
-    /// The order.
+    /// Id of the order.
     pub(super) order: Uuid,
-    /// Its event's id.
+    /// Id of the event.
     pub(super) event: Uuid,
     /// OrderConfirmed or OrderCancelled.
     pub(super) event_type: String,
-    /// The customer: a mail address, or not.
+    /// The customer, which may or may not be a mail address.
     pub(super) customer: String,
-    /// The mail's date, as RFC 5322 has it.
+    /// Date of the mail in the format of RFC 5322.
     pub(super) date: String,
 }
 
-/// What became of a mail.
+/// Outcome of a mail.
 #[derive(Debug)]
 pub(super) enum MailOutcome {
-    /// The server has taken it.
+    /// The server has accepted the mail.
     Sent,
-    /// The server does not take it, and would not later: its reply code.
+    /// The server refuses the mail permanently, with this reply code.
     Refused(i16),
-    /// The customer is no mail address.
+    /// The customer is not a mail address.
     Unaddressed,
-    /// The server is not there or not able to: try again later.
+    /// The server is unreachable or failing: try again later.
     Failed(lettre::transport::smtp::Error),
 }
 
-/// Sends mails through a server.
+/// SMTP client of one server.
 #[derive(Clone)]
 pub(super) struct Mailer {
     server: AsyncSmtpTransport<Tokio1Executor>,
@@ -51,7 +52,7 @@ pub(super) struct Mailer {
 }
 
 impl Mailer {
-    /// A client of the server at `url`; `from` is the sender of all mails.
+    /// Creates a client of the server at `url`. `from` is the sender of all mails.
     pub(super) fn new(url: &str, from: &str) -> Result<Self, ShopError> {
         let server = AsyncSmtpTransport::<Tokio1Executor>::from_url(url);
         let server = server.map_err(ShopError::SmtpUrl)?.timeout(Some(COMMAND_LIMIT)).build();
@@ -59,9 +60,9 @@ impl Mailer {
         Ok(Self { server, from })
     }
 
-    /// Sends a mail. A repeat is the same mail.
+    /// Sends a mail. A repeat is identical.
     pub(super) async fn send(&self, end: &OrderEnd) -> MailOutcome {
-        // Not every server takes other addresses.
+        // Not every server accepts non-ASCII addresses.
         let to = end.customer.parse::<Address>().ok().filter(|_| end.customer.is_ascii());
         let Some(to) = to else { return MailOutcome::Unaddressed };
         let text = text(&self.from, &to, end);
@@ -75,7 +76,8 @@ impl Mailer {
         let Some(code) = code.and_then(|code| code.to_string().parse().ok()) else {
             return MailOutcome::Failed(error);
         };
-        // It may be the greeting or the login that was refused, which is not the recipient's fault.
+        // The server may have refused the greeting or the login, which is not the recipient's
+        // fault.
         match self.server.test_connection().await {
             Ok(true) => MailOutcome::Refused(code),
             Ok(false) => MailOutcome::Failed(error),

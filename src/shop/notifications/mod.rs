@@ -1,8 +1,9 @@
 //! The notification service: mails a customer when an order is confirmed or cancelled.
 //!
-//! Input: the events OrderCreated, OrderConfirmed and OrderCancelled from Kafka. Output: mails, through an SMTP
-//! server. Invariant: each order's end is mailed at least once, and a repeated mail has the same Message-ID;
-//! a refused recipient is a result, and not retried. `run` starts consumer, mails and probes.
+//! Input: the events OrderCreated, OrderConfirmed and OrderCancelled from Kafka. Output: mails,
+//! through an SMTP server. Invariant: each order's end is mailed at least once, and a repeated mail
+//! has one Message-ID. A refused recipient is a result, and is not retried. `run` starts consumer,
+//! mails and probes.
 
 mod effects;
 mod mail;
@@ -39,12 +40,12 @@ pub struct MailSettings {
 
 impl std::fmt::Debug for MailSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The URL may hold a password.
+        // The URL may contain a password.
         f.debug_struct("MailSettings").field("mail_from", &self.mail_from).finish_non_exhaustive()
     }
 }
 
-/// Serves at `endpoint` until it is told to stop.
+/// Serves at `endpoint` until the stop signal.
 pub async fn run(
     settings: &ServiceSettings,
     mail: &MailSettings,

@@ -1,8 +1,9 @@
-//! Sends the mails that are due (`send_due`), and counts those without a result (`count`).
+//! Sends the mails that are due (`send_due`), and counts mails without a result (`count`).
 //!
-//! Input: rows of `notifications`. Output: mails, and their results in these rows; metrics. Invariant: no
-//! transaction is open while a mail is sent; a mail whose process died is due again after its lease, so it is
-//! sent at least once; an unreachable server is asked ever less often, for as long as it takes.
+//! Input: rows of `notifications`. Output: mails, and their results in these rows; metrics.
+//! Invariant: no transaction is open while a mail is sent. If the process of a mail dies, the mail
+//! is due again after its lease, so it is sent at least once. An unreachable server is retried with
+//! growing pauses, without limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,21 +19,21 @@ use crate::ShopError;
 use crate::probes::Metric;
 use postrider_service::log_throttle::LogThrottle;
 
-/// Mails that are sent at a time, each over a connection of its own.
+/// Number of mails sent at a time, each over its own connection.
 const BATCH: i64 = 8;
-/// A mail without a result after this is sent again; above what its commands may take.
+/// Time after which a mail without a result is sent again; longer than its commands may take.
 const LEASE_S: f64 = 60.0;
-/// How long sending may take; well below the lease.
+/// Maximum time of sending; well below the lease.
 const SEND_LIMIT: Duration = Duration::from_secs(40);
-/// The first pause after a failure, doubled each time up to [`BACKOFF_MAX_S`].
+/// First pause after a failure in seconds. It doubles each time, up to [`BACKOFF_MAX_S`].
 const BACKOFF_S: f64 = 1.0;
 const BACKOFF_MAX_S: f64 = 300.0;
-/// How often it polls for mails that became due.
+/// Interval of polls for mails that became due.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// How often it counts what is unsent.
+/// Interval of counting unsent mails.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What this process did.
+/// Counters of this process.
 #[derive(Debug, Default)]
 pub(super) struct MailCounts {
     sent: AtomicU64,
@@ -41,7 +42,7 @@ pub(super) struct MailCounts {
 }
 
 impl MailCounts {
-    /// The metrics; `open` mails are absent while the database is unavailable.
+    /// Returns the metrics. The metric of `open` mails is absent while the database is unavailable.
     pub(super) fn metrics(&self, open: Option<u64>) -> Vec<Metric> {
         let now = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let mut metrics = vec![
@@ -58,10 +59,11 @@ impl MailCounts {
     }
 }
 
-/// Counts mails without a result until it is dropped; `None` while the database is unavailable.
+/// Counts mails without a result until the future is dropped; `None` while the database is
+/// unavailable.
 pub(super) async fn count(pool: Pool, counting: watch::Sender<Option<u64>>) {
     loop {
-        // Without the database the metric is absent; `send_due` logs why.
+        // Without the database the metric is absent; `send_due` logs the reason.
         counting.send_replace(count_open(&pool).await.ok());
         tokio::time::sleep(COUNT_INTERVAL).await;
     }
@@ -73,14 +75,13 @@ async fn count_open(pool: &Pool) -> Result<u64, ShopError> {
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// A mail that is due.
 #[derive(Debug)]
 struct DueMail {
     end: OrderEnd,
     attempt: i32,
 }
 
-/// Sends due mails until it is dropped. Woken by `intents` and by the clock.
+/// Sends due mails until the future is dropped. `intents` and the clock wake it.
 pub(super) async fn send_due(
     pool: Pool,
     mailer: Mailer,
@@ -105,7 +106,7 @@ pub(super) async fn send_due(
     }
 }
 
-/// One round. Returns how many mails were due.
+/// Runs one round. Returns the number of due mails.
 async fn round(
     pool: &Pool,
     mailer: &Mailer,
@@ -126,7 +127,7 @@ async fn round(
         match finished {
             Ok((mail, outcome)) => {
                 if let Some(MailOutcome::Failed(error)) = &outcome {
-                    // A reply may quote the address: its code is enough.
+                    // A reply may quote the address, so only its code is used.
                     let text = failure_text(error);
                     if throttle.is_due(&text) {
                         warn!(error = text, "cannot send a mail; retrying");
@@ -149,7 +150,7 @@ fn failure_text(error: &lettre::transport::smtp::Error) -> String {
     }
 }
 
-/// Leases due mails, so that no other process sends them meanwhile.
+/// Leases due mails, so that no other process sends them during the lease.
 async fn lease(pool: &Pool) -> Result<Vec<DueMail>, ShopError> {
     let sql = "UPDATE notifications SET attempts = attempts + 1, \
              next_attempt_at = statement_timestamp() + $2 * interval '1 second' \
@@ -172,7 +173,7 @@ async fn lease(pool: &Pool) -> Result<Vec<DueMail>, ShopError> {
     due.collect()
 }
 
-/// Writes the result down, or when to try again; `None`: it took too long.
+/// Stores the result, or the time of the next try. `None` means that the mail took too long.
 async fn record(
     pool: &Pool,
     mail: &DueMail,
@@ -187,7 +188,7 @@ async fn record(
             counts.failures.fetch_add(1, Ordering::Relaxed);
             let doublings = mail.attempt.clamp(1, 16) - 1;
             let pause = (BACKOFF_S * 2_f64.powi(doublings)).min(BACKOFF_MAX_S);
-            // Unless another process has leased it since.
+            // Another process may have leased the mail since.
             let sql = "UPDATE notifications \
                  SET next_attempt_at = clock_timestamp() + $2 * interval '1 second' \
                  WHERE order_id = $1 AND attempts = $3 AND status = 'PENDING'";

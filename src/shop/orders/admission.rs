@@ -1,10 +1,10 @@
-//! Admission control: limits how many requests are in progress and how many wait, so that overload is refused
+//! Admission control: limits the requests in progress and in the queue, so that overload is refused
 //! early instead of exhausting the database pool.
 //!
-//! Input: requests that need the database. Output: an [`Admitted`] for each that gets a place in time, else
-//! `None`; a count of refused requests. Invariant: fewer requests are in progress than the pool has sessions:
-//! some are reserved for readiness, deadlines and the count of open orders. The queue is bounded in length
-//! and in time.
+//! Input: requests that need the database. Output: an [`Admitted`] for each that gets a slot in
+//! time, else `None`; a count of refused requests. Invariant: fewer requests are in progress than
+//! the pool has sessions, because some sessions are reserved for readiness, deadlines and the count
+//! of open orders. The queue is bounded in length and in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,28 +14,28 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::settings::SESSIONS;
 
-/// Sessions that no request takes: one each for the readiness probe, for deadlines and for the count of
-/// open orders.
+/// Reserved sessions: one each for the readiness probe, for deadlines and for the count of open
+/// orders.
 const SESSIONS_RESERVED: usize = 3;
-/// Requests that wait for a slot, each with a body of 16 KiB at most. Bodies are read before, so those
-/// still being received are not among them: `http` limits their time.
+/// Maximum number of requests that wait for a slot, each with a body of at most 16 KiB. Bodies are
+/// read before, so requests that are still being received do not count: `http` limits their time.
 const QUEUE_MAX: usize = 256;
-/// Some ten times what a burst that fills the queue takes, and less than clients wait. Twice as long as
-/// requests wait for another with the same key (`lock_timeout` of the sessions), after which all proceed.
+/// Maximum wait, about ten times the duration of a burst that fills the queue, and less than
+/// clients wait. It is twice the time that requests wait for another with their key (`lock_timeout`
+/// of the sessions), after which all proceed.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Slots and queue.
 #[derive(Debug)]
 pub(super) struct AdmissionControl {
-    /// In flight or queued.
+    /// Requests in progress or in the queue.
     queue: Arc<Semaphore>,
-    /// In flight.
+    /// Requests in progress.
     slots: Arc<Semaphore>,
     wait_max: Duration,
     shed: AtomicU64,
 }
 
-/// A request's slot, until it is dropped.
+/// The slot of a request, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Admitted {
     _slot: OwnedSemaphorePermit,
@@ -58,7 +58,7 @@ impl AdmissionControl {
         }
     }
 
-    /// Waits for a slot; `None` if the queue is full or the wait was too long.
+    /// Waits for a slot. Returns `None` if the queue is full or the wait was too long.
     pub(super) async fn enter(&self) -> Option<Admitted> {
         let admitted = self.try_enter().await;
         if admitted.is_none() {
@@ -67,7 +67,7 @@ impl AdmissionControl {
         admitted
     }
 
-    /// Requests that were refused.
+    /// Number of refused requests.
     pub(super) fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)
     }
@@ -75,7 +75,7 @@ impl AdmissionControl {
     async fn try_enter(&self) -> Option<Admitted> {
         let queue = Arc::clone(&self.queue).try_acquire_owned().ok()?;
         let slot = tokio::time::timeout(self.wait_max, Arc::clone(&self.slots).acquire_owned());
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         let slot = slot.await.ok()?.ok()?;
         Some(Admitted { _slot: slot, _queue: queue })
     }

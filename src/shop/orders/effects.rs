@@ -1,8 +1,10 @@
-//! How the order service processes a message: advances the order's saga, and with it the order's status.
+//! Message processing of the order service: advances the order's saga, and with it the order's
+//! status.
 //!
-//! Input: events of payment and inventory. Output: the saga's next state, the order's status and outbox rows,
-//! in the transaction that also marks the message as processed. Invariant: an event that arrives late or out of
-//! order is still applied; one about an order that is still unknown half a minute later is a dead letter.
+//! Input: events of payment and inventory. Output: the saga's next state, the order's status and
+//! outbox rows, in the transaction that also marks the message as processed. Invariant: an event
+//! that arrives late or out of order is still applied. An event becomes a dead letter if its order
+//! is still unknown half a minute later.
 
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use postrider_patterns::dead_letter::now_ms;
 use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 use postrider_patterns::saga::{self, SagaError};
 
-/// The topics that the order service reads.
+/// Topics that the order service reads.
 pub(crate) const TOPICS: [&str; 6] = [
     "PaymentProcessed",
     "PaymentFailed",
@@ -25,8 +27,8 @@ pub(crate) const TOPICS: [&str; 6] = [
     "InventoryReleased",
 ];
 
-/// How long a commit may be in the log before other sessions see it, as while a synchronous standby does not
-/// answer: the reply may be here by then.
+/// Maximum time between the log entry of a commit and its visibility to other sessions, for example
+/// while a synchronous standby does not answer. The reply may arrive within it.
 const COMMIT_MAX: Duration = Duration::from_secs(30);
 
 /// Applies events to order sagas.
@@ -62,8 +64,8 @@ impl Effects for OrderEffects {
     }
 }
 
-/// Whether the record was written less than so long ago, by the clocks of two machines, of which either may be
-/// ahead by as much: it only decides how soon an order that nobody knows is given up.
+/// Whether the record is younger than `limit`. The clocks of two machines may differ in either
+/// direction. The result only decides how soon the consumer gives up an unknown order.
 fn is_younger(message: &Message, limit: Duration) -> bool {
     let age_ms = message.record.timestamp_ms.map(|ms| now_ms().saturating_sub(ms));
     age_ms.is_some_and(|ms| Duration::from_millis(ms.unsigned_abs()) < limit)

@@ -1,10 +1,13 @@
-//! The order service's HTTP API: place an order, read its data or its saga's history, read the OpenAPI
-//! document.
+//! The order service's HTTP API: place an order, read its data or its saga's history, read the
+//! OpenAPI document.
 //!
-//! Input: HTTP requests; a POST needs an `Idempotency-Key`. Output: JSON; the routes of the probes are
-//! included. Invariant: every error response is an RFC 9457 problem; requests that need the database pass
-//! admission control, probes and metrics do not; a client that disconnects does not cancel an order half-way,
-//! nor free its slot before it is placed: the guard's layer drives the handler.
+//! Input: HTTP requests; a POST needs an `Idempotency-Key`. Output: JSON; the routes of the probes
+//! are included.
+//!
+//! Invariant: every error response is an RFC 9457 problem. Requests that need the database pass
+//! admission control; probes and metrics do not. A client that disconnects neither cancels an order
+//! half-way nor frees its slot before the order is placed, because the guard's layer drives the
+//! handler.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,15 +35,14 @@ use postrider_patterns::idempotency::tower::IdempotencyLayer;
 use postrider_patterns::idempotency::{Attempt, Guard, Outcome};
 use postrider_patterns::saga;
 
-/// The one operation with a guard.
+/// The only operation with a guard.
 const PLACE: &str = "POST /orders";
-/// Whose keys all are: the shop has no accounts, so its clients' keys must differ. A service that has them
-/// puts the one it has authenticated here.
+/// Scope of all keys. The shop has no accounts, so its clients' keys must differ. A service with
+/// accounts uses the authenticated account here.
 const EVERYBODY: &str = "POST /orders";
 
-/// All routes.
 pub(super) fn router(orders: OrderPlacer, guard: Guard, probes: Probes) -> Router {
-    // The sessions of the pool have a `lock_timeout` of their own.
+    // The pool's sessions have their own `lock_timeout`.
     let guard = guard.with_lock_timeout(Duration::ZERO);
     let guarded = IdempotencyLayer::new(guard, PLACE, |_: &Parts| Some(EVERYBODY.to_owned()));
     Router::new()
@@ -114,7 +116,7 @@ async fn status(
     found.map(|process| axum::Json(process).into_response()).ok_or_else(unknown_order)
 }
 
-/// The saga's state and its history.
+/// Returns the saga's state and history.
 async fn process(orders: &OrderPlacer, id: &str) -> Result<Option<Value>, ShopError> {
     let client = orders.pool.get().await?;
     let client = &**client;
@@ -137,7 +139,8 @@ fn unknown_order() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown order", "there is no order with this id").of("id")
 }
 
-/// An outage fails every request in the same way, so a line of one text is written once a minute.
+/// Responds to an outage. An outage fails every request alike, so each text is logged once a
+/// minute.
 fn unavailable(orders: &OrderPlacer, what: &'static str, error: &ShopError) -> Problem {
     let error = error.with_causes();
     let mut failures = orders.failures.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
 //! The order service: takes orders over HTTP, and runs the saga of each order to its end.
 //!
-//! Input: `POST /orders` with an idempotency key, and events of payment and inventory from Kafka. Output,
-//! through the outbox: OrderCreated, OrderConfirmed, OrderCancelled, OrderTimedOut. Invariant: one key makes
-//! at most one order. `run` starts the HTTP server, the consumer and the deadlines; `EVENT_TYPES` lists the
-//! shop's topics.
+//! Input: `POST /orders` with an idempotency key, and events of payment and inventory from Kafka.
+//! Output, through the outbox: OrderCreated, OrderConfirmed, OrderCancelled, OrderTimedOut.
+//! Invariant: one key creates at most one order. `run` starts the HTTP server, the consumer and the
+//! deadlines. `EVENT_TYPES` lists the shop's topics.
 
 mod admission;
 mod deadlines;
@@ -37,7 +37,7 @@ use postrider_patterns::inbox::Consumer;
 
 /// Consumer group, owner of the markers, and prefix of the dead-letter topic.
 pub const NAME: &str = "shop-orders";
-/// The event types of the whole shop, which are its topics.
+/// Event types of the whole shop, which are its topics.
 pub const EVENT_TYPES: [&str; 10] = [
     "OrderCreated",
     "OrderConfirmed",
@@ -51,19 +51,19 @@ pub const EVENT_TYPES: [&str; 10] = [
     "InventoryReleased",
 ];
 
-/// Counts requests that were refused without being started.
+/// Counter of requests that were refused before they started.
 const SHED: &str = "shop_requests_shed_total";
 
 /// Time limits of the order service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderLimits {
-    /// How long an order may take before it is cancelled.
+    /// Maximum time of an order before it is cancelled.
     pub order_timeout: Duration,
-    /// How long the lease of an idempotency key lasts without renewal, 30 ms to 366 days.
+    /// Time for which the lease of an idempotency key lasts without renewal, 30 ms to 366 days.
     pub owner_silence: Duration,
 }
 
-/// Serves at `endpoint` until it is told to stop.
+/// Serves at `endpoint` until the stop signal.
 pub async fn run(
     settings: &ServiceSettings,
     limits: OrderLimits,
@@ -87,7 +87,7 @@ pub async fn run(
         all.push((SHED, "requests refused because too many were in flight", admitting.shed()));
         all
     })
-    // Orders are accepted while Kafka is unavailable: that is what the outbox is for.
+    // Orders are accepted while Kafka is unavailable, because the outbox decouples them.
     .with_optional_consumer(consumer.counters());
     let watching = deadlines::watch(pool.clone(), order_timeout);
     let open_orders = deadlines::count(pool.clone(), counting);

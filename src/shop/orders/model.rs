@@ -1,21 +1,22 @@
-//! Tests the three services together in a model of one order.
+//! Tests the order, payment and inventory services together in a model of one order.
 //!
-//! Messages are delivered in any order, some twice, some are lost for good, and the deadline passes at any
-//! time; the order must end, and payment and stock must match its end. Payment and inventory are modelled after their effects
-//! (`payments/effects`, `payments/settlement`, `inventory/effects`).
+//! Messages are delivered in any order, some twice, some are lost permanently, and the deadline
+//! passes at any time. The order must end, and payment and stock must match its end. Payment and
+//! inventory are modelled after their effects (`payments/effects`, `payments/settlement`,
+//! `inventory/effects`).
 
 use proptest::prelude::*;
 
 use super::process::{Fact, OrderProcess};
 use postrider_patterns::saga::Saga as _;
 
-/// Enough for everything to finish.
+/// Number of rounds, enough for everything to finish.
 const ROUNDS: usize = 40;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Payment {
     Unknown,
-    /// Whether it is to be undone, whether the gateway has been asked.
+    /// Whether the payment is to be undone, and whether the gateway has been asked.
     Pending {
         undo: bool,
         begun: bool,
@@ -103,7 +104,7 @@ impl World {
         }
     }
 
-    /// Loses one message for good, as a topic that was deleted or a dead letter that nobody redrives does.
+    /// Loses one message permanently, like a deleted topic or a dead letter that is never redriven.
     fn lose(&mut self, place: usize) {
         if !self.messages.is_empty() {
             let place = place % self.messages.len();
@@ -121,9 +122,9 @@ impl World {
                 self.payment = Payment::Pending { undo: true, begun };
             }
             Payment::Charged => self.payment = Payment::Refunding,
-            // Its result follows.
+            // The result follows.
             Payment::Refunding => {}
-            // The answer again: the first may be lost for good.
+            // The answer is repeated, because the first one may be lost permanently.
             Payment::Voided | Payment::Declined => self.emit("PaymentFailed"),
             Payment::Refunded => self.emit("PaymentRefunded"),
         }
@@ -151,7 +152,7 @@ impl World {
         }
     }
 
-    /// The gateway is called, then replies: two steps.
+    /// Calls the gateway, or receives its reply: two steps.
     fn settle(&mut self) {
         match self.payment {
             Payment::Pending { undo, begun: false } => {
@@ -185,7 +186,7 @@ impl World {
         }
     }
 
-    /// Delivers everything from now on, and lets deadlines pass.
+    /// Delivers all messages from now on, and lets deadlines pass.
     fn run_to_end(&mut self) {
         for _ in 0..ROUNDS {
             while !self.messages.is_empty() {

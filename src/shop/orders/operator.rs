@@ -1,8 +1,8 @@
-//! `shop sagas`: lists orders that are stuck, shows one, fires its deadline now, or has it undone.
+//! `shop sagas`: lists orders that are stuck, shows one, fires its deadline now, or compensates it.
 //!
-//! Input: a command and an order's id. Output: a line of JSON for each order (`list`), or one for the order
-//! or for the effect. Invariant: neither state nor payload is printed; nothing changes without `--execute`,
-//! and what is repeated changes nothing more.
+//! Input: a command and an order's id. Output: a line of JSON per order (`list`), or one for the
+//! order or for the effect. Invariant: neither state nor payload is printed. Only `--execute`
+//! changes data, and a repeated action changes nothing more.
 
 use std::io::Write;
 
@@ -68,7 +68,7 @@ struct ActArgs {
 }
 
 impl SagasArgs {
-    /// Runs it.
+    /// Runs the command.
     pub(crate) async fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         match &self.command {
             SagasCommand::List { database, all, limit } => {

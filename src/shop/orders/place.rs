@@ -1,9 +1,9 @@
 //! Places an order once, however often the request is sent.
 //!
-//! Input: a validated [`Order`] and the attempt that the idempotency guard has let through. Output: what the
-//! client gets. Invariant: order, saga, outbox row and key are written in one transaction, so one key makes at
-//! most one order whatever happens to Redis, which caches responses and marks requests in progress; Postgres
-//! decides.
+//! Input: a validated [`Order`] and the attempt from the idempotency guard. Output: the response
+//! for the client. Invariant: order, saga, outbox row and key are written in one transaction, so
+//! one key creates at most one order, whatever happens to Redis. Redis caches responses and marks
+//! requests in progress; Postgres decides.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,16 +22,15 @@ use postrider_patterns::idempotency::{Attempt, IdempotencyError, Outcome, Stored
 use postrider_patterns::saga::{self, Emitted, Saga as _};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Places orders.
 #[derive(Clone)]
 pub(super) struct OrderPlacer {
-    /// The service's database.
+    /// Database of the service.
     pub(super) pool: Pool,
-    /// Load shedding in front of it.
+    /// Load shedding before the database.
     pub(super) admission: Arc<AdmissionControl>,
-    /// How long an order may take before it is cancelled.
+    /// Maximum time of an order before it is cancelled.
     pub(super) order_timeout: Duration,
-    /// Of requests that failed, what was logged a moment ago.
+    /// Throttle for the logs of failed requests.
     pub(super) failures: Arc<Mutex<LogThrottle>>,
 }
 
@@ -57,7 +56,7 @@ impl OrderPlacer {
     }
 }
 
-/// The order's row, its saga, and OrderCreated in the outbox.
+/// Inserts the order's row, its saga, and OrderCreated in the outbox.
 async fn insert(
     transaction: &Transaction<'_>,
     id: Uuid,

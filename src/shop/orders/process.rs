@@ -1,9 +1,9 @@
 //! The order saga: a pure function of the facts that payment and inventory reported.
 //!
-//! Input: [`Fact`]s in any order. Output: the order's status and the events to emit.
-//! Invariant: facts only grow, so the outcome does not depend on the order in which they arrive; every
-//! order ends confirmed or cancelled once payment and inventory have answered; a cancelled order's
-//! money is refunded or was never taken, and its stock released or never reserved.
+//! Input: [`Fact`]s in any order. Output: the order's status and the events to emit. Invariant:
+//! facts only grow, so the outcome does not depend on the order in which they arrive. Every order
+//! ends confirmed or cancelled once payment and inventory have answered. The money of a cancelled
+//! order is refunded or was never taken, and its stock is released or was never reserved.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -12,7 +12,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use postrider_patterns::saga::{Emitted, Saga, SagaError};
 
-/// The state of the payment. It only moves to later variants.
+/// State of the payment. It only moves to later variants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Payment {
@@ -23,7 +23,7 @@ enum Payment {
     Refunded,
 }
 
-/// The state of the reservation. It only moves to later variants.
+/// State of the reservation. It only moves to later variants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Stock {
@@ -39,9 +39,10 @@ enum Stock {
 pub(super) struct OrderProcess {
     payment: Payment,
     stock: Stock,
-    /// Its deadline passed, or an operator cancelled it; everything done for it is undone.
+    /// Whether the deadline passed or an operator cancelled the order, so that everything is
+    /// undone.
     given_up: bool,
-    /// Why it was cancelled: the first reason that was reported.
+    /// Reason of the cancellation: the first one that was reported.
     #[serde(default)]
     reason: Option<String>,
 }
@@ -51,24 +52,24 @@ pub(super) struct OrderProcess {
 pub(super) enum Fact {
     /// The payment service charged the customer.
     PaymentProcessed,
-    /// It could not, or will not; nothing was taken.
+    /// The payment service could not or will not charge; no money was taken.
     PaymentFailed(String),
-    /// It gave the money back.
+    /// The payment service returned the money.
     PaymentRefunded,
-    /// The inventory service holds the goods.
+    /// The inventory service reserved the goods.
     InventoryReserved,
-    /// There are not enough of them.
+    /// The inventory service does not have enough goods.
     InventoryUnavailable(String),
-    /// It holds nothing for this order, and never will.
+    /// The inventory service has no goods reserved for this order, and never will.
     InventoryReleased,
     /// The order took too long.
     DeadlinePassed,
-    /// An operator has it undone.
+    /// An operator compensates the order.
     CancelledByOperator,
 }
 
 impl Fact {
-    /// From an event type and a reason; `None` if the type is not one that an order handles.
+    /// Converts an event type and a reason. Returns `None` if orders do not handle the type.
     pub(super) fn of_event(event_type: &str, reason: Option<&str>) -> Option<Self> {
         let reason = || reason.unwrap_or("no reason given").to_owned();
         Some(match event_type {
@@ -95,7 +96,7 @@ impl OrderProcess {
         if is_whole && !self.given_up {
             return Some(OrderOutcome::Confirmed);
         }
-        // Goods are reserved for what is paid only, so a payment that failed leaves nothing to undo.
+        // Goods are reserved only after the payment, so a failed payment leaves nothing to undo.
         let is_undone = self.payment == Payment::Refunded && self.stock >= Stock::Unavailable;
         (self.payment == Payment::Failed || is_undone).then_some(OrderOutcome::Cancelled)
     }
@@ -144,7 +145,8 @@ impl Saga for OrderProcess {
         match self.outcome() {
             Some(OrderOutcome::Confirmed) => vec![Emitted::new("OrderConfirmed", json!({}))],
             Some(OrderOutcome::Cancelled) => with_reason("OrderCancelled"),
-            // At each deadline again: a service that could not undo its part may be able to by then.
+            // Repeated at each deadline, because a service that could not undo its part may be able
+            // to by then.
             None if *fact == Fact::DeadlinePassed || self.given_up != was_given_up => {
                 with_reason("OrderTimedOut")
             }
@@ -213,7 +215,7 @@ mod tests {
         Fact::InventoryUnavailable("sold out".to_owned())
     }
 
-    /// The status after each fact, and everything emitted.
+    /// Returns the status after each fact, and all emitted events.
     fn play(facts: &[Fact]) -> (Vec<&'static str>, Vec<&'static str>) {
         let mut process = OrderProcess::default();
         let (mut statuses, mut emitted) = (Vec::new(), Vec::new());
@@ -315,7 +317,7 @@ mod tests {
             seed in any::<u64>(),
         ) {
             let (facts, outcome) = stories().swap_remove(story);
-            // The clock is not reordered: an order that was confirmed has no deadline.
+            // The clock is not reordered, because a confirmed order has no deadline.
             let (clock, mut reports): (Vec<_>, Vec<_>) =
                 facts.into_iter().partition(|fact| *fact == Fact::DeadlinePassed);
             let repeats: Vec<Fact> =

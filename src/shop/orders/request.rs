@@ -8,31 +8,30 @@ use serde::Deserialize;
 
 use super::problem::Problem;
 
-/// The largest body, bytes.
+/// Maximum size of a body in bytes.
 pub(super) const BODY_MAX: usize = 16 * 1024;
-/// The highest amount, cents.
+/// Maximum amount in cents.
 const AMOUNT_MAX: i64 = 100_000_000;
-/// The highest quantity.
+/// Maximum quantity.
 const QUANTITY_MAX: i32 = 1_000;
-/// The longest customer or SKU, characters.
+/// Maximum length of a customer or SKU in characters.
 const NAME_MAX: usize = 64;
 
-/// What is ordered.
+/// A validated order.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Order {
-    /// Who orders.
+    /// Customer of the order.
     pub(super) customer: String,
-    /// What.
+    /// SKU of the goods.
     pub(super) sku: String,
-    /// How many, 1 to 1,000.
+    /// Number of pieces, 1 to 1,000.
     pub(super) quantity: i32,
-    /// For how much in all, 1 to 100,000,000 cents.
+    /// Total amount, 1 to 100,000,000 cents.
     pub(super) amount_cents: i64,
 }
 
 impl Order {
-    /// Parses and checks a body.
     pub(super) fn parse(headers: &HeaderMap, body: &[u8]) -> Result<Self, Problem> {
         check_content_type(headers)?;
         let mut json = serde_json::Deserializer::from_slice(body);
@@ -78,7 +77,7 @@ fn invalid(detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid order", detail)
 }
 
-/// Says which field, and of the parser's words only those that repeat no value.
+/// Names the invalid field. Uses only those messages of the parser that repeat no value.
 fn malformed(error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
     let path = error.path().to_string();
     let inner = error.inner();

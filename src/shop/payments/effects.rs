@@ -1,11 +1,14 @@
-//! How the payment service processes a message: writes the intent to charge or refund; never calls the
-//! gateway.
+//! Message processing of the payment service: writes the intent to charge or refund; never calls
+//! the gateway.
 //!
-//! Input: OrderCreated, InventoryUnavailable, OrderTimedOut. Output: a row in `payments`, and PaymentFailed
-//! or PaymentRefunded in the outbox if nothing is left to undo, in the transaction that also marks the message
-//! as processed; then the task that calls the gateway is woken. Invariant: an order that timed out before its
-//! payment began is never charged: a VOIDED row takes the place of the intent; every request to undo is
-//! answered, at once or by the gateway's reply, however often it comes.
+//! Input: OrderCreated, InventoryUnavailable, OrderTimedOut. Output: a row in `payments`, and
+//! PaymentFailed or PaymentRefunded in the outbox if nothing is left to undo. Both are written in
+//! the transaction that also marks the message as processed. The task that calls the gateway is
+//! then woken.
+//!
+//! Invariant: an order that timed out before its payment began is never charged, because a VOIDED
+//! row replaces the intent. Every request to undo is answered, at once or with the gateway's reply,
+//! however often it comes.
 
 use std::sync::Arc;
 
@@ -19,7 +22,7 @@ use crate::messages::{interest, order_id};
 use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 use postrider_patterns::outbox_writer::{Event, append};
 
-/// The topics that the payment service reads.
+/// Topics that the payment service reads.
 pub(crate) const TOPICS: [&str; 3] = ["OrderCreated", "InventoryUnavailable", "OrderTimedOut"];
 
 /// Writes intents, and wakes the task that executes them.
@@ -28,7 +31,7 @@ pub(super) struct PaymentEffects {
     pub(super) intents: Arc<Notify>,
 }
 
-/// The fields of OrderCreated that are needed here.
+/// The fields of OrderCreated that the service needs.
 #[derive(Deserialize)]
 struct OrderCreated {
     amount_cents: i64,
@@ -73,10 +76,11 @@ async fn intend(
     Ok(())
 }
 
-/// Refunds a charge, marks one in progress for a refund, and voids one that has not begun. What is undone
-/// already is answered again, each time: the order asks again because it did not hear of it.
+/// Refunds a charge, marks one in progress for a refund, and voids one that has not begun. Repeats
+/// the answer for a payment that was undone before, because a repeated request means that the order
+/// service did not get it.
 async fn undo(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
-    // An intent that was never attempted counts as none.
+    // An intent that was never attempted counts as absent.
     let void = "INSERT INTO payments AS known (order_id, order_placed, amount_cents, status, reason) \
          VALUES ($1, '{}', 0, 'VOIDED', 'the order was given up') \
          ON CONFLICT (order_id) DO UPDATE SET status = 'VOIDED', reason = excluded.reason, \

@@ -1,10 +1,12 @@
-//! A simulated external payment gateway: slow, with a ledger of its own, and some replies are lost.
+//! A simulated external payment gateway: slow, with its own ledger, and some replies are lost.
 //!
-//! Input: a charge or a refund with an idempotency key and the merchant's reference, or a question for what
-//! was booked under a reference. Output: approved, declined, or no reply. Invariant: one key is booked once,
-//! however often it is sent within [`KEY_MEMORY`], and again after that, as real gateways do; some replies are
-//! lost after the booking, as on a real network, so a caller without a reply retries with the same key, and
-//! asks by the reference once the key is too old.
+//! Input: a charge or a refund with an idempotency key and the merchant's reference, or a query for
+//! the booking under a reference. Output: approved, declined, or no reply.
+//!
+//! Invariant: one key is booked once, however often it is sent within [`KEY_MEMORY`], and again
+//! after that, like at real gateways. Some replies are lost after the booking, like in a real
+//! network. A caller without a reply retries with its key, and queries the reference once the key
+//! is too old.
 
 use std::time::Duration;
 
@@ -12,27 +14,27 @@ use deadpool_postgres::Pool;
 
 use crate::ShopError;
 
-/// Above this a card is declined, in cents.
+/// Largest accepted card payment in cents. A larger one is declined.
 pub const CARD_LIMIT_CENTS: i64 = 80_000;
-/// For how long the gateway remembers a key. Stripe removes keys once they are at least 24 hours old
-/// (its API reference, "Idempotent requests").
+/// Time for which the gateway remembers a key. Stripe removes keys once they are at least 24 hours
+/// old (its API reference, "Idempotent requests").
 pub(super) const KEY_MEMORY: Duration = Duration::from_hours(24);
-/// How long a call takes.
+/// Duration of a call.
 const DELAY: Duration = Duration::from_millis(5);
-/// One in this many first calls loses its reply after the booking.
+/// Inverse share of first calls that lose their reply after the booking.
 const LOST_ONE_IN: u32 = 20;
 
 /// An operation of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Take money.
+    /// Takes money.
     Charge,
-    /// Give it back.
+    /// Returns money.
     Refund,
 }
 
 impl Operation {
-    /// As it is stored in the ledger.
+    /// Returns the name in the ledger.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Charge => "charge",
@@ -44,11 +46,11 @@ impl Operation {
 /// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GatewayReply {
-    /// It is booked.
+    /// The operation is booked.
     Approved,
-    /// It is refused for good, and why.
+    /// The operation is refused permanently, for this reason.
     Declined(String),
-    /// No reply: retry with the same key.
+    /// No reply: retry with the key.
     Lost,
 }
 
@@ -58,18 +60,18 @@ impl GatewayReply {
     }
 }
 
-/// A charge or a refund, as it is sent.
+/// A request for a charge or a refund.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GatewayRequest<'a> {
-    /// Which of the two.
+    /// Kind of the operation.
     pub(super) kind: Operation,
     /// The idempotency key.
     pub(super) key: &'a str,
-    /// What the merchant calls it, to find it by.
+    /// The merchant's reference, under which the booking can be found.
     pub(super) reference: &'a str,
-    /// The amount.
+    /// Amount in cents.
     pub(super) amount_cents: i64,
-    /// How often the caller has sent it, this time included.
+    /// Number of times that the caller has sent the request, including this time.
     pub(super) attempt: i32,
 }
 
@@ -80,12 +82,12 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// A gateway whose ledger is in the database of this pool.
+    /// Creates a gateway with its ledger in the database of this pool.
     pub(super) fn new(books: Pool) -> Self {
         Self { books }
     }
 
-    /// Books once for each key that is younger than [`KEY_MEMORY`].
+    /// Books once per key that is younger than [`KEY_MEMORY`].
     pub(super) async fn call(
         &self,
         request: &GatewayRequest<'_>,
@@ -110,7 +112,7 @@ impl Gateway {
         Ok(GatewayReply::of_booking(booked))
     }
 
-    /// What was booked under the merchant's reference, however long ago; `None` if nothing was.
+    /// Returns the booking under the merchant's reference, however old; `None` if there is none.
     pub(super) async fn find(
         &self,
         kind: Operation,

@@ -1,10 +1,16 @@
-//! Executes the charges and refunds that are due (`settle`), and counts those without a result (`count`).
+//! Executes the charges and refunds that are due (`settle`), and counts those without a result
+//! (`count`).
 //!
-//! Input: rows of `payments`. Output: the gateway's result and its event, in one transaction; metrics.
-//! Invariant: no transaction is open while the gateway is called; a payment whose process died is due again
-//! after its lease, and is retried with the same key, so recovery is the normal path; a key that the gateway
-//! may have forgotten is never sent again: the gateway is asked what it booked, and if it knows of nothing,
-//! the payment stays open for a person to look at.
+//! Input: rows of `payments`. Output: the gateway's result and its event, in one transaction;
+//! metrics.
+//!
+//! Invariants:
+//!
+//! * No transaction is open while the gateway is called.
+//! * If the process of a payment dies, the payment is due again after its lease, and is retried
+//!   with its key. Recovery is therefore the normal path.
+//! * A key that the gateway may have forgotten is never sent again. The gateway is asked for the
+//!   booking instead. If it has none, the payment stays open for an operator.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,25 +29,27 @@ use crate::probes::Metric;
 use postrider_patterns::outbox_writer::{Event, append};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Payments that are executed at a time.
+/// Number of payments executed at a time.
 const BATCH: i64 = 32;
-/// A call takes milliseconds; a process without a result after this is considered dead.
+/// Time after which a process without a result counts as dead. A call takes milliseconds.
 const LEASE: Duration = Duration::from_secs(5);
-/// How long a call may take; well below the lease.
+/// Maximum time of a call; well below the lease.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
-/// Of the gateway's memory for keys, what is left to calls that are on their way and to clocks that differ.
+/// Part of the gateway's memory for keys that is reserved for calls in progress and for clock
+/// differences.
 const KEY_MARGIN: Duration = Duration::from_hours(1);
-/// How often the gateway is asked again for a payment that it knows nothing of.
+/// Interval in seconds of further queries for a payment that the gateway does not know.
 const REVIEW_INTERVAL_S: f64 = 600.0;
-/// The first pause after a call without a reply, doubled each time up to [`BACKOFF_MAX_S`].
+/// First pause in seconds after a call without a reply. It doubles each time, up to
+/// [`BACKOFF_MAX_S`].
 const BACKOFF_S: f64 = 0.1;
 const BACKOFF_MAX_S: f64 = 30.0;
-/// How often it polls for payments that became due.
+/// Interval of polls for payments that became due.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// How often it counts what is unsettled, for people to look at.
+/// Interval of counting unsettled payments, for operators.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// One payment that is due.
+/// A payment that is due.
 #[derive(Debug)]
 struct DuePayment {
     order: Uuid,
@@ -49,7 +57,7 @@ struct DuePayment {
     amount_cents: i64,
     kind: Operation,
     attempt: i32,
-    /// The gateway may have forgotten the key.
+    /// Whether the gateway may have forgotten the key.
     is_key_old: bool,
     leased: Instant,
 }
@@ -58,21 +66,21 @@ struct DuePayment {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenPayments {
     open: u64,
-    /// Those of them that are due and not leased.
+    /// Intents that are due and not leased.
     due: u64,
-    /// Those whose outcome is unknown and whose key is too old to be sent again.
+    /// Intents with an unknown outcome and a key that is too old to be sent again.
     unknown: u64,
 }
 
-/// For how long a key may be sent again.
+/// Maximum age in seconds of a key that may be sent again.
 fn key_age_max_s() -> f64 {
     KEY_MEMORY.saturating_sub(KEY_MARGIN).as_secs_f64()
 }
 
-/// Counts intents until it is dropped; `None` while the database is unavailable.
+/// Counts intents until the future is dropped; `None` while the database is unavailable.
 pub(super) async fn count(pool: Pool, waiting: watch::Sender<Option<OpenPayments>>) {
     loop {
-        // Without the database the metrics are absent; `settle` logs why.
+        // Without the database the metrics are absent; `settle` logs the reason.
         waiting.send_replace(count_open(&pool).await.ok());
         tokio::time::sleep(COUNT_INTERVAL).await;
     }
@@ -88,7 +96,7 @@ async fn count_open(pool: &Pool) -> Result<OpenPayments, ShopError> {
     Ok(OpenPayments { open: number(0)?, due: number(1)?, unknown: number(2)? })
 }
 
-/// The metrics. Every process of the service reports the same of the one database.
+/// Returns the metrics. Every process of the service reports equal values from the one database.
 pub(super) fn counts(waiting: Option<OpenPayments>) -> impl Iterator<Item = Metric> {
     waiting.into_iter().flat_map(|OpenPayments { open, due, unknown }| {
         [
@@ -103,7 +111,7 @@ pub(super) fn counts(waiting: Option<OpenPayments>) -> impl Iterator<Item = Metr
     })
 }
 
-/// Executes due payments until it is dropped. Woken by `intents` and by the clock.
+/// Executes due payments until the future is dropped. `intents` and the clock wake it.
 pub(super) async fn settle(pool: Pool, gateway: Gateway, intents: Arc<Notify>) {
     let mut throttle = LogThrottle::default();
     loop {
@@ -123,7 +131,7 @@ pub(super) async fn settle(pool: Pool, gateway: Gateway, intents: Arc<Notify>) {
     }
 }
 
-/// One round. Returns how many payments were due.
+/// Runs one round. Returns the number of due payments.
 async fn execute_due(pool: &Pool, gateway: &Gateway) -> Result<usize, ShopError> {
     let due = lease(pool).await?;
     let count = due.len();
@@ -143,14 +151,14 @@ async fn execute_due(pool: &Pool, gateway: &Gateway) -> Result<usize, ShopError>
     failure.map_or(Ok(count), Err)
 }
 
-/// Leases due payments, so that no other process executes them for as long as a call may take.
+/// Leases due payments for the maximum time of a call, so that no other process executes them.
 async fn lease(pool: &Pool) -> Result<Vec<DuePayment>, ShopError> {
     let rows = pool
         .get()
         .await?
         .query(
-            // An earlier version did not write down when it first called: not after the intent was last
-            // changed, unless it was marked for a refund since.
+            // An earlier version did not store the time of its first call. The call did not come
+            // after the last change of the intent, unless the intent was marked for a refund since.
             "UPDATE payments SET attempts = attempts + 1, \
                  first_attempt_at = coalesce(first_attempt_at, CASE \
                      WHEN attempts = 0 THEN statement_timestamp() \
@@ -183,7 +191,8 @@ async fn lease(pool: &Pool) -> Result<Vec<DuePayment>, ShopError> {
 
 async fn execute(pool: &Pool, gateway: &Gateway, due: &DuePayment) -> Result<(), ShopError> {
     if due.leased.elapsed() > LEASE.saturating_sub(CALL_LIMIT) {
-        // This process was paused: another may have it by now, and the key may be older than it was.
+        // This process was paused. Another process may have the payment by now, and the key may
+        // have become too old.
         return Ok(());
     }
     let asked = tokio::time::timeout(CALL_LIMIT, ask(gateway, due)).await;
@@ -199,7 +208,7 @@ async fn execute(pool: &Pool, gateway: &Gateway, due: &DuePayment) -> Result<(),
         }
         (Operation::Refund, Some(GatewayReply::Approved)) => refunded(&transaction, due).await?,
         (Operation::Refund, Some(GatewayReply::Declined(reason))) => {
-            // Retried without limit: a refund is owed.
+            // Retried without limit, because the customer must get the refund.
             warn!(order = %due.order, reason, "the gateway declined a refund; retrying");
             reschedule(&transaction, due).await?;
         }
@@ -208,8 +217,8 @@ async fn execute(pool: &Pool, gateway: &Gateway, due: &DuePayment) -> Result<(),
     Ok(())
 }
 
-/// Sends the request, or asks for its result if the gateway may have forgotten the key: sent again, it would
-/// be a second charge. `None` if the gateway knows of no such request.
+/// Sends the request, or queries its result if the gateway may have forgotten the key. Sending such
+/// a key again would be a second charge. Returns `None` if the gateway does not know the request.
 async fn ask(gateway: &Gateway, due: &DuePayment) -> Result<Option<GatewayReply>, ShopError> {
     let reference = due.order.to_string();
     if due.is_key_old {
@@ -221,8 +230,9 @@ async fn ask(gateway: &Gateway, due: &DuePayment) -> Result<Option<GatewayReply>
     gateway.call(&request).await.map(Some)
 }
 
-/// A gateway that knows nothing of a request may not have got it, or not have found it: whether money
-/// moved is for a person to say. It is asked again, seldom, and shown as `shop_payments_unknown` meanwhile.
+/// Leaves the payment to an operator. A gateway that does not know a request may not have received
+/// it, or not have found it, so a person must find out whether money moved. The gateway is asked
+/// again at long intervals, and `shop_payments_unknown` shows the payment until then.
 async fn await_review(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), ShopError> {
     let kind = due.kind.as_str();
     warn!(
@@ -238,7 +248,7 @@ async fn reschedule(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(
     put_off(transaction, due, pause).await
 }
 
-/// Unless another process has leased it since.
+/// Does nothing if another process has leased the payment since.
 async fn put_off(
     transaction: &Transaction<'_>,
     due: &DuePayment,
@@ -251,7 +261,8 @@ async fn put_off(
     Ok(())
 }
 
-/// If another process executed the same payment, it has written the same result: nothing is left to do.
+/// Stores the charge. If another process executed this payment, it has written an equal result, and
+/// nothing is left to do.
 async fn charged(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), ShopError> {
     let sql = "UPDATE payments SET updated_at = now(), attempts = 0, next_attempt_at = now(), \
                    first_attempt_at = NULL, \
@@ -259,7 +270,8 @@ async fn charged(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), 
                WHERE order_id = $1 AND status = 'PENDING' RETURNING undo";
     let Some(row) = transaction.query_opt(sql, &[&due.order]).await? else { return Ok(()) };
     if row.try_get(0)? {
-        // The order timed out meanwhile: this payment is refunded, and PaymentRefunded follows.
+        // The order timed out in the meantime: this payment is refunded, and PaymentRefunded
+        // follows.
         return Ok(());
     }
     emit(transaction, due, "PaymentProcessed", due.placed.clone()).await
