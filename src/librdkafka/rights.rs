@@ -2,7 +2,7 @@
 //! operations, KIP-430), because rdkafka 0.39 has no call for this.
 //!
 //! Input: a client, names of topics, a time limit. Output: the rights on each topic for which the
-//! brokers return them. Invariant: the request creates no topic and writes nothing. This module
+//! brokers return them. Invariant: the request neither creates a topic nor writes data. This module
 //! frees everything that librdkafka allocates here.
 
 use std::collections::BTreeMap;
@@ -61,10 +61,11 @@ pub fn topic_rights<C: ClientContext>(
     // SAFETY: the client lives as long as its borrow, and librdkafka's functions may be called from
     // any thread. The names are zero-terminated and live until the call returns. librdkafka copies
     // the names, the options and the collection (rdkafka_admin.c); the last two are destroyed once
-    // each after that. A returned error belongs to this function, which destroys it. The buffer has
-    // the given length. The queue is destroyed once, after the event that was polled from it;
-    // librdkafka frees a later answer. The event is null or belongs to this function, and is read
-    // before it is destroyed.
+    // each after that. A returned error belongs to this function, which destroys it.
+    //
+    // The buffer has the given length. The queue is destroyed once, after the event that was polled
+    // from it; librdkafka frees a later answer. The event is null or belongs to this function, and
+    // is read before it is destroyed.
     unsafe {
         let handle = client.native_ptr();
         let for_topics = rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;

@@ -2,9 +2,9 @@
 //!
 //! Input: the pieces that a service uses, and a schema. Output: their tables, indexes and functions
 //! in that schema. Invariant: each piece stands alone. Running a piece again, also over an earlier
-//! version, changes only what differs and does not lock existing objects. Several processes may
-//! migrate concurrently. A service with its own migrations copies [`Piece::sql`] into one of them
-//! instead.
+//! version, changes only objects that differ, and does not lock existing ones. Several processes
+//! may migrate concurrently. A service with its own migrations copies [`Piece::sql`] into one of
+//! them instead.
 //!
 //! The library's statements name tables without a schema, so sessions need the schema in their
 //! `search_path`. Set it with `ALTER ROLE app SET search_path = public, messaging`, or with
@@ -169,7 +169,7 @@ pub async fn migrate(
     schema: &str,
     pieces: &[Piece],
 ) -> Result<(), MigrateError> {
-    // READ COMMITTED shows what another process committed before this one got the lock, whatever
+    // READ COMMITTED shows the commits of other processes before this one got the lock, whatever
     // the session's default is.
     let level = IsolationLevel::ReadCommitted;
     let transaction = client.build_transaction().isolation_level(level).start().await?;

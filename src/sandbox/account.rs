@@ -3,8 +3,8 @@
 //!
 //! PostgreSQL refuses to run as root. If this process is root, servers run as `postgres` or
 //! `nobody` from /etc/passwd, otherwise as this process's user. Output: an [`Account`]. Its methods
-//! run a command as the account, give it a file, check that it can reach a path, and make a
-//! temporary folder that only it can enter.
+//! run a command as the account, give it a file, and check that it can reach a path. They also make
+//! a temporary folder that only the account can enter.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};

@@ -16,7 +16,8 @@ use super::SandboxError;
 use super::spawn::spawn;
 
 /// Reads `hold PID SIGNAL` and `free PID` lines. At the end of input, signals the held processes,
-/// waits up to five seconds, kills them with SIGKILL, and removes the folder in the first argument.
+/// waits up to five seconds, and kills them with SIGKILL. Then removes the folder in the first
+/// argument.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 held=

@@ -181,9 +181,9 @@ fn secret_ranges(text: &str, counts: impl Fn(&Range<usize>) -> bool) -> Vec<Rang
     ranges
 }
 
-/// Returns the password of the first URL, or everything between it and the last `@`, because a
-/// password may contain any character, such as `@`, `/` and `?`. Postgres's URLs begin with a user;
-/// elsewhere a user part without a colon may be a token.
+/// Returns the password of the first URL, or its whole user part if that may be a token. The part
+/// ends at the last `@`, because a password may contain `@`, `/`, `?` and any other character.
+/// Postgres's URLs begin with a user; elsewhere a user part without a colon may be a token.
 fn user_part(text: &str) -> Option<Range<usize>> {
     let scheme = text.find("://")?;
     let start = scheme + 3;

@@ -5,7 +5,7 @@
 //! still answers requests that have begun.
 //!
 //! Invariant: at most [`connections_max`] connections are open: 256, or a quarter of the process's
-//! descriptors. A connection that sends no request within [`HEADER_LIMIT`] is closed. At the
+//! descriptors. A connection that does not send a request within [`HEADER_LIMIT`] is closed. At the
 //! maximum, the next connection replaces the oldest one without a request in progress, so idle
 //! clients block no other client.
 

@@ -87,8 +87,8 @@ impl KafkaArgs {
         Self { brokers: brokers.into(), client: KafkaClientArgs::default() }
     }
 
-    /// Returns `bootstrap.servers`, then the file's settings, then the flags. Of duplicates, the
-    /// last one wins. librdkafka accepts all of them.
+    /// Returns `bootstrap.servers`, then the file's settings, then the flags. The last of several
+    /// duplicates wins. librdkafka accepts all of them.
     pub(super) fn settings(&self) -> Result<Vec<(String, String)>, ShopError> {
         self.client.settings(&self.brokers)
     }

@@ -90,7 +90,7 @@ impl LoadPlan {
 /// A row whose transaction has ended.
 #[derive(Debug)]
 pub struct Written<'a> {
-    /// The row as it was written.
+    /// The row as written.
     pub row: &'a Row,
     /// Instant just before the COMMIT (or ROLLBACK) of its transaction was sent.
     pub commit_sent: Instant,

@@ -158,7 +158,7 @@ pub(super) fn pool(database: &SqlAddress) -> Result<Pool, ShopError> {
 /// Returns the connection settings of `url`, with the defaults of this module for missing values.
 pub(super) fn database(url: &str) -> Result<SqlAddress, ShopError> {
     let mut info = resolve(url, &DEFAULTS)?;
-    // Of two options with one name, the later one applies.
+    // The later of two options with one name applies.
     info.options = format!("{TIMEOUT_OPTIONS} {}", info.options);
     info.keepalives.idle.get_or_insert(KEEPALIVE_IDLE);
     SqlAddress::of(&info).map_err(ShopError::Address)

@@ -71,8 +71,8 @@ struct Keyed {
 }
 
 impl Guard {
-    /// Executes the request unless it was executed before. Of all attempts with one key, in all
-    /// processes, one has its effect, and the others get its response.
+    /// Executes the request unless it was executed before. One of all attempts with one key, in all
+    /// processes, has its effect. The others get its response.
     ///
     /// If the request is to be executed, `work` runs in its own task, which continues if this
     /// future is dropped. The lease is renewed while `work` runs. `work` gets a session with

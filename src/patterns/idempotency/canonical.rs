@@ -2,7 +2,7 @@
 //!
 //! Input: a JSON text. Output: its canonical form, or `None` if the text is not JSON. Invariant:
 //! white space, the order of members, escapes in strings and the notation of a number (1.0, 1.00,
-//! 1e0) make no difference. Every other difference counts. Numbers are compared as decimals, not as
+//! 1e0) do not matter. Every other difference counts. Numbers are compared as decimals, not as
 //! floating-point numbers. If members share a name, each counts in the order of the text, because
 //! parsers differ in which one they take.
 //!

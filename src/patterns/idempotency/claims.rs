@@ -60,7 +60,7 @@ const SELECT: &str = "\
 ///
 /// Also ends the session if the transaction is then idle for 30 s, unless the session has its own
 /// limit. 30 s is the default length of a lease in Redis. Without a limit, a process that was
-/// frozen for 51 s in its effect kept its key for all of that time.
+/// frozen for 51 s in its effect kept its key for the whole 51 s.
 const BOUND: &str = "\
     SELECT set_config('postrider.lock_timeout', session, true), set_config('lock_timeout', \
         CASE WHEN claim IS NULL OR session::interval BETWEEN '1 us' AND claim::interval \

@@ -48,10 +48,12 @@ pub trait Effects: Send + Sync + 'static {
     ///
     /// A later message of a key may be tried before an earlier one has had its effects, in a
     /// transaction that is always rolled back. This happens only if the earlier message has failed
-    /// at least twice and no other message has succeeded in that time. The failures must be a lock,
-    /// a deadlock, a serialization failure, a cancelled statement, or an error that may be the
-    /// database's. Such errors are a missing table, a refused privilege, a limit, a full disk or a
-    /// lost session. After [`Failure::Unavailable`] no later message of the key is tried.
+    /// at least twice and no other message has succeeded in that time.
+    ///
+    /// The failures must be a lock, a deadlock, a serialization failure, a cancelled statement, or
+    /// an error that may be the database's. Such errors are a missing table, a refused privilege, a
+    /// limit, a full disk or a lost session. After [`Failure::Unavailable`] no later message of the
+    /// key is tried.
     ///
     /// In a program that is built to unwind, a panic rolls `tx` back and uses up an attempt, like
     /// an error. With `panic = "abort"` it ends the process, and the message comes first again:

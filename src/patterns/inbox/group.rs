@@ -6,9 +6,9 @@
 //! may not be read.
 //!
 //! Invariant: an assigned partition is not read until its start is decided. An offset is committed
-//! only if every earlier record of the partition is handled, the database has the offset, and the
-//! partition has been assigned since. Frequent calls of `Group::poll_paused` keep the membership,
-//! however long a batch takes.
+//! only if all earlier records of the partition are handled and the database has the offset. The
+//! partition must also have been assigned since. Frequent calls of `Group::poll_paused` keep the
+//! membership, however long a batch takes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;

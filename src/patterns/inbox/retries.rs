@@ -24,8 +24,8 @@ use super::{ConsumerSpec, Message};
 use crate::dead_letter::{StoredRecord, now_ms};
 
 /// Maximum number of keys that wait, each with a message that is retried. While the database is
-/// unavailable, a consumer tries this many messages before it takes no more. That is enough to find
-/// one that succeeds if only some fail.
+/// unavailable, a consumer tries this many messages and then stops taking more. That is enough to
+/// find one that succeeds if only some fail.
 pub(super) const KEYS_MAX: usize = 1_000;
 /// Maximum number of waiting messages, including messages behind others. Each needs about 2 kB in
 /// addition to its bytes. With a limit of 1,000, a locked row with 1,300 messages of its key let 0
@@ -591,7 +591,7 @@ mod tests {
         };
         let (moment, hour) = (Duration::from_secs(10), Duration::from_hours(1));
         assert_eq!(contend(hour, 7), (0, false));
-        // Another message has succeeded after an hour. Most of that time may have been an outage.
+        // Another message has succeeded after an hour. Most of the hour may have been an outage.
         assert_eq!(contend(moment, 8), (60, false));
         assert_eq!(contend(moment, 8), (60, false));
         assert_eq!(contend(moment, 9), (80, false));

@@ -111,14 +111,14 @@ impl FailureCause {
     }
 
     /// Returns the cause of a failure that ended the consumer's session. A session that crashes its
-    /// server process gets no answer. The server sends 57P02 to all other sessions.
+    /// server process does not get an answer. The server sends 57P02 to all other sessions.
     pub(super) fn of_lost_session(error: &(dyn Error + 'static)) -> Self {
         let mut codes = causes(error).filter_map(|cause| cause.downcast_ref::<DbError>());
         let is_anothers = codes.any(|db| *db.code() == SqlState::CRASH_SHUTDOWN);
         if is_anothers { Self::Contention } else { Self::Passing }
     }
 
-    /// Whether other messages must show what caused the failure.
+    /// Whether other messages must show the cause of the failure.
     pub(super) fn is_open(self) -> bool {
         matches!(self, Self::Unclear | Self::Passing)
     }

@@ -137,7 +137,7 @@ impl Facts {
     fn decide(&self) -> (i64, i64, Finding) {
         let in_log = self.reached.filter(|next| *next <= self.high);
         let (position, stored, finding) = match self.row {
-            // The database's offset belongs to another log and says nothing about this one.
+            // The database's offset belongs to another log and is unrelated to this one.
             Some(row) if row > self.high => {
                 let position = in_log.unwrap_or(self.low);
                 (position, position, Finding::Recreated)

@@ -46,8 +46,8 @@ pub struct ConsumerStatus {
     /// Number of assigned partitions that are paused because too many of their messages wait. The
     /// others are read.
     pub paused_partitions: u64,
-    /// The message that has failed for 5 s and that most others wait for, in a paused partition or
-    /// with 1,000 later messages of its key.
+    /// The message that most others wait for, if it has failed for 5 s. It is in a paused
+    /// partition, or 1,000 later messages of its key wait.
     pub blocking: Option<FailingMessage>,
     /// Oldest unconfirmed dead letter, if older than 5 s. Later messages of its key wait.
     pub unpublished: Option<UnpublishedLetter>,
@@ -117,9 +117,9 @@ impl FailingMessage {
 }
 
 impl ConsumerStatus {
-    /// Returns the reason why the consumer cannot process all messages, those of some partitions,
-    /// or those behind one message. `None` if it can. A consumer that processes other messages
-    /// while some fail is ready: see [`failing`](Self::failing).
+    /// Returns the reason why the consumer cannot process any message, the messages of some
+    /// partitions, or the messages behind one message. `None` if it can. A consumer that processes
+    /// other messages while some fail is ready: see [`failing`](Self::failing).
     pub fn not_ready_reason(&self) -> Option<String> {
         match (&self.failing, &self.blocking) {
             (Some(FailingMessage { event_type, reason, .. }), _)

@@ -79,8 +79,8 @@ pub async fn run_deadlines<F, E>(
 }
 
 /// Runs one round. Applies [`Saga::deadline_passed`] to sagas whose deadline has passed and
-/// [`Saga::timer_fired`] for timers that are due, each in its own transaction. `timeout` is the
-/// time by which a deadline is postponed ([`overdue`]).
+/// [`Saga::timer_fired`] for timers that are due, each in its own transaction. Each deadline is
+/// postponed by `timeout` ([`overdue`]).
 ///
 /// An error, such as a saga whose state cannot be decoded, is returned after the other sagas were
 /// tried. The failed saga or timer is due again later.

@@ -21,8 +21,8 @@ pub(super) struct DueTimer {
     name: String,
 }
 
-/// Cancels all timers of a saga that are not in `running`, and sets those of `running` that do not
-/// exist yet.
+/// Cancels all timers of a saga that are not in `running`, and sets the timers in `running` that do
+/// not exist yet.
 pub(super) async fn replace<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,

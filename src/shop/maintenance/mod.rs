@@ -3,7 +3,7 @@
 //!
 //! Input: an age, tables, the relay's slot, and Kafka's topic settings. Output: a line of JSON per
 //! table. It deletes markers of processed messages, idempotency keys, ended sagas, undone payments
-//! and reservations, and outbox rows. It cleans those of these tables that the database has.
+//! and reservations, and outbox rows. It cleans the tables that the database has.
 //!
 //! Invariant: no row younger than its table's safe age is deleted, and no outbox row that the slot
 //! has not passed. Transactions are small, so locks are short. An interrupted run keeps its

@@ -1,7 +1,7 @@
 //! The tables that are cleaned, and the rows that may be deleted.
 //!
-//! Output: per table its name, key columns, and SQL. The SQL gives the age of a row, whether it is
-//! complete, whether it is still needed, and the rows of other tables that are deleted with it.
+//! Output: per table its name, key columns, and SQL. The SQL gives the age of a row, and whether it
+//! is complete and still needed. It also finds the rows of other tables that are deleted with it.
 //! Invariant: rows of unfinished sagas, valid charges and reservations, and outbox rows that the
 //! slot has not passed are never deleted. No statement reads a table of another service. Pure.
 
@@ -108,8 +108,8 @@ impl CleanupTable {
     pub(super) const fn has_ended(self) -> &'static str {
         match self {
             Self::Sagas => "t.ended_at IS NOT NULL",
-            // A valid charge or reservation is kept like its order, because a later undo needs it,
-            // and only the order service knows when the order ends. Requests to undo are answered
+            // A valid charge or reservation is kept like its order, because a later undo needs it.
+            // Only the order service knows when the order ends. Requests to undo are answered
             // without the row too.
             Self::Payments => "t.status IN ('DECLINED', 'REFUNDED', 'VOIDED')",
             Self::Reservations => "t.status IN ('UNAVAILABLE', 'RELEASED')",

@@ -230,9 +230,9 @@ async fn ask(gateway: &Gateway, due: &DuePayment) -> Result<Option<GatewayReply>
     gateway.call(&request).await.map(Some)
 }
 
-/// Leaves the payment to an operator. A gateway that does not know a request may not have received
-/// it, or not have found it, so a person must find out whether money moved. The gateway is asked
-/// again at long intervals, and `shop_payments_unknown` shows the payment until then.
+/// Leaves the payment to an operator. A gateway that does not know a request may have failed to
+/// receive or to find it. A person must find out whether money moved. The gateway is asked again at
+/// long intervals, and `shop_payments_unknown` shows the payment until then.
 async fn await_review(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), ShopError> {
     let kind = due.kind.as_str();
     warn!(

@@ -23,7 +23,7 @@ where
     }
 }
 
-/// The body's own error. The client gets no details, because it knows them.
+/// The body's own error. The client knows the details, so the response omits them.
 #[derive(Debug, thiserror::Error)]
 #[error("the body was not received completely")]
 struct Broken;

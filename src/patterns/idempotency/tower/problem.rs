@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::KEY_HEADER;
 
-/// Maximum Retry-After in seconds. Zero makes no sense, and clients do not wait longer.
+/// Maximum Retry-After in seconds. A retry at once is useless, and clients do not wait longer.
 const RETRY_AFTER_MAX_S: u64 = 30;
 
 /// A problem of a request. `type` is `about:blank`, so the title follows the status (section

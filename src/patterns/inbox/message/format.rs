@@ -171,10 +171,10 @@ impl MessageFormat {
     /// marker is a UUID. A hyphenated UUID is used unchanged; any other text becomes the version 5
     /// UUID (RFC 9562) of `<topic>/<text>` in [`TEXT_ID_NAMESPACE`].
     ///
-    /// **An id must be unique within its topic.** If two outboxes number their rows from 1 and
-    /// write to one topic, different events have equal ids. The second event would be mistaken for
-    /// a repeat and skipped. A record that arrives in another topic (a dead letter sent with
-    /// `--to`, a mirrored topic) is a new message.
+    /// **An id must be unique within its topic.** If two outboxes that count from 1 write to one
+    /// topic, different events have equal ids. The second event would be mistaken for a repeat and
+    /// skipped. A record that arrives in another topic (a dead letter sent with `--to`, a mirrored
+    /// topic) is a new message.
     pub fn text_ids(self) -> Self {
         Self { has_text_ids: true, ..self }
     }

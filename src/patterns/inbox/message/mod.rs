@@ -74,8 +74,8 @@ impl Message {
         }
     }
 
-    /// Returns the payload as it was sent: the text of JSON, the data of a CloudEvent, or the
-    /// bytes. `None` if the value is null, or an event without data.
+    /// Returns the payload as sent: the text of JSON, the data of a CloudEvent, or the bytes.
+    /// `None` if the value is null, or an event without data.
     pub fn payload_bytes(&self) -> Option<&[u8]> {
         match &self.bytes {
             PayloadBytes::Whole => self.record.value.as_deref(),

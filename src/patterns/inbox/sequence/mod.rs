@@ -29,8 +29,8 @@ pub(super) use buffer::{GivenUp, ReorderBuffer};
 #[non_exhaustive]
 pub struct SequenceSpec {
     /// Maximum time to wait for a missing message, at least a millisecond; 60 s by default. It
-    /// should exceed the time by which one topic may be read ahead of another. It should also
-    /// exceed the time in which another member may retry an earlier message.
+    /// should exceed the lead of one topic over another while reading, and the time in which
+    /// another member may retry an earlier message.
     pub gap_wait: Duration,
     /// Maximum number of messages that wait for missing ones, 1 to 100,000; 1,000 by default. If
     /// more wait, the partitions that are ahead are not read. If no partition can be read and no
