@@ -189,7 +189,7 @@ fn json_form(draft: &mut Draft, prefix: &str) -> (ConverterFormat, Vec<Taken>) {
     (json(enabled), own.into_iter().collect())
 }
 
-/// Requires text headers, as SimpleHeaderConverter writes them.
+/// Reports the header converter. Headers are plain text, as SimpleHeaderConverter writes them.
 fn header(draft: &mut Draft) {
     let note = "headers are sent as plain text; JsonConverter puts quotes, or a schema, around it";
     let help = "a consumer that parses headers as JSON has to take them as they are";

@@ -120,7 +120,8 @@ impl Draft {
         draft
     }
 
-    /// Drops `null`, which Connect treats as absent. Objects and lists count as absent too.
+    /// Reports `null` as not needed, because Connect treats it as absent, and refuses objects and
+    /// lists, which Connect does not have.
     fn settle_contents(&mut self) {
         let (texts, others) = std::mem::take(&mut self.entries)
             .into_iter()
@@ -137,8 +138,7 @@ impl Draft {
         }
     }
 
-    /// Reports `null` as not needed, because Connect treats it as absent, and refuses objects and
-    /// lists, which Connect does not have.
+    /// Takes out the option with that key, if it exists.
     pub(super) fn take(&mut self, key: &str) -> Option<Taken> {
         let mine = |(_, entry): &&(usize, Entry)| entry.key == key;
         // If the file has an old and a current name, Debezium reads the current one.

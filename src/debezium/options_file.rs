@@ -135,7 +135,7 @@ fn key(name: &str, flavour: Flavour) -> String {
     names::connector(&name).to_owned()
 }
 
-/// Prefix for names in a Debezium Server's file that Debezium Server passes to nothing.
+/// Prefix for names in a Debezium Server's file that Debezium Server does not pass on.
 pub(super) const UNREAD: &str = "unread.";
 
 /// Maps Debezium Server's sections as `DebeziumServer` passes them to the engine.

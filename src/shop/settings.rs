@@ -27,8 +27,8 @@ use postrider_postgres::control::{LoginRefused, SqlAddress};
 pub(super) const SESSIONS: usize = 16;
 /// Maximum time for a request to wait for a session, or for the database to accept a connection.
 const SESSION_LIMIT: Duration = Duration::from_secs(5);
-/// Defaults of libpq's variables, if neither the environment nor the URL sets them: this limit in
-/// seconds, and only servers that accept writes.
+/// Defaults of libpq's variables, if neither the environment nor the URL sets them: `SESSION_LIMIT`
+/// in seconds as the connect timeout, and only servers that accept writes.
 const DEFAULTS: [(&str, &str); 2] =
     [("PGCONNECT_TIMEOUT", "5"), ("PGTARGETSESSIONATTRS", "read-write")];
 /// Idle time before the first TCP keepalive. A server that does not acknowledge data is given up
