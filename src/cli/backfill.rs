@@ -1,9 +1,9 @@
-//! `postrider backfill`: delivers the rows that were in the outbox before its slot, and makes the slot so that the
-//! relay goes on just after them.
+//! `postrider backfill`: delivers the rows that were in the outbox before its slot, and creates the slot so that the relay
+//! continues just after them.
 //!
-//! Input: the configuration; `--execute`, or only the plan. Output: what would be delivered; with `--execute` records
-//! in Kafka, a slot, and a summary. Invariant: without `--execute` nothing is written; a backfill that was
-//! interrupted goes on where it was, if progress is kept, and a relay does not begin before it has ended.
+//! Input: the configuration; `--execute`, or only the plan. Output: a plan; with `--execute` records in Kafka, a slot, and
+//! a summary. Invariant: without `--execute` nothing is written. If progress is kept, an interrupted backfill resumes where
+//! it stopped. A relay does not start before the backfill has ended.
 
 use clap::Args;
 use serde_json::json;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, Co
     exit_of(&summary)
 }
 
-/// How a job ends. What was interrupted has not ended, and one of which no row arrived was no success.
+/// The end of a job. An interrupted job has not ended, and a job that delivered no row has failed.
 pub(super) fn exit_of(summary: &Summary) -> Result<ExitCode, CommandFailure> {
     let Summary { caught_up, confirmed, dead_letters, .. } = *summary;
     if !caught_up {
@@ -160,7 +160,7 @@ fn print_plan(
     restart: bool,
     context: &Context,
 ) -> Result<(), CommandFailure> {
-    // With progress in Kafka one goes on, and nothing is sent again.
+    // With progress in Kafka the job resumes, and sends nothing again.
     let is_restarted = restart && !plan.keeps_progress();
     let slot = &plan.config.source.slot;
     if context.json() {

@@ -1,9 +1,10 @@
-//! `postrider doctor`: checks everything that would stop or harm a run, and says how each is fixed.
+//! `postrider doctor`: checks everything that would stop or harm a run, and prints each fix.
 //!
-//! Input: the configuration; Postgres, Kafka, the relay that runs and this machine as they are. Output: for each stream a line for each
-//! check, PASS, WARN, FAIL or SKIP, with the command, SQL or setting that fixes it; exit code 1 if any fails. Invariant:
-//! without `--fix --execute` nothing is written anywhere; no relay that runs is disturbed, each part has a time limit, and
-//! the answer comes within some 15 s though nothing answers; only sides that a selected check needs are asked.
+//! Input: the configuration, and the present state of Postgres, Kafka, the running relay and this machine. Output: per
+//! stream a line per check (PASS, WARN, FAIL or SKIP) with the command, SQL or setting that fixes it; exit code 1 if any
+//! check fails. Invariant: without `--fix --execute` nothing is written. A running relay is not disturbed. Each part has a
+//! time limit, and the answer comes within about 15 s even if no server answers. Only servers that a selected check needs
+//! are asked.
 
 mod apply;
 mod certificates;
@@ -125,7 +126,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     })
 }
 
-/// With `--fix`: what would be created, or is.
+/// With `--fix`: prints or creates the missing objects.
 fn fix(
     args: &DoctorArgs,
     (context, streams): (&Context, &EachStream<'_>),
@@ -195,7 +196,7 @@ fn without_configuration(failure: CommandFailure) -> Vec<Check> {
     checks
 }
 
-/// Of these checks those that were asked for.
+/// The selected checks.
 fn report(args: &DoctorArgs, mut checks: Vec<Check>) -> Result<Report, CommandFailure> {
     let selection = Selection::of(&args.only)?;
     let allowed = Selection::of(&args.allow)?;
@@ -233,7 +234,7 @@ fn exit_of(args: &DoctorArgs, report: &Report) -> ExitCode {
     if is_wrong { ExitCode::CheckFailed } else { ExitCode::Ok }
 }
 
-/// Postgres first, as its rows show which topics there are; the brokers are asked meanwhile whether they answer at all.
+/// Asks Postgres first, because its rows name the topics. At the same time the brokers are asked whether they answer.
 fn of_servers(
     config: &Config,
     relay: &Result<RelayFacts, Silence>,
@@ -324,7 +325,7 @@ impl From<Check> for Position {
     }
 }
 
-/// Whether a run would go on where the slot is, by the gate that it passes.
+/// Whether the gate would let a run continue at the slot's position.
 fn position(
     plan: &Plan,
     runtime: &tokio::runtime::Runtime,
@@ -380,7 +381,7 @@ fn judged(
     let stream = StreamPosition::after(place, plan, runtime, client)?;
     let exactly_once = plan.config.kafka.delivery == Delivery::ExactlyOnce;
     let warnings = stream.judge(exactly_once).map_err(RelayError::from)?.warnings;
-    // What `prune` refuses besides is told by a warning.
+    // A warning names the further refusals of `prune`.
     let no_beginning = beginning::named_by(&stream).ok().and_then(Result::err);
     let checks = if stream.progress.is_none() {
         let finding = "Kafka has no progress of the slot: delivery begins where the slot is";
@@ -394,7 +395,7 @@ fn judged(
     Ok(Position { checks, no_beginning })
 }
 
-/// A slot that is gone, though rows of it were delivered, is to be repaired and not only made anew.
+/// If rows of a missing slot were delivered, the slot needs a repair, not only a new one.
 fn without_slot(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client) -> Check {
     const ID: &str = "progress.position";
     let slot = plan.config.source.slot.clone();

@@ -1,9 +1,8 @@
-//! Commands that work on every stream of a file: one answer for each, and one exit code.
+//! Commands that work on every stream of a file: one answer per stream, and one exit code.
 //!
-//! Input: the configuration, and what is asked of a stream. Output: with two or more streams a section of text that names the
-//! stream, or a line of JSON with `stream`; what failed, by name, and of the exit codes the greatest. Invariant: the answer for
-//! one stream, be it the only one or that of `--stream`, is that of a file without `[[stream]]`; what fails for one stream keeps
-//! none of the others from being asked.
+//! Input: the configuration, and a question to each stream. Output, with two or more streams: a section of text per stream,
+//! or a line of JSON with `stream`; the failures by name; the greatest exit code. Invariant: the answer for a single stream
+//! equals the answer for a file without `[[stream]]`. A failure of one stream prevents no question to another.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -39,7 +38,7 @@ impl<'a> EachStream<'a> {
         Self { context, streams: vec![loaded] }
     }
 
-    /// The same with the log left alone.
+    /// Reads the streams of the configuration, and leaves the log alone.
     pub(super) fn read(context: &'a Context) -> Result<Self, CommandFailure> {
         Ok(Self { context, streams: context.read_streams()? })
     }
@@ -84,7 +83,7 @@ impl<'a> EachStream<'a> {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// Asks one after the other, and goes on after a failure.
+    /// Asks one after the other, and continues after a failure.
     pub(super) fn one_by_one(
         &self,
         mut act: impl FnMut(&Loaded) -> Result<ExitCode, CommandFailure>,
@@ -97,7 +96,7 @@ impl<'a> EachStream<'a> {
         self.conclude(self.streams.iter().map(act).collect())
     }
 
-    /// Prints what they answered, with `show`, which gives the exit code.
+    /// Prints the answers with `show`, which returns the exit code.
     pub(super) fn print_all<T>(
         &self,
         answers: Vec<Result<T, CommandFailure>>,

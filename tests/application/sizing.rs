@@ -82,8 +82,7 @@ fn measured(sql: &Sql, into: &str, rows: usize, select: &str) -> f64 {
 #[test]
 fn a_row_takes_what_the_page_says() {
     let page = std::fs::read_to_string(root().join("docs/patterns/cleaning-up.md")).unwrap();
-    let database = Database::migrated(postgres::installed(), "sizing");
-    let sql = database.sql();
+    let sql = Database::migrated(postgres::installed(), "sizing").sql();
     let mut wrong = Vec::new();
     for (name, into, rows, select) in KINDS {
         let bytes = measured(&sql, into, *rows, select);

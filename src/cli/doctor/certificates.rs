@@ -1,8 +1,8 @@
-//! Checks of `postrider doctor`: how long the certificates are good of Postgres, of each broker, and of ourselves.
+//! Checks of `postrider doctor`: how long the certificates of Postgres, of each broker and of the relay stay valid.
 //!
-//! Input: the settings of both sides, the addresses, our clock. Output: checks, of several certificates that of the one
-//! that ends first. Invariant: only certificates that are in use are judged; one that could not be seen is unknown, and its
-//! end is told by the day.
+//! Input: the settings of both sides, the addresses, the clock. Output: one check per side, for the certificate that ends
+//! first. Invariant: only certificates in use are judged. A certificate that could not be seen is unknown. Ends are shown
+//! by the day.
 
 use std::path::Path;
 
@@ -25,11 +25,11 @@ const OF_KAFKA: &str = "kafka.certificate";
 const OURS_FOR_POSTGRES: &str = "postgres.client_certificate";
 const OURS_FOR_KAFKA: &str = "kafka.client_certificate";
 
-/// A certificate that ends sooner, in days, is told: authorities that renew by themselves do so a month before.
+/// Days before its end from which a certificate is reported. Automatic renewal happens a month before.
 const DAYS_MIN: i64 = 30;
 const DAY_S: i64 = 86_400;
 
-/// Of the server, and ours for it.
+/// Checks the server's certificate, and the relay's for it.
 pub(super) fn of_postgres(connect: &ConnectInfo) -> Vec<Check> {
     let tls = &connect.tls;
     let is_checked = is_postgres_verified(connect);
@@ -51,7 +51,7 @@ pub(super) fn of_postgres(connect: &ConnectInfo) -> Vec<Check> {
     vec![server, ours]
 }
 
-/// Of the brokers, and ours for them.
+/// Checks the brokers' certificates, and the relay's for them.
 pub(super) fn of_kafka(kafka: &KafkaSpec, addresses: &[Address]) -> Vec<Check> {
     let property = |name: &str| kafka.properties.get(name).map(String::as_str);
     if !is_kafka_encrypted(kafka) {

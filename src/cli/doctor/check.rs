@@ -1,8 +1,8 @@
-//! One check of `postrider doctor`, and what it came to.
+//! One check of `postrider doctor`, and its result.
 //!
-//! Input: a fact and a judgement of it. Output: a [`Check`], which says what was found, what follows from it and how
-//! it is fixed. Invariant: an id names one question and is stable, as scripts act on it; what fails or warns has a
-//! fix; what could not be asked is never a pass.
+//! Input: a fact and a judgement of it. Output: a [`Check`] with the finding, its consequence and its fix. Invariant: an id
+//! names one question and is stable, because scripts use it. A failure or a warning has a fix. A question that got no
+//! answer is never a pass.
 
 use serde_json::{Value, json};
 
@@ -69,7 +69,7 @@ pub(super) struct Check {
     pub(super) fix: Option<Fix>,
     /// What `--fix` may create for it.
     pub(super) lacks: Vec<Lack>,
-    /// Of the error that the relay would end with.
+    /// The code of the error that would end the relay.
     pub(super) code: Option<ErrorCode>,
     /// It is known, and does not count.
     pub(super) is_allowed: bool,
@@ -124,7 +124,7 @@ impl Check {
         })
     }
 
-    /// The same with other steps of its fix: the words stay.
+    /// Replaces the steps of its fix. The words stay.
     #[must_use]
     pub(super) fn with_steps(mut self, steps: Fix) -> Self {
         let said = self.fix.as_ref().map_or("", Fix::text).to_owned();
@@ -132,7 +132,7 @@ impl Check {
         self
     }
 
-    /// The same with what `--fix` may create for it.
+    /// Adds an object that `--fix` may create for it.
     #[must_use]
     pub(super) fn lacking(mut self, lacks: impl IntoIterator<Item = Lack>) -> Self {
         self.lacks.extend(lacks);
@@ -156,7 +156,7 @@ impl Check {
         Self { fix, ..self }
     }
 
-    /// The same without what somebody typed that looks like a secret.
+    /// Masks texts in it that look like a secret.
     #[must_use]
     pub(super) fn masked(self) -> Self {
         let finding = mask_sentence(&self.finding).into_owned();

@@ -1,13 +1,13 @@
-//! How a finding of `postrider doctor` is fixed: text for people, and the literal steps that it names.
+//! How to fix a finding of `postrider doctor`: a text for people, and the literal steps in it.
 //!
 //! Input: sentences, SQL, commands and lines of configuration. Output: a [`Fix`], as text and as JSON. Invariant: every
-//! step stands in the text as it is to be run; a step holds one statement, command or line; steps are done in their
-//! order, SQL in one session; where a person has to choose, there are none, or those of the choice that loses nothing.
+//! step stands in the text exactly as it is run. A step holds one statement, command or line. Steps run in their order, SQL
+//! in one session. If a person must choose, there are no steps, or the steps of the choice that loses nothing.
 
 use postrider_secrets::mask::mask_sentence;
 use serde_json::{Value, json};
 
-/// What a step is, and so what runs it.
+/// The kind of a step, which decides the program that runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StepKind {
     /// A statement.
@@ -31,7 +31,7 @@ impl StepKind {
     }
 }
 
-/// Where a step is done.
+/// The place in which a step runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// The database of `source.url`, as a role that may.
@@ -69,7 +69,7 @@ pub(super) struct FixStep {
     pub(super) text: String,
 }
 
-/// What stands in steps for what only the operator knows.
+/// A placeholder for a value that only the operator knows.
 const PLACEHOLDERS: [&str; 13] = [
     "BROKER",
     "DATA_DIRECTORY",
@@ -165,7 +165,7 @@ impl Fix {
         self
     }
 
-    /// The same, of the restart of the Postgres server.
+    /// Adds the restart of the Postgres server.
     #[must_use]
     pub(super) fn then_restart(self) -> Self {
         self.say(" then restart the server: ").then(StepKind::Shell, Place::Server, RESTART)
@@ -178,7 +178,7 @@ impl Fix {
         self
     }
 
-    /// The same steps with other words around them, which must name each of them.
+    /// Replaces the words around the steps. The words must name each step.
     #[must_use]
     pub(super) fn told_as(mut self, text: impl Into<String>) -> Self {
         self.text = text.into();
@@ -196,7 +196,7 @@ impl Fix {
         self
     }
 
-    /// The same without what somebody typed that looks like a secret.
+    /// Masks texts in it that look like a secret.
     pub(super) fn masked(mut self) -> Self {
         self.text = mask_sentence(&self.text).into_owned();
         for step in &mut self.steps {
@@ -235,7 +235,7 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// The statements of a text, each with its semicolon; comments and what follows the last semicolon are words.
+/// The statements of a text, each with its semicolon. Comments and the rest after the last semicolon are words.
 fn split(sql: &str) -> Vec<String> {
     let (mut statements, mut begin, mut quote) = (Vec::new(), 0, None);
     for (at, c) in sql.char_indices() {

@@ -1,12 +1,11 @@
-//! Runs several streams in one process: a relay for each, with its own sessions, hot thread and Kafka producer; one HTTP
-//! server, one log and one control plane for all.
+//! Runs several streams in one process. Each has a relay with its own sessions, hot thread and Kafka producer. One HTTP
+//! server, one log and one control plane serve all.
 //!
-//! Input: the configuration of each stream. Output: delivered records; at the end the exit code of the first stream, in the
-//! order of the file, that has failed, or 0; one that a service manager restarts goes before one that needs a human.
-//! Invariant: a stream that fails stops no other one. One that failed for something that may pass is begun anew after a pause
-//! of ten times its `retry.max`, as a service manager would start a relay again; one that needs a human stays failed until it is
-//! told to begin anew, or the process is started again: what a run has refused, the next one may not know any more. Its slot is
-//! sampled meanwhile. The process ends once no stream runs.
+//! Input: the configuration of each stream. Output: delivered records, and an exit code. The code is that of the first
+//! failed stream in the order of the file, or 0. A failure that a service manager restarts precedes one that needs a person.
+//! Invariant: a failed stream stops no other stream. After a failure that may pass, the stream restarts after ten times its
+//! `retry.max`. After a failure that needs a person, it stays failed until `ctl resume` or a restart of the process: the next
+//! run may not know what this run refused. Its slot is sampled until then. The process ends when no stream runs.
 
 use std::time::{Duration, Instant};
 
@@ -34,17 +33,17 @@ use postrider_relay::{
     Streams, Summary, deliver, delivered_tap, sample_of_failed,
 };
 
-/// How soon the end of a pause is noticed, and a request to stop or to begin anew during one.
+/// How soon the end of a pause, or a request during one, is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A stream that has failed is begun anew after its `retry.max` so many times over.
+/// A failed stream restarts after its `retry.max` times this.
 const RETRY_MAX_TIMES: u32 = 10;
-/// And after this at least.
+/// The shortest pause before a restart.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// What a stream does.
 enum State {
     Runs,
-    /// It has failed, and is begun anew then; never, if a human is needed.
+    /// It has failed, and restarts then. `None`: it needs a person.
     Waits {
         failure: CommandFailure,
         until: Option<Instant>,
@@ -63,7 +62,7 @@ impl Drop for Sampling {
     }
 }
 
-/// One stream, and what its runs begin with.
+/// One stream, and the parts that each of its runs needs.
 struct Stream {
     handle: StreamHandle,
     plan: Plan,
@@ -75,7 +74,7 @@ struct Stream {
 struct Runs {
     streams: Vec<Stream>,
     running: JoinSet<(usize, Result<Summary, CommandFailure>)>,
-    /// A stream that fails is begun anew.
+    /// Restarts a stream that fails.
     is_endless: bool,
     stop: StopSignal,
 }
@@ -164,7 +163,7 @@ impl Stream {
         ProgressDisplay::lines(move || Reading::of_catch_up(&telemetry.view().snapshot))
     }
 
-    /// The pause after a failure. Whoever shortens `retry.max` wants to see a repair sooner.
+    /// The pause after a failure. A shorter `retry.max` also shortens it.
     fn pause(&self) -> Duration {
         PAUSE_MIN.max(self.plan.config.retry.max * RETRY_MAX_TIMES)
     }
@@ -187,7 +186,7 @@ impl Stream {
         });
     }
 
-    /// Waits after a failure, while others go on: for a time, or until it is told to begin anew.
+    /// Waits after a failure, for a time or until `ctl resume`. Other streams continue.
     fn wait(&mut self, failure: CommandFailure) {
         for finding in &failure.findings {
             let (why, help) = (finding.why.as_deref(), finding.help.as_deref());
@@ -217,7 +216,7 @@ impl Stream {
         self.state = State::Waits { failure, until, _sampling: sampling };
     }
 
-    /// Whether it has failed, and begins anew now.
+    /// Whether it has failed and restarts now.
     fn is_due(&mut self) -> bool {
         let State::Waits { until, .. } = &self.state else { return false };
         let is_over = until.is_some_and(|until| Instant::now() >= until);
@@ -285,7 +284,7 @@ impl Runs {
                     one.wait(failure);
                     return;
                 }
-                // It is told at the end of the process.
+                // The end of the process reports it.
                 State::Ended(Err(failure))
             }
         };

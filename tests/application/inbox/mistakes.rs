@@ -17,7 +17,6 @@ enum Death {
 
 /// A consumer that commits marker and effect apart, or together, and acknowledges at the end.
 struct Naive {
-    _database: Database,
     sql: Sql,
     steps: &'static [&'static str],
 }
@@ -56,10 +55,9 @@ const BOTH: &str = "BEGIN; INSERT INTO processed_messages VALUES ('naive', 'ID')
                     INSERT INTO deeds VALUES ('ID'); COMMIT";
 
 fn naive(steps: &'static [&'static str]) -> Naive {
-    let database = Database::migrated(postgres::installed(), "naive");
-    let sql = database.sql();
+    let sql = Database::migrated(postgres::installed(), "naive").sql();
     sql.run("CREATE TABLE deeds (message_id uuid)");
-    Naive { _database: database, sql, steps }
+    Naive { sql, steps }
 }
 
 #[test]

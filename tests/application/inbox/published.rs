@@ -162,8 +162,7 @@ fn markers_partitioned_by_day_take_a_message_that_comes_after_midnight_for_a_new
         "CREATE TABLE by_day (consumer text, id uuid, day date) PARTITION BY LIST (day);
          CREATE TABLE monday PARTITION OF by_day FOR VALUES IN ('2026-11-23');
          CREATE TABLE tuesday PARTITION OF by_day FOR VALUES IN ('2026-11-24')";
-    let database = Database::create(postgres::installed(), "by_day");
-    let sql = database.sql();
+    let sql = Database::create(postgres::installed(), "by_day").sql();
     sql.run(DAYS);
     let unique = "CREATE UNIQUE INDEX ON by_day (consumer, id)";
     let refused = sql.try_run(unique).unwrap_err();
