@@ -30,6 +30,8 @@
 //! # Ok::<(), postrider_core::ledger::LedgerError>(())
 //! ```
 
+#![warn(missing_docs)]
+
 pub mod backoff;
 pub mod frame;
 pub mod gate;

@@ -25,6 +25,8 @@
 //! # }
 //! ```
 
+#![warn(missing_docs)]
+
 #[cfg(feature = "dead-letter")]
 pub mod dead_letter;
 #[cfg(feature = "idempotency")]

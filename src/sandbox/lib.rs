@@ -40,6 +40,8 @@
 //! The example `examples/test_kit.rs` is a complete test to copy. It runs from the transaction that
 //! writes an event, through the relay, to the record in Kafka.
 
+#![warn(missing_docs)]
+
 pub mod account;
 pub mod binaries;
 mod error;
