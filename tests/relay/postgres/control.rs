@@ -16,6 +16,7 @@ use postrider::wal::{Class, Connection, Frame, SessionParams};
 use support::postgres::{self, Database};
 use support::sql::Sql;
 use support::unique;
+use support::wait::wait_for;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -328,15 +329,10 @@ fn two_relays_may_create_at_the_same_time() {
     database.sql().run("DROP PUBLICATION postrider");
     // A slot that another relay is still creating is transient: the relay looks again.
     let look_until_ready = || {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            match check(&database, true) {
-                Err(ControlError::SlotUnfinished { .. }) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                end => return end,
-            }
-        }
+        wait_for("the slot to be ready", || match check(&database, true) {
+            Err(ControlError::SlotUnfinished { .. }) => None,
+            end => Some(end),
+        })
     };
     std::thread::scope(|scope| {
         let looks: Vec<_> = (0..4).map(|_| scope.spawn(look_until_ready)).collect();
