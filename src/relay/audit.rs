@@ -1,13 +1,9 @@
-//! Logs rows that were not delivered, or that were delivered and then lost by the database. These
-//! are dead letters, skipped rows, skipped refused records, and rows that a failover took back.
+//! Logs rows that were not delivered, or that a failover took back: one WARN line each, or INFO in
+//! a dry run.
 //!
-//! Input: a dead letter, row or record with its rejection, or the positions that a failover took
-//! back. Output: one WARN line each, or INFO for a row in a dry run, and a copy of each dead letter
-//! for the dashboard.
-//!
-//! Invariant: each skipped row has its own line with its id, and each failover has a line with its
-//! positions. The log never collapses these lines, because no other trace remains. Many lines about
-//! dead letters are collapsed. Ids are logged, but payloads and keys are not.
+//! Invariant: each skipped row has its own line with its id, and each failover one with its
+//! positions. The log never collapses these lines, because no other trace remains. Lines about dead
+//! letters may be collapsed. Payloads and keys are not logged.
 
 use crate::telemetry::unix_us;
 use postrider_core::gate::Warning;
@@ -18,7 +14,6 @@ use postrider_kafka::DeliveredTap;
 /// Log target whose lines are never collapsed.
 const AUDIT: &str = "postrider::audit";
 
-/// Maximum number of bytes logged of an id or a reason.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// Logs a dead letter that was passed to the producer, or, in a dry run, would have been.
@@ -45,7 +40,6 @@ pub(super) fn dead_letter(letter: &SentDeadLetter, acknowledged: bool, tap: &Del
     );
 }
 
-/// Logs that a failover took back rows that Kafka has, with the range of their positions.
 pub(super) fn tail_lost(warning: &Warning) {
     tracing::warn!(target: AUDIT, help = warning.hint(), "{warning}");
 }
@@ -69,7 +63,6 @@ pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
     );
 }
 
-/// Logs a refused record that the policy `skip` left out.
 pub(super) fn skipped_record(refused: &Refused) {
     let position = refused.record.headers.iter().find(|(name, _)| name == LSN_HEADER);
     // The first header of a record is the row's id.
@@ -85,7 +78,7 @@ pub(super) fn skipped_record(refused: &Refused) {
     );
 }
 
-/// Returns the beginning of a header's value, so that a huge id does not flood the log.
+/// Truncates the value, so that a huge id does not flood the log.
 fn text(value: Option<&[u8]>) -> Option<String> {
     let cut = |bytes: &[u8]| {
         String::from_utf8_lossy(bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes)).into_owned()

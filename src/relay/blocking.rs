@@ -1,22 +1,18 @@
-//! Runs a blocking call, for example of the Kafka client, on its own thread beside the Tokio
-//! runtime.
+//! Runs a blocking call, for example of the Kafka client, on its own thread.
 //!
-//! Input: a closure. Output: its result, or [`RelayError::Thread`]. `spawn_blocking` is unsuitable:
-//! a runtime that shuts down waits for its blocking tasks. A thread whose result is no longer
-//! needed is not waited for.
+//! `spawn_blocking` is unsuitable: a runtime that shuts down waits for its blocking tasks.
 
 use tokio::sync::oneshot;
 
 use crate::error::RelayError;
 
-/// Wraps work for another thread, so that its log lines carry the stream of the caller.
+/// Lets the work's log lines carry the stream of the caller.
 pub(super) fn of_stream<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     let span = tracing::Span::current();
     move || span.in_scope(work)
 }
 
-/// Runs `work` on its own thread. The stream is taken at the call, because the task that polls the
-/// future may not have one.
+/// The stream is taken at the call, because the task that polls the future may not have one.
 pub(super) fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Result<T, RelayError>> {

@@ -1,13 +1,8 @@
-//! Prepares the progress topic in Kafka before a session or for `postrider setup`. The relay stores
-//! its delivery progress there. `tell` logs problems of topics.
+//! Prepares the progress topic in Kafka before a session or for `postrider setup`.
 //!
-//! Input: the plan, and whether the slot exists. Output: a usable progress topic. For a slot that
-//! `setup` will create, or with exactly-once delivery, the topic also gets a first record: progress
-//! at 0/0.
-//!
-//! Invariant: that record is written before the slot is created, so a slot without progress was not
-//! created by this relay. A missing slot whose rows were delivered is not created again. Upholds
-//! G1, G6.
+//! For a slot that will be created, the topic may get a base record: progress at 0/0. Invariant:
+//! that record precedes the slot, so a slot without progress was not created by this relay. A
+//! missing slot whose rows were delivered is not created again. Upholds G1, G6.
 
 use crate::blocking::run_blocking;
 use crate::error::RelayError;
@@ -23,7 +18,6 @@ use postrider_kafka::{
 use postrider_postgres::control::{self, Client, Inspection, Requirements};
 use postrider_postgres::wal::{Connection, SessionParams};
 
-/// Preparations that this process has made.
 #[derive(Debug, Default)]
 pub(super) struct Bootstrap {
     topic_is_fit: bool,
@@ -31,22 +25,18 @@ pub(super) struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Whether this process found no slot and had it created.
     pub(super) const fn slot_is_ours(&self) -> bool {
         self.slot_is_ours
     }
 
-    /// Notes that the progress topic was deleted and must be prepared again.
     pub(super) const fn topic_is_gone(&mut self) {
         self.topic_is_fit = false;
     }
 
-    /// Whether the progress topic must still be checked.
     pub(super) const fn is_due(&self) -> bool {
         !self.topic_is_fit
     }
 
-    /// Prepares the progress topic.
     pub(super) async fn arrange(
         &mut self,
         plan: &Plan,
@@ -87,9 +77,8 @@ impl Bootstrap {
     }
 }
 
-/// Prepares Kafka for a slot that is about to be created: the progress topic, and a base record.
-/// The database has passed all other checks. If rows of an earlier slot of that name were
-/// delivered, returns their end position and does not write a record.
+/// Prepares Kafka for a slot that is about to be created. If rows of an earlier slot of that name
+/// were delivered, returns their end position and does not write the base record.
 pub async fn begin_stream(
     plan: &Plan,
     client: &Client,
@@ -100,8 +89,8 @@ pub async fn begin_stream(
     delivered_of(plan, client, plan.lineage(inspection), true).await
 }
 
-/// Returns the position up to which rows of a missing slot were delivered. If none were delivered
-/// and the stream `begins`, writes the base record. Also queries the system and timeline.
+/// Returns the delivered position of a missing slot. If there is none and the stream `begins`,
+/// writes the base record.
 async fn delivered_of(
     plan: &Plan,
     client: &Client,
@@ -129,7 +118,6 @@ async fn delivered_of(
     Ok((mark != Mark::default()).then_some(mark.end))
 }
 
-/// Logs findings about topics; see [`lines`].
 pub(super) fn tell(kafka: &KafkaSpec, findings: &[TopicFinding]) {
     for (finding, line) in lines(&kafka.topics, findings) {
         let help = &finding.help;
@@ -141,8 +129,8 @@ pub(super) fn tell(kafka: &KafkaSpec, findings: &[TopicFinding]) {
     }
 }
 
-/// Lines for the log. Equal findings of several topics share one line. A remark concerns the whole
-/// cluster, so a stream logs it only once.
+/// Equal findings of several topics share one line. A remark concerns the whole cluster, so a
+/// stream logs it only once.
 fn lines<'a>(topics: &TopicBook, findings: &'a [TopicFinding]) -> Vec<(&'a TopicFinding, String)> {
     let mut lines = Vec::new();
     let same = |one: &TopicFinding, other: &TopicFinding| {
@@ -185,7 +173,6 @@ mod tests {
             told(&topics, Grade::Remark, &["progress"]),
             ["topic `progress` has one replica"]
         );
-        // A session that starts again, and another topic of the same cluster.
         for names in [&["progress"][..], &["orders"], &["orders", "dead-letters"]] {
             assert!(told(&topics, Grade::Remark, names).is_empty(), "{names:?}");
         }

@@ -1,9 +1,7 @@
-//! Decides whether a session reads a backlog in windows ([`CatchUp`]) or streams it, and handles
-//! the end of the windows.
+//! Decides whether a session reads a backlog in windows ([`CatchUp`]) or streams it.
 //!
-//! Input: the session's mode and limits, the held slot, and how earlier sessions ended. Output: a
-//! stream, or a copy of the slot to read beside it. Invariant: if windows fail for any reason, the
-//! next session streams their rows. Neither choice loses rows or waits for them.
+//! Invariant: if windows fail for any reason, the next session streams their rows. Neither choice
+//! loses rows or waits for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,17 +19,16 @@ use postrider_postgres::wal::{
     StreamEncoding, WalError,
 };
 
-/// Minor versions before PostgreSQL 18, one per major version, that fixed slots moved by SQL. Since
-/// then such a slot retains the catalog rows that open transactions of the log need ("Fix xmin
-/// advancement during fast_forward decoding").
+/// Minor version, per major version, since which a slot moved by SQL retains the catalog rows that
+/// open transactions need ("Fix xmin advancement during fast_forward decoding").
 const ADVANCES_SINCE: [i32; 5] = [130_021, 140_018, 150_013, 160_009, 170_005];
 /// First version that always has the fix.
 const ADVANCES_ALWAYS: i32 = 180_000;
 
-/// Knowledge about windows that the sessions of a run share.
+/// Knowledge that the sessions of a run share.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CatchUpChoice {
-    /// Position below which windows have failed, so sessions stream.
+    /// Windows have failed below this position, so sessions stream.
     streams_until: Arc<AtomicU64>,
     /// Start of a windowed session that ended with an error.
     failed_from: Arc<AtomicU64>,
@@ -39,7 +36,6 @@ pub(super) struct CatchUpChoice {
     lost_until: Arc<AtomicU64>,
 }
 
-/// Task of a session, and its inspected source.
 pub(super) struct Considered<'a> {
     source: &'a SourceSection,
     mode: Option<SessionMode>,
@@ -58,8 +54,8 @@ impl<'a> Considered<'a> {
 }
 
 impl CatchUpChoice {
-    /// Limits a session that starts here. If a windowed session lost its connection to PostgreSQL,
-    /// the session streams no further than those windows would have read.
+    /// After windows that lost PostgreSQL, the session streams only up to the end that was planned
+    /// for them.
     pub(super) fn bounded(&self, limits: Limits, mode: Option<SessionMode>, from: Lsn) -> Limits {
         let lost = Lsn::new(self.lost_until.load(Ordering::Relaxed));
         let is_backlog = mode.is_some_and(|mode| mode.kind == ModeKind::Backlog);
@@ -72,7 +68,6 @@ impl CatchUpChoice {
         }
     }
 
-    /// Returns the source for a session whose stream holds the slot.
     pub(super) fn source(
         &self,
         mut stream: Stream,
@@ -105,7 +100,6 @@ impl CatchUpChoice {
         }
     }
 
-    /// Returns the backlog, if it should be read in windows.
     fn backlog(&self, params: &SessionParams, considered: &Considered<'_>) -> Option<Backlog> {
         let Considered { source, mode, limits, held } = considered;
         let (server, slot) = (&held.inspection.server, &held.slot);
@@ -120,8 +114,7 @@ impl CatchUpChoice {
             && params.encoding == StreamEncoding::Utf8
             && before <= DECODED_BEFORE_BYTES_MAX
             && from.get() >= self.streams_until.load(Ordering::Relaxed)
-            // Otherwise the session would request the failed window again, from a slightly later
-            // position.
+            // Otherwise the session would request the failed window again.
             && from.get() >= self.lost_until.load(Ordering::Relaxed)
             // Otherwise the same error would end every session.
             && from.get() != self.failed_from.load(Ordering::Relaxed);
@@ -138,8 +131,7 @@ impl CatchUpChoice {
         })
     }
 
-    /// Converts the end of a session, so that the next session streams if windows failed.
-    /// `windows`: start position of the windows.
+    /// Lets the next session stream if windows failed. `windows`: their start.
     pub(super) fn ended(
         &self,
         ended: Result<End, RelayError>,
@@ -240,7 +232,6 @@ mod tests {
         assert_eq!(choice.streams_until.load(Ordering::Relaxed), 0);
     }
 
-    /// A lost stream is not evidence against windows.
     #[test]
     fn a_stream_that_was_lost_changes_nothing() {
         let choice = CatchUpChoice::default();

@@ -1,7 +1,5 @@
-//! Certificates in use between the relay, Postgres and the brokers, and their expiry dates.
+//! Expiry of the certificates between the relay, Postgres and the brokers.
 //!
-//! Input: the settings of both sides. Output: the server certificate that expires first, errors
-//! that name an expired certificate, and the remaining days for the metrics of a running relay.
 //! Invariant: only certificates that the relay verifies are watched. A server receives only the
 //! beginning of a handshake.
 
@@ -24,19 +22,17 @@ use postrider_postgres::libpq::{
     ConnectInfo, HostAddress, RootCertificate, SslMode, SslNegotiation,
 };
 
-/// Default port of Kafka, for addresses without a port.
 const BROKER_PORT: u16 = 9_092;
-/// Interval between checks. Alerts count days, and the server logs each check as an aborted
-/// handshake.
+/// Alerts count days, and the server logs each check as an aborted handshake.
 const EVERY: Duration = Duration::from_hours(1);
-/// Interval while a certificate has expired or was not seen, or no broker answers. An alert
-/// therefore ends soon after the renewal.
+/// Interval while a certificate is bad or a server is away, so that an alert ends soon after the
+/// renewal.
 const EVERY_AT_END: Duration = Duration::from_mins(1);
 /// Delay of the first check after the brokers stopped answering, because their certificate may have
 /// expired.
 const AWAY_TICK: Duration = Duration::from_secs(5);
 
-/// Addresses of the servers in a connection string, and how TLS starts there. Empty without TLS.
+/// Addresses, and how TLS starts there. Empty without TLS.
 pub fn postgres_servers(connect: &ConnectInfo) -> (Vec<Address>, Begins) {
     let begins = match connect.tls.negotiation {
         SslNegotiation::Postgres => Begins::AfterRequest,
@@ -52,7 +48,6 @@ pub fn postgres_servers(connect: &ConnectInfo) -> (Vec<Address>, Begins) {
     (addresses.collect(), begins)
 }
 
-/// Whether the certificate of the Postgres server is verified.
 pub const fn is_postgres_verified(connect: &ConnectInfo) -> bool {
     match connect.tls.mode {
         SslMode::VerifyCa | SslMode::VerifyFull => true,
@@ -61,7 +56,6 @@ pub const fn is_postgres_verified(connect: &ConnectInfo) -> bool {
     }
 }
 
-/// Whether connections to the brokers are encrypted.
 pub fn is_kafka_encrypted(kafka: &KafkaSpec) -> bool {
     match kafka.properties.get("security.protocol") {
         Some(protocol) => protocol.to_ascii_lowercase().ends_with("ssl"),
@@ -69,13 +63,11 @@ pub fn is_kafka_encrypted(kafka: &KafkaSpec) -> bool {
     }
 }
 
-/// Whether the certificates of the brokers are verified.
 pub fn is_kafka_verified(kafka: &KafkaSpec) -> bool {
     let verification = kafka.properties.get("enable.ssl.certificate.verification");
     is_kafka_encrypted(kafka) && verification.is_none_or(|value| value != "false")
 }
 
-/// Addresses from `kafka.brokers`.
 pub fn configured_brokers(brokers: &[String]) -> Vec<Address> {
     let address = |broker: &String| {
         let split = broker.rsplit_once(':').filter(|(host, _)| !host.ends_with(':'));
@@ -87,8 +79,7 @@ pub fn configured_brokers(brokers: &[String]) -> Vec<Address> {
     brokers.iter().map(address).collect()
 }
 
-/// Returns the server whose certificate expires first, or the reason why no certificate was seen.
-/// Queries all servers concurrently.
+/// Queries all servers concurrently. The error is the reason why no certificate was seen.
 pub fn first_to_expire(servers: &[Address], begins: Begins) -> Result<(Address, Validity), String> {
     let answers: Vec<_> = std::thread::scope(|scope| {
         let asked: Vec<_> = servers
@@ -110,8 +101,8 @@ pub fn first_to_expire(servers: &[Address], begins: Begins) -> Result<(Address, 
     })
 }
 
-/// Adds the name of the invalid certificate to an error of librdkafka, which only reports a failed
-/// verification. Connects to the broker, and therefore blocks for seconds.
+/// Adds the certificate's name, because librdkafka only reports a failed verification. Connects to
+/// the broker, and therefore blocks for seconds.
 pub fn name_invalid(error: SinkError) -> SinkError {
     let Some(broker) = error.unverified_broker() else { return error };
     let seen = first_to_expire(&configured_brokers(&[broker.to_owned()]), Begins::AtOnce);
@@ -121,7 +112,6 @@ pub fn name_invalid(error: SinkError) -> SinkError {
     SinkError::CertificateInvalid { broker, subject: validity.subject, fault }
 }
 
-/// Adds the name of an invalid certificate to the error that ended a session.
 pub(super) async fn name_expired(error: RelayError) -> RelayError {
     let (RelayError::Sink(tls) | RelayError::Topics(TopicsError::NoEntry(tls))) = &error else {
         return error;
@@ -134,7 +124,6 @@ pub(super) async fn name_expired(error: RelayError) -> RelayError {
     named.map_or(error, RelayError::from)
 }
 
-/// Monitor of the certificates on a relay's connections, for the metrics.
 pub(super) struct CertificateMonitor {
     connect: ConnectInfo,
     kafka: KafkaSpec,
@@ -143,14 +132,12 @@ pub(super) struct CertificateMonitor {
 }
 
 impl CertificateMonitor {
-    /// Creates a monitor for a continuous run. A run that ends by itself does not need alerts, and
-    /// a dry run has no certificate to show.
+    /// A run that ends by itself does not need alerts, and a dry run has no certificate to show.
     pub(super) fn of(plan: &Plan, options: &RunOptions, telemetry: Telemetry) -> Self {
         let (connect, kafka) = (plan.config.source.connect.clone(), plan.kafka.clone());
         Self { connect, kafka, telemetry, is_wanted: options.acknowledge && !options.once }
     }
 
-    /// Watches the certificates until the work ends.
     pub(super) async fn beside<T>(self, work: impl Future<Output = T>) -> T {
         tokio::select! {
             result = work => result,
@@ -191,25 +178,23 @@ impl CertificateMonitor {
     }
 }
 
-/// Whether no broker answers a relay that needs one. A standby does not connect to the brokers.
+/// A standby does not connect to the brokers.
 const fn are_brokers_away(snapshot: &Snapshot) -> bool {
     use RelayState::{Retrying, Stalled, Streaming};
     !snapshot.broker_connected && matches!(snapshot.state, Streaming | Stalled | Retrying)
 }
 
-/// Log line about a certificate that is not valid now.
 #[derive(Debug, PartialEq, Eq)]
 struct Expired {
     what: String,
     help: String,
 }
 
-/// Result of one check of all certificates.
 #[derive(Debug, Default)]
 struct Look {
     ends: Vec<CertificateEnd>,
     expired: Vec<Expired>,
-    /// Number of servers that did not show a certificate.
+    /// Servers that did not show a certificate.
     unseen: usize,
 }
 

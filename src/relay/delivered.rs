@@ -1,16 +1,13 @@
 //! Remembers the commit up to which this process has delivered, for a server that forgets the
 //! position of its slot.
 //!
-//! PostgreSQL writes the position of a logical slot to disk only occasionally. Before version 17,
+//! PostgreSQL writes the position of a logical slot to disk only occasionally; before version 17,
 //! even a clean stop does not write it. A relay without progress in Kafka would then deliver all
 //! later rows again.
 //!
-//! Input: the handed-over and settled positions of a session, and the facts of the next session.
-//! Output: the mark to resume at, and a check that the log is the same one.
-//!
-//! Invariant: every row before the mark was confirmed (G1). The mark names a settled commit, and
-//! the server's log must contain that commit. The check applies only after a restart or a crash
-//! recovery of the server, because the slot may otherwise have been moved on purpose.
+//! Invariant: every row before the mark was confirmed (G1), and the server's log must contain the
+//! mark's commit. The mark is used only after a restart of the server, because the slot may
+//! otherwise have been moved on purpose.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +18,6 @@ use postrider_core::pipeline::{Mark, Pipeline, ResumeCheck};
 use postrider_kafka::Lineage;
 use postrider_postgres::control::SlotSample;
 
-/// Last settled mark, with its stream and server start.
 #[derive(Debug, Clone)]
 struct Last {
     lineage: Lineage,
@@ -29,15 +25,14 @@ struct Last {
     mark: Mark,
 }
 
-/// Last settled mark of this process. Clones share it.
+/// Clones share the mark.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Delivered {
     last: Arc<Mutex<Option<Last>>>,
 }
 
 impl Delivered {
-    /// Starts a session. The session resumes at the last mark, if its server has forgotten that
-    /// position.
+    /// Resumes at the last mark if the server has forgotten that position.
     pub(super) fn begin(
         &self,
         facts: &Facts,
@@ -56,7 +51,6 @@ impl Delivered {
         self.of_session(facts, slot)
     }
 
-    /// Mark at which the session resumes, if its server was restarted with an older slot position.
     fn resume(&self, facts: &Facts, slot: &SlotSample) -> Option<(Mark, ResumeCheck)> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Last { lineage, server_recovered_us, mark } = last.as_ref()?;
@@ -69,8 +63,8 @@ impl Delivered {
         Some((*mark, check))
     }
 
-    /// Returns the session's error. If the log does not contain the mark's commit, the mark is
-    /// forgotten, and the next session skips no rows.
+    /// If the log does not contain the mark's commit, the mark is forgotten, and the next session
+    /// skips no rows.
     pub(super) fn judge(&self, error: RelayError) -> RelayError {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_some() && matches!(error, RelayError::Gate(GateError::OtherLog { .. })) {
@@ -80,7 +74,6 @@ impl Delivered {
         error
     }
 
-    /// Creates the notes for a session.
     fn of_session(&self, facts: &Facts, slot: &SlotSample) -> DeliveredNotes {
         DeliveredNotes {
             delivered: self.clone(),
@@ -91,25 +84,22 @@ impl Delivered {
     }
 }
 
-/// Notes about the marks of one session.
 #[derive(Debug)]
 pub(super) struct DeliveredNotes {
     delivered: Delivered,
     lineage: Lineage,
     server_recovered_us: i64,
-    /// Mark that was handed over, and is not yet known to be settled.
+    /// Handed over, but not yet known to be settled.
     next: Option<Mark>,
 }
 
 impl DeliveredNotes {
-    /// Notes that all rows before `mark` were handed over. A mark names the last commit before it,
-    /// while a settled position does not. The mark is therefore kept until all rows before it are
-    /// settled.
+    /// Notes that all rows before `mark` were handed over. Only a mark names the last commit before
+    /// it, so the mark is kept until those rows are settled.
     pub(super) fn reached(&mut self, mark: Mark) {
         self.next.get_or_insert(Mark { part: None, ..mark });
     }
 
-    /// Notes that all rows before `settled` are settled.
     pub(super) fn settled(&mut self, settled: Lsn) {
         let Some(mark) = self.next.take_if(|next| next.end <= settled) else { return };
         if mark.last.is_some() {
@@ -149,7 +139,6 @@ mod tests {
         Facts { confirmed: Lsn::new(confirmed), server: Lsn::new(server), ..Facts::default() }
     }
 
-    /// Process that has settled up to 500, on a server that started at 1.
     fn settled() -> Delivered {
         let delivered = Delivered::default();
         let mut notes = delivered.of_session(&facts(100, 900), &slot(1));

@@ -1,9 +1,5 @@
-//! Errors that end the relay or one of its sessions.
-//!
-//! Input: errors of Postgres, Kafka and the core. Output: [`RelayError`] with the operator's hint,
-//! the `reason` label of the restart counter, and a class, which decides the exit code. The error
-//! also decides whether the relay ends or retries, and whether everything before the error is
-//! delivered first.
+//! Errors that end the relay or one of its sessions, with the operator's hint, the `reason` label
+//! of the restart counter, and the class, which decides retries and the exit code.
 
 use crate::compare::{CompareError, SpillError};
 use crate::tables::TableRowsError;
@@ -18,28 +14,20 @@ use postrider_kafka::{SinkError, TopicsError};
 use postrider_postgres::control::ControlError;
 use postrider_postgres::wal::{Class, REPAIR_UNREADABLE, WalError};
 
-/// Error that ends the relay or one of its sessions.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// Error of the replication connection.
     #[error(transparent)]
     Wal(#[from] WalError),
-    /// Error of an SQL query, for example in preflight or setup.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The stream does not have a valid position to resume at.
     #[error(transparent)]
     Gate(#[from] GateError),
-    /// Rows cannot be read from their tables.
     #[error(transparent)]
     TableRows(#[from] TableRowsError),
-    /// Tables and topics cannot be compared.
     #[error(transparent)]
     Compare(CompareError),
-    /// Error of Kafka's topics.
     #[error(transparent)]
     Topics(#[from] TopicsError),
-    /// Error of the producer.
     #[error(transparent)]
     Sink(#[from] SinkError),
     /// The core found a fault that it must not skip.
@@ -48,54 +36,42 @@ pub enum RelayError {
     /// A message of the log cannot be read. The next session receives the message again.
     #[error("{cause}, at {at} of the log")]
     UnreadMessage {
-        /// Position of the message in the log.
         at: Lsn,
-        /// Reason why the message cannot be read.
         #[source]
         cause: Box<RelayError>,
     },
-    /// Several sessions ended at the same message of the log.
     #[error(
         "{sessions} sessions ended at {at} of the log, where a message cannot be read: {cause}"
     )]
     Unreadable {
-        /// Position of the message in the log.
         at: Lsn,
-        /// Number of sessions that ended there.
         sessions: u32,
-        /// Name of the slot, which retains the message.
         slot: String,
-        /// Reason why the message cannot be read.
         #[source]
         cause: Box<RelayError>,
     },
-    /// The dead-letter topic is missing or forbidden. Rows that cannot be delivered then block all
-    /// later rows.
+    /// Rows that cannot be delivered block all later rows without a dead-letter topic.
     #[error("dead letters cannot be stored: {0}")]
     DeadLetters(#[source] SinkError),
-    /// The brokers refused records, and with them a batch or a Kafka transaction. The next session
-    /// sends the records alone, or turns them into dead letters.
+    /// The next session sends the refused records alone, or turns them into dead letters.
     #[error("{cause}")]
     Refused {
-        /// Error from the brokers.
         #[source]
         cause: SinkError,
-        /// Findings about the records, for the next session.
         analysis: Box<RefusalAnalysis>,
     },
-    /// The route does not compile.
     #[error(transparent)]
     Route(#[from] RouteSpecError),
     /// Another relay holds the slot, and the options do not allow waiting.
     #[error("slot `{slot}` is held by another process")]
     SlotHeld {
-        /// Name of the replication slot.
+        /// Replication slot.
         slot: String,
     },
     /// No broker has answered during the whole retry budget.
     #[error("no Kafka broker has answered for {seconds} s")]
     BrokersAway {
-        /// Time without an answer, in seconds.
+        /// Without an answer.
         seconds: u64,
     },
     /// The brokers answer but do not store records.
@@ -103,46 +79,41 @@ pub enum RelayError {
         "the Kafka brokers answer, but have stored nothing for {seconds} s; {records} records are in flight"
     )]
     NothingStored {
-        /// Time without progress of the oldest transaction, in seconds.
+        /// Without progress of the oldest transaction.
         seconds: u64,
-        /// Number of records sent and not confirmed.
         records: u64,
     },
     /// The drain exceeded its time limit, or Postgres disconnected before its end.
     #[error("the drain ended {}", unfinished(*records))]
     GraceExpired {
-        /// Number of records sent and not confirmed.
+        /// Sent and not confirmed.
         records: u64,
     },
     /// A second signal stopped the relay.
     #[error("stopped at once with {records} records unconfirmed")]
     Aborted {
-        /// Number of records sent and not confirmed.
+        /// Sent and not confirmed.
         records: u64,
     },
-    /// The retry budget is used up.
     #[error("gave up after {seconds} s without progress")]
     GaveUp {
-        /// Time since the last progress, in seconds.
         seconds: u64,
-        /// Error of the last attempt.
         #[source]
         last: Box<RelayError>,
     },
     /// The control plane did not report the slot's position in time for a starting session.
     #[error("the slot's position is not known: Postgres does not answer")]
     NoAnswer,
-    /// The publication or a table was replaced between the first check and the time at which the
-    /// relay took the slot.
+    /// The publication or a table was replaced between the first check and the take-over of the
+    /// slot.
     #[error("the publication or a table changed while the session began")]
     SourceChanged,
-    /// The operating system refused a thread.
     #[error("the relay's thread could not be started or ended abnormally")]
     Thread,
 }
 
 impl RelayError {
-    /// Adds the position up to which the relay has delivered, for errors that use it.
+    /// Adds the position up to which the relay has delivered.
     pub(super) fn after(self, settled: Lsn) -> Self {
         match self {
             Self::Control(ControlError::SlotVanished { slot, .. }) if settled != Lsn::ZERO => {
@@ -152,7 +123,7 @@ impl RelayError {
         }
     }
 
-    /// Adds the position of the message, if the error concerns the content of the log.
+    /// Adds the position if the error concerns the content of the log.
     pub(super) fn of_message(self, at: Lsn) -> Self {
         let is_of_a_message = match &self {
             Self::Pipeline(error) => error.is_of_a_message(),
@@ -169,7 +140,6 @@ impl RelayError {
         }
     }
 
-    /// Error that ends the relay after this number of sessions ended at one message.
     pub(super) fn after_sessions(self, sessions: u32, slot: &str) -> Self {
         match self {
             Self::UnreadMessage { at, cause } => {
@@ -179,7 +149,6 @@ impl RelayError {
         }
     }
 
-    /// Error class, which decides about retries and the exit status.
     pub fn class(&self) -> Class {
         match self {
             Self::Wal(error) => error.class(),
@@ -240,7 +209,6 @@ impl RelayError {
         )
     }
 
-    /// Whether the error ends the relay instead of causing a retry.
     pub fn is_final(&self) -> bool {
         match self {
             Self::DeadLetters(_)
@@ -254,7 +222,6 @@ impl RelayError {
         }
     }
 
-    /// Remedy for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Wal(error) => error.hint(),
@@ -319,7 +286,6 @@ impl RelayError {
         }
     }
 
-    /// Component between Postgres and Kafka that the error concerns.
     pub(crate) fn part(&self) -> FailedPart {
         match self {
             Self::GaveUp { last, .. } => last.part(),
@@ -397,8 +363,7 @@ impl From<Stalled> for RelayError {
     }
 }
 
-/// Remedy for an unreadable message. Safe steps come first, and a loss is named before the step
-/// that causes it.
+/// Safe steps come first. The loss is named before the step that causes it.
 fn unreadable_hint(slot: &str) -> String {
     format!(
         "nothing is lost: slot `{slot}` keeps every row from there on, if it is neither dropped nor advanced\n\
@@ -409,8 +374,7 @@ fn unreadable_hint(slot: &str) -> String {
     )
 }
 
-/// State of an incomplete drain. Without unconfirmed records, the rest of a transaction is missing,
-/// because Postgres has not sent its end.
+/// Without unconfirmed records, Postgres has not sent the end of a transaction.
 fn unfinished(records: u64) -> String {
     match records {
         0 => "before it was complete; the next start may repeat rows".to_owned(),

@@ -1,9 +1,8 @@
-//! Warns at the start about settings that would lose the slot or rows in a failover to a standby.
-//! For a stream from a standby, the warnings concern the standby's own slot.
+//! Warns once per process about settings that would lose the slot or rows in a failover. For a
+//! stream from a standby, the warnings concern the standby's own slot.
 //!
-//! Input: the session that has just passed the checks of the source. Output: a warning per wrong
-//! setting with its fix, once per process, or no line if no standby exists. Invariant: a session
-//! waits for at most two statements. Hosts that may be unreachable are queried concurrently.
+//! Invariant: a session waits for at most two statements. Hosts that may be unreachable are queried
+//! concurrently.
 
 use tracing::Instrument as _;
 

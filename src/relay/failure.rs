@@ -1,8 +1,4 @@
-//! Classifies the error that ended a session for the supervisor in the core. The supervisor decides
-//! whether, when and how the next session starts: again, as a standby, with other batches, or not
-//! at all.
-//!
-//! Input: the error and the plan. Output: a [`SessionFailure`]. No I/O.
+//! Classifies the error that ended a session for the supervisor in the core. No I/O.
 
 use crate::error::RelayError;
 use crate::login_retry::{barred_by, can_change};

@@ -1,12 +1,9 @@
 //! Loop that drives a session: reads the socket, passes frames to the session and records to Kafka,
 //! sends status updates, and sleeps. [`postrider_core::session`] makes all decisions.
 //!
-//! Input: a stream of the log or of a table's rows, a session and a sink. Output: how the session
-//! ended.
-//!
-//! Invariant: one OS thread without a runtime owns all three. Only this file raises the position
-//! that is acknowledged to Postgres, and only to a position that the session returns. On any error,
-//! all three are dropped, and Postgres sends the unacknowledged rows again.
+//! Invariant: one OS thread without a runtime owns source, session and sink. Only this file raises
+//! the position that is acknowledged to Postgres, and only to a position that the session returns.
+//! On any error, Postgres sends the unacknowledged rows again.
 
 use std::time::Duration;
 
@@ -25,31 +22,26 @@ use postrider_kafka::failpoint;
 use postrider_kafka::{DeliveredTap, KafkaSink, SinkError};
 use postrider_postgres::wal::WalError;
 
-/// Maximum time for the server to end the stream. The server completes messages in progress before
-/// it reads the request to end. All positions are acknowledged by then.
+/// The server completes messages in progress before it reads the request to end.
 const FINISH_LIMIT: Duration = Duration::from_secs(10);
-/// Maximum time if the relay need not see the end of the stream. This applies to a server that
-/// shuts down, and to one that first completes a large transaction. The latter took more than 10 s
-/// for 400,000 rows on a busy machine.
+/// For a server that shuts down or first completes a large transaction (over 10 s for 400,000
+/// rows).
 const SHORT_FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// State that the hot thread owns.
 pub(super) struct Hot<F, S> {
     pub(super) source: F,
     pub(super) session: Session,
     pub(super) sink: S,
     pub(super) stop: StopSignal,
     pub(super) clock: Clock,
-    /// Notes about delivered positions, for a server that forgets them.
+    /// For a server that forgets delivered positions.
     pub(super) delivered: Option<DeliveredNotes>,
-    /// Position of the last read in the source.
     pub(super) place: LastPlace,
-    /// Copies dead letters for the dashboard.
     pub(super) tap: DeliveredTap,
 }
 
 impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
-    /// Drives the session to its end. Replaces `owed` with the unconfirmed rest after the session.
+    /// Replaces `owed` with the unconfirmed rest after the session.
     pub(super) fn run(
         mut self,
         reporter: &mut Reporter,
@@ -58,8 +50,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         let mut put_off = None;
         let result = self.turn_until_end(&mut put_off, reporter);
         if result.as_ref().is_err_and(RelayError::is_of_a_record) {
-            // Otherwise the next session would repeat settled rows. If this fails, the next session
-            // reports the reason.
+            // Otherwise the next session would repeat settled rows. A failure here is reported by
+            // that session.
             if let Some(status) = self.session.final_status(&self.sink) {
                 let _ = self.source.acknowledge(status.settled, status.ask_reply);
                 let _ = self.source.conclude();
@@ -73,8 +65,6 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
         failpoint::pass("drained");
         let end = match result {
-            // The server ends the stream after it has received the acknowledged position; see
-            // `Stream::finish`.
             Err(RelayError::Wal(WalError::Ended)) => {
                 *owed = owed.settled(self.source.acknowledged());
                 return Ok(End::ServerShutdown);
@@ -107,9 +97,7 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
     }
 
-    /// Returns how the session ended. Some errors are deferred until everything before them is
-    /// confirmed and acknowledged. These are errors that need an operator, and errors after which
-    /// the rest is read in another way.
+    /// Some errors are deferred until everything before them is confirmed and acknowledged.
     fn turn_until_end(
         &mut self,
         put_off: &mut Option<RelayError>,
@@ -162,8 +150,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
     }
 
-    /// Defers this error: the session ends with it once all sent records are confirmed. Returns the
-    /// error if it cannot be deferred, or if the session already ends for another error.
+    /// Defers this error until all sent records are confirmed. Returns an error that cannot be
+    /// deferred, or a second one.
     fn put_off(
         &mut self,
         error: RelayError,
@@ -204,8 +192,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
     }
 
-    /// Passes buffered frames to the session until the buffer, the budget or the sink's queue is
-    /// exhausted. A frame whose record does not fit stays in the buffer.
+    /// Passes frames on until the buffer, the budget or the sink's queue is exhausted. A frame
+    /// whose record does not fit stays in the buffer.
     fn forward(&mut self) -> Result<(), RelayError> {
         let mut now = self.clock.instant();
         let mut burst = Burst::begin(now);
@@ -244,7 +232,6 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         Ok(())
     }
 
-    /// Waits for as long as the session decides, and reads.
     fn listen(&mut self, reporter: &mut Reporter) -> Result<(), RelayError> {
         let source = &mut self.source;
         let next = self.session.next(&self.sink, || source.peek().map(|frame| frame.is_some()))?;
@@ -275,8 +262,7 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
     }
 
-    /// Treats a missing or forbidden topic as an outage, except for the dead-letter topic. A row
-    /// that waits for dead letters needs an operator.
+    /// Treats a missing or forbidden topic as an outage, except for the dead-letter topic.
     fn judged(&self, error: RelayError) -> RelayError {
         let pipeline = self.session.pipeline();
         let is_of_dead_letters = |cause: &SinkError| match cause {

@@ -1,10 +1,8 @@
-//! The relay: runs sessions from Postgres to Kafka, one after the other, until it is stopped or
-//! fails.
+//! The relay: runs sessions from Postgres to Kafka, one after the other.
 //!
-//! Input: a [`Plan`] and a [`StopSignal`]. Output: records in Kafka, acknowledged positions in
-//! Postgres, and a [`Summary`]. [`RunOptions`] define how a run differs from an endless one.
-//! Invariant: only one place acknowledges an LSN to Postgres (`hot`), and only one up to which
-//! every record is confirmed (G1).
+//! Input: a [`Plan`], [`RunOptions`] and a [`StopSignal`]. Output: records in Kafka, acknowledged
+//! positions in Postgres, and a [`Summary`]. Invariant: only `hot` acknowledges an LSN to Postgres,
+//! and only one up to which every record is confirmed (G1).
 //!
 //! This example embeds a relay that delivers everything committed before its start:
 //!
@@ -94,16 +92,15 @@ pub use tables::{
 };
 pub use watch::sample_of_failed;
 
-/// Differences of this run from an ordinary, endless run.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
     /// Ends after everything committed before the start of the relay is delivered.
     pub once: bool,
-    /// Waits as a hot standby for a slot that is held, instead of giving up.
+    /// Waits as a hot standby for a held slot, instead of giving up.
     pub wait_for_slot: bool,
     /// Acknowledges settled positions to Postgres. A dry run does not.
     pub acknowledge: bool,
-    /// Time without progress after which the relay gives up, instead of `retry.give_up_after`.
+    /// Time without progress until the relay gives up, instead of `retry.give_up_after`.
     pub patience: Option<Duration>,
 }
 
@@ -113,27 +110,21 @@ impl Default for RunOptions {
     }
 }
 
-/// Result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     /// Whether everything that `once` asks for was delivered.
     pub caught_up: bool,
-    /// Number of records passed to the Kafka client, without dead letters. A record that a later
-    /// session sent again counts again.
+    /// Records passed to the Kafka client, without dead letters. Repeats count again.
     pub records: u64,
-    /// Number of dead letters, for rejected rows and refused records. Repeats count again.
     pub dead_letters: u64,
-    /// Number of records that the brokers confirmed, including dead letters. A record confirmed
-    /// again after an interrupted session counts again.
+    /// Includes dead letters and repeats.
     pub confirmed: u64,
-    /// Number of rows left out because `route.rejected` is `skip`.
+    /// Rows left out because `route.rejected` is `skip`.
     pub skipped: u64,
-    /// Position up to which everything is confirmed.
     #[serde(serialize_with = "as_text")]
     pub settled: Lsn,
-    /// Seconds since the relay started.
     pub seconds: f64,
-    /// Seconds since the last session began to stream.
+    /// Time since the last session began to stream.
     pub streaming_seconds: f64,
     /// Result of a repair's comparison, before it sent the missing rows.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -144,7 +135,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Creates a summary from totals, without times.
     fn of(totals: &Snapshot) -> Self {
         Self {
             caught_up: false,
@@ -168,10 +158,9 @@ fn as_text<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::E
 
 /// How the stream is read under load.
 ///
-/// The kernel buffer of a TCP connection holds more of the walsender's small messages than a unix
-/// socket's. If batches wait for more records in the Kafka client, reads need not be batched for
-/// long, and the server waits less for the relay. Measured with 100/20,000 us against 200/2,000 us,
-/// as a share of `pg_recvlogical`'s rate:
+/// A TCP buffer holds more of the walsender's small messages than a unix socket's. If batches wait
+/// in the Kafka client, short reads let the server wait less. Share of `pg_recvlogical`'s rate with
+/// 100/20,000 us and with 200/2,000 us:
 ///
 /// * 1 row per transaction: 0.86 and 1.1
 /// * 1,000 rows per transaction: 0.65 and 0.9

@@ -1,8 +1,6 @@
-//! Replication log as the loop's source of frames. The log is streamed, or, for a session that
-//! starts with a backlog, read in windows.
+//! Replication log as the loop's source of frames: streamed, or read in windows for a backlog.
 //!
-//! Output: the same frames in both cases. Invariant: acknowledgements use the stream that holds the
-//! slot.
+//! Invariant: acknowledgements use the stream that holds the slot.
 
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use postrider_core::lsn::Lsn;
 use postrider_core::session::{End, Limits};
 use postrider_postgres::wal::{CatchUp, Frame, Stream, WalError};
 
-/// Minimum silence limit. A server is silent while it decodes a window.
+/// A server is silent while it decodes a window.
 const SILENCE_MIN: Duration = Duration::from_mins(2);
 
 #[derive(Debug)]
@@ -30,7 +28,6 @@ impl LogSource {
         }
     }
 
-    /// Limits of a session that reads this source.
     pub(super) fn limits(&self, usual: Limits) -> Limits {
         match self {
             Self::Stream(_) => usual,
@@ -45,7 +42,6 @@ impl LogSource {
     }
 }
 
-/// Calls the method of the active variant.
 macro_rules! of_either {
     ($source:expr, $reader:ident => $call:expr) => {
         match $source {

@@ -1,9 +1,7 @@
 //! Detects refused connections, and whether another secret may succeed.
 //!
-//! Input: the error that ended a session, and the origin of the login's secret. Output: the peer
-//! that refused the relay, and whether the secret can change, for example one from a file or a
-//! command. Invariant: a server error after the login (slot, publication, tables, privileges on
-//! them) is not a refusal, because it may mean lost rows. See docs/decisions/0018.
+//! Invariant: a server error after the login (slot, publication, tables, privileges on them) is not
+//! a refusal, because it may mean lost rows. See docs/decisions/0018.
 
 use crate::error::RelayError;
 use crate::plan::Plan;
@@ -13,8 +11,8 @@ use postrider_postgres::control::ControlError;
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::WalError;
 
-/// Returns the peer that refused the relay, if this ended the session. A query checks the
-/// `REPLICATION` privilege before the server could refuse the stream's connection for it.
+/// Peer whose refusal ended the session. A query checks the `REPLICATION` privilege before the
+/// stream's connection does.
 pub(super) fn barred_by(error: &RelayError) -> Option<Peer> {
     let by_sink = |is_refused: bool| is_refused.then_some(Peer::Sink);
     match error {
@@ -31,7 +29,6 @@ pub(super) fn barred_by(error: &RelayError) -> Option<Peer> {
     }
 }
 
-/// Whether the login may succeed with the next secret.
 pub(super) fn can_change(error: &RelayError, plan: &Plan) -> bool {
     match error {
         RelayError::Wal(error)
@@ -70,7 +67,6 @@ mod tests {
         let command = PasswordCommand::new(vec!["helper".to_owned()]).unwrap();
         let asked = typed.clone().ask(command);
         let filed = typed.clone().read_from("/run/url".into());
-        // Secrets with which the login is retried.
         for (code, routine, expected) in [
             ("28P01", "auth_failed", [false, true, true]),
             ("28000", "InitializeSessionUserId", [false, true, true]),

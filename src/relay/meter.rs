@@ -1,7 +1,6 @@
 //! Progress of a long-running command, for a display on another thread.
 //!
-//! Input: the current stage, its size, and a count. Output: a [`Reading`]. Invariant: counting is
-//! one relaxed store, and never waits for the display.
+//! Invariant: counting is one relaxed store, and never waits for the display.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,16 +11,11 @@ use crate::telemetry::{DROPPED, SKIPPED, Snapshot};
 /// Stage in which rows of tables are sent. The telemetry provides its count.
 pub const DELIVERING: &str = "delivering rows";
 
-/// Unit of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Rows of tables.
     Rows,
-    /// Records of topics.
     Records,
-    /// Bytes of the write-ahead log.
     WalBytes,
-    /// Partitions of tables.
     Partitions,
 }
 
@@ -37,23 +31,18 @@ impl Unit {
     }
 }
 
-/// Size of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Total {
-    /// Size that is unknown, or not known yet.
     Unknown,
-    /// Size estimated from the server's statistics.
+    /// Estimated from the server's statistics.
     About(u64),
-    /// Exact size.
     Exactly(u64),
 }
 
-/// State of a stage at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// Name of the stage, for example `reading rows`.
+    /// For example `reading rows`.
     pub stage: &'static str,
-    /// Unit of the counts.
     pub unit: Unit,
     /// Amount that an earlier, interrupted command had done.
     pub before: u64,
@@ -61,12 +50,11 @@ pub struct Reading {
     pub done: u64,
     /// Size of the whole stage, including `before`.
     pub total: Total,
-    /// Start of the stage.
     pub since: Instant,
 }
 
 impl Reading {
-    /// Total amount done, including `before`.
+    /// Includes `before`.
     pub const fn all(&self) -> u64 {
         self.before.saturating_add(self.done)
     }
@@ -80,7 +68,7 @@ impl Reading {
         }
     }
 
-    /// Progress of a relay through the log that existed when its stream began; `None` after it has
+    /// Progress through the log that existed when the stream began; `None` after the relay has
     /// caught up.
     pub fn of_catch_up(snapshot: &Snapshot) -> Option<Self> {
         let CatchUp { from, until, since } = snapshot.catch_up.filter(|_| snapshot.holds_slot)?;
@@ -96,7 +84,7 @@ impl Reading {
     }
 }
 
-/// Number of rows of tables that were delivered, or left out by policy or a rule.
+/// Includes rows left out by policy or a rule.
 pub(super) fn delivered(snapshot: &Snapshot) -> u64 {
     let left_out = snapshot.ignored.iter().filter(|(what, _)| [SKIPPED, DROPPED].contains(what));
     snapshot.confirmed + left_out.map(|(_, rows)| rows).sum::<u64>()
@@ -113,7 +101,7 @@ pub struct CatchUp {
     pub since: Instant,
 }
 
-/// Progress of a command. Clones share it.
+/// Clones share the progress.
 #[derive(Debug, Clone, Default)]
 pub struct Meter(Arc<Shared>);
 
@@ -124,7 +112,6 @@ struct Shared {
 }
 
 impl Meter {
-    /// Starts a stage at zero.
     pub fn begin(&self, stage: &'static str, unit: Unit, total: Total) {
         let mut current = self.stage();
         self.0.done.store(0, Ordering::Relaxed);
@@ -139,12 +126,11 @@ impl Meter {
         }
     }
 
-    /// Sets the amount done since the stage began.
     pub fn set_done(&self, done: u64) {
         self.0.done.store(done, Ordering::Relaxed);
     }
 
-    /// Current stage; `None` before the first one.
+    /// `None` before the first stage.
     pub fn reading(&self) -> Option<Reading> {
         let done = || self.0.done.load(Ordering::Relaxed);
         self.stage().map(|stage| Reading { done: done(), ..stage })

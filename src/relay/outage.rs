@@ -1,19 +1,16 @@
 //! Decides when the log and the relay's state report that no record is confirmed.
 //!
-//! Input at every check: whether a broker answers, and how long records have waited for a
-//! confirmation. Output: the duration of the outage, whether a log line is due, and whether the
-//! outage is long enough for one. Invariant: a line appears once per minute during the outage.
-//! Shorter outages are reported by other lines.
+//! Invariant: a line appears once per minute during the outage. Shorter outages are reported by
+//! other lines.
 
 use std::time::{Duration, Instant};
 
-/// Interval between two lines. They replace the line about progress, which has this interval too.
+/// These lines replace the line about progress, which has this interval too.
 const EVERY: Duration = Duration::from_mins(1);
 
 /// Outage of the brokers, across all sessions of a run.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
-    /// Time since which no broker answers.
     away_since: Option<Instant>,
     told: Option<Instant>,
 }

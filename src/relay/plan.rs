@@ -1,13 +1,8 @@
-//! The [`Plan`]: the input for all sessions, and values derived from it.
+//! The [`Plan`]: the input for all sessions.
 //!
 //! Input: a validated [`Config`], the Kafka client's settings, and later the state of the database.
-//! Output:
-//!
-//! * the parameters of the replication stream, and a session's pipeline,
-//! * required database objects ([`Requirements`]),
-//! * the stream's identity for progress ([`Lineage`]),
-//! * facts that decide where to resume ([`Facts`]),
-//! * the interval of status updates.
+//! Output: stream parameters, pipelines, [`Requirements`], the stream's identity ([`Lineage`]), and
+//! [`Facts`] that decide where to resume.
 
 use std::time::Duration;
 
@@ -24,30 +19,24 @@ use postrider_postgres::control::{
 };
 use postrider_postgres::wal::SessionParams;
 
-/// Prepared start of a session: a connection, and facts found over it.
 pub(super) type PreparedSession = (SessionParams, Client, Requirements, Inspection);
 
-/// Input for building a session.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Settings of the producer.
     pub kafka: KafkaSpec,
-    /// Configuration by the operator.
     pub config: Config,
     /// Columns declared NOT NULL; empty before the inspection of the database.
     pub not_null: Vec<(TableName, String)>,
-    /// OIDs of the tables; empty before the inspection of the database.
+    /// Empty before the inspection of the database.
     pub oids: Vec<(TableName, u32)>,
-    /// Source of the rows.
     pub origin: RowOrigin,
     /// Topic for every record, which overrides the route.
     pub topic: Option<String>,
-    /// Name of the stream, if the configuration has several.
+    /// `None` if the configuration has only one stream.
     pub stream: Option<String>,
 }
 
 impl Plan {
-    /// Parameters of the stream for the inspected database.
     pub(super) async fn session_params(
         &self,
         client: &Client,
@@ -62,15 +51,13 @@ impl Plan {
         })
     }
 
-    /// Creates a plan from a configuration, including the policy for missing topics. The database
-    /// is not inspected yet.
+    /// Includes the policy for missing topics. The database is not inspected yet.
     pub fn of(config: Config) -> Self {
         let own = vec![config.dead_letters.topic.clone(), config.progress.topic.clone()];
         let topics = TopicBook::new(config.route.missing_topic.clone(), own);
         Self::new(KafkaSpec { topics, ..kafka_spec(&config) }, config)
     }
 
-    /// Creates a plan with other settings of the Kafka client.
     pub const fn new(kafka: KafkaSpec, config: Config) -> Self {
         Self {
             kafka,
@@ -83,7 +70,6 @@ impl Plan {
         }
     }
 
-    /// Returns the plan for the inspected database.
     pub(super) fn found(&self, inspection: &Inspection, wanted: &Requirements) -> Self {
         let (not_null, oids) = (inspection.not_null(wanted), inspection.oids(wanted));
         Self { not_null, oids, ..self.clone() }
@@ -97,7 +83,7 @@ impl Plan {
         Self { config: Config { outbox, route, format, ..self.config.clone() }, ..self.clone() }
     }
 
-    /// Source that dead letters name, in this database.
+    /// Source that dead letters name.
     pub fn letter_source(&self, server: &ServerFacts) -> LetterSource {
         let source = &self.config.source;
         LetterSource {
@@ -108,7 +94,6 @@ impl Plan {
         }
     }
 
-    /// Creates a pipeline for a session.
     pub fn pipeline(&self) -> Result<Pipeline, RouteSpecError> {
         let mut spec = self.config.outbox_spec();
         for (table, column) in &self.not_null {
@@ -125,7 +110,7 @@ impl Plan {
         Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.kafka.unconfirmed))
     }
 
-    /// Creates a pipeline whose dead letters name this stream.
+    /// Dead letters of this pipeline name the stream.
     pub fn pipeline_of(&self, stream: &Lineage) -> Result<Pipeline, RouteSpecError> {
         let Lineage { system, database, slot, .. } = stream;
         let [system, database, slot] = [system, database, slot].map(|name| Some(name.clone()));
@@ -135,9 +120,9 @@ impl Plan {
         Ok(pipeline)
     }
 
-    /// Identity of the stream, without the system and timeline, which only the replication
-    /// connection knows. The source must have passed all checks. A lineage without its publication
-    /// or a table would never detect that another one takes its name.
+    /// Identity of the stream, without the system and timeline of the replication connection. The
+    /// source must have passed all checks: a lineage without a publication or a table would never
+    /// detect a replacement.
     pub fn lineage(&self, inspection: &Inspection) -> Lineage {
         let config = &self.config;
         let tables = || config.source.tables.iter().zip(&inspection.tables);
@@ -168,8 +153,7 @@ impl Plan {
         }
     }
 
-    /// Facts for the gate, as far as the control plane knows them. `acknowledged`: whether
-    /// deliveries are acknowledged. A dry run may repeat rows.
+    /// Facts known to the control plane. A dry run (`acknowledged` is false) may repeat rows.
     pub(super) fn facts(&self, inspection: &Inspection, acknowledged: bool) -> Facts {
         Facts {
             lineage: self.lineage(inspection),
@@ -179,7 +163,6 @@ impl Plan {
         }
     }
 
-    /// Objects that must exist in the database.
     pub fn requirements(&self) -> Result<Requirements, RouteSpecError> {
         let mut spec = self.config.outbox_spec();
         Router::compile(&self.config.route_spec(), &mut spec)?;
@@ -200,14 +183,13 @@ impl Plan {
         })
     }
 
-    /// Whether the relay stores its progress for later sessions.
     pub const fn keeps_progress(&self) -> bool {
         matches!(self.config.kafka.delivery, Delivery::ExactlyOnce)
             || self.config.progress.at_least_once
     }
 
-    /// Maximum delay of a status update, so that a server with this `wal_sender_timeout` (zero:
-    /// none) never considers the relay dead. A third of the timeout, at most 10 s.
+    /// Maximum delay of a status update, so that the server never considers the relay dead: a third
+    /// of `wal_sender_timeout` (zero: none), at most 10 s.
     pub fn heartbeat(wal_sender_timeout: Duration) -> Duration {
         const LONGEST: Duration = Duration::from_secs(10);
         if wal_sender_timeout.is_zero() { LONGEST } else { LONGEST.min(wal_sender_timeout / 3) }

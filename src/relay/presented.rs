@@ -1,9 +1,7 @@
-//! Reads the certificates that a server presents, without trusting them and without sending
-//! secrets.
+//! Reads the certificates that a server presents, its own certificate first.
 //!
-//! Input: an address, and how TLS starts there. Output: the chain with the server's own certificate
-//! first, or a reason. Invariant: the handshake always ends at the certificate, so that no secrets
-//! or rows are sent. Each step has a time limit.
+//! Invariant: the handshake always ends at the certificate, so that no secrets or rows are sent.
+//! Each step has a time limit.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -15,30 +13,26 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Time limit for the connection and for each response.
+/// Limit for the connection and for each response.
 const LIMIT: Duration = Duration::from_secs(2);
 /// SSLRequest of Postgres: its length, and a number that is not a protocol version.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
-/// Start of TLS on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begins {
-    /// TLS starts with the first byte.
     AtOnce,
-    /// TLS starts with the first byte, and names Postgres's protocol (ALPN).
+    /// Names Postgres's protocol (ALPN) too.
     AtOnceForPostgres,
-    /// TLS starts after an SSLRequest to Postgres.
+    /// After an SSLRequest to Postgres.
     AfterRequest,
 }
 
-/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     /// Host name or IP address, which is sent in the handshake.
     pub host: String,
-    /// IP address that replaces the lookup of the host name.
+    /// Replaces the lookup of the host name.
     pub ip: Option<IpAddr>,
-    /// TCP port of the server.
     pub port: u16,
 }
 
@@ -106,7 +100,7 @@ fn connect(address: &Address) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// Certificate verifier that stores the chain of the server, and rejects every certificate.
+/// Stores the chain of the server, and rejects every certificate.
 #[derive(Debug)]
 struct Witness {
     provider: Arc<CryptoProvider>,

@@ -1,9 +1,5 @@
-//! Remembers the logged changes of the publication. Sessions and the source monitor of one process
-//! therefore log each change only once.
-//!
-//! Input: a warning with the id of the transaction that last wrote the publication's catalog row,
-//! and the end of the WAL at each check. Output: a log line for a new change, and the end of the
-//! WAL at the previous check.
+//! Remembers the logged changes of the publication, so that sessions and the source monitor log
+//! each change only once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +7,7 @@ use crate::audit;
 use postrider_core::gate::Warning;
 use postrider_core::lsn::Lsn;
 
-/// Logged changes of the publication. Clones share them.
+/// Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PublicationChanges(Arc<Mutex<Seen>>);
 
@@ -24,8 +20,8 @@ struct Seen {
 }
 
 impl PublicationChanges {
-    /// Logs the warning, unless an alteration by `xid` was logged before. Without this, each
-    /// session would repeat it until the progress is written again, and the monitor at each check.
+    /// Logs the warning, unless an alteration by `xid` was logged before by a session or the
+    /// monitor.
     pub(super) fn warn(&self, warning: &Warning, xid: Option<u32>) {
         let is_alteration = matches!(
             warning,
@@ -38,7 +34,7 @@ impl PublicationChanges {
         }
     }
 
-    /// Notes that this alteration is logged. Returns whether it was new.
+    /// Returns whether the alteration was new.
     fn tell(&self, xid: Option<u32>) -> bool {
         self.with(|seen| std::mem::replace(&mut seen.told, xid) != xid)
     }

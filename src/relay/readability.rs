@@ -1,7 +1,5 @@
-//! Determines whether the slot of a plan can be decoded, for `repair` and `doctor`.
-//!
-//! Input: a plan, and the inspected database. Output: a [`Readability`]. A slot that does not exist
-//! or is lost is not queried. Invariant: no position is acknowledged.
+//! Determines whether the slot of a plan can be decoded, for `repair` and `doctor`. No position is
+//! acknowledged.
 
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
@@ -14,7 +12,7 @@ use postrider_core::lsn::Lsn;
 use postrider_postgres::control::{Client, Inspection, SlotFacts};
 use postrider_postgres::wal::{LogProbe, Readability, SessionParams};
 
-/// Reads the slot's log, or the part that can be read within the limit. The slot stays free.
+/// Reads the slot's log as far as the limit allows. The slot stays free.
 pub async fn slot_readability(
     plan: &Plan,
     client: &Client,
@@ -32,8 +30,8 @@ pub async fn slot_readability(
     .await?
 }
 
-/// Returns whether time is left. The time starts at the first read of the slot's copy, because a
-/// loaded machine may create the copy late.
+/// The time starts at the first read of the slot's copy, because a loaded machine may create the
+/// copy late.
 fn clock(limit: Duration) -> impl Fn() -> bool {
     let began = OnceCell::new();
     move || began.get_or_init(Instant::now).elapsed() < limit

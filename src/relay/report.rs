@@ -1,12 +1,9 @@
 //! Reports the relay's activity: snapshots for health checks and metrics, and log lines.
 //!
 //! Input: the session's counters in each turn of its loop, and changes of state. Output: a
-//! [`Snapshot`] with totals across sessions about every 250 ms. INFO lines report state changes and
-//! progress. Warnings report brokers that do not confirm records, and updated outbox rows. An error
-//! is returned if brokers were unreachable, or stored no record, for longer than allowed.
-//!
-//! Between two snapshots, a turn costs one clock reading, and the latencies of confirmed
-//! transactions.
+//! [`Snapshot`] with totals across sessions every 250 ms, log lines, and an error if brokers were
+//! away or stored nothing for too long. A turn without a snapshot costs one clock reading, and the
+//! latencies of confirmed transactions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,25 +27,19 @@ use postrider_kafka::failpoint;
 use postrider_kafka::{SinkError, TopicBook};
 use postrider_postgres::wal::LockedRows;
 
-/// Interval between snapshots: short enough for a chart, long enough to cost nearly no time.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
-/// Interval between progress lines. One line per minute shows a healthy relay without filling a
-/// disk.
 const PROGRESS_EVERY: Duration = Duration::from_mins(1);
 
-/// Time after which a held slot must belong to another relay, which has delivered the rows that
-/// this relay left. Before that, the holder may be this relay's own earlier stream
-/// (`wal_sender_timeout` is one minute by default).
+/// Time after which a held slot belongs to another relay, which delivers the remaining rows.
+/// Earlier, the holder may be this relay's previous stream (`wal_sender_timeout`: one minute by
+/// default).
 const OTHERS_WORK: Duration = Duration::from_mins(2);
 
-/// Collects and publishes the relay's state.
 pub(super) struct Reporter {
     telemetry: Telemetry,
     topics: TopicBook,
-    /// Number of confirmed records when the log reported that answering brokers do not confirm
-    /// records.
+    /// Confirmed records when a stall was logged.
     stalled: Option<u64>,
-    /// Start of the uninterrupted time in which a broker has answered.
     answering_since: Option<Instant>,
     clock: Clock,
     stall: StallDetector,
@@ -57,17 +48,14 @@ pub(super) struct Reporter {
     past: Snapshot,
     last_publish: Option<Instant>,
     last_line: (Instant, u64),
-    /// Latencies at the last progress line.
     last_latencies: Histogram,
     outage: Outage,
-    /// Duration of an outage whose log line is due.
     outage_due: Option<Duration>,
     streaming_since: Option<Instant>,
     last_session: Duration,
     caught_up: bool,
-    /// End of the log before the session, if the log had unread messages.
+    /// End of the log before the session, if unread messages existed.
     unread: Option<Lsn>,
-    /// Acknowledged position before the session.
     acknowledged: Lsn,
     updates_warned_of: u64,
     oldest: Oldest,
@@ -76,8 +64,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Creates a reporter for `telemetry`. The relay ends after `give_up_after` without a broker,
-    /// or with brokers that do not store records. Zero means never.
+    /// The relay ends after `give_up_after` without a broker or a stored record; zero means never.
     pub(super) fn new(
         telemetry: Telemetry,
         give_up_after: Duration,
@@ -124,8 +111,8 @@ impl Reporter {
         if !self.current.holds_slot {
             self.current.in_flight_records = 0;
             self.current.in_flight_bytes = 0;
-            // Rows keep waiting while a session is retried. Rows that a standby left belong to
-            // another relay.
+            // Rows keep waiting while a session is retried. Another relay handles rows that a
+            // standby left.
             let waits =
                 matches!(state, RelayState::Starting | RelayState::Retrying | RelayState::Failed);
             self.current.oldest_unacknowledged_us = self.oldest.time_us().filter(|_| waits);
@@ -133,7 +120,6 @@ impl Reporter {
         self.publish();
     }
 
-    /// Notes that a stream is open.
     pub(super) fn streaming(&mut self) {
         self.streaming_since = Some(Instant::now());
         self.caught_up = false;
@@ -146,7 +132,6 @@ impl Reporter {
         self.state(RelayState::Streaming);
     }
 
-    /// Counts a session that ended for this reason.
     pub(super) fn restart(&mut self, reason: &'static str) {
         debug_assert!(RESTART_REASONS.contains(&reason), "{reason} is not shown before it happens");
         match self.current.restarts.iter_mut().find(|(known, _)| *known == reason) {
@@ -156,7 +141,6 @@ impl Reporter {
         self.state(RelayState::Retrying);
     }
 
-    /// Notes the error of a session, which is shown until the next session streams.
     pub(super) fn failed(&mut self, error: &RelayError, help: Option<&str>) {
         self.current.failed_part = Some(error.part());
         self.current.failure_help = help.map(Into::into);
@@ -164,8 +148,7 @@ impl Reporter {
         self.current.last_failure = Some(format!("{error}{help}").into());
     }
 
-    /// Reports that the server process of an earlier session still holds the slot, although no
-    /// relay reads from it.
+    /// Reports that the server process of an earlier session still holds the slot.
     pub(super) fn left_behind(&mut self, pid: i32) {
         let why = format!(
             "process {pid} of the server, which streamed to this relay before, still holds the slot; it ends when the \
@@ -182,7 +165,6 @@ impl Reporter {
         }
     }
 
-    /// Notes that the session stops reading and waits for confirmations.
     pub(super) fn draining(&mut self, draining: Draining) {
         let Draining { unconfirmed, grace } = draining;
         tracing::info!(unconfirmed, grace_s = grace.as_secs(), "draining");
@@ -190,13 +172,11 @@ impl Reporter {
         failpoint::pass("draining");
     }
 
-    /// Adds time in which the loop slept because the budget or the queue was used up.
     pub(super) fn held_back(&mut self, time: Duration) {
         self.current.back_pressure += time;
     }
 
-    /// Handles one turn of the loop. Fails if the brokers were unreachable, or stored no record,
-    /// for longer than allowed.
+    /// Fails if brokers were away, or stored nothing, for longer than allowed.
     pub(super) fn tick(
         &mut self,
         pipeline: &mut Pipeline,
@@ -228,14 +208,14 @@ impl Reporter {
         })
     }
 
-    /// Whether a snapshot is due. A broker that starts or stops answering is published at once,
-    /// because Postgres learns of confirmed records within a quarter of a second.
+    /// Whether a snapshot is due. A change of `broker_connected` is published at once, because
+    /// Postgres learns of confirmed records within a quarter of a second.
     fn is_due(&self, broker_connected: bool, now: Instant) -> bool {
         broker_connected != self.current.broker_connected
             || self.last_publish.is_none_or(|last| now.duration_since(last) >= PUBLISH_EVERY)
     }
 
-    /// Logs once that answering brokers do not confirm records, and once that they confirm again.
+    /// Logs the start and the end of a stall while brokers answer.
     fn warn_of_stall(&mut self, now: Instant) {
         let Snapshot { broker_connected, unconfirmed_for, in_flight_records, .. } = self.current;
         // After an outage, brokers get this time again.
@@ -245,8 +225,7 @@ impl Reporter {
         let awaits = self.current.unavailable.awaited().is_some();
         let confirmed = self.current.confirmed;
         if unconfirmed_for.is_zero() {
-            // A new session has no records to confirm, so it does not show the state of the
-            // brokers.
+            // A new session without records to confirm does not show the state of the brokers.
             if self.stalled.take_if(|before| confirmed > *before).is_some() {
                 tracing::info!("the Kafka brokers confirm records again");
             }
@@ -262,8 +241,7 @@ impl Reporter {
         }
     }
 
-    /// Logs once that rows wait for a lock, again if the holder changes, and once that the wait has
-    /// ended.
+    /// Logs once that rows wait for a lock, again if the holder changes, and once at the end.
     fn warn_of_locks(&mut self, locked: Option<Arc<LockedRows>>) {
         let of = |locked: &LockedRows| {
             (locked.table.clone(), locked.holder.as_ref().map(|holder| holder.end_sql.clone()))
@@ -292,7 +270,6 @@ impl Reporter {
         self.current.locked_rows = locked;
     }
 
-    /// Adds the counts of the ended session to the totals.
     pub(super) fn session_ended(&mut self, session: &Session, source: &impl FrameSource) {
         let pipeline = session.pipeline();
         self.gather(pipeline, source);
@@ -310,14 +287,12 @@ impl Reporter {
         self.ended_within
     }
 
-    /// Useful streaming time of the session that has just ended. Time at its end without a
-    /// confirmation does not count. Zero on a second call, or without a session.
+    /// Takes the streaming time of the ended session, up to its last confirmation.
     pub(super) fn take_useful_time(&mut self) -> Duration {
         std::mem::take(&mut self.last_session)
     }
 
-    /// Notes the slot's state: positions up to `acknowledged` are acknowledged, by this relay or
-    /// another one. The log ends at `log_end`.
+    /// Notes the slot's state; `acknowledged` may come from another relay.
     pub(super) fn slot_reaches(&mut self, acknowledged: Lsn, log_end: Lsn) {
         self.oldest = self.oldest.settled(acknowledged);
         self.telemetry.keep_oldest(self.oldest);
@@ -336,12 +311,10 @@ impl Reporter {
         &self.current
     }
 
-    /// Whether any session has streamed.
     pub(super) const fn has_streamed(&self) -> bool {
         self.streaming_since.is_some()
     }
 
-    /// Streaming time of the last session.
     pub(super) fn streamed_for(&self) -> Duration {
         self.streaming_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
@@ -352,8 +325,7 @@ impl Reporter {
         if settled.peek().is_some() {
             let now = unix_us();
             for commit_time in settled {
-                // The server's clock may be ahead of the relay's clock. An impossible latency
-                // counts as zero.
+                // The server's clock may be ahead. An impossible latency counts as zero.
                 let age = u64::try_from(now.saturating_sub(commit_time)).unwrap_or(0);
                 self.current.commit_to_confirm.record(age);
                 self.current.transactions_settled += 1;
@@ -426,13 +398,11 @@ impl Reporter {
         }
     }
 
-    /// Takes the duration of an outage, if a log line is due.
     pub(super) const fn take_outage(&mut self) -> Option<Duration> {
         self.outage_due.take()
     }
 
-    /// Logs that no record is confirmed, with the duration and the cause. `reason`: why no broker
-    /// answers.
+    /// `reason`: why no broker answers.
     pub(super) fn tell_outage(&self, lasted: Duration, reason: Option<String>) {
         let Snapshot { broker_connected, in_flight_records, unavailable, .. } = &self.current;
         let (cause, help) = match (broker_connected, unavailable.awaited()) {
@@ -473,18 +443,16 @@ impl Reporter {
         self.updates_warned_of = updates;
     }
 
-    /// Position as text for readers of the server's log. `None` for polled rows.
+    /// `None` for polled rows, which have no position in the server's log.
     fn position(&self, at: Lsn) -> Option<String> {
         (!self.current.is_polled).then(|| at.to_string())
     }
 
-    /// Number of records passed to the producer since the process started.
     fn records(&self) -> u64 {
         self.current.topics.iter().map(|t| t.sent + t.dead_lettered).sum()
     }
 }
 
-/// Topics that records cannot be sent to.
 fn unavailable(topics: &TopicBook) -> UnavailableTopics {
     let all = topics.unavailable();
     let named = all.topics.into_iter().map(|one| UnavailableTopic {
@@ -497,7 +465,6 @@ fn unavailable(topics: &TopicBook) -> UnavailableTopics {
     UnavailableTopics { named: named.collect(), missing: all.missing, forbidden: all.forbidden }
 }
 
-/// Error for rows that have waited for a topic up to the limit.
 fn gave_up(seconds: u64, awaited: &UnavailableTopic) -> RelayError {
     let topic = awaited.topic.clone();
     let last = match awaited.reason {
@@ -533,15 +500,14 @@ fn rejections(counters: &Counters) -> Vec<Count> {
     RejectionCode::ALL.iter().map(|code| (code.as_str(), counters.rejections(*code))).collect()
 }
 
-/// Adds two lists of counts by name. The first list may be empty.
 fn add(past: &[Count], session: &[Count]) -> Vec<Count> {
     let before =
         |name| past.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count);
     session.iter().map(|(name, count)| (*name, before(*name) + count)).collect()
 }
 
-/// Adds the sent records by topic. Only as many topics have their own name as in a session. All
-/// others share the session's name for the rest. Upholds G3.
+/// Adds the sent records by topic. The number of named topics is limited as in a session. Upholds
+/// G3.
 fn topics(past: &[TopicCount], counters: &Counters) -> Vec<TopicCount> {
     let mut all = past.to_vec();
     let mut places: HashMap<&str, usize> =

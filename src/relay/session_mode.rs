@@ -1,28 +1,21 @@
 //! Producer settings for special sessions: larger batches for a backlog, fewer bytes in flight
-//! after late records, and single records (`cautious`) after a refused batch.
-//!
-//! Input: the [`SessionMode`] from the supervisor, if any, and the usual settings. Output: the
-//! settings for this session. No I/O.
+//! after late records, and single records after a refused batch. No I/O.
 
 use postrider_core::ledger::Budget;
 use postrider_core::supervisor::{ModeKind, SessionMode};
 use postrider_kafka::KafkaSpec;
 
-/// Linger of batches during a backlog. The cost of the client library depends on the number of
-/// requests. With a longer linger, waiting records occupy room that others could use (decision
-/// 0009).
+/// The cost of the client library depends on the number of requests. With a longer linger, waiting
+/// records occupy room that others could use (decision 0009).
 pub(super) const BACKLOG_LINGER_MS: u32 = 5;
 
-/// Value of `kafka.linger` from which batches are as large as with a pause between reads. The pause
-/// is then not needed.
+/// `kafka.linger` from which batches are large enough without a pause between reads.
 const LONG_LINGER_MS: u32 = 20;
 
-/// Maximum bytes in flight after a session with late records. Within `transaction.timeout.ms`, one
-/// minute, brokers must store 17 kB of this per second. For the usual 32 MiB, they must store half
-/// a MiB per second.
+/// Maximum bytes in flight after late records. Within `transaction.timeout.ms`, one minute, brokers
+/// must store 17 kB of this per second, instead of half a MiB for the usual 32 MiB.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// Settings of the producer for this mode.
 pub(super) fn settings(mode: Option<SessionMode>, usual: &KafkaSpec) -> KafkaSpec {
     let usual = usual.clone();
     match mode.map(|mode| mode.kind) {

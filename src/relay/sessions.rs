@@ -1,11 +1,9 @@
-//! Controls the sessions of a run, for all kinds of sources. Gets the next action from the
-//! [`Supervisor`], and reports the end of each session to the supervisor, the log, the metrics and
-//! readiness.
+//! Controls the sessions of a run, for all kinds of sources.
 //!
 //! Input: how each session ended and which records it left, and requests to stop. Output: the next
-//! action, or the [`Summary`] or error of the run. Invariant: one place handles the error of a
-//! session. The run ends with the error, or this module logs and counts it. Readiness shows the
-//! error until the next session streams.
+//! action from the [`Supervisor`], or the [`Summary`] or error of the run. Invariant: the error of
+//! a session either ends the run, or is logged and counted here. Readiness shows the error until
+//! the next session streams.
 
 use std::time::{Duration, Instant};
 
@@ -37,12 +35,10 @@ use postrider_core::supervisor::{
 use postrider_kafka::{KafkaSink, KafkaSpec, SinkError, learn_topic_settings};
 use postrider_service::backoff::{Backoff, draw};
 
-/// Interval between checks for a stop during a pause.
 const STOP_TICK: Duration = Duration::from_millis(20);
 /// Maximum time to wait for the settings of a topic, once after a refusal.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
 
-/// State of a run that its sessions share.
 pub(super) struct Sessions {
     pub(super) plan: Plan,
     pub(super) options: RunOptions,
@@ -50,17 +46,17 @@ pub(super) struct Sessions {
     pub(super) telemetry: Telemetry,
     pub(super) clock: Clock,
     pub(super) supervisor: Supervisor,
-    /// Reporter, lent to the hot thread during a session of a stream.
+    /// Lent to the hot thread during a session of a stream.
     pub(super) reporter: Option<Reporter>,
     /// Unconfirmed rest of the session that has just ended, if it got that far.
     pub(super) owed: Option<Owed>,
-    /// Runtime on which SQL runs for sessions with a dedicated thread.
+    /// Runs SQL for sessions with a dedicated thread.
     pub(super) runtime: Handle,
     started: Instant,
 }
 
 impl Sessions {
-    /// Creates the state of a run that starts now. Must be called on a Tokio thread.
+    /// Must be called on a Tokio thread.
     pub(super) fn new(
         plan: Plan,
         options: RunOptions,
@@ -92,7 +88,6 @@ impl Sessions {
         }
     }
 
-    /// Returns the next action while no session runs.
     pub(super) fn next(&mut self) -> NextAction {
         let next = self.supervisor.next(self.clock.instant(), self.stop.snapshot());
         match next {
@@ -108,8 +103,8 @@ impl Sessions {
         next
     }
 
-    /// Switches to the newest configuration for the next session. If a transaction is partly
-    /// delivered, one more session completes it with the old routes first.
+    /// Switches to the newest configuration. A partly delivered transaction is completed with the
+    /// old routes first.
     fn take_routes(&mut self) {
         let Some((generation, config)) = self.stop.next_config() else { return };
         let is_within = self.reporter.as_ref().is_some_and(Reporter::ended_within);
@@ -122,8 +117,7 @@ impl Sessions {
         tracing::info!("the routes of the reloaded configuration are in effect");
     }
 
-    /// Prepares the session that starts now. The server receives a message at least once per two
-    /// heartbeats.
+    /// The server receives a message at least once per two heartbeats.
     pub(super) fn begin(&mut self, kafka: &mut KafkaSpec, heartbeat: Duration) -> SessionStart {
         let usual = Limits {
             status_interval: self.plan.config.source.status_interval.min(heartbeat),
@@ -140,8 +134,8 @@ impl Sessions {
         begun
     }
 
-    /// Reports the end of a session to the supervisor, and the consequence to the operator. Returns
-    /// the reason for waiting for the slot, if any, or the error that ends the run.
+    /// Reports the end of a session. Returns the reason for waiting for the slot, if any, or the
+    /// error that ends the run.
     pub(super) async fn ended(
         &mut self,
         ended: Result<End, RelayError>,
@@ -207,7 +201,6 @@ impl Sessions {
         Ok(None)
     }
 
-    /// Switches later sessions to another codec after this one was refused.
     fn change_codec(&mut self, error: &RelayError) -> Option<&'static str> {
         let RelayError::Sink(error) = error else { return None };
         let codec = error.next_codec()?;
@@ -215,7 +208,6 @@ impl Sessions {
         Some(codec)
     }
 
-    /// Returns what the ended session left.
     fn left(&mut self) -> Left {
         let totals = self.totals();
         let sink_let_in = self.plan.kafka.topics.was_let_in();
@@ -230,7 +222,6 @@ impl Sessions {
         }
     }
 
-    /// Logs the findings about a refused batch, and looks for other explanations.
     async fn take_over(&self, error: &RelayError, learned: RefusalConsequence) {
         let RelayError::Refused { cause: cause @ SinkError::BatchRefused { topic, .. }, analysis } =
             error
@@ -279,28 +270,24 @@ impl Sessions {
         }
     }
 
-    /// Publishes the final state of a run.
     pub(super) fn set_last_state<T>(&mut self, result: &Result<T, RelayError>) {
         self.set_state(if result.is_ok() { RelayState::Stopped } else { RelayState::Failed });
     }
 
-    /// Whether a stop was requested, and no records are left to confirm or the time for it is over.
+    /// A stop was requested, and no records are left to confirm or the time for it is over.
     pub(super) fn must_end(&self) -> bool {
         self.stop.must_end(self.supervisor.owed(), self.plan.config.shutdown.grace)
     }
 
-    /// Resolves once [`Self::must_end`] is true.
     pub(super) fn told_to_end(&self) -> impl Future<Output = ()> + use<> {
         self.stop.clone().until_end(self.supervisor.owed(), self.plan.config.shutdown.grace)
     }
 
-    /// Totals of all sessions so far.
     pub(super) fn totals(&self) -> Snapshot {
         let published = || self.telemetry.view().snapshot.as_ref().clone();
         self.reporter.as_ref().map_or_else(published, |reporter| reporter.totals().clone())
     }
 
-    /// Converts the conclusion to the result of the run.
     pub(super) fn concluded(&self, conclusion: Conclusion) -> Result<Summary, RelayError> {
         let caught_up = match conclusion {
             Conclusion::Stopped => false,
@@ -322,7 +309,6 @@ impl Sessions {
 
 /// Runs with a dedicated thread. Their sessions run on that thread, so the reporter is not lent.
 impl Sessions {
-    /// Runs one session after the other until the last one ends.
     pub(super) fn run_to_end(
         &mut self,
         session: impl FnMut(&mut Self) -> Result<End, RelayError>,
@@ -352,7 +338,6 @@ impl Sessions {
         }
     }
 
-    /// Drives a session to its end.
     pub(super) fn drive(
         &mut self,
         source: impl FrameSource,

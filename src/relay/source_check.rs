@@ -1,11 +1,8 @@
-//! Checks publication, tables and slot again when a new session holds the slot. Another relay may
-//! have delivered rows since the first check, or the source may have changed. The session's thread
-//! asks, and the Tokio side answers over its SQL connection.
+//! Checks publication, tables and slot again when a new session holds the slot, because another
+//! relay may have delivered rows or changed the source.
 //!
-//! Input: the server process that streams to this relay. Output: the [`Inspection`] of the source
-//! and the slot's position, read while that process holds the slot, or [`RelayError::NoAnswer`]
-//! after a limit. Invariant: there is one question and at most one answer. The stream is kept alive
-//! during the wait.
+//! The session's thread asks once, and the Tokio side answers over its SQL connection, while the
+//! stream is kept alive.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -20,12 +17,11 @@ use postrider_postgres::control::{
 };
 use postrider_postgres::wal::{ServerProcess, WalError};
 
-/// Maximum time for the answer: the time that a stream may run without a check of the publication.
-/// A busy server, or a publication with very many tables, needs a part of it.
+/// A stream may run for this time without a check. A busy server, or a publication with very many
+/// tables, needs a part of it.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum time for the answer after a request to stop.
+/// After a request to stop.
 const LAST_ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// Interval between checks for a request to stop.
 const TICK: Duration = Duration::from_millis(100);
 
 /// State of the source while the stream held the slot.
@@ -34,7 +30,7 @@ pub(super) struct HeldSource {
     pub(super) slot: SlotSample,
 }
 
-/// Session's end of the check: asks once for the source and the slot's position.
+/// Session's end of the check.
 pub(super) struct SourceCheck {
     asked: oneshot::Sender<ServerProcess>,
     answer: Receiver<Result<HeldSource, ControlError>>,
@@ -47,16 +43,14 @@ pub(super) struct SourceCheckReply {
 }
 
 impl SourceCheck {
-    /// Creates both ends.
     pub(super) fn new() -> (Self, SourceCheckReply) {
         let (ask, asked) = oneshot::channel();
         let (answer, answered) = sync_channel(1);
         (Self { asked: ask, answer: answered }, SourceCheckReply { asked, answer })
     }
 
-    /// Returns the answer, or [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`], or sooner on a
-    /// request to `stop`. `alive` keeps the stream alive during the wait. If it fails, its error is
-    /// returned.
+    /// [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`], or sooner on a request to `stop`. An error
+    /// of `alive` is returned.
     pub(super) fn ask(
         self,
         stream: ServerProcess,
@@ -81,8 +75,7 @@ impl SourceCheck {
 }
 
 impl SourceCheckReply {
-    /// Waits for the question and answers it. Returns the process that streams. A session that ends
-    /// without a question returns `None`.
+    /// Returns the process that streams. `None`: the session ended without a question.
     pub(super) async fn answer(
         self,
         client: &Client,
@@ -107,7 +100,7 @@ async fn held(
     Ok(HeldSource { inspection, slot })
 }
 
-/// Ends slots that an earlier holder has left, if possible.
+/// An earlier holder may have left these slots.
 async fn end_left_copies(client: &Client) {
     match control::end_left_copies(client).await {
         Ok(ended) => {

@@ -1,8 +1,5 @@
 //! Builds the Kafka client's settings from the configuration, and maps the client's errors back to
-//! options.
-//!
-//! Input: a validated [`Config`]. Output: a [`KafkaSpec`], or errors that point at options. Does
-//! not open connections.
+//! options. Does not open connections.
 
 use std::time::Duration;
 
@@ -18,7 +15,6 @@ use postrider_kafka::{
 
 use postrider_secrets::Password;
 
-/// Settings of the producer, from the configuration.
 pub fn kafka_spec(config: &Config) -> KafkaSpec {
     let kafka = &config.kafka;
     let properties =
@@ -48,7 +44,6 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
     }
 }
 
-/// Tap through which the dashboard's live tail sees delivered records.
 pub fn delivered_tap(config: &Config) -> DeliveredTap {
     let spec = TapSpec {
         shows_payloads: config.http.dashboard_payloads,
@@ -57,7 +52,6 @@ pub fn delivered_tap(config: &Config) -> DeliveredTap {
     DeliveredTap::new(spec, tap_headers(config))
 }
 
-/// Names of the headers that describe a record.
 pub(super) fn tap_headers(config: &Config) -> TapHeaders {
     let outbox = &config.outbox;
     let is_type = |column: &str| outbox.resolve(column) == outbox.event_type;
@@ -68,7 +62,7 @@ pub(super) fn tap_headers(config: &Config) -> TapHeaders {
     }
 }
 
-/// Source of login tokens, if the brokers use them.
+/// `None`: the brokers do not use tokens.
 fn token_source(kafka: &KafkaSection) -> Option<TokenSource> {
     let oauth = &kafka.oauth;
     match oauth.method {
@@ -93,7 +87,6 @@ fn token_source(kafka: &KafkaSection) -> Option<TokenSource> {
     }
 }
 
-/// Missing option of a login with tokens.
 fn objection_to_login(spec: &KafkaSpec) -> Option<Objection> {
     let tokens = spec.secrets.tokens.as_ref()?;
     let TokenSource::MskIam(msk) = tokens.source() else { return None };
@@ -104,7 +97,7 @@ fn objection_to_login(spec: &KafkaSpec) -> Option<Objection> {
     })
 }
 
-/// Returns all objections of the Kafka client to the configuration that do not need a connection.
+/// Objections of the Kafka client that do not need a connection.
 pub fn review(config: &Config) -> Vec<Objection> {
     let names = config.kafka.properties.iter().map(|property| property.name.as_str());
     let reserved: Vec<Objection> =

@@ -1,31 +1,27 @@
 //! Reports that the standby that the relay streams from has stopped replaying. Its rows then wait,
 //! and the stream appears to be idle.
 //!
-//! Input: the SQL session beside a stream, every few seconds. Output: the reason why the standby
-//! does not replay, and one warning with the fix until the replay resumes. Invariant: a standby
-//! that has replayed any WAL since the previous check is not reported. A standby that is back
-//! within two checks, or a primary, is not reported either.
+//! One warning appears until the replay resumes. A standby that has replayed any WAL since the
+//! previous check is not reported.
 
 use crate::telemetry::SlotWait;
 use postrider_core::lsn::Lsn;
 use postrider_postgres::control::{self, Client, Replay};
 
-/// Number of consecutive checks before a report. A standby reconnects to its primary after five
-/// seconds.
+/// Consecutive checks before a report. A standby reconnects to its primary after five seconds.
 const LOOKS: u32 = 3;
 
-/// State of the checks and reports, kept across connections.
+/// Kept across connections.
 #[derive(Debug, Default)]
 pub(super) struct StandbyReplay {
     /// Replayed position at the previous check.
     replayed: Option<Lsn>,
-    /// Number of consecutive checks without replay.
+    /// Consecutive checks without replay.
     halted: u32,
     told: Option<SlotWait>,
 }
 
 impl StandbyReplay {
-    /// Checks the replay, and logs changes.
     pub(super) async fn look(&mut self, client: &Client) -> Option<SlotWait> {
         // A failed check does not change the state.
         let Ok(replay) = control::replay(client).await else { return self.told };

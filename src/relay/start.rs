@@ -1,13 +1,8 @@
-//! Starts a session on its own thread. It opens the stream, which takes the slot, and the Kafka
-//! sink ([`OpenSink`]). It then checks the source again, decides where to resume, and runs the
-//! loop.
+//! Starts a session on its own thread: opens the stream and the sink, checks the source again,
+//! decides where to resume, and runs the loop.
 //!
-//! Input: the preparation by the supervisor (`HotStart`). Output: how the session ended, or an
-//! error.
-//!
-//! Invariant: the slot is the lock, so it is taken first. Its holder fences earlier producers of
-//! the stream before it reads their progress. No record is sent before the resume position is known
-//! (G6). The server gets status updates while the sink opens.
+//! Invariant: the slot is the lock, so it is taken first. Its holder fences earlier producers
+//! before it reads their progress. No record is sent before the resume position is known (G6).
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -39,13 +34,11 @@ use postrider_kafka::{KafkaSink, KafkaSpec, Lineage, SinkError};
 use postrider_postgres::control::{ControlError, Inspection, Known, SlotSample};
 use postrider_postgres::wal::{Class, Connection, SessionParams, Stream, StreamEncoding, WalError};
 
-/// Maximum time for an ended stream to report the reason. Later, no reason will arrive.
+/// Maximum time for an ended stream to report the reason.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Maximum duration of a single wait for the reason.
 const LAST_WORDS_TICK: Duration = Duration::from_millis(50);
 
-/// Opens the sink of a session for this stream. The last argument is the time on the session's
-/// clock.
+/// The last argument is the time on the session's clock.
 pub trait OpenSink<S>:
     Fn(&KafkaSpec, &Lineage, time::Instant) -> Result<S, SinkError> + Clone + Send + 'static
 {
@@ -55,7 +48,6 @@ impl<S, F> OpenSink<S> for F where
 {
 }
 
-/// Input of the hot thread.
 pub(super) struct HotStart {
     pub(super) plan: Plan,
     pub(super) limits: Limits,
@@ -63,16 +55,11 @@ pub(super) struct HotStart {
     pub(super) params: SessionParams,
     pub(super) stop: StopSignal,
     pub(super) start_gate: StartGate,
-    /// Facts without the slot's position, and without facts that only the replication connection
-    /// knows.
+    /// Lacks the slot's position, and facts that only the replication connection knows.
     pub(super) facts: Facts,
-    /// Timelines of earlier sessions.
     pub(super) timelines: Timelines,
-    /// Logged changes of the publication.
     pub(super) publication_changes: PublicationChanges,
-    /// Decision whether a backlog is read in windows.
     pub(super) catch_up: CatchUpChoice,
-    /// Inspection that `facts` was made from.
     pub(super) inspection: Inspection,
     pub(super) source_check: SourceCheck,
     /// Findings of earlier sessions about refused records.
@@ -100,7 +87,6 @@ impl HotStart {
             return Ok(End::Drained);
         }
         failpoint::pass("slot_taken");
-        // The sink is last: a standby tries the slot five times per second, and needs no client.
         let (spec, lineage) = (&self.plan.kafka, &facts.lineage);
         let clock = Clock::start();
         let open = move || open_sink(spec, lineage, clock.instant());
@@ -110,8 +96,8 @@ impl HotStart {
             *owed = Owed::default();
         }
         failpoint::pass("progress_read");
-        // The source is checked again, and last. Another relay may have resumed the stream before
-        // this relay took the slot, and the slot may have been taken away since.
+        // Another relay may have resumed the stream before this relay took the slot, and the slot
+        // may have been taken away since.
         let held = self
             .source_check
             .ask(process, &self.stop, || stream.keep_alive())
@@ -152,7 +138,6 @@ impl HotStart {
     }
 }
 
-/// Adds facts that only the replication connection knows.
 fn identify(connection: &mut Connection, facts: &mut Facts) -> Result<(), WalError> {
     let identity = connection.identify_system()?;
     facts.history = connection.timeline_history(identity.timeline)?;
@@ -161,14 +146,13 @@ fn identify(connection: &mut Connection, facts: &mut Facts) -> Result<(), WalErr
     Ok(())
 }
 
-/// Adds facts of the slot that were read while this relay held it.
 fn hold(facts: &mut Facts, slot: &SlotSample) {
     facts.confirmed = slot.confirmed_flush;
     facts.server = facts.server.max(slot.current);
     facts.next_xid = slot.next_xid;
 }
 
-/// Returns the records still owed, on a server that may have lost the end of the log.
+/// Records still owed on a server that may have lost the end of the log.
 fn owed_here(owed: Owed, warnings: &[Warning]) -> Owed {
     warnings.iter().fold(owed, |owed, warning| match warning {
         Warning::TailLost { end, .. } => owed.lost_after(*end),
@@ -176,7 +160,7 @@ fn owed_here(owed: Owed, warnings: &[Warning]) -> Owed {
     })
 }
 
-/// Resumes at the position that progress and slot define. Returns warnings for the operator.
+/// Returns warnings for the operator.
 fn resume<S: KafkaSink>(
     facts: &Facts,
     slot: &str,
@@ -206,7 +190,6 @@ fn resume<S: KafkaSink>(
     Ok(warnings)
 }
 
-/// Logs an unusual start position of a session.
 fn tell_start(found: bool, mark: Mark, slot: &str, confirmed: Lsn) {
     if !found {
         tracing::info!("Kafka holds no progress of slot `{slot}`; beginning at {confirmed}");
@@ -219,14 +202,12 @@ fn tell_start(found: bool, mark: Mark, slot: &str, confirmed: Lsn) {
     }
 }
 
-/// Logs that the session reads rows.
 fn tell_streaming(reporter: &mut Reporter, slot: &str, mode: Option<SessionMode>) {
     // A reader of the log line may query the HTTP server next, so the state is published first.
     reporter.streaming();
     tracing::info!(slot, mode = mode.map(|mode| mode.kind.as_str()), "streaming");
 }
 
-/// Translator to UTF-8 for a stream in another encoding.
 pub(super) fn translator(params: &SessionParams) -> Option<Translator> {
     match &params.encoding {
         StreamEncoding::Utf8 | StreamEncoding::Unknown => None,
@@ -236,7 +217,7 @@ pub(super) fn translator(params: &SessionParams) -> Option<Translator> {
     }
 }
 
-/// Converts an error that the gate could detect only after the log was read.
+/// The gate can detect another log only after the log was read.
 fn of_the_gate(error: RelayError) -> RelayError {
     match &error {
         RelayError::Pipeline(inner) => other_log(inner).map_or(error, RelayError::from),
@@ -244,8 +225,7 @@ fn of_the_gate(error: RelayError) -> RelayError {
     }
 }
 
-/// Runs the work on another thread, and keeps the stream alive. The next read of the stream detects
-/// its end.
+/// Keeps the stream alive during the work on another thread.
 pub(super) fn meanwhile<T: Send>(
     stream: &mut Stream,
     heartbeat: Duration,
@@ -270,10 +250,8 @@ pub(super) fn meanwhile<T: Send>(
     })
 }
 
-/// Returns the reason why the session cannot start: the error that ended the stream, or the given
-/// error. A stream that fails at its first row has already lost its slot, so the stream's own error
-/// matters. If another relay holds the slot, a transient error of the stream is only the
-/// consequence.
+/// Returns the error that ended the stream, or else `error`. If another relay holds the slot, a
+/// transient error of the stream is only the consequence.
 fn last_words(stream: &mut Stream, error: RelayError) -> RelayError {
     let is_taken = error.class() == Class::Held;
     match ended(stream) {
@@ -282,7 +260,6 @@ fn last_words(stream: &mut Stream, error: RelayError) -> RelayError {
     }
 }
 
-/// Returns the error that ended the stream, if any.
 fn ended(stream: &mut Stream) -> Option<WalError> {
     let deadline = Instant::now() + LAST_WORDS;
     while Instant::now() < deadline {
@@ -300,8 +277,7 @@ fn ended(stream: &mut Stream) -> Option<WalError> {
     None
 }
 
-/// Converts the response to START_REPLICATION for a slot that preflight has just seen: 42704 if the
-/// slot no longer exists.
+/// Converts 42704 from START_REPLICATION: the slot that preflight saw no longer exists.
 fn vanished(error: WalError, slot: &str) -> RelayError {
     match error {
         WalError::Server(server) if server.code == "42704" => {
@@ -311,8 +287,7 @@ fn vanished(error: WalError, slot: &str) -> RelayError {
     }
 }
 
-/// Checks that the source is unchanged when this relay holds the slot. Another process may have
-/// changed the source before, and handled the consequences. The next session judges it again.
+/// Refuses a source that another process changed before this relay held the slot.
 fn same_source(before: &Inspection, now: &Inspection) -> Result<(), RelayError> {
     // A standby that was promoted since then is on another timeline.
     let same_role = before.server.in_recovery == now.server.in_recovery;

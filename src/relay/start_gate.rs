@@ -1,9 +1,7 @@
 //! Makes a session cancellable until it starts to send.
 //!
-//! Input: `cross`, from the session's thread once it has a stream, and `close`, from a supervisor
-//! that must stop. Output: which call came first. Invariant: a session that was closed before it
-//! crossed never sends records. A stop therefore need not wait for a connection that is not
-//! established (upholds G8).
+//! Invariant: a session that was closed before it crossed never sends records. A stop need not wait
+//! for a connection that is not established (upholds G8).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,7 +10,7 @@ const OPEN: u8 = 0;
 const CROSSED: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// Gate of one session. Clones share it.
+/// Clones share the gate.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StartGate(Arc<AtomicU8>);
 
@@ -23,8 +21,7 @@ impl StartGate {
         self.leave_open(CROSSED)
     }
 
-    /// Calls the session off. `false`: the session has crossed, so it must be stopped and waited
-    /// for.
+    /// Calls the session off. `false`: the session has crossed, so it must be waited for.
     pub(super) fn close(&self) -> bool {
         self.leave_open(CLOSED)
     }

@@ -1,9 +1,7 @@
-//! Stop signal: tells the hot thread to drain or to abort, or that the server shuts down. Through
-//! its [`Control`], it also requests a pause, or a session with other routes.
+//! Stop signal: drain, abort, server shutdown; through [`Control`] also a pause or other routes.
 //!
-//! Input: signals, a detected server shutdown, tests. Output: one atomic state that the hot thread
-//! reads in each turn. A request only becomes more urgent. Invariant: the grace period for
-//! confirming sent records starts at the first signal, across sessions (G8).
+//! Invariant: a request only becomes more urgent. The grace period for confirming sent records
+//! starts at the first signal, across sessions (G8).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,33 +11,28 @@ use crate::control::Control;
 use postrider_config::Config;
 use postrider_core::session::{ControlRequest, Owed, Requested};
 
-/// Interval between checks by tasks that wait for something else.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Stop signal that the signal listener, the source monitor and the hot thread share. It has one
-/// bit per request, so that a server shutdown is visible beside a signal.
+/// Bits of the requests, so that a server shutdown is visible beside a signal.
 #[derive(Debug, Clone, Default)]
 pub struct StopSignal {
     asked: Arc<AtomicU8>,
     /// Time of the first request to end.
     told: Arc<OnceLock<Instant>>,
     control: Control,
-    /// Generation of the configuration that the holder's sessions start with, as [`Control`] counts
-    /// it.
+    /// Generation of the configuration that sessions start with.
     taken: u64,
-    /// Whether a pause ends the session, because the session holds locks and no slot.
+    /// A pause ends a session that holds locks and no slot.
     pause_ends: bool,
     /// Signal of the process, if this signal belongs to one of its streams.
     process: Option<Arc<Self>>,
 }
 
-/// Bit beside the requests: a signal was received.
 const SIGNALLED: u8 = 8;
 
 impl StopSignal {
     /// Creates the signal for one of several streams. Requests of this signal also apply to the
-    /// stream. A pause, other routes, a server shutdown and the end of the stream apply only to
-    /// that stream.
+    /// stream; a pause, other routes and a server shutdown of the stream apply only there.
     #[must_use]
     pub fn of_stream(&self) -> Self {
         Self { process: Some(Arc::new(self.clone())), ..Self::default() }
@@ -56,7 +49,6 @@ impl StopSignal {
         self.asked.load(Ordering::Acquire) | process
     }
 
-    /// Returns the most urgent current request.
     pub fn most_urgent(&self) -> ControlRequest {
         let asked = self.asked();
         [ControlRequest::Abort, ControlRequest::Drain, ControlRequest::ServerShutdown]
@@ -65,26 +57,21 @@ impl StopSignal {
             .unwrap_or_else(|| self.unhurried())
     }
 
-    /// Request for a session that need not end.
     fn unhurried(&self) -> ControlRequest {
         let is_over = self.is_paused() && self.pause_ends;
-        // A paused session would have to read its transaction to the end for new routes. The new
-        // routes can wait.
+        // A paused session would have to read its transaction to the end for new routes.
         let is_behind = !self.is_paused() && self.control.generation() != self.taken;
         if is_over || is_behind { ControlRequest::Reconfigure } else { ControlRequest::Run }
     }
 
-    /// Changes that operators make while the relay runs. Clones share them.
     pub const fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Whether reading is paused.
     pub(super) fn is_paused(&self) -> bool {
         self.control.is_paused()
     }
 
-    /// Creates the signal for sessions that must end during a pause.
     #[must_use]
     pub(super) fn ending_for_pause(self) -> Self {
         Self { pause_ends: true, ..self }
@@ -95,12 +82,11 @@ impl StopSignal {
         self.pause_ends && self.is_paused() && self.most_urgent() < ControlRequest::Drain
     }
 
-    /// Configuration for the next session, if it has changed; to be [taken](Self::take).
+    /// Changed configuration for the next session, to be [taken](Self::take).
     pub(super) fn next_config(&self) -> Option<(u64, Arc<Config>)> {
         self.control.config().filter(|(generation, _)| *generation != self.taken)
     }
 
-    /// Notes that sessions now start with this configuration.
     pub(super) const fn take(&mut self, generation: u64) {
         self.taken = generation;
     }
@@ -110,14 +96,12 @@ impl StopSignal {
         self.asked() & bit(ControlRequest::ServerShutdown) != 0
     }
 
-    /// Returns all current requests.
     pub(super) fn snapshot(&self) -> Requested {
         let (request, server_stops) = (self.most_urgent(), self.server_stops());
         let is_paused = self.is_paused();
         Requested { request, server_stops, told_for: self.told_for(), is_paused }
     }
 
-    /// Adds a request to the earlier ones.
     pub fn request(&self, request: ControlRequest) {
         if request >= ControlRequest::Drain {
             self.told.get_or_init(Instant::now);
@@ -125,25 +109,23 @@ impl StopSignal {
         self.asked.fetch_or(bit(request), Ordering::AcqRel);
     }
 
-    /// Time since the first request to end; zero without one.
     pub fn told_for(&self) -> Duration {
         let own = self.told.get().map_or(Duration::ZERO, Instant::elapsed);
         self.process.as_ref().map_or(own, |process| own.max(process.told_for()))
     }
 
-    /// Whether a stop was requested, and no records are left to confirm or the time for it is over.
+    /// A stop was requested, and no records are left to confirm or the time for it is over.
     pub(super) fn must_end(&self, owed: Owed, grace: Duration) -> bool {
         self.snapshot().must_end(owed, grace)
     }
 
-    /// Resolves once [`Self::must_end`] is true.
     pub(super) async fn until_end(self, owed: Owed, grace: Duration) {
         while !self.must_end(owed, grace) {
             tokio::time::sleep(TICK).await;
         }
     }
 
-    /// Handles a signal: the first one drains, the second one aborts. Returns the current request.
+    /// The first signal drains, the second one aborts. Returns the current request.
     pub fn signal(&self) -> ControlRequest {
         // After a drain through the API, the next signal is the first one.
         let before = self.asked.fetch_or(SIGNALLED, Ordering::AcqRel);
@@ -153,8 +135,7 @@ impl StopSignal {
         next
     }
 
-    /// Clears the request of a server shutdown after its session has ended. A signal received since
-    /// then stays.
+    /// Clears a server shutdown after its session. A signal received since then stays.
     pub fn server_shutdown_is_over(&self) {
         self.asked.fetch_and(!bit(ControlRequest::ServerShutdown), Ordering::AcqRel);
     }

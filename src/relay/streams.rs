@@ -1,10 +1,8 @@
 //! Several streams in one process, for observers and operators. Each stream has its own telemetry
 //! and stop signal.
 //!
-//! Input: a [`StreamHandle`] per stream. Output: liveness and readiness of the process, with the
-//! names of faulty streams, and the stream that a request names. Invariant: the process is ready
-//! only if each stream is ready, unless the caller accepts a single ready stream. The response to a
-//! request without a valid stream name lists the names.
+//! Invariant: the process is ready only if each stream is ready, unless the caller accepts a single
+//! ready stream.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -16,43 +14,35 @@ use crate::stop::StopSignal;
 use crate::telemetry::{Check, Health, RelayState, Role, Telemetry, View, liveness, readiness};
 use postrider_kafka::DeliveredTap;
 
-/// Maximum number of streams named in a line. Further streams are counted.
+/// Further streams are counted.
 const NAMED_MAX: usize = 10;
 
 /// Maximum time to wait for starting streams before the process counts as started.
 const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// One of several streams.
 #[derive(Debug, Clone)]
 pub struct StreamHandle {
-    /// Name from the configuration.
     pub name: String,
-    /// Telemetry of the stream.
     pub telemetry: Telemetry,
-    /// Stop signal of the stream, in addition to the process's signal.
+    /// Extends the process's signal.
     pub stop: StopSignal,
     /// Copies delivered records for the dashboard.
     pub tap: DeliveredTap,
 }
 
-/// All streams of the process. Clones share them.
+/// Clones share the streams.
 #[derive(Debug, Clone)]
 pub struct Streams(Arc<[StreamHandle]>);
 
-/// Response to a probe of several streams.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamsHealth {
-    /// Result for the whole process.
     #[serde(flatten)]
     pub whole: Health,
-    /// Result per stream.
     pub streams: Vec<StreamHealth>,
 }
 
-/// Result of one stream.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamHealth {
-    /// Name of the stream.
     pub stream: String,
     /// Result that the stream would report alone.
     #[serde(flatten)]
@@ -60,17 +50,16 @@ pub struct StreamHealth {
 }
 
 impl Streams {
-    /// Creates the set from streams in the order of the configuration.
+    /// Expects the order of the configuration.
     pub fn new(streams: Vec<StreamHandle>) -> Self {
         Self(streams.into())
     }
 
-    /// All streams, in the order of the configuration.
     pub fn each(&self) -> std::slice::Iter<'_, StreamHandle> {
         self.0.iter()
     }
 
-    /// Returns the stream with this name, or an error text that lists all names.
+    /// The error text lists all names.
     pub fn named(&self, name: Option<&str>) -> Result<&StreamHandle, String> {
         let names = || self.each().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", ");
         match name {
@@ -82,7 +71,6 @@ impl Streams {
         }
     }
 
-    /// Checks that every loop still runs.
     pub fn liveness(&self) -> StreamsHealth {
         let streams = self.ask(|telemetry| liveness_of(&telemetry.view()));
         let ok = streams.iter().all(|one| one.health.ok);
@@ -96,9 +84,8 @@ impl Streams {
         self.health(("streams", ok), told(&streams, "ready", cause), streams)
     }
 
-    /// Checks that the process is useful: each stream has started or had time to, and one delivers
-    /// or could take over. For callers that replace one process with another: an unreachable
-    /// database affects both processes.
+    /// Checks that one stream delivers or could take over, and that each has started or had time
+    /// to. For replacing one process with another: an unreachable database affects both.
     pub fn readiness_of_any(&self, role: Role) -> StreamsHealth {
         let streams = self.ask(|telemetry| readiness(&telemetry.view(), role));
         let ok = self.has_begun() && streams.iter().any(|one| one.health.ok);
@@ -112,8 +99,8 @@ impl Streams {
         has_begun(views.map(|view| (view.snapshot.state, view.uptime)))
     }
 
-    /// Number of ready streams, and the errors of the others, in one line. The line contains no
-    /// ages, so that it changes only with these facts.
+    /// Ready streams, and the errors of the others. Contains no ages, so that the line changes only
+    /// with these facts.
     pub fn line(&self) -> String {
         let streams = self.ask(|telemetry| readiness(&telemetry.view(), Role::Any));
         told(&streams, "ready", |health| {
@@ -156,12 +143,10 @@ impl Streams {
     }
 }
 
-/// Whether all streams have started, from their states and the uptime of the process.
 fn has_begun(mut streams: impl Iterator<Item = (RelayState, Duration)>) -> bool {
     streams.all(|(state, uptime)| state != RelayState::Starting || uptime >= BEGIN_LIMIT)
 }
 
-/// Number of healthy streams, and the errors of the others.
 fn told(streams: &[StreamHealth], word: &str, cause: impl Fn(&Health) -> String) -> String {
     let failing: Vec<_> = streams.iter().filter(|one| !one.health.ok).collect();
     let (count, all) = (streams.len() - failing.len(), streams.len());
@@ -180,8 +165,8 @@ fn cause(health: &Health) -> String {
     failing.map(|check| check.detail.clone()).unwrap_or_default()
 }
 
-/// Liveness of a stream. An ended stream has no loop. A restart of the process would not help it,
-/// and would end the others.
+/// An ended stream has no loop. A restart of the process would not help it, and would end the
+/// others.
 fn liveness_of(view: &View) -> Health {
     let health = liveness(view);
     let state = view.snapshot.state;
@@ -192,7 +177,6 @@ fn liveness_of(view: &View) -> Health {
     Health { ok: true, checks: vec![Check { name: "loop", ok: true, detail }], ..health }
 }
 
-/// Returns the value of `stream=` in a query.
 pub(crate) fn stream_of(query: Option<&str>) -> Option<&str> {
     query.unwrap_or_default().split('&').find_map(|part| part.strip_prefix("stream="))
 }
@@ -247,7 +231,6 @@ mod tests {
         let standby = streams(&[("a", RelayState::Standby), ("b", RelayState::Retrying)]);
         assert!(standby.readiness_of_any(Role::Any).whole.ok);
         assert!(!standby.readiness_of_any(Role::Active).whole.ok);
-        // A starting stream is waited for, but only up to a limit.
         let starts = streams(&[("a", RelayState::Streaming), ("b", RelayState::Starting)]);
         assert!(!starts.readiness_of_any(Role::Any).whole.ok);
         let after = |uptime| has_begun([(RelayState::Starting, uptime)].into_iter());

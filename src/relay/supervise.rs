@@ -1,13 +1,8 @@
-//! Runs the relay: one session after the other, as [`postrider_core::supervisor`] decides. [`run`]
-//! takes any sink, and [`deliver`] selects the one for `kafka.delivery`.
+//! Runs the relay: one session after the other, as [`postrider_core::supervisor`] decides.
 //!
-//! Input: a [`Plan`] and requests to stop. Output: a [`Summary`], or the error that ended the
-//! relay. For each session, it connects, runs preflight checks, starts a thread and monitors the
-//! source.
-//!
-//! Invariant: the core decides whether, when and how the next session starts. A session that has
-//! not started to send is cancelled. A session that has started to send is waited for, within
-//! limits.
+//! For each session, it connects, runs preflight checks, starts a thread and monitors the source.
+//! Invariant: a session that has not started to send is cancelled. A session that has started to
+//! send is waited for, within limits.
 
 mod standby;
 
@@ -41,16 +36,13 @@ use postrider_kafka::{AtLeastOnceWithProgress, ExactlyOnce, KafkaSink, Producer,
 use postrider_postgres::control::{self, Client, ControlError, Inspection, Known, Requirements};
 use standby::Holder;
 
-/// Interval between checks for a second signal while a session opens.
 const STOP_TICK: Duration = Duration::from_millis(20);
-/// Maximum time for an aborted session to close its connections.
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum time beyond the grace period for a session to end.
 const OVERTIME: Duration = Duration::from_secs(5);
 const SETTLING_HELP: &str = "what was sent is confirmed first, here or by the relay that has the slot, \
                              for shutdown.grace at most; a second signal ends it at once";
 
-/// Calls [`run`] with the producer that the configuration selects.
 pub async fn deliver(
     plan: Plan,
     options: RunOptions,
@@ -75,7 +67,6 @@ pub async fn deliver(
     }
 }
 
-/// Runs the relay until it is stopped, has caught up, or fails.
 pub async fn run<S: KafkaSink + Send + 'static>(
     plan: Plan,
     options: RunOptions,
@@ -97,7 +88,6 @@ pub async fn run<S: KafkaSink + Send + 'static>(
     };
     let sends = relay.sessions.options.acknowledge;
     let work = certificates.beside(relay.supervise(open_sink));
-    // A dry run does not send records to any topic.
     let result = if sends { topic_monitor.beside(&stop, work).await } else { work.await };
     let sessions = &mut relay.sessions;
     let delivered = Lsn::new(sessions.totals().settled_lsn);
@@ -110,17 +100,11 @@ struct Relay {
     sessions: Sessions,
     /// Source as this process first found it. It must not change.
     known: Option<Known>,
-    /// Logged changes of the publication.
     publication_changes: PublicationChanges,
-    /// Timelines of the sessions.
     timelines: Timelines,
-    /// Whether the server was in recovery when the session was prepared.
     in_recovery: bool,
-    /// Outcome of reading backlogs in windows.
     catch_up: CatchUpChoice,
-    /// Preparations in Kafka.
     bootstrap: Bootstrap,
-    /// Holder of the slot, if it is not this relay.
     holder: Holder,
 }
 
@@ -151,8 +135,8 @@ impl Relay {
         }
     }
 
-    /// Notes that the progress topic is missing, so that it is created again. With exactly-once
-    /// delivery the relay ends instead (PR-P064), because its progress exists nowhere else.
+    /// Lets the progress topic be created again. With exactly-once delivery the relay ends instead
+    /// (PR-P064), because progress exists nowhere else.
     fn note_missing(&mut self, error: &RelayError) {
         if let RelayError::Sink(SinkError::UnknownTopic { topic }) = error
             && *topic == self.sessions.plan.kafka.progress_topic
@@ -162,7 +146,6 @@ impl Relay {
         }
     }
 
-    /// Prepares the start of a session.
     async fn prepare(&mut self) -> Result<PreparedSession, RelayError> {
         let client = control::connect(&self.sessions.plan.config.source.connect).await?;
         let mut wanted = self.sessions.plan.requirements()?;
@@ -190,8 +173,8 @@ impl Relay {
         ))
     }
 
-    /// Runs one session, from preflight to its end. If a stop arrives before the session has its
-    /// stream, no record was sent, and the session is not waited for.
+    /// A session that is stopped before it has its stream has sent no record, and is not waited
+    /// for.
     async fn session<S: KafkaSink + Send + 'static>(
         &mut self,
         open_sink: impl OpenSink<S>,
@@ -236,7 +219,6 @@ impl Relay {
         let spawned = thread.spawn(of_stream(move || {
             let mut owed = begun.owed;
             let result = start.run(&mut reporter, &mut owed, open_sink);
-            // The receiver does not exist if the session was called off.
             let _ = done.send((result, reporter, owed));
         }));
         spawned.map_err(|_| RelayError::Thread)?;
@@ -248,7 +230,7 @@ impl Relay {
                 unwatched.or(result)
             }
             departure = self.attend(client, &wanted, asked, &unwatched) => {
-                // No further position is acknowledged, because Postgres may be skipping rows.
+                // Postgres may be skipping rows, so no further position is acknowledged.
                 self.sessions.stop.request(ControlRequest::Abort);
                 if !start_gate.close()
                     && let Ok(Ok((_, reporter, owed))) =
@@ -263,14 +245,12 @@ impl Relay {
         }
     }
 
-    /// Acknowledged position in the last sample of the slot.
     fn acknowledged(&self) -> Lsn {
         let view = self.sessions.telemetry.view();
         view.slot.as_ref().map_or(Lsn::ZERO, |slot| Lsn::new(slot.acknowledged_lsn))
     }
 
-    /// Waits for a stop. Ends before a session that has not started to send, or that does not end
-    /// in time.
+    /// Ends before a session that has not started to send, or that does not end in time.
     async fn call_off(&self, start_gate: &StartGate) -> Result<End, RelayError> {
         self.sessions.told_to_end().await;
         if start_gate.close() {
@@ -289,7 +269,6 @@ impl Relay {
         Err(RelayError::Aborted { records: self.sessions.totals().in_flight_records })
     }
 
-    /// Answers the check of a starting session, and then monitors the source.
     async fn attend(
         &self,
         client: Client,
@@ -315,7 +294,6 @@ impl Relay {
         watch.keep(client).await
     }
 
-    /// Facts for the gate, as far as the control plane knows them.
     fn facts(&self, inspection: &Inspection) -> Facts {
         let created = self.bootstrap.slot_is_ours();
         Facts { created, ..self.sessions.plan.facts(inspection, self.sessions.options.acknowledge) }

@@ -1,9 +1,7 @@
-//! Remembers the timeline of this process's last session and its delivered position, for a relay
-//! that delivers at least once. Progress in Kafka, if it exists, lags behind.
+//! Remembers the timeline and the delivered position of this process's last session, for
+//! at-least-once delivery. Progress in Kafka lags behind.
 //!
-//! Input: the facts of a session that holds its slot, and the position that this process has
-//! delivered. Output: warnings if the server was promoted since, or the reason why the stream
-//! cannot resume. Invariant: the core makes the decision, and a session that passes is remembered.
+//! Output: warnings if the server was promoted since, or the reason why the stream cannot resume.
 //! Upholds G1.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,25 +11,23 @@ use postrider_core::gate::{Facts, GateError, Warning, judge_promotion, promotion
 use postrider_core::lsn::Lsn;
 use postrider_kafka::Lineage;
 
-/// Timelines of this process's sessions. Clones share them.
+/// Clones share the timelines.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Timelines {
     last: Arc<Mutex<Option<Lineage>>>,
     up_to: Lsn,
-    /// Delivered marks of the sessions.
     pub(super) delivered: Delivered,
 }
 
 impl Timelines {
-    /// Returns a copy for a session that starts after rows were delivered up to this position.
+    /// Copy for a session that starts after rows were delivered up to this position.
     pub(super) fn up_to(&self, delivered: Lsn) -> Self {
         let (last, up_to) = (Arc::clone(&self.last), delivered);
         Self { last, up_to, delivered: self.delivered.clone() }
     }
 
-    /// Compares a session with the previous one, and remembers it. Adds warnings to those from the
-    /// session's progress. If progress exists, it takes precedence, because it knows of slots that
-    /// other relays have moved.
+    /// Compares a session with the previous one, and remembers it. Existing progress takes
+    /// precedence, because it knows of slots that other relays have moved.
     pub(super) fn follow(
         &self,
         facts: &Facts,
@@ -56,7 +52,6 @@ impl Timelines {
     }
 }
 
-/// Logs that the slot continues at its position after a promotion of the server.
 pub(super) fn tell(facts: &Facts, before: &Lineage, delivered: Lsn) {
     if let Some(promotion) = promotion(facts, before, delivered) {
         tracing::info!("{promotion}");

@@ -1,11 +1,10 @@
 //! Topic monitor: checks the topics in use beside the sessions, so that no session waits for such a
-//! request. It checks settings, and detects when a missing topic exists, or when a topic with
-//! unconfirmed records was deleted.
+//! request.
 //!
-//! Input: the topics that rows have chosen, from the telemetry, and the dead-letter topic. Output:
-//! one log line per problem, changes in the Kafka client's topic book, and an error if dead letters
-//! can never be stored. This error ends the relay. Sessions report brokers that do not answer. A
-//! standby has no session, so the monitor warns instead.
+//! Input: the topics that rows have chosen, and the dead-letter topic. Output: one log line per
+//! problem, changes in the Kafka client's topic book, and an error if dead letters can never be
+//! stored. Sessions report brokers that do not answer; a standby has no session, so the monitor
+//! warns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,34 +23,31 @@ use postrider_kafka::{
     Grade, KafkaSpec, Purpose, TopicFinding, TopicsError, look_for_absent, look_for_gone, survey,
 };
 
-/// Interval between checks for newly chosen topics.
 const EVERY: Duration = Duration::from_secs(5);
-/// Time without confirmations from answering brokers, after which the monitor checks whether a
-/// topic was deleted.
+/// Time without confirmations until the monitor looks for a deleted topic.
 const IN_VAIN: Duration = Duration::from_secs(2);
-/// Maximum number of topics per check. Each one costs the brokers two small requests.
+/// Topics per check; each one costs the brokers two small requests.
 const GO: usize = 50;
 
 pub(super) struct TopicMonitor {
     kafka: KafkaSpec,
-    /// Dead-letter topic, if dead letters are enabled.
+    /// `None` if dead letters are disabled.
     dead_letters: Option<String>,
     telemetry: Telemetry,
 }
 
-/// Topics that records were sent to recently. An earlier topic is excluded, because its deletion
-/// does not explain missing confirmations.
+/// Topics that records were sent to recently. The deletion of others does not explain missing
+/// confirmations.
 #[derive(Debug, Default)]
 struct Recent {
-    /// Number of records per topic at the last check with confirmed records (`last`), and at the
-    /// previous one (`earlier`).
+    /// Records per topic at the last check with confirmed records; `earlier`: at the previous one.
     last: BTreeMap<String, u64>,
     earlier: BTreeMap<String, u64>,
 }
 
 impl Recent {
-    /// Notes the number of records `sent` to each topic. If confirmations have stopped, returns the
-    /// topics that may have records in flight.
+    /// Returns the topics that may have records in flight, if confirmations have stopped
+    /// (`stands`).
     fn look(&mut self, sent: BTreeMap<String, u64>, stands: bool) -> Vec<String> {
         if !stands {
             self.earlier = std::mem::replace(&mut self.last, sent);
@@ -63,14 +59,13 @@ impl Recent {
 }
 
 impl TopicMonitor {
-    /// Creates a monitor for the topics of this plan and those that `telemetry` names.
     pub(super) fn of(plan: &Plan, telemetry: Telemetry) -> Self {
         let wanted = plan.config.route.rejected == Rejected::DeadLetter;
         let dead_letters = wanted.then(|| plan.config.dead_letters.topic.clone());
         Self { kafka: plan.kafka.clone(), dead_letters, telemetry }
     }
 
-    /// Monitors the topics during the work, and ends the work on an error.
+    /// Ends the work on an error.
     pub(super) async fn beside<T>(
         self,
         stop: &StopSignal,
@@ -85,7 +80,7 @@ impl TopicMonitor {
         }
     }
 
-    /// Monitors while it is polled. Returns the error that must end the relay.
+    /// Returns the error that must end the relay.
     async fn keep(self) -> RelayError {
         let mut seen = BTreeSet::new();
         let mut warned = false;
@@ -116,8 +111,7 @@ impl TopicMonitor {
                         return TopicsError::Unfit(unfit).into();
                     }
                 }
-                // Brokers without an admin API do not report settings, but they report their
-                // topics.
+                // Brokers without an admin API report their topics, but not settings.
                 Err(TopicsError::Unsupported) => {}
                 // The sessions report the error, and the monitor retries.
                 Err(error) => {
@@ -129,7 +123,7 @@ impl TopicMonitor {
         }
     }
 
-    /// Topics that may explain why answering brokers have not confirmed records for a while.
+    /// Topics that may explain why answering brokers have not confirmed records.
     fn in_vain(&self, recent: &mut Recent) -> Vec<String> {
         let snapshot = &self.telemetry.view().snapshot;
         let of_rows = snapshot.topics.iter().filter(|count| &*count.topic != TopicTotal::OTHERS);
@@ -138,7 +132,6 @@ impl TopicMonitor {
         recent.look(sent, stands)
     }
 
-    /// Warns about an error that would prevent a standby from taking over.
     fn warn_standby(&self, error: &TopicsError) -> bool {
         let is_standby = self.telemetry.view().snapshot.state == RelayState::Standby;
         if is_standby {
@@ -158,8 +151,8 @@ impl TopicMonitor {
         special.into_iter().chain(others)
     }
 
-    /// Whether the finding ends the relay. Topics of rows may be fixed while the rows wait. Rows
-    /// behind a dead letter would wait without a visible reason.
+    /// Topics of rows may be fixed while the rows wait. Rows behind a dead letter would wait
+    /// without a visible reason.
     fn is_final(&self, finding: &TopicFinding) -> bool {
         finding.grade == Grade::Unfit
             && finding.topic.is_some()
@@ -167,7 +160,6 @@ impl TopicMonitor {
     }
 }
 
-/// Adds the name of an expired certificate to the error.
 fn named(error: TopicsError) -> TopicsError {
     match error {
         TopicsError::NoEntry(error) => TopicsError::NoEntry(name_invalid(error)),
@@ -187,7 +179,6 @@ mod tests {
         for new in 1..=3 {
             assert_eq!(recent.look(sent(5, new), false), [""; 0]);
         }
-        // The result does not depend on the duration.
         for _ in 0..3 {
             assert_eq!(recent.look(sent(5, 4), true), ["new"]);
         }

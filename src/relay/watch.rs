@@ -1,14 +1,7 @@
-//! Monitors the source over SQL while a session streams. It detects a server shutdown, a promoted
-//! standby, a changed publication or table, and a standby that Postgres waits for or that has
-//! stopped replaying. It also samples the slot.
+//! Monitors the source over SQL while a session streams, and samples the slot.
 //!
-//! Input: the session's SQL connection, and the state of the source at the start of the process.
-//! Output: the reason why the session must end, samples of the slot for the metrics, and a request
-//! to close the stream.
-//!
-//! Invariant: only an explicit message of the server counts as a shutdown. A broken connection is
-//! reopened. No stream is unmonitored for longer than `UNWATCHED_MAX`, unless the relay is
-//! stopping.
+//! Invariant: only an explicit message of the server counts as a shutdown. No stream is unmonitored
+//! for longer than `UNWATCHED_MAX`, unless the relay is stopping.
 
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
@@ -28,19 +21,14 @@ use postrider_postgres::control::{self, Client, ControlError, Inspection, Known,
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::{ServerProcess, WalError};
 
-/// Interval between samples of the slot.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
-/// Interval between samples for a failed stream. Each sample is a login. If one attempt hangs, time
-/// is left for another before the previous sample is too old.
+/// Each sample is a login. If one hangs, another fits in before the previous sample is too old.
 const SAMPLE_FAILED_EVERY: Duration = Duration::from_secs(20);
-/// Maximum time that a stream runs unmonitored: as long as a regular detection takes.
 const UNWATCHED_MAX: Duration = SAMPLE_EVERY;
-/// Pause between two attempts to reconnect. Each attempt is a login, and a server that shuts down
-/// need not wait longer for this relay.
+/// Each attempt is a login, and a server that shuts down need not wait longer for this relay.
 const RECONNECT_EVERY: Duration = Duration::from_millis(200);
 
-/// Samples the slot every five seconds for the metrics while a session starts. Taking over from an
-/// earlier producer can take long, because it waits for brokers.
+/// Used while a session starts, which may wait for brokers.
 pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -> Infallible {
     let mut sample = tokio::time::interval(SAMPLE_EVERY);
     loop {
@@ -51,9 +39,8 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
     }
 }
 
-/// Samples the slot of a failed stream, which still retains WAL. Ends when the future is dropped,
-/// or when the server refuses the login, because repeated failed logins may lock a role. After a
-/// failed sample, no new sample is published. The error of the stream explains why.
+/// Samples the slot of a failed stream, which still retains WAL. Ends if the server refuses the
+/// login, because repeated failed logins may lock a role.
 pub async fn sample_of_failed(config: &Config, telemetry: &Telemetry) {
     loop {
         let sample = async {
@@ -69,7 +56,6 @@ pub async fn sample_of_failed(config: &Config, telemetry: &Telemetry) {
     }
 }
 
-/// Publishes a sample of the slot.
 pub(super) fn publish(
     telemetry: &Telemetry,
     sample: Option<&control::SlotSample>,
@@ -94,7 +80,6 @@ impl Unwatched {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// Returns the result of the session, or the reason if the session closed its stream for it.
     pub(super) fn or(self, result: Result<End, RelayError>) -> Result<End, RelayError> {
         let reason = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         match (result, reason) {
@@ -104,24 +89,18 @@ impl Unwatched {
     }
 }
 
-/// State from earlier checks.
 #[derive(Debug, Default)]
 struct Before {
-    /// Whether the server was in recovery.
     in_recovery: bool,
-    /// Whether the last check failed with an error that a new session would meet too.
+    /// The last check failed with an error that a new session would meet too.
     unseen: bool,
-    /// Standbys that Postgres waits for.
     awaited: AwaitedStandbys,
-    /// Replay of the server itself, if it is a standby.
     replay: StandbyReplay,
 }
 
-/// Reference values of a check, and receivers of its results.
 pub(super) struct Watch<'a> {
-    /// Server process of the stream. `None` for a session that has not started.
+    /// `None` for a session that has not started.
     pub(super) stream: Option<ServerProcess>,
-    /// Whether the server was in recovery when the session was prepared.
     pub(super) in_recovery: bool,
     pub(super) stop: &'a StopSignal,
     pub(super) telemetry: &'a Telemetry,
@@ -132,11 +111,9 @@ pub(super) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Monitors the slot, the server and the publication beside a session. Returns only with the
-    /// reason why the session must end. Upholds G1.
+    /// Returns only with the reason why the session must end. Upholds G1.
     pub(super) async fn keep(&self, mut client: Client) -> ControlError {
-        // The state spans all connections, because a promotion or a failure may last across two of
-        // them.
+        // A promotion or a failure may last across two connections.
         let mut before = Before { in_recovery: self.in_recovery, ..Before::default() };
         loop {
             tokio::select! {
@@ -152,7 +129,6 @@ impl Watch<'_> {
         }
     }
 
-    /// Checks repeatedly. Returns the error that must end the session.
     async fn look(&self, client: &Client, before: &mut Before) -> ControlError {
         let mut sample = tokio::time::interval(SAMPLE_EVERY);
         loop {
@@ -178,10 +154,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Checks for changes that the stream would not report: Postgres does not send rows of a table
-    /// that is no longer published. A server that does not answer is left to the stream for a
-    /// while. A slot with another holder is ignored, because that holder may have handled the
-    /// change.
+    /// Finds changes that the stream does not report, such as a table that is no longer published.
+    /// Ignores a slot with another holder, which may have handled the change.
     async fn departure(
         &self,
         client: &Client,
@@ -216,8 +190,7 @@ impl Watch<'_> {
         Ok(slot.is_held_by(stream).then_some(departure))
     }
 
-    /// Logs once that the publication was altered since the check before `sample`. A publication
-    /// that left out rows and was fixed before a check looks correct now.
+    /// Logs once that the publication was altered before `sample`, even if it was fixed in between.
     fn tell_alteration(&self, now: &Inspection, sample: &control::SlotSample) {
         let since = self.publication_changes.look(sample.current).unwrap_or(sample.confirmed_flush);
         let altered = self.known.and_then(|known| known.altered(now));
@@ -228,20 +201,17 @@ impl Watch<'_> {
         }
     }
 
-    /// Handles a failed check, which may hide skipped rows. If a new session would meet the error
-    /// too, the error ends this session when the next check fails as well.
-    ///
-    /// Any other error is ignored. A lock on one published table prevents PostgreSQL 18 from
-    /// listing the publication (seen with VACUUM FULL), and must not delay rows of other tables.
+    /// Returns the second consecutive error that a new session would meet too. Other errors must
+    /// not delay rows: VACUUM FULL of one table prevents PostgreSQL 18 from listing the
+    /// publication.
     fn unseen(error: ControlError, before: &mut Before) -> Option<ControlError> {
         let is_transient = error.class().is_transient();
         let was_there = std::mem::replace(&mut before.unseen, !is_transient);
         Some(error).filter(|_| was_there && !is_transient)
     }
 
-    /// Replaces a connection that broke or was terminated. A broken stream reports its own error.
-    /// `None`: the session must close the stream, because the server announces a shutdown or the
-    /// stream cannot be monitored.
+    /// Replaces a broken connection. `None`: the session must close the stream, because the server
+    /// announces a shutdown or the stream cannot be monitored.
     async fn reconnect(&self, server: &ConnectInfo) -> Option<Client> {
         let began = Instant::now();
         loop {
@@ -266,8 +236,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Connects to the server that streams. Behind a proxy for several servers, the connection may
-    /// reach another server, whose slot is not in use.
+    /// Behind a proxy, the connection may reach another server, whose slot is not in use.
     async fn connect(&self, server: &ConnectInfo) -> Result<Client, ControlError> {
         let client = control::connect(server).await?;
         let slot = control::sample(&client, &self.wanted.slot).await?;

@@ -1,9 +1,7 @@
 //! Authorises requests to the control API.
 //!
-//! Input: the headers of a request. Output: acceptance, or the response that refuses the request.
 //! Invariant: the time to compare a token depends only on its length. The token file is read for
-//! each request, so that the token can change without a restart. A token that is too short is not
-//! accepted.
+//! each request, so that the token can change without a restart.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -15,27 +13,24 @@ use axum::response::{IntoResponse as _, Response};
 use super::problem;
 use crate::blocking::run_blocking;
 
-/// Minimum length of a token, in bytes. A shorter token can be guessed.
+/// A shorter token can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
-/// Maximum size of the token file, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4 << 10;
 
 const HELP_NONE: &str = "set http.control.socket to use `postrider ctl` on this machine, or http.control.token_file to \
                          allow it here, and restart the relay";
 
-/// Callers that the control API accepts.
 #[derive(Debug, Clone)]
 pub enum Access {
     /// Accepts every caller that can connect, because the socket belongs to the relay's user.
     Socket,
     /// Accepts callers with the token in this file.
     Token(Arc<Path>),
-    /// Refuses every caller. The path is the control socket, if one is configured.
+    /// The path is the control socket, if one is configured.
     Nobody(Option<Arc<Path>>),
 }
 
 impl Access {
-    /// Access at `http.bind`, according to the configuration.
     pub fn at_http(token_file: Option<&PathBuf>, socket: Option<&PathBuf>) -> Self {
         match token_file {
             Some(file) => Self::Token(file.as_path().into()),
@@ -43,7 +38,7 @@ impl Access {
         }
     }
 
-    /// Returns the response that refuses the request, or `None`.
+    /// Returns the response that refuses the request.
     pub(super) async fn refusal(&self, headers: &HeaderMap) -> Option<Response> {
         // Every browser sends one of these headers with the requests of any page.
         let is_page = headers.contains_key(header::ORIGIN)
@@ -93,7 +88,7 @@ impl Access {
     }
 }
 
-/// Reads the token from a file. One trailing line end is not part of the token.
+/// One trailing line end is not part of the token.
 pub fn read_token(file: &Path) -> Result<String, String> {
     // The setting may contain the token itself instead of a path to the file.
     let is_path = file.as_os_str().as_encoded_bytes().contains(&b'/');
@@ -123,7 +118,6 @@ pub fn read_token(file: &Path) -> Result<String, String> {
     Ok(token.to_owned())
 }
 
-/// Returns the token of `Bearer TOKEN`.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)

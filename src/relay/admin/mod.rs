@@ -1,14 +1,10 @@
-//! Control API under `/api/v1` for operators and their programs: pause, resume, drain, reload and
-//! log level. Resume also restarts a failed stream.
+//! Control API under `/api/v1`: pause, resume, drain, reload and log level. Resume also restarts a
+//! failed stream.
 //!
-//! Input: requests, either on a unix socket that only the relay's user can connect to, or at
-//! `http.bind` with a bearer token. Output: JSON. A pause and a drain take effect at once. An
-//! [`Order`] goes to the program that runs the relay.
-//!
-//! Invariant: only authorised callers can change anything. Without a socket and a token, each
-//! response names the setting that would allow the request. Requests from browsers are always
-//! refused. The size and the duration of a request are bounded. Tokens appear neither in logs nor
-//! in responses.
+//! Input: requests on a unix socket that only the relay's user can open, or at `http.bind` with a
+//! bearer token. Output: JSON, and [`Order`]s to the program. Invariant: only authorised callers
+//! can change anything. Requests from browsers are refused. Requests have bounded size and time.
+//! Tokens appear neither in logs nor in responses.
 
 mod access;
 mod socket;
@@ -35,43 +31,34 @@ use postrider_core::session::ControlRequest;
 pub use access::{Access, read_token};
 pub use socket::{ControlSocket, SocketError};
 
-/// OpenAPI 3.1 document of the control API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 
-/// Maximum size of a request body, in bytes. A log filter is far smaller.
+/// A log filter is far smaller.
 const BODY_BYTES_MAX: usize = 4 << 10;
-/// Maximum time to receive a request body.
 const BODY_LIMIT: Duration = Duration::from_secs(5);
-/// Maximum time for the program to carry out an order. A reload queries the database for columns.
+/// A reload queries the database for columns.
 const ORDER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Request that the program running the relay carries out.
 #[derive(Debug)]
 pub enum Order {
-    /// Reads the configuration again.
     Reload(oneshot::Sender<ReloadReport>),
-    /// Sets the log filter, if one is given. The answer is the active filter, or an error.
+    /// Sets the log filter, if given. The answer is the active filter, or an error.
     LogLevel(Option<String>, oneshot::Sender<Result<String, String>>),
 }
 
-/// Result of a reload.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReloadReport {
-    /// Result as one word.
     pub outcome: ReloadOutcome,
-    /// Options whose values have changed.
     pub changed: Vec<String>,
-    /// Options that have changed in the file and need a restart. Their previous values stay active.
+    /// These options keep their previous values until a restart.
     pub takes_restart: Vec<String>,
-    /// Errors in a refused configuration.
     pub errors: Vec<ReloadError>,
-    /// Streams that keep their configuration, because their database could not be queried about the
-    /// new one.
+    /// Streams that keep their configuration, because their database could not be queried.
     pub not_asked: Vec<ReloadError>,
 }
 
 impl ReloadReport {
-    /// Report of a reload without changes.
     pub const fn unchanged() -> Self {
         Self {
             outcome: ReloadOutcome::Unchanged,
@@ -83,35 +70,28 @@ impl ReloadReport {
     }
 }
 
-/// Error in a configuration.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReloadError {
-    /// Error code, for example `PR-C003`.
+    /// For example `PR-C003`.
     pub code: &'static str,
-    /// Description of the error.
     pub what: String,
     /// `FILE:LINE:COLUMN`, if the error is in a file.
     pub place: Option<String>,
-    /// Remedy for the operator.
     pub help: Option<String>,
 }
 
-/// Control API of one process. Clones share their state.
+/// Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Admin {
     stop: StopSignal,
     telemetry: Telemetry,
     orders: mpsc::Sender<Order>,
-    /// Maximum duration of a drain.
     grace: Duration,
-    /// All streams, if the process runs several. A request then names its stream with
-    /// `?stream=NAME`.
+    /// All streams, if the process runs several. A request then names one with `?stream=NAME`.
     streams: Option<Streams>,
-    /// Name of the stream in the request.
     stream: Option<String>,
 }
 
-/// State of the relay in a response.
 #[derive(Debug, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field of the answer by itself")]
 struct Status {
@@ -125,9 +105,8 @@ struct Status {
     paused: bool,
     paused_since: Option<String>,
     draining: bool,
-    /// Time of the next automatic restart of a failed stream.
     begins_anew_at: Option<String>,
-    /// Whether a failed stream restarts only after `resume`.
+    /// A failed stream restarts only after `resume`.
     waits_for_resume: bool,
     in_flight_records: u64,
     slot: String,
@@ -171,7 +150,6 @@ const WAITS_FOR: &str = "the end of the transaction that is being read, the brok
                          exit code 0, or with another one after the grace period";
 
 impl Admin {
-    /// Creates the API for one relay. Reloads and log changes go to `orders`.
     pub const fn new(
         stop: StopSignal,
         telemetry: Telemetry,
@@ -188,13 +166,12 @@ impl Admin {
         Self { streams: Some(streams), ..self }
     }
 
-    /// Names the single stream of the process.
     #[must_use]
     pub fn of_stream(self, stream: Option<String>) -> Self {
         Self { stream, ..self }
     }
 
-    /// Returns the API for the stream that a request names, or for the only relay.
+    /// Returns the API for the stream that a request names.
     fn meant(self, query: Option<&str>) -> Result<Self, Box<Response>> {
         let name = stream_of(query);
         let Some(streams) = &self.streams else {
@@ -218,7 +195,6 @@ impl Admin {
         }
     }
 
-    /// Routes for callers that `access` accepts.
     pub(crate) fn routes(self, access: Access) -> Router {
         let control = Router::new()
             .route("/api/v1/pause", post(pause))
@@ -268,7 +244,6 @@ impl Admin {
         self.stop.most_urgent() >= ControlRequest::Drain
     }
 
-    /// Sends an order to the program, and waits for the result.
     async fn order<T>(
         &self,
         order: impl FnOnce(oneshot::Sender<T>) -> Order,
@@ -321,7 +296,7 @@ async fn resume(Extract(admin): Extract<Admin>, RawQuery(query): RawQuery) -> Re
         tracing::info!(stream = admin.stream, "resumed by the control API");
     }
     if let Some(failed) = admin.telemetry.view().next_run {
-        // The state reports a restart now, because the stream restarts within a moment.
+        // The stream restarts within a moment, so the state reports it now.
         admin.telemetry.set_next_run(Some(NextRun { at_us: Some(unix_us()), ..failed }));
         admin.stop.control().begin_anew(None);
     }
@@ -400,7 +375,6 @@ async fn document() -> Response {
     (headers, OPENAPI).into_response()
 }
 
-/// Passes on a complete request from a caller that `access` accepts.
 async fn admitted(Extract(access): Extract<Access>, request: Request, next: Next) -> Response {
     let mut response = match access.refusal(request.headers()).await {
         Some(refusal) => refusal.into_response(),
@@ -415,7 +389,7 @@ async fn admitted(Extract(access): Extract<Access>, request: Request, next: Next
     response
 }
 
-/// Reads the body, with limits for size and time. Only a log filter has a body.
+/// Reads the body, with limits for size and time.
 async fn whole(request: Request) -> Result<Request, Response> {
     let (parts, body) = request.into_parts();
     let Ok(read) = tokio::time::timeout(BODY_LIMIT, to_bytes(body, BODY_BYTES_MAX)).await else {

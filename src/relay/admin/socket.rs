@@ -1,8 +1,7 @@
-//! Unix socket of the control API.
+//! Unix socket of the control API, with mode 0600 before any other user can connect.
 //!
-//! Input: a path. Output: a socket with mode 0600 before any other user can connect. Invariant: a
-//! socket with a listening process stays untouched, and a stale socket is replaced. A file that is
-//! not a socket is never changed. The relay removes its socket when it ends.
+//! Invariant: a socket with a listening process stays untouched, and a stale socket is replaced. A
+//! file that is not a socket is never changed. The relay removes its socket when it ends.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,30 +16,24 @@ use tokio::net::UnixListener;
 use super::{Access, Admin};
 use postrider_service::http;
 
-/// Reason why the control socket could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another process listens on the socket.
     #[error("another process listens at the control socket `{}`", .0.display())]
     Taken(PathBuf),
     /// The socket belongs to another user, so this process cannot test it.
     #[error("the control socket `{}` is another user's", .0.display())]
     Foreign(PathBuf),
-    /// A file or folder has this path.
     #[error("the control socket cannot be `{}`: that is a file or folder, and no socket", .0.display())]
     NoSocket(PathBuf),
-    /// A system call failed.
     #[error("cannot make the control socket `{}`", path.display())]
     Failed {
-        /// Path from the configuration.
+        /// From the configuration.
         path: PathBuf,
-        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl SocketError {
-    /// Remedy for the operator.
     pub fn hint(&self) -> String {
         match self {
             Self::Taken(_) => {
@@ -64,7 +57,6 @@ impl SocketError {
     }
 }
 
-/// Bound socket without a server.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
@@ -87,13 +79,13 @@ impl Drop for Made {
     }
 }
 
-/// Temporary folder for the socket. Dropping the value removes the folder with its contents.
+/// Temporary folder, removed on drop with its contents.
 struct Folder(PathBuf);
 
 impl Folder {
     fn make(path: PathBuf) -> io::Result<Self> {
-        // The folder may be left over from a killed process with this process number. A symbolic
-        // link could lead to another user's folder.
+        // A killed process with this process number may have left the folder. A symbolic link could
+        // lead to another user's folder.
         if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
             drop(Self(path.clone()));
         }
@@ -109,8 +101,7 @@ impl Drop for Folder {
     }
 }
 
-/// Whether a socket is stale: nobody listens, according to the system's answer to a connection
-/// attempt.
+/// Nobody listens on a stale socket, according to the answer to a connection attempt.
 fn is_left(path: &Path, answer: io::Result<()>) -> Result<(), SocketError> {
     let path = path.to_owned();
     match answer {
@@ -124,7 +115,7 @@ fn is_left(path: &Path, answer: io::Result<()>) -> Result<(), SocketError> {
 }
 
 impl ControlSocket {
-    /// Binds the socket. Requires a Tokio runtime.
+    /// Requires a Tokio runtime.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |source| SocketError::Failed { path: path.to_owned(), source };
         match fs::symlink_metadata(path) {
@@ -147,7 +138,6 @@ impl ControlSocket {
         Ok(Self { listener, made: Made { path: path.to_owned(), inode } })
     }
 
-    /// Answers requests until `shutdown` completes.
     pub async fn serve(
         self,
         admin: Admin,

@@ -232,7 +232,6 @@ async fn what_is_left_of_a_socket_is_replaced_and_other_files_are_left_alone() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
 }
 
-/// Each route is in the document, and each operation of the document is a route.
 #[tokio::test(flavor = "current_thread")]
 async fn the_document_is_what_there_is() {
     let scene = scene();

@@ -1,8 +1,7 @@
 //! Hashes the parts of a record that must equal the routing's result. Pure.
 //!
-//! Input: topic, key, value and headers of a row's record, or of a record that was read back.
-//! Output: a 64-bit hash. It excludes the values that only the log or the moment determines: the
-//! position, the time, and the marks of records that were sent again.
+//! The hash excludes values that only the log or the moment determines: the position, the time, and
+//! the marks of records that were sent again.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -10,33 +9,30 @@ use postrider_config::Config;
 use postrider_core::record::{LSN_HEADER, ORIGIN_HEADER, RETRIED_HEADER};
 use postrider_core::route::ValueFormat;
 
-/// Header with the time of an event in CloudEvents' binary mode.
+/// Time of an event in CloudEvents' binary mode.
 const TIME_HEADER: &str = "ce_time";
 
-/// Text before the time of an event in CloudEvents' structured mode. Inside a JSON string, the
-/// quotes would have backslashes.
+/// Precedes the time of an event in CloudEvents' structured mode. Inside a JSON string, the quotes
+/// would have backslashes.
 const TIME_MEMBER: &[u8] = b",\"time\":\"";
 
-/// Length of `2026-01-01T00:00:00.000Z`, in bytes.
+/// Length of `2026-01-01T00:00:00.000Z`.
 const TIME_BYTES: usize = 24;
 
-/// Rules for the comparison of records.
 #[derive(Debug, Clone)]
 pub struct Content {
-    /// Name of the header with the row's id.
     pub id_header: String,
-    /// Whether values are JSON objects that contain the event's time.
+    /// Values are JSON objects that contain the event's time.
     is_structured: bool,
 }
 
 impl Content {
-    /// Takes the rules from the configuration.
     pub fn of(config: &Config) -> Self {
         let is_structured = config.format.value == ValueFormat::CloudEventsStructured;
         Self { id_header: config.route.id_header.clone(), is_structured }
     }
 
-    /// Hash of a record, stable between runs.
+    /// Stable between runs.
     pub fn hash<'a>(
         &self,
         topic: &str,
@@ -59,7 +55,6 @@ impl Content {
         hasher.finish()
     }
 
-    /// Splits a value into the parts before and after the time.
     fn without_time<'v>(&self, value: &'v [u8]) -> (&'v [u8], &'v [u8]) {
         let windows = || value.windows(TIME_MEMBER.len()).position(|window| window == TIME_MEMBER);
         let Some(at) = self.is_structured.then(windows).flatten() else { return (value, b"") };
@@ -68,7 +63,7 @@ impl Content {
     }
 }
 
-/// Parses a position (LSN and index) as [`postrider_core::route::position_text`] prints it.
+/// Parses a position as [`postrider_core::route::position_text`] prints it.
 pub(super) fn position(text: &[u8]) -> Option<(u64, u32)> {
     let (lsn, index) = str::from_utf8(text).ok()?.split_once('.')?;
     // An index beyond `u32` sorts after all others.

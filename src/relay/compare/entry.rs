@@ -1,22 +1,17 @@
 //! Fixed-size entries on disk that represent rows and records during a comparison. Pure.
 //!
-//! Input: an id, hashes of the parts that must be equal, and a position. Output: 80 bytes, and the
-//! entry parsed from them.
-//!
-//! Invariant: two ids have the same [`IdToken`] only if they are equal. Ids over 30 bytes are an
-//! exception: their token holds the beginning of the id and a 128-bit hash of the whole id.
+//! Invariant: two ids have the same [`IdToken`] only if they are equal. The token of an id over 30
+//! bytes holds its beginning and a 128-bit hash.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
 use postrider_core::record::Kinship;
 
-/// Size of an entry on disk, in bytes.
 pub const ENTRY_BYTES: usize = 80;
 
 const TOKEN_BYTES: usize = 32;
 
-/// Maximum length of an id that is kept whole, such as a UUID (16 bytes in binary), a ULID (26) or
-/// a number.
+/// Fits a UUID (16 bytes in binary), a ULID (26) or a number.
 const WHOLE_BYTES_MAX: u8 = 30;
 
 /// Number of bytes kept from a longer id, for display.
@@ -25,12 +20,11 @@ const BEGINNING_BYTES: usize = 15;
 const UUID: u8 = 0xFE;
 const LONG: u8 = 0xFF;
 
-/// Fixed-size representation of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdToken([u8; TOKEN_BYTES]);
 
 impl IdToken {
-    /// Builds the token. Its first byte is the id's length, or marks a UUID or a long id.
+    /// The first byte is the id's length, or marks a UUID or a long id.
     pub fn of(id: &[u8]) -> Self {
         let mut token = [0; TOKEN_BYTES];
         let length = u8::try_from(id.len()).ok().filter(|length| *length <= WHOLE_BYTES_MAX);
@@ -57,7 +51,7 @@ impl IdToken {
         kind == UUID
     }
 
-    /// The id as readable text. A long id is shortened to its beginning.
+    /// A long id is shortened to its beginning.
     pub fn shown(&self) -> String {
         let [kind, body @ ..] = &self.0;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -72,7 +66,7 @@ impl IdToken {
     }
 }
 
-/// Parses a UUID in the form that Postgres prints.
+/// Parses only the form that Postgres prints.
 fn uuid_of(id: &[u8]) -> Option<[u8; 16]> {
     let text = str::from_utf8(id).ok().filter(|text| text.len() == 36)?;
     let uuid = uuid::Uuid::try_parse(text).ok()?;
@@ -93,16 +87,11 @@ pub(super) fn table_mark(table: &str) -> u32 {
     u32::from_be_bytes([a, b, c, d]) | 1
 }
 
-/// Kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Row that has a record.
     Row,
-    /// Row that cannot be delivered in its current form.
     Rejected,
-    /// Row that a rule excludes.
     Dropped,
-    /// Record of a topic for rows.
     Record,
     /// Dead letter that the relay wrote.
     DeadLetter,
@@ -112,7 +101,6 @@ impl Kind {
     const ALL: [Self; 5] =
         [Self::Row, Self::Rejected, Self::Dropped, Self::Record, Self::DeadLetter];
 
-    /// Whether the entry comes from a table.
     pub const fn is_row(self) -> bool {
         matches!(self, Self::Row | Self::Rejected | Self::Dropped)
     }
@@ -128,69 +116,57 @@ pub mod flag {
     pub const AGAIN: u8 = 4;
     /// The record may be newer than the snapshot of the table.
     pub const NEWER: u8 = 8;
-    /// The record's order is not guaranteed or cannot be known, or the row's record does not have a
-    /// key.
+    /// The order is unknown or not guaranteed, or the row's record does not have a key.
     pub const UNORDERED: u8 = 16;
-    /// The time of the row is known.
     pub const TIMED: u8 = 32;
     /// The row may have been committed before the stream began.
     pub const BEFORE: u8 = 64;
-    /// It is not yet known whether the slot has passed the row.
+    /// Whether the slot has passed the row is not yet known.
     pub const UNDECIDED: u8 = 128;
 }
 
 /// Row or record. Entries sort by id, rows before records, and records by place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// Id of the row, record or dead letter.
     pub id: IdToken,
-    /// Kind of the entry.
     pub kind: Kind,
-    /// Number of the topic in `TopicNumbers`.
     pub topic: u32,
-    /// Partition of the record. For a row, -1 unless its partition is fixed.
+    /// For a row, -1 unless its partition is fixed.
     pub partition: i32,
     /// Offset of a record, or ordinal number of a row.
     pub place: u64,
     /// Hash of topic, key, value and headers.
     pub content: u64,
-    /// Hash of a record's key. For a row, its time.
+    /// Hash of a record's key, or time of a row.
     pub key: u64,
-    /// Sort value. For a record, the LSN of its position. For a row, its number in the order
-    /// column, or the hash of its record's key if the table does not have that column. For a dead
-    /// letter, its [`Kinship`].
+    /// LSN of a record, or [`Kinship`] of a dead letter. For a row, its number in the order column,
+    /// or without that column the hash of its record's key.
     pub rank: u64,
-    /// Index of a record's position within its LSN. For a row or a dead letter, `table_mark` of its
-    /// table, or 0 without a table name.
+    /// Index of a record's position within its LSN. Otherwise [`table_mark`], or 0 without a table
+    /// name.
     pub index: u32,
-    /// Bits of [`flag`].
     pub flags: u8,
 }
 
 impl Entry {
-    /// Time of a row, in milliseconds since the Unix epoch. Stored in the field that holds the key
-    /// of a record.
+    /// Time of a row, in milliseconds since the Unix epoch.
     pub const fn time_ms(&self) -> Option<i64> {
         if self.has(flag::TIMED) { Some(self.key.cast_signed()) } else { None }
     }
 
-    /// Whether the entry is a dead letter with this relation to the stream.
     pub const fn is_letter(&self, kinship: Kinship) -> bool {
         matches!(self.kind, Kind::DeadLetter) && self.rank == kinship as u64
     }
 
-    /// Whether a dead letter may concern a row of this table. It does if the letter names that
-    /// table, or does not name one.
+    /// Whether a dead letter concerns this table, or does not name one.
     pub const fn may_be_about(&self, row: &Self) -> bool {
         self.index == 0 || self.index == row.index
     }
 
-    /// Whether the flag is set.
     pub const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Encodes the entry for the disk.
     pub fn to_bytes(self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         let parts: [&[u8]; 10] = [
@@ -211,7 +187,6 @@ impl Entry {
         bytes
     }
 
-    /// Decodes an entry. `None`: the bytes are not a valid entry.
     pub fn of_bytes(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
         let mut rest = bytes.as_slice();
         let id = IdToken(take(&mut rest)?);
@@ -237,25 +212,18 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
 /// Record for the check of the order. Sorts by topic, partition, key and offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ordered {
-    /// Number of the topic.
     pub topic: u32,
-    /// Number of the partition.
     pub partition: i32,
-    /// Hash of the record's key.
     pub key: u64,
-    /// Offset in the partition.
     pub offset: u64,
-    /// Position in the log, if the record has one.
     pub position: Option<(u64, u32)>,
-    /// Row's number in the order column, if it has one.
+    /// Row's number in the order column.
     pub number: Option<i64>,
 }
 
-/// Size of an [`Ordered`] on disk, in bytes.
 pub const ORDERED_BYTES: usize = 48;
 
 impl Ordered {
-    /// Encodes the record for the disk.
     pub fn to_bytes(self) -> [u8; ORDERED_BYTES] {
         let (lsn, index) = self.position.unwrap_or_default();
         let has = u8::from(self.position.is_some()) | u8::from(self.number.is_some()) << 1;
@@ -276,7 +244,6 @@ impl Ordered {
         bytes
     }
 
-    /// Decodes a record. `None`: too few bytes.
     pub fn of_bytes(bytes: &[u8; ORDERED_BYTES]) -> Option<Self> {
         let mut rest = bytes.as_slice();
         let topic = u32::from_be_bytes(take(&mut rest)?);

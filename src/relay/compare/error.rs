@@ -1,7 +1,5 @@
-//! Errors that prevent a comparison of tables with topics, and their remedies.
-//!
-//! Input: errors from the database, the brokers, the routing, and the folder for temporary files.
-//! Output: [`CompareError`] with a hint. Differences that the comparison finds are not errors.
+//! Errors that prevent a comparison of tables with topics. Differences that the comparison finds
+//! are not errors.
 
 use super::sorter::SpillError;
 use postrider_core::pgoutput::DecodeError;
@@ -12,27 +10,20 @@ use postrider_postgres::wal::{Class, WalError};
 /// Reason why the comparison does not have a verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// Error of the database connection.
     #[error(transparent)]
     Wal(#[from] WalError),
-    /// Error while reading from the brokers.
     #[error(transparent)]
     Reader(#[from] ReaderError),
-    /// Error of a topic, as the brokers report it.
     #[error(transparent)]
     Topics(#[from] TopicsError),
-    /// Error while routing a row.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
-    /// Error of a temporary file on disk.
     #[error(transparent)]
     Spill(#[from] SpillError),
     /// The table lacks a column that an option names.
     #[error("table {table} has no column `{column}`")]
     ColumnMissing {
-        /// Name of the table.
         table: String,
-        /// Name of the column.
         column: String,
         /// Option that names the column.
         option: &'static str,
@@ -40,12 +31,10 @@ pub enum CompareError {
     /// `--since` or `--until` is not a valid time.
     #[error("{option} {text} is no time")]
     NoTime {
-        /// Name of the option.
         option: &'static str,
-        /// Value as typed by the user.
+        /// As typed by the user.
         text: String,
     },
-    /// A signal stopped the comparison.
     #[error("stopped by a signal before there was a verdict")]
     Stopped,
 }
@@ -57,7 +46,7 @@ impl From<DecodeError> for CompareError {
 }
 
 impl CompareError {
-    /// Error class, which decides about retries and the exit status.
+    /// Decides about retries and the exit status.
     pub fn class(&self) -> Class {
         match self {
             Self::Wal(error) => error.class(),
@@ -71,13 +60,11 @@ impl CompareError {
             | Self::Spill(_)
             | Self::ColumnMissing { .. }
             | Self::NoTime { .. } => Class::Configuration,
-            // The state of a topic and the reachability of brokers may change before the next
-            // attempt.
+            // The state of topics and brokers may change before the next attempt.
             Self::Topics(_) | Self::Reader(_) | Self::Stopped => Class::Transient,
         }
     }
 
-    /// Remedy for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Wal(error) => error.hint(),

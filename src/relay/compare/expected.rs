@@ -1,7 +1,6 @@
 //! Converts the rows of tables to the entries that the current routing produces.
 //!
-//! Input: the frames of a table's rows. Output: an entry per row. Invariant: rows pass through the
-//! pipeline of the relay, which alone determines their records. The resulting records are not sent.
+//! Invariant: the pipeline of the relay alone determines the records, which are not sent.
 
 use std::collections::BTreeMap;
 
@@ -21,22 +20,18 @@ use postrider_core::route::parse_time;
 pub struct Columns {
     /// Name of the id column, and its aliases.
     pub id: Vec<String>,
-    /// Column with the time at which the row was written.
     pub time: Option<TimeColumn>,
     /// Column with the row's number in the order of its key.
     pub order: Option<String>,
 }
 
-/// Column with a row's time.
 #[derive(Debug, Clone)]
 pub struct TimeColumn {
-    /// Name of the column.
     pub name: String,
-    /// Whether a table without this column is refused.
+    /// A table without this column is refused.
     pub is_needed: bool,
 }
 
-/// Indexes of the columns in a table.
 #[derive(Debug, Clone, Copy, Default)]
 struct Places {
     /// `table_mark` of the table.
@@ -46,18 +41,13 @@ struct Places {
     order: Option<usize>,
 }
 
-/// Content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// The frame does not contain a row.
     NoRow,
-    /// The row does not have an id.
     NoId,
-    /// The row has an id.
     Row(Entry),
 }
 
-/// Facts from a row's columns.
 #[derive(Debug, Default)]
 struct Facts {
     table: u32,
@@ -66,7 +56,6 @@ struct Facts {
     number: Option<i64>,
 }
 
-/// Converter from rows to entries.
 #[derive(Debug)]
 pub struct Expected {
     pipeline: Pipeline,
@@ -76,15 +65,12 @@ pub struct Expected {
     places: BTreeMap<u32, Places>,
     /// Flags that are set for every row.
     flags: u8,
-    /// Number of rows read.
     pub rows: u64,
-    /// Number of rows without an id.
     pub without_id: u64,
 }
 
 impl Expected {
-    /// Creates a converter that sets `flags` for every row. Rows that the slot has passed need no
-    /// flags. The pipeline must be new, and must skip rejected rows.
+    /// `flags` are set for every row. The pipeline must be new, and must skip rejected rows.
     pub fn new(
         pipeline: Pipeline,
         translator: Option<Translator>,
@@ -96,7 +82,7 @@ impl Expected {
         Self { pipeline, translator, content, columns, places, flags, rows: 0, without_id: 0 }
     }
 
-    /// Takes the next frame. Adds its row, if the frame has a row with an id.
+    /// Adds the frame's row, if it has an id.
     pub fn take(
         &mut self,
         frame: Frame<'_>,
@@ -109,7 +95,6 @@ impl Expected {
         }
     }
 
-    /// Takes the next frame, and returns its row.
     pub fn look(
         &mut self,
         frame: Frame<'_>,
@@ -231,7 +216,7 @@ impl Facts {
 }
 
 impl Content {
-    /// Converts the record of a row. Its first header is the id.
+    /// Expects the id as the first header.
     fn of_row(&self, outgoing: &Outgoing<'_>, numbers: &mut TopicNumbers) -> Option<Entry> {
         let record = &outgoing.record;
         let (_, id) = record.headers.first()?;

@@ -1,11 +1,8 @@
-//! Compares the rows of tables with the records of topics, in bounded memory.
-//!
-//! Input: frames of rows, and topics. Output: a fixed-size [`Entry`] per row, record and dead
-//! letter, sorted by id on disk, and the retention of each topic.
+//! Compares the rows of tables with the records of topics, in bounded memory, for `postrider
+//! verify` and `postrider repair`.
 //!
 //! Invariant: rows pass through the relay's own routing, and only committed records count. The
-//! comparison writes only temporary files. `postrider verify` uses it to find errors, `postrider
-//! repair` to find missing rows.
+//! comparison writes only temporary files.
 
 mod content;
 mod entry;

@@ -1,10 +1,8 @@
 //! Sorts more entries than fit into memory: writes sorted runs to an unnamed file, and merges them
-//! on reading.
+//! on each read.
 //!
-//! Input: entries of one fixed size, in any order. More entries may follow after a read. Output:
-//! all entries in order, on every read. Invariant: [`BUFFER_BYTES`] and [`MERGE_BYTES`] bound the
-//! memory for any input, even if all entries have one id. The file disappears with the process,
-//! however the process ends.
+//! Invariant: [`BUFFER_BYTES`] and [`MERGE_BYTES`] bound the memory for any input. The file
+//! disappears with the process.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,23 +16,20 @@ use super::entry::{ENTRY_BYTES, Entry, ORDERED_BYTES, Ordered};
 /// Bytes of entries that are sorted in memory.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// Read-ahead bytes for all runs together. Holds for up to [`MERGE_BYTES`] / [`AHEAD_BYTES_MIN`]
-/// runs: 1,024 runs, or about 50 million entries.
+/// Read-ahead bytes for all runs together, up to 1,024 runs or about 50 million entries.
 const MERGE_BYTES: usize = 4 << 20;
 
-/// Minimum size of one read, because a disk does not read less.
+/// A disk does not read less.
 const AHEAD_BYTES_MIN: usize = 4 << 10;
 
-/// Maximum size of one read. Larger reads are not faster.
+/// Larger reads are not faster.
 const AHEAD_BYTES_MAX: usize = 256 << 10;
 
-/// Fixed-size value that can be sorted on disk.
 pub trait Spilled: Copy + Ord {
-    /// Size on disk, in bytes.
+    /// Size on disk.
     const BYTES: usize;
-    /// Appends the encoded value to `out`.
     fn write(self, out: &mut Vec<u8>);
-    /// Decodes a value. `None`: the bytes are not valid.
+    /// `None`: the bytes are not valid.
     fn read(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -62,7 +57,6 @@ impl Spilled for Ordered {
     }
 }
 
-/// Failure of a temporary file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing} a temporary file in {}", .folder.display())]
 pub struct SpillError {
@@ -73,12 +67,10 @@ pub struct SpillError {
 }
 
 impl SpillError {
-    /// Wraps an I/O error of a temporary file in this folder.
     pub fn new(folder: &Path, doing: &'static str, source: io::Error) -> Self {
         Self { folder: folder.to_owned(), doing, source }
     }
 
-    /// Remedy for the operator.
     pub fn hint(&self) -> String {
         let folder = "name a folder that may be written to, on a disk with room for some 210 bytes for each row, with \
                       --work-dir";
@@ -93,7 +85,6 @@ impl SpillError {
     }
 }
 
-/// Sorter for entries of one type.
 #[derive(Debug)]
 pub struct Sorter<T> {
     folder: PathBuf,
@@ -106,7 +97,6 @@ pub struct Sorter<T> {
 }
 
 impl<T: Spilled> Sorter<T> {
-    /// Creates an empty sorter with a temporary file in this folder.
     pub fn new(folder: &Path) -> Result<Self, SpillError> {
         Self::with_runs_of(folder, BUFFER_BYTES / size_of::<T>())
     }
@@ -117,7 +107,6 @@ impl<T: Spilled> Sorter<T> {
         Ok(Self { folder: folder.to_owned(), file, runs: Vec::new(), buffer: Vec::new(), most })
     }
 
-    /// Adds an entry. Writes a run to disk if the buffer is full.
     pub fn push(&mut self, entry: T) -> Result<(), SpillError> {
         if self.buffer.capacity() == 0 {
             self.buffer.reserve_exact(self.most);
@@ -126,7 +115,6 @@ impl<T: Spilled> Sorter<T> {
         if self.buffer.len() == self.most { self.spill() } else { Ok(()) }
     }
 
-    /// Number of bytes written to disk.
     pub fn bytes(&self) -> u64 {
         self.runs.iter().sum::<u64>() * T::BYTES as u64
     }
@@ -161,7 +149,6 @@ impl<T: Spilled> Sorter<T> {
         Ok(())
     }
 
-    /// Returns the next entry of a run.
     fn next(&self, run: &mut Run, ahead: usize) -> Result<Option<T>, SpillError> {
         if run.next == run.ahead.len() {
             let most = (ahead / T::BYTES).max(1) * T::BYTES;
@@ -181,7 +168,6 @@ impl<T: Spilled> Sorter<T> {
         }
     }
 
-    /// Writes the entries in memory as a sorted run.
     fn spill(&mut self) -> Result<(), SpillError> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -205,7 +191,6 @@ impl<T: Spilled> Sorter<T> {
     }
 }
 
-/// Run that is being read.
 #[derive(Debug)]
 struct Run {
     at: u64,

@@ -1,12 +1,9 @@
 //! Reads records back from topics, and converts them to entries.
 //!
-//! Input: names of topics, and an optional start time. Output: an entry per record of a row and per
-//! dead letter of the relay, and the retention of each topic. A further call reads the records that
-//! have arrived since.
-//!
-//! Invariant: only committed records count. Each partition is read up to its stable offset at the
-//! start of the call. [`READ_AHEAD`] bounds the read-ahead. The reader writes nowhere and does not
-//! join a consumer group.
+//! Input: topics, and an optional start time. Output: an entry per record of a row and per dead
+//! letter of the relay, and the retention of each topic. Invariant: only committed records count,
+//! up to the stable offset at the start of a call. The reader does not write, and does not join a
+//! consumer group.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -25,20 +22,16 @@ use postrider_kafka::{
     topic_bounds,
 };
 
-/// Maximum time for the brokers to answer and to list a topic's partitions.
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 
 /// Maximum silence of the brokers while a topic is read.
 const SILENCE_LIMIT: Duration = Duration::from_mins(1);
 
-/// Maximum duration of one wait for a record, so that a signal is noticed.
+/// Maximum single wait, so that a signal is noticed.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Limits of librdkafka's read-ahead per partition: a short queue with frequent refills, and small
-/// fetch responses. A batch in a response may be compressed to a tenth of its size.
-///
-/// The defaults of librdkafka are 100,000 records per partition and responses of 50 MB. Settings in
-/// [kafka.properties] take precedence.
+/// Limits of librdkafka's read-ahead per partition, instead of 100,000 records and 50 MB. A batch
+/// may be compressed to a tenth. Settings in [kafka.properties] take precedence.
 const READ_AHEAD: [(&str, &str); 4] = [
     ("queued.min.messages", "2000"),
     ("fetch.queue.backoff.ms", "5"),
@@ -46,12 +39,11 @@ const READ_AHEAD: [(&str, &str); 4] = [
     ("fetch.max.bytes", "1048576"),
 ];
 
-/// Maximum number of records in a topic that one client reads whole, because the client would queue
-/// all of them. A larger topic is read per partition. A client needs about 0.1 s to start.
+/// Maximum number of records for one client to read, because it would queue a whole topic. Each
+/// further client, one per partition, needs about 0.1 s to start.
 const READ_AT_ONCE: u64 = 20_000;
 
-/// Maximum distance from the first retained offset to the first record. Transaction markers and
-/// aborted records may lie in between, so such a record still counts as the first.
+/// Maximum gap before the first record, for transaction markers and aborted records.
 const UNSEEN_MAX: u64 = 1_000;
 
 /// Numbers for topic names, which keep entries small.
@@ -62,7 +54,6 @@ pub struct TopicNumbers {
 }
 
 impl TopicNumbers {
-    /// Returns the topic's number. A new topic gets a new number.
     pub fn of(&mut self, topic: &str) -> u32 {
         if let Some(number) = self.numbers.get(topic) {
             return *number;
@@ -73,34 +64,29 @@ impl TopicNumbers {
         number
     }
 
-    /// All topic names, indexed by number.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Name of the topic with this number.
     pub fn name(&self, number: u32) -> Option<&str> {
         self.names.get(usize::try_from(number).ok()?).map(String::as_str)
     }
 }
 
-/// Moment up to which the tables were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Horizon {
-    /// Log position. The snapshot contains every row committed before it.
+    /// Log position; the snapshot contains every row committed before it.
     pub lsn: u64,
-    /// Time of the position by the server's clock, in milliseconds since the Unix epoch.
+    /// Server's clock, in milliseconds since the Unix epoch.
     pub at_ms: i64,
 }
 
-/// Retention of a topic: which records may have been removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Kept {
-    /// Whether the topic is compacted. Only the newest record of a key is then guaranteed to exist.
+    /// Only the newest record per key is guaranteed to exist in a compacted topic.
     pub is_compacted: bool,
-    /// Time in milliseconds since the Unix epoch. Older records may have been removed.
+    /// Milliseconds since the Unix epoch. Older records may have been removed.
     pub since_ms: Option<i64>,
-    /// Whether an open transaction hides some records.
     pub is_open: bool,
 }
 
@@ -111,37 +97,29 @@ impl Kept {
     }
 }
 
-/// Reader of topics, with its progress.
 #[derive(Debug)]
 pub struct Topics {
     kafka: KafkaSpec,
     content: Content,
     dead_letters: String,
-    /// Source whose dead letters count.
     source: LetterSource,
     horizon: Horizon,
-    /// Time of the first record to read, in milliseconds since the Unix epoch. `None`: all records.
+    /// Milliseconds since the Unix epoch. `None`: all records are read.
     since_ms: Option<i64>,
-    /// Next offset of each partition that was read.
     next: BTreeMap<(String, i32), u64>,
     kept: BTreeMap<String, Kept>,
     /// End of each partition when it was first read.
     ends: BTreeMap<(String, i32), u64>,
-    /// Whether the time of a record is its commit time, unless the brokers set it.
+    /// Whether record times are commit times, unless brokers set them.
     commit_times: bool,
-    /// Time of the first record read, by topic and partition, if reading does not start at the very
-    /// first record.
+    /// Time of the first record read, by topic and partition, if earlier ones exist.
     floors: BTreeMap<(u32, i32), i64>,
-    /// Number of records without an id.
     pub without_id: u64,
-    /// Number of records read.
     pub read: u64,
 }
 
 impl Topics {
-    /// Creates a reader for these brokers. The named topic holds the dead letters, and those from
-    /// `source` count. If `commit_times` says that record times are commit times, records before
-    /// `since_ms` are skipped.
+    /// Without `commit_times`, record times do not show where to start, so `since_ms` is ignored.
     pub fn new(
         kafka: &KafkaSpec,
         content: Content,
@@ -171,8 +149,7 @@ impl Topics {
         }
     }
 
-    /// Reads the records that have arrived in these topics since the last call. Returns `false` if
-    /// `goes_on` returned `false`.
+    /// Reads records that are new since the last call. `false`: `goes_on` returned `false`.
     pub fn read(
         &mut self,
         numbers: &mut TopicNumbers,
@@ -224,7 +201,6 @@ impl Topics {
         Ok(true)
     }
 
-    /// Splits a topic into parts, each for one reader.
     fn wanted(
         &self,
         (number, topic): (u32, &str),
@@ -259,7 +235,7 @@ impl Topics {
         more.collect()
     }
 
-    /// Number of unread records in the topics. `None` if all were read.
+    /// Number of unread records; `None` if all were read.
     fn unread(&self, all: &BTreeMap<String, TopicBounds>) -> Option<Total> {
         let parts = all.iter().flat_map(|(topic, bounds)| {
             bounds.partitions.iter().map(move |at| {
@@ -311,7 +287,6 @@ impl Topics {
         Ok(true)
     }
 
-    /// Records how far a partition was read, and the time of its oldest retained record.
     fn note(&mut self, record: &Received<'_>, offset: u64, part: &mut Part) {
         let is_first = part.seen.insert(record.partition(), offset + 1).is_none();
         let Some((first, end)) = part.rest.get(&record.partition()).copied() else { return };
@@ -322,8 +297,8 @@ impl Topics {
         let is_oldest = self.since_ms.is_none() || offset <= first + UNSEEN_MAX;
         if part.is_the_first() && is_first && first > 0 && is_oldest {
             let kept = self.kept.entry(record.topic().to_owned()).or_default();
-            // A time that the row chose does not show which rows were written earlier. The time of
-            // a record that was sent again does not show it either.
+            // Only the first commit time, or a broker's time, shows which rows were written
+            // earlier. A time from the row or of a repeated record does not.
             let is_again = record.headers().any(|(name, _)| name == RETRIED_HEADER);
             let is_told = (self.commit_times && !is_again) || record.has_append_time();
             let time_ms = record.timestamp_ms().filter(|_| is_told).unwrap_or(i64::MAX);
@@ -334,9 +309,9 @@ impl Topics {
         }
     }
 
-    /// Whether a record may follow a later one without an error. This holds for a record without a
-    /// key, and for a possible repeat of a record that is not read. If reading starts in the
-    /// middle, such a repeat has a time before the first record read. Only commit times show this.
+    /// Whether a record may follow a later one without an error: one without a key, or a possible
+    /// repeat of an unread record. If reading starts in the middle, a repeat has an earlier commit
+    /// time than the first record read.
     fn has_no_order(&self, record: &Received<'_>, part: &Part) -> bool {
         if record.key().is_none() {
             return true;
@@ -349,7 +324,6 @@ impl Topics {
         !is_commits || record.timestamp_ms().is_none_or(|time| time < *floor)
     }
 
-    /// Converts the record of a row, or a dead letter of the relay.
     fn entry(
         &mut self,
         record: &Received<'_>,
@@ -385,8 +359,7 @@ impl Topics {
         Some(Entry { id, kind, topic, partition, place: offset, content, key, rank, index, flags })
     }
 
-    /// Converts a dead letter. Receipts, dead letters of consumers, and dead letters of another
-    /// system's stream do not concern these rows.
+    /// Ignores receipts, and dead letters of consumers or of another system's stream.
     fn dead_letter(&mut self, record: &Received<'_>, topic: u32, offset: u64) -> Option<Entry> {
         let letter = DeadLetter::read(record.to_stored())?;
         // A replayed row that became a dead letter may have been delivered before.
@@ -427,39 +400,32 @@ impl Topics {
         if is_newer { flag::NEWER } else { 0 }
     }
 
-    /// Whether records that existed at the first look are still unread, because a transaction is
-    /// open.
+    /// Whether records seen at the first look are still unread, because a transaction is open.
     pub fn is_behind(&self, topic: &str) -> bool {
         let ends = self.ends.iter().filter(|((name, _), _)| name == topic);
         ends.into_iter().any(|(at, end)| self.next.get(at).is_none_or(|next| next < end))
     }
 
-    /// Retention of the topics, indexed by number.
     pub fn kept(&self, numbers: &TopicNumbers) -> Vec<Kept> {
         let kept = |name: &String| self.kept.get(name).copied().unwrap_or_default();
         numbers.names().iter().map(kept).collect()
     }
 
-    /// Names of the topics that do not exist.
     pub fn missing<'n>(&self, numbers: &'n TopicNumbers) -> Vec<&'n str> {
         let names = numbers.names().iter().map(String::as_str);
         names.filter(|name| !self.kept.contains_key(*name)).collect()
     }
 }
 
-/// Partitions that one reader reads, with their first and end offsets.
 struct Part {
-    /// Number of the topic.
     topic: u32,
     partition: Option<i32>,
     start: StartOffset,
     rest: BTreeMap<i32, (u64, u64)>,
-    /// Next offset of each partition that has returned a record.
     seen: BTreeMap<i32, u64>,
 }
 
 impl Part {
-    /// Whether these partitions were not read before.
     const fn is_the_first(&self) -> bool {
         !matches!(self.start, StartOffset::Offset(_))
     }
@@ -474,13 +440,11 @@ impl Part {
     }
 }
 
-/// Whether the row was sent again on purpose.
 fn is_replay(origin: &[u8]) -> bool {
     RowOrigin::Replay.header().is_some_and(|replay| replay.as_bytes() == origin)
 }
 
-/// Initial retention of a topic. If a partition has lost all its records, nothing is known about
-/// it.
+/// Initial retention. An emptied partition may lack any row.
 fn gone(bounds: &TopicBounds) -> Kept {
     let is_empty = bounds.partitions.iter().any(|at| at.first > 0 && at.first == at.end);
     Kept {

@@ -1,12 +1,8 @@
 //! Delivers rows by polling their tables, for servers without a replication slot (`source.mode =
 //! "poll"`).
 //!
-//! Input: a [`Plan`], options of this run, requests to stop. Output: a [`Summary`], or the error
-//! that ended the run. Each worker is a thread with a connection, a session, a sink and a
-//! supervisor, as for a replication stream. Dead letters, refused batches, outages and memory are
-//! therefore handled in the same way.
-//!
-//! Invariant:
+//! Each worker has a thread, a connection, a session, a sink and a supervisor, as for a replication
+//! stream. Invariant:
 //!
 //! * A row is marked after its confirmation (G1).
 //! * Only one worker at a time has rows of a given key (G2).
@@ -41,7 +37,7 @@ use postrider_postgres::wal::{OwnProcesses, PollPositions};
 pub use session::poll_mark;
 pub(crate) use session::rehearse;
 
-/// Minimum number of bytes in flight per worker: one record of typical size.
+/// Minimum per worker: one record of typical size.
 const BYTES_MIN: u64 = 1 << 20;
 /// Range of the positions that number the rows.
 const FIRST: Lsn = Lsn::new(1);
@@ -96,7 +92,7 @@ pub(super) async fn run<S: KafkaSink + Send + 'static>(
 
 type Ended = Result<Result<Summary, RelayError>, RelayError>;
 
-/// Waits for all workers. Returns the first error, which also stops the other workers.
+/// The first error also stops the other workers.
 async fn all(mut running: JoinSet<Ended>, stop: &StopSignal) -> Result<bool, RelayError> {
     let (mut caught_up, mut failed) = (true, None);
     while let Some(ended) = running.join_next().await {
@@ -111,21 +107,19 @@ async fn all(mut running: JoinSet<Ended>, stop: &StopSignal) -> Result<bool, Rel
     failed.map_or(Ok(caught_up), Err)
 }
 
-/// Worker that delivers one batch at a time, over one or more sessions.
+/// Delivers one batch at a time, over one or more sessions.
 struct Worker {
     /// Number of this worker, from 0, and number of workers.
     number: (u32, u32),
     /// Position up to which rows are marked.
     marked: Lsn,
-    /// Set after the check that sessions keep their server process, which a pooler could assign to
-    /// another session.
+    /// Set after the check that no pooler assigns a session's server process to another session.
     keeps_processes: Arc<OnceCell<()>>,
     /// Server processes of all workers.
     own_processes: OwnProcesses,
 }
 
 impl Worker {
-    /// Range in which the positions of a session are counted.
     fn positions(&self, owed: Owed) -> PollPositions {
         PollPositions { first: self.marked, owed: owed.until(), end: END }
     }

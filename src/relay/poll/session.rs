@@ -1,8 +1,5 @@
-//! Runs one session of a polling worker.
-//!
-//! Input: the state of the worker. Output: how the session ended. The session inspects the database
-//! as a relay does, apart from the slot. It then opens the connection for the rows, and drives the
-//! loop.
+//! Runs one session of a polling worker: inspects the database, opens the connection for the rows,
+//! and drives the loop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,20 +31,17 @@ use postrider_postgres::wal::{
     SessionParams, WalError, prepare_session,
 };
 
-/// Maximum silence of the server. A poll does not wait for other sessions, and has a limit of its
-/// own.
+/// A poll does not wait for other sessions, and has a limit of its own.
 const SILENCE: Duration = Duration::from_hours(24);
-/// Heartbeat while a batch is open. The server hears from the relay at least once per two
-/// heartbeats.
+/// The server hears from the relay at least once per two heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Batch size while the relay searches for a refused record. All rows of the batch may be sent
 /// again.
 const CAUTIOUS_BATCH: u32 = 100;
-/// Column that numbers rows in the order of their writes. Without it, rows are ordered by a time,
-/// which is the start of their transaction.
+/// Numbers rows in the order of their writes. Otherwise rows are ordered by a time, which is the
+/// start of their transaction.
 const SEQUENCE: &str = "sequence";
 
-/// Database as this session found it.
 struct Found {
     plan: Plan,
     params: SessionParams,
@@ -148,9 +142,8 @@ fn prepare(
     Ok(tables)
 }
 
-/// Inspects the database. Any fault that prevents a stream also prevents polling, except faults of
-/// the slot or publication. One worker checks whether sessions keep their server process. The other
-/// workers wait, because the check needs two sessions.
+/// Refuses all faults that prevent a stream, except faults of the slot or publication. The check
+/// for kept server processes needs two sessions, so only one worker makes it.
 async fn find(plan: &Plan, keeps_processes: &OnceCell<()>) -> Result<Found, RelayError> {
     let wanted = plan.requirements()?;
     let connect = &plan.config.source.connect;
@@ -221,8 +214,8 @@ async fn request(
     })
 }
 
-/// Order of a table's rows: `outbox.order_by`, or a numbering column, or a time. The id separates
-/// rows that are otherwise equal.
+/// `outbox.order_by`, or a numbering column, or a time. The id separates rows that are otherwise
+/// equal.
 async fn order(
     config: &Config,
     client: &Client,
@@ -245,7 +238,6 @@ async fn order(
     Ok(order)
 }
 
-/// Converts the configured way of marking delivered rows.
 pub fn poll_mark(section: &MarkSection) -> PollMark {
     match section.clone() {
         MarkSection::ProcessedAt(column) => PollMark::ProcessedAt(column),

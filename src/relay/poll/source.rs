@@ -1,8 +1,5 @@
-//! Provides polled rows as the loop's frames.
-//!
-//! Input: a [`PollStream`]. Output: frames, and the position up to which rows are marked, for the
-//! worker's next session. Invariant: the position advances only after the database has committed
-//! the marks.
+//! Provides polled rows as the loop's frames. The marked position advances only after the database
+//! has committed the marks.
 
 use std::sync::Arc;
 use std::time::Duration;

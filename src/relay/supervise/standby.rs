@@ -1,12 +1,8 @@
 //! Standby: waits for a slot that another relay holds, and takes over when the slot is free.
 //!
-//! Input: samples of the slot over SQL. Output: the end of the wait. The wait ends when no session
-//! reads the slot, when the server does not answer, or on a stop request. Each sample also updates
-//! the metrics and the position that the other relay has acknowledged.
-//!
-//! Invariant: only one small query runs at a time, over one connection. If the server process of
-//! this relay's own earlier session still holds the slot, the relay is not a standby. A standby
-//! would report itself as ready.
+//! Each sample also updates the metrics and the position that the other relay has acknowledged.
+//! Invariant: only one small query runs at a time. If this relay's own earlier session still holds
+//! the slot, the relay is not a standby, which would report itself as ready.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +15,6 @@ use postrider_core::supervisor::SlotPosition;
 use postrider_postgres::control::{self, Client, ControlError, SlotSample};
 use postrider_postgres::wal::ServerProcess;
 
-/// Holder of the slot, as far as known.
 #[derive(Debug, Default)]
 pub(super) struct Holder {
     /// Server process that last streamed to this relay.
@@ -29,7 +24,6 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// Notes the server process that streams to this relay.
     pub(super) fn streams(&self, stream: Option<ServerProcess>) {
         if stream.is_some() {
             *self.ours.lock().unwrap_or_else(PoisonError::into_inner) = stream;
@@ -59,7 +53,6 @@ impl Relay {
         }
     }
 
-    /// Reports the holder of the slot: another relay, or this relay's own earlier session.
     fn tell_holder(&mut self, slot: &SlotSample) {
         match self.holder.ours().filter(|ours| slot.is_held_by(*ours)) {
             None => self.stands_by(),
@@ -71,7 +64,7 @@ impl Relay {
         }
     }
 
-    /// Samples the slot at this interval until it is free or the relay must stop.
+    /// Samples the slot until it is free or the relay must stop.
     pub(super) async fn stand_by(&mut self, every: Duration) {
         // The next session reports any error of the query. A silent server must not delay a signal.
         let told = self.sessions.told_to_end();
@@ -98,7 +91,6 @@ impl Relay {
         self.sessions.supervisor.slot_is_free(self.sessions.clock.instant());
     }
 
-    /// Reads the end of the log, and the position that another relay has acknowledged.
     pub(super) async fn look_at_slot(
         &mut self,
         client: &Client,

@@ -1,19 +1,12 @@
-//! Starts or resumes a backfill: the delivery of rows that were committed before the slot was
-//! created. A repair starts in the same way.
+//! Starts or resumes a backfill, which delivers rows committed before the slot was created, or a
+//! repair.
 //!
-//! Input: the database, and the progress in Kafka. Output: a connection that sees the rows, the
-//! held slot, and the rows that are left ([`Remaining`]).
+//! Invariant: the transaction that reads the rows first also creates the slot, so each row belongs
+//! to the backfill or to the stream. Kafka holds a note of the backfill before the slot is created.
+//! Until the backfill has ended, no relay resumes the slot (G1, G6).
 //!
-//! Invariant: the transaction that reads the rows first also creates the slot. Each committed row
-//! therefore belongs to the backfill or to the stream, never to both. Kafka holds a note of the
-//! backfill before the slot is created. Until the backfill has ended, no relay resumes the slot
-//! (G1, G6).
-//!
-//! A later session sees other rows than the first session. It recognises the rows committed before
-//! the slot by their transaction number (`xmin`) and the recorded snapshot. The snapshot of a slot
-//! lists each number that had not committed, including subtransactions (`SnapBuildInitialSnapshot`
-//! in snapbuild.c). A row updated since then has the number of its update and is left out, because
-//! an outbox is only appended to.
+//! A later session selects the rows by `xmin` and the recorded snapshot, which lists uncommitted
+//! subtransactions too (`SnapBuildInitialSnapshot` in snapbuild.c). Updated rows are left out.
 
 use super::TableRun;
 use super::error::TableRowsError;
@@ -27,19 +20,16 @@ use postrider_core::progress::{BackfillProgress, Lineage, Progress, RepairScope}
 use postrider_kafka::{failpoint, write_progress};
 use postrider_postgres::wal::{Connection, WalError, table_files};
 
-/// SQL for the first transaction that the current snapshot does not see, in 64 bits.
+/// First transaction that the current snapshot does not see, in 64 bits.
 const NOW: &str = "pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot())";
-/// Snapshot of a backfill that was restarted with an existing slot: all rows are sent.
+/// A backfill that was restarted with an existing slot sends all rows.
 const NO_SNAPSHOT: &str = "";
 
-/// How to create a slot whose earlier rows are delivered from their tables.
 #[derive(Debug, Default)]
 pub(super) struct Beginning {
-    /// Scope of the repair, which sends only the missing rows. `None`: a backfill.
+    /// `None`: a backfill.
     pub(super) repair: Option<RepairScope>,
-    /// Drops the existing slot first.
     pub(super) replaces: bool,
-    /// Drops the slot together with its undelivered messages.
     pub(super) loses: bool,
     /// Transaction number at which the stream first began, if known.
     pub(super) began: Option<u64>,
@@ -95,8 +85,8 @@ impl TableRun {
         }
     }
 
-    /// Returns the state of the stream from Kafka, or from this process if Kafka keeps no progress.
-    /// Also returns when the stream first began. Fails if the backfill began with other tables.
+    /// Returns the state of the stream, and its first transaction number. Fails if the backfill
+    /// began with other tables.
     pub(super) fn known(
         &self,
         found: &Found,
@@ -125,7 +115,6 @@ impl TableRun {
         Ok((Known::of(progress, has_slot), began))
     }
 
-    /// Creates the slot, and reads the rows that were committed before it.
     pub(super) fn begin(
         &mut self,
         found: &Found,
@@ -136,8 +125,7 @@ impl TableRun {
         let Beginning { repair, replaces, loses, began } = beginning;
         let source = &found.plan.config.source;
         self.check_unchanged(found)?;
-        // A temporary slot shows whether a slot can be created, before the existing slot is
-        // dropped. Changes committed after its start are not lost: the new slot delivers them.
+        // A temporary slot shows that a slot can be created, before the existing slot is dropped.
         let is_alive = found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost());
         let temporary =
             if replaces && is_alive { self.make_temporary(&mut connection, found)? } else { None };
@@ -168,17 +156,14 @@ impl TableRun {
             BackfillProgress { begins: Some(begins), snapshot, files, cursor: None, repair, began };
         self.begun = Some(begun.clone());
         let slot = Some(Held::take(found)?);
-        // The transaction sees only rows committed before the slot, so no condition is needed.
         let backfill = Some(begun.clone());
         let remaining = Remaining { connection, slot, lineage, backfill };
-        // Without this check, the note could describe a slot that another command has created
-        // since.
+        // Another command may have created a slot since.
         self.check_held(found, &remaining)?;
         note(found, &remaining.lineage, begun)?;
         Ok(remaining)
     }
 
-    /// Resumes a backfill with a new snapshot.
     pub(super) fn go_on(
         &mut self,
         found: &Found,
@@ -200,7 +185,6 @@ impl TableRun {
     }
 }
 
-/// Opens a connection and identifies the stream.
 pub(super) fn connect(found: &Found) -> Result<(Connection, Lineage), WalError> {
     let mut connection = Connection::open(&found.plan.config.source.connect, &found.params)?;
     let identity = connection.identify_system()?;
@@ -209,7 +193,6 @@ pub(super) fn connect(found: &Found) -> Result<(Connection, Lineage), WalError> 
     Ok((connection, lineage))
 }
 
-/// Notes the backfill in Kafka, if Kafka keeps progress.
 fn note(found: &Found, lineage: &Lineage, backfill: BackfillProgress) -> Result<(), RelayError> {
     if found.plan.keeps_progress() {
         let (lineage, mark) = (lineage.clone(), Mark::default());
@@ -218,8 +201,7 @@ fn note(found: &Found, lineage: &Lineage, backfill: BackfillProgress) -> Result<
     Ok(())
 }
 
-/// Returns the condition for rows committed before the slot. `None`: the connection does not see
-/// other rows.
+/// `None`: the connection sees only rows committed before the slot.
 pub(super) fn visible(remaining: &mut Remaining) -> Result<Option<String>, WalError> {
     let Some(backfill) = &remaining.backfill else { return Ok(None) };
     let now = remaining.connection.snapshot()?;
@@ -227,8 +209,7 @@ pub(super) fn visible(remaining: &mut Remaining) -> Result<Option<String>, WalEr
     Ok((!is_all).then(|| committed_in(&backfill.snapshot)))
 }
 
-/// Refuses a table that was rewritten since the backfill began. The slot's snapshot no longer sees
-/// its rows, or their commit can no longer be placed before the slot.
+/// Refuses a rewritten table, whose rows can no longer be placed before the slot.
 pub(super) fn check_files(found: &Found, remaining: &mut Remaining) -> Result<(), RelayError> {
     let Some(backfill) = &remaining.backfill else { return Ok(()) };
     for file in table_files(&mut remaining.connection, &found.oids())? {
@@ -242,11 +223,10 @@ pub(super) fn check_files(found: &Found, remaining: &mut Remaining) -> Result<()
     Ok(())
 }
 
-/// SQL condition: the transaction that wrote the row had committed in this snapshot.
+/// SQL condition: the row's transaction had committed in this snapshot.
 ///
-/// `xmin` has 32 bits. The transaction of a visible row began before the end of the current
-/// snapshot. An `xmin` that seems to lie ahead is therefore more than 2^31 transactions old.
-/// Numbers below 3 belong to the system.
+/// A visible row's transaction began before the current snapshot. An `xmin` that seems to lie ahead
+/// is therefore over 2^31 transactions old. Numbers below 3 belong to the system.
 pub(super) fn committed_in(snapshot: &str) -> String {
     let distance = distance();
     format!(
@@ -255,7 +235,7 @@ pub(super) fn committed_in(snapshot: &str) -> String {
     )
 }
 
-/// SQL condition: the row's transaction has a lower 64-bit number than `xid`. See [`committed_in`].
+/// SQL condition: the row's transaction has a lower 64-bit number than `xid`.
 pub(super) fn written_before(xid: u64) -> String {
     let distance = distance();
     format!("xmin::text::bigint < 3 OR {distance} >= 0 OR {NOW} + {distance} < {xid}")

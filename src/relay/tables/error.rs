@@ -2,52 +2,46 @@
 
 use postrider_core::lsn::Lsn;
 
-/// Error of a backfill, a repair or a replay.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TableRowsError {
     /// A backfill creates its slot itself. With an existing slot, rows committed in between could
     /// be missing or duplicated.
     #[error("slot `{slot}` exists already, and Kafka holds no backfill of it that has not ended")]
     SlotExists {
-        /// Name of the replication slot.
+        /// Replication slot.
         slot: String,
     },
-    /// The stream already delivers, so the backfill has nothing left to do.
+    /// The stream already delivers, so nothing is left to the backfill.
     #[error("slot `{slot}` is there and delivers: no row of before it is left to a backfill")]
     Ended {
-        /// Name of the replication slot.
+        /// Replication slot.
         slot: String,
     },
-    /// The job asks to send undecidable rows, but the slot has left out no row.
     #[error("{}", nothing_missing(slot, *unknown, *is_of_window))]
     NothingMissing {
-        /// Name of the replication slot.
         slot: String,
-        /// Number of rows whose delivery cannot be determined.
         unknown: u64,
-        /// Compared only rows from a time window.
+        /// Only rows from a time window were compared.
         is_of_window: bool,
     },
     /// Postgres has not published the slot's progress yet.
     #[error("whether slot `{slot}` has passed {rows} rows that are in no topic cannot be told yet")]
     Undecided {
-        /// Name of the replication slot.
         slot: String,
-        /// Number of rows.
+        /// Rows that are in no topic.
         rows: u64,
     },
     /// The slot to drop holds messages that cannot be delivered in any other way.
     #[error("slot `{slot}` has messages that were not delivered, which would be dropped with it")]
     Undrained {
-        /// Name of the replication slot.
+        /// Replication slot.
         slot: String,
     },
-    /// The slot holds a change that no session can decode. It is dropped only on request.
+    /// No session can decode a change in the slot. The slot is dropped only on request.
     #[error(
         "slot `{slot}` cannot be decoded past this change, and is kept without --drop-slot: {cause}"
     )]
     Undecodable {
-        /// Name of the replication slot.
         slot: String,
         /// Error that ends every session.
         cause: String,
@@ -57,26 +51,22 @@ pub enum TableRowsError {
         "column `{column}` of table {table} has no time zone: which of its rows are of that time cannot be told"
     )]
     TimeWithoutZone {
-        /// Name of the table.
         table: String,
-        /// Name of the column.
+        /// Time column.
         column: String,
     },
-    /// A row that may have been delivered is neither sent nor left out without a decision by the
-    /// operator.
+    /// An operator must decide about rows that may have been delivered.
     #[error("whether {unknown} rows were delivered cannot be known: {reasons}")]
     RowsUnknown {
-        /// Number of rows.
         unknown: u64,
-        /// Reasons, with the number of rows per reason.
+        /// With the number of rows per reason.
         reasons: String,
     },
     /// A repair that began with one rule cannot be completed under another rule.
     #[error("the repair of slot `{slot}` was begun with {begun}, which has not ended")]
     ScopeChanged {
-        /// Name of the replication slot.
         slot: String,
-        /// Options that the repair began with.
+        /// Options of the first repair.
         begun: String,
     },
     /// Another command delivers rows committed before this slot.
@@ -84,13 +74,13 @@ pub enum TableRowsError {
         "slot `{slot}`, or its progress in Kafka, is not what it was a moment ago: another command is at work"
     )]
     ProgressChanged {
-        /// Name of the replication slot.
+        /// Replication slot.
         slot: String,
     },
     /// A stream of this name delivered rows beyond those committed before it.
     #[error("slot `{slot}` does not exist, and rows of it were delivered")]
     Delivered {
-        /// Name of the replication slot.
+        /// Replication slot.
         slot: String,
     },
     /// The slot that a backfill created no longer exists, or already delivers.
@@ -99,11 +89,9 @@ pub enum TableRowsError {
         confirmed.map_or_else(|| "is gone".to_owned(), |at| format!("is at {at}"))
     )]
     SlotMoved {
-        /// Name of the replication slot.
         slot: String,
-        /// Confirmed position of the slot. `None`: the slot does not exist.
+        /// `None`: the slot does not exist.
         confirmed: Option<Lsn>,
-        /// Position at which the backfill created the slot.
         begins: Lsn,
     },
     /// A backfill cannot resume after a row whose order columns are not unique.
@@ -111,7 +99,6 @@ pub enum TableRowsError {
         "rows of table {table} are not distinct by {columns}: no unique index has just such columns"
     )]
     OrderNotUnique {
-        /// Name of the table.
         table: String,
         /// Columns of the order.
         columns: String,
@@ -121,9 +108,8 @@ pub enum TableRowsError {
         "the {command} of slot `{slot}` has begun with another publication, or other tables, than those of now"
     )]
     TablesChanged {
-        /// Name of the replication slot.
         slot: String,
-        /// Command that began: a backfill or a repair.
+        /// `backfill` or `repair`.
         command: &'static str,
     },
     /// A position in one order has no meaning in another order.
@@ -131,9 +117,8 @@ pub enum TableRowsError {
         "the backfill has come to a row of table {table} in the order of {before}, and the order is another one"
     )]
     OrderChanged {
-        /// Name of the table.
         table: String,
-        /// Columns of the order that the backfill began with.
+        /// Columns of the earlier order.
         before: String,
     },
     /// A rewrite gives each row the number of the rewriting transaction.
@@ -142,33 +127,27 @@ pub enum TableRowsError {
          rows committed before the slot cannot be told any more"
     )]
     Rewritten {
-        /// Command that began: a backfill or a repair.
+        /// `backfill` or `repair`.
         command: &'static str,
-        /// OID of the table or partition.
         oid: u32,
-        /// Name of the replication slot.
         slot: String,
     },
-    /// The column that selects the rows does not exist.
     #[error("table {table} has no column `{column}` to choose rows by")]
     FilterColumnMissing {
-        /// Name of the table.
         table: String,
-        /// Name of the column.
+        /// Column that selects the rows.
         column: String,
     },
     /// A row with a NULL value has no position in the order.
     #[error("column `{column}` of table {table}, by which its rows are ordered, may be NULL")]
     OrderNullable {
-        /// Name of the table.
         table: String,
-        /// Name of the column.
+        /// Column of the order.
         column: String,
     },
 }
 
-/// Message that a slot stays untouched. `unknown`: number of rows whose delivery cannot be
-/// determined.
+/// `unknown`: number of rows whose delivery cannot be determined.
 pub(super) fn nothing_missing(slot: &str, unknown: u64, is_of_window: bool) -> String {
     let of = if is_of_window { " of that time (no others were compared)" } else { "" };
     let but_for = match unknown {
@@ -180,7 +159,6 @@ pub(super) fn nothing_missing(slot: &str, unknown: u64, is_of_window: bool) -> S
     )
 }
 
-/// How to restart a command after the slot is dropped.
 fn anew(command: &str) -> &'static str {
     match command {
         "repair" => {
@@ -194,7 +172,6 @@ fn anew(command: &str) -> &'static str {
 }
 
 impl TableRowsError {
-    /// Steps for the operator.
     pub fn hint(&self) -> String {
         match self {
             Self::SlotExists { slot } => format!(
@@ -249,7 +226,7 @@ impl TableRowsError {
         }
     }
 
-    /// Steps for errors about a command that has ended, or that runs under other terms.
+    /// Steps for a command that has ended, or that runs under other terms.
     fn hint_of_an_end(&self) -> String {
         match self {
             Self::Ended { .. } => {

@@ -1,8 +1,7 @@
 //! Selects the rows to send again, as SQL.
 //!
-//! Input: a [`RowFilter`], and the columns of a table. Output: a condition, or the name of the
-//! missing column. Literals take the type of their column, so that Postgres can use an index on the
-//! column. Postgres reports a value that does not fit the type.
+//! Literals take the type of their column, so that Postgres can use an index. Postgres reports a
+//! value that does not fit the type.
 
 use super::error::TableRowsError;
 use postrider_config::Config;
@@ -10,23 +9,21 @@ use postrider_core::outbox::{TableName, Wanted};
 use postrider_postgres::control::TableFacts;
 use postrider_postgres::wal::{identifier, literal};
 
-/// Filter whose criteria must all match. If a criterion lists several values, any of them matches.
+/// All criteria must match. If a criterion lists several values, any of them matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowFilter {
-    /// Matches rows written at or after this time. Postgres parses the timestamp.
+    /// Rows written at or after this time. Postgres parses the timestamp.
     pub since: Option<String>,
-    /// Matches rows written before this time. Postgres parses the timestamp.
+    /// Rows written before this time.
     pub until: Option<String>,
-    /// Event types to match.
     pub types: Vec<String>,
-    /// Keys to match: values of the aggregate's id.
+    /// Values of the aggregate's id.
     pub keys: Vec<String>,
-    /// Row ids to match.
     pub ids: Vec<String>,
 }
 
 impl RowFilter {
-    /// SQL condition for a table. `None`: all rows match.
+    /// `None`: all rows match.
     pub fn condition(
         &self,
         config: &Config,
@@ -66,7 +63,6 @@ impl RowFilter {
     }
 }
 
-/// SQL literal of a Postgres array.
 fn array(values: &[String]) -> String {
     let element =
         |value: &String| format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""));

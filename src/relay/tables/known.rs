@@ -1,12 +1,8 @@
 //! Determines the state of a stream before rows of its tables are delivered, and takes the slot.
 //!
-//! Input: the inspected database, and the progress topic. Output: [`Known`], and the slot
-//! ([`Held`]).
-//!
 //! Invariant: the slot is the lock. A command takes the slot before it reads the progress. Before
-//! it sends the first row, it checks that it still holds the slot and that the progress is
-//! unchanged. If two commands, or a command and a relay, run at the same time, only one of them
-//! sends.
+//! the first row, it checks that it still holds the slot and that the progress is unchanged. Of
+//! concurrent commands and relays, only one sends.
 
 use std::time::Duration;
 
@@ -27,19 +23,18 @@ use postrider_postgres::wal::{Connection, ServerProcess, Stream, WalError};
 /// Maximum time to wait for an unread slot to be released.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Separator in the application name of the session that holds the slot. It stands between the
-/// command and the relay's application name.
+/// Separates the command from the relay's application name in the name of the session that holds
+/// the slot.
 const BY: &str = " by ";
 
-/// Whether the holder of a slot, as the server names it, is a backfill or a repair. If no progress
-/// is kept, only this name identifies such a command.
+/// Whether the holder's application name is that of a backfill or a repair. Without stored
+/// progress, only this name identifies such a command.
 pub fn holds_for_tables(holder: &str) -> bool {
     let origins = [RowOrigin::Backfill, RowOrigin::Repair];
     let mut commands = origins.iter().filter_map(|origin| origin.header());
     commands.any(|command| holder.strip_prefix(command).is_some_and(|rest| rest.starts_with(BY)))
 }
 
-/// Slot that this process holds exclusively.
 pub(super) struct Held {
     pub(super) stream: Stream,
     /// Server process that holds the slot for this command.
@@ -60,19 +55,19 @@ impl Held {
         Ok(Self { stream, process })
     }
 
-    /// Releases the slot. A failure is ignored, because this process no longer sends rows.
+    /// A failure is ignored, because this process no longer sends rows.
     pub(super) fn release(self) {
         let _ = self.stream.finish(RELEASE_LIMIT);
     }
 }
 
-/// State of the stream, from Kafka or, if Kafka keeps no progress, from this process.
+/// State from Kafka or, if Kafka keeps no progress, from this process.
 #[derive(Debug)]
 pub(super) enum Known {
     Nothing,
     /// A backfill was about to create the slot, and no row was sent.
     Intended(BackfillProgress),
-    /// A backfill has begun. The flag says whether some rows were delivered.
+    /// The flag says whether some rows were delivered.
     Begun(BackfillProgress, bool),
     /// Rows of the slot were delivered, or `setup` created the slot.
     Stream(Box<Progress>),
@@ -93,8 +88,7 @@ impl Known {
     }
 }
 
-/// Reads the progress of this stream. With exactly-once delivery, it first fences earlier
-/// producers, so that they can no longer write.
+/// With exactly-once delivery, it first fences earlier producers.
 pub(super) fn in_kafka(found: &Found, lineage: &Lineage) -> Result<Option<Progress>, RelayError> {
     let kafka = &found.plan.kafka;
     tell(kafka, &ensure_progress_topic(kafka)?);
@@ -104,8 +98,8 @@ pub(super) fn in_kafka(found: &Found, lineage: &Lineage) -> Result<Option<Progre
     Ok(newest_progress(kafka, &lineage.key())?)
 }
 
-/// Refuses to resume with other tables or another publication than the backfill began with. A row
-/// committed in between could belong neither to the backfill nor to the stream.
+/// Refuses other tables or another publication: a row committed in between could belong neither to
+/// the backfill nor to the stream.
 pub(super) fn same_tables(noted: &Lineage, now: &Lineage) -> Result<(), TableRowsError> {
     let of = |lineage: &Lineage| {
         let Lineage { tables, publication, members, places, .. } = lineage.clone();
@@ -122,8 +116,7 @@ pub(super) fn confirmed(found: &Found) -> Option<Lsn> {
 }
 
 impl TableRun {
-    /// Refuses to create or drop a slot that another command has created or dropped since the
-    /// inspection.
+    /// Refuses a slot that another command has created or dropped since the inspection.
     pub(super) fn check_unchanged(&self, found: &Found) -> Result<(), RelayError> {
         let source = &found.plan.config.source;
         let client = self.runtime.block_on(control::connect(&source.connect))?;

@@ -1,15 +1,9 @@
-//! Delivers rows from tables. There are three jobs:
+//! Delivers rows from tables.
 //!
-//! * [`TableRows::Backfill`] sends rows committed before a slot.
-//! * [`TableRows::Repair`] sends only those missing in Kafka.
-//! * [`TableRows::Replay`] sends selected rows again.
-//!
-//! Input: a [`Plan`], a [`TableJob`], requests to stop. Output: a [`Summary`], or the error that
-//! ended the job. Rows pass through the session, the sink and the supervisor of a replication
-//! stream. Dead letters, refused batches, outages and memory are therefore handled in the same way.
-//!
-//! Invariant: a job does not move the position of a slot. A backfill resumes from the progress in
-//! Kafka, and ends with progress that the stream starts from (G6).
+//! Rows pass through the session, the sink and the supervisor of a replication stream, so dead
+//! letters, refused batches, outages and memory are handled in the same way. Invariant: a job does
+//! not move the position of a slot. A backfill resumes from the progress in Kafka, and ends with
+//! progress that the stream starts from (G6).
 
 mod backfill;
 mod error;
@@ -54,26 +48,22 @@ pub use repair::{
 };
 pub use zone::refuse_without_zone;
 
-/// Maximum time without progress, if `retry.give_up_after` is zero. A command must end by itself,
-/// while a relay then never gives up.
+/// Used if `retry.give_up_after` is zero: a command must end by itself.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Rows to deliver, and the maximum rate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableJob {
-    /// Selects the rows.
     pub rows: TableRows,
     /// Maximum rate, in rows per second.
     pub rate: Option<u32>,
 }
 
-/// Selection of the rows to deliver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TableRows {
     /// Rows committed before the slot, which the backfill creates.
     Backfill {
-        /// Restarts at the first row, with the existing slot. At-least-once delivery without stored
-        /// progress cannot tell how far an earlier backfill came.
+        /// Restarts at the first row, with the existing slot. Without stored progress, the end of
+        /// an earlier backfill is unknown.
         restart: bool,
     },
     /// Rows committed before the slot and missing in Kafka, because an earlier slot was lost,
@@ -93,7 +83,6 @@ impl TableRows {
     }
 }
 
-/// Delivers the rows, with the producer that the delivery guarantee requires.
 pub async fn deliver_tables(
     plan: Plan,
     job: TableJob,
@@ -154,7 +143,6 @@ async fn run<S: KafkaSink + Send + 'static>(
     topic_monitor.beside(&stop, async { work.await? }).await
 }
 
-/// Job that delivers rows of tables over one or more sessions.
 struct TableRun {
     job: TableJob,
     stop: StopSignal,
@@ -164,10 +152,7 @@ struct TableRun {
     begun: Option<BackfillProgress>,
     /// Progress at the start of the first session. Rows delivered earlier are counted up to here.
     counted_from: Option<BackfillProgress>,
-    /// Result of the first comparison of a repair.
     compared: Option<RepairCounts>,
-    /// Reason why a repair has nothing to do.
     nothing_to_repair: Option<String>,
-    /// Position up to which the sessions have delivered.
     settled: Place,
 }

@@ -1,8 +1,5 @@
 //! Creates the slot of a backfill within a time limit.
 //!
-//! Input: a connection in its first transaction, and requests to stop. Output: the start position
-//! of the slot, or the open transactions that Postgres waits for.
-//!
 //! Invariant: after the time limit of `setup`, or on a request to stop, the server cancels the
 //! command and removes the unfinished slot. A replication command has no time limit of its own.
 
@@ -22,13 +19,12 @@ use postrider_postgres::control::{
 };
 use postrider_postgres::wal::{Connection, WalError};
 
-/// Prefix of a temporary slot's name. The process number of the server session follows.
+/// The process number of the server session follows.
 const TEMPORARY: &str = "postrider_temporary_";
-/// Interval between checks for a request to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Temporary slot, which ends with its connection. The open transaction of the connection sees all
-/// rows committed before the slot's start.
+/// Slot that ends with its connection, whose open transaction sees all rows committed before the
+/// slot's start.
 #[derive(Debug)]
 pub(super) struct TemporarySlot {
     name: String,
@@ -38,7 +34,7 @@ pub(super) struct TemporarySlot {
 }
 
 impl TemporarySlot {
-    /// Creates the permanent slot at the same position. No other slot may have the name.
+    /// The permanent slot gets the same position. No other slot may have the name.
     pub(super) fn keep_as(self, connection: &mut Connection, slot: &str) -> Result<Lsn, WalError> {
         let begins = connection.copy_slot(&self.name, slot)?;
         assert_eq!(begins, self.begins, "a copy begins where the copied slot does");
@@ -63,8 +59,7 @@ impl TableRun {
         })
     }
 
-    /// Begins the transaction and creates a slot that ends with the connection. `None`: the server
-    /// has no room for two slots, and no transaction is open.
+    /// `None`: the server has no room for two slots, and no transaction is open.
     pub(super) fn make_temporary(
         &self,
         connection: &mut Connection,
@@ -114,7 +109,6 @@ impl TableRun {
     }
 }
 
-/// Cancels the command of that server process after the time limit or on a request to stop.
 async fn cancel(client: Arc<Client>, pid: i32, stop: StopSignal) {
     let limit = Instant::now() + Duration::from_millis(SLOT_LIMIT_MS);
     while Instant::now() < limit && stop.most_urgent() == ControlRequest::Run {

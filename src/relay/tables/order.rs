@@ -1,8 +1,7 @@
 //! Determines the order of delivery for the rows of a table.
 //!
-//! Input: `outbox.order_by`, and the current table. Output: columns that identify every row, so
-//! that a later session can resume after any row. Invariant: rows of one key are delivered in the
-//! order of those columns.
+//! Invariant: the columns identify every row, so that a later session can resume after any row.
+//! Rows of one key are delivered in this order.
 
 use super::error::TableRowsError;
 use crate::error::RelayError;
@@ -13,11 +12,10 @@ use postrider_postgres::wal::{OrderColumn, WalError};
 
 /// Column in which `outbox_append` numbers the events of an aggregate.
 const SEQUENCE: &str = "sequence";
-/// Default column for the time at which a row was written.
 const CREATED_AT: &str = "created_at";
 
-/// Returns the order of a table's rows: `outbox.order_by`, or sequence number, time and id as far
-/// as they exist. The id is added if rows are otherwise equal.
+/// `outbox.order_by`, or sequence number, time and id as far as they exist. The id is added if rows
+/// are otherwise equal.
 pub(super) async fn order_of(
     config: &Config,
     client: &Client,
@@ -29,7 +27,6 @@ pub(super) async fn order_of(
     if config.outbox.order_by.is_empty() {
         let is_null = !facts.not_null.iter().any(|column| column == SEQUENCE);
         if has(SEQUENCE) && is_number(client, facts.oid, SEQUENCE).await? {
-            // Rows written without a sequence number come first.
             let null_as = is_null.then_some("0");
             order.push(OrderColumn { name: SEQUENCE.to_owned(), null_as });
         }

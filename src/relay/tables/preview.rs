@@ -1,7 +1,4 @@
-//! Previews a job before it delivers rows.
-//!
-//! Input: a plan and a job. Output: the order and the number of matching rows per table, and
-//! whether a backfill starts or resumes. Invariant: the preview does not write anything.
+//! Previews a job before it delivers rows. Writes nothing.
 
 use std::fmt;
 
@@ -20,16 +17,14 @@ use postrider_core::progress::{BackfillProgress, Lineage, Progress};
 use postrider_kafka::newest_progress;
 use postrider_postgres::wal::{Connection, WalError, sql_after, sql_rows};
 
-/// Rows that a job would deliver from one table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TablePreview {
-    /// Name of the table, quoted as in SQL.
+    /// Quoted as in SQL.
     pub table: String,
     /// Columns that define the reading order.
     pub order_by: Vec<String>,
-    /// Current number of rows that would be delivered.
     pub rows: u64,
-    /// Number of rows that the backfill has already delivered.
+    /// Rows that the backfill has already delivered.
     #[serde(skip_serializing_if = "is_zero")]
     pub delivered: u64,
 }
@@ -47,22 +42,18 @@ impl fmt::Display for TablePreview {
     }
 }
 
-/// Rows that a job would deliver from all tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobPreview {
-    /// Tables, in reading order.
+    /// In reading order.
     pub tables: Vec<TablePreview>,
     /// Backfill that has begun and not ended.
     pub begun: Option<BackfillProgress>,
-    /// Whether the replication slot exists.
     pub slot_exists: bool,
-    /// Whether a stream of this slot has delivered rows, according to the progress in Kafka. If it
-    /// has, a backfill has nothing to send.
+    /// According to the progress in Kafka. A backfill then has nothing to send.
     pub has_streamed: bool,
 }
 
 impl JobPreview {
-    /// Total number of rows that would be delivered.
     pub fn rows(&self) -> u64 {
         self.tables.iter().map(|table| table.rows).sum()
     }
@@ -101,7 +92,7 @@ fn progress(found: &Found, connection: &mut Connection) -> Result<Option<Progres
     Ok(newest_progress(&found.plan.kafka, &lineage.key())?)
 }
 
-/// Counts the rows. `begun`: excludes rows that this backfill has delivered.
+/// `begun`: excludes rows that this backfill has delivered.
 fn counts(
     found: &Found,
     connection: &mut Connection,
@@ -121,8 +112,7 @@ fn counts(
 }
 
 /// Counts the rows of a backfill on a separate connection, while the first rows are delivered.
-/// `begun` is the progress at the start of this process. The count of earlier rows excludes rows
-/// that this process delivers.
+/// `begun`, the progress at the start of this process, excludes rows that this process delivers.
 pub(super) fn count_beside(
     found: &Found,
     begun: &BackfillProgress,
@@ -170,7 +160,6 @@ fn count_queries(
     Ok(found.tables.iter().enumerate().map(query).collect())
 }
 
-/// Runs a count query, and returns the remaining rows and all rows.
 fn count(connection: &mut Connection, query: &str) -> Result<(u64, u64), WalError> {
     let counted = connection.patient_query(query)?;
     let number = |at: usize| counted.first()?.get(at)?.as_deref()?.parse::<u64>().ok();

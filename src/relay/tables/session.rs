@@ -1,8 +1,4 @@
 //! Runs one session that reads rows from their tables.
-//!
-//! Input: the state of the run. Output: how the session ended. The session inspects the database as
-//! a relay does, opens the connection for the rows, selects the remaining rows, and drives the
-//! loop.
 
 use std::time::Duration;
 
@@ -34,16 +30,13 @@ use postrider_postgres::wal::{
     lock_tables,
 };
 
-/// Maximum silence of the server. A server is silent while it sorts a large table, and TCP reports
-/// a server that is gone.
+/// A server is silent while it sorts a large table, and TCP reports a server that is gone.
 const SILENCE: Duration = Duration::from_hours(24);
-/// Rows without a slot do not have a log position. Their transactions are numbered up to this
-/// value.
+/// Transactions of rows without a log position are numbered up to this value.
 const END_OF_REPLAY: Lsn = Lsn::new(1 << 62);
-/// SQL for a transaction in which all tables are read at one moment.
+/// All tables are read at one moment.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-/// Database as this session found it.
 pub(super) struct Found {
     pub(super) plan: Plan,
     pub(super) params: SessionParams,
@@ -65,7 +58,6 @@ impl Found {
     }
 }
 
-/// Table to read rows from.
 pub(super) struct FoundTable {
     pub(super) name: TableName,
     pub(super) facts: TableFacts,
@@ -75,7 +67,6 @@ pub(super) struct FoundTable {
 }
 
 impl FoundTable {
-    /// Builds the request for the rows that match all conditions.
     pub(super) fn request(&self, conditions: impl IntoIterator<Item = String>) -> ScanRequest {
         let all = self.condition.clone().into_iter().chain(conditions);
         let all: Vec<String> = all.map(|condition| format!("({condition})")).collect();
@@ -84,8 +75,7 @@ impl FoundTable {
             table_oid: self.facts.oid,
             is_partitioned: self.facts.is_partitioned(),
             order_by: self.order_by.clone(),
-            // Columns outside the publication are not sent, because the stream would not deliver
-            // them.
+            // The stream would not deliver columns outside the publication.
             columns: self.facts.published.as_ref().map_or_else(Vec::new, |it| it.columns.clone()),
             condition: (!all.is_empty()).then(|| all.join(" AND ")),
             after: None,
@@ -94,15 +84,12 @@ impl FoundTable {
     }
 }
 
-/// Rows that are left to read, and their start.
 pub(super) struct Remaining {
-    /// Connection, in its transaction.
     pub(super) connection: Connection,
-    /// Slot, held until the rows are delivered.
+    /// Held until the rows are delivered.
     pub(super) slot: Option<Held>,
-    /// Stream that the rows are delivered for.
     pub(super) lineage: Lineage,
-    /// Progress of the backfill or repair. `None`: a replay.
+    /// `None`: a replay.
     pub(super) backfill: Option<BackfillProgress>,
 }
 
@@ -174,9 +161,8 @@ impl TableRun {
         sessions.drive(TableSource { rows, slot, settled: &mut self.settled }, session, sink)
     }
 
-    /// Counts the rows of a backfill, unless an earlier session has counted them. The count of
-    /// earlier rows ends before the first session, because the telemetry counts the rows of this
-    /// process.
+    /// Counts the rows of a backfill once. Earlier rows are counted separately, because the
+    /// telemetry counts the rows of this process.
     fn count(
         &mut self,
         found: &Found,
@@ -202,8 +188,7 @@ impl TableRun {
         begins.is_some_and(|begins| self.settled.end >= begins)
     }
 
-    /// Returns the start of this session: the position after the last delivered row, from Kafka or
-    /// from this process.
+    /// Position after the last delivered row, from Kafka or from this process.
     fn resume(
         &self,
         remaining: &mut Remaining,
@@ -211,8 +196,8 @@ impl TableRun {
     ) -> (Mark, Option<RowCursor>) {
         let place = self.settled.clone();
         if remaining.backfill.as_ref().is_some_and(|begun| begun.repair.is_some()) {
-            // The comparison finds rows that were sent in the topics, so a repair does not resume
-            // after a row.
+            // A repair finds the rows already sent in the topics, so it does not resume after a
+            // row.
             let kept = sink.found().map_or(Lsn::ZERO, |found| found.mark.end);
             return (Mark::at(kept.max(place.end)), None);
         }
@@ -229,7 +214,6 @@ impl TableRun {
     }
 }
 
-/// Builds the scans of the remaining rows.
 fn scans(
     found: &Found,
     remaining: &mut Remaining,
@@ -261,8 +245,7 @@ fn scans(
     Ok(scans)
 }
 
-/// Index of the table that a cursor points into. Fails if the table is missing or its order has
-/// changed.
+/// Index of the cursor's table. Fails if the table is missing or its order has changed.
 pub(super) fn reached(found: &Found, cursor: &RowCursor) -> Result<usize, TableRowsError> {
     let is_in = |table: &FoundTable| {
         let columns = table.order_by.iter().map(|column| &column.name);
@@ -274,7 +257,6 @@ pub(super) fn reached(found: &Found, cursor: &RowCursor) -> Result<usize, TableR
     })
 }
 
-/// Transaction positions after a mark.
 fn positions(mark: Mark, end: Lsn) -> Positions {
     let first = mark.part.map_or(mark.end, |part| part.commit_lsn).max(Lsn::new(1));
     let rows = mark.part.map_or(0, |part| part.rows);
@@ -282,8 +264,8 @@ fn positions(mark: Mark, end: Lsn) -> Positions {
     Positions { first, rows, end }
 }
 
-/// Inspects the database. Any fault that prevents a stream also prevents this job, except a missing
-/// slot. A replay ignores faults that concern only the stream.
+/// Refuses all faults that prevent a stream, except a missing slot. A replay ignores faults that
+/// concern only the stream.
 pub(super) async fn find(
     plan: &Plan,
     job: &TableJob,
@@ -316,8 +298,7 @@ pub(super) async fn find(
         let (name, facts) = (name.clone(), facts.clone());
         tables.push(FoundTable { name, facts, order_by, condition });
     }
-    // The order is independent of the configuration: a later session resumes after a table by its
-    // name.
+    // A later session resumes by table name, so the order must not depend on the configuration.
     tables.sort_by(|one: &FoundTable, other| one.name.cmp(&other.name));
     let mut params = plan.session_params(&client, &inspection).await?;
     params.replicates = !is_replay;
@@ -326,7 +307,6 @@ pub(super) async fn find(
     Ok(Found { plan, params, inspection, tables })
 }
 
-/// Opens a replay, which reads the rows that exist now.
 fn replay(found: &Found) -> Result<Remaining, RelayError> {
     let connect = &found.plan.config.source.connect;
     let mut connection = Connection::open(connect, &found.params)?;

@@ -1,9 +1,6 @@
-//! Provides rows of tables as the loop's frames, while it holds the slot that the stream starts
-//! from.
+//! Provides rows of tables as the loop's frames.
 //!
-//! Input: a [`TableStream`] and, for a backfill, the unread stream of the slot. Output: frames, and
-//! the position after the last settled row ([`Place`]), for a later session. Invariant: the slot is
-//! held until the rows are delivered, and no position is acknowledged to it.
+//! Invariant: the slot is held until the rows are delivered, and no position is acknowledged to it.
 
 use std::time::Duration;
 
@@ -18,8 +15,7 @@ use postrider_postgres::wal::{Frame, Stream, TableStream, WalError};
 pub(super) struct Place {
     /// End of the last settled transaction.
     pub(super) end: Lsn,
-    /// Last row of the settled transactions. `None`: no row is settled, or the rows do not have an
-    /// order.
+    /// Last settled row. `None`: no row is settled, or the rows do not have an order.
     pub(super) cursor: Option<RowCursor>,
 }
 

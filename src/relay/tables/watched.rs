@@ -1,7 +1,4 @@
 //! Keeps a slot alive during long work, and stops the work if the slot is lost.
-//!
-//! Input: a held slot, and work that regularly asks whether to continue. Output: the result of the
-//! work. Invariant: a closed connection of the slot is detected although nothing is read from it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -11,11 +8,9 @@ use crate::stop::StopSignal;
 use postrider_core::session::ControlRequest;
 use postrider_postgres::wal::{Stream, WalError};
 
-/// Maximum interval between writes to the server. The third write after the server closes a
-/// connection fails, so detection takes only seconds.
+/// The third write after the server closes a connection fails, so detection takes only seconds.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether no stop was requested.
 pub(super) fn goes_on(stop: &StopSignal) -> bool {
     stop.most_urgent() < ControlRequest::Drain
 }

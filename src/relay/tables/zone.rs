@@ -1,14 +1,11 @@
-//! Rejects a time window on a column without a time zone.
-//!
-//! Input: a connection, a table and the configuration. Output: an error if the time column is a
-//! `timestamp` without time zone. The moment of such a value depends on its writer, so a window
-//! could include or exclude rows unexpectedly.
+//! Rejects a time window on a column without a time zone. The moment of such a value depends on its
+//! writer, so a window could include or exclude rows unexpectedly.
 
 use super::error::TableRowsError;
 use crate::error::RelayError;
 use postrider_postgres::wal::{Connection, literal};
 
-/// Rejects a time column without a time zone. `table`: the name and the OID.
+/// `table`: the name and the OID.
 pub fn refuse_without_zone(
     connection: &mut Connection,
     (table, oid): (&str, u32),

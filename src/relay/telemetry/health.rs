@@ -1,8 +1,5 @@
 //! Liveness (`/livez`) and readiness (`/readyz`), from the latest snapshot.
 //!
-//! Input: a [`View`]. Output: a [`Health`] with its checks: whether the loop runs, the slot is
-//! held, records make progress, Kafka confirms, and topics exist.
-//!
 //! Invariant: liveness never depends on Postgres or Kafka. Otherwise their outage would make an
 //! orchestrator restart every relay. A standby is ready unless the caller asks for the active
 //! relay.
@@ -14,31 +11,25 @@ use serde::Serialize;
 use super::snapshot::{RelayState, Snapshot, UnavailableTopics};
 use super::{View, time_text};
 
-/// Maximum time between two ticks of the hot thread, which ticks at least once per second. A longer
-/// gap means that the thread hangs.
+/// The hot thread ticks at least once per second; a longer gap means that it hangs.
 const TICK_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// Maximum time without progress while records are outstanding. This exceeds a leader election, but
-/// not an operator's patience.
+/// Maximum time without progress while records are outstanding. Exceeds a leader election.
 const PROGRESS_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// Time after which brokers that answer but do not confirm records count as stalled. This exceeds a
-/// leader election among healthy brokers.
+/// Time after which brokers that answer but do not confirm count as stalled. Exceeds a leader
+/// election among healthy brokers.
 pub const STALL: Duration = Duration::from_secs(10);
 
-/// Remedy for stalled brokers.
 pub const STALL_HELP: &str = "look for a broker that hangs, and for partitions below \
                               min.insync.replicas: kafka-topics.sh --bootstrap-server BROKER \
                               --describe --under-min-isr-partitions";
 
-/// Remedy while no broker answers.
 pub(crate) const SILENCE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the network; nothing is \
                             lost: the rows wait in Postgres";
 
-/// Names of all checks.
 pub(super) const CHECKS: [&str; 6] = ["loop", "state", "slot", "progress", "kafka", "topics"];
 
-/// State that a caller of `/readyz` requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
     /// Delivers, or is ready to take over.
@@ -48,31 +39,25 @@ pub enum Role {
     Active,
 }
 
-/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Name of the check, which never changes.
+    /// Never changes, because monitoring may depend on it.
     pub name: &'static str,
-    /// Whether the check passed.
     pub ok: bool,
-    /// Details for a reader.
     pub detail: String,
 }
 
-/// Response to a probe. `ok` is true if all checks pass.
+/// `ok` is true if all checks pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Health {
-    /// Whether the status is 200 (true) or 503 (false).
+    /// Status 200 (true) or 503 (false).
     pub ok: bool,
-    /// State of the relay, as in the metrics.
     pub state: &'static str,
     /// `active` (holds the slot), `standby` (waits for the slot) or `none`.
     pub role: &'static str,
-    /// Results of all checks.
     pub checks: Vec<Check>,
 }
 
-/// Checks that the hot thread still ticks.
 pub fn liveness(view: &View) -> Health {
     let age = view.tick_age;
     let ok = age <= TICK_AGE_MAX;
@@ -80,7 +65,6 @@ pub fn liveness(view: &View) -> Health {
     health(view, vec![Check { name: "loop", ok, detail }])
 }
 
-/// Checks that the relay delivers rows, or that it could take over.
 pub fn readiness(view: &View, role: Role) -> Health {
     let snapshot = &view.snapshot;
     // A failed relay does not run a loop.
@@ -101,7 +85,7 @@ pub fn readiness(view: &View, role: Role) -> Health {
     checks.push(slot(view));
     let progress = snapshot.last_progress.map(|at| at.elapsed());
     checks.push(match view.operated.paused_since_us {
-        // A paused relay does not read, so no row is late. The operator knows about the pause.
+        // A paused relay does not read, so no row is late.
         Some(since_us) => paused(view, since_us, role),
         None => progress_of(snapshot, progress),
     });
@@ -128,7 +112,6 @@ fn slot(view: &View) -> Check {
     Check { name: "slot", ok: is_held && waits.is_none() && locked.is_none(), detail }
 }
 
-/// Effect of a pause on Postgres.
 pub(crate) fn of_pause(view: &View) -> &'static str {
     if view.snapshot.is_polled {
         "nothing is read, and rows wait in their tables"
@@ -137,8 +120,8 @@ pub(crate) fn of_pause(view: &View) -> &'static str {
     }
 }
 
-/// Check of a paused relay. It passes, so that an orchestrator does not restart the relay, unless
-/// the caller asks for the active relay.
+/// Passes, so that an orchestrator does not restart the relay, unless the caller asks for the
+/// active relay.
 fn paused(view: &View, since_us: i64, role: Role) -> Check {
     let detail = format!(
         "paused since {} by request: {}; resume with `postrider ctl resume`",
@@ -164,7 +147,6 @@ fn progress_of(snapshot: &Snapshot, progress: Option<Duration>) -> Check {
     }
 }
 
-/// State of the relay, the reason why it does not stream, and the time of its next restart.
 fn state(view: &View) -> String {
     let snapshot = &view.snapshot;
     let state = snapshot.state.as_str();
@@ -195,8 +177,7 @@ fn kafka(snapshot: &Snapshot) -> Check {
     Check { name: "kafka", ok, detail }
 }
 
-/// Check of unavailable topics. Rows that become dead letters do not delay others, but are reported
-/// here.
+/// Rows that become dead letters do not delay others, but are reported here.
 fn topics(unavailable: &UnavailableTopics) -> Check {
     let name = "topics";
     let Some(first) = unavailable.named.first() else {
@@ -411,7 +392,6 @@ mod tests {
         }
         view.snapshot = Arc::new(Snapshot { broker_connected: false, ..(*view.snapshot).clone() });
         assert!(!readiness(&view, Role::Any).ok, "what is broken is broken");
-        // A standby could take over, but does not deliver.
         view.snapshot = Arc::new(Snapshot { state: RelayState::Standby, ..Snapshot::default() });
         let standby = readiness(&view, Role::Any);
         assert!(standby.ok && self::detail(&standby, "paused").contains("paused since"));

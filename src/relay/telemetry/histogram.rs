@@ -1,17 +1,15 @@
 //! Latency histogram with fixed buckets, cheap enough for the thread that runs the session.
 //!
-//! Input: durations in microseconds. Output: counts per bucket, their sum, upper bounds of
-//! quantiles, and the difference from an earlier state. Invariant: the histogram does not use
-//! allocations, floats or atomics. Counts saturate and do not wrap.
+//! Invariant: no allocations, floats or atomics. Counts saturate and do not wrap.
 
-/// Upper bounds in microseconds, for Prometheus and for internal use, in steps of 1, 2.5 and 5. No
-/// broker confirms within less than 50 us. Durations over 60 s all mean "stuck".
+/// Upper bounds in microseconds. No broker confirms within less than 50 us. Durations over 60 s all
+/// mean "stuck".
 pub const BOUNDS_US: [u64; 19] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
 ];
 
-/// Counts of durations per bucket. The last bucket has no upper bound.
+/// The last bucket has no upper bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Histogram {
     counts: [u64; BOUNDS_US.len() + 1],
@@ -19,7 +17,6 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Adds one duration, in microseconds.
     pub fn record(&mut self, microseconds: u64) {
         if let Some(count) = self.counts.get_mut(bucket(microseconds)) {
             *count = count.saturating_add(1);
@@ -27,18 +24,15 @@ impl Histogram {
         self.sum_us = self.sum_us.saturating_add(microseconds);
     }
 
-    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Sum of the durations, in microseconds.
     pub const fn sum_us(&self) -> u64 {
         self.sum_us
     }
 
-    /// Bounds in microseconds, with the number of durations at or below each bound. `None` means
-    /// unbounded.
+    /// Number of durations at or below each bound in microseconds. `None` means unbounded.
     pub fn cumulative(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
         let bounds = BOUNDS_US.iter().copied().map(Some).chain([None]);
         bounds.zip(&self.counts).scan(0_u64, |below, (bound, &count)| {
@@ -47,8 +41,7 @@ impl Histogram {
         })
     }
 
-    /// Bounds in microseconds, with the number of durations between the previous bound and each
-    /// bound. `None` means unbounded.
+    /// Number of durations between the previous bound and each bound in microseconds.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
         BOUNDS_US.iter().copied().map(Some).chain([None]).zip(self.counts)
     }
@@ -63,7 +56,6 @@ impl Histogram {
         Self { counts, sum_us: self.sum_us.saturating_sub(earlier.sum_us) }
     }
 
-    /// Sum of two histograms.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let mut counts = self.counts;
@@ -73,9 +65,8 @@ impl Histogram {
         Self { counts, sum_us: self.sum_us.saturating_add(other.sum_us) }
     }
 
-    /// Upper bound in microseconds of the bucket that contains the quantile. `per_mille` is 500 for
-    /// the median and 990 for p99. `None`: the histogram is empty, or the quantile exceeds all
-    /// bounds.
+    /// Upper bound in microseconds of the quantile's bucket. `per_mille` is 990 for p99. `None`:
+    /// the histogram is empty, or the quantile exceeds all bounds.
     pub fn quantile_us(&self, per_mille: u64) -> Option<u64> {
         let total = self.count();
         let rank = total.saturating_mul(per_mille).div_ceil(1000).max(1);
@@ -83,7 +74,6 @@ impl Histogram {
     }
 }
 
-/// Index of the bucket for a duration in microseconds.
 fn bucket(microseconds: u64) -> usize {
     BOUNDS_US.partition_point(|&bound| bound < microseconds)
 }
@@ -93,30 +83,27 @@ fn bucket(microseconds: u64) -> usize {
 pub struct Exemplar {
     /// Trace id of one of its rows.
     pub trace_id: [u8; 16],
-    /// Duration in microseconds.
     pub us: u64,
     /// Time of the measurement, in microseconds since the Unix epoch.
     pub unix_us: i64,
 }
 
-/// Newest exemplar of each bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Exemplars([Option<Exemplar>; BOUNDS_US.len() + 1]);
 
 impl Exemplars {
-    /// Replaces the exemplar of the bucket for this duration.
     pub fn keep(&mut self, trace_id: [u8; 16], us: u64, unix_us: i64) {
         if let Some(slot) = self.0.get_mut(bucket(us)) {
             *slot = Some(Exemplar { trace_id, us, unix_us });
         }
     }
 
-    /// Existing exemplars, with the index of their bucket.
+    /// The index is that of the bucket.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Exemplar)> + '_ {
         self.0.iter().enumerate().filter_map(|(bucket, slot)| Some((bucket, slot.as_ref()?)))
     }
 
-    /// Merges two sets, and keeps the newer exemplar of each bucket.
+    /// Keeps the newer exemplar of each bucket.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let mut all = *self;

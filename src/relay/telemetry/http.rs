@@ -1,11 +1,8 @@
 //! HTTP endpoints `/livez`, `/readyz` and `/metrics`, and the dashboard at `/`.
 //!
-//! Input: requests, and a [`Listener`] that is bound early, so that a port conflict stops the
-//! start. Output: responses from the latest [`View`](super::View).
-//!
-//! Invariant: all endpoints are read-only, except the control API, which has its own rules
-//! ([`crate::admin`]). Secrets are never served, and payloads only if `http.dashboard_payloads` is
-//! on. A slow client does not delay other clients (see [`postrider_service::http`]).
+//! Invariant: all endpoints are read-only, except the control API ([`crate::admin`]). Secrets are
+//! never served, and payloads only if `http.dashboard_payloads` is on. A slow client does not delay
+//! others ([`postrider_service::http`]).
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -27,24 +24,20 @@ use postrider_kafka::{DeliveredTap, Traces};
 use postrider_service::http::{self, metrics_response, metrics_response_of_all};
 use postrider_service::prometheus::Metrics;
 
-/// Reason why the HTTP server cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The address is in use, not local, or not permitted.
     #[error("cannot listen on {address}")]
     Bind {
-        /// Address from the configuration.
+        /// From the configuration.
         address: SocketAddr,
-        /// Error of the system.
         source: std::io::Error,
     },
-    /// The listener failed while it served requests.
     #[error("the HTTP listener failed")]
     Serve(#[source] std::io::Error),
 }
 
 impl HttpError {
-    /// Remedy for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Bind { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Some(
@@ -57,7 +50,6 @@ impl HttpError {
     }
 }
 
-/// Bound address without a server; see [`serve`].
 #[derive(Debug)]
 pub struct Listener {
     inner: tokio::net::TcpListener,
@@ -65,7 +57,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds the address, so that a port conflict stops the start instead of the run.
+    /// Binds early, so that a port conflict stops the start instead of the run.
     pub async fn bind(address: SocketAddr) -> Result<Self, HttpError> {
         let failed = |source| HttpError::Bind { address, source };
         let inner = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
@@ -73,14 +65,14 @@ impl Listener {
         Ok(Self { inner, address })
     }
 
-    /// Bound address, with the actual port if port 0 was requested.
+    /// The actual port if port 0 was requested.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Answers requests until `shutdown` completes. `dashboard` enables the dashboard, which shows
-/// records from the tap. `admin` enables the control API for the callers that the access accepts.
+/// Answers requests until `shutdown` completes. The dashboard shows records from the tap. `admin`
+/// enables the control API.
 pub async fn serve(
     listener: Listener,
     telemetry: Telemetry,
@@ -94,7 +86,7 @@ pub async fn serve(
     serve_with(dashboard, listener, routes, shutdown).await
 }
 
-/// Serves several streams. Probes, metrics and the dashboard show all of them.
+/// Probes, metrics and the dashboard show all streams.
 pub async fn serve_streams(
     listener: Listener,
     streams: Streams,
@@ -136,8 +128,7 @@ async fn serve_with(
     }
 }
 
-/// Query: `?role=..`, `?streams=any` if one ready stream is enough, and `?stream=NAME` for one
-/// stream.
+/// Query: `?role=..`, `?streams=any` if one ready stream is enough, and `?stream=NAME`.
 async fn readyz_of_streams(
     Extract(streams): Extract<Streams>,
     RawQuery(query): RawQuery,
@@ -158,8 +149,7 @@ async fn readyz_of_streams(
     }
 }
 
-/// Writes each metric family once. Metrics of a stream have the label `stream`. `?stream=NAME`
-/// selects one stream.
+/// Writes each metric family once. Metrics of a stream have the label `stream`.
 async fn metrics_of_streams(
     Extract(streams): Extract<Streams>,
     RawQuery(query): RawQuery,
@@ -185,7 +175,6 @@ async fn metrics_of_streams(
     metrics_response_of_all(parts, &headers)
 }
 
-/// Parsed query of `/readyz`.
 struct Wanted<'a> {
     role: Role,
     is_any: bool,

@@ -1,8 +1,5 @@
-//! Adds up the snapshots of parallel workers, so that observers see one relay.
-//!
-//! Input: one snapshot per worker. Output: one snapshot. Counts are sums, the state is the one
-//! furthest from delivery, and ages are maxima. Invariant: the result is ready only if every worker
-//! is ready.
+//! Adds up the snapshots of parallel workers, so that observers see one relay. The result is ready
+//! only if every worker is ready.
 
 use super::snapshot::{Count, Snapshot, TopicCount};
 

@@ -1,8 +1,7 @@
 //! Prometheus metrics of a [`View`].
 //!
-//! Input: a view, and the resource usage of the process. Output: families and samples on a
-//! [`Page`]. Invariant: every family has one HELP and one TYPE line, counters end in `_total`, and
-//! units are base units. The number of series is bounded for any number of topics.
+//! Invariant: every family has one HELP and one TYPE line, counters end in `_total`, and units are
+//! base units. The number of series is bounded for any number of topics.
 
 mod operated;
 
@@ -19,11 +18,10 @@ use postrider_core::route::RejectionCode;
 use postrider_kafka::Traces;
 use postrider_service::prometheus::{Exemplar, Metrics, Number, Page};
 
-/// Maximum number of topics with their own series. Further topics share `topic="other"`, so that a
-/// topic template over a free-text column cannot flood the monitoring.
+/// Further topics share `topic="other"`, so that a topic template over a free-text column cannot
+/// flood the monitoring.
 const TOPICS_MAX: usize = 200;
 
-/// Input of the metrics page of one relay.
 #[derive(Debug)]
 pub(super) struct RelayMetrics {
     pub(super) view: View,
@@ -31,7 +29,7 @@ pub(super) struct RelayMetrics {
     pub(super) usage: Option<Usage>,
 }
 
-/// Metrics of a process that runs several streams.
+/// For a process that runs several streams.
 #[derive(Debug)]
 pub(super) struct ProcessMetrics {
     pub(super) usage: Usage,
@@ -122,7 +120,6 @@ fn position(page: &mut Page<'_>, view: &View, slot: &str) -> fmt::Result {
     of_slot("slot_safe_wal_bytes", help, safe_bytes)
 }
 
-/// External conditions that impair the relay's work or its measurements.
 fn surroundings(page: &mut Page<'_>, view: &View) -> fmt::Result {
     if let Some(slot) = view.slot {
         let help = "The server's clock minus the relay's. Latencies are wrong by that.";
@@ -258,8 +255,8 @@ fn counts(
     Ok(())
 }
 
-/// Adds each of these words with count 0 unless it has a count. Prometheus does not see an increase
-/// for a counter that first appears at 1.
+/// Adds missing words with count 0. Prometheus does not see an increase for a counter that first
+/// appears at 1.
 fn from_zero(words: impl IntoIterator<Item = &'static str>, counts: &[Count]) -> Vec<Count> {
     let mut all: Vec<Count> = words.into_iter().map(|word| (word, 0)).collect();
     for &(word, count) in counts {
@@ -271,7 +268,6 @@ fn from_zero(words: impl IntoIterator<Item = &'static str>, counts: &[Count]) ->
     all
 }
 
-/// First [`TOPICS_MAX`] topics, and the sum of the rest as `other`.
 fn bounded(topics: &[TopicCount]) -> Vec<(&str, TopicCount)> {
     let mut shown: Vec<(&str, TopicCount)> =
         topics.iter().take(TOPICS_MAX).map(|count| (&*count.topic, count.clone())).collect();
@@ -286,7 +282,7 @@ fn bounded(topics: &[TopicCount]) -> Vec<(&str, TopicCount)> {
     shown
 }
 
-/// Converts microseconds to seconds, rounded to the float that their decimal text would give.
+/// Rounded to the float that the decimal text would give.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 285 years")]
 fn seconds(microseconds: u64) -> f64 {
     microseconds as f64 / 1e6

@@ -1,10 +1,8 @@
-//! Telemetry of a running relay. The relay publishes its state here, and health checks and metrics
-//! read it.
+//! Telemetry of a running relay.
 //!
 //! Input: a [`Snapshot`] from the session's thread a few times per second, and a [`SlotMetrics`]
-//! from SQL every few seconds. Output: a [`View`] per observer, rendered as HTTP responses.
-//! Invariant: publishing costs one allocation, and a lock that is held only for pointer copies.
-//! Observers can neither slow nor stop the relay.
+//! from SQL every few seconds. Output: a [`View`] per observer. Invariant: publishing costs one
+//! allocation and a short lock. Observers can neither slow nor stop the relay.
 
 mod dashboard;
 mod health;
@@ -37,31 +35,25 @@ pub use traces::{InvalidVariable, TraceExport, TraceSettings};
 use postrider_core::session::Oldest;
 use postrider_kafka::Traces;
 
-/// Maximum age of a slot sample. Samples are taken every five seconds beside a session. Otherwise
-/// every attempt to start a session takes one, by default at least every 30 seconds.
+/// Maximum age of a slot sample. Sessions sample every five seconds, and each start of a session
+/// samples once, by default at least every 30 seconds.
 const SLOT_SAMPLE_AGE_MAX: Duration = Duration::from_mins(1);
 
-/// Constant facts that `/metrics` reports as `postrider_build_info`.
+/// Labels of `postrider_build_info`.
 #[derive(Debug, Clone, Default)]
 pub struct BuildInfo {
-    /// Version of the package.
     pub version: String,
     /// Git commit, or `unknown`.
     pub git: String,
-    /// Version of librdkafka.
     pub librdkafka: String,
-    /// Slot that this relay reads; label `slot_name`.
+    /// Label `slot_name`.
     pub slot: String,
-    /// Ends of the stream, which only the dashboard shows.
     pub ends: StreamEnds,
 }
 
-/// Ends of a stream, and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamEnds {
-    /// Name of the `[[stream]]`; `None` if the configuration has none.
     pub stream: Option<String>,
-    /// Name of the database.
     pub database: String,
     /// `host:port` of each server.
     pub hosts: Vec<String>,
@@ -69,30 +61,26 @@ pub struct StreamEnds {
     pub brokers: Vec<String>,
     /// Maximum number of bytes in flight; `kafka.max_in_flight`.
     pub in_flight_bytes_max: Option<u64>,
-    /// Memory limit of this process, in bytes; `None` if it has no limit.
+    /// Memory limit of this process; `None`: unlimited.
     pub memory_bytes_max: Option<u64>,
 }
 
-/// Active setting, for the dashboard.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Setting {
-    /// Key of the setting, for example `source.slot`.
+    /// For example `source.slot`.
     pub key: String,
     /// Value, with secrets masked.
     pub value: String,
-    /// Origin of the value, for example a file.
     pub origin: String,
 }
 
-/// Next restart of a failed stream, while the process keeps running for other streams.
+/// Next restart of a failed stream; other streams keep running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NextRun {
-    /// Name of the stream.
     pub stream: Arc<str>,
-    /// Time of the restart in microseconds since the Unix epoch. `None`: only on request.
+    /// Microseconds since the Unix epoch. `None`: restarts only on request.
     pub at_us: Option<i64>,
-    /// Whether the stream's position was refused. An operator must then check that the source is
-    /// the right one.
+    /// The stream's position was refused. An operator must check the source.
     pub of_position: bool,
 }
 
@@ -108,11 +96,11 @@ impl fmt::Display for NextRun {
     }
 }
 
-/// Shared state between the relay and its observers. Clones share it.
+/// Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Telemetry {
     inner: Arc<Inner>,
-    /// Index of the worker that publishes with this handle, if there are several.
+    /// Index of the worker that publishes with this handle.
     part: Option<usize>,
 }
 
@@ -127,57 +115,40 @@ struct Inner {
 #[derive(Debug, Clone)]
 struct Latest {
     snapshot: Arc<Snapshot>,
-    /// Latest sample, with the time at which it was taken.
     slot: Option<(SlotMetrics, Instant)>,
-    /// Columns of the slot in Postgres.
     slot_columns: Option<Arc<[(String, String)]>>,
-    /// Certificates, as last seen.
     certificates: Arc<[CertificateEnd]>,
-    /// Last tick of the hot thread.
     tick: Instant,
-    /// Counts of spans.
     traces: Traces,
-    /// Snapshot and last tick of each worker, if there are several.
+    /// Snapshot and last tick per worker, if there are several.
     parts: Vec<(Arc<Snapshot>, Instant)>,
-    /// Next restart of a failed stream.
     next_run: Option<NextRun>,
-    /// Oldest undelivered transaction, which one run passes to the next run of the stream.
+    /// Passed from one run of the stream to the next.
     oldest: Oldest,
 }
 
-/// Consistent view for an observer.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// Latest snapshot.
     pub snapshot: Arc<Snapshot>,
-    /// Latest sample of the slot, if it was taken within the last minute.
+    /// Latest sample, if it is at most one minute old.
     pub slot: Option<SlotMetrics>,
-    /// Columns of the slot in Postgres, from the time of the sample.
     pub slot_columns: Option<Arc<[(String, String)]>>,
-    /// Expiry of the certificates on the relay's connections, as far as known.
     pub certificates: Arc<[CertificateEnd]>,
-    /// Age of the oldest transaction that is not wholly confirmed, or zero. The age also grows
-    /// between two snapshots.
+    /// Age of the oldest transaction not wholly confirmed, or zero. Grows between snapshots too.
     pub oldest_unacknowledged_age: Duration,
-    /// Time since the last tick of the hot thread.
     pub tick_age: Duration,
-    /// Time since the telemetry was created.
     pub uptime: Duration,
-    /// Actions of operators.
     pub operated: Operated,
-    /// Counts of exported spans, if rows are traced.
     pub traces: Traces,
-    /// Next restart of a failed stream, while other streams keep running.
     pub next_run: Option<NextRun>,
 }
 
 impl Telemetry {
-    /// Creates the telemetry in state `starting`. The creation counts as the first tick.
+    /// Starts in state `starting`; the creation counts as the first tick.
     pub fn new(build: BuildInfo) -> Self {
         Self::showing(build, Vec::new())
     }
 
-    /// Creates the telemetry with settings for the dashboard.
     pub fn showing(build: BuildInfo, settings: Vec<Setting>) -> Self {
         let started = Instant::now();
         let (snapshot, parts) = (Arc::default(), Vec::new());
@@ -200,7 +171,7 @@ impl Telemetry {
         Self { inner, part: None }
     }
 
-    /// Creates handles for parallel workers. Observers see the workers as one relay.
+    /// Creates handles for parallel workers, which observers see as one relay.
     pub(crate) fn parts(&self, count: u32) -> Vec<Self> {
         let fresh = (Arc::default(), Instant::now());
         self.latest().parts = (0..count).map(|_| fresh.clone()).collect();
@@ -210,8 +181,7 @@ impl Telemetry {
             .collect()
     }
 
-    /// Replaces the snapshot. Intended for every 100 ms to 1 s, because each call costs one
-    /// allocation and a lock that is held only for pointer copies.
+    /// Intended for every 100 ms to 1 s.
     pub fn publish(&self, snapshot: Snapshot) {
         let mut snapshot = Arc::new(snapshot);
         let mut latest = self.latest();
@@ -223,8 +193,8 @@ impl Telemetry {
         latest.tick = Instant::now();
     }
 
-    /// Reports that the hot thread is alive when it has no new state, for example while it connects
-    /// or waits to retry. Must be called at least every few seconds.
+    /// Reports that the hot thread is alive, for example while it waits to retry. Must be called at
+    /// least every few seconds.
     pub fn tick(&self) {
         let (mut latest, now) = (self.latest(), Instant::now());
         match self.part.and_then(|part| latest.parts.get_mut(part)) {
@@ -238,30 +208,26 @@ impl Telemetry {
         self.latest().next_run = next_run;
     }
 
-    /// Keeps the oldest undelivered transaction of the sessions so far. Positions of polling
-    /// workers apply only to their own run, and are not kept.
+    /// Keeps the oldest undelivered transaction. Positions of polling workers apply only to their
+    /// own run, and are not kept.
     pub(crate) fn keep_oldest(&self, oldest: Oldest) {
         if self.part.is_none() {
             self.latest().oldest = oldest;
         }
     }
 
-    /// Returns the transaction that was [kept](Self::keep_oldest).
     pub(crate) fn oldest(&self) -> Oldest {
         if self.part.is_none() { self.latest().oldest } else { Oldest::default() }
     }
 
-    /// Replaces the sample of the slot; `None` if the sample is no longer valid.
     pub fn publish_slot(&self, slot: Option<SlotMetrics>) {
         self.latest().slot = slot.map(|slot| (slot, Instant::now()));
     }
 
-    /// Notes that rows are traced; see [`TraceSettings::start`].
     pub fn counts_spans(&self, traces: Traces) {
         self.latest().traces = traces;
     }
 
-    /// Replaces the columns of the slot.
     pub(crate) fn publish_slot_columns(&self, columns: Vec<(String, String)>) {
         self.latest().slot_columns = Some(columns.into());
     }
@@ -277,7 +243,6 @@ impl Telemetry {
         latest.certificates = seen.into_iter().chain(kept).collect();
     }
 
-    /// Returns the current view.
     pub fn view(&self) -> View {
         let latest = self.latest().clone();
         // Tick of the worker that has been silent for longest.
@@ -304,25 +269,22 @@ impl Telemetry {
         self.inner.kept.settings()
     }
 
-    /// Constant facts of the build.
     pub fn build(&self) -> &BuildInfo {
         &self.inner.build
     }
 
-    /// Ignores a poisoned lock: every write under it is a plain assignment, so the state is
-    /// complete.
+    /// Ignores a poisoned lock: every write under it is a plain assignment.
     fn latest(&self) -> MutexGuard<'_, Latest> {
         self.inner.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Time since this moment, which is in microseconds since the Unix epoch. Zero for a future moment,
-/// which a server with a fast clock may report.
+/// Time since this moment in microseconds since 1970. Zero for a future moment, which a server with
+/// a fast clock may report.
 pub fn age(unix_time_us: i64) -> Duration {
     Duration::from_micros(u64::try_from(unix_us().saturating_sub(unix_time_us)).unwrap_or(0))
 }
 
-/// Current time, in microseconds since the Unix epoch.
 pub fn unix_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)

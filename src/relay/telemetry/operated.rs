@@ -1,9 +1,7 @@
-//! Actions of operators on the running relay, for observers: a pause, reloads, and the active
-//! settings.
+//! Actions of operators on the running relay, for observers.
 //!
-//! Input: the admin API, and reloads of the configuration. Output: [`Operated`], a part of each
-//! [`View`](super::View). Invariant: the values show the active state, not the requested one. A
-//! refused reload does not change any setting.
+//! Invariant: the values show the active state, not the requested one. A refused reload does not
+//! change any setting.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +10,6 @@ use serde::Serialize;
 use super::{Setting, Telemetry, unix_us};
 use postrider_core::route::rfc3339;
 
-/// Result of a reload of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReloadOutcome {
@@ -25,10 +22,9 @@ pub enum ReloadOutcome {
 }
 
 impl ReloadOutcome {
-    /// All outcomes.
     pub const ALL: [Self; 3] = [Self::Applied, Self::Refused, Self::Unchanged];
 
-    /// Stable name of the outcome: metric label `outcome`.
+    /// Metric label `outcome`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Applied => "applied",
@@ -38,25 +34,22 @@ impl ReloadOutcome {
     }
 }
 
-/// Actions of operators since the process started.
 #[derive(Debug, Clone, Default)]
 pub struct Operated {
-    /// Start of the requested pause, in microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch.
     pub paused_since_us: Option<i64>,
-    /// Number of reloads, in the order of [`ReloadOutcome::ALL`].
+    /// In the order of [`ReloadOutcome::ALL`].
     pub reloads: [u64; 3],
-    /// Time of the last reload in microseconds since the Unix epoch, and its outcome.
+    /// Time in microseconds since the Unix epoch.
     pub last_reload: Option<(i64, ReloadOutcome)>,
 }
 
 impl Operated {
-    /// Whether the last configuration that was read is valid.
     pub fn is_config_good(&self) -> bool {
         self.last_reload.is_none_or(|(_, outcome)| outcome != ReloadOutcome::Refused)
     }
 }
 
-/// State that the telemetry keeps about operators' actions.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     operated: Mutex<Operated>,
@@ -78,14 +71,12 @@ impl Kept {
 }
 
 impl Telemetry {
-    /// Notes the start or the end of a pause.
     pub fn set_paused(&self, is_paused: bool) {
         let mut operated = self.inner.kept.operated.lock().unwrap_or_else(PoisonError::into_inner);
         operated.paused_since_us =
             is_paused.then(|| operated.paused_since_us.unwrap_or_else(unix_us));
     }
 
-    /// Counts a reload of the configuration.
     pub fn count_reload(&self, outcome: ReloadOutcome) {
         let mut operated = self.inner.kept.operated.lock().unwrap_or_else(PoisonError::into_inner);
         for (count, one) in operated.reloads.iter_mut().zip(ReloadOutcome::ALL) {
@@ -94,14 +85,13 @@ impl Telemetry {
         operated.last_reload = Some((unix_us(), outcome));
     }
 
-    /// Replaces the active settings.
     pub fn show_settings(&self, settings: Vec<Setting>) {
         let mut shown = self.inner.kept.settings.lock().unwrap_or_else(PoisonError::into_inner);
         *shown = settings.into();
     }
 }
 
-/// Formats a time in UTC, as RFC 3339 text.
+/// RFC 3339, in UTC.
 pub(crate) fn time_text(unix_time_us: i64) -> String {
     rfc3339(unix_time_us / 1_000)
 }

@@ -1,23 +1,17 @@
-//! Memory, CPU time and open files of this process for the `process_*` metrics.
-//!
-//! Input: /proc, read once per scrape. Output: `Usage`, which is empty on systems without /proc.
+//! Memory, CPU time and open files of this process for the `process_*` metrics. Empty on systems
+//! without /proc.
 
 use std::fs;
 
-/// Resource usage of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Usage {
-    /// Resident memory, in bytes.
     pub(super) resident_bytes: Option<u64>,
-    /// Peak resident memory, in bytes.
     pub(super) resident_bytes_max: Option<u64>,
     /// User and system time in clock ticks of 10 ms: USER_HZ is 100 on every supported Linux.
     pub(super) cpu_ticks: Option<u64>,
-    /// Number of open file descriptors.
     pub(super) open_files: Option<u64>,
 }
 
-/// Reads the current usage.
 pub(super) fn usage() -> Usage {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();

@@ -1,12 +1,8 @@
-//! Compares the rows of tables with the records of their topics. Counts delivered and missing rows,
-//! and selects the rows to send.
-//!
-//! Input: scans of the tables over a connection in its transaction, and a choice for rows whose
-//! delivery cannot be determined. Output: [`RepairCounts`], and the numbers of the rows to send, in
-//! scan order.
+//! Compares the rows of tables with the records of their topics, and selects the rows to send by
+//! their numbers.
 //!
 //! Invariant: repeated scans return the rows in the same order, so a row's number identifies it.
-//! Memory does not grow with the number of rows. The comparison writes only temporary files.
+//! Memory does not grow with the number of rows.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -34,73 +30,54 @@ use postrider_postgres::wal::{
     expected_rows,
 };
 
-/// Maximum duration of one wait for rows, so that a request to stop is noticed.
 const TICK: Duration = Duration::from_millis(200);
-/// Number of rows between two checks for a request to stop.
 const ROWS_BETWEEN: u64 = 1_000;
-/// Horizon beyond every record, so that all records count.
+/// All records count.
 const NO_HORIZON: Horizon = Horizon { lsn: u64::MAX, at_ms: i64::MAX };
-/// Maximum time to wait for an open Kafka transaction in a topic. It exceeds the default limit of
-/// the brokers.
+/// Maximum time to wait for an open Kafka transaction. Exceeds the default limit of the brokers.
 const OPEN_LIMIT: Duration = Duration::from_secs(70);
-/// Time before the window from which records are read too. The time of a row and the time of its
-/// commit may come from different clocks.
+/// Tolerance between the clock of a row's time and the clock of its commit.
 const CLOCKS_APART_MS: i64 = 10 * 60 * 1_000;
 
-/// Number of rows per result of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RepairCounts {
-    /// Number of compared rows.
     pub rows: u64,
-    /// Rows in Kafka, as a record or a dead letter.
+    /// Includes dead letters.
     pub delivered: u64,
-    /// Rows that are not in Kafka.
     pub missing: u64,
-    /// Rows whose delivery cannot be determined.
     pub unknown: u64,
-    /// Number of unknown rows per reason.
     pub unknown_because: BTreeMap<UnknownReason, u64>,
-    /// Rows that the slot has not passed and will deliver.
     pub pending: u64,
     /// Pending rows that the slot may have passed. Postgres publishes the slot's progress late.
     pub undecided: u64,
-    /// Rows that the configuration excludes.
     pub left_out: u64,
     /// Rows to send although newer rows of their keys are already in Kafka.
     pub after_newer_rows_of_their_key: u64,
-    /// Topics that rows are routed to and that do not exist. Their rows count as missing.
     pub topics_missing: Vec<String>,
 }
 
-/// Input of the comparison.
 pub(super) struct Sides<'a> {
     pub(super) plan: &'a Plan,
-    /// Source whose dead letters count.
     pub(super) letter_source: LetterSource,
     pub(super) params: &'a SessionParams,
-    /// Folder for temporary files.
     pub(super) folder: &'a Path,
     /// Time of the oldest row, in milliseconds since the Unix epoch, if known.
     pub(super) since_ms: Option<i64>,
     pub(super) unknown: Option<UnknownRows>,
-    /// Deadline for records that a killed producer had in flight. Until then, the topics are read
-    /// again.
+    /// End of re-reading the topics for records that a killed producer had in flight.
     pub(super) arrive_by: Option<Instant>,
     pub(super) meter: &'a Meter,
 }
 
-/// Result of the comparison.
 pub(super) struct Compared {
-    /// Connection, still in its original transaction.
     pub(super) connection: Connection,
     pub(super) counts: RepairCounts,
-    /// Numbers of the rows to send.
     pub(super) send: RowNumbers,
 }
 
 impl Sides<'_> {
-    /// Reads both sides. Returns `None` if `goes_on` returns `false`. Rows that the scans mark as
-    /// not passed count as [pending](RepairCounts::pending), unless they are delivered.
+    /// Returns `None` if `goes_on` returns `false`. Rows that the slot has not passed count as
+    /// [pending](RepairCounts::pending), unless they are delivered.
     pub(super) fn compare(
         &self,
         mut connection: Connection,
@@ -142,10 +119,9 @@ impl Sides<'_> {
         Ok(Some(Compared { connection, counts, send }))
     }
 
-    /// Creates the converter from rows to entries.
     fn expected(&self) -> Result<Expected, RelayError> {
         let mut plan = self.plan.clone();
-        // The pipeline must return rejected rows, whatever the configuration does with them.
+        // The pipeline must return rejected rows.
         plan.config.route.rejected = Rejected::Skip;
         let outbox = &plan.config.outbox;
         let others = outbox.aliases.get(&outbox.id).into_iter().flatten();
@@ -158,7 +134,6 @@ impl Sides<'_> {
         Ok(Expected::new(pipeline, translator(self.params), content, columns, 0))
     }
 
-    /// Reads the topics up to their ends at the start of the call.
     fn read_topics(
         &self,
         numbers: &mut TopicNumbers,
@@ -187,12 +162,10 @@ impl Sides<'_> {
     }
 }
 
-/// Positions for an unlimited number of rows.
 const fn whole() -> Positions {
     Positions { first: Lsn::new(1), rows: 0, end: Lsn::new(u64::MAX) }
 }
 
-/// Destinations of the rows read.
 struct Rows<'a> {
     numbers: &'a mut TopicNumbers,
     entries: &'a mut Sorter<Entry>,
@@ -201,7 +174,6 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Reads a stream to its end. Returns `false` if a stop was requested earlier.
     fn read(
         &mut self,
         stream: &mut TableStream,
@@ -215,7 +187,6 @@ impl Rows<'_> {
                     stream.fill(TICK)?;
                     next_look = 0;
                 }
-                // The last keepalive settles only positions that are already settled.
                 Some(Frame::Keepalive { .. }) => stream.consume(),
                 Some(frame) => {
                     let seen = expected.look(frame, self.numbers)?;
@@ -243,7 +214,6 @@ impl Rows<'_> {
     }
 }
 
-/// Collected decisions about rows.
 struct Outcomes {
     counts: RepairCounts,
     unknown: Option<UnknownRows>,
@@ -267,7 +237,7 @@ impl Outcomes {
 
     fn add(&mut self, row: &Entry, outcome: Outcome) -> Result<(), RelayError> {
         self.count(row.flags, outcome);
-        // If the slot is dropped, the rows that it has not passed are sent too.
+        // A dropped slot cannot deliver the rows that it has not passed, so they are sent too.
         let is_sent = match outcome {
             Outcome::Missing => true,
             Outcome::Unknown(_) => self.unknown == Some(UnknownRows::Send),
@@ -303,7 +273,6 @@ impl Outcomes {
         }
     }
 
-    /// Returns the counts, and the row numbers in ascending order.
     fn finish(mut self) -> Result<(RepairCounts, RowNumbers), RelayError> {
         let mut newer: Option<(u32, u32, u64)> = None;
         let counts = &mut self.counts;
@@ -330,7 +299,6 @@ impl Outcomes {
     }
 }
 
-/// Position of a row in the scans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct RowNumber(u64);
 
@@ -346,7 +314,7 @@ impl Spilled for RowNumber {
     }
 }
 
-/// Row with the hash of its table, topic and key. Sorts the newest row of a key first.
+/// Sorts the newest row of a key first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct KeyedRow {
     of: (u32, u32, u64),

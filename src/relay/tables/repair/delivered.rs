@@ -1,11 +1,8 @@
-//! Determines which rows of the tables are already in Kafka. Pure, with constant memory.
+//! Determines which rows are already in Kafka. Pure, with constant memory.
 //!
-//! Input: rows, records and dead letters, sorted by id, and the [`Terms`]: which records of each
-//! topic may have been removed. Output: an [`Outcome`] for each row.
-//!
-//! Invariant: a doubtful outcome is unknown, never a guess. A record belongs to a row if both have
-//! the same UUID as id, or if topic and content match. A dead letter belongs to a row if its id is
-//! a UUID and it names the row's table.
+//! Input: rows, records and dead letters, sorted by id. Output: an [`Outcome`] per row. Invariant:
+//! a doubtful outcome is unknown, never a guess. A record belongs to a row if both have the same
+//! UUID as id, or if topic and content match. A dead letter needs a UUID and the row's table.
 
 use std::fmt;
 
@@ -14,42 +11,33 @@ use serde::Serialize;
 use crate::compare::{Entry, IdToken, Kept, Kind, Sorter, SpillError, flag};
 use postrider_core::record::Kinship;
 
-/// Maximum number of rows with one id that are compared by content. An id shared by more rows does
-/// not identify a row.
+/// An id shared by more rows does not identify a row.
 const ROWS_MAX: usize = 16;
 
-/// Tolerance between the clocks of a row and of its record, in milliseconds.
+/// Tolerance between the clocks of a row and of its record.
 const CLOCKS_APART_MS: i64 = 10 * 60 * 1_000;
 
-/// Result of the comparison for one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The row is in Kafka.
     Delivered,
-    /// The row is not in Kafka.
     Missing,
-    /// The row may be in Kafka.
     Unknown(UnknownReason),
-    /// The configuration excludes the row.
     LeftOut,
 }
 
-/// Reasons why the delivery of a row cannot be determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownReason {
-    /// The topic is compacted: only the newest record of a key is guaranteed to exist.
+    /// Only the newest record of a key is guaranteed to exist.
     Compacted,
     /// The topic has lost records from the time of the row.
     Removed,
-    /// A Kafka transaction is open in the topic.
     OpenTransaction,
     /// Another row or record has this id, and the id is not a UUID or not unique.
     IdShared,
-    /// The row does not have an id.
     NoId,
-    /// The row may have been committed before the stream began. For example, `setup --existing
-    /// skip` excludes such rows.
+    /// The row may have been committed before the stream began; `setup --existing skip` excludes
+    /// such rows.
     BeforeStream,
 }
 
@@ -68,18 +56,14 @@ impl fmt::Display for UnknownReason {
     }
 }
 
-/// Facts about the topics and the configuration.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Terms {
-    /// Retention of each topic, indexed by topic number.
     pub(super) topics: Vec<Kept>,
-    /// Number of the dead-letter topic.
     pub(super) dead_letters: u32,
-    /// Whether the configuration skips rows that cannot be delivered.
+    /// The configuration skips rows that cannot be delivered.
     pub(super) skips_rejected: bool,
 }
 
-/// Decides on every row.
 pub(super) fn judge<E: From<SpillError>>(
     entries: &mut Sorter<Entry>,
     terms: &Terms,
@@ -101,21 +85,18 @@ pub(super) fn judge<E: From<SpillError>>(
     same.map_or(Ok(()), |done| done.judge(terms, &mut decide))
 }
 
-/// Rows, records and dead letters with one id.
 struct SameId {
     id: IdToken,
     rows: Vec<Claim>,
-    /// Whether there were more than [`ROWS_MAX`] rows.
+    /// There were more than [`ROWS_MAX`] rows.
     is_crowded: bool,
-    /// Number of records whose content does not match any row.
+    /// Records whose content does not match any row.
     others: u64,
-    /// Number of dead letters that do not name a table.
+    /// Dead letters that do not name a table.
     unnamed_letters: u64,
-    /// Number of dead letters of other tables.
     other_letters: u64,
 }
 
-/// Row with the records and the dead letter that certainly belong to it.
 struct Claim {
     row: Entry,
     records: usize,
@@ -128,7 +109,7 @@ impl SameId {
         Self { id, rows, is_crowded: false, others: 0, unnamed_letters: 0, other_letters: 0 }
     }
 
-    /// Takes the next entry. Returns `true` for a row beyond [`ROWS_MAX`].
+    /// Returns `true` for a row beyond [`ROWS_MAX`].
     fn take(&mut self, entry: &Entry) -> bool {
         match entry.kind {
             Kind::Row | Kind::Rejected | Kind::Dropped if self.rows.len() == ROWS_MAX => {
@@ -152,8 +133,7 @@ impl SameId {
         }
         let goes_there =
             |claim: &Claim| claim.row.kind != Kind::Row || claim.row.topic == record.topic;
-        // A record that was sent to another topic on purpose is not evidence about the row's own
-        // topic.
+        // A record sent to another topic on purpose is not evidence about the row's own topic.
         let is_elsewhere = record.has(flag::AGAIN) && !self.rows.iter().any(goes_there);
         self.others += u64::from(!is_known && !is_elsewhere);
     }
@@ -211,7 +191,6 @@ impl SameId {
 }
 
 impl Terms {
-    /// Returns the outcome for a row without any record.
     fn of_no_record(&self, row: &Entry) -> Outcome {
         let topic = if row.kind == Kind::Rejected { self.dead_letters } else { row.topic };
         let kept = usize::try_from(topic).ok().and_then(|at| self.topics.get(at));
@@ -233,7 +212,6 @@ impl Terms {
     }
 }
 
-/// Whether topic and content are equal. `false` if the row does not have a record.
 fn is_same(row: &Entry, other: &Entry) -> bool {
     row.kind == Kind::Row
         && matches!(other.kind, Kind::Row | Kind::Record)

@@ -1,6 +1,5 @@
 //! Compares without sending, for the preview and before a slot is dropped.
 //!
-//! Input: the inspected database, the scope, and the state of the slot. Output: [`RepairCounts`].
 //! Invariant: the comparison writes only temporary files. The role needs only read access to the
 //! tables and the topics.
 
@@ -12,21 +11,19 @@ use crate::tables::backfill::{committed_in, written_before};
 use crate::tables::session::BEGIN;
 use postrider_postgres::wal::{Connection, ScanRequest, literal, lock_tables};
 
-/// State of the slot during the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// The slot exists and delivers the rows that it has not passed. The slot has delivered every
-    /// row written by transactions from this number on, if the number is known.
+    /// The slot delivers the rows that it has not passed. It has delivered every row from this
+    /// transaction number on, if known.
     Alive(Option<u64>),
     /// A repair with this scope created the slot with this snapshot. Its stream delivers rows
     /// committed later.
     Begun(RepairScope, String),
-    /// A repair will create the slot. Rows that exist by then were committed before it.
     ToBeMade,
 }
 
-/// Runs the comparison. Returns `None` if `goes_on` returns `false`. `began`: transaction number at
-/// which the stream first began, if known.
+/// Returns `None` if `goes_on` returns `false`. `began`: first transaction number of the stream, if
+/// known.
 pub(super) fn look(
     found: &Found,
     job: &RepairJob,
@@ -60,8 +57,7 @@ pub(super) fn look(
         flags.push((waits, flag::NOT_PASSED));
     }
     let marks = (!flags.is_empty()).then(|| marks(&flags));
-    // The scans have the order of delivery. The comparison can therefore count rows that come after
-    // newer ones.
+    // The scans have the order of delivery, so that rows after newer ones can be counted.
     let mut scans = Vec::new();
     for table in &found.tables {
         let window = window(&found.plan.config, table, Some(scope))?;
@@ -92,17 +88,16 @@ pub(in crate::tables) fn marks(flags: &[(String, u8)]) -> String {
 
 /// SQL condition: the slot has passed the row's transaction. `None`: the slot no longer exists.
 ///
-/// Every 15 seconds, Postgres logs the running transactions. A slot's `catalog_xmin` is the oldest
-/// of them at a position that the slot has confirmed. Writes of older transactions were therefore
-/// committed before the confirmed position. If the transaction of a visible row seems to lie ahead,
-/// it is more than 2^31 transactions old.
+/// A slot's `catalog_xmin` is the oldest running transaction, logged every 15 seconds, at a
+/// position that the slot has confirmed. Older transactions were therefore committed before that
+/// position. A visible `xmin` that seems to lie ahead is more than 2^31 transactions old.
 fn passed(found: &Found, connection: &mut Connection) -> Result<Option<String>, WalError> {
     let slot = literal(&found.plan.config.source.slot);
     let rows = connection.simple_query(&format!(
         "SELECT catalog_xmin::text FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}"
     ))?;
     let xmin = rows.first().and_then(|row| row.first()).cloned().flatten();
-    // The parse ensures that only digits from the server are put into SQL.
+    // Only digits from the server may enter SQL.
     let xmin = xmin.and_then(|xmin| xmin.parse::<u32>().ok());
     Ok(xmin.map(|xmin| format!("age(xmin) < 0 OR age(xmin) > age('{xmin}'::pg_catalog.xid)")))
 }

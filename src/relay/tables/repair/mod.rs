@@ -1,15 +1,8 @@
-//! Repairs a stream whose slot was lost, dropped or moved. Decides whether to keep or replace the
-//! slot, and which rows to send.
-//!
-//! Input: the database, the progress in Kafka, a [`RepairScope`]. Output: the held slot, a
-//! connection that sees the rows committed before it, and the numbers of the rows missing in Kafka.
+//! Repairs a stream whose slot was lost, dropped or moved.
 //!
 //! Invariant: a note in Kafka precedes the creation of the slot. Until the repair has ended, no
-//! relay resumes the slot (G1, G6). An existing slot is dropped only if the comparison found
-//! missing rows. An undecodable slot is dropped only with `--drop-slot`.
-//!
-//! An error never drops a slot that a repair created. After any failure, run the repair again: it
-//! compares again, and finds the rows already sent in the topics.
+//! relay resumes the slot (G1, G6). `way` decides whether a slot is dropped. An error never drops a
+//! slot that a repair created. A repeated repair finds the rows already sent in the topics.
 
 mod comparison;
 mod delivered;
@@ -55,26 +48,21 @@ pub use delivered::UnknownReason;
 pub(super) use look::marks;
 pub use preview::{RepairPreview, RepairSlot, preview_repair};
 
-/// Time after which the records of a killed producer have arrived. At-least-once delivery does not
-/// fence such a producer.
+/// At-least-once delivery does not fence a killed producer. Its records arrive within this time.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(3);
 /// Maximum number of messages to inspect before a slot is dropped.
 const LOOKED_AT: u32 = 10_000;
 
-/// Scope and options of a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepairJob {
-    /// Selects the rows, and the action for rows whose delivery cannot be determined.
     pub scope: RepairScope,
     /// Allows dropping an existing slot together with its undelivered messages.
     pub drops_slot: bool,
-    /// Folder for temporary files.
     pub folder: PathBuf,
 }
 
 impl TableRun {
-    /// Starts or resumes a repair. Returns `None` if a stop was requested, or if there is nothing
-    /// to repair.
+    /// Returns `None` if a stop was requested, or if there is nothing to repair.
     pub(super) fn repair(
         &mut self,
         found: &Found,
@@ -141,8 +129,7 @@ impl TableRun {
         }
     }
 
-    /// Returns the state of a free slot. A slot that cannot be decoded is kept unless `--drop-slot`
-    /// is given.
+    /// Refuses a held slot, and without `--drop-slot` an undecodable one.
     fn free_slot(&self, found: &Found, job: &RepairJob) -> Result<SlotState, RelayError> {
         let slot = found.plan.config.source.slot.clone();
         if is_held(found) {
@@ -161,12 +148,11 @@ impl TableRun {
         Ok(state)
     }
 
-    /// Checks that the repair can proceed before the slot is created or dropped. Returns `false` if
-    /// a stop was requested.
+    /// Checks that the repair can proceed before the slot is created or dropped. `false`: a stop
+    /// was requested.
     ///
-    /// Without stored progress, nothing would stop a relay from resuming a slot whose repair was
-    /// refused. Rows whose delivery cannot be determined are therefore refused here. If the slot
-    /// cannot be decoded, the tables must also be readable before it is dropped.
+    /// Without stored progress, a relay could resume the slot of a refused repair. Undecided rows
+    /// are therefore refused here.
     fn would_send(
         &self,
         found: &Found,
@@ -185,8 +171,7 @@ impl TableRun {
         Ok(true)
     }
 
-    /// Selects the rows to send from the rows that the connection sees. `None`: a stop was
-    /// requested. For a job other than a repair, all rows are sent.
+    /// Selects the rows to send; all unless the job is a repair. `None`: a stop was requested.
     pub(super) fn select(
         &mut self,
         found: &Found,
@@ -234,16 +219,14 @@ fn is_held(found: &Found) -> bool {
     found.inspection.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some())
 }
 
-/// State of the slot, and whether its log can be read.
 struct Probed {
     state: SlotState,
     /// Error that ends every session of the slot.
     unreadable: Option<WalError>,
-    /// Reason why the check of the log was not possible.
     unknown: Option<String>,
 }
 
-/// Inspects the slot. A slot that another session holds is not decoded.
+/// A slot that another session holds is not decoded.
 fn probed(
     found: &Found,
     takes_slot: bool,
@@ -290,8 +273,8 @@ fn refuse_unknown(counts: &RepairCounts, scope: &RepairScope) -> Result<(), Tabl
     Err(TableRowsError::RowsUnknown { unknown: counts.unknown, reasons })
 }
 
-/// Whether an unread slot has messages that cannot be delivered in any other way. Checks messages
-/// before the given position, or before the current one, within a time limit.
+/// Whether the slot has messages before this position that cannot be delivered in any other way.
+/// `true` if the check exceeds its limits.
 pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>) -> bool {
     let source = &found.plan.config.source;
     let request = PeekRequest {
@@ -306,7 +289,7 @@ pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>)
         control::peek(&client, request).await
     });
     // Begin and Commit enclose a transaction without rows (before PostgreSQL 15). Stream Abort ends
-    // a transaction that was rolled back.
+    // one that was rolled back.
     let is_row =
         |message: &PeekedMessage| !matches!(message.data.first(), Some(b'B' | b'C' | b'A'));
     match looked {
@@ -318,7 +301,6 @@ pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>)
     }
 }
 
-/// SQL condition: the row belongs to the scope of the repair.
 pub(super) fn window(
     config: &Config,
     table: &FoundTable,
@@ -330,7 +312,7 @@ pub(super) fn window(
     RowFilter { since, until, ..RowFilter::default() }.condition(config, &table.name, &table.facts)
 }
 
-/// Requests zero rows from each table, with the query that later requests all rows.
+/// Requests zero rows per table, with the query that later requests all rows.
 fn check_tables(
     connection: &mut Connection,
     found: &Found,
@@ -351,7 +333,7 @@ fn check_tables(
     Ok(())
 }
 
-/// Time of the oldest row, in milliseconds since the Unix epoch.
+/// Milliseconds since the Unix epoch.
 fn since_ms(connection: &mut Connection, scope: &RepairScope) -> Result<Option<i64>, RelayError> {
     let Some(since) = &scope.since else { return Ok(None) };
     let asked = format!(
@@ -363,7 +345,7 @@ fn since_ms(connection: &mut Connection, scope: &RepairScope) -> Result<Option<i
     Ok(Some(ms.ok_or(WalError::Protocol("a malformed answer about a time"))?))
 }
 
-/// Converts Postgres's error for text that is not a valid time (class 22, data exception).
+/// Class 22 (data exception): the text is not a valid time.
 fn no_time(error: WalError, scope: &RepairScope) -> RelayError {
     match &error {
         WalError::Server(message) if message.code.starts_with("22") => {

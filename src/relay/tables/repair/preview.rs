@@ -1,8 +1,6 @@
 //! Previews a repair before it changes anything.
 //!
-//! Input: a plan and a job. Output: the number of delivered, missing and unknown rows, the state of
-//! the slot, and the planned action. Invariant: the preview writes only temporary files, and
-//! decodes only a copy of the slot.
+//! Invariant: the preview writes only temporary files, and decodes only a copy of the slot.
 
 use std::sync::Arc;
 
@@ -26,50 +24,40 @@ use postrider_core::lsn::Lsn;
 use postrider_core::progress::Progress;
 use postrider_kafka::newest_progress;
 
-/// Ways to free a replication slot.
 const ROOM: &str = "raise max_replication_slots, or drop a slot that is not needed any more";
 
-/// Planned effect of a repair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RepairPreview {
-    /// State of the replication slot.
     pub slot: RepairSlot,
-    /// Whether a repair has begun and not ended.
+    /// A repair has begun and not ended.
     pub begun: bool,
-    /// Whether a repair is needed. `false`: the slot stays untouched and no rows are sent.
+    /// `false`: the slot stays untouched and no rows are sent.
     pub needed: bool,
     /// Planned action, as a sentence.
     pub action: String,
-    /// Number of rows per result of the comparison.
     #[serde(flatten)]
     pub counts: RepairCounts,
 }
 
-/// State of the replication slot in the preview.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum RepairSlot {
-    /// A slot of this name does not exist.
     Missing,
-    /// The server has invalidated the slot.
     Lost {
         /// Reason that the server gives.
         reason: String,
     },
-    /// The slot exists, but no session can decode one of its changes.
+    /// No session can decode one of the slot's changes.
     Unreadable {
-        /// Confirmed position of the slot.
         #[serde(serialize_with = "as_text")]
         at: Lsn,
-        /// Error of the decoding.
         reason: String,
     },
-    /// The slot exists and can be read.
     Alive {
         /// Confirmed position of the slot.
         #[serde(serialize_with = "as_text")]
         at: Lsn,
-        /// Whether another session, for example a relay, holds the slot.
+        /// Another session, for example a relay, holds the slot.
         held: bool,
     },
 }
@@ -83,7 +71,7 @@ const fn is_alive(slot: SlotState) -> bool {
     matches!(slot, SlotState::At(_))
 }
 
-/// Compares both sides. Returns `None` if a stop was requested.
+/// `None`: a stop was requested.
 pub async fn preview_repair(
     plan: &Plan,
     job: &RepairJob,
@@ -166,13 +154,12 @@ fn preview(
     Ok(Some(RepairPreview { slot, begun, needed, action, counts }))
 }
 
-/// Note in the preview that the log was not inspected, with the reason.
+/// Note that the log was not inspected, with the reason.
 fn doubt(slot: &str, unprobed: Option<String>) -> String {
     let line = |why| format!("\nwhether the log of slot `{slot}` can be read is not known: {why}");
     unprobed.map(line).unwrap_or_default()
 }
 
-/// Whether the server has room for one more slot.
 fn has_free_slot(connection: &mut Connection) -> Result<bool, WalError> {
     const SQL: &str = "SELECT count(*) < pg_catalog.current_setting('max_replication_slots')::bigint \
                        FROM pg_catalog.pg_replication_slots";
@@ -181,7 +168,6 @@ fn has_free_slot(connection: &mut Connection) -> Result<bool, WalError> {
     answer.map(|text| text == "t").ok_or(WalError::Protocol("a malformed answer about slots"))
 }
 
-/// Converts the state of the slot for the preview.
 fn shown(found: &Found, state: SlotState, unreadable: Option<WalError>) -> RepairSlot {
     let facts = found.inspection.slot.as_ref();
     match state {

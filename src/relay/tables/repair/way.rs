@@ -1,11 +1,8 @@
 //! Decides whether a repair creates, replaces, resumes or leaves the slot. Pure.
 //!
-//! Input: the inspected slot, the known state of the stream, the scope, and the comparison once it
-//! exists. Output: a [`Way`], or an error.
-//!
-//! Invariant: an existing slot is dropped only in two cases. Either the comparison found missing
-//! rows, or the note in Kafka says that a repair created the slot or that the slot was moved. An
-//! undecodable slot is dropped only if the caller allows the loss of its undelivered messages.
+//! Invariant: a healthy slot is dropped only if rows are missing, or if the note in Kafka shows a
+//! repair or a moved slot. An undecodable slot is dropped only if the loss of its undelivered
+//! messages is allowed.
 
 use super::{BackfillProgress, Found, GateError, Known, Lineage, RelayError, RepairCounts};
 use super::{RepairScope, TableRowsError, UnknownReason, UnknownRows};
@@ -14,21 +11,18 @@ use postrider_core::lsn::Lsn;
 use postrider_core::progress::Progress;
 use postrider_postgres::control::ControlError;
 
-/// State of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlotState {
-    /// A slot of this name does not exist.
     Missing,
-    /// The server has invalidated the slot.
     Lost,
-    /// The slot exists, but no session can decode one of its changes.
+    /// No session can decode one of the slot's changes.
     Unreadable,
-    /// The slot exists and has passed all changes before this position.
+    /// The slot has passed all changes before this position.
     At(Lsn),
 }
 
 impl SlotState {
-    /// Returns the state. Fails while the slot is still being created.
+    /// Fails while the slot is still being created.
     pub(super) fn of(found: &Found) -> Result<Self, ControlError> {
         let Some(slot) = &found.inspection.slot else { return Ok(Self::Missing) };
         if let Some(unfinished) = slot.unfinished(&found.plan.config.source.slot) {
@@ -41,30 +35,22 @@ impl SlotState {
     }
 }
 
-/// Input of the decision, apart from the known state of the stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms<'a> {
     pub(super) slot: SlotState,
     pub(super) lineage: &'a Lineage,
     pub(super) keeps_progress: bool,
     pub(super) scope: &'a RepairScope,
-    /// Whether the slot may be dropped together with its undelivered messages.
     pub(super) drops_slot: bool,
 }
 
-/// Decision about the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The slot does not exist and is created.
     Make,
-    /// The slot is dropped and created again.
     Replace,
-    /// A repair has created the slot, and is resumed.
     GoOn(Box<BackfillProgress>),
-    /// The rows that the slot has passed must be compared first.
     Compare,
-    /// The slot has left out no row and stays untouched. The sentence explains this to the
-    /// operator.
+    /// The slot has left out no row. The sentence explains this to the operator.
     Leave(String),
 }
 
@@ -107,8 +93,8 @@ pub(super) fn way(
     }
 }
 
-/// Returns the first transaction number from which the stream has left out no row. Requires that
-/// the slot is at the position in the progress.
+/// First transaction number from which the stream has left out no row, if the slot is at the
+/// position in the progress.
 pub(super) fn whole_since(terms: &Terms<'_>, known: &Known) -> Option<u64> {
     let (Known::Stream(progress), SlotState::At(at)) = (known, terms.slot) else { return None };
     unbroken(progress, terms.lineage, at)
@@ -126,19 +112,16 @@ fn go_on(
     if !is_same && has_sent {
         return Err(TableRowsError::ScopeChanged { slot, begun: first.options() }.into());
     }
-    // Relative times count from the start of the first attempt. An attempt that has not sent any
-    // rows does not bind a later one.
+    // Relative times count from the start of the first attempt that has sent rows.
     let of = if is_same { first } else { scope };
     let repair = Some(RepairScope { unknown: scope.unknown, ..of.clone() });
     Ok(Way::GoOn(Box::new(BackfillProgress { repair, ..begun.clone() })))
 }
 
-/// Whether the progress shows that the slot has left out no row and that no earlier row is missing.
 fn is_whole(progress: &Progress, lineage: &Lineage, confirmed: Lsn) -> bool {
     unbroken(progress, lineage, confirmed) == Some(0)
 }
 
-/// Returns the first transaction number from which the progress shows that no row was left out.
 fn unbroken(progress: &Progress, lineage: &Lineage, confirmed: Lsn) -> Option<u64> {
     let before = &progress.lineage;
     let since = before.since?;
@@ -152,7 +135,6 @@ fn unbroken(progress: &Progress, lineage: &Lineage, confirmed: Lsn) -> Option<u6
     (is_same && !is_altered && confirmed <= delivered).then_some(since.xid)
 }
 
-/// Whether the slot must be replaced.
 fn is_needed(terms: &Terms<'_>, at: Lsn, known: &Known, counts: &RepairCounts) -> bool {
     let is_moved = match known {
         Known::Stream(progress) => {
@@ -166,8 +148,7 @@ fn is_needed(terms: &Terms<'_>, at: Lsn, known: &Known, counts: &RepairCounts) -
     // Without stored progress, it is unknown whether an earlier repair has ended.
     let is_sent = counts.unknown > 0 && terms.scope.unknown == Some(UnknownRows::Send);
     let is_open = !terms.keeps_progress && (is_sent || terms.drops_slot && counts.pending > 0);
-    // Once sent, these rows are found in the topics. This does not hold for rows that are unknown
-    // for other reasons.
+    // Only these rows are found in the topics once sent.
     let before = counts.unknown_because.contains_key(&UnknownReason::BeforeStream);
     counts.missing > 0 || is_moved || is_open || (is_sent && before)
 }
@@ -231,10 +212,8 @@ mod tests {
             let result = of(AT, known, Some(&found(missing, pending)));
             result.is_ok_and(|way| matches!(way, Way::Leave(why) if why.starts_with("nothing is to be repaired")))
         };
-        // All rows before the slot were delivered, and the slot was not moved.
         assert!(untouched(&stream(50, 0), 5, 0) && untouched(&stream(0, 0), 5, 0));
-        // The rows before the slot are unknown, and Postgres has not yet shown whether the slot has
-        // passed these rows.
+        // Postgres has not yet shown whether the slot has passed the rows before the stream.
         let undecided = of(AT, &stream(50, 7), Some(&found(0, 9))).unwrap_err();
         assert!(undecided.contains("cannot be told yet"), "{undecided}");
         assert!(untouched(&stream(50, 7), 0, 0));
@@ -243,10 +222,8 @@ mod tests {
         assert!(matches!(waits, Ok(Way::Leave(_))), "they are of a stream that has left out none");
         assert_eq!(of(AT, &stream(50, 7), None), Ok(Way::Compare));
         assert_eq!(of(AT, &stream(50, 7), Some(&found(1, 0))), Ok(Way::Replace));
-        // The slot lies beyond the progress.
         assert_eq!(of(AT, &stream(49, 0), None), Ok(Way::Compare));
         assert_eq!(of(AT, &stream(49, 0), Some(&found(0, 9))), Ok(Way::Replace));
-        // The repair did not create this slot, or no progress mentions it.
         let moved = Known::Begun(begun(40, Some(RepairScope::default())), true);
         for known in [moved, Known::Nothing] {
             assert_eq!(of(AT, &known, None), Ok(Way::Compare), "{known:?}");

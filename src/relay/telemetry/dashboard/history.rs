@@ -1,8 +1,6 @@
-//! Samples of the last 15 minutes of a relay, one per second, for the charts of the dashboard.
+//! Samples of the last 15 minutes, one per second, for the charts of the dashboard.
 //!
-//! Input: a [`View`] every second. Output: [`Columns`] of the samples after a given time.
-//! Invariant: [`SAMPLES_MAX`] bounds the memory. An unknown value is `null`, never 0. Latencies
-//! cover the transactions settled within the last [`LATENCY_SAMPLES`] samples.
+//! Invariant: [`SAMPLES_MAX`] bounds the memory. An unknown value is `null`, never 0.
 
 use std::collections::VecDeque;
 
@@ -13,8 +11,7 @@ use crate::telemetry::{Histogram, View};
 
 /// 15 minutes.
 const SAMPLES_MAX: usize = 900;
-/// Number of samples per latency value. With one sample, the curves have gaps at 1 transaction per
-/// second.
+/// With one sample per latency value, the curves have gaps at 1 transaction per second.
 const LATENCY_SAMPLES: usize = 10;
 
 #[derive(Debug, Clone, Copy)]
@@ -38,14 +35,12 @@ pub(super) struct History {
     topics: TopicsPast,
 }
 
-/// One list per value. All lists have the same length, oldest sample first.
+/// Lists of equal length, oldest sample first.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Columns {
     /// Milliseconds since the Unix epoch.
     at_ms: Vec<i64>,
-    /// Records that the brokers have confirmed since the process started.
     confirmed: Vec<u64>,
-    /// Records sent and not yet confirmed.
     in_flight: Vec<u64>,
     /// Positions in the log.
     received: Vec<u64>,
@@ -53,15 +48,13 @@ pub(super) struct Columns {
     /// Bytes of log that the slot has not passed, and bytes that it retains on disk.
     lag: Vec<Option<u64>>,
     retained: Vec<Option<u64>>,
-    /// Upper bounds of the latency from commit to confirmation over the last ten seconds, in
-    /// microseconds.
+    /// Upper bounds of the latency from commit to confirmation over the last ten seconds.
     p50_us: Vec<Option<u64>>,
     p95_us: Vec<Option<u64>>,
     p99_us: Vec<Option<u64>>,
 }
 
 impl History {
-    /// Adds a sample, and drops the oldest one.
     pub(super) fn add(&mut self, view: &View, at_ms: i64) {
         let snapshot = &view.snapshot;
         self.topics.add(view, at_ms);
@@ -91,8 +84,8 @@ impl History {
         self.topics.pace(topic)
     }
 
-    /// Returns the records per second over the last ten seconds, and the 99th percentile of the
-    /// latency in microseconds.
+    /// Records per second over the last ten seconds, and the 99th percentile of the latency in
+    /// microseconds.
     pub(super) fn latest(&self) -> (Option<f64>, Option<u64>) {
         let Some(last) = self.samples.back() else { return (None, None) };
         let from = self.samples.len().saturating_sub(LATENCY_SAMPLES + 1);
@@ -106,7 +99,7 @@ impl History {
         (rate, last.latency[2])
     }
 
-    /// Returns the samples after this time, in milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     pub(super) fn after(&self, at_ms: i64) -> Columns {
         let mut columns = Columns::default();
         for sample in self.samples.iter().filter(|sample| sample.at_ms > at_ms) {

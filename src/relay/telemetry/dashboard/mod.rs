@@ -1,12 +1,8 @@
-//! The dashboard at `/`: one page, and the JSON for it.
-//!
-//! Input: requests, and the [`Telemetry`] of each stream. Output: the page and its files, which are
-//! embedded in the binary, and `/api/v1/streams`, `/api/v1/state`, `/api/v1/history` and
-//! `/api/v1/tail`.
+//! The dashboard at `/`: one page embedded in the binary, and its JSON under `/api/v1`.
 //!
 //! Invariant: the dashboard is read-only, and loads no content from other origins. Pages of other
-//! origins are refused (`Sec-Fetch-Site`, `Origin`). On a loopback address, only requests to names
-//! of this machine are answered. A foreign name that resolves to this machine is therefore refused.
+//! origins are refused (`Sec-Fetch-Site`, `Origin`). On a loopback address, requests must name this
+//! machine, so a foreign name that resolves to it is refused.
 
 mod history;
 mod state;
@@ -33,10 +29,9 @@ use postrider_kafka::DeliveredTap;
 use state::{State, StreamLine};
 use tail::Tail;
 
-/// Interval between two samples of the charts.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
-/// Content security policy: browsers may only run the page's own script.
+/// Browsers may only run the page's own script.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -49,18 +44,17 @@ const FILES: [(&str, &str, &str); 6] = [
     ("/uplot.js", "text/javascript; charset=utf-8", include_str!("page/uplot/uPlot.iife.min.js")),
 ];
 
-/// State of the dashboard. Clones share it.
+/// Clones share the state.
 #[derive(Debug, Clone)]
 pub(super) struct Dashboard {
     streams: Arc<[Watched]>,
-    /// Whether the server listens on a loopback address.
+    /// The server listens on a loopback address.
     is_local: bool,
 }
 
-/// Stream with its history and live tail.
 #[derive(Debug)]
 struct Watched {
-    /// Name of the stream. Empty if the process runs only one.
+    /// Empty if the process runs only one stream.
     name: String,
     telemetry: Telemetry,
     history: Mutex<History>,
@@ -83,7 +77,7 @@ impl Dashboard {
         Self { streams: streams.into_iter().collect(), is_local: listens_at.is_loopback() }
     }
 
-    /// Takes a sample every second. Never returns.
+    /// Never returns.
     pub(super) async fn sample(&self) {
         let mut second = tokio::time::interval(SAMPLE_EVERY);
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -110,7 +104,6 @@ impl Dashboard {
         routes.route_layer(from_fn_with_state(self.clone(), guarded)).with_state(self)
     }
 
-    /// Returns the stream that a query names, or the only stream.
     fn meant(&self, query: &Query<'_>) -> Result<&Watched, (StatusCode, String)> {
         match (query.stream, &*self.streams) {
             (None, [only]) => Ok(only),
@@ -148,7 +141,7 @@ fn file(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// Returns a line per stream, or an empty list for a single stream.
+/// Empty for a single stream.
 async fn streams(Extract(dashboard): Extract<Dashboard>) -> Response {
     let several = if dashboard.streams.len() > 1 { &*dashboard.streams } else { &[] };
     let views: Vec<_> = several.iter().map(|one| (one, one.telemetry.view())).collect();
@@ -197,7 +190,6 @@ async fn tail(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery)
     }
 }
 
-/// Parsed query of a request.
 #[derive(Default)]
 struct Query<'a> {
     stream: Option<&'a str>,
@@ -217,8 +209,7 @@ impl<'a> Query<'a> {
         Some(found)
     }
 
-    /// Parses the query and the value of `after`. Without `after`, the result starts at the
-    /// beginning.
+    /// Without `after`, the result starts at the beginning.
     fn after<T: Default + FromStr>(query: Option<&'a str>) -> Option<(Self, T)> {
         let query = Self::of(query)?;
         let after = query.after.map(str::parse).transpose().ok()?;

@@ -1,7 +1,6 @@
-//! Current state of the relay for the dashboard.
+//! Current state of the relay for the dashboard, with the same numbers as `/metrics`.
 //!
-//! Input: a [`View`]. Output: [`State`], serialised as JSON, with the same numbers as `/metrics`.
-//! Invariant: for dead letters, keys and payloads appear only as sizes unless
+//! Invariant: keys and payloads of dead letters appear only as sizes unless
 //! `http.dashboard_payloads` is on. Secrets in settings are masked.
 
 use serde::Serialize;
@@ -20,7 +19,7 @@ use postrider_service::shell::shell_word;
 /// Codes of dead letters that can be sent again once their topic accepts them.
 const SENT_AGAIN: [&str; 3] = ["forbidden_topic", "missing_topic", "refused"];
 
-/// Maximum waiting time of a row in seconds, above which the relay counts as catching up.
+/// Age of the oldest row in seconds, above which the relay counts as catching up.
 const CATCHING_UP: f64 = 5.0;
 
 #[derive(Debug, Serialize)]
@@ -38,17 +37,15 @@ pub(super) struct State<'a> {
     uptime_seconds: f64,
     status: Status,
     health: Health,
-    /// Components from Postgres to Kafka.
     chain: [Link; 4],
     numbers: Numbers,
     topics: Vec<Topic<'a>>,
     unavailable: Vec<Unavailable<'a>>,
-    /// Last dead letters of this process, newest first.
+    /// Newest first.
     dead_letters: Vec<DeadLetter>,
     /// Rows that became dead letters, and rows that were left out, by reason.
     rejections: &'a [Count],
     ignored: &'a [Count],
-    /// Number of ended sessions by reason.
     restarts: &'a [Count],
     last_failure: Option<&'a str>,
     /// Columns of the slot in `pg_replication_slots`.
@@ -57,7 +54,6 @@ pub(super) struct State<'a> {
     settings: Vec<Setting>,
 }
 
-/// Component between Postgres and Kafka.
 #[derive(Debug, Serialize)]
 struct Link {
     name: &'static str,
@@ -95,7 +91,7 @@ struct Topic<'a> {
     partitions: Option<usize>,
     /// Records per second over the last ten seconds.
     rate: Option<f64>,
-    /// Time of the last delivery, in milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     last_ms: Option<i64>,
 }
 
@@ -111,11 +107,9 @@ struct DeadLetter {
     topic: Option<String>,
     key: Option<Shown>,
     payload: Option<Shown>,
-    /// Command that sends the row again, or that shows it if it would be refused again.
     command: String,
 }
 
-/// Summary of one stream in the list of streams.
 #[derive(Debug, Serialize)]
 pub(super) struct StreamLine<'a> {
     name: &'a str,
@@ -277,9 +271,9 @@ impl DeadLetter {
     }
 }
 
-/// Command that sends this dead letter again. If the row itself is wrong, the command shows the
-/// dead letter, because Kafka would refuse a retry. The error code replaces an id that is truncated
-/// or that contains control characters. The code selects all dead letters with that code.
+/// Command that sends this dead letter again, or that shows it if Kafka would refuse the row again.
+/// The error code, which selects several dead letters, replaces an id that is truncated or contains
+/// control characters.
 fn next_command(letter: &TappedDeadLetter, stream: Option<&str>) -> String {
     let is_plain = |id: &&String| !id.is_empty() && !id.contains(char::is_control);
     let id = letter.id.as_ref().filter(|_| letter.is_whole_id).filter(is_plain);
@@ -312,7 +306,6 @@ fn condition(view: &View, health: &Health) -> &'static str {
     }
 }
 
-/// Derives the state of each component from the readiness checks.
 fn chain(view: &View, health: &Health) -> [Link; 4] {
     let snapshot = &view.snapshot;
     let failing = |names: &[&str]| {

@@ -1,8 +1,7 @@
 //! Headline of the dashboard: the relay's state in a sentence, its cause, and the next command.
 //!
-//! Input: a [`View`] and its readiness. Output: a [`Status`]. Invariant: commands come only from
-//! the relay's own remedies. The text of an error may come from a database or a row, so it is never
-//! the source of a command.
+//! Invariant: commands come only from the relay's own remedies. The text of an error may come from
+//! a database or a row, so it is never the source of a command.
 
 use serde::Serialize;
 
@@ -17,8 +16,8 @@ const COMMANDS: [&str; 7] =
 /// Text before a command in a remedy, unless the remedy starts with the command.
 const BEFORE_COMMAND: [&str; 4] = ["\n", ": ", "; ", "("];
 
-/// Share of `max_slot_wal_keep_size` below which the slot is about to be lost. The shipped alert
-/// uses the same limit.
+/// Share of `max_slot_wal_keep_size` below which the slot is about to be lost, as in the shipped
+/// alert.
 const SAFE_SHARE_MIN: f64 = 0.2;
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -49,7 +48,6 @@ impl Status {
         Self { level: "waiting", ..Self::failed(headline, cause) }
     }
 
-    /// Adds a remedy, and the command that it contains.
     fn helped(self, help: &str) -> Self {
         let command = command_of(help).map(str::to_owned).or(self.command);
         // The command appears on a line of its own, so the help text does not repeat it.
@@ -82,7 +80,6 @@ impl Status {
     }
 }
 
-/// Returns the most urgent problem, if one exists.
 fn trouble(view: &View, health: &Health, ends: &StreamEnds) -> Option<Status> {
     let snapshot = &view.snapshot;
     if let Some(ended) = not_streaming(view, health) {
@@ -116,7 +113,6 @@ fn trouble(view: &View, health: &Health, ends: &StreamEnds) -> Option<Status> {
     stalled.or_else(other).or_else(lost)
 }
 
-/// Status of a relay without an open stream, or with a hung thread.
 fn not_streaming(view: &View, health: &Health) -> Option<Status> {
     let snapshot = &view.snapshot;
     let hangs = health.checks.iter().find(|check| check.name == "loop" && !check.ok);
@@ -169,13 +165,13 @@ fn starting() -> Status {
 }
 
 impl Status {
-    /// Removes the command, for a status without a next step.
+    /// For a status without a next step.
     fn plain(self) -> Self {
         Self { command: None, ..self }
     }
 }
 
-/// Message of the last failure, without its remedy.
+/// Removes the remedy from the message.
 fn what_failed(snapshot: &Snapshot) -> String {
     let whole = snapshot.last_failure.as_deref().unwrap_or("The cause is not known");
     let help = snapshot.failure_help.as_deref().unwrap_or_default();
@@ -222,7 +218,6 @@ fn of_brokers(snapshot: &Snapshot, ends: &StreamEnds) -> Option<Status> {
     })
 }
 
-/// Warns if the slot is about to lose its WAL.
 fn safe(view: &View) -> Option<Status> {
     let slot = view.slot?;
     let (safe, all) = (slot.safe_bytes?, slot.safe_bytes?.saturating_add(slot.retained_bytes));
@@ -236,7 +231,7 @@ fn safe(view: &View) -> Option<Status> {
     })
 }
 
-/// Replaces the word `BROKER` in the remedy with these brokers.
+/// Replaces `BROKER` in the remedy with these brokers.
 fn of_brokers_named(help: &str, ends: &StreamEnds) -> String {
     if ends.brokers.is_empty() {
         return help.to_owned();
@@ -244,9 +239,8 @@ fn of_brokers_named(help: &str, ends: &StreamEnds) -> String {
     help.replace("BROKER", &ends.brokers.join(","))
 }
 
-/// Finds the first command in a remedy: in backquotes, or from its name to the end of its line or
-/// clause. A command with a placeholder such as `<role>` does not count, because it cannot be run
-/// unchanged.
+/// First command in a remedy: in backquotes, or up to the end of its line or clause. Commands with
+/// a placeholder such as `<role>` cannot be run unchanged.
 fn command_of(help: &str) -> Option<&str> {
     let is_command = |text: &&str| COMMANDS.iter().any(|name| text.starts_with(name));
     let is_whole = |text: &&str| !text.contains('<');
@@ -264,7 +258,7 @@ fn command_of(help: &str) -> Option<&str> {
     command.get(..end).filter(is_whole)
 }
 
-/// Adds the stream's name to the command, if the process runs several streams.
+/// Names the stream in the command, if the process runs several streams.
 fn of_stream(command: String, ends: &StreamEnds) -> String {
     match &ends.stream {
         Some(name) if command.starts_with("postrider ") && !command.contains("--stream") => {
@@ -274,7 +268,6 @@ fn of_stream(command: String, ends: &StreamEnds) -> String {
     }
 }
 
-/// Turns a fragment into a sentence.
 fn sentence(fragment: &str) -> String {
     let end = if fragment.ends_with(['.', '!', '?']) { "" } else { "." };
     format!("{}{end}", capitalized(fragment.trim_end()))

@@ -1,9 +1,7 @@
 //! Live tail of the records delivered last, while a browser shows them.
 //!
-//! Input: requests for `/api/v1/tail`, and a tick every second. Output: [`TailPage`] with the
-//! records after a number. Invariant: records are copied only if a request arrived within
-//! [`LOOKS_FOR`], and at most [`RECORDS_PER_SECOND`] of them. Keys and payloads appear only as
-//! sizes unless `http.dashboard_payloads` is on.
+//! Invariant: records are copied only if a request arrived within [`LOOKS_FOR`]. Keys and payloads
+//! appear only as sizes unless `http.dashboard_payloads` is on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -11,16 +9,15 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use postrider_kafka::{Content, DeliveredRecord, DeliveredTap};
 use serde::Serialize;
 
-/// Time without a request after which the page counts as closed, in milliseconds. An open page
-/// sends a request every second.
+/// Milliseconds without a request after which the page counts as closed. An open page sends a
+/// request every second.
 const LOOKS_FOR: i64 = 5_000;
-/// Maximum number of copied records per second. This exceeds a reader's speed, and costs little
-/// beside 100,000 rows per second.
+/// Exceeds a reader's speed, and costs little beside 100,000 rows per second.
 const RECORDS_PER_SECOND: u32 = 50;
 /// Value while no page is open.
 const NOBODY: i64 = i64::MIN;
 
-/// Live tail of one stream. Clones share it.
+/// Clones share the tail.
 #[derive(Debug, Clone)]
 pub(super) struct Tail {
     tap: DeliveredTap,
@@ -28,18 +25,17 @@ pub(super) struct Tail {
     asked_ms: Arc<AtomicI64>,
 }
 
-/// Response with copied records.
 #[derive(Debug, Serialize)]
 pub(super) struct TailPage {
-    /// Whether keys and payloads appear only as sizes.
+    /// Keys and payloads appear only as sizes.
     masked: bool,
-    /// Copied records, oldest first.
+    /// Oldest first.
     records: Vec<Row>,
 }
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// Number of the copied record, from 1.
+    /// From 1.
     number: u64,
     topic: String,
     partition: i32,
@@ -50,7 +46,7 @@ struct Row {
     payload: Option<Shown>,
     /// Commit position of the transaction, in Postgres's notation.
     position: Option<String>,
-    /// Commit time, in milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     committed_ms: i64,
 }
 
@@ -85,8 +81,8 @@ impl Tail {
         TailPage { masked: !self.tap.shows_payloads(), records }
     }
 
-    /// Renews the number of records that may be copied, or stops the copying after the last page
-    /// was closed. Called once per second.
+    /// Renews the number of records that may be copied, or stops copying after the last page was
+    /// closed. Called once per second.
     pub(super) fn tick(&self, now_ms: i64) {
         let asked_ms = self.asked_ms.load(Ordering::Relaxed);
         if asked_ms == NOBODY {

@@ -1,18 +1,16 @@
 //! Rate and time of the last delivery per topic, from samples of the counters.
 //!
-//! Input: a [`View`] every second. Output: a [`Pace`] per topic. Invariant: at most [`TOPICS_MAX`]
-//! topics are kept. A sample first shows a record together with the position received by then. The
-//! record counts as delivered once that position is settled.
+//! Invariant: a record counts as delivered once the position received by its first sample is
+//! settled.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::telemetry::View;
 
-/// Maximum number of listed topics. The metrics contain more.
+/// The metrics contain more topics.
 pub(super) const TOPICS_MAX: usize = 200;
-/// Number of samples per rate. With one sample, a steady rate of 20 records appears to alternate
-/// between 0 and 40.
+/// With one sample, a steady rate of 20 records appears to alternate between 0 and 40.
 const RATE_SAMPLES: usize = 10;
 
 #[derive(Debug, Default)]
@@ -29,12 +27,11 @@ struct Topic {
     last_ms: Option<i64>,
 }
 
-/// Current delivery rate of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Pace {
     /// Records per second over the last ten seconds.
     pub(super) rate: Option<f64>,
-    /// Time of the last delivery, in milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     pub(super) last_ms: Option<i64>,
 }
 
@@ -43,7 +40,6 @@ impl TopicsPast {
         let snapshot = &view.snapshot;
         for count in snapshot.topics.iter().take(TOPICS_MAX) {
             let is_known = self.topics.contains_key(&count.topic);
-            // A new topic starts at zero records.
             let before = if is_known { None } else { Some((at_ms - 1_000, 0)) };
             let topic = self.topics.entry(Arc::clone(&count.topic)).or_default();
             topic.samples.extend(before);
@@ -107,7 +103,6 @@ mod tests {
     #[test]
     fn a_steady_rate_is_steady_however_samples_fall() {
         let mut past = TopicsPast::default();
-        // 20 records per second, sampled just before or just after they arrive.
         for (second, sent) in
             [0, 40, 40, 80, 80, 120, 120, 160, 160, 200, 200, 240].into_iter().enumerate()
         {

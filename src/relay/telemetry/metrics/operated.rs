@@ -1,7 +1,5 @@
-//! Metrics of operator actions: a pause, and reloads of the configuration.
-//!
-//! Input: [`Operated`]. Output: families. Invariant: each family exists from the start, so that an
-//! alert does not need a test for absence.
+//! Metrics of operator actions. Each family exists from the start, so that an alert does not need a
+//! test for absence.
 
 use std::fmt;
 

@@ -201,7 +201,6 @@ fn readiness_is_that_of_the_probe_and_names_the_check_that_fails() {
     }
 }
 
-/// Prometheus does not see an increase for a counter that appears with its first event.
 #[test]
 fn every_reason_is_shown_from_zero_on() {
     let mut view = full_view();

@@ -1,10 +1,7 @@
 //! Exports a span per delivered row to an OpenTelemetry collector, over OTLP and HTTP.
 //!
-//! Input: settings, including OpenTelemetry's environment variables, and confirmed rows with a
-//! sampled trace. Output: requests to the collector, and counts of accepted and lost spans.
-//! Invariant: the export runs on its own thread behind a bounded queue, so a slow or absent
-//! collector does not delay any row. Spans that the collector does not accept are counted and
-//! dropped.
+//! Invariant: the export runs on its own thread behind a bounded queue, so a collector does not
+//! delay any row. Spans that the collector does not accept are counted and dropped.
 
 mod otlp;
 mod post;
@@ -23,18 +20,15 @@ use postrider_service::log_throttle::LogThrottle;
 
 /// Maximum time that a span waits for further spans.
 const LINGER: Duration = Duration::from_secs(1);
-/// Maximum number of spans per request, at about 400 bytes each.
+/// A span has about 400 bytes.
 const SPANS_MAX: usize = 512;
-/// Interval between checks for a stop.
 const SLICE: Duration = Duration::from_millis(50);
-/// Maximum time to send the remaining spans at the end.
 const FINAL_LIMIT: Duration = Duration::from_secs(1);
 /// Default of `OTEL_EXPORTER_OTLP_TIMEOUT` in OpenTelemetry.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Path for spans below a collector's endpoint.
 const PATH: &str = "v1/traces";
 
-/// Destination of spans, and their maximum rate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TraceSettings {
     endpoint: Uri,
@@ -52,7 +46,7 @@ impl std::fmt::Debug for TraceSettings {
     }
 }
 
-/// Environment variable that cannot be used. Its value may be a secret, so the message omits it.
+/// The value may be a secret, so the message omits it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("environment variable {0} cannot be used")]
 pub struct InvalidVariable(pub String);
@@ -110,13 +104,13 @@ impl TraceSettings {
         Ok(Some(Self { endpoint, headers, timeout, per_second, service, attributes }))
     }
 
-    /// Endpoint without its query, which may contain a secret.
+    /// Omits the query, which may contain a secret.
     pub fn shown(&self) -> String {
         let whole = self.endpoint.to_string();
         whole.split('?').next().unwrap_or_default().to_owned()
     }
 
-    /// Starts the export thread. Clients that have the returned [`Traces`] pass it their rows.
+    /// Clients pass their rows to the returned [`Traces`].
     pub fn start(self, build: &BuildInfo) -> std::io::Result<(Traces, TraceExport)> {
         let (traces, rows) = Traces::on(self.per_second);
         let exporter = Exporter {
@@ -139,7 +133,6 @@ impl TraceSettings {
     }
 }
 
-/// Endpoint for spans below a collector's endpoint.
 fn below(endpoint: &str) -> Option<Uri> {
     let endpoint = endpoint.trim().trim_end_matches('/');
     let whole =
@@ -147,8 +140,7 @@ fn below(endpoint: &str) -> Option<Uri> {
     whole.parse().ok().filter(is_usable)
 }
 
-/// Whether the endpoint can be used. A user in the address would be a secret, and the address is
-/// shown.
+/// A user in the address would be a secret, and the address is shown.
 fn is_usable(endpoint: &Uri) -> bool {
     matches!(endpoint.scheme_str(), Some("http" | "https"))
         && endpoint.host().is_some_and(|host| !host.is_empty())
@@ -174,7 +166,6 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Handle of a running export.
 #[derive(Debug)]
 pub struct TraceExport {
     stop: Sender<()>,
@@ -240,8 +231,7 @@ impl Work {
         }
     }
 
-    /// Collects the rows of one request, and returns whether it is the last one. Blocks this
-    /// thread, which has no other work.
+    /// Returns whether this batch is the last one.
     fn batch(&self) -> (Vec<TracedRow>, bool) {
         let mut batch = Vec::new();
         let mut since = None;

@@ -1,13 +1,9 @@
 //! Messages of OTLP's `ExportTraceServiceRequest` (opentelemetry-proto 1), limited to the fields
 //! for spans of rows.
 //!
-//! Input: delivered rows. Output: the bytes of a request. Invariant: each field has its number from
-//! `opentelemetry/proto/trace/v1/trace.proto` and related files, which never change. Keys and
-//! payloads of rows are not included.
-//!
-//! The messages are defined here because they are few. The crates `opentelemetry-otlp` and
-//! `opentelemetry-proto` bring the whole SDK. Its spans are created during the work, while these
-//! spans are created afterwards.
+//! Field numbers come from `opentelemetry/proto/trace/v1/trace.proto` and related files, and never
+//! change. Invariant: requests do not contain keys and payloads of rows. The crates
+//! `opentelemetry-otlp` and `opentelemetry-proto` would bring the whole SDK.
 
 use prost::Message;
 
@@ -110,7 +106,6 @@ enum Value {
     Number(i64),
 }
 
-/// Sender of the spans, as the resource of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Exporter {
     pub(super) service: String,
@@ -120,7 +115,6 @@ pub(super) struct Exporter {
     pub(super) attributes: Vec<(String, String)>,
 }
 
-/// Encodes the request for these rows. `span_id` generates span ids.
 pub(super) fn request(
     exporter: &Exporter,
     rows: &[TracedRow],
@@ -140,8 +134,8 @@ pub(super) fn request(
     Request { resource_spans: vec![ResourceSpans { resource, scope_spans }] }.encode_to_vec()
 }
 
-/// Span from the commit to the confirmation, a child of the span that wrote the row. Names follow
-/// OpenTelemetry's messaging conventions, if they define one.
+/// Span from the commit to the confirmation. The parent is the span that wrote the row. Names
+/// follow OpenTelemetry's messaging conventions.
 fn span(row: &TracedRow, span_id: [u8; 8]) -> Span {
     let lsn = format!("{:X}/{:X}", row.lsn >> 32, row.lsn & 0xFFFF_FFFF);
     let mut attributes = vec![

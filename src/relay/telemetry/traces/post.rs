@@ -1,8 +1,4 @@
-//! Sends one request to the collector.
-//!
-//! Input: the endpoint, headers, and the body. Output: success, or the reason why the collector did
-//! not accept the request. Invariant: the call ends within the given time, and errors never contain
-//! the value of a header.
+//! Sends one request to the collector. Errors never contain the value of a header.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,7 +14,6 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Reason why the collector did not accept a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostError {
     #[error("it does not answer within {} s", .0.as_secs_f32())]
@@ -33,7 +28,6 @@ pub(super) enum PostError {
     Status(u16),
 }
 
-/// Posts the body within the time limit.
 pub(super) async fn post(
     (endpoint, headers): (&Uri, &HeaderMap),
     body: Vec<u8>,
@@ -92,7 +86,7 @@ where
     if status.is_success() { Ok(()) } else { Err(PostError::Status(status.as_u16())) }
 }
 
-/// TLS settings with the system's certificate authorities, which are read once.
+/// The system's certificate authorities are read once.
 fn tls() -> Arc<ClientConfig> {
     static TLS: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     let made = TLS.get_or_init(|| {

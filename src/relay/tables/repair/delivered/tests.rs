@@ -13,7 +13,6 @@ fn entry(kind: Kind, id: &str, topic: u32, content: u64) -> Entry {
     Entry { id, kind, topic, partition: -1, place: 0, content, key: 0, rank: 0, index, flags }
 }
 
-/// Row at this place of its scan.
 fn row(id: &str, content: u64, place: u64) -> Entry {
     Entry { place, ..entry(Kind::Row, id, 1, content) }
 }
@@ -60,7 +59,6 @@ fn a_record_with_the_uuid_of_a_row_is_its_own_whatever_its_content_is() {
     assert_eq!(of(&[row(UUID, 5, 1), again]), [Outcome::Delivered]);
 }
 
-/// Rows from before the stream are not missing, but count as delivered if a record exists.
 #[test]
 fn a_row_of_before_the_stream_is_unknown_unless_it_is_there() {
     let old = Entry { flags: flag::BEFORE, ..row(UUID, 5, 1) };
@@ -70,8 +68,7 @@ fn a_row_of_before_the_stream_is_unknown_unless_it_is_there() {
     assert_eq!(of(&[dropped]), [Outcome::LeftOut]);
 }
 
-/// Several tables may number their rows from 1, and other producers may number their records from
-/// 1.
+/// Several tables or producers may number from 1.
 #[test]
 fn a_record_with_another_id_is_a_rows_only_by_topic_and_content() {
     assert_eq!(of(&[row("1", 5, 1), record("1", 1, 5)]), [Outcome::Delivered]);
